@@ -1,7 +1,6 @@
 //! Options of `ginlab moe`, and the rows that they ask for.
 
-use super::memory::TALLIES;
-use super::plan::{Count, Problem, Type, Unit};
+use super::plan::{Count, Problem, TALLIES, Type, Unit};
 use crate::error::Failure;
 use crate::values::{List, counts, usage};
 use crate::world::{Scope, WorldArgs};

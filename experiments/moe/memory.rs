@@ -2,7 +2,7 @@
 
 use super::args::{Args, Tuple};
 use super::expected;
-use super::plan::{Choice, Count, Problem, Type, Unit};
+use super::plan::{Choice, Count, Problem, TALLIES, Type, Unit};
 use crate::error::Failure;
 use cuda_std::list::List;
 use cuda_std::memory::Word;
@@ -11,9 +11,6 @@ use ginlab::cuda::{Buffer, Device, DeviceError, Place};
 use ginlab::gin::{Plain, Signal, Sym, World};
 use kernels::gin::{BY_SIGNAL, BY_SUM, BY_VALUE, Counts, Tally};
 use kernels::moe::MoeArgs;
-
-/// Tallies of a PE: messages, their counts, answers.
-pub const TALLIES: u32 = 3;
 
 /// See the module.
 pub struct Memory {

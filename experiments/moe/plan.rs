@@ -10,6 +10,9 @@ use kernels::moe::{NONE, message_words};
 use kernels::pattern::{mixed, seed};
 use std::path::{Path, PathBuf};
 
+/// Tallies of a PE: messages, their counts, answers.
+pub const TALLIES: u32 = 3;
+
 /// What is sent as one message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Unit {

@@ -1,7 +1,7 @@
 //! The card: threads that serve queues.
 
 use crate::memory::QueueMemory;
-use crate::serve::{Faults, Order, Regions, Side};
+use crate::serve::{Faults, Found, Order, Regions, Side};
 use ginlab_base::giving_way::GivingWay;
 use ginlab_topology::cores;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,15 +14,6 @@ const VAIN_TURNS: u32 = 1 << 6;
 
 /// Between two looks of a card that rests.
 const REST: Duration = Duration::from_micros(20);
-
-/// What the card has seen of a queue.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Found {
-    /// Requests that were rung for and taken.
-    pub requests: u64,
-    /// Why it has served the queue no more: what a kernel has done that no card takes, or what it was told.
-    pub wrong: Option<String>,
-}
 
 /// Why a card could not be started or ended.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -11,7 +11,7 @@ mod channels;
 mod memory;
 mod serve;
 
-pub use card::{Card, CardError, CardOptions, Found};
+pub use card::{Card, CardError, CardOptions};
 pub use channels::{ChannelError, ChannelOptions, Channels, staging_bytes};
 pub use memory::{DeviceSide, QueueMemory, QueueOptions, QueueTable};
-pub use serve::{Faults, Order, Regions};
+pub use serve::{Faults, Found, Order, Regions};

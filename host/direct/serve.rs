@@ -1,6 +1,5 @@
 //! What the card does at one queue.
 
-use crate::card::Found;
 use crate::memory::QueueMemory;
 use cuda_std::memory::{load_acquire_host_u32, load_acquire_host_u64, load_relaxed_sys_words, store_release_host_u64};
 use efa_queue::completion::Sent;
@@ -46,6 +45,15 @@ impl Regions {
             .get(&key)
             .is_some_and(|(first, length)| address >= *first && bytes <= *length && address - first <= length - bytes)
     }
+}
+
+/// What the card has seen of a queue.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Found {
+    /// Requests that were rung for and taken.
+    pub requests: u64,
+    /// Why it has served the queue no more: what a kernel has done that no card takes, or what it was told.
+    pub wrong: Option<String>,
 }
 
 /// The card's side of a queue.

@@ -125,6 +125,13 @@ impl Default for Options {
     }
 }
 
+impl Options {
+    /// The node of a rank, where one machine stands for several.
+    fn node_of(&self, rank: usize) -> usize {
+        self.node_size.map_or(0, |size| rank / size.max(1))
+    }
+}
+
 /// A rank's part of the job: device, heap, paths to all PEs. Calls that take the ranks are collective: every rank makes them, in the
 /// same order.
 ///

@@ -1,7 +1,6 @@
 //! Where a heap is, and who has it mapped.
 
 use super::heap::for_rails;
-use super::open::node_of;
 use super::{GinError, Options, Path};
 use ginlab_bootstrap::Bootstrap;
 use ginlab_cuda::{Buffer, CardWrites, Device, DeviceError, OpenedMemory, PeerHandle, Place};
@@ -34,7 +33,7 @@ pub(super) fn map(
     // A network namespace counts as a host, as everywhere; who asks for mappings gets them across namespaces too.
     let mut here = if path == Path::NvLink { ranks.on_this_machine() } else { ranks.on_this_host() };
     let (me, size) = (ranks.rank(), ranks.size());
-    here.retain(|rank| node_of(options, *rank) == node_of(options, me));
+    here.retain(|rank| options.node_of(*rank) == options.node_of(me));
     let mut opened: Vec<Option<OpenedMemory>> = (0..size).map(|_| None).collect();
     let mut refused = None;
     for rank in (0..size).filter(|rank| *rank != me) {

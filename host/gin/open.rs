@@ -235,11 +235,6 @@ fn check_direct(options: &Options) -> Result<(), GinError> {
     Ok(())
 }
 
-/// The node of a rank, where one machine stands for several.
-pub(super) fn node_of(options: &Options, rank: usize) -> usize {
-    options.node_size.map_or(0, |size| rank / size.max(1))
-}
-
 fn check_nodes(ranks: &Bootstrap, options: &Options) -> Result<(), GinError> {
     match options.node_size {
         Some(size) if size == 0 || !ranks.size().is_multiple_of(size) => Err(GinError::Usage(format!(
@@ -270,7 +265,7 @@ fn choose(ranks: &mut Bootstrap, device: &Device, options: &Options) -> Result<C
 /// World, node and rail, with the PEs of each behind one another.
 fn teams(ranks: &Bootstrap, options: &Options) -> ([Team; kernels::gin::TEAMS], Vec<u32>) {
     let (me, size) = (ranks.rank(), ranks.size());
-    let host = |rank: usize| (&ranks.members()[rank].identity, node_of(options, rank));
+    let host = |rank: usize| (&ranks.members()[rank].identity, options.node_of(rank));
     let on = |rank: usize| (0..size).filter(|other| host(*other) == host(rank)).collect::<Vec<_>>();
     let place = |rank: usize| on(rank).iter().position(|other| *other == rank);
     let node = on(me);

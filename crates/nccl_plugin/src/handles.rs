@@ -4,7 +4,8 @@
 //! them back.
 
 use crate::abi::NcclResult;
-use crate::coll::{Coll, say};
+use crate::coll::Coll;
+use crate::process::say;
 use std::ffi::c_void;
 use std::mem::MaybeUninit;
 use std::panic::{AssertUnwindSafe, catch_unwind};

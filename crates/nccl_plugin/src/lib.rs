@@ -8,14 +8,17 @@
 pub mod abi;
 mod coll;
 mod copies;
+mod counts;
 mod cuda;
 mod endpoint;
 mod gin;
 mod handles;
 mod join;
 pub mod mover;
+mod operation;
 mod pool;
 pub mod preload;
+mod process;
 mod puts;
 pub mod queues;
 mod record;

@@ -1,7 +1,7 @@
 //! The threads that drive rails: few, whatever the number of communicators, and gone when there is none.
 
-use crate::coll::locked;
 use crate::endpoint::Driven;
+use crate::process::locked;
 use std::collections::HashMap;
 use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};

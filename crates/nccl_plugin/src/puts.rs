@@ -1,9 +1,11 @@
 //! What NCCL calls to put, to get and to ask for the end of it.
 
 use crate::abi::{NcclResult, SIGNAL_ADD, SIGNAL_INC};
-use crate::coll::{Coll, Operation, Place, Region, RegionHandle, Request, Signal, Source, What, now_ns};
+use crate::coll::{Coll, Region, RegionHandle};
 use crate::handles::{Answer, Context, Refusal, guarded, look, place, refuse, set};
 use crate::join::Joined;
+use crate::operation::{Operation, Place, Request, Signal, Source, What};
+use crate::process::now_ns;
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 

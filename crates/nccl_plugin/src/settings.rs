@@ -31,6 +31,8 @@ pub const FAULT: &str = "GINLAB_NCCL_FAULT";
 pub const RECORDS: &str = "GINLAB_NCCL_RECORDS";
 /// How many puts of each communicator are recorded one by one.
 pub const TRACE: &str = "GINLAB_NCCL_TRACE";
+/// For tests without a GPU: memory that is registered as CUDA's is the host's, and copies happen late.
+pub const PRETEND: &str = "GINLAB_NCCL_PRETEND_GPU";
 
 /// Rails of a run that names none: shared memory, without a model.
 const DEFAULT_RAILS: &str = "shared";
@@ -158,7 +160,7 @@ impl Settings {
                 Some(other) => return Err(format!("{WORDS}: {other:?} is none of copy, stream")),
             },
             by_kernel: get(COPIES).map_or(Ok(Some(BLOCKS)), |text| by_kernel(&text))?,
-            pretend_gpu: get(crate::testing::PRETEND).is_some(),
+            pretend_gpu: get(PRETEND).is_some(),
             trace: get(TRACE).map_or(Ok(0), |_| number(TRACE, 0, 1 << 24))? as usize,
         })
     }

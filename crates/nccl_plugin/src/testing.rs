@@ -8,9 +8,6 @@ use kernels::mover::{Jobs, LANES, LOOK_WORDS, Lane, MOVER, MoverArgs};
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
 
-/// Says that communicators copy by [`LateCopies`], as if memory that is registered as CUDA's were.
-pub const PRETEND: &str = "GINLAB_NCCL_PRETEND_GPU";
-
 thread_local! {
     static VARIABLES: RefCell<HashMap<String, String>> = RefCell::default();
 }

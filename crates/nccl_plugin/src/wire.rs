@@ -3,7 +3,7 @@
 //! Each rank has a *landing zone* with slots for each rank, and an *outgoing zone* of the same shape: slot `i` for a peer is written into
 //! slot `i` that the peer has for us. A slot is used again when its write is complete here, and the peer has said that it is done with it.
 
-use crate::coll::Place;
+use crate::operation::Place;
 
 /// Bytes of a header.
 pub const HEADER: usize = 128;

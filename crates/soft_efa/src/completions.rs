@@ -2,8 +2,7 @@
 
 use crate::abi::*;
 use crate::context::{Context, refuse};
-use crate::engine;
-use crate::entries::Entries;
+use crate::entries::{Entries, Entry, UNKNOWN};
 use crate::locked;
 use crate::pair::Pair;
 use crate::request::Kind;
@@ -12,9 +11,6 @@ use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_uint};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
-
-/// The number of an address that has no handle.
-pub const UNKNOWN: u16 = 0xffff;
 
 /// After so many polls in vain the thread gives way to others.
 const IDLE: u32 = 32;
@@ -45,33 +41,6 @@ struct Inner {
     /// Read of the completions in memory.
     read: u64,
     current: Entry,
-}
-
-/// A completion.
-#[derive(Clone, Copy, Default)]
-pub struct Entry {
-    /// C's name for the request, or for the receive.
-    pub wr_id: u64,
-    /// EFA's status.
-    pub status: u32,
-    /// Whether something has arrived; otherwise a request has ended.
-    pub is_arrival: bool,
-    /// What the request did.
-    pub kind: Kind,
-    /// Bytes that have arrived.
-    pub bytes: u32,
-    /// Immediate, as C has it.
-    pub immediate: Option<u32>,
-    /// The queue pair.
-    pub number: u32,
-    /// The sender's queue pair.
-    pub source: u32,
-    /// The sender's card.
-    pub gid: [u8; 16],
-    /// The number of our handle of it.
-    pub handle: u16,
-    /// Whether it took no receive.
-    pub unsolicited: bool,
 }
 
 /// Makes a queue.
@@ -110,23 +79,6 @@ pub unsafe extern "C" fn create(context: *mut ibv_context, attributes: *mut ibv_
         inner: UnsafeCell::default(),
     };
     Box::into_raw(Box::new(made)).cast()
-}
-
-/// Destroys it.
-///
-/// # Safety
-/// Made by [`efadv_create_cq`](crate::efadv_create_cq), and not used any more.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn ibv_destroy_cq(queue: *mut ibv_cq) -> c_int {
-    // SAFETY: the caller's contract.
-    unsafe {
-        if !(*Completions::of(queue).inner.get()).pairs.is_empty() {
-            return libc::EBUSY;
-        }
-        engine::forget_queue(queue.cast());
-        drop(Box::from_raw(queue.cast::<Completions>()));
-    }
-    0
 }
 
 /// EFA's face of a queue.
@@ -191,17 +143,25 @@ impl Completions {
         unsafe { (*self.inner.get()).pairs.first().map(|pair| &**pair) }
     }
 
-    /// Its completions in memory, from now on.
-    pub fn entries(&self) -> std::io::Result<&Entries> {
+    /// Whether queue pairs complete here.
+    pub fn has_pairs(&self) -> bool {
         self.lock();
-        let made = match self.entries.get() {
+        let has = self.first().is_some();
+        self.unlock();
+        has
+    }
+
+    /// Its completions in memory, from now on. Who makes them has the card look at the queue: `made` gets the first pair that completes here.
+    pub fn entries(&self, made: impl FnOnce(Option<&Pair>)) -> std::io::Result<&Entries> {
+        self.lock();
+        let entries = match self.entries.get() {
             Some(entries) => Ok(entries),
             None => Entries::new(self.depth(), &self.context.machine.spec)
                 .map(|entries| self.entries.get_or_init(|| entries))
-                .inspect(|_| engine::watch_queue(self, self.first())),
+                .inspect(|_| made(self.first())),
         };
         self.unlock();
-        made
+        entries
     }
 
     /// The card's look: what is complete goes into memory. Whether there was anything.

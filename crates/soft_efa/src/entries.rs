@@ -2,7 +2,6 @@
 //!
 //! The card never looks at who reads: a queue that is full is written over, and whoever was a lap behind finds entries of the wrong phase.
 
-use crate::completions::{Entry, UNKNOWN};
 use crate::plain::Plain;
 use crate::request::Kind;
 use card_model::{Fault, Spec};
@@ -13,6 +12,35 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 /// Bytes of an entry.
 pub const BYTES: usize = 32;
+/// The number of an address that has no handle.
+pub const UNKNOWN: u16 = 0xffff;
+
+/// A completion.
+#[derive(Clone, Copy, Default)]
+pub struct Entry {
+    /// C's name for the request, or for the receive.
+    pub wr_id: u64,
+    /// EFA's status.
+    pub status: u32,
+    /// Whether something has arrived; otherwise a request has ended.
+    pub is_arrival: bool,
+    /// What the request did.
+    pub kind: Kind,
+    /// Bytes that have arrived.
+    pub bytes: u32,
+    /// Immediate, as C has it.
+    pub immediate: Option<u32>,
+    /// The queue pair.
+    pub number: u32,
+    /// The sender's queue pair.
+    pub source: u32,
+    /// The sender's card.
+    pub gid: [u8; 16],
+    /// The number of our handle of it.
+    pub handle: u16,
+    /// Whether it took no receive.
+    pub unsolicited: bool,
+}
 
 /// The entries of one completion queue.
 #[derive(Debug)]

@@ -9,7 +9,7 @@ use crate::flight::Sender;
 use crate::locked;
 use crate::memory::{FILLED, Range};
 use crate::origin::Origin;
-use crate::pair::{Pair, Receiver};
+use crate::pair::{Intake, Pair, Receiver};
 use crate::queue::{Arrival, RECEIVE_PIECES, Receive as Posted};
 use crate::request::{INLINE, Kind, Request};
 use crate::rings::{Ring, Rings};
@@ -18,21 +18,6 @@ use efa_queue::request::{Body, Malformed, WORDS, WORDS_128};
 use efa_queue::rules::{Refused, rung};
 use efa_queue::{Operation, Receive, Request as Written};
 use std::sync::atomic::Ordering;
-
-/// How far the card has read the rings of a pair.
-#[derive(Default)]
-pub struct Intake {
-    sends: u64,
-    receives: u64,
-    /// The pair is in error: what is posted is flushed.
-    is_broken: bool,
-    /// Address handles by number, as of this version of the card's.
-    handles: (u64, Vec<Option<Gid>>),
-    /// What counters of the peers' doings have been told.
-    counted: [u64; 3],
-    /// The pieces of a receive whose last one is not there.
-    open: Option<(Posted, usize)>,
-}
 
 /// Receives that peers have filled, reads and writes of peers: which of C's operations they are.
 const REMOTE: [usize; 3] = [1, 3, 5];

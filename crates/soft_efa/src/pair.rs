@@ -1,11 +1,11 @@
 //! Queue pairs as C sees them.
 
 use crate::abi::*;
+use crate::address::Gid;
 use crate::flight::Sender;
-use crate::intake::Intake;
 use crate::locked;
 use crate::origin::Origin;
-use crate::queue::Arrival;
+use crate::queue::{Arrival, Receive as Posted};
 use crate::request::{INLINE, Request, SHORT_INLINE};
 use crate::rings::Rings;
 use std::cell::UnsafeCell;
@@ -51,6 +51,23 @@ pub struct Receiver {
     pub posted: u32,
     /// What was taken out of the box.
     read: u64,
+}
+
+/// How far the card has read the rings of a pair.
+#[derive(Default)]
+pub struct Intake {
+    /// Requests.
+    pub sends: u64,
+    /// Pieces of receives.
+    pub receives: u64,
+    /// The pair is in error: what is posted is flushed.
+    pub is_broken: bool,
+    /// Address handles by number, as of this version of the card's.
+    pub handles: (u64, Vec<Option<Gid>>),
+    /// What counters of the peers' doings have been told.
+    pub counted: [u64; 3],
+    /// The pieces of a receive whose last one is not there.
+    pub open: Option<(Posted, usize)>,
 }
 
 /// What is staged between start and completion of a session.

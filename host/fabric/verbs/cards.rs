@@ -1,6 +1,5 @@
 //! The cards that there are, by name.
 
-use super::device::library;
 use super::errors;
 use crate::domain::{AddressFamily, Domain, IMMEDIATE_BYTES};
 use crate::{FabricError, soft};
@@ -8,7 +7,8 @@ use ginlab_topology::pci::PciAddress;
 use std::ffi::{CStr, OsStr, c_char};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use verbs_sys::{ibv_context, ibv_device, ibv_port_attr};
+use std::sync::OnceLock;
+use verbs_sys::{Library, ibv_context, ibv_device, ibv_port_attr};
 
 /// How rails of verbs are asked for: `efa-verbs`, or over cards in software `efa-verbs/soft:p5`.
 pub const PREFIX: &str = "efa-verbs";
@@ -17,6 +17,12 @@ pub const PREFIX: &str = "efa-verbs";
 #[must_use]
 pub fn is_asked(provider: &str) -> bool {
     provider.strip_prefix(PREFIX).is_some_and(|rest| rest.is_empty() || rest.starts_with("/soft"))
+}
+
+/// The functions, found once.
+pub(super) fn library() -> Result<&'static Library, FabricError> {
+    static LIBRARY: OnceLock<Result<Library, String>> = OnceLock::new();
+    LIBRARY.get_or_init(Library::load).as_ref().map_err(|why| errors::missing(why))
 }
 
 /// The list of devices, while it is there.

@@ -1,24 +1,17 @@
 //! An open card: its protection domain, and handles of peers.
 
-use super::cards::{List, PREFIX, label, line_rate, name};
+use super::cards::{List, PREFIX, label, library, line_rate, name};
 use super::errors;
-use super::pair::{Pair, PairOptions};
 use crate::{FabricError, mistake};
 use efa_queue::To;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::fmt;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use verbs_sys as sys;
 
 /// Bytes of a pair's address: its card's, its number, its key.
 const ADDRESS: usize = 24;
-
-/// The functions, found once.
-pub(super) fn library() -> Result<&'static sys::Library, FabricError> {
-    static LIBRARY: OnceLock<Result<sys::Library, String>> = OnceLock::new();
-    LIBRARY.get_or_init(sys::Library::load).as_ref().map_err(|why| errors::missing(why))
-}
 
 /// An open card with a protection domain. What is made of it keeps it open. Calls may come from any thread.
 #[derive(Clone)]
@@ -165,14 +158,6 @@ impl Verbs {
     #[must_use]
     pub fn max_depth(&self) -> u32 {
         self.0.attributes.max_sq_wr
-    }
-
-    /// A queue pair that is ready to send.
-    ///
-    /// # Errors
-    /// What the card says.
-    pub fn pair(&self, options: &PairOptions) -> Result<Pair, FabricError> {
-        Pair::open(self, options)
     }
 
     /// Whom a request goes to that goes to this address; the card keeps a handle of the peer's card until [`Verbs::release`].

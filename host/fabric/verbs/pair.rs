@@ -153,6 +153,16 @@ impl Drop for Pair {
     }
 }
 
+impl Verbs {
+    /// A queue pair that is ready to send.
+    ///
+    /// # Errors
+    /// What the card says.
+    pub fn pair(&self, options: &PairOptions) -> Result<Pair, FabricError> {
+        Pair::open(self, options)
+    }
+}
+
 impl Pair {
     pub(super) fn open(verbs: &Verbs, options: &PairOptions<'_>) -> Result<Pair, FabricError> {
         let device = &verbs.0;

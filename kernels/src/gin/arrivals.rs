@@ -11,7 +11,8 @@
 //! **Order.** The card stores an entry behind the bytes of its write; who reads acquires the entry, and gives it on by an add that is a
 //! release; the others acquire the word.
 
-use super::wait::{GrowthLimit, Planes, Wanted};
+use super::limit::GrowthLimit;
+use super::wanted::Wanted;
 use crate::command::signal_of;
 use cuda_std::memory::{
     Word, compare_exchange_acquire_gpu_u64, fetch_add_acq_rel_gpu_u64, load_acquire_sys_u64, load_relaxed_gpu_u64,
@@ -69,9 +70,16 @@ const SELDOM: u32 = 8;
 /// The longest sleep of a thread that does not read (nanoseconds).
 const LONGEST_SLEEP: u32 = 128;
 
-/// As [`Planes::wait`]: 0, or the reason to stop. Out of line: other paths have no use for it.
+/// Waits until the sum of a signal's two words is what is wanted; `mapped`: other PEs add to the near one. 0, or the reason to stop. Out of line:
+/// other paths have no use for it.
 #[inline(never)]
-pub(super) fn wait(planes: Planes<'_>, arrivals: &Arrivals, wanted: Wanted, timeout_ns: u64, abort: &Word) -> u64 {
+pub(super) fn wait(
+    arrivals: &Arrivals,
+    (near, far, mapped): (&Word, Option<&Word>, bool),
+    wanted: Wanted,
+    timeout_ns: u64,
+    abort: &Word,
+) -> u64 {
     let mut limit = GrowthLimit::new(timeout_ns);
     let (mut looks, mut sleep, mut reads, mut own) = (0u32, 16, false, 0);
     let stop = loop {
@@ -79,17 +87,17 @@ pub(super) fn wait(planes: Planes<'_>, arrivals: &Arrivals, wanted: Wanted, time
         if reads {
             arrivals.read();
         }
-        arrivals.count(planes.far);
+        arrivals.count(far);
         looks = looks.wrapping_add(1);
-        if planes.mapped || looks.is_multiple_of(SELDOM) {
-            own = load_acquire_sys_u64(planes.near);
+        if mapped || looks.is_multiple_of(SELDOM) {
+            own = load_acquire_sys_u64(near);
         }
-        let sum = own + planes.far.map_or(0, load_acquire_sys_u64);
+        let sum = own + far.map_or(0, load_acquire_sys_u64);
         if wanted.is_met(sum) {
             break 0;
         }
         if let Err(stop) = limit.look(sum, abort) {
-            let seen = load_acquire_sys_u64(planes.near) + planes.far.map_or(0, load_acquire_sys_u64);
+            let seen = load_acquire_sys_u64(near) + far.map_or(0, load_acquire_sys_u64);
             break if wanted.is_met(seen) { 0 } else { stop.0 };
         }
         if !reads {

@@ -1,8 +1,8 @@
 //! Messages of all PEs made into one value: sums.
 
-use super::message::{is_of, joined, read_chunk, write_chunk};
+use super::chunk::{is_of, joined, read_chunk, write_chunk};
+use super::limit::Limit;
 use super::report::{Call, Failure};
-use super::wait::Limit;
 use super::{Context, Inbox, Scope, Sym};
 use crate::ring::Status;
 use cuda_std::memory::{WordPair, load_relaxed_sys_v2_u64};

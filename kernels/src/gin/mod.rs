@@ -26,12 +26,14 @@
 mod arrivals;
 mod atomic;
 mod barrier;
+mod chunk;
 mod context;
 pub(crate) mod copy;
 mod counts;
 mod exchange;
 mod fold;
 mod grid;
+mod limit;
 mod message;
 mod report;
 mod round;
@@ -40,6 +42,7 @@ mod scope;
 pub(crate) mod signal;
 mod value;
 mod wait;
+mod wanted;
 
 pub use arrivals::{Arrivals, Count, Inlet};
 pub use barrier::{TEAMS, Team, TeamKind};
@@ -49,11 +52,12 @@ pub use cuda_std::Plain;
 pub use exchange::{Exchange, Parts};
 pub use fold::Fold;
 pub use grid::Grid;
+pub(crate) use limit::GrowthLimit;
 pub use message::Inbox;
 pub use report::{Call, Report};
 pub use scope::{Block, Scope, Thread, Warp};
-pub(crate) use wait::GrowthLimit;
-pub use wait::{Patience, Planes, Wanted};
+pub use wait::{Patience, Planes};
+pub use wanted::Wanted;
 
 use crate::ring::Ring;
 use core::fmt;

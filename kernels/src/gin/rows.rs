@@ -8,8 +8,8 @@
 //! memory behind the first. (One H200, 4 KiB one way by a block of 256: 0.99 us in place of 1.20, 32 KiB 2.44 in place of 4.34.)
 
 use super::Scope;
-use super::message::{joined, missing};
-use super::wait::Limit;
+use super::chunk::{joined, missing};
+use super::limit::Limit;
 use crate::ring::Status;
 use core::array::from_fn;
 use cuda_std::memory::{Word, WordPair, load_relaxed_sys_v2_u64};

@@ -246,7 +246,7 @@ impl Context<Thread> {
         let fits = count > 0 && first.0 < SIGNALS && count <= SIGNALS - first.0;
         self.begin(Call::Wait, self.world.me, first.0 as u64, fits)?;
         let world = self.world;
-        let mut limit = super::wait::GrowthLimit::new(world.timeout_ns);
+        let mut limit = super::limit::GrowthLimit::new(world.timeout_ns);
         loop {
             let mut all = 0u64;
             for index in 0..count {

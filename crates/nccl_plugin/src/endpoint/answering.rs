@@ -5,20 +5,10 @@
 
 use super::Endpoint;
 use super::incoming::Arrival;
-use crate::coll::{Operation, Region, Request, Source, What};
+use crate::coll::Region;
 use crate::copies::Queue;
+use crate::operation::{Operation, Request, Source, What};
 use ginlab_fabric::Rail;
-use std::collections::VecDeque;
-
-/// Gets that wait, by mark.
-#[derive(Default)]
-pub(super) struct Asked(VecDeque<(u64, Arrival)>);
-
-impl Asked {
-    pub fn is_quiet(&self) -> bool {
-        self.0.is_empty()
-    }
-}
 
 impl<R: Rail> Endpoint<R> {
     /// Answers a get of a region, of none if it is for no bytes: now, or as soon as what has come before it is in memory.
@@ -27,7 +17,7 @@ impl<R: Rail> Endpoint<R> {
             && (self.inc.copied || self.copies.passed(Queue::In)? < self.inc.last_mark);
         if is_late {
             let mark = self.mark_in()?;
-            self.inc.asked.0.push_back((mark, arrival));
+            self.inc.asked.push_back((mark, arrival));
         } else {
             self.answer(&arrival, region);
         }
@@ -53,12 +43,12 @@ impl<R: Rail> Endpoint<R> {
 
     /// Gets that have waited.
     pub(super) fn go_on_answering(&mut self) -> Result<(), String> {
-        if self.inc.asked.is_quiet() {
+        if self.inc.asked.is_empty() {
             return Ok(());
         }
         let passed = self.copies.passed(Queue::In)?;
-        while self.inc.asked.0.front().is_some_and(|(mark, _)| *mark <= passed)
-            && let Some((_, arrival)) = self.inc.asked.0.pop_front()
+        while self.inc.asked.front().is_some_and(|(mark, _)| *mark <= passed)
+            && let Some((_, arrival)) = self.inc.asked.pop_front()
         {
             // Its region may have been taken back meanwhile: that is an error, as it would have been before.
             let at = arrival.header.at;

@@ -4,20 +4,11 @@
 //! was written under way, and on a card that reads late it would have gone out wrong.
 
 use super::Endpoint;
-use super::outgoing::Part;
-use crate::coll::Source;
+use super::outgoing::{Part, Watched};
 use crate::copies::Queue;
 use crate::wire::HEADER;
 use ginlab_fabric::Rail;
 use std::collections::VecDeque;
-
-/// What is read again.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Watched {
-    pub source: Source,
-    /// Of the bytes that go out.
-    pub sum: u32,
-}
 
 /// Parts whose sources are read again, by mark.
 #[derive(Default)]

@@ -1,11 +1,11 @@
 //! How a slot is filled: its header, and its bytes by memcpy or by the GPU's copy engine.
 
 use super::Endpoint;
-use super::checking::Watched;
+use super::outgoing::Watched;
 use super::outgoing::{Outgoing, Part, Peer, Sending, Wanted};
-use crate::coll::{Place, Source, What};
 use crate::copies::Queue;
-use crate::record::Entry;
+use crate::counts::Entry;
+use crate::operation::{Place, Source, What};
 use crate::wire::{HEADER, Header, Kind};
 use ginlab_fabric::Rail;
 

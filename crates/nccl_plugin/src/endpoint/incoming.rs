@@ -1,12 +1,12 @@
 //! From slots that have been written to memory.
 
 use super::Endpoint;
-use super::answering::Asked;
 use super::signals::{Counted, Waiting};
 use super::through::Through;
-use crate::coll::{Region, locked, now_ns};
+use crate::coll::Region;
 use crate::copies::Queue;
-use crate::record::Entry;
+use crate::counts::Entry;
+use crate::process::{locked, now_ns};
 use crate::wire::{HEADER, Header, Kind, Layout};
 use cuda_std::memory::load_acquire_host_u64;
 use ginlab_fabric::Rail;
@@ -65,7 +65,8 @@ pub(super) struct Incoming {
     pub copied: bool,
     pub last_mark: u64,
     pub counted: Counted,
-    pub asked: Asked,
+    /// Gets that wait, by mark.
+    pub asked: VecDeque<(u64, Arrival)>,
 }
 
 impl Incoming {
@@ -80,7 +81,7 @@ impl Incoming {
             copied: false,
             last_mark: 0,
             counted: Counted::default(),
-            asked: Asked::default(),
+            asked: VecDeque::new(),
         }
     }
 
@@ -89,7 +90,7 @@ impl Incoming {
             && self.early.is_empty()
             && self.ended.is_empty()
             && self.marked.is_empty()
-            && self.asked.is_quiet()
+            && self.asked.is_empty()
             && self.counted.is_quiet()
             && self.from.iter().all(|from| from.strong.is_empty() && from.held.is_empty())
     }

@@ -18,8 +18,10 @@ mod reading;
 mod signals;
 mod through;
 
-use crate::coll::{Coll, Operation, now_ns};
+use crate::coll::Coll;
 use crate::copies::{Copies, Queue};
+use crate::operation::Operation;
+use crate::process::now_ns;
 use crate::record;
 use crate::settings::Fault;
 use crate::wire::{HEADER, Header, Layout, NAMES};

@@ -1,11 +1,11 @@
 //! From operations to slots on the rails.
 
-use super::checking::Watched;
 use super::through::Through;
 use super::{Driven, Endpoint, LANDING, OUTGOING};
-use crate::coll::{Operation, Request, What, locked, now_ns};
 use crate::copies::Queue;
-use crate::record::Entry;
+use crate::counts::Entry;
+use crate::operation::{Operation, Request, Source, What};
+use crate::process::{locked, now_ns};
 use crate::settings::Fault;
 use crate::wire::{Layout, NAMES};
 use cuda_std::memory::load_acquire_host_u64;
@@ -23,6 +23,14 @@ pub(super) struct Sending {
     pub number: u64,
     pub parts: u32,
     pub next: u32,
+}
+
+/// What is read again when its write is complete: see `checking`.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Watched {
+    pub source: Source,
+    /// Of the bytes that go out.
+    pub sum: u32,
 }
 
 /// A slot that is on its way, and who is told when it has gone.

@@ -1,7 +1,9 @@
 //! Requests that kernels have written into queues (GIN of type 5), as operations.
 
 use super::Endpoint;
-use crate::coll::{Operation, Place, Request, Signal, Source, What, now_ns};
+use crate::coll::Region;
+use crate::operation::{Operation, Place, Request, Signal, Source, What};
+use crate::process::now_ns;
 use crate::queues::{Block, Queue, signal_at};
 use efa_queue::request::WORDS_128;
 use efa_queue::{Operation as Verb, Request as Written, request, rules};
@@ -168,7 +170,7 @@ impl<R: Rail> Endpoint<R> {
         Ok(Operation { what, peer, context: queue.context, at_ns: now, request, carried })
     }
 
-    fn check(&self, place: Place, bytes: u64, side: &str) -> Result<crate::coll::Region, String> {
+    fn check(&self, place: Place, bytes: u64, side: &str) -> Result<Region, String> {
         let region = self
             .coll
             .region(place.region)

@@ -5,8 +5,9 @@
 //! read and written once: one by one, each waited for a look, a copy and a mark (5.9 us on an H200, and NCCL EP sends 128 to 256 at once).
 
 use super::Endpoint;
-use crate::coll::{Place, Region};
+use crate::coll::Region;
 use crate::copies::Queue;
+use crate::operation::Place;
 use crate::wire::Header;
 use ginlab_fabric::Rail;
 use std::collections::{HashMap, HashSet, VecDeque};

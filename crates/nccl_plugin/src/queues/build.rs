@@ -1,9 +1,12 @@
 //! How a block is made: its numbers, its places in memory, and what the kernels read there.
 
+use super::keys::{CONTEXT_BITS, key};
 use super::layout::{ContextHandle, CounterHandle, Image, Pair, Poster, RequestPlaces, WorkQueue};
-use super::{Arena, Block, CONTEXT_BITS, Mirror, Pinned, Queue, SLOT, key};
+use super::{Arena, Block, Mirror, Pinned, Queue, SLOT};
 use crate::abi::GinConfig;
-use crate::coll::{Coll, Counter, Region, locked};
+use crate::coll::{Coll, Region};
+use crate::operation::Counter;
+use crate::process::locked;
 use efa_queue::request::INLINE_128;
 use std::sync::Arc;
 

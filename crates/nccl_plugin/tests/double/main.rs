@@ -14,9 +14,9 @@ mod sources;
 mod turns;
 
 use nccl_ginlab::abi::{NcclResult, PTR_CUDA, PTR_HOST, SIGNAL_ADD, SIGNAL_INC};
+use nccl_ginlab::settings::PRETEND;
 use nccl_ginlab::settings::{COPIES, COUNT, FAULT, RAILS, RECORDS, RULE, STRATEGY, TIMEOUT, TRACE};
 use nccl_ginlab::tables::{ncclRmaPlugin_v13, ncclRmaPlugin_v14, ncclRmaPlugin_v15, ncclRmaPlugin_v16};
-use nccl_ginlab::testing::PRETEND;
 use rank::{Meeting, Memory, OK, Rank, SIGNALS, until};
 use std::ffi::c_int;
 use std::ptr::null_mut;

@@ -6,8 +6,8 @@ use crate::{SIZES, STRIDE, byte};
 use efa_queue::request::{self, Head};
 use efa_queue::{Local, To};
 use nccl_ginlab::abi::{GinConfig, NcclResult};
+use nccl_ginlab::settings::PRETEND;
 use nccl_ginlab::settings::{COPIES, COUNT, RAILS, RULE, STRATEGY, TIMEOUT};
-use nccl_ginlab::testing::PRETEND;
 use std::sync::Arc;
 
 pub fn cards(count: usize, variables: &[(&str, &str)], program: impl Fn(Card) + Send + Sync) {

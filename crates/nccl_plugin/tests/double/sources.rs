@@ -3,8 +3,8 @@
 use crate::rank::{Memory, until};
 use crate::ranks;
 use nccl_ginlab::abi::{NcclResult, PTR_CUDA, PTR_HOST};
+use nccl_ginlab::settings::PRETEND;
 use nccl_ginlab::settings::{RAILS, TIMEOUT};
-use nccl_ginlab::testing::PRETEND;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 const BYTES: usize = 300_000;

@@ -10,7 +10,7 @@ mod objects;
 mod pair;
 mod queues;
 
-pub use crate::completions::{efadv_cq_from_ibv_cq_ex, ibv_destroy_cq};
+pub use crate::completions::efadv_cq_from_ibv_cq_ex;
 pub use crate::context::{
     ibv_alloc_pd, ibv_close_device, ibv_create_ah, ibv_dealloc_pd, ibv_dereg_mr, ibv_destroy_ah, ibv_query_device,
     ibv_reg_mr, ibv_reg_mr_iova2,

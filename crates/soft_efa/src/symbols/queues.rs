@@ -88,7 +88,8 @@ pub unsafe extern "C" fn efadv_query_cq(queue: *mut ibv_cq, place: *mut efadv_cq
         return libc::EINVAL;
     }
     // SAFETY: the caller's.
-    let made = match unsafe { Completions::of(queue) }.entries() {
+    let queue = unsafe { Completions::of(queue) };
+    let made = match queue.entries(|first| engine::watch_queue(queue, first)) {
         Ok(made) => made,
         Err(error) => return error.raw_os_error().unwrap_or(libc::ENOMEM),
     };
@@ -150,4 +151,21 @@ pub unsafe extern "C" fn efadv_get_max_rq_depth(
         return -libc::EINVAL;
     }
     (spec.receives / asked.max_recv_sge) as c_int
+}
+
+/// Destroys a completion queue.
+///
+/// # Safety
+/// Made by [`crate::efadv_create_cq`], and not used any more.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_destroy_cq(queue: *mut ibv_cq) -> c_int {
+    // SAFETY: the caller's contract.
+    unsafe {
+        if Completions::of(queue).has_pairs() {
+            return libc::EBUSY;
+        }
+        engine::forget_queue(queue.cast());
+        drop(Box::from_raw(queue.cast::<Completions>()));
+    }
+    0
 }

@@ -1,9 +1,9 @@
 //! The words of an exchange: how a thread sends its chunks, and takes those that have come.
 
 use super::{Exchange, Plan};
-use crate::gin::message::{is_of, joined, missing, read_chunk, tagged, write_chunk};
+use crate::gin::chunk::{is_of, joined, missing, read_chunk, tagged, write_chunk};
+use crate::gin::limit::{LOOKS, Limit};
 use crate::gin::report::{Call, Failure, note};
-use crate::gin::wait::{LOOKS, Limit};
 use crate::gin::{Scope, World};
 use crate::ring::Status;
 use cuda_std::memory::{WordPair, fence_acq_rel_sys, load_relaxed_sys_v2_u64, store_relaxed_sys_v2_u64};
