@@ -3,7 +3,7 @@
 #  - holds what they declare against the headers of Debian sid's rdma-core 65 (or newer), by the test that holds it against the installed ones;
 #  - unpacks libfabric 2.5.1 of the PyPI wheel mpich 5.0.2 into target/libfabric25, where scripts/soft-efa-matrix.sh finds it.
 # Nothing on this machine is installed or changed. Prints "skipped: why" where something cannot be fetched or libclang is missing; a difference exits
-# non-zero. Arguments go to cargo.
+# non-zero. Arguments go to cargo; --fetch alone fetches, and checks nothing.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -36,7 +36,7 @@ headers() {
     fi
 }
 
-if headers; then
+if headers && [ "${1:-}" != --fetch ]; then
     # Absolute, and an error where it is not.
     VERBS_INCLUDE_DIR=$(cd "$target/rdma-core65/usr/include" && pwd)
     export VERBS_INCLUDE_DIR

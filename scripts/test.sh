@@ -78,14 +78,50 @@ else
     skip 'no rustfmt'
 fi
 
-# The root file system of a bare Debian 13 comes meanwhile, for a test over its libfabric.
-if [[ $(id -u) == 0 ]] && have debootstrap; then
-    mkdir -p "$target/fresh"
-    set -m
-    nice scripts/fresh.sh --release trixie --only soft-efa --prepare --work "$target/fresh" >"$target/fresh/out.txt" 2>&1 &
-    fetching=$!
-    set +m
-fi
+# Packages of newer systems come meanwhile: what is missing at the end is said where it is used.
+fetch() {
+    scripts/check-libfabric2.sh --fetch || true
+    scripts/check-rdma-core65.sh --fetch || true
+    if [[ -n $bare ]]; then nice scripts/fresh.sh --release trixie --only soft-efa --prepare --work "$target/fresh"; fi
+}
+bare=
+if [[ $(id -u) == 0 ]] && have debootstrap; then bare=yes; fi
+mkdir -p "$target/fresh"
+set -m
+fetch >"$target/fresh/out.txt" 2>&1 &
+fetching=$!
+set +m
+
+plain() { env -u RUSTC_WORKSPACE_WRAPPER "$@"; }
+# What the next edit would spare costs more here than it spares.
+export CARGO_INCREMENTAL=0
+
+# The ring under loom, from here on beside everything: it takes what documentation, downloads and tests that wait leave of the processors (a
+# quarter of the 130 s before the tests that are not the compiler's, from nothing on two cores). It says something when it fails.
+# Its own folder: another RUSTFLAGS would rebuild everything twice. Two processes of one thread each: two threads of one process share
+# what maps their stacks, and take twice as long.
+explore() {
+    # Of the modules those that it explores: to optimise all of them takes 24 s of a core.
+    local loom=(plain cargo test -p kernels --no-default-features --features "puts,queue,direct" --test loom --profile loom --target-dir "$target/loom")
+    local program
+    renice -n 19 $BASHPID >/dev/null
+    # Without the other modules some functions have no callers.
+    export RUSTFLAGS='--cfg loom -A dead_code'
+    "${loom[@]}" --no-run
+    # An exploration is the same each time: one that has been whole is not repeated for the same program, which cargo has just named.
+    program=$(sed -n 's/^ *Executable .*(\(.*\))$/\1/p' "$target/loom.out")
+    program=$(sha256sum <"$program")
+    if [[ $(cat "$target/loom/explored" 2>/dev/null) == "$program" ]]; then return; fi
+    "${loom[@]}" --quiet -- --test-threads 1 push:: &
+    "${loom[@]}" --quiet -- --test-threads 1 --skip push::
+    wait $!
+    echo "$program" >"$target/loom/explored"
+}
+# A process group of its own, which ends as a whole.
+set -m
+explore >"$target/loom.out" 2>&1 &
+exploring=$!
+set +m
 
 # Clippy's compiler in place of rustc for our own crates: what it checks is built in the same pass (200 s of 900 from nothing on two
 # cores went into a pass of its own, with all dependencies checked for it). Clippy 0.1.96 goes with rustc 1.96 alone.
@@ -94,15 +130,12 @@ clippy_fits() {
     clippy=$(clippy-driver --version 2>/dev/null | awk '{print $2}') && rustc=$(release_of rustc) &&
         [[ $clippy == "0.${rustc%.*}" ]]
 }
-plain() { env -u RUSTC_WORKSPACE_WRAPPER "$@"; }
 step 'build, checked by clippy'
 if clippy_fits; then
     export RUSTC_WORKSPACE_WRAPPER=clippy-driver CLIPPY_ARGS=-Dwarnings__CLIPPY_HACKERY__
 else
     skip 'no clippy of the release of rustc'
 fi
-# What the next edit would spare costs more here than it spares.
-export CARGO_INCREMENTAL=0
 # As `make demo` builds it: without PTX. (Without MPI: scripts/rustdoc.sh.)
 cargo test --quiet --workspace --no-default-features --features mpi --lib --example ranks --no-run
 # The same targets as the tests below have, the examples as programs.
@@ -113,6 +146,17 @@ step 'documentation'
 export RUSTDOCFLAGS='-D warnings'
 RUSTDOC=$PWD/scripts/rustdoc.sh GINLAB_PAGES=$(realpath "$target")/doc cargo test --quiet --workspace "${features[@]}" --doc
 unset RUSTDOCFLAGS
+
+step 'a bare Debian 13'
+if [[ -z $bare ]]; then
+    wait "$fetching"
+    skip 'it takes root and debootstrap'
+elif wait "$fetching"; then
+    echo "$target/fresh/soft-efa-trixie.tar"
+else
+    skip "no root file system: $(tail -n 1 "$target/fresh/out.txt")"
+fi
+fetching=
 
 step 'libfabric 2.x headers'
 scripts/check-libfabric2.sh "${features[@]}"
@@ -125,16 +169,6 @@ if have chromium || have chromium-browser || have google-chrome; then
 else
     skip 'no chromium to open the page of data/ (apt-get install chromium)'
 fi
-
-step 'a bare Debian 13'
-if [[ -z $fetching ]]; then
-    skip 'it takes root and debootstrap'
-elif wait "$fetching"; then
-    echo "$target/fresh/soft-efa-trixie.tar"
-else
-    skip "no root file system: $(tail -n 1 "$target/fresh/out.txt")"
-fi
-fetching=
 
 step 'Miri'
 miri=()
@@ -162,33 +196,6 @@ if ((${#skipped[@]})); then
     printf '\nNot run in this place:\n'
     printf '  %s\n' "${skipped[@]}"
 fi
-
-# Its own folder: another RUSTFLAGS would rebuild everything twice. Two processes of one thread each: two threads of one process share
-# what maps their stacks, and take twice as long.
-explore() {
-    # Of the modules those that it explores: to optimise all of them takes 24 s of a core.
-    local loom=(plain cargo test -p kernels --no-default-features --features "puts,queue,direct" --test loom --profile loom --target-dir "$target/loom")
-    local program
-    renice -n 19 $BASHPID >/dev/null
-    # Without the other modules some functions have no callers.
-    export RUSTFLAGS='--cfg loom -A dead_code'
-    "${loom[@]}" --no-run
-    # An exploration is the same each time: one that has been whole is not repeated for the same program, which cargo has just named.
-    program=$(sed -n 's/^ *Executable .*(\(.*\))$/\1/p' "$target/loom.out")
-    program=$(sha256sum <"$program")
-    if [[ $(cat "$target/loom/explored" 2>/dev/null) == "$program" ]]; then return; fi
-    "${loom[@]}" --quiet -- --test-threads 1 push:: &
-    "${loom[@]}" --quiet -- --test-threads 1 --skip push::
-    wait $!
-    echo "$program" >"$target/loom/explored"
-}
-step 'ring under loom, beside the tests'
-# Many tests wait for a deadline or for a peer: what they leave of the processors is enough. It says something when it fails.
-# A process group of its own, which ends as a whole.
-set -m
-explore >"$target/loom.out" 2>&1 &
-exploring=$!
-set +m
 
 step 'tests'
 # Many tests wait for a deadline or for a peer: three for each core (220 s on two cores; 252 by two, 210 by four).

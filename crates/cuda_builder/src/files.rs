@@ -2,6 +2,7 @@
 
 use crate::error::Error;
 use std::ffi::OsStr;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs, io};
@@ -32,6 +33,40 @@ pub fn copy_folder(from: &Path, to: &Path) -> Result<(), Error> {
         return Err(failed(io::Error::other(format!("cp -a {}: {status}", from.display()))));
     }
     fs::rename(&part, to).map_err(failed)
+}
+
+/// The turn to look for a target folder that has `core` compiled, or to make it; of all processes one has it, until it is dropped.
+pub struct Turn {
+    /// It says which folder.
+    names: PathBuf,
+    _lock: File,
+}
+
+impl Turn {
+    /// Waits for whoever makes it.
+    pub fn wait(shared: &Path) -> Result<Turn, Error> {
+        let place = shared.join("seed.lock");
+        let failed = |error| Error::Io(place.clone(), error);
+        fs::create_dir_all(shared).map_err(failed)?;
+        let lock = File::create(&place).map_err(failed)?;
+        lock.lock().map_err(failed)?;
+        Ok(Turn { names: shared.join("seed"), _lock: lock })
+    }
+
+    /// The folder, where there is one.
+    pub fn seed(&self) -> Result<Option<PathBuf>, Error> {
+        match fs::read_to_string(&self.names) {
+            Ok(folder) => Ok(Some(PathBuf::from(folder)).filter(|folder| folder.is_dir())),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(Error::Io(self.names.clone(), error)),
+        }
+    }
+
+    /// This one is it.
+    pub fn sow(self, folder: &Path) -> Result<(), Error> {
+        let failed = |error| Error::Io(self.names.clone(), error);
+        fs::write(&self.names, folder.as_os_str().as_encoded_bytes()).map_err(failed)
+    }
 }
 
 /// All files below a folder, or the file itself.

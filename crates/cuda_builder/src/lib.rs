@@ -21,7 +21,7 @@ mod toolchain;
 pub use error::Error;
 pub use toolchain::Toolchain;
 
-use files::{assemblies, copy_file, copy_folder, list_files, out_folder, shared_folder};
+use files::{Turn, assemblies, copy_file, copy_folder, list_files, out_folder, shared_folder};
 use nested::nested;
 use std::fs;
 use std::hash::{DefaultHasher, Hasher};
@@ -49,8 +49,6 @@ pub struct CudaBuilder {
     isa: Option<u32>,
     feature: Option<String>,
     watch: Vec<PathBuf>,
-    /// The target folder of another module, which has `core` compiled.
-    seed: Option<String>,
 }
 
 impl CudaBuilder {
@@ -63,7 +61,6 @@ impl CudaBuilder {
             isa: None,
             feature: None,
             watch: Vec::new(),
-            seed: None,
         }
     }
 
@@ -91,24 +88,17 @@ impl CudaBuilder {
         self
     }
 
-    /// Compiles modules of one crate and returns their paths. Side by side, since whoever edits a kernel waits for all; but where
-    /// nothing has been compiled yet the first one goes ahead, and the others start from what it has made.
+    /// Compiles modules of one crate and returns their paths. Side by side, since whoever edits a kernel waits for all.
     ///
     /// # Errors
     /// See [`Error`].
     pub fn build_all(builders: Vec<CudaBuilder>) -> Result<Vec<PathBuf>, Error> {
-        let seed = builders.first().map(CudaBuilder::folder);
-        let mut waiting = builders.into_iter().map(|builder| CudaBuilder { seed: seed.clone(), ..builder });
-        let mut first = None;
-        if seed.as_ref().is_some_and(|seed| !shared_folder(&out_folder()).join(seed).exists()) {
-            first = waiting.next().map(CudaBuilder::build).transpose()?;
-        }
-        let building: Vec<_> = waiting.map(|builder| std::thread::spawn(|| builder.build())).collect();
-        let others = building.into_iter().map(|thread| match thread.join() {
+        let building: Vec<_> = builders.into_iter().map(|builder| std::thread::spawn(|| builder.build())).collect();
+        let made = building.into_iter().map(|thread| match thread.join() {
             Ok(result) => result,
             Err(panic) => std::panic::resume_unwind(panic),
         });
-        first.map(Ok).into_iter().chain(others).collect()
+        made.collect()
     }
 
     /// Compiles and returns the path of the PTX. Prints `cargo::rerun-if-` lines for what it depends on.
@@ -140,12 +130,18 @@ impl CudaBuilder {
         let mut made = named(self.fingerprint(fs::read_to_string(&list).ok().as_deref())?);
         if !made.is_file() {
             let folder = shared.join(self.folder());
-            // `core` and the macros are the same for all modules, and compiling them takes longer than the kernels.
-            let seed = self.seed.as_ref().map(|seed| shared.join(seed)).filter(|seed| seed.is_dir());
-            if let Some(seed) = seed.filter(|_| !folder.exists()) {
-                copy_folder(&seed, &folder)?;
+            // `core` and the macros are the same for all modules, and compiling them takes longer than the kernels: whoever comes first, of the
+            // modules of all build scripts, compiles them for all.
+            let mut alone = None;
+            if !folder.exists() {
+                let first = Turn::wait(&shared)?;
+                match first.seed()? {
+                    Some(seed) => copy_folder(&seed, &folder)?,
+                    None => alone = Some(first),
+                }
             }
             let assembly = self.compile(&folder)?;
+            alone.map(|turn| turn.sow(&folder)).transpose()?;
             let read = assembly.with_extension("d");
             let text = fs::read_to_string(&read).map_err(|error| Error::Io(read.clone(), error))?;
             made = named(self.fingerprint(Some(&text))?);
