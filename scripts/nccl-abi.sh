@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# What NCCL's headers say of the tables that crates/nccl_plugin exports: sizes, offsets, and the sizes of each function's arguments.
-#   scripts/nccl-abi.sh INCLUDE... >crates/nccl_plugin/tests/nccl-abi.txt
+# What NCCL's headers say of the tables that host/nccl_plugin exports: sizes, offsets, and the sizes of each function's arguments.
+#   scripts/nccl-abi.sh INCLUDE... >host/nccl_plugin/tests/nccl-abi.txt
 # INCLUDE: folders with plugin/rma/rma_v13.h to rma_v16.h and gin/gin_v14.h (src/include and src/include/plugin of NCCL's source) and nccl.h with
-# nccl_device/ (of the wheel nvidia-nccl-cu13). v15 is also in aws-ofi-nccl (3rd-party/nccl/cuda/include). Needs g++. The test crates/nccl_plugin/tests/headers.rs holds the
+# nccl_device/ (of the wheel nvidia-nccl-cu13). v15 is also in aws-ofi-nccl (3rd-party/nccl/cuda/include). Needs g++. The test host/nccl_plugin/tests/headers.rs holds the
 # plugin against the file, so it needs no headers.
 set -euo pipefail
 if [[ $# == 0 ]]; then

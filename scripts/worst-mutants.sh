@@ -54,7 +54,7 @@ without() { mutation "$1" "$2" "$3" "$4" "if KEPT { $4 }"; }
 # What is not here, since no run over this network can miss it (tried over all combinations that have it, but for barriers of many PEs):
 #   the order of `sequence`     nothing may rely on it (`Signal` in kernels/src/gin/mod.rs): without it the rule is `count` with one immediate more.
 #                               host/proxy/signal_order/tests.rs finds it
-#   the rules of NCCL's plugin  no subcommand runs it without a GPU and NCCL. That what is complete has landed: crates/nccl_plugin/tests/double/order.rs finds it
+#   the rules of NCCL's plugin  no subcommand runs it without a GPU and NCCL. That what is complete has landed: host/nccl_plugin/tests/double/order.rs finds it
 #   credits                     they keep a completion queue from overflowing, and this network has none that does. host/proxy/signal_order/credits.rs finds it
 #   the windows of write and sendrecv, the quiet behind shmem's exchange by puts: what they protect is the same bytes each time
 #   sendrecv's last completions: the receiver's last message says as much

@@ -1,5 +1,5 @@
 //! A kernel that copies between the GPU's memory and pinned memory of the host, as the host asks it to by two rings in pinned memory. The plugin for
-//! NCCL (`crates/nccl_plugin`) has it running while bytes come and go: a call of the driver for each copy costs the host 2 us, and a copy
+//! NCCL (`host/nccl_plugin`) has it running while bytes come and go: a call of the driver for each copy costs the host 2 us, and a copy
 //! engine begins some microseconds later.
 //!
 //! ```text

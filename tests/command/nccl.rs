@@ -1,4 +1,4 @@
-//! `ginlab nccl` without a GPU and without NCCL: what it sets, whom it starts, what it refuses. The plugin itself: crates/nccl_plugin/tests.
+//! `ginlab nccl` without a GPU and without NCCL: what it sets, whom it starts, what it refuses. The plugin itself: host/nccl_plugin/tests.
 
 use crate::common::{ginlab, run};
 
