@@ -35,37 +35,32 @@ pub fn copy_folder(from: &Path, to: &Path) -> Result<(), Error> {
     fs::rename(&part, to).map_err(failed)
 }
 
-/// The turn to look for a target folder that has `core` compiled, or to make it; of all processes one has it, until it is dropped.
+/// The turn to look for the target folder that others begin as copies of, or to make it; of all processes one has it, until it is dropped.
 pub struct Turn {
-    /// It says which folder.
-    names: PathBuf,
+    /// Nobody compiles there, so it is whole or not there.
+    seed: PathBuf,
     _lock: File,
 }
 
 impl Turn {
     /// Waits for whoever makes it.
     pub fn wait(shared: &Path) -> Result<Turn, Error> {
-        let place = shared.join("seed.lock");
+        let place = shared.join("nvptx-seed.lock");
         let failed = |error| Error::Io(place.clone(), error);
         fs::create_dir_all(shared).map_err(failed)?;
         let lock = File::create(&place).map_err(failed)?;
         lock.lock().map_err(failed)?;
-        Ok(Turn { names: shared.join("seed"), _lock: lock })
+        Ok(Turn { seed: shared.join("nvptx-seed"), _lock: lock })
     }
 
     /// The folder, where there is one.
-    pub fn seed(&self) -> Result<Option<PathBuf>, Error> {
-        match fs::read_to_string(&self.names) {
-            Ok(folder) => Ok(Some(PathBuf::from(folder)).filter(|folder| folder.is_dir())),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(Error::Io(self.names.clone(), error)),
-        }
+    pub fn seed(&self) -> Option<&Path> {
+        Some(self.seed.as_path()).filter(|folder| folder.is_dir())
     }
 
-    /// This one is it.
+    /// Makes it, as a copy.
     pub fn sow(self, folder: &Path) -> Result<(), Error> {
-        let failed = |error| Error::Io(self.names.clone(), error);
-        fs::write(&self.names, folder.as_os_str().as_encoded_bytes()).map_err(failed)
+        copy_folder(folder, &self.seed)
     }
 }
 

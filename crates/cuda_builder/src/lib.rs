@@ -135,8 +135,8 @@ impl CudaBuilder {
             let mut alone = None;
             if !folder.exists() {
                 let first = Turn::wait(&shared)?;
-                match first.seed()? {
-                    Some(seed) => copy_folder(&seed, &folder)?,
+                match first.seed() {
+                    Some(seed) => copy_folder(seed, &folder)?,
                     None => alone = Some(first),
                 }
             }
