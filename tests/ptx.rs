@@ -323,7 +323,8 @@ fn the_rules_hold() {
 #[test]
 fn the_rules_catch_what_they_are_for() {
     passed::once("the_rules_catch_what_they_are_for", &[], || {
-        let (text, read) = (ptx(), Read::new(&ptx()));
+        let text = ptx();
+        let read = Read::new(&text);
         for (right, wrong) in [
             ("fence.acq_rel.sys", "fence.acq_rel.gpu"),
             ("fence.acq_rel.sys", "membar.sys"),
