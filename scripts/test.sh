@@ -12,12 +12,11 @@ features=("${kernel_features[@]}" --features mpi)
 target=${CARGO_TARGET_DIR:-target}
 skipped=()
 current=
-exploring=
-fetching=
+declare -A beside=()
 memory=
 at_exit() {
     local code=$? group
-    for group in $exploring $fetching; do kill -- "-$group" 2>/dev/null || true; done
+    for group in "${beside[@]}"; do kill -- "-$group" 2>/dev/null || true; done
     if [[ -n $memory ]]; then rm -rf "$memory"; fi
     if ((code)); then printf '\ntest.sh: FAILED in: %s\n' "${current:-start}" >&2; fi
 }
@@ -26,6 +25,19 @@ trap at_exit EXIT
 step() {
     current=$1
     printf '\n=== %s (after %d s)\n' "$1" "$SECONDS"
+}
+# start NAME COMMAND...: beside what follows, in a process group of its own, which ends as a whole; what it says goes to $target/NAME.out.
+start() {
+    set -m
+    "${@:2}" >"$target/$1.out" 2>&1 &
+    beside[$1]=$!
+    set +m
+}
+# Waits for it; its exit code.
+finish() {
+    local group=${beside[$1]}
+    unset "beside[$1]"
+    wait "$group"
 }
 skip() {
     printf 'not run: %s\n' "$1"
@@ -87,10 +99,7 @@ fetch() {
 bare=
 if [[ $(id -u) == 0 ]] && have debootstrap; then bare=yes; fi
 mkdir -p "$target/fresh"
-set -m
-fetch >"$target/fresh/out.txt" 2>&1 &
-fetching=$!
-set +m
+start fetch fetch
 
 plain() { env -u RUSTC_WORKSPACE_WRAPPER "$@"; }
 # What the next edit would spare costs more here than it spares.
@@ -117,11 +126,7 @@ explore() {
     wait $!
     echo "$program" >"$target/loom/explored"
 }
-# A process group of its own, which ends as a whole.
-set -m
-explore >"$target/loom.out" 2>&1 &
-exploring=$!
-set +m
+start loom explore
 
 # Clippy's compiler in place of rustc for our own crates: what it checks is built in the same pass (200 s of 900 from nothing on two
 # cores went into a pass of its own, with all dependencies checked for it). Clippy 0.1.96 goes with rustc 1.96 alone.
@@ -141,27 +146,30 @@ cargo test --quiet --workspace --no-default-features --features mpi --lib --exam
 # The same targets as the tests below have, the examples as programs.
 cargo test --quiet --workspace "${features[@]}" --no-run
 
-step 'documentation'
-# Its pages and its tests from the libraries that are built by now; `cargo doc` would have all dependencies checked once more.
-export RUSTDOCFLAGS='-D warnings'
-RUSTDOC=$PWD/scripts/rustdoc.sh GINLAB_PAGES=$(realpath "$target")/doc cargo test --quiet --workspace "${features[@]}" --doc
-unset RUSTDOCFLAGS
-
 step 'a bare Debian 13'
 fetched=yes
-wait "$fetching" || fetched=
-fetching=
+finish fetch || fetched=
 if [[ -z $bare ]]; then
     skip 'it takes root and debootstrap'
 elif [[ -z $fetched ]]; then
-    skip "no root file system: $(tail -n 1 "$target/fresh/out.txt")"
+    skip "no root file system: $(tail -n 1 "$target/fetch.out")"
 else
     echo "$target/fresh/soft-efa-trixie.tar"
 fi
 
-step 'libfabric 2.x headers'
-scripts/check-libfabric2.sh "${features[@]}"
-scripts/check-rdma-core65.sh "${features[@]}"
+step 'documentation, and headers of libfabric 2.x and rdma-core'
+headers=(check-libfabric2 check-rdma-core65)
+for name in "${headers[@]}"; do start "$name" "scripts/$name.sh" "${features[@]}"; done
+# Its pages and its tests from the libraries that are built by now; `cargo doc` would have all dependencies checked once more.
+export RUSTDOCFLAGS='-D warnings'
+RUSTDOC=$PWD/scripts/rustdoc.sh GINLAB_PAGES=$(realpath "$target")/doc cargo test --quiet --workspace "${features[@]}" --doc
+unset RUSTDOCFLAGS
+for name in "${headers[@]}"; do
+    code=0
+    finish "$name" || code=$?
+    cat "$target/$name.out"
+    ((!code)) || exit "$code"
+done
 
 step 'page of data/ in a browser'
 if have chromium || have chromium-browser || have google-chrome; then
@@ -221,8 +229,7 @@ else
     RUST_TEST_THREADS=$threads "${run[@]}" cargo test --workspace "${features[@]}" --tests
 fi
 current='ring under loom'
-if ! wait $exploring; then
+finish loom || {
     cat "$target/loom.out"
     exit 1
-fi
-exploring=
+}

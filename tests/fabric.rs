@@ -14,6 +14,8 @@ use ginlab::fabric::{Access, Completion, FabricError, Memory, Post, Rail, Remote
 
 const DEADLINE: Duration = Duration::from_secs(20);
 const MIB: usize = 1 << 20;
+/// Many packets, and more than a provider sends at once.
+const LONG: usize = 256 << 10;
 
 /// Ends a loop that does not.
 struct Deadline(Instant);
@@ -144,9 +146,9 @@ fn immediates(node: &mut Node<LibfabricRail>, count: usize) -> Vec<u32> {
 
 /// Every size, with and without an immediate, byte for byte and with its neighbours untouched.
 fn writes_and_reads(provider: &str) {
-    let Some((mut a, mut b)) = pair(provider, 2 * MIB) else { return };
+    let Some((mut a, mut b)) = pair(provider, 2 * LONG) else { return };
     let mut token = 0;
-    for bytes in [0usize, 1, 3, 64, 4097, MIB] {
+    for bytes in [0usize, 1, 3, 64, 4097, LONG] {
         for (immediate, more) in [(None, false), (Some(0xdead_beef), false), (None, true), (Some(7), true)] {
             if bytes == 0 && immediate.is_none() {
                 continue;
@@ -167,7 +169,7 @@ fn writes_and_reads(provider: &str) {
             assert_eq!(immediates(&mut b, usize::from(immediate.is_some())), Vec::from_iter(immediate));
         }
     }
-    for (bytes, more) in [(1usize, false), (64, true), (4097, false), (MIB, true)] {
+    for (bytes, more) in [(1usize, false), (64, true), (4097, false), (LONG, true)] {
         token += 1;
         b.memory.iter_mut().enumerate().for_each(|(i, byte)| *byte = (i * 11 + bytes) as u8);
         a.memory.fill(0x5a);

@@ -2,31 +2,45 @@
 
 use std::time::Duration;
 
-/// So many turns in vain, one behind the other, and nobody is about to answer: whoever is ready has had the core by then.
+/// It has given its core away so often in vain, one time behind the other, and nobody is about to answer: whoever is ready has had the core by
+/// then.
 const AWAKE: u32 = 512;
 /// Short beside what a kernel or a peer takes that has let 512 turns pass; the system makes some 100 us of it.
 const REST: Duration = Duration::from_micros(50);
 
-/// Gives way at each turn in vain, and sleeps a little once there have been many: two ranks that waited for a deadline took both cores of a
-/// machine with `sched_yield` alone (7 million calls in a test of 16 s). For machines with fewer cores than busy threads; elsewhere
-/// whoever polls keeps its core.
-#[derive(Debug, Default)]
-pub struct GivingWay(u32);
+/// Gives way once in so many polls in vain, and sleeps a little behind each once it has given way in vain for long: two ranks that waited for a
+/// deadline took both cores of a machine with `sched_yield` alone (7 million calls in a test of 16 s). For machines with fewer cores than
+/// busy threads; elsewhere whoever polls keeps its core.
+#[derive(Debug)]
+pub struct GivingWay {
+    every: u32,
+    vain: u32,
+}
 
 impl GivingWay {
-    /// Something has happened: the next turn in vain is the first.
-    #[inline]
-    pub fn moved(&mut self) {
-        self.0 = 0;
+    /// Gives way behind this many polls in vain.
+    pub const fn every(polls: u32) -> GivingWay {
+        GivingWay { every: polls, vain: 0 }
     }
 
-    /// A turn in vain.
-    pub fn turn(&mut self) {
-        if self.0 < AWAKE {
-            self.0 += 1;
-            std::thread::yield_now();
-        } else {
+    /// Something has happened: the next poll in vain is the first.
+    #[inline]
+    pub fn moved(&mut self) {
+        self.vain = 0;
+    }
+
+    /// A poll in vain; whether it has given way.
+    #[inline]
+    pub fn in_vain(&mut self) -> bool {
+        if self.vain >= AWAKE * self.every {
             std::thread::sleep(REST);
+            return true;
         }
+        self.vain += 1;
+        let gives = self.vain.is_multiple_of(self.every);
+        if gives {
+            std::thread::yield_now();
+        }
+        gives
     }
 }

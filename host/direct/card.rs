@@ -144,7 +144,7 @@ fn serve(
     let mine = queues.iter().zip(wrong).enumerate().skip(thread).step_by(options.threads.max(1));
     let side = |(index, queue)| (index, Side::new(queue, options.order, &options.faults, options.regions.as_ref()));
     let mut sides: Vec<(usize, Side<'_>)> = mine.map(side).collect();
-    let (mut vain, mut giving) = (0, GivingWay::default());
+    let mut giving = GivingWay::every(VAIN_TURNS);
     // Nothing is ordered by it: who raises it joins this thread.
     while !stop.load(Ordering::Relaxed) {
         let mut moved = false;
@@ -152,17 +152,11 @@ fn serve(
             moved |= side.turn();
         }
         if moved {
-            vain = 0;
             giving.moved();
-        } else {
-            vain += 1;
-        }
-        if !moved && rests.load(Ordering::Relaxed) {
+        } else if rests.load(Ordering::Relaxed) {
             std::thread::sleep(REST);
-        }
-        if options.yields && vain >= VAIN_TURNS {
-            vain = 0;
-            giving.turn();
+        } else if options.yields {
+            giving.in_vain();
         }
     }
     sides.into_iter().map(|(index, side)| (index, side.found())).collect()

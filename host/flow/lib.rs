@@ -38,6 +38,7 @@ mod tests;
 
 pub use operation::{Immediate, Operation};
 
+use ginlab_base::giving_way::GivingWay;
 use ginlab_cuda::Buffer;
 use ginlab_fabric::{Access, FabricError, Memory, Message, Messages, RemoteRegion};
 use ginlab_rails::strategy::{Scheduler, Strategy};
@@ -51,6 +52,8 @@ use std::time::Duration;
 /// Turns of the driver, at most, before other tasks have theirs: between two of them tokio asks the system for sockets, which
 /// takes as long as several polls.
 const TURNS: u32 = 32;
+/// Turns in vain before whoever shares its core gives way.
+const POLLS_BEFORE_YIELD: u32 = 16;
 
 /// Why an operation ended without success.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -176,7 +179,7 @@ impl<R: Messages> Flow<R> {
 
     /// Whether the driver gives the core away when nothing has happened: for more ranks than cores.
     pub fn give_way(&self, gives: bool) {
-        self.0.borrow_mut().gives_way = gives;
+        self.0.borrow_mut().giving = gives.then(|| GivingWay::every(POLLS_BEFORE_YIELD));
     }
 
     /// Polls, at most, before other tasks and sockets have their turn: 32 for the driver and 64 for a task that waits, unless

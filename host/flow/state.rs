@@ -7,6 +7,7 @@ pub(super) use posting::{Stretch, Way};
 
 use super::immediates::Immediates;
 use super::{FlowError, Region};
+use ginlab_base::giving_way::GivingWay;
 use ginlab_fabric::{Completion, FabricError, Messages};
 use ginlab_rails::strategy::{Scheduler, Strategy};
 use ginlab_rails::{Lane, StallClock};
@@ -71,7 +72,8 @@ pub(super) struct State<R: Messages> {
     turns: u32,
     /// A waker has been called in this turn.
     woken: bool,
-    pub gives_way: bool,
+    /// For more ranks than cores.
+    pub giving: Option<GivingWay>,
     /// See [`Flow::poll_at_most`](super::Flow::poll_at_most).
     pub most_polls: u32,
     /// Boxed: it is looked at with each write.
@@ -100,7 +102,7 @@ impl<R: Messages> State<R> {
             clock: StallClock::new(timeout),
             turns: 0,
             woken: false,
-            gives_way: false,
+            giving: None,
             most_polls: u32::MAX,
             dead: None,
         }
@@ -271,9 +273,7 @@ impl<R: Messages> State<R> {
 
     /// The driver's: so many turns, or until a task has something to do, or the flow has ended.
     pub fn turns(&mut self, most: u32) {
-        if !(0..most.min(self.most_polls)).any(|_| self.turn()) && self.gives_way {
-            std::thread::yield_now();
-        }
+        let _has_something_to_do = (0..most.min(self.most_polls)).any(|_| self.turn());
     }
 
     /// A turn of a task that waits, perhaps for this operation; whether another task has something to do now.
@@ -297,7 +297,15 @@ impl<R: Messages> State<R> {
         if self.turns.is_multiple_of(LOOK_EVERY) {
             ended |= self.check_stall().is_err();
         }
-        self.woken || ended
+        let moved = self.woken || ended;
+        if let Some(giving) = &mut self.giving {
+            if moved {
+                giving.moved();
+            } else {
+                giving.in_vain();
+            }
+        }
+        moved
     }
 
     pub fn check_alive(&self) -> Result<(), FlowError> {

@@ -286,7 +286,7 @@ impl Counting {
                 // Where that is refused it runs anywhere.
                 cores::pin(core);
             }
-            let (mut vain, mut giving) = (0u32, GivingWay::default());
+            let mut giving = GivingWay::every(VAIN_LOOKS);
             // Nothing is ordered by it: who raises it joins this thread.
             while !stopped.load(Ordering::Relaxed) {
                 let mut moved = false;
@@ -298,11 +298,10 @@ impl Counting {
                         }
                     }
                 }
-                vain = if moved { 0 } else { vain.wrapping_add(1) };
                 if moved {
                     giving.moved();
-                } else if shared && vain >= VAIN_LOOKS {
-                    giving.turn();
+                } else if shared {
+                    giving.in_vain();
                 }
             }
         };

@@ -43,11 +43,11 @@ impl World {
         mut done: impl FnMut() -> Result<bool, GinError>,
     ) -> Result<(), GinError> {
         let mut life = Life::new();
-        let (mut looked, mut looks, mut giving) = (Instant::now(), 0u32, GivingWay::default());
+        let (mut looked, mut looks, mut giving) = (Instant::now(), 0u32, GivingWay::every(1));
         while !done()? {
             looks = looks.wrapping_add(1);
             if self.shares_core {
-                giving.turn();
+                giving.in_vain();
             } else if !looks.is_multiple_of(LOOKS) {
                 std::hint::spin_loop();
                 continue;

@@ -147,7 +147,7 @@ struct Server<'a, R: Rail> {
 impl<R: Rail> Server<'_, R> {
     /// Serves until told to stop.
     fn run(&mut self, orders: &Receiver<Order>) -> Result<(), Halt> {
-        let (mut empty, mut giving) = (0, GivingWay::default());
+        let mut giving = GivingWay::every(EMPTY_POLLS_BEFORE_YIELD);
         let mut since_check = 0;
         loop {
             let busy = match self.trace.take() {
@@ -158,17 +158,15 @@ impl<R: Rail> Server<'_, R> {
                     busy?
                 }
             };
-            empty = if busy { 0 } else { empty + 1 };
             if busy {
                 giving.moved();
             }
             since_check += 1;
-            let give_way = self.yields && empty >= EMPTY_POLLS_BEFORE_YIELD;
-            if since_check >= POLLS_PER_ORDER_CHECK || give_way || self.shared.urgent.load(Ordering::Relaxed) {
+            let gave_way = !busy && self.yields && giving.in_vain();
+            if since_check >= POLLS_PER_ORDER_CHECK || gave_way || self.shared.urgent.load(Ordering::Relaxed) {
                 since_check = 0;
                 // The order was sent before this was set.
                 if self.shared.urgent.swap(false, Ordering::Acquire) {
-                    empty = 0;
                     giving.moved();
                 }
                 self.engine.check_stall()?;
@@ -180,10 +178,6 @@ impl<R: Rail> Server<'_, R> {
                 if self.fault_is_due() {
                     return Ok(());
                 }
-            }
-            if give_way {
-                empty = 0;
-                giving.turn();
             }
         }
     }
@@ -383,17 +377,12 @@ impl<R: Rail> Orders for Server<'_, R> {
     }
 
     fn answer_flags(&mut self, words: &HostWords) -> Result<(), Halt> {
-        let (mut answered, mut empty, mut giving) = (0, 0, GivingWay::default());
+        let (mut answered, mut giving) = (0, GivingWay::every(EMPTY_POLLS_BEFORE_YIELD));
         while self.shared.answering.load(Ordering::Relaxed) && !self.shared.stop.load(Ordering::Relaxed) {
             if answer_flag(words, &mut answered) {
-                empty = 0;
                 giving.moved();
-                continue;
-            }
-            empty += 1;
-            if self.yields && empty == EMPTY_POLLS_BEFORE_YIELD {
-                empty = 0;
-                giving.turn();
+            } else if self.yields {
+                giving.in_vain();
             }
         }
         Ok(())

@@ -5,7 +5,7 @@
 //! Nothing is listed by hand but [`UNORDERED`]: which functions store payload, which add to signals, and whether a thread, a warp or a block
 //! does so follows from the PTX itself.
 
-use super::flow::{FENCE, Function, Scope, Walk, functions};
+use ptx_text::flow::{FENCE, Function, Scope, Walk, functions};
 use std::collections::BTreeSet;
 
 /// A signal's add, as `signal_op`, `put_signal` and the barrier have it.
@@ -32,53 +32,53 @@ const UNORDERED: [(&str, usize); 7] = [
     ("shmem_signal", 2),
 ];
 
-impl Function {
-    /// Of each add: what it has met before a fence.
-    fn adds(&self) -> Vec<Walk> {
-        let adds = (0..self.statements.len()).filter(|at| self.is(*at, ADD));
-        adds.map(|at| self.back(at, |at| self.is(at, FENCE))).collect()
-    }
+/// Of each add: what it has met before a fence.
+fn adds(function: &Function) -> Vec<Walk> {
+    let adds = (0..function.statements.len()).filter(|at| function.is(*at, ADD));
+    adds.map(|at| function.back(at, &|at| function.is(at, FENCE))).collect()
+}
 
-    /// What a fence has met before a barrier of the scope.
-    fn behind_barrier(&self, fence: usize) -> Walk {
-        self.back(fence, |at| self.is_barrier(at))
-    }
+/// What a fence has met before a barrier of the scope.
+fn behind_barrier(function: &Function, fence: usize) -> Walk {
+    function.back(fence, &|at| function.is_barrier(at))
+}
 
-    /// What is wrong.
-    pub fn faults(&self) -> Vec<String> {
-        let (name, adds) = (&self.name, self.adds());
-        let mut faults = Vec::new();
-        let unordered = adds.iter().filter(|add| add.met_store).count();
-        let known = UNORDERED.iter().find(|(first, _)| name.starts_with(first)).map_or(0, |(_, count)| *count);
-        if unordered > known {
-            faults.push(format!(
-                "{name}: {unordered} adds to signals may come behind payload stores without {FENCE} between, and {known} are known to. \
-                 Adds of a put with a signal need it; where it is `signal_op`, which orders nothing, and right, a line \
-                 (\"{name}\", {unordered}) belongs into UNORDERED of tests/ptx/order.rs"
-            ));
-        }
-        let fences: BTreeSet<usize> = adds.iter().flat_map(|add| add.cuts.iter().copied()).collect();
-        if self.scope != Scope::Thread && fences.iter().any(|fence| self.behind_barrier(*fence).met_store) {
-            faults.push(format!(
-                "{name}: no barrier of the {:?} between payload stores and the fence before a signal",
-                self.scope
-            ));
-        }
-        if self.any(NARROW_ADD) {
-            faults.push(format!("{name}: {NARROW_ADD}: a signal for this device alone"));
-        }
-        faults
+/// What is wrong.
+fn faults(function: &Function) -> Vec<String> {
+    let (name, adds) = (&function.name, adds(function));
+    let mut faults = Vec::new();
+    let unordered = adds.iter().filter(|add| add.met_store).count();
+    let known = UNORDERED.iter().find(|(first, _)| name.starts_with(first)).map_or(0, |(_, count)| *count);
+    if unordered > known {
+        faults.push(format!(
+            "{name}: {unordered} adds to signals may come behind payload stores without {FENCE} between, and {known} are known to. \
+             Adds of a put with a signal need it; where it is `signal_op`, which orders nothing, and right, a line \
+             (\"{name}\", {unordered}) belongs into UNORDERED of tests/ptx/order.rs"
+        ));
     }
+    let fences: BTreeSet<usize> = adds.iter().flat_map(|add| add.cuts.iter().copied()).collect();
+    if function.scope != Scope::Thread && fences.iter().any(|fence| behind_barrier(function, *fence).met_store) {
+        faults.push(format!(
+            "{name}: no barrier of the {:?} between payload stores and the fence before a signal",
+            function.scope
+        ));
+    }
+    if function.any(NARROW_ADD) {
+        faults.push(format!("{name}: {NARROW_ADD}: a signal for this device alone"));
+    }
+    faults
+}
 
-    /// The statements that keep this function's ordered adds behind payload: each of them is needed.
-    fn guards(&self) -> BTreeSet<usize> {
-        let ordered = self.adds().into_iter().filter(|add| !add.met_store);
-        let fences: BTreeSet<usize> = ordered.flat_map(|add| add.cuts).collect();
-        let barriers =
-            fences.iter().filter(|_| self.scope != Scope::Thread).flat_map(|fence| self.behind_barrier(*fence).cuts);
-        let barriers: Vec<usize> = barriers.collect();
-        fences.into_iter().chain(barriers).collect()
-    }
+/// The statements that keep this function's ordered adds behind payload: each of them is needed.
+fn guards(function: &Function) -> BTreeSet<usize> {
+    let ordered = adds(function).into_iter().filter(|add| !add.met_store);
+    let fences: BTreeSet<usize> = ordered.flat_map(|add| add.cuts).collect();
+    let barriers = fences
+        .iter()
+        .filter(|_| function.scope != Scope::Thread)
+        .flat_map(|fence| behind_barrier(function, *fence).cuts);
+    let barriers: Vec<usize> = barriers.collect();
+    fences.into_iter().chain(barriers).collect()
 }
 
 /// The modules in which puts and signals go by stores: all but that of bulk stores.
@@ -90,7 +90,7 @@ fn modules() -> impl Iterator<Item = &'static str> {
 fn a_signal_comes_behind_its_bytes() {
     super::passed::once("a_signal_comes_behind_its_bytes", &[], || {
         let all: Vec<Function> = modules().flat_map(functions).collect();
-        let faults: Vec<String> = all.iter().flat_map(Function::faults).collect();
+        let faults: Vec<String> = all.iter().flat_map(faults).collect();
         assert!(faults.is_empty(), "{faults:#?}");
         // Each scope in each family of kernels is among those that were looked at.
         let names: Vec<(&str, Scope)> =
@@ -118,18 +118,18 @@ fn the_rule_of_signals_catches_what_it_is_for() {
     super::passed::once("the_rule_of_signals_catches_what_it_is_for", &[], || {
         let (mut spoilt, mut unneeded) = ([0; 3], Vec::new());
         for function in modules().flat_map(functions).filter(|function| function.any(ADD)) {
-            for guard in function.guards() {
+            for guard in guards(&function) {
                 let is_fence = function.is(guard, FENCE);
                 let others = if is_fence { &["mov.b32", "fence.acq_rel.gpu"][..] } else { &["mov.b32"] };
                 for other in others {
-                    if function.with(guard, other).faults().is_empty() {
+                    if faults(&function.with(guard, other)).is_empty() {
                         unneeded.push(format!("{}: {other} in place of {}", function.name, function.mnemonics[guard]));
                     }
                 }
                 spoilt[usize::from(is_fence)] += 1;
             }
             let add = (0..function.statements.len()).find(|at| function.is(*at, ADD)).unwrap();
-            assert!(!function.with(add, NARROW_ADD).faults().is_empty(), "{}: {NARROW_ADD}", function.name);
+            assert!(!faults(&function.with(add, NARROW_ADD)).is_empty(), "{}: {NARROW_ADD}", function.name);
             spoilt[2] += 1;
         }
         // Jacobi's block has met right before, to agree on whether to go on. Where a mixture of experts signals that rows are handed on, all blocks have met: each
@@ -157,10 +157,10 @@ fn a_quiet_fences_what_was_stored() {
         assert!(!put.unfenced(), "{name}: bytes are not fenced when quiet returns");
         let fences: Vec<usize> = (0..put.statements.len()).filter(|at| put.is(*at, FENCE)).collect();
         for fence in fences {
-            let barriers = put.behind_barrier(fence);
+            let barriers = behind_barrier(put, fence);
             assert!(put.scope == Scope::Thread || !barriers.met_store, "{name}: no barrier before the fence");
             assert!(put.with(fence, "mov.b32").unfenced() && put.with(fence, "fence.acq_rel.gpu").unfenced(), "{name}");
-            let without = |barrier: &usize| put.with(*barrier, "mov.b32").behind_barrier(fence).met_store;
+            let without = |barrier: &usize| behind_barrier(&put.with(*barrier, "mov.b32"), fence).met_store;
             assert!(
                 put.scope == Scope::Thread || barriers.cuts.iter().all(without),
                 "{name}: a barrier that is not needed"

@@ -108,7 +108,7 @@ fn run(share: &Share) {
     // On a machine of few cores whoever waits for the card wants this one.
     let gives_way = thread::available_parallelism().is_ok_and(|cores| cores.get() < 4);
     let mut moved = Instant::now();
-    let mut idle = 0u32;
+    let (mut idle, mut rests) = (0u32, false);
     loop {
         while CHANGING.load(Ordering::Relaxed) > 0 {
             thread::yield_now();
@@ -118,15 +118,18 @@ fn run(share: &Share) {
             continue;
         }
         idle = idle.wrapping_add(1);
-        if gives_way {
+        if idle == 1 {
+            moved = Instant::now();
+            rests = false;
+        } else if idle.is_multiple_of(64) {
+            rests = rests || moved.elapsed() > AWAKE;
+        }
+        if rests {
+            thread::sleep(LOOK);
+        } else if gives_way {
             thread::yield_now();
         } else {
             std::hint::spin_loop();
-        }
-        if idle == 1 {
-            moved = Instant::now();
-        } else if idle.is_multiple_of(64) && moved.elapsed() > AWAKE {
-            thread::sleep(LOOK);
         }
     }
 }

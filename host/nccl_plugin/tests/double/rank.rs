@@ -36,10 +36,10 @@ impl Meeting {
 
 pub fn until(what: &str, mut there: impl FnMut() -> bool) {
     let late = Instant::now() + PATIENCE;
-    let mut way = GivingWay::default();
+    let mut way = GivingWay::every(1);
     while !there() {
         assert!(Instant::now() < late, "waited for {what}");
-        way.turn();
+        way.in_vain();
     }
 }
 

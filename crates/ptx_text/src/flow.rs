@@ -1,6 +1,6 @@
 //! The ways through a function of the PTX: which statement comes behind which, what stores payload, and who comes by.
 
-use super::{Protocol, functions_of, is_payload, mnemonic, short};
+use crate::{Protocol, functions_of, is_payload, mnemonic, short};
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 /// The fence that orders what goes to other devices.
@@ -9,20 +9,28 @@ pub const FENCE: &str = "fence.acq_rel.sys";
 /// Whose stores a signal speaks of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
+    /// Its own.
     Thread,
+    /// Its warp's.
     Warp,
+    /// Its block's.
     Block,
 }
 
 /// A function of a module, and from where to where it goes.
+#[derive(Debug)]
 pub struct Function {
+    /// Short, as [`short`] has it.
     pub name: String,
+    /// As they stand.
     pub statements: Vec<String>,
     after: Vec<Vec<usize>>,
     before: Vec<Vec<usize>>,
+    /// Whose stores its signals speak of.
     pub scope: Scope,
     /// Statements that store payload: wide plain stores, and calls of functions that store and order nothing.
     stores: HashSet<usize>,
+    /// Of each statement.
     pub mnemonics: Vec<String>,
     /// By register, the statement that writes it first.
     made: HashMap<String, usize>,
@@ -31,7 +39,7 @@ pub struct Function {
 }
 
 /// What a walk against the direction of the program has met.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub struct Walk {
     /// Where it was stopped.
     pub cuts: BTreeSet<usize>,
@@ -95,10 +103,12 @@ impl Function {
         function
     }
 
+    /// Whether a statement's mnemonic begins so.
     pub fn is(&self, at: usize, wanted: &str) -> bool {
         self.mnemonics[at].starts_with(wanted)
     }
 
+    /// Whether one of them does.
     pub fn any(&self, wanted: &str) -> bool {
         (0..self.statements.len()).any(|at| self.is(at, wanted))
     }
@@ -111,7 +121,7 @@ impl Function {
 
     /// Walks back from a statement, on every way, up to statements that cut it. Where only the first thread of the scope comes to the
     /// statement, no way is walked that this thread does not take.
-    pub fn back(&self, from: usize, cuts: impl Fn(usize) -> bool) -> Walk {
+    pub fn back(&self, from: usize, cuts: &dyn Fn(usize) -> bool) -> Walk {
         let first = self.is_of_the_first(from);
         let before = |to: usize| {
             let taken = move |at: &usize| !first || self.ways.get(&(*at, to)) != Some(&false);
