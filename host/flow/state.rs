@@ -273,7 +273,11 @@ impl<R: Messages> State<R> {
 
     /// The driver's: so many turns, or until a task has something to do, or the flow has ended.
     pub fn turns(&mut self, most: u32) {
-        let _has_something_to_do = (0..most.min(self.most_polls)).any(|_| self.turn());
+        for _ in 0..most.min(self.most_polls) {
+            if self.turn() {
+                return;
+            }
+        }
     }
 
     /// A turn of a task that waits, perhaps for this operation; whether another task has something to do now.

@@ -97,7 +97,8 @@ pub fn short(name: &str) -> String {
             at += name[at..].find('_').map_or(1, |end| end + 1);
         } else if bytes[at].is_ascii_digit() {
             let digits = name[at..].bytes().take_while(u8::is_ascii_digit).count();
-            let length: usize = name[at..at + digits].parse().unwrap_or(0);
+            let length = &name[at..at + digits];
+            let length: usize = length.parse().unwrap_or_else(|_| panic!("{name}: a part of {length} characters?"));
             at += digits;
             parts.extend(name.get(at..at + length));
             at += length;
