@@ -3,7 +3,7 @@
 # each libfabric that is here; every byte verified.
 #
 #   scripts/soft-efa-matrix.sh GINLAB FOLDER     the binary; a line per run (matrix.txt) and the log go to FOLDER
-#   SHORT=1 ...                                  a tenth of the rounds; one rail on the machine, four between nodes
+#   SHORT=1 ...                                  a tenth of the rounds and few buffers; one rail on the machine, four between nodes
 #
 # libfabric is the machine's own (or $GINLAB_LIBFABRIC) and, where scripts/check-libfabric2.sh has unpacked it, that of Debian 13, by its own
 # loader; and 2.5, where scripts/check-rdma-core65.sh has unpacked it. 2.x has two fabrics, efa and efa-direct; messages are refused on the second
@@ -27,7 +27,10 @@ cards=soft-efa:${CARDS:-p5}
 export FI_EFA_RX_SIZE=1024
 # Rounds of writes and messages, of the others, and repeats.
 many=100 some=20 repeats=3 on_machine='1 4' in_lab='1 4'
-if [[ ${SHORT:-0} == 1 ]]; then many=10 some=3 repeats=1 on_machine=1 in_lab=4; fi
+if [[ ${SHORT:-0} == 1 ]]; then
+    many=10 some=3 repeats=1 on_machine=1 in_lab=4
+    export FI_EFA_RX_SIZE=64 FI_EFA_TX_SIZE=64
+fi
 # shellcheck disable=SC2317  # called by the trap
 cleanup() {
     [[ -z $has_lab ]] || scripts/rails-lab.sh down --name "$lab" >>"$log" 2>&1

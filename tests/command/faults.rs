@@ -66,7 +66,7 @@ fn a_proxy_that_vanishes_is_a_deadline() {
     std::thread::scope(|scope| {
         for args in ["-p null", "-p tcp", "-p null --ring-slots 2"] {
             scope.spawn(move || {
-                let done = run(faulty(&format!("{args} -t 1 --fault proxy-vanish=1000"))).expect(124);
+                let done = run(faulty(&format!("{args} -t 1 --fault proxy-vanish=100"))).expect(124);
                 ended_early(&done, "deadline passed on the device");
                 assert!(rows_stay_whole(&done));
             });
@@ -80,7 +80,7 @@ fn rails_that_go_silent_are_a_stall_with_rails_and_queues() {
     let all =
         ["-p null --mode quiet", "-p null --mode nbi", "-p tcp --rails 2 --mode quiet", "-p model:p5 --mode quiet"];
     beside_each_other(2, &all, |args| {
-        let command = proxy(&format!("-b 64 -e 64 -n 20000 -r 1 --block 33 {args} -t 1 --fault rails-silent=1000"));
+        let command = proxy(&format!("-b 64 -e 64 -n 20000 -r 1 --block 33 {args} -t 1 --fault rails-silent=100"));
         let done = run(command).expect(124);
         ended_early(&done, "fabric error: no progress for ");
         let line = done.complaint();
@@ -97,7 +97,7 @@ fn rails_that_go_silent_are_a_stall_with_rails_and_queues() {
 fn a_proxy_that_stops_says_so() {
     let all = ["-p null", "-p tcp", "-p null --ring-slots 2", "-p null --grid 4 --block 3 --scope thread"];
     beside_each_other(2, &all, |args| {
-        let done = run(faulty(&format!("{args} --fault proxy-stop=1000"))).expect(1);
+        let done = run(faulty(&format!("{args} --fault proxy-stop=100"))).expect(1);
         let line = done.complaint();
         for part in ["the kernel ended early (64 B, ", "proxy stopped", " tickets given, "] {
             assert!(line.contains(part), "{args}: {line}");

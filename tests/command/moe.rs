@@ -1,6 +1,7 @@
 //! `ginlab moe`: every unit and way of counts to the bit, over every path; its plan's arithmetic in rows; virtual time beside what was published.
 
-use crate::common::{ginlab, rows, run};
+use crate::common::{contents, ginlab, rows, run};
+use crate::passed;
 use ginlab::report::Row;
 
 const SMALL: &str = "--hidden 64 --tokens 6 --topk 3 --grid 2 --block 33 -n 2 -w 1 -r 1 --csv -";
@@ -81,6 +82,10 @@ fn bad_input_is_one_line() {
 
 #[test]
 fn virtual_time_is_modelled_and_stands_beside_what_was_published() {
+    passed::once("virtual_time", &contents(&[env!("CARGO_BIN_EXE_ginlab").into()]), virtual_time);
+}
+
+fn virtual_time() {
     let line = "model moe -p p5en --gpus 16,64 --csv -";
     let all = rows(&run(ginlab(line)).expect(0).stdout);
     assert_eq!(rows(&run(ginlab(line)).expect(0).stdout), all, "the same on each run");

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::common::{Done, ginlab, run};
+use crate::common::{Done, contents, ginlab, run};
 use crate::passed;
 use scraper::{ElementRef, Html, Selector};
 
@@ -91,14 +91,7 @@ fn of_data(name: &str, test: impl FnOnce(&Path)) {
     let mut files = vec![PathBuf::from(env!("CARGO_BIN_EXE_ginlab"))];
     files_in(&data, &mut files);
     files.sort();
-    let mut inputs = Vec::new();
-    for file in &files {
-        let bytes = std::fs::read(file).unwrap();
-        inputs.extend_from_slice(file.as_os_str().as_encoded_bytes());
-        inputs.extend_from_slice(&bytes.len().to_le_bytes());
-        inputs.extend_from_slice(&bytes);
-    }
-    passed::once(name, &inputs, || test(&data));
+    passed::once(name, &contents(&files), || test(&data));
 }
 
 #[test]

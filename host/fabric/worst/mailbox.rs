@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Messages that are under way to a rail at most.
 pub(super) const SLOTS: usize = 64;
-/// Bytes of a chunk at most.
-pub(super) const CHUNK: u64 = 32 << 10;
+/// Bytes of a chunk at most. Few: each rail has a mailbox, whose pages are all there from the first.
+pub(super) const CHUNK: u64 = 8 << 10;
 
 /// Whose turn it is, and for what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::io::{BufRead, BufReader, Read};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -338,6 +338,18 @@ pub fn rows(csv: &str) -> Vec<Row> {
 #[track_caller]
 pub fn rows_of(path: &Path) -> Vec<Row> {
     rows(&std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display())))
+}
+
+/// Names and bytes of files, for `passed`.
+pub fn contents(files: &[PathBuf]) -> Vec<u8> {
+    let mut all = Vec::new();
+    for file in files {
+        let bytes = std::fs::read(file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+        all.extend_from_slice(file.as_os_str().as_encoded_bytes());
+        all.extend_from_slice(&bytes.len().to_le_bytes());
+        all.extend_from_slice(&bytes);
+    }
+    all
 }
 
 /// Stops the test unless every row is measured and verified without a wrong byte.
