@@ -262,14 +262,15 @@ struct Verdict {
     right: bool,
 }
 
-/// Joins as any peer does.
-async fn join(port: u16) -> Result<(Session, Place), BootstrapError> {
+/// Joins as any peer does. Its rail stays open: the system would give the port to the next peer, which the server refuses while this one is here.
+async fn join(port: u16) -> Result<(Session, Place, Flow<LibfabricRail>), BootstrapError> {
     let mut visit = Session::connect(&format!("127.0.0.1:{port}"), "secret", TOO_LONG).await?;
     let hall: Hall = visit.hear("server").await?;
-    let offer = rail(TOO_LONG).0.offer(&[]).unwrap();
+    let (flow, _) = rail(TOO_LONG);
+    let offer = flow.offer(&[]).unwrap();
     visit.say("joining", &Joining { offer, write_bytes: hall.bytes.min(8) }).await?;
     let place = visit.hear("place").await?;
-    Ok((visit, place))
+    Ok((visit, place, flow))
 }
 
 /// Leaves as a peer does that has written nothing, so that the place is free at once.
@@ -316,8 +317,8 @@ async fn reach_for(place: &Place, region: RemoteRegion, at: u64, write: bool) ->
 
 /// One round of attacks by the fabric: what should not have gone well and did.
 async fn attack(port: u16) -> Vec<String> {
-    let (gone, old) = join(port).await.unwrap();
-    let (here, own) = join(port).await.unwrap();
+    let (gone, old, _rail_of_gone) = join(port).await.unwrap();
+    let (here, own, _rail) = join(port).await.unwrap();
     leave(gone).await;
     let (mine, theirs) = (own.offer.regions[0][0], old.offer.regions[0][0]);
     let mut wrong = Vec::new();
@@ -416,7 +417,7 @@ fn one_with_the_token_that_speaks_nonsense_is_alone_with_it() {
             let _ = stream.write_all(&bytes);
             until_closed(&mut stream);
         }
-        let (mut hostile, _) = join(port).await.unwrap();
+        let (mut hostile, _, _rail) = join(port).await.unwrap();
         hostile.say("writes", &Done { writes: 0, extent: u64::MAX }).await.unwrap();
         let refused = hostile.hear::<serde_json::Value>("checksum").await.unwrap_err().to_string();
         assert!(refused.contains("are beyond the place"), "{refused}");
@@ -444,7 +445,7 @@ fn rail_port(place: &Place) -> u16 {
 fn garbage_at_the_port_of_a_rail_ends_nothing_that_runs() {
     let mut server = Server::start("-p tcp --peers 4 --bytes 64K");
     let program = async {
-        let (visit, place) = join(server.1).await.unwrap();
+        let (visit, place, _rail) = join(server.1).await.unwrap();
         leave(visit).await;
         place
     };
@@ -476,7 +477,10 @@ fn garbage_at_the_port_of_a_rail_ends_nothing_that_runs() {
         verified(busy.finish());
         drop(stopping);
     });
-    let visits = async { leave(join(server.1).await.unwrap().0).await };
+    let visits = async {
+        let (visit, _, _rail) = join(server.1).await.unwrap();
+        leave(visit).await;
+    };
     flow::run(std::iter::empty::<Flow<LibfabricRail>>(), visits).unwrap();
     server.0.signal(Signal::SIGINT);
     server.finish().expect(130);
