@@ -1,5 +1,5 @@
 //! Tests whose outcome this program alone determines: the same program passes them again, and another one has to pass them itself. They take
-//! half a minute of a core, and nothing of what they are for is left to chance: no clock, no thread, no file that the program does not hold or name
+//! 40 s of a core, and nothing of what they are for is left to chance: no clock, no thread, no file that the program does not hold or name
 //! here.
 
 use std::collections::BTreeMap;
@@ -10,14 +10,14 @@ use std::path::Path;
 /// Runs a test of this name, unless this very program has passed it with these inputs and these `GINLAB_` variables. What keeps that is written behind
 /// the test, so that one that fails, or is killed, runs again. `rm -r target/tmp/passed` has all run again.
 pub fn once(name: &str, inputs: &[u8], test: impl FnOnce()) {
-    once_whole(name, inputs, || {
+    once_if_run(name, inputs, || {
         test();
         true
     });
 }
 
 /// The same for a test that says whether it could run: one that was skipped has not passed.
-pub fn once_whole(name: &str, inputs: &[u8], test: impl FnOnce() -> bool) {
+pub fn once_if_run(name: &str, inputs: &[u8], test: impl FnOnce() -> bool) {
     let program = std::env::current_exe().and_then(std::fs::read).unwrap();
     once_in(&Path::new(env!("CARGO_TARGET_TMPDIR")).join("passed"), (name, &program, inputs), test);
 }
