@@ -43,11 +43,15 @@ fn rounded(element: Element, value: f32) -> f32 {
 }
 
 fn encoded(element: Element, values: &[f32]) -> Vec<u8> {
-    match element {
-        Element::F32 => values.iter().flat_map(|value| value.to_le_bytes()).collect(),
-        Element::Bf16 => values.iter().flat_map(|value| bf16::from_f32(*value).to_le_bytes()).collect(),
-        Element::F16 => values.iter().flat_map(|value| f16::from_f32(*value).to_le_bytes()).collect(),
+    let mut bytes = Vec::with_capacity(values.len() * element.bytes() as usize);
+    for value in values {
+        match element {
+            Element::F32 => bytes.extend_from_slice(&value.to_le_bytes()),
+            Element::Bf16 => bytes.extend_from_slice(&bf16::from_f32(*value).to_le_bytes()),
+            Element::F16 => bytes.extend_from_slice(&f16::from_f32(*value).to_le_bytes()),
+        }
     }
+    bytes
 }
 
 fn decoded(element: Element, bytes: &[u8]) -> f64 {

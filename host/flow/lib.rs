@@ -46,6 +46,7 @@ use ginlab_rails::{self as rails, Counters};
 use serde::{Deserialize, Serialize};
 use state::{Kind, State, Stretch, Way};
 use std::cell::RefCell;
+use std::pin::Pin;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -461,5 +462,9 @@ pub fn run<R: Messages + 'static, T>(
     for flow in flows {
         tasks.spawn_local(async move { flow.drive().await });
     }
-    Ok(tasks.block_on(&runtime, program))
+    let mut output = None;
+    // Boxed, so that the event loop is compiled once and not for each program (15 s of a core of 46 for `experiments` with its tests).
+    let program: Pin<Box<dyn Future<Output = ()> + '_>> = Box::pin(async { output = Some(program.await) });
+    tasks.block_on(&runtime, program);
+    output.ok_or_else(|| std::io::Error::other("the program has not ended"))
 }
