@@ -30,18 +30,18 @@ const BY_PROXY: [&str; 2] = [
     "proxy -d emulated --np 2 -b 64K -e 64K -n {n}00 -r 2 --rails 1 --mode nbi --check",
 ];
 const BY_GIN: [&str; 5] = [
-    "shmem -d emulated --np 2 --path rails --cases put-signal-ping-pong,all-to-all -b 4K -e 4K -n {n}0 -r 2 --block 40",
+    "shmem -d emulated --np 2 --path rails --cases put-signal-ping-pong,all-to-all -b 4K -e 4K -n {n}0 -r 1 --block 40",
     "collective -d emulated --np 2 --path rails --cases gin-all-reduce,gin-broadcast -b 64K -e 64K -n {n} -r 2",
     "jacobi -d emulated --np 2 --path rails --exchange row,block --nx 32 --ny 16 -n {n} -r 3",
     "jacobi -d emulated --np 2 --path rails --exchange resident --nx 32 --ny 16 -n {n} -r 3",
-    "moe -d emulated --np 2 --path rails --tokens 8 --hidden 256 --experts 8 --topk 2 --unit rank --count signal,immediate -n {n} -r 2",
+    "moe -d emulated --np 2 --path rails --tokens 8 --hidden 256 --experts 8 --topk 2 --unit rank --count signal,immediate -n {n} -r 1",
 ];
 const BY_CPU: [&str; 2] = [
-    "write --np 2 -b 64K -e 64K -n {n}000 -r 2 --volume 4G --rails 1",
-    "all2all --np 3 -b 64K -e 64K -n {n}0 --rails 1",
+    "write --np 2 -b 64K -e 64K -n {n}00 -r 2 --volume 4G --rails 1",
+    "all2all --np 3 -b 64K -e 64K -n {n}00 --rails 1",
 ];
 const BY_MESSAGES: [&str; 2] =
-    ["sendrecv --np 2 -b 4K -e 4K -n {n}000 -r 2 --volume 4G --rails 1", "echo -b 4K -e 4K -n {n}000"];
+    ["sendrecv --np 2 -b 4K -e 4K -n {n}000 -r 1 --volume 4G --rails 1", "echo -b 4K -e 4K -n {n}000"];
 
 /// A process of the run may hold so much: alone, these runs hold up to 210 MiB.
 const MOST_KIB: u64 = 512 << 10;

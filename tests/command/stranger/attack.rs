@@ -31,6 +31,8 @@ const REQUESTS: usize = 64;
 const BYTES: usize = 1 << 20;
 /// What does not answer is left alone after this time: a refused request may have no answer.
 const PATIENCE: Duration = Duration::from_millis(200);
+/// Between two looks of which the first has brought nothing.
+const LOOKING: Duration = Duration::from_micros(200);
 /// A backlog that is full keeps a connection waiting for minutes.
 const CONNECTING: Duration = Duration::from_millis(50);
 /// An answer that comes within this time is heard.
@@ -101,14 +103,19 @@ impl Own {
         let (mut sent, mut open, began) = (Vec::new(), 0, Instant::now());
         // A provider that still connects takes nothing.
         while began.elapsed() < PATIENCE && (sent.len() < REQUESTS || open > 0) {
-            let (number, kind) = (sent.len() as u64, random.pick(kinds));
-            if sent.len() < REQUESTS && self.post(peer, kind, number, at, random) {
+            let (number, kind, before) = (sent.len() as u64, random.pick(kinds), open);
+            let is_posted = sent.len() < REQUESTS && self.post(peer, kind, number, at, random);
+            if is_posted {
                 sent.push((number, kind));
                 open += 1;
                 tally.posted += 1;
             }
             if !self.poll(&mut sent, &mut open, tally) {
                 return;
+            }
+            // The runs that he aims at share his core.
+            if !is_posted && open == before {
+                std::thread::sleep(LOOKING);
             }
         }
     }
@@ -310,7 +317,7 @@ pub fn strike(aim: &str) {
             }
         }
         if aims.is_empty() {
-            std::thread::yield_now();
+            std::thread::sleep(LOOKING);
             continue;
         }
         round += 1;
