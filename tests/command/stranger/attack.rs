@@ -31,7 +31,7 @@ const REQUESTS: usize = 64;
 const BYTES: usize = 1 << 20;
 /// What does not answer is left alone after this time: a refused request may have no answer.
 const PATIENCE: Duration = Duration::from_millis(200);
-/// Between two looks of which the first has brought nothing.
+/// Between two looks while nothing can be posted, or nobody is there: the runs that he aims at share his core.
 const LOOKING: Duration = Duration::from_micros(200);
 /// A backlog that is full keeps a connection waiting for minutes.
 const CONNECTING: Duration = Duration::from_millis(50);
@@ -103,19 +103,16 @@ impl Own {
         let (mut sent, mut open, began) = (Vec::new(), 0, Instant::now());
         // A provider that still connects takes nothing.
         while began.elapsed() < PATIENCE && (sent.len() < REQUESTS || open > 0) {
-            let (number, kind, before) = (sent.len() as u64, random.pick(kinds), open);
-            let is_posted = sent.len() < REQUESTS && self.post(peer, kind, number, at, random);
-            if is_posted {
+            let (number, kind) = (sent.len() as u64, random.pick(kinds));
+            if sent.len() < REQUESTS && self.post(peer, kind, number, at, random) {
                 sent.push((number, kind));
                 open += 1;
                 tally.posted += 1;
+            } else {
+                std::thread::sleep(LOOKING);
             }
             if !self.poll(&mut sent, &mut open, tally) {
                 return;
-            }
-            // The runs that he aims at share his core.
-            if !is_posted && open == before {
-                std::thread::sleep(LOOKING);
             }
         }
     }
