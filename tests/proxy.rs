@@ -1286,7 +1286,7 @@ fn writes_by_the_cpu_leave_the_rings_tickets_alone() {
         assert_eq!(world.watermark(), 20 * round);
         assert_eq!(world.proxy.snapshot().unwrap().counters.rail_transfers, [round * (20 + 3 * 12)]);
     }
-    let error = world.proxy.finish_write().unwrap_err();
+    let error = world.proxy.finish_write(|| true).unwrap_err();
     assert!(error.to_string().contains("no write has been begun"), "{error}");
 }
 
@@ -1307,4 +1307,9 @@ fn a_write_that_stalls_says_so() {
     };
     let error = world.proxy.write(writes).unwrap_err().to_string();
     assert!(error.contains("no progress") && error.contains("3 transfers posted and not complete"), "{error}");
+
+    // One that is not wanted any more ends long before it would stall.
+    let world = World::alone(USUAL, || vec![faulty(Faults { delay_polls: u64::MAX, ..Default::default() })]);
+    world.proxy.begin_write(writes).unwrap();
+    assert_eq!(world.proxy.finish_write(|| false).unwrap_err().to_string(), ProxyError::Stopped.to_string());
 }

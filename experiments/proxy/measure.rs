@@ -52,6 +52,7 @@ pub fn measure(
     let shape = Shape { args, tuple, layout };
     for proxy in rank.group.proxies() {
         proxy.configure(tuple.rails, tuple.strategy)?;
+        proxy.stay_awake(rank.source.is_some() && rank.target.is_none());
     }
     let cases = cases(&shape, rank);
     let mut findings = vec![Findings::default(); cases.len()];
@@ -99,6 +100,7 @@ pub fn measure(
             }
         }
     }
+    rank.group.proxies().iter().for_each(|proxy| proxy.stay_awake(false));
     let Some(all) = ranks.gather_values(&findings, &what)? else { return Ok(Vec::new()) };
     let mut rows = rows(&shape, rank, ranks, &cases, &all);
     for (index, found) in &lives {

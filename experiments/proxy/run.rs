@@ -82,7 +82,7 @@ pub fn run(
         Case::Put(mode) => run_kernel(shape, rank, ranks, mode, iterations),
         Case::Direct(mode) => run_direct(shape, rank, ranks, mode, iterations),
         Case::CpuWrite | Case::CpuBatch(_) => {
-            let time = cpu_write(shape, rank, iterations, case.quiet_every())?;
+            let time = cpu_write(shape, rank, ranks, iterations, case.quiet_every())?;
             Ok(Sample { done: time, posted: None })
         }
         Case::BareWrite => {
@@ -179,15 +179,20 @@ pub fn run_grid<A: Copy + Send + Sync + 'static>(
     Ok(Sample { done: micros(latest(|result| result.done)), posted: Some(micros(latest(|result| result.posted))) })
 }
 
-/// Waits for a grid. Ctrl-C and a peer that has gone end the proxy, and by that the grid; a proxy that fails ends it itself.
+/// Waits for a grid. A proxy that fails ends it itself.
 fn watch(launch: Launch, rank: &Rank, ranks: &mut Bootstrap) -> Result<(), Failure> {
-    launch.wait(|| {
-        let gone = if signals::interrupted() { Err(Failure::Interrupted) } else { Ok(ranks.check_peers()?) };
-        if gone.is_err() {
-            rank.stop();
-        }
-        gone
-    })
+    launch.wait(|| look_around(rank, ranks))
+}
+
+/// Ctrl-C and a peer that has gone end the proxies, and by that the grid: a rail may hear nothing of a peer that has gone, and would wait for its
+/// deadline.
+fn look_around(rank: &Rank, ranks: &mut Bootstrap) -> Result<(), Failure> {
+    let reason =
+        if signals::interrupted() { Err(Failure::Interrupted) } else { ranks.check_peers().map_err(Failure::from) };
+    if reason.is_err() {
+        rank.stop();
+    }
+    reason
 }
 
 /// Why a kernel ended early: its own reason, and the proxy's.
@@ -214,7 +219,13 @@ fn ended_early(stop: Status, rank: &Rank, shape: &Shape<'_>) -> Failure {
 
 /// The same writes, initiated by the proxy threads themselves; microseconds until all are complete. With `quiet_every` above 0 so
 /// many are awaited together.
-pub fn cpu_write(shape: &Shape<'_>, rank: &Rank, iterations: u64, quiet_every: u64) -> Result<f64, Failure> {
+pub fn cpu_write(
+    shape: &Shape<'_>,
+    rank: &Rank,
+    ranks: &mut Bootstrap,
+    iterations: u64,
+    quiet_every: u64,
+) -> Result<f64, Failure> {
     let threads = rank.group.proxies().len() as u64;
     for (thread, proxy) in rank.group.proxies().iter().enumerate() {
         proxy.begin_write(Writes {
@@ -229,9 +240,14 @@ pub fn cpu_write(shape: &Shape<'_>, rank: &Rank, iterations: u64, quiet_every: u
             route: (SOURCE, DESTINATION, rank.target.unwrap_or_default() as u32),
         })?;
     }
-    let mut longest = 0f64;
+    let (mut longest, mut reason) = (0f64, Ok(()));
     for proxy in rank.group.proxies() {
-        longest = longest.max(proxy.finish_write()?.as_secs_f64() * 1e6);
+        let time = proxy.finish_write(|| {
+            reason = look_around(rank, ranks);
+            reason.is_ok()
+        });
+        std::mem::replace(&mut reason, Ok(()))?;
+        longest = longest.max(time?.as_secs_f64() * 1e6);
     }
     Ok(longest)
 }

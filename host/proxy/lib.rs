@@ -52,6 +52,9 @@ struct ThreadState {
     stop: AtomicBool,
     /// An order that does not wait for the next look at orders: somebody's time is measured.
     urgent: AtomicBool,
+    /// Peers write here while somebody measures it. Over tcp it is our polls that answer them, and no poll says so: the thread gives way and
+    /// does not sleep.
+    awake: AtomicBool,
     /// The thread answers flags, and nothing else, until this is false.
     answering: AtomicBool,
 }

@@ -163,6 +163,9 @@ impl<R: Rail> Server<'_, R> {
             }
             since_check += 1;
             let gave_way = !busy && self.yields && giving.in_vain();
+            if gave_way && self.shared.awake.load(Ordering::Relaxed) {
+                giving.moved();
+            }
             if since_check >= POLLS_PER_ORDER_CHECK || gave_way || self.shared.urgent.load(Ordering::Relaxed) {
                 since_check = 0;
                 // The order was sent before this was set.

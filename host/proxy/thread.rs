@@ -16,7 +16,7 @@ use std::sync::{Arc, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How often a long write is looked after: is its thread turning, has somebody pressed Ctrl-C.
+/// How often a long write is looked after: is its thread turning, does it go on.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// What runs for a whole timeout ends a little after it.
 const MARGIN: Duration = Duration::from_millis(500);
@@ -124,13 +124,18 @@ impl Proxy {
         self.ask(move |thread| thread.configure(rails, strategy))
     }
 
+    /// Whether a thread that shares its core stays awake from now on also while nothing is seen to happen: peers write here, and it is measured.
+    pub fn stay_awake(&self, awake: bool) {
+        self.shared.awake.store(awake, Ordering::Relaxed);
+    }
+
     /// Runs CPU-initiated writes; returns the time from the first post to the last completion.
     ///
     /// # Errors
     /// The engine's. The engine's own stall detector bounds it.
     pub fn write(&self, writes: Writes) -> Result<Duration, ProxyError> {
         self.begin_write(writes)?;
-        self.finish_write()
+        self.finish_write(|| !ginlab_base::signals::interrupted())
     }
 
     /// As [`write`](Proxy::write), without waiting: several threads can write at once.
@@ -142,11 +147,12 @@ impl Proxy {
         Ok(())
     }
 
-    /// The time of the writes begun. Nothing else may be asked in between.
+    /// The time of the writes begun. Nothing else may be asked in between. `goes_on` is asked now and then: when it says no, the thread drops the writes
+    /// and ends.
     ///
     /// # Errors
     /// As [`write`](Proxy::write), and [`ProxyError::Silent`] when the thread is stuck in the provider.
-    pub fn finish_write(&self) -> Result<Duration, ProxyError> {
+    pub fn finish_write(&self, mut goes_on: impl FnMut() -> bool) -> Result<Duration, ProxyError> {
         let Some(answer) = self.writing.take() else {
             return Err(EngineError::Refused("no write has been begun".into()).into());
         };
@@ -155,8 +161,8 @@ impl Proxy {
         loop {
             match self.wait(&answer, LOOK_EVERY) {
                 Err(ProxyError::Silent(_)) => {
-                    if ginlab_base::signals::interrupted() {
-                        // The thread drops the writes and ends, which the next answer says.
+                    if !goes_on() {
+                        // The next answer says that it has.
                         self.stop();
                     }
                     let before = std::mem::replace(&mut turns, self.shared.turns.load(Ordering::Relaxed));
@@ -277,7 +283,7 @@ impl Proxy {
             let done = order(thread);
             let halt = done.as_ref().err().cloned();
             // Nobody may wait for it any more.
-            let _ = sender.send(done.map_err(|halt| halt.map_or(ProxyError::Gone, ProxyError::from)));
+            let _ = sender.send(done.map_err(|halt| halt.map_or(ProxyError::Stopped, ProxyError::from)));
             halt.map_or(Ok(()), Err)
         };
         self.orders.send(Box::new(order)).map_err(|_| self.why_gone())?;

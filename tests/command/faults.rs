@@ -6,9 +6,10 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use crate::common::{
-    Done, Job, Stream, beside_each_other, free_port, ginlab, proxy, rows, rows_of, run, until_listening,
+    Done, Job, Stream, TOO_LONG, beside_each_other, free_port, ginlab, proxy, rows, rows_of, run, until_listening,
 };
 use nix::sys::signal::{Signal, kill, killpg};
+use nix::unistd::Pid;
 
 /// Longer than any of these tests wait for its fault: the signal must come mid-run.
 const LONG: &str = "-p tcp -b 64 -e 1M -f 2 -n 100 --rails 1,2,4 --csv run.csv --json run.json";
@@ -104,6 +105,34 @@ fn a_proxy_that_stops_says_so() {
         }
         assert!(rows_stay_whole(&done));
     });
+}
+
+/// Rails that hear nothing of it would wait for their deadline, which is longer than a test may take.
+#[test]
+fn a_target_that_is_killed_is_named_where_the_rails_hear_nothing() {
+    let mut job =
+        Job::start(proxy("-p tcp --rails 1 --mode quiet -b 64 -e 64 -n 9 -w 200 -r 1 -t 300 --fault rails-silent=1"));
+    job.until(Stream::Stderr, "time_us is");
+    // The warm-up is the first grid.
+    until_there("a grid", || threads(job.pid()).iter().any(|name| name.starts_with("grid ")));
+    kill(job.rank(1), Signal::SIGKILL).unwrap();
+    let done = job.finish().expect(1);
+    let line = done.complaint();
+    assert!(line.starts_with("ginlab: rank 1 (host ") && line.contains("signal: 9"), "{line}");
+}
+
+/// The names of a process's threads.
+fn threads(pid: Pid) -> Vec<String> {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("comm")).ok()).collect()
+}
+
+fn until_there(what: &str, there: impl Fn() -> bool) {
+    let deadline = Instant::now() + TOO_LONG;
+    while !there() {
+        assert!(Instant::now() < deadline, "{what} did not come");
+        std::thread::yield_now();
+    }
 }
 
 /// Only the heading of a table may stand before the first row.
