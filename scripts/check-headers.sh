@@ -11,4 +11,27 @@ if [ -z "$programs" ]; then
     echo "cargo names no program of tests/headers.rs"
     exit 1
 fi
-for program in $programs; do "$program" --nocapture; done
+
+# clang reads headers for a second of a core each time: what the same programs have said of the same headers is said again.
+headers=$(for folder in "${LIBFABRIC_INCLUDE_DIR:-}" "${VERBS_INCLUDE_DIR:-}"; do
+    [ -z "$folder" ] || find -L "$folder" -name '*.h'
+done | sort -u)
+# shellcheck disable=SC2086  # names without blanks
+key=$({ echo "${LIBFABRIC_INCLUDE_DIR:-}:${VERBS_INCLUDE_DIR:-}"; cat $programs $headers; } | sha256sum | cut -d ' ' -f 1)
+said=${CARGO_TARGET_DIR:-target}/tmp/passed/headers-$key
+if [ -r "$said" ]; then
+    cat "$said"
+    exit 0
+fi
+mkdir -p "$(dirname "$said")"
+: >"$said.part"
+for program in $programs; do
+    "$program" --nocapture >>"$said.part" || {
+        cat "$said.part"
+        rm "$said.part"
+        exit 1
+    }
+done
+cat "$said.part"
+# A skip is no pass.
+if grep -q '^skipped: ' "$said.part"; then rm "$said.part"; else mv "$said.part" "$said"; fi

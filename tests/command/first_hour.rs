@@ -174,6 +174,8 @@ fn slurm(block: &Block, folder: &Path, transcript: &mut Transcript) {
     let mut command = bash(&[], folder, &format!("exec {lab} \"$PWD/lab\""));
     command.env("PAGE", &page).env("GINLAB", env!("CARGO_BIN_EXE_ginlab")).env("RATE", "1gbit");
     command.env("PROXY", "-b 64K -e 64K -n 4 -w 1 -r 2 --mode nbi").env("ALL2ALL", "-b 64K -e 64K -n 4 -w 1");
+    // The cards of one GPU: doctor opens each, by each rank, and libfabric fills 60 MB for each.
+    command.env("PROVIDER", "soft-efa:p5,cards=4");
     command.env_remove("RANK").env_remove("WORLD_SIZE");
     let done = Job::start(command).runs(4).finish();
     if done.code == 77 {

@@ -177,7 +177,8 @@ fn tcp() {
 
 #[test]
 fn the_worst_network() {
-    for seed in 1..=20 {
+    // Each rule with each strategy.
+    for seed in 1..=12 {
         let rails = format!("worst:seed={seed}");
         let rule = ["count", "own", "drain", "sequence"][seed % 4];
         let (count, strategy) = [("1", "single"), ("3", "split"), ("2", "round-robin")][seed % 3];
