@@ -240,13 +240,14 @@ pub fn cpu_write(
             route: (SOURCE, DESTINATION, rank.target.unwrap_or_default() as u32),
         })?;
     }
-    let (mut longest, mut reason) = (0f64, Ok(()));
+    let mut longest = 0f64;
     for proxy in rank.group.proxies() {
+        let mut reason = Ok(());
         let time = proxy.finish_write(|| {
             reason = look_around(rank, ranks);
             reason.is_ok()
         });
-        std::mem::replace(&mut reason, Ok(()))?;
+        reason?;
         longest = longest.max(time?.as_secs_f64() * 1e6);
     }
     Ok(longest)

@@ -6,7 +6,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use crate::common::{
-    Done, Job, Stream, TOO_LONG, beside_each_other, free_port, ginlab, proxy, rows, rows_of, run, until_listening,
+    Done, Job, Stream, beside_each_other, free_port, ginlab, proxy, rows, rows_of, run, until_listening, wait_for,
 };
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::Pid;
@@ -114,7 +114,7 @@ fn a_target_that_is_killed_is_named_where_the_rails_hear_nothing() {
         Job::start(proxy("-p tcp --rails 1 --mode quiet -b 64 -e 64 -n 9 -w 200 -r 1 -t 300 --fault rails-silent=1"));
     job.until(Stream::Stderr, "time_us is");
     // The warm-up is the first grid.
-    until_there("a grid", || threads(job.pid()).iter().any(|name| name.starts_with("grid ")));
+    wait_for(|| threads(job.pid()).iter().any(|name| name.starts_with("grid ")), "a grid");
     kill(job.rank(1), Signal::SIGKILL).unwrap();
     let done = job.finish().expect(1);
     let line = done.complaint();
@@ -125,14 +125,6 @@ fn a_target_that_is_killed_is_named_where_the_rails_hear_nothing() {
 fn threads(pid: Pid) -> Vec<String> {
     let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
     tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("comm")).ok()).collect()
-}
-
-fn until_there(what: &str, there: impl Fn() -> bool) {
-    let deadline = Instant::now() + TOO_LONG;
-    while !there() {
-        assert!(Instant::now() < deadline, "{what} did not come");
-        std::thread::yield_now();
-    }
 }
 
 /// Only the heading of a table may stand before the first row.

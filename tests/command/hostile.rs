@@ -6,10 +6,10 @@ use crate::common;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::common::server::{Server, verified, with_token};
-use crate::common::{TOO_LONG, run, skip};
+use crate::common::{TOO_LONG, run, skip, wait_for};
 use ginlab::bootstrap::session::Session;
 use ginlab::bootstrap::{Bootstrap, BootstrapError, Options};
 use ginlab::cuda::{Choice, Device, Place as Where};
@@ -224,14 +224,6 @@ fn kinds(mut bytes: &[u8]) -> Vec<u8> {
         bytes = bytes.get(16 + label + payload..).unwrap_or_default();
     }
     kinds
-}
-
-fn wait_for(done: impl Fn() -> bool, what: &str) {
-    let deadline = Instant::now() + TOO_LONG;
-    while !done() {
-        assert!(Instant::now() < deadline, "{what} did not come");
-        std::thread::yield_now();
-    }
 }
 
 #[derive(Debug, Deserialize)]

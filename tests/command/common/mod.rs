@@ -269,9 +269,18 @@ pub fn free_port() -> u16 {
 /// Returns when somebody listens on a port of 127.0.0.1. What connects here says nothing and leaves, as a port scan does.
 #[track_caller]
 pub fn until_listening(port: u16) {
+    wait_for(
+        || TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_ok(),
+        &format!("somebody who listens on port {port}"),
+    );
+}
+
+/// Asks again and again, and panics with its name where it does not come.
+#[track_caller]
+pub fn wait_for(done: impl Fn() -> bool, what: &str) {
     let deadline = Instant::now() + TOO_LONG;
-    while TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_err() {
-        assert!(Instant::now() < deadline, "nobody listens on port {port}");
+    while !done() {
+        assert!(Instant::now() < deadline, "{what} did not come");
         std::thread::yield_now();
     }
 }
