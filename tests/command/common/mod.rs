@@ -12,7 +12,7 @@ use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
@@ -261,9 +261,21 @@ fn read(stream: Stream, pipe: impl Read + Send + 'static, most: usize, lines: Se
     });
 }
 
-/// A port of 127.0.0.1 that nobody listens on, for the moment.
+/// A port that nobody listens on. Not one that the system would choose, which any connection of another test may be given before it is used (once in some
+/// hundred runs): below those, and among tests that run at once each has its own part, by its slot of nextest's.
 pub fn free_port() -> u16 {
-    TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port()
+    const FIRST: u32 = 20_000;
+    const SLOTS: u32 = 120;
+    const PORTS: u32 = 100;
+    static TAKEN: AtomicU32 = AtomicU32::new(0);
+    let slot = std::env::var("NEXTEST_TEST_GLOBAL_SLOT").ok().and_then(|slot| slot.parse().ok()).unwrap_or(0);
+    let first = FIRST + slot % SLOTS * PORTS;
+    // Not the one of the test before, whose program may not have gone yet.
+    let next = || std::process::id().wrapping_add(TAKEN.fetch_add(1, Ordering::Relaxed)) % PORTS;
+    (0..PORTS)
+        .map(|_| (first + next()) as u16)
+        .find(|port| TcpListener::bind((Ipv4Addr::UNSPECIFIED, *port)).is_ok())
+        .expect("a free port")
 }
 
 /// Returns when somebody listens on a port of 127.0.0.1. What connects here says nothing and leaves, as a port scan does.
