@@ -15,6 +15,8 @@ use std::time::{Duration, Instant};
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 /// Looks at what is waited for between two looks at the clock.
 const LOOKS: u32 = 256;
+/// The longest sleep between two looks, where threads share cores.
+const REST: Duration = Duration::from_millis(1);
 
 /// A put that the CPU begins.
 #[derive(Clone, Copy, Debug)]
@@ -43,7 +45,7 @@ impl World {
         mut done: impl FnMut() -> Result<bool, GinError>,
     ) -> Result<(), GinError> {
         let mut life = Life::new();
-        let (mut looked, mut looks, mut giving) = (Instant::now(), 0u32, GivingWay::every(1));
+        let (mut looked, mut looks, mut giving) = (Instant::now(), 0u32, GivingWay::every(1).resting_up_to(REST));
         while !done()? {
             looks = looks.wrapping_add(1);
             if self.shares_core {

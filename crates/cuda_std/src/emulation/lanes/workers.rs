@@ -25,8 +25,12 @@ struct Work<'a> {
 const TURNS_BEFORE_YIELD: u32 = 4;
 /// Offers one behind the other that nothing came of: whom they wait for is not about to answer, and an offer takes the system's time.
 const AWAKE: u32 = 512;
-/// How long a worker sleeps then between two turns.
+/// How long a worker sleeps then between two turns, at first.
 const REST: Duration = Duration::from_micros(50);
+/// Sleeps behind which they grow by a [`REST`]: one of a millisecond stands behind 90 of them that nothing came in.
+const RESTS: u32 = 8;
+/// The longest sleep.
+const LONGEST_REST: Duration = Duration::from_millis(1);
 /// A pass is one of spinning lanes if there are more than so many of them for each other lane: of thousands that wait for their own
 /// puts, some go on in each pass.
 const MANY: u32 = 8;
@@ -78,14 +82,13 @@ impl Work<'_> {
             }
             idle = if pass.spun > MANY * (pass.lanes - pass.spun) { pass.spun.saturating_add(idle) } else { 0 };
             if idle == 0 {
-                given = 0;
+                given = 0u32;
             } else if idle >= TURNS_BEFORE_YIELD {
                 // Whom they wait for may want this core: a proxy, another rank.
-                if given < AWAKE {
-                    given += 1;
-                    thread::yield_now();
-                } else {
-                    thread::sleep(REST);
+                given = given.saturating_add(1);
+                match given.checked_sub(AWAKE) {
+                    None | Some(0) => thread::yield_now(),
+                    Some(sleeps) => thread::sleep((REST * (1 + sleeps / RESTS)).min(LONGEST_REST)),
                 }
             }
         }
