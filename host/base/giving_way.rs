@@ -7,7 +7,7 @@ use std::time::Duration;
 const AWAKE: u32 = 512;
 /// Short beside what a kernel or a peer takes that has let 512 turns pass; the system makes some 100 us of it.
 const REST: Duration = Duration::from_micros(50);
-/// Rests behind which they grow by a [`REST`], where they may: one of a millisecond stands behind 90 of them that nothing came in.
+/// Rests behind which they grow by a [`REST`], where they may: some 150 of them, and 90 ms, stand before the first one of a millisecond.
 const RESTS: u32 = 8;
 
 /// Gives way once in so many polls in vain, and sleeps a little in place of it once that has been in vain for long: two ranks that waited for a

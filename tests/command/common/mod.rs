@@ -261,8 +261,8 @@ fn read(stream: Stream, pipe: impl Read + Send + 'static, most: usize, lines: Se
     });
 }
 
-/// A port that nobody listens on. Not one that the system would choose, which any connection of another test may be given before it is used (once in some
-/// hundred runs): below those, and among tests that run at once each has its own part, by its slot of nextest's.
+/// A port that nobody listens on. Not one that the system would choose, which any connection of another test may be given before it is used (seen
+/// once): below those, and among tests that run at once each has its own part, by its slot of nextest's.
 pub fn free_port() -> u16 {
     const FIRST: u32 = 20_000;
     const SLOTS: u32 = 120;

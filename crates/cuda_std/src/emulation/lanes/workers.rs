@@ -27,7 +27,7 @@ const TURNS_BEFORE_YIELD: u32 = 4;
 const AWAKE: u32 = 512;
 /// How long a worker sleeps then between two turns, at first.
 const REST: Duration = Duration::from_micros(50);
-/// Sleeps behind which they grow by a [`REST`]: one of a millisecond stands behind 90 of them that nothing came in.
+/// Sleeps behind which they grow by a [`REST`]: some 150 of them, and 90 ms, stand before the first one of a millisecond.
 const RESTS: u32 = 8;
 /// The longest sleep.
 const LONGEST_REST: Duration = Duration::from_millis(1);
@@ -85,11 +85,12 @@ impl Work<'_> {
                 given = 0u32;
             } else if idle >= TURNS_BEFORE_YIELD {
                 // Whom they wait for may want this core: a proxy, another rank.
-                given = given.saturating_add(1);
-                match given.checked_sub(AWAKE) {
-                    None | Some(0) => thread::yield_now(),
-                    Some(sleeps) => thread::sleep((REST * (1 + sleeps / RESTS)).min(LONGEST_REST)),
+                if given < AWAKE {
+                    thread::yield_now();
+                } else {
+                    thread::sleep((REST * (1 + (given - AWAKE) / RESTS)).min(LONGEST_REST));
                 }
+                given = given.saturating_add(1);
             }
         }
     }
