@@ -1,37 +1,39 @@
 # syntax=docker/dockerfile:1
-# Images of ginlab, by stages: laptop (Debian, small, the emulated device), cuda (GPUs), efa (GPUs and EFA).
+# Images of ginlab, one per stage: laptop (Debian, small, emulated device), cuda (GPUs), efa (GPUs and EFA).
 #
 #   docker build --target laptop --build-arg GINLAB_COMMIT="$(git rev-parse HEAD)" -t ginlab:laptop .
 #   docker build --target efa    --build-arg GINLAB_COMMIT="$(git rev-parse HEAD)" -t ginlab .
 #   docker run --rm ginlab:laptop
 #   docker run --rm --gpus all $(printf -- '--device %s ' /dev/infiniband/uverbs*) --ulimit memlock=-1 --shm-size 8g ginlab ginlab doctor --require-efa
 #
-# Built of it, by scripts/image-lab.sh (buildah, a base of Debian's packages): builder and laptop. Not built yet: cuda and efa.
-# The program is built once, on Debian 12: it needs glibc 2.34 and Open MPI 4 (libmpi.so.40), which all three have. The kernel
-# modules stay on the host: the NVIDIA driver (open modules, for GPU-direct), efa, and gdrdrv if wanted.
+# Build arguments: GINLAB_COMMIT, DEBIAN, CUDA_VERSION, UBUNTU_VERSION, EFA_INSTALLER_VERSION and _SHA256,
+# GDRCOPY_COMMIT, RUST_VERSION. Built by scripts/image-lab.sh (buildah, a base of Debian packages): builder and laptop.
+# Not built yet: cuda and efa. The program is built once, on Debian 12. It needs glibc 2.34 and Open MPI 4
+# (libmpi.so.40), which all images have. The host provides the kernel modules: NVIDIA driver (open modules, for
+# GPU-direct), efa, optionally gdrdrv.
 
-# A base by digest is the surest: --build-arg DEBIAN=debian@sha256:...
+# For a reproducible base, use a digest: --build-arg DEBIAN=debian@sha256:...
 ARG DEBIAN=debian:12-slim
-# Tags: https://hub.docker.com/r/nvidia/cuda/tags. 13.0 wants driver 580 or later.
+# Tags: https://hub.docker.com/r/nvidia/cuda/tags. 13.0 requires driver 580 or later.
 ARG CUDA_VERSION=13.0.1
 ARG UBUNTU_VERSION=24.04
-# The latest stable one of the EC2 User Guide ("Get started with EFA"), read 2026-11-23 and 2026-11-25; the checksum as seven public files of
-# different owners have it, one of which says that it was taken from the public address (three read again 2026-11-25). ParallelCluster 3.16.3 is said
-# to ship 1.51.0; no checksum of that one was found in public, and nothing here needs more than 1.50. Of a newer one: AWS ParallelCluster's cookbook at its newest
-# release (cookbooks/aws-parallelcluster-environment/attributes/environment.rb), or the User Guide's "Verify the EFA installer using a checksum".
+# Newest stable version in the EC2 User Guide ("Get started with EFA"), read 2026-11-25. The checksum is the one in
+# seven public files of different owners. For the checksum of a newer version see AWS ParallelCluster's cookbook
+# (cookbooks/aws-parallelcluster-environment/attributes/environment.rb) or the User Guide's "Verify the EFA installer
+# using a checksum". Nothing here needs a version above 1.50.
 ARG EFA_INSTALLER_VERSION=1.50.0
 ARG EFA_INSTALLER_SHA256=fa6dff8593d866866c13cb4640d9059835cd4efa427971f100ab40c97bef2841
-# The commit of release 2.5.1: what is named by a hash is checked by it.
+# The commit of release 2.5.1; the hash also authenticates it.
 ARG GDRCOPY_COMMIT=0f7366e73b019e7facf907381f6b0b2f5a1576e4
-# The compiler of the kernels, as kernels/rustc-version names it; scripts/setup.sh brings Debian's.
+# Compiler of the kernels, as in kernels/rustc-version; scripts/setup.sh installs Debian's package.
 ARG RUST_VERSION=1.96.0
 
-# --- builder: Debian's packages alone, which apt checks by the archive's signatures -------------------------------------
+# --- builder: only Debian packages, whose signatures apt checks ---
 FROM ${DEBIAN} AS builder
 ENV DEBIAN_FRONTEND=noninteractive
 WORKDIR /src
 COPY . .
-# .git does not travel into the image, so the commit is handed in.
+# .git is not in the build context, so the commit is an argument.
 ARG GINLAB_COMMIT=
 ARG RUST_VERSION
 ENV GINLAB_COMMIT=${GINLAB_COMMIT}
@@ -40,10 +42,10 @@ RUN test "$(cat kernels/rustc-version)" = "${RUST_VERSION}" \
     && scripts/setup.sh mpi && scripts/build.sh --features mpi \
     && install -D target/release/ginlab /out/ginlab && install -m 644 target/release/libsoft_efa.so /out/ && install deploy/ranks.sh /out/ginlab-ranks
 
-# --- laptop ----------------------------------------------------------------------------------------------------------------
+# --- laptop ---
 FROM ${DEBIAN} AS laptop
 ENV DEBIAN_FRONTEND=noninteractive
-# sshd: how mpirun reaches the workers of a Kubernetes MPIJob. Its host keys are made by each pod, not by the image.
+# sshd, through which mpirun reaches the workers of a Kubernetes MPIJob. Each pod creates its own host keys.
 RUN apt-get update \
     && apt-get install -y --no-install-recommends \
         libfabric1 openmpi-bin openssh-client openssh-server iproute2 pciutils \
@@ -51,8 +53,8 @@ RUN apt-get update \
 COPY --from=builder /out/ /usr/local/bin/
 CMD ["ginlab", "proxy", "--np", "2", "--rails", "1,4", "-b", "4K", "-e", "4M", "-f", "32", "--mode", "quiet,nbi", "--check"]
 
-# --- cuda ------------------------------------------------------------------------------------------------------------------
-# The user-space library of GDRCopy only.
+# --- cuda ---
+# User-space library of GDRCopy.
 FROM nvidia/cuda:${CUDA_VERSION}-devel-ubuntu${UBUNTU_VERSION} AS gdrcopy
 ARG GDRCOPY_COMMIT
 RUN apt-get update && apt-get install -y --no-install-recommends build-essential ca-certificates git \
@@ -60,7 +62,8 @@ RUN apt-get update && apt-get install -y --no-install-recommends build-essential
     && git fetch -q --depth 1 https://github.com/NVIDIA/gdrcopy.git "${GDRCOPY_COMMIT}" && git checkout -q FETCH_HEAD \
     && make prefix=/opt/gdrcopy CUDA=/usr/local/cuda lib lib_install
 
-# The base image: ginlab loads libcuda, which the container toolkit brings, and needs nothing else of CUDA. Without an MPI: an image has one.
+# Base of the GPU images. ginlab loads libcuda, which the container toolkit provides, and needs nothing else of CUDA.
+# No MPI: the images derived from it add one.
 FROM nvidia/cuda:${CUDA_VERSION}-base-ubuntu${UBUNTU_VERSION} AS gpu
 ENV DEBIAN_FRONTEND=noninteractive
 RUN apt-get update \
@@ -69,14 +72,14 @@ RUN apt-get update \
 COPY --from=gdrcopy /opt/gdrcopy /opt/gdrcopy
 COPY --from=builder /out/ /usr/local/bin/
 RUN echo /opt/gdrcopy/lib >/etc/ld.so.conf.d/gdrcopy.conf && ldconfig
-# The container toolkit passes the host's /dev/gdrdrv in, and what MPS needs (nvidia-cuda-mps-control is of `utility`).
+# Makes the container toolkit pass in the host's /dev/gdrdrv, and nvidia-cuda-mps-control (`utility`) for MPS.
 ENV NVIDIA_GDRCOPY=enabled NVIDIA_DRIVER_CAPABILITIES=compute,utility
 
 FROM gpu AS cuda
 RUN apt-get update && apt-get install -y --no-install-recommends libfabric1 openmpi-bin && rm -rf /var/lib/apt/lists/*
 CMD ["ginlab", "doctor"]
 
-# --- efa -------------------------------------------------------------------------------------------------------------------
+# --- efa ---
 FROM ubuntu:${UBUNTU_VERSION} AS efa-installer
 ARG EFA_INSTALLER_VERSION
 ARG EFA_INSTALLER_SHA256
@@ -84,9 +87,9 @@ ADD --checksum=sha256:${EFA_INSTALLER_SHA256} \
     https://efa-installer.amazonaws.com/aws-efa-installer-${EFA_INSTALLER_VERSION}.tar.gz /efa.tar.gz
 RUN tar -xzf /efa.tar.gz
 
-# libfabric, rdma-core and Open MPI as AWS builds them. No kernel module and no limits: those are the host's. Above 1.47 the installer takes an
-# image with CUDA for a build of NVIDIA's and leaves rdma-core out, unless told otherwise (as awslabs/awsome-distributed-ai's nccl-tests image
-# of 2026-07 does).
+# libfabric, rdma-core and Open MPI as built by AWS, without kernel module and limits, which belong to the host.
+# Installers above 1.47 treat an image with CUDA as one of NVIDIA's builds and omit rdma-core, unless
+# --disable-build-ngc is given.
 FROM gpu AS efa
 RUN --mount=type=bind,from=efa-installer,source=/aws-efa-installer,target=/mnt/efa \
     cp -r /mnt/efa /tmp/efa && cd /tmp/efa && apt-get update \

@@ -1,11 +1,12 @@
-//! Compiles the kernels to PTX; a table of the modules goes to `ptx.rs` in `OUT_DIR`.
+//! Compiles the kernels to PTX and writes a table of the modules to `ptx.rs` in `OUT_DIR`.
 
 use cuda_builder::{CudaBuilder, Toolchain, release_in};
 use std::path::Path;
 use std::process::ExitCode;
 
-/// Kernels that are used together (kernels/src/lib.rs), so that the driver compiles no others for who runs them, and an edit compiles few. Bulk
-/// stores need compute capability 9.0: without them everything else runs on older GPUs.
+/// Modules of kernels that are used together (kernels/src/lib.rs), so that the driver compiles only the kernels in use,
+/// and an edit recompiles few. Bulk stores need compute capability 9.0; in a separate module they do not prevent the
+/// others from running on older GPUs.
 const MODULES: [&str; 14] = [
     "puts",
     "direct",
@@ -26,8 +27,8 @@ const MODULES: [&str; 14] = [
 fn main() -> ExitCode {
     println!("cargo::rerun-if-changed=build.rs");
     if std::env::var("PROFILE").is_ok_and(|profile| profile == "debug") {
-        // Tests start the program some 1500 times. Where it may lie anywhere, the loader changes 104000 places of it each time: 1 ms and 430 page
-        // faults of the 6 ms and 920 of a start.
+        // Tests start the program some 1500 times. As a position-independent executable it needs 104000 relocations per
+        // start: 1 ms of 6 ms, and 430 of 920 page faults.
         println!("cargo::rustc-link-arg-bins=-no-pie");
         println!("cargo::rustc-link-arg-tests=-no-pie");
     }
@@ -53,7 +54,7 @@ fn ptx() -> Result<(), String> {
         "cargo::rustc-env=GINLAB_PTX_RUSTC={}{}{}",
         toolchain.version,
         if toolchain.is_the_projects { "" } else { " (not the project's)" },
-        if modules.len() == MODULES.len() { String::new() } else { format!(" (modules {} alone)", modules.join(", ")) }
+        if modules.len() == MODULES.len() { String::new() } else { format!(" (only modules {})", modules.join(", ")) }
     );
     let module = |name: &str| {
         let builder = CudaBuilder::new("kernels", toolchain.clone()).feature(name);
@@ -65,7 +66,7 @@ fn ptx() -> Result<(), String> {
         match name {
             "bulk" => builder.arch("sm_90").isa(80),
             "puts" | "queue" | "ipc" => builder.arch(&arch),
-            // For `st.mmio`, as a card's registers want it.
+            // ISA 8.2 has `st.mmio`, which a NIC's registers require.
             _ => builder.arch(&arch).isa(82),
         }
     };
@@ -77,24 +78,26 @@ fn ptx() -> Result<(), String> {
         .map_err(|error| format!("{}: {error}", file.display()))
 }
 
-/// All modules, or those that `GINLAB_MODULES` names: an edit of what all have, such as the ring, is compiled for each of them.
+/// Returns all modules, or those named by `GINLAB_MODULES`. An edit of code that all modules share, such as the ring,
+/// recompiles each of them.
 fn modules() -> Result<Vec<&'static str>, String> {
     println!("cargo::rerun-if-env-changed=GINLAB_MODULES");
     let Ok(named) = std::env::var("GINLAB_MODULES") else { return Ok(MODULES.into()) };
     let find = |name: &str| {
         let known = MODULES.into_iter().find(|known| *known == name.trim());
-        known.ok_or_else(|| format!("GINLAB_MODULES: there is no module {name:?}; there are {}", MODULES.join(", ")))
+        known.ok_or_else(|| format!("GINLAB_MODULES: unknown module {name:?}: expected one of {}", MODULES.join(", ")))
     };
     named.split(',').map(find).collect()
 }
 
-/// The compiler that kernels/rustc-version names, or the one that was asked for instead.
+/// Returns the compiler named in kernels/rustc-version, or the one requested instead.
 fn kernel_compiler() -> Result<Toolchain, String> {
     let release = release_in(Path::new("kernels/rustc-version")).map_err(|error| error.to_string())?;
     let toolchain = Toolchain::find(&release).map_err(|error| error.to_string())?;
     if !toolchain.is_the_projects {
         println!(
-            "cargo::warning=GINLAB_KERNEL_RUSTC: the kernels are compiled by {toolchain}, the project's compiler is {release}; results say so"
+            "cargo::warning=GINLAB_KERNEL_RUSTC: the kernels are compiled by {toolchain} instead of the project's \
+             compiler {release}; results record it"
         );
     }
     Ok(toolchain)

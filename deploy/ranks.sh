@@ -1,10 +1,16 @@
 #!/usr/bin/env bash
-# One rank per GPU of this node, without MPI: where a launcher starts one process per node (SkyPilot, a plain Kubernetes Job).
+# Starts one rank per GPU of this node, for launchers that start one process per node (SkyPilot, a Kubernetes Job).
 #
 #   RANKS_PER_NODE=8 NODE=0 NODES=2 MASTER_ADDR=host-a GINLAB_TOKEN=secret deploy/ranks.sh ginlab proxy --rails 4
 #
-# For bash 4.3 and later. NODE and NODES come from SkyPilot's variables or an Indexed Job's where they are not set. Rank 0 speaks for all. When a rank
-# fails the others are ended, and its exit code is the script's.
+#   RANKS_PER_NODE  ranks on this node      [default: SKYPILOT_NUM_GPUS_PER_NODE]
+#   NODE, NODES     this node, all nodes    [default: variables of SkyPilot or of an Indexed Job]
+#   MASTER_ADDR     host of rank 0          [default: first of SKYPILOT_NODE_IPS]
+#   MASTER_PORT     port of rank 0          [default: 29400]
+#   GINLAB_TOKEN    token of the job
+#
+# Needs bash 4.3 or later. Rank 0 prints the results. If a rank fails, the others are terminated. Exit codes: that of
+# the failed rank, 2 usage.
 set -euo pipefail
 ranks=${RANKS_PER_NODE:-${SKYPILOT_NUM_GPUS_PER_NODE:-}}
 node=${NODE:-${SKYPILOT_NODE_RANK:-${JOB_COMPLETION_INDEX:-}}}
@@ -17,10 +23,10 @@ for name in ranks node nodes master; do
     fi
 done
 if (($# == 0)); then
-    echo 'ranks.sh: no command; as: ranks.sh ginlab proxy --rails 4' >&2
+    echo 'ranks.sh: no command; usage: ranks.sh ginlab proxy --rails 4' >&2
     exit 2
 fi
-# SkyPilot's own variables speak of one rank per node.
+# SkyPilot's variables describe one rank per node.
 unset SKYPILOT_NODE_RANK
 export MASTER_ADDR=$master MASTER_PORT=${MASTER_PORT:-29400} WORLD_SIZE=$((ranks * nodes))
 pids=()
@@ -33,7 +39,7 @@ for ((left = ranks; left > 0; left--)); do
     code=0
     wait -n || code=$?
     if ((code == 0)); then continue; fi
-    # `wait -n -p` would name it, from bash 5.1 on. A shell keeps the exit codes of those that have ended.
+    # `wait -n -p` would name it, but needs bash 5.1. A shell keeps the exit codes of exited processes.
     failed=
     for index in "${!pids[@]}"; do
         if ! kill -0 "${pids[index]}" 2>/dev/null && ! wait "${pids[index]}"; then failed=$((node * ranks + index)); fi

@@ -1,9 +1,10 @@
 //! A custom algorithm on the fabric layer: all-gather in a ring.
 //!
-//! `cargo run --release --example all_gather [RANKS] [BYTES] [PROVIDER]`; over `worst:seed=7` it meets all that EFA may do to it.
+//! `cargo run --release --example all_gather [RANKS] [BYTES] [PROVIDER]`; with the provider `worst:seed=7` it runs over
+//! the worst-case network model, with every behaviour that EFA permits.
 //!
-//! The ranks are tasks of one thread here, each with a rail of its own on this machine; nothing in the algorithm
-//! knows that.
+//! Here the ranks are tasks of one thread, each with its own rail on this machine. The algorithm does not depend on
+//! that.
 
 use ginlab::cuda::{Choice, Device};
 use ginlab::fabric::any::AnyRail;
@@ -14,9 +15,11 @@ use ginlab::flow::{Flow, FlowError, Offer, Region, Target, run};
 use std::error::Error;
 use std::time::Duration;
 
-/// Block `rank` of each buffer is filled; afterwards all are. In each step a rank passes on the block that came last, and the
-/// immediate behind it says that it is there. A neighbour that does not poll has one of each step to bear at most, and its completion queue has
-/// room for 4096 (`libfabric::IMMEDIATES`).
+/// On entry block `rank` of each buffer is filled; on return all blocks are. In each step a rank forwards the block
+/// that arrived last, and the immediate after it signals its arrival.
+///
+/// A neighbour that does not poll receives at most one immediate per step. Its completion queue has space for 4096
+/// (`libfabric::IMMEDIATES`).
 async fn all_gather(
     flow: &Flow<AnyRail>,
     mine: &Region<AnyRail>,
@@ -42,13 +45,13 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Gathers, checks every byte, and says what was done.
+/// Runs the all-gather and checks every byte. Returns a summary.
 pub fn gather(ranks: u64, bytes: u64, provider: &str) -> Result<String, Box<dyn Error>> {
     let (device, _) = Device::open(Choice::Emulated, 0)?;
     let fabric = Fabric::named(Some(provider), &[])?;
     let rails_of = |rank| fabric.choose(1, &RankPlace::alone(rank, Reach::SameHost), RailOptions::default());
 
-    // What a launcher and a bootstrap do between machines.
+    // Between machines, a launcher and a bootstrap would do this.
     let mut flows = Vec::new();
     let mut buffers = Vec::new();
     let mut offers: Vec<Offer> = Vec::new();
@@ -67,7 +70,7 @@ pub fn gather(ranks: u64, bytes: u64, provider: &str) -> Result<String, Box<dyn 
     for (rank, flow) in flows.iter().enumerate() {
         let (next, before) = ((rank + 1) % count, (rank + count - 1) % count);
         targets.push(Target::new(flow.add_peer(&offers[next])?, &offers[next], 0)?);
-        // A card (EFA's) refuses writes of a peer whose address it does not have.
+        // An EFA device rejects writes of a peer whose address it does not have.
         if before != next {
             flow.add_peer(&offers[before])?;
         }

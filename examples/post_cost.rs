@@ -1,10 +1,10 @@
-//! What a post costs the thread that posts, over a card in software, one write at a time and in chains that share a doorbell: in libfabric's
-//! EFA provider, where the card works inside the post; or, by `--verbs`, without libfabric, where requests are written into the card's queue
-//! and the card is another thread.
+//! Measures the cost of a post for the posting thread, over a software NIC: single writes, and chains of writes that
+//! share a doorbell. The posts go through libfabric's EFA provider, where the NIC runs inside the post. With `--verbs`
+//! they do not use libfabric: requests are written to the NIC's queue, and the NIC is another thread.
 //!
-//! `cargo run --release --example post_cost -- [--verbs] [--csv FILE] [--windows N] [--chain N] [FABRIC:DOMAIN]`. Instructions by library:
-//! `valgrind --tool=callgrind --toggle-collect='post_window*' target/release/examples/post_cost`, then `callgrind_annotate`.
-//! scripts/soft-efa-profile.sh does both.
+//! `cargo run --release --example post_cost -- [--verbs] [--csv FILE] [--windows N] [--chain N] [FABRIC:DOMAIN]`.
+//! Instructions by library: `valgrind --tool=callgrind --toggle-collect='post_window*'
+//! target/release/examples/post_cost`, then `callgrind_annotate`. scripts/soft-efa-profile.sh does both.
 
 use ginlab::fabric::discover::{Reach, select_domains};
 use ginlab::fabric::libfabric::{LibfabricRail, LibfabricRegion, RailOptions};
@@ -15,22 +15,22 @@ use ginlab::versions::Versions;
 use std::error::Error;
 use std::time::{Duration, Instant};
 
-/// Writes posted between two drains.
+/// Number of writes posted between two drains.
 const WINDOW: u64 = 64;
 const BYTES: u64 = 64;
-/// The longest wait for a window's completions.
+/// Maximum wait for a window's completions.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 const ABOUT: About = About { without: &["grid"], ..About::new("post", "What a post costs the thread that posts") };
 
-/// Posts a window of writes; by its name tools find it.
+/// Posts a window of writes. Not inlined or mangled, so that tools find it by name.
 #[unsafe(no_mangle)]
 #[inline(never)]
 fn post_window(rail: &mut LibfabricRail, region: &LibfabricRegion, remote: RemoteRegion, chain: u64) -> u64 {
     posts(rail, region, remote, chain)
 }
 
-/// As [`post_window`].
+/// Like [`post_window`], but over verbs.
 #[unsafe(no_mangle)]
 #[inline(never)]
 fn post_window_verbs(rail: &mut VerbsRail, region: &verbs::Region, remote: RemoteRegion, chain: u64) -> u64 {
@@ -52,7 +52,7 @@ fn posts<R: Rail>(rail: &mut R, region: &R::Region, remote: RemoteRegion, chain:
             token,
             more,
         };
-        // SAFETY: the region's bytes stay as they are.
+        // SAFETY: the region's bytes do not change.
         posted += u64::from(unsafe { rail.write(region, &transfer) }.is_ok_and(|post| post == Post::Accepted));
     }
     posted
@@ -76,7 +76,6 @@ fn drain<R: Rail>(rail: &mut R, count: u64) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// What is asked for.
 struct Asked {
     csv: Option<Target>,
     windows: usize,
@@ -111,7 +110,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     measure(LibfabricRail::open(&plan.domains[0], &RailOptions::default())?, &asked, &domain, post_window)
 }
 
-/// Measures posts on this rail, a window of them by this function.
+/// Measures posts on this rail. `window` posts one window of them.
 fn measure<R: Rail>(
     mut rail: R,
     asked: &Asked,
@@ -122,7 +121,7 @@ fn measure<R: Rail>(
     rail.insert_peers(&[own])?;
     let buffer = vec![0u64; 1024];
     let memory = Memory { address: buffer.as_ptr() as u64, bytes: 8192, cuda_device: None };
-    // SAFETY: the memory outlives the region, which ends with this function before it.
+    // SAFETY: the memory outlives the region, which is dropped before it at the end of this function.
     let region = unsafe { rail.register(memory, Access::ALL) }?;
     let remote = rail.remote(&region);
     let label = soft::label().unwrap_or_default();
@@ -135,7 +134,7 @@ fn measure<R: Rail>(
     ));
     let mut report = Report::open(&Options { csv: asked.csv.clone(), ..Options::default() }, &header, &ABOUT)?;
     for &chain in &asked.chains {
-        // The first of them shakes hands, which is no part of a post.
+        // Warm-up: the first post includes a handshake.
         let posted = posts(&mut rail, &region, remote, chain);
         drain(&mut rail, posted)?;
         let mut times = Vec::new();

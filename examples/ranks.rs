@@ -1,4 +1,4 @@
-//! The smallest program of the library: opens the ranks, exchanges one line each, prints them on rank 0.
+//! The smallest program that uses the library: opens the ranks, exchanges one line each, prints them on rank 0.
 //!
 //! ```text
 //! cargo run --example ranks -- 3                                       three ranks on this machine
@@ -31,7 +31,7 @@ fn run(asked: Option<usize>) -> Result<(), BootstrapError> {
         let mut out = signals::stdout();
         for (rank, (line, member)) in lines.iter().zip(ranks.members()).enumerate() {
             let (kind, line) = (ranks.kind(), String::from_utf8_lossy(line));
-            // A closed pipe is no failure of the job, and the writer notes it.
+            // A closed pipe is not a failure of the job, and the writer records it.
             let _ =
                 writeln!(out, "{kind} rank {rank}/{}: {line}, host {}, pid {}", ranks.size(), member.host, member.pid);
         }

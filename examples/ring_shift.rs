@@ -1,4 +1,5 @@
-//! Every PE hands its values to the next one: by NVLink where that reaches, by rails elsewhere. Its kernel: kernels/src/ring_shift.rs.
+//! Every PE sends its values to the next PE: over NVLink where possible, otherwise over rails. Its kernel:
+//! kernels/src/ring_shift.rs.
 //!
 //! ```text
 //! cargo run --release --example ring_shift -- 8                   8 PEs of one host
@@ -15,7 +16,7 @@ use std::error::Error;
 
 fn main() -> Result<(), Box<dyn Error>> {
     signals::install()?;
-    // The kernels for a GPU; the emulated device has its own.
+    // Kernels for a GPU; the emulated device runs the native ones.
     ginlab::cuda::set_ptx(&kernels_ptx::PTX);
     let mut words = std::env::args().skip(1);
     let pes = words.next().map(|text| text.parse()).transpose()?;
@@ -24,7 +25,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// What this PE got, from whom, and by which path it put; an error for wrong values.
+/// Returns a summary: the values received, their sender, and the path used for the put.
+///
+/// # Errors
+/// Returns an error if a value is wrong.
 pub fn shift(pes: Option<usize>, path: Path, provider: Option<&str>) -> Result<String, Box<dyn Error>> {
     let fabric = Fabric::named(provider, &[])?;
     let mut ranks = Bootstrap::auto(pes, bootstrap::Options::default())?;
@@ -34,7 +38,7 @@ pub fn shift(pes: Option<usize>, path: Path, provider: Option<&str>) -> Result<S
         (world.alloc::<u64>(&mut ranks, 1000)?, world.alloc::<u64>(&mut ranks, 1000)?, world.signals(&mut ranks, 1)?);
     world.write(from, &[u64::from(me) + 1; 1000])?;
 
-    // SAFETY: the arguments are of this world.
+    // SAFETY: the arguments are objects of this world's heap.
     unsafe { world.launch(&mut ranks, &RING_SHIFT, 1, 4, RingShift { from, to, arrived })? };
 
     let before = (me + all - 1) % all;

@@ -1,37 +1,109 @@
-//! The whole command line.
+//! The `ginlab` command line.
 
 use crate::output::Color;
 use crate::program::{self, Program};
 use clap::{Command, CommandFactory, Parser};
 use std::ffi::OsString;
+use std::fmt::Write;
 
-/// A laboratory for GPU-initiated networking: kernels in Rust push puts into a ring, a CPU proxy drains it into NIC rails.
+/// Laboratory for GPU-initiated networking: kernels in Rust push puts into a ring, and a CPU proxy posts them to NIC
+/// rails
 #[derive(Parser)]
 #[command(name = "ginlab", version = "", disable_version_flag = true, arg_required_else_help = true)]
 #[command(
     after_help = "Exit codes: 0 ok, 1 run failed or wrong data, 2 usage, 3 not fit (doctor), 124 timed out, 130 interrupted.\n\
-                        GINLAB_LIBFABRIC=PATH loads that libfabric and no other."
+                        GINLAB_LIBFABRIC=PATH loads that libfabric and no other.\n\
+                        `ginlab COMMAND --help` lists the options of a command."
 )]
 pub struct Cli {
-    /// Print the versions of ginlab and of the libraries it found here
+    /// Print the versions of ginlab and of the libraries found on this machine
     #[arg(short = 'V', long, exclusive = true)]
     pub version: bool,
-    /// Colour of tables
-    #[arg(long, value_enum, value_name = "WHEN", default_value_t = Color::Auto, global = true)]
+    /// Colour tables: auto (on a terminal, unless NO_COLOR is set), always, never
+    #[arg(
+        long,
+        value_enum,
+        value_name = "WHEN",
+        default_value_t = Color::Auto,
+        global = true,
+        hide_possible_values = true,
+        help_heading = "Output",
+        display_order = 900
+    )]
     pub color: Color,
 }
 
-/// All options, with every subcommand.
+/// Returns the command line with all options of every subcommand.
 pub fn command() -> Command {
-    Cli::command().subcommands(program::all().iter().map(Program::command))
+    root().subcommands(program::all().iter().map(Program::command))
 }
 
-/// As [`command`], where of subcommands that none of these words names there is no more than name and purpose: all the options of all of them
-/// took a debug build 1 ms of the 6 of each start, and each rank starts.
+/// Like [`command`], but subcommands that do not occur in `words` have only a name and a description. Every rank parses
+/// the command line on start, and building all options takes most of that time.
 pub fn command_for(words: impl Iterator<Item = OsString>) -> Command {
     let words: Vec<OsString> = words.collect();
     let subcommand = |program: &Program| {
         if words.iter().any(|word| word == program.name) { program.command() } else { program.bare() }
     };
-    Cli::command().subcommands(program::all().iter().map(subcommand))
+    root().subcommands(program::all().iter().map(subcommand))
+}
+
+/// Returns the command line without subcommands. Its help lists them by group, which clap does not support.
+fn root() -> Command {
+    let command = Cli::command();
+    let header = *command.get_styles().get_header();
+    let literal = *command.get_styles().get_literal();
+    let mut template = "{about-with-newline}\n{usage-heading} {usage}\n".to_owned();
+    for (heading, programs) in program::groups() {
+        // Writing to a string does not fail.
+        let _ = write!(template, "\n{header}{heading}:{header:#}\n");
+        for Program { name, question, .. } in programs {
+            let _ = writeln!(template, "  {literal}{name:<NAME_WIDTH$}{literal:#}  {question}");
+        }
+    }
+    let _ = write!(template, "\n{header}Options:{header:#}\n{{options}}{{after-help}}");
+    command.help_template(template)
+}
+
+/// Width of the subcommands' names in the help.
+const NAME_WIDTH: usize = 11;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::program::HEADINGS;
+
+    /// Returns the headings of a help text.
+    fn headings(help: &str) -> Vec<&str> {
+        help.lines().filter(|line| !line.starts_with(' ')).filter_map(|line| line.strip_suffix(':')).collect()
+    }
+
+    #[test]
+    fn help_lists_every_subcommand_once() {
+        crate::register();
+        let help = command().render_help().to_string();
+        for program in program::all() {
+            let line = format!("  {:<NAME_WIDTH$}  {}", program.name, program.question);
+            assert_eq!(help.lines().filter(|other| *other == line).count(), 1, "{line:?} in {help}");
+            assert!(line.len() <= 100, "{line:?} has {} characters", line.len());
+            assert!(!line.contains(['{', '}']), "{line:?} is part of a template");
+        }
+        let groups = program::groups().iter().map(|(heading, _)| *heading);
+        assert_eq!(headings(&help), groups.chain(["Options"]).collect::<Vec<_>>(), "{help}");
+    }
+
+    #[test]
+    fn help_groups_all_options() {
+        crate::register();
+        let all = program::all().iter().map(Program::command);
+        let nested = all.clone().flat_map(|command| command.get_subcommands().cloned().collect::<Vec<_>>());
+        for mut command in all.chain(nested) {
+            let help = command.render_help().to_string();
+            let known = |heading: &&str| HEADINGS.iter().position(|(known, _)| known == heading);
+            let found: Vec<usize> = headings(&help).iter().filter_map(known).collect();
+            assert!(found.is_sorted() && !found.is_empty(), "{}: {help}", command.get_name());
+            assert!(!headings(&help).contains(&"Options"), "{}: {help}", command.get_name());
+            assert!(help.lines().any(|line| line.starts_with("  -h, --help")), "{}: {help}", command.get_name());
+        }
+    }
 }

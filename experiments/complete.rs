@@ -1,4 +1,4 @@
-//! `ginlab completions`: scripts for shells.
+//! `ginlab completions`: completion scripts for shells.
 
 use crate::cli;
 use crate::error::Failure;
@@ -10,7 +10,7 @@ pub const PROGRAMS: &[Program] = &[program!("completions", "Print a completion s
 /// Options of `ginlab completions`.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// The shell
+    /// Shell to print the script for
     shell: clap_complete::Shell,
 }
 

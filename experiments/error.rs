@@ -1,45 +1,48 @@
-//! How a run can end other than well, and the exit code of each way.
+//! Reasons for which a run fails, and their exit codes.
 
 use clap::error::{ContextKind, ErrorKind};
 use ginlab::bootstrap::{BootstrapError, Ending};
 use ginlab::cuda::DeviceError;
 use ginlab::fabric::FabricError;
 use ginlab::flow::FlowError;
+use ginlab::gin::watch::Stop;
 use ginlab::measure::MeasureError;
 use ginlab::proxy::{ChooseError, ProxyError};
 use ginlab::report::ReportError;
 use ginlab::report::chart::ChartError;
+use ginlab::report::pages::PageError;
 use ginlab::signals;
 use std::error::Error;
 use std::process::ExitCode;
 
-/// Why a run ended.
+/// Reason for which a run ended.
 #[derive(Clone, Debug)]
 pub enum Failure {
-    /// What was asked for cannot be: exit code 2.
+    /// Invalid or unsupported options: exit code 2.
     Usage(String),
-    /// It was tried and failed: exit code 1.
+    /// The run failed: exit code 1.
     Run(String),
-    /// Verification found wrong bytes: exit code 1, whatever happens after it.
+    /// Verification found wrong bytes: exit code 1, even if the run fails later.
     WrongData(String),
-    /// This machine is not fit for the run (`ginlab doctor`): exit code 3.
+    /// This machine does not meet the requirements of the run (`ginlab doctor`): exit code 3.
     Unfit(String),
-    /// A wait ran into its bound: exit code 124.
+    /// A wait timed out: exit code 124.
     Timeout(String),
     /// Ctrl-C or SIGTERM: exit code 130.
     Interrupted,
-    /// The same of another rank, which told this one: exit code 130.
+    /// Another rank was interrupted and notified this one: exit code 130.
     Stopped(String),
-    /// On a rank that rank 0 started: it knows, and it speaks for all. The exit code is that of the failure itself.
+    /// Failure on a rank that rank 0 spawned. Rank 0 reports it, so that this rank prints nothing. The exit code is
+    /// that of the failure.
     Told(Box<Failure>),
-    /// Another process was the run, and has said everything: its exit code.
+    /// Another process did the run and reported its result. Contains its exit code.
     Elsewhere(u8),
-    /// Nobody reads stdout any more: exit code 141, as a shell reports SIGPIPE, without a word.
+    /// The reader of stdout closed it: exit code 141, as a shell reports SIGPIPE, and no message.
     StdoutClosed,
 }
 
 impl Failure {
-    /// The failure of a kind that ranks tell one another.
+    /// Creates the failure for an `ending` received from another rank.
     pub fn of(ending: Ending, text: String) -> Failure {
         match ending {
             Ending::Failed => Failure::Run(text),
@@ -49,7 +52,7 @@ impl Failure {
         }
     }
 
-    /// What kind of end it is for the other ranks.
+    /// Returns the kind of ending that other ranks are notified of.
     pub fn ending(&self) -> Ending {
         match self {
             Failure::Told(failure) => failure.ending(),
@@ -60,7 +63,7 @@ impl Failure {
         }
     }
 
-    /// One line for stderr, unless there is nobody to tell.
+    /// Returns a one-line message for stderr. `None` if the failure is reported elsewhere or stdout is closed.
     pub fn text(&self) -> Option<String> {
         match self {
             Failure::Usage(text)
@@ -88,7 +91,7 @@ impl Failure {
     }
 }
 
-/// A bad value is one line as every other usage error; unknown options and `--help` are clap's own to tell.
+/// Reports invalid values in one line, as other usage errors. Clap itself prints other errors and `--help`, and exits.
 impl From<clap::Error> for Failure {
     fn from(error: clap::Error) -> Failure {
         let context = |kind| error.get(kind).map(ToString::to_string).filter(|text| !text.is_empty());
@@ -96,7 +99,10 @@ impl From<clap::Error> for Failure {
         let why = match (error.kind(), error.source(), value) {
             (ErrorKind::ValueValidation, Some(why), _) => why.to_string(),
             (ErrorKind::InvalidValue, _, Some(value)) => {
-                format!("{value:?} is none of {}", context(ContextKind::ValidValue).unwrap_or_default())
+                format!(
+                    "invalid value {value:?}: expected one of {}",
+                    context(ContextKind::ValidValue).unwrap_or_default()
+                )
             }
             _ => error.exit(),
         };
@@ -108,6 +114,16 @@ impl From<clap::Error> for Failure {
 impl From<BootstrapError> for Failure {
     fn from(error: BootstrapError) -> Failure {
         if signals::interrupted() { Failure::Interrupted } else { Failure::of(error.ending(), error.to_string()) }
+    }
+}
+
+impl From<Stop> for Failure {
+    fn from(stop: Stop) -> Failure {
+        match stop {
+            Stop::Interrupted => Failure::Interrupted,
+            Stop::Ranks(error) => error.into(),
+            Stop::Late(limit) => Failure::Timeout(format!("no progress within {:.0} s", limit.as_secs_f64())),
+        }
     }
 }
 
@@ -163,6 +179,16 @@ impl From<ProxyError> for Failure {
 impl From<ChartError> for Failure {
     fn from(error: ChartError) -> Failure {
         Failure::Usage(error.to_string())
+    }
+}
+
+impl From<PageError> for Failure {
+    fn from(error: PageError) -> Failure {
+        match error {
+            PageError::NoPages(_) | PageError::Marker { .. } => Failure::Usage(error.to_string()),
+            PageError::Read { .. } => Failure::Run(error.to_string()),
+            PageError::Write(error) => error.into(),
+        }
     }
 }
 

@@ -1,7 +1,9 @@
-//! What the `ginlab` command does: one subcommand per experiment.
+//! Subcommands of the `ginlab` command, one per experiment.
 
 mod affinity;
+mod agreed;
 mod all2all;
+mod args;
 mod bootstrap;
 mod chart;
 mod cli;
@@ -29,6 +31,7 @@ mod program;
 mod proxy;
 mod queue;
 mod rails;
+mod random;
 mod replay;
 mod report;
 mod runner;
@@ -50,49 +53,53 @@ use cuda_std::Ptx;
 use error::Failure;
 use ginlab::fabric::{libfabric, soft};
 use ginlab::versions::Versions;
-use ginlab::{left_behind, signals};
-use program::Program;
+use ginlab::{limits, shm_cleanup, signals};
+use program::Group;
 use std::io::Write;
 use std::process::ExitCode;
 
-/// Names every subcommand, in the order of `--help`. A new experiment is a line here and its `mod` above.
+/// Registers every subcommand in the order of `--help`. A new experiment needs a line here and its `mod` above.
 fn register() {
-    let programs: &[&[Program]] = &[
-        proxy::PROGRAMS,
-        shmem::PROGRAMS,
-        collectives::PROGRAMS,
-        jacobi::PROGRAMS,
-        moe::PROGRAMS,
-        chart::PROGRAMS,
-        report::PROGRAMS,
-        compare::PROGRAMS,
-        queue::PROGRAMS,
-        direct::PROGRAMS,
-        sendrecv::PROGRAMS,
-        write::PROGRAMS,
-        ipc::PROGRAMS,
-        all2all::PROGRAMS,
-        efa::PROGRAMS,
-        affinity::PROGRAMS,
-        doctor::PROGRAMS,
-        model::PROGRAMS,
-        bootstrap::PROGRAMS,
-        echo::PROGRAMS,
-        serve::PROGRAMS,
-        soak::PROGRAMS,
-        soft_efa::PROGRAMS,
-        nccl::PROGRAMS,
-        replay::PROGRAMS,
-        complete::PROGRAMS,
+    let groups: &[Group<'_>] = &[
+        (
+            "Measure",
+            &[
+                proxy::PROGRAMS,
+                shmem::PROGRAMS,
+                collectives::PROGRAMS,
+                queue::PROGRAMS,
+                direct::PROGRAMS,
+                ipc::PROGRAMS,
+                write::PROGRAMS,
+                sendrecv::PROGRAMS,
+                all2all::PROGRAMS,
+            ],
+        ),
+        ("Run programs", &[jacobi::PROGRAMS, moe::PROGRAMS, echo::PROGRAMS, serve::PROGRAMS, nccl::PROGRAMS]),
+        (
+            "Check and model clusters",
+            &[
+                doctor::PROGRAMS,
+                efa::PROGRAMS,
+                affinity::PROGRAMS,
+                bootstrap::PROGRAMS,
+                model::PROGRAMS,
+                replay::PROGRAMS,
+            ],
+        ),
+        ("Show results", &[chart::PROGRAMS, report::PROGRAMS, compare::PROGRAMS]),
+        ("Tools", &[soak::PROGRAMS, soft_efa::PROGRAMS, complete::PROGRAMS]),
     ];
-    program::register(programs, &[proxy::STAGES, model::JACOBI, model::MOE]);
+    program::register(groups, &[proxy::STAGES, model::JACOBI, model::MOE]);
 }
 
-/// Runs what the command line asks for; `ptx` is what a GPU runs, none where there is the emulated device alone.
+/// Runs the command line. `ptx` contains the GPU kernels and is empty if only the emulated device is available.
 pub fn command(ptx: &'static Ptx) -> ExitCode {
     let ended = run(ptx);
-    // Of a rail that could not be closed, as after a failure.
-    left_behind::remove_of(&[std::process::id()]);
+    // Remove shared-memory files of rails that could not be closed, for example after a failure, and of killed
+    // processes of this or earlier runs.
+    shm_cleanup::remove_own();
+    shm_cleanup::remove_stale();
     match ended {
         Ok(()) if signals::stdout_closed() => ExitCode::from(141),
         Ok(()) => ExitCode::SUCCESS,
@@ -105,10 +112,10 @@ pub fn command(ptx: &'static Ptx) -> ExitCode {
     }
 }
 
-/// Cards in software come before everything else: libfabric finds them when it is loaded. Whatever the experiment, they are asked
-/// for by its option `--provider`.
+/// Loads the software NICs that option `--provider` of any experiment requests. Must run first, because libfabric
+/// discovers them when it is loaded.
 fn load_cards(matches: &clap::ArgMatches) -> Result<(), Failure> {
-    // SAFETY: the process has one thread yet.
+    // SAFETY: the process is still single-threaded.
     unsafe { soft::use_cards_within_a_machine() };
     let given =
         matches.subcommand().and_then(|(_, matches)| matches.try_get_raw("provider").ok().flatten()?.next()?.to_str());
@@ -120,23 +127,25 @@ fn load_cards(matches: &clap::ArgMatches) -> Result<(), Failure> {
 
 fn run(ptx: &'static Ptx) -> Result<(), Failure> {
     ginlab::cuda::set_ptx(ptx);
-    if ginlab::given_up::tidied() {
+    if ginlab::crash_handler::run_cleanup() {
         return Ok(());
     }
     if let Some(tried) = ginlab::mps::tried() {
         return tried.map_err(Failure::Run);
     }
     register();
+    limits::raise_open_files();
+    // Install the handlers first: a signal may arrive at any time.
+    signals::install().map_err(|error| Failure::Run(error.to_string()))?;
     let matches = cli::command_for(std::env::args_os().skip(1)).try_get_matches()?;
     let cli = Cli::from_arg_matches(&matches)?;
     load_cards(&matches)?;
     let rank = ginlab::bootstrap::process_env("GINLAB_RANK").map(|rank| format!("rank {rank}, ")).unwrap_or_default();
-    signals::install()
-        .and_then(|()| ginlab::given_up::install(&format!("{rank}process {}", std::process::id())))
+    ginlab::crash_handler::install(&format!("{rank}process {}", std::process::id()))
         .map_err(|error| Failure::Run(error.to_string()))?;
     cli.color.choose();
     if cli.version {
-        // A closed pipe is noted by the writer itself.
+        // The writer itself records a closed pipe.
         let _ = writeln!(signals::stdout(), "ginlab {}", Versions::here());
         return Ok(());
     }
@@ -148,7 +157,7 @@ fn run(ptx: &'static Ptx) -> Result<(), Failure> {
             Some(text) => Err(Failure::Run(text)),
             None => Ok(()),
         }),
-        None => Err(Failure::Usage("no experiment given; see ginlab --help".into())),
+        None => Err(Failure::Usage("no subcommand given; see ginlab --help".into())),
     }
 }
 
@@ -159,14 +168,14 @@ mod tests {
     use std::collections::BTreeMap;
 
     #[test]
-    fn the_command_line_is_sound() {
+    fn command_line_passes_debug_assert() {
         register();
         cli::command().debug_assert();
     }
 
-    /// A column says the same wherever it stands, and its name ends with its unit.
+    /// Columns of the same name have the same unit and role in all experiments, and the name ends with the unit.
     #[test]
-    fn columns_are_declared_alike() {
+    fn columns_are_declared_consistently() {
         let mut known: BTreeMap<&str, (&str, bool)> = BTreeMap::new();
         register();
         for about in program::catalog().0 {

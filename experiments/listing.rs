@@ -1,4 +1,4 @@
-//! What experiments share that list and do not measure: their options, and rows as table, CSV and one JSON document.
+//! Parts that listing subcommands share: their options, and the output of rows as table, CSV and JSON document.
 
 use crate::error::Failure;
 pub use ginlab::report::Entry;
@@ -9,30 +9,30 @@ use serde_json::Value;
 use std::io::Write;
 use std::path::Path;
 
-/// Where the list goes.
+/// Outputs of a listing.
 #[derive(clap::Args, Clone, Debug)]
 pub struct ListingArgs {
-    /// Write rows as CSV; - is stdout
+    /// Write rows as CSV; - for stdout
     #[arg(long, value_name = "FILE")]
     csv: Option<String>,
-    /// Write header and rows as one JSON document; - is stdout
+    /// Write header and rows as one JSON document; - for stdout
     #[arg(long, value_name = "FILE")]
     json: Option<String>,
-    /// Leave the header off stderr
+    /// Do not print the header to stderr
     #[arg(long)]
     no_header: bool,
 }
 
-/// What CSV and JSON say of a thing: a key, and the value below it. What is not known is null in JSON and empty in CSV.
+/// A key of CSV and JSON, and a function that returns its value. Unknown values are null in JSON and empty in CSV.
 pub type Field<T> = (&'static str, fn(&T) -> Value);
 
-/// The things with these keys.
+/// Returns the entries of `things` for these keys.
 pub fn entries<'a, T: 'a>(fields: &[Field<T>], things: impl IntoIterator<Item = &'a T>) -> Vec<Entry> {
     let entry = |thing| Entry(fields.iter().map(|(key, value)| (*key, value(thing))).collect());
     things.into_iter().map(entry).collect()
 }
 
-/// A heading in two lines, and what stands below.
+/// A heading of two lines, and a function that returns the cell of a row.
 pub type Column<T> = (&'static str, &'static str, fn(&T) -> String);
 
 impl ListingArgs {
@@ -41,14 +41,13 @@ impl ListingArgs {
         (target(&self.csv), target(&self.json))
     }
 
-    /// Refuses two outputs into one place, before anything is asked.
+    /// Rejects two outputs to the same target. Called before the machine is queried.
     pub fn check(&self) -> Result<(), Failure> {
         let (csv, json) = self.targets();
         Ok(Target::check(csv.as_ref(), json.as_ref())?)
     }
 
-    /// Writes what was asked for, all of it opened before anything is written; `table` goes to stdout unless something else
-    /// does.
+    /// Opens all requested outputs, then writes them. `table` is printed to stdout unless another output uses it.
     pub fn write<T: Serialize, D: Serialize>(
         &self,
         header: &Header,
@@ -61,7 +60,7 @@ impl ListingArgs {
         let csv_output = csv_target.as_ref().map(|target| WholeFile::create("CSV", target)).transpose()?;
         let json_output = json_target.as_ref().map(|target| WholeFile::create("JSON", target)).transpose()?;
         if !self.no_header {
-            // Nothing can be done about a closed stderr, and nothing needs to be.
+            // Ignore the error: stderr may be closed.
             let _ = header.write_talk(&mut std::io::stderr().lock());
         }
         if let Some(output) = csv_output {
@@ -83,15 +82,15 @@ impl ListingArgs {
 }
 
 fn unwritable(error: impl std::fmt::Display) -> Failure {
-    Failure::Run(format!("cannot put the listing into words: {error}"))
+    Failure::Run(format!("cannot serialize the listing: {error}"))
 }
 
-/// A line of column names and a line per row: lists joined by `;`.
+/// Formats a line of column names and a line per row. The elements of a list are joined by `;`.
 pub fn csv<T: Serialize>(columns: &[&str], rows: &[T]) -> csv::Result<Vec<u8>> {
     let mut writer = csv::WriterBuilder::new().has_headers(false).from_writer(Vec::new());
     writer.write_record(columns)?;
     for row in rows {
-        // A row holds numbers and texts only: there is nothing that JSON could refuse.
+        // Rows contain only numbers and strings, which always serialize.
         let value = serde_json::to_value(row).unwrap_or_default();
         writer.write_record(columns.iter().map(|column| cell(&value[*column])))?;
     }
@@ -107,26 +106,26 @@ fn cell(value: &Value) -> String {
     }
 }
 
-/// For a table.
+/// Formats a value for a table.
 pub fn yes(value: Option<bool>) -> String {
     value.map_or("", |value| if value { "yes" } else { "no" }).to_owned()
 }
 
-/// The header of what was read from a file or folder: nothing of this machine, for the figures are another one's.
+/// Returns the header for results that are read from a file or directory. It does not describe this machine.
 pub fn recorded(from: &Path) -> Header {
     let mut header = described();
-    header.note(format!("read from {}; nothing was asked of this machine", from.display()));
+    header.note(format!("read from {}; this machine was not queried", from.display()));
     header
 }
 
-/// The header of what asks nothing of this machine.
+/// Returns the header of a subcommand that does not query this machine.
 pub fn described() -> Header {
     let mut header = Header::default();
     header.set(Key::Ginlab, env!("CARGO_PKG_VERSION")).set(Key::Command, ginlab::versions::command_line());
     header
 }
 
-/// The rows for people, and only the columns in which a row has something; nothing where there is no row.
+/// Formats rows as a table, without columns that are empty in all rows. Returns an empty string if there are no rows.
 pub fn table<T>(columns: &[Column<T>], rows: &[T]) -> String {
     let cells = columns.iter().map(|(title, unit, value)| {
         let cells = rows.iter().map(value).collect();
@@ -135,7 +134,7 @@ pub fn table<T>(columns: &[Column<T>], rows: &[T]) -> String {
     table_of(cells.collect())
 }
 
-/// As [`table`], from cells by column.
+/// Like [`table`], but takes the cells by column.
 pub fn table_of(columns: Vec<(String, String, Vec<String>)>) -> String {
     let rows = columns.first().map_or(0, |(_, _, cells)| cells.len());
     if rows == 0 {
@@ -154,7 +153,7 @@ pub fn table_of(columns: Vec<(String, String, Vec<String>)>) -> String {
     let line = |index: usize| {
         let cells = columns.iter().map(|(cells, width)| format!("{:<width$}", cells[index]));
         let text = cells.collect::<Vec<_>>().join("  ");
-        // The two lines of the headings.
+        // The heading has two lines.
         if bold && index < 2 {
             format!("\x1b[1m{}\x1b[0m\n", text.trim_end())
         } else {

@@ -1,4 +1,4 @@
-//! Ranks whose kernels share a GPU: the option, and what rows and headers say.
+//! CUDA MPS for ranks whose kernels share a GPU: the option, and the fields of rows and headers.
 
 use crate::columns::SHARING;
 use ginlab::cuda;
@@ -9,22 +9,22 @@ use ginlab::sharing::Sharing;
 /// Options of ranks that may share a GPU.
 #[derive(clap::Args, Clone, Debug)]
 pub struct MpsArgs {
-    /// CUDA's MPS for ranks that share a GPU: auto (start a server of their own where none is there), off (start none)
+    /// CUDA MPS for ranks that share a GPU: auto (start a private server if none is running), off
     #[arg(long, value_enum, default_value_t = Choice::Auto, value_name = "WHICH", hide_possible_values = true)]
     mps: Choice,
-    /// GPUs that are taken to be here, for tests
+    /// Number of GPUs to assume on this machine, for tests
     #[arg(long, hide = true, value_name = "N")]
     pretend_gpus: Option<usize>,
 }
 
 impl MpsArgs {
-    /// For ranks whose kernels run there.
+    /// Returns the settings for ranks whose kernels run on `device`.
     pub fn on(&self, device: cuda::Choice) -> Kernels {
         Kernels { choice: self.mps, device, gpus: self.pretend_gpus, by_half: false }
     }
 }
 
-/// Kernels of ranks that ginlab starts.
+/// MPS settings of ranks that ginlab starts.
 #[derive(Clone, Copy, Debug)]
 pub struct Kernels {
     choice: Choice,
@@ -34,7 +34,7 @@ pub struct Kernels {
 }
 
 impl Kernels {
-    /// Where the first half of the ranks runs some, and the other half none.
+    /// Specifies that only the first half of the ranks run kernels.
     pub fn by_half(self) -> Kernels {
         Kernels { by_half: true, ..self }
     }
@@ -47,12 +47,12 @@ impl Kernels {
     }
 }
 
-/// Says in a header how PEs shared GPUs.
+/// Records in the header how PEs share GPUs.
 pub fn describe(header: &mut Header, sharing: &Sharing) {
     header.set(Key::Sharing, sharing.header());
 }
 
-/// Says it in a row.
+/// Records in the row how PEs share GPUs.
 pub fn mark(row: &mut Row, sharing: &Sharing) {
     row.set(&SHARING, sharing.name());
 }

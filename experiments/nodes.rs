@@ -1,8 +1,9 @@
-//! Sums of a machine: of a row that counts all senders together, a row per node and one for the job, with the slowest and the
-//! fastest sender and rail, held against the line of all cards that the node used.
+//! Sums per node and per job. In addition to a row that covers all senders, there is a row per node and one for the
+//! job. These rows have the rates of the slowest and fastest sender and rail, and the percentage of the line rate of
+//! all NICs used.
 //!
-//! All senders run side by side, so a repeat of a node takes as long as the node's slowest sender, and its bandwidth is what all
-//! of them moved in that time: never more than the sum of what each would show alone.
+//! All senders run concurrently. A repeat of a node therefore takes as long as its slowest sender, and the node's
+//! bandwidth is the sum of all bytes over that time. It never exceeds the sum of the senders' own bandwidths.
 
 use crate::columns::RAIL_BYTES;
 use crate::runner::{added, slowest, timed};
@@ -11,41 +12,41 @@ use ginlab::measure::stats::{Micros, Summary};
 use ginlab::report::{Column, Row};
 use serde::{Deserialize, Serialize};
 
-/// What a row sums up.
-pub const OF: Column = Column::chosen("of_case", "", "The case that a row of the case `node` or `job` sums up");
-/// Of which machine.
-pub const NODE: Column = Column::chosen("node", "", "The node that a row of the case `node` sums up");
-/// Ranks that sent.
-pub const SENDERS: Column = Column::measured("senders", "", "Ranks of the node that sent");
-/// By sender.
+/// Case that a row sums up.
+pub const OF: Column = Column::chosen("of_case", "", "Case that a row of the case `node` or `job` summarizes");
+/// Node that a row sums up.
+pub const NODE: Column = Column::chosen("node", "", "Node that a row of the case `node` summarizes");
+/// Number of ranks that sent.
+pub const SENDERS: Column = Column::measured("senders", "", "Number of sending ranks of the node");
+/// Rate of the slowest sender.
 pub const GPU_MIN: Column =
-    Column::measured("gpu_gbits_s_min", "Gb/s", "Rate of the slowest sender, a rank per GPU, in its own time");
-/// By sender.
+    Column::measured("gpu_gbits_s_min", "Gb/s", "Rate of the slowest sender, one rank per GPU, over its own time");
+/// Rate of the fastest sender.
 pub const GPU_MAX: Column = Column::measured("gpu_gbits_s_max", "Gb/s", "Rate of the fastest sender");
-/// By rail of a sender.
+/// Rate of the slowest rail of any sender.
 pub const RAIL_MIN: Column =
-    Column::measured("rail_gbits_s_min", "Gb/s", "Rate of the rail that carried least, of all senders");
-/// By rail of a sender.
+    Column::measured("rail_gbits_s_min", "Gb/s", "Rate of the rail that carried the fewest bytes, over all senders");
+/// Rate of the fastest rail of any sender.
 pub const RAIL_MAX: Column =
-    Column::measured("rail_gbits_s_max", "Gb/s", "Rate of the rail that carried most, of all senders");
+    Column::measured("rail_gbits_s_max", "Gb/s", "Rate of the rail that carried the most bytes, over all senders");
 
-/// A rank's part of a row.
+/// One rank's contribution to a row.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Sender {
-    /// Its rank.
+    /// Rank of the sender.
     pub rank: usize,
-    /// Microseconds of each repeat, per operation.
+    /// Time of each repeat per operation, in microseconds.
     pub times: Vec<f64>,
-    /// Bytes in each of these times.
+    /// Bytes moved in each of these times.
     pub bytes: u64,
-    /// Operations in each of these times.
+    /// Operations completed in each of these times.
     pub operations: u64,
-    /// Bytes by rail, in all repeats together.
+    /// Bytes per rail over all repeats.
     pub rail_bytes: Vec<u64>,
 }
 
 impl Sender {
-    /// Its rate in Gb/s at the median, and those of its rails.
+    /// Returns the sender's rate at the median time, in Gb/s, and the rates of its rails.
     fn rates(&self) -> Option<(f64, Vec<f64>)> {
         let rate = Micros(Summary::of(&self.times)?.p50).gbytes_s(self.bytes)? * 8.0;
         let all = self.rail_bytes.iter().sum::<u64>().max(1) as f64;
@@ -54,16 +55,16 @@ impl Sender {
     }
 }
 
-/// The node of a rank.
+/// The node on which a rank runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
-    /// What tells it from others: two containers of one machine are two nodes.
+    /// Distinguishes nodes. Two containers on one machine are two nodes.
     identity: String,
-    /// As rows call it.
+    /// Name shown in rows.
     name: String,
 }
 
-/// By rank. With a size so many ranks of a machine stand for a node.
+/// Returns the node of each rank. If `size` is given, every `size` consecutive ranks form a node, even on one machine.
 pub fn of_ranks(ranks: &Bootstrap, size: Option<usize>) -> Vec<Node> {
     let node = |(rank, member): (usize, &Member)| {
         let part = size.map(|size| format!("/{}", rank / size.max(1))).unwrap_or_default();
@@ -72,8 +73,9 @@ pub fn of_ranks(ranks: &Bootstrap, size: Option<usize>) -> Vec<Node> {
     ranks.members().iter().enumerate().map(node).collect()
 }
 
-/// A row per node that sent, by the order of its first rank, and one for the job; `base` is the row of all pairs together,
-/// `line` the line rate of one sender's cards in bits per second. Samples are microseconds per operation and sender.
+/// Returns a row per node that sent, in the order of its first rank, and one for the job. `base` is the row of all
+/// pairs together. `line` is the line rate of one sender's NICs in bits per second. Samples are in microseconds per
+/// operation and sender.
 pub fn sums(base: &Row, senders: &[Sender], line: Option<u64>, of_rank: &[Node]) -> Vec<(Row, Vec<f64>)> {
     let mut nodes: Vec<(&Node, Vec<&Sender>)> = Vec::new();
     let sent = senders.iter().filter(|sender| !sender.times.is_empty());
@@ -92,10 +94,10 @@ pub fn sums(base: &Row, senders: &[Sender], line: Option<u64>, of_rank: &[Node])
     rows
 }
 
-/// Of one node, or of all where none is named.
+/// Returns the sum of `senders`: a row of `node`, or of the job if `node` is `None`.
 fn sum(base: &Row, node: Option<String>, senders: &[&Sender], line: Option<u64>) -> (Row, Vec<f64>) {
     let mut row = base.clone();
-    (row.baseline, row.baseline_ratio, row.wrong) = (None, None, None);
+    (row.baseline, row.baseline_ratio, row.wrong, row.time_us_p99) = (None, None, None, None);
     let times = slowest(senders, |sender| &sender.times);
     let total = |of: fn(&Sender) -> u64| senders.iter().map(|sender| of(sender)).sum::<u64>();
     timed(&mut row, &times, total(|sender| sender.bytes), total(|sender| sender.operations));
@@ -129,10 +131,11 @@ mod tests {
     }
 
     #[test]
-    fn a_node_is_as_fast_as_its_slowest_sender_lets_it() {
+    fn node_rate_is_limited_by_slowest_sender() {
         let mut base = Row::new("proxy", "cpu-write", "cpu", "model:p5");
         base.wrong = Some(0);
-        // 1 MB in 100 us is 80 Gb/s, in 125 us 64 Gb/s; the slower of each repeat counts, 200 Gb/s of line each.
+        // 1 MB in 100 us is 80 Gb/s, in 125 us 64 Gb/s. The slower sender of each repeat determines the time. Each has
+        // 200 Gb/s of line rate.
         let (one, two) = (sender(0, &[100.0, 100.0], &[3, 1]), sender(1, &[125.0, 125.0], &[2, 2]));
         let (row, times) = sum(&base, Some("a".into()), &[&one, &two], Some(200_000_000_000));
         assert_eq!(times, [125.0, 125.0]);
@@ -149,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_stand_in_the_order_of_their_ranks_and_the_job_behind_them() {
+    fn nodes_are_sorted_by_rank_before_job() {
         let ranks = Bootstrap::alone().unwrap();
         let base = Row::new("write", "write", "cpu", "tcp");
         let here = of_ranks(&ranks, None);
@@ -158,7 +161,7 @@ mod tests {
         let of: Vec<_> = rows.iter().map(|(row, _)| (row.case.as_str(), row.own("node").text().unwrap())).collect();
         assert_eq!(of, [("node", host), ("job", "")]);
         assert!(sums(&base, &[], None, &here).is_empty());
-        // Parts of a machine that stand for nodes.
+        // Parts of a machine that count as nodes.
         assert_eq!(of_ranks(&ranks, Some(1))[0].name, format!("{host}/0"));
     }
 }

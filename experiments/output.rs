@@ -1,4 +1,4 @@
-//! What experiments that print rows share: the options of their outputs, and the outputs themselves.
+//! Parts that experiments that print rows share: the options of their outputs, and the outputs themselves.
 
 use crate::error::Failure;
 use clap::ValueEnum;
@@ -11,43 +11,43 @@ use std::path::Path;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-/// Where rows go.
+/// Outputs of rows.
 #[derive(clap::Args, Clone, Debug)]
 pub struct OutputArgs {
-    /// Write rows as CSV; - is stdout, and the header goes beside a file
+    /// Write rows as CSV; - for stdout. The header is written next to the file
     #[arg(long, value_name = "FILE")]
     csv: Option<String>,
-    /// Write header, rows and raw samples as one JSON document; - is stdout
+    /// Write header, rows and raw samples as one JSON document; - for stdout
     #[arg(long, value_name = "FILE")]
     json: Option<String>,
-    /// Leave the header off stderr
+    /// Do not print the header to stderr
     #[arg(long)]
     no_header: bool,
 }
 
-/// Colour of tables.
+/// Condition for coloured tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Color {
-    /// On a terminal without NO_COLOR.
+    /// On a terminal, unless NO_COLOR is set
     Auto,
-    /// Always.
+    /// Always
     Always,
-    /// Never.
+    /// Never
     Never,
 }
 
-/// Set once, by the command line.
+/// Set once, from the command line.
 static COLOR: OnceLock<Color> = OnceLock::new();
 
 impl Color {
-    /// Decides for all tables of this process.
+    /// Sets the choice for all tables of this process.
     pub fn choose(self) {
-        // The first choice stands; there is one command line.
+        // Only the first call has an effect; there is one command line.
         let _ = COLOR.set(self);
     }
 }
 
-/// Whether tables on stdout have colours.
+/// Returns whether tables on stdout are coloured.
 pub fn color() -> bool {
     match COLOR.get() {
         Some(Color::Always) => true,
@@ -61,7 +61,7 @@ pub fn color() -> bool {
 }
 
 impl OutputArgs {
-    /// Whether rows or a document go to stdout in place of the table.
+    /// Returns whether rows or a document are written to stdout instead of the table.
     pub fn takes_stdout(&self) -> bool {
         [&self.csv, &self.json].into_iter().any(|target| target.as_deref() == Some("-"))
     }
@@ -76,19 +76,19 @@ impl OutputArgs {
     }
 }
 
-/// The outputs of a run, and the progress bar above them.
+/// Outputs of a run, and its progress bar.
 pub struct Output {
     report: Report,
     bar: ProgressBar,
     header: Header,
-    /// The cards' counters before the run; none where it uses no cards.
+    /// NIC counters before the run. `None` if the run uses no NICs.
     counters: Option<Counters>,
-    /// Leave the header off stderr.
+    /// Whether to omit the header from stderr.
     quiet: bool,
 }
 
 impl Output {
-    /// Opens what was asked for and shows the header. `steps`: how often [`step`](Output::step) will be called.
+    /// Opens the requested outputs and prints the header. `steps` is the number of calls of [`step`](Output::step).
     pub fn open(args: &OutputArgs, header: &Header, about: &About, steps: u64) -> Result<Output, Failure> {
         let options = args.options();
         let mut header = header.clone();
@@ -101,9 +101,9 @@ impl Output {
         Ok(Output { report, bar: progress_bar(steps), header, counters, quiet: options.quiet })
     }
 
-    /// What the run has done to its surroundings, into the header of files and to stderr.
+    /// Records changes of GPU clocks and NIC counters during the run in the files' header, and prints them to stderr.
     fn look_around(&mut self) {
-        // For people only what they should know; the files hold every counter that changed.
+        // stderr reports only counters that indicate problems; the files record every counter that changed.
         let mut talk = Header::default();
         if on_gpu(&self.header) {
             let clocks = environment::gpu_clocks();
@@ -114,14 +114,14 @@ impl Output {
             let changes = before.changes(&Counters::read(Path::new("/")));
             let trouble = environment::trouble(&changes);
             if !trouble.is_empty() {
-                let note = format!("the network cards counted during the run: {}", trouble.join(", "));
+                let note = format!("NIC counters that increased during the run: {}", trouble.join(", "));
                 talk.note(note.as_str());
                 self.header.note(note);
             }
             self.header.set(Key::NicCounters, changes);
         }
         if !self.quiet {
-            // Nothing can be done about a closed stderr, and nothing needs to be.
+            // Ignore the error: stderr may be closed.
             let _ = talk.write_talk(&mut std::io::stderr().lock());
         }
         self.report.amend(&self.header);
@@ -134,12 +134,12 @@ impl Output {
         if signals::stdout_closed() { Err(Failure::StdoutClosed) } else { Ok(()) }
     }
 
-    /// One measurement is done.
+    /// Advances the progress bar by one measurement.
     pub fn step(&self) {
         self.bar.inc(1);
     }
 
-    /// Closes every output, as complete or interrupted by what the run came to. The first failure is the one that is returned.
+    /// Closes every output, marked complete if `result` is `Ok` and else interrupted. Returns the first failure.
     pub fn close<T>(mut self, result: Result<T, Failure>) -> Result<T, Failure> {
         self.bar.finish_and_clear();
         self.look_around();
@@ -150,19 +150,20 @@ impl Output {
     }
 }
 
-/// Whether the run uses a GPU; asking the driver about clocks takes a while where it has to be woken up.
+/// Returns whether the run uses a GPU. Checked first, because querying the clocks may have to wake up the driver.
 fn on_gpu(header: &Header) -> bool {
     header.get(Key::Gpu).and_then(|name| name.as_str()).is_some_and(|name| name.starts_with("gpu:"))
 }
 
-/// Hidden by indicatif where stderr is no terminal.
+/// Creates the progress bar. Indicatif hides it if stderr is not a terminal.
 fn progress_bar(steps: u64) -> ProgressBar {
     let bar = ProgressBar::new(steps);
-    if let Ok(style) = ProgressStyle::with_template("{bar:30} {pos}/{len} measurements, {elapsed} so far, {eta} to go")
+    if let Ok(style) =
+        ProgressStyle::with_template("{bar:30} {pos}/{len} measurements, {elapsed} elapsed, {eta} remaining")
     {
         bar.set_style(style);
     }
-    // It has a thread of its own, which nobody needs where nothing is drawn, and ends the process where it cannot be started.
+    // The ticker starts a thread, and the process panics if that fails. A hidden bar does not need it.
     if !bar.is_hidden() {
         bar.enable_steady_tick(Duration::from_millis(500));
     }

@@ -1,63 +1,165 @@
-//! The subcommands: each experiment, and what lists, draws and compares.
+//! Registry of subcommands: experiments, and programs that list, draw and compare.
 
 use crate::error::Failure;
-use clap::{ArgMatches, Command};
+use clap::{Arg, ArgAction, ArgMatches, Command};
 use ginlab::report::{About, Catalog, Row};
 use std::sync::OnceLock;
 
-/// Runs an experiment, and returns its rows.
+/// Function that runs an experiment and returns its rows.
 pub type InProcess = fn(&ArgMatches) -> Result<Vec<Row>, Failure>;
 
 /// A subcommand.
 #[derive(Clone, Copy)]
 pub struct Program {
     pub name: &'static str,
-    /// What it does, in a line.
+    /// One-line description.
     pub question: &'static str,
-    /// Adds its options.
+    /// Adds the subcommand's options.
     pub augment: fn(Command) -> Command,
     pub run: fn(&ArgMatches) -> Result<(), Failure>,
-    /// Runs it with all ranks as threads of this process, without outputs; returns the rows. An experiment alone has it.
+    /// Runs the experiment with all ranks as threads of this process, without outputs, and returns the rows. `None` if
+    /// the subcommand is not an experiment.
     pub in_process: Option<InProcess>,
-    /// Of one that writes rows.
+    /// Declaration of rows, if the subcommand writes any.
     pub about: Option<About>,
 }
 
 impl Program {
-    /// The command of clap.
+    /// Returns the clap command.
     pub fn command(&self) -> Command {
-        (self.augment)(Command::new(self.name)).about(self.question)
+        with_headings((self.augment)(Command::new(self.name)).about(self.question))
     }
 
-    /// The command without its options: enough to be listed.
+    /// Returns the clap command without its options, sufficient for a listing.
     pub fn bare(&self) -> Command {
         Command::new(self.name).about(self.question)
     }
 }
 
-/// What was registered.
-static ALL: OnceLock<(Vec<Program>, Vec<About>)> = OnceLock::new();
+/// Headings of options in help, in their order, with the ids of the options listed under each. An option that is not
+/// listed here and does not name its own `help_heading` (one of these) is listed under the first.
+pub const HEADINGS: &[(&str, &[&str])] = &[
+    ("Measurement", &[]),
+    (
+        "Sizes and repeats",
+        &[
+            "begin",
+            "end",
+            "factor",
+            "bytes",
+            "total",
+            "payload",
+            "nx",
+            "ny",
+            "n",
+            "iterations",
+            "pushes",
+            "calls",
+            "warmup",
+            "repeats",
+            "check_rounds",
+            "time",
+            "seeds",
+            "first",
+            "hours",
+            "volume",
+            "memory_limit",
+        ],
+    ),
+    ("Rows", &["x", "y", "names", "series", "filters", "range", "against", "newest", "fail_slower", "ignore"]),
+    ("Chart", &["log", "linear", "bars", "stacked", "x_label", "y_label", "width", "height"]),
+    ("Machine", &["from", "all", "instance"]),
+    ("Checks", &["require_efa", "cards", "wait", "only", "dev", "strict", "no_smoke", "peers"]),
+    ("Connection", &["listen", "connect", "clients", "visits"]),
+    ("Device", &["device", "memory", "ring_memory", "ring_slots", "pin"]),
+    (
+        "Fabric",
+        &[
+            "provider",
+            "domain",
+            "profile",
+            "path",
+            "rails",
+            "strategy",
+            "rule",
+            "completion",
+            "proxy_threads",
+            "threads",
+            "no_move",
+            "fault",
+        ],
+    ),
+    (
+        "Ranks",
+        &["np", "nodes", "gpus", "node_size", "bootstrap", "bootstrap_if", "mps", "hostnames", "nccl", "timeout"],
+    ),
+    ("Output", &["output", "svg", "title", "csv", "json", "nccl_topo", "trace", "per_node", "no_header", "print_env"]),
+];
 
-/// Names all subcommands, once, in the order of `--help`; `more` are kinds of rows that no subcommand is called by.
-pub fn register(programs: &[&[Program]], more: &[About]) {
+/// Groups the options of a command and of its subcommands by heading.
+fn with_headings(command: Command) -> Command {
+    let heading = |arg: &Arg| {
+        let under = |(heading, ids): &(&str, &[&str])| match arg.get_help_heading() {
+            Some(own) => own == *heading,
+            None => ids.contains(&arg.get_id().as_str()),
+        };
+        HEADINGS.iter().position(under).unwrap_or(0)
+    };
+    let options = command.get_arguments().filter(|arg| !arg.is_positional());
+    let mut options: Vec<_> = options.map(|arg| (heading(arg), arg.get_id().clone())).collect();
+    options.sort_by_key(|(heading, _)| *heading);
+    // clap prints headings in the order of the arguments, and `mut_arg` moves an argument to the end.
+    let command = options
+        .into_iter()
+        .fold(command, |command, (heading, id)| command.mut_arg(id, |arg| arg.help_heading(HEADINGS[heading].0)));
+    // clap's own option has no heading.
+    let help = Arg::new("help").short('h').long("help").action(ArgAction::Help).display_order(HELP_ORDER);
+    let help = help.help("Print help").help_heading("Output");
+    command.mut_subcommands(with_headings).disable_help_flag(true).arg(help)
+}
+
+/// Position of `--help` under its heading: after all options of a command.
+const HELP_ORDER: usize = 1000;
+
+/// Subcommands listed under one heading of `--help`.
+pub type Group<'a> = (&'static str, &'a [&'a [Program]]);
+
+/// Registered subcommands and declarations of rows.
+struct Registry {
+    programs: Vec<Program>,
+    groups: Vec<(&'static str, Vec<Program>)>,
+    abouts: Vec<About>,
+}
+
+static ALL: OnceLock<Registry> = OnceLock::new();
+
+/// Registers all subcommands in the order of `--help`. Only the first call has an effect. `more` declares kinds of rows
+/// that have no subcommand.
+pub fn register(groups: &[Group<'_>], more: &[About]) {
     ALL.get_or_init(|| {
-        let programs = programs.concat();
+        let groups: Vec<_> = groups.iter().map(|(heading, programs)| (*heading, programs.concat())).collect();
+        let programs: Vec<Program> = groups.iter().flat_map(|(_, programs)| programs.iter().copied()).collect();
         let abouts = programs.iter().filter_map(|program| program.about).chain(more.iter().copied()).collect();
-        (programs, abouts)
+        Registry { programs, groups, abouts }
     });
 }
 
-/// Every subcommand.
+/// Returns all subcommands.
 pub fn all() -> &'static [Program] {
-    ALL.get().map_or(&[], |(programs, _)| programs)
+    ALL.get().map_or(&[], |registry| &registry.programs)
 }
 
-/// What the experiments say of themselves.
+/// Returns the headings of `--help`, each with its subcommands.
+pub fn groups() -> &'static [(&'static str, Vec<Program>)] {
+    ALL.get().map_or(&[], |registry| &registry.groups)
+}
+
+/// Returns the declarations of all experiments.
 pub fn catalog() -> Catalog<'static> {
-    ALL.get().map_or(Catalog::default(), |(_, abouts)| Catalog(abouts))
+    ALL.get().map_or(Catalog::default(), |registry| Catalog(&registry.abouts))
 }
 
-/// Declares a subcommand that is no experiment, by its options and the function that takes them.
+/// Declares a subcommand that is not an experiment, by its options and the function that runs it.
 macro_rules! program {
     ($name:literal, $question:literal, $args:ty, $run:expr) => {
         $crate::program::Program {

@@ -1,5 +1,4 @@
-//! From the name of a provider to rails, for programs that post by the CPU; and the rails of those that have no ranks: servers, and
-//! those who visit them.
+//! Opens rails by provider name, for programs that post from the CPU, and for servers and clients without ranks.
 
 use crate::error::Failure;
 use crate::values::usage;
@@ -11,49 +10,50 @@ use ginlab::fabric::{Fabric, RankPlace};
 use ginlab::flow::Flow;
 use std::time::Duration;
 
-/// Whose a message may be that nobody here sends. Receives are posted for anybody, and what comes with a message does not tell who has sent it.
-pub const STRANGER: &str =
-    "it is a stranger's, who knows this rail's address and is no part of this job, or one was lost";
+/// Explanation of an unexpected message. Receives accept messages from any peer, and a completion does not identify the
+/// sender.
+pub const UNEXPECTED_MESSAGE: &str = "a message was lost, or a process outside this job sent to this rail's address";
 
-/// What to open.
+/// Rails to open.
 #[derive(Clone, Debug)]
-pub struct Wanted {
-    /// As [`check_provider`] has read it.
+pub struct RailRequest {
+    /// Fabric as parsed by [`check_provider`].
     pub fabric: Fabric,
     pub rails: usize,
-    /// Send and receive too.
+    /// Whether the rails also send and receive messages.
     pub messages: bool,
     pub timeout: Duration,
-    /// 0 for a server and 1 for whoever visits it: what messages of the worst network call it.
+    /// 0 for a server and 1 for a client. Identifies this side in messages of the worst-case network model.
     pub rank: usize,
 }
 
-/// What was opened.
+/// Rails that were opened.
 pub struct Rails {
     pub flow: Flow<AnyRail>,
     pub provider: String,
     pub names: Vec<String>,
     pub notes: Vec<String>,
-    /// Where memory has to lie that peers write to.
+    /// Memory in which destinations of peers' writes must be allocated.
     pub place: Place,
-    /// Immediates that each rail's completion queue has room for while nobody polls it.
+    /// Number of immediates that each rail's completion queue holds while it is not polled.
     pub immediates: usize,
 }
 
-/// Refuses a provider that this machine or nobody has, before anything is started for nothing; and those that have proxies alone.
+/// Rejects a provider that does not exist, is not available on this machine, or works only with a proxy. Called before
+/// any process is spawned.
 pub fn check_provider(provider: Option<&str>, domains: &[String]) -> Result<Fabric, Failure> {
     let fabric = Fabric::named(provider, domains).map_err(named)?;
     if fabric.needs_library() {
         require_library()?;
     } else if !fabric.serves_cpus() {
-        let why = "such rails stand under programs with a proxy alone: proxy, shmem, collective, jacobi";
+        let why = "such rails are supported only by programs with a proxy: proxy, shmem, collective, jacobi";
         return Err(usage("--provider", format!("{fabric}: {why}")));
     }
     Ok(fabric)
 }
 
-impl Wanted {
-    /// Opens rails that reach peers there.
+impl RailRequest {
+    /// Opens rails that reach peers within `reach`.
     pub fn open(&self, reach: Reach) -> Result<Rails, Failure> {
         let options = RailOptions { messages: self.messages, ..RailOptions::default() };
         let chosen =
@@ -73,7 +73,7 @@ impl Wanted {
     }
 }
 
-/// What is wrong with a provider's name or its domains.
+/// Converts an error about the provider's name or its domains.
 pub fn named(why: String) -> Failure {
     if why.starts_with("--") { Failure::Usage(why) } else { usage("--provider", why) }
 }

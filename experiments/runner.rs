@@ -1,7 +1,7 @@
-//! One runner for all experiments: ranks, progress, rows, wrong bytes, outputs, the end of the ranks.
+//! Runner of all experiments: ranks, progress, rows, verification results, outputs, termination of the ranks.
 //!
-//! An experiment is its arguments, its tuples (combinations of variables, each measured on its own), how one tuple is
-//! measured and made into rows, and its declaration ([`About`]). Everything else is here.
+//! An experiment defines its arguments, its tuples (combinations of parameters, each measured separately), the
+//! measurement of one tuple, and its declaration ([`About`]). The runner does the rest.
 
 use crate::error::Failure;
 use crate::mps::Kernels;
@@ -25,42 +25,42 @@ pub type Rows = Vec<(Row, Vec<f64>)>;
 
 /// An experiment, on one rank.
 pub trait Experiment: Sized {
-    /// Its options.
+    /// Options of the experiment.
     type Args: clap::Args + Clone + Debug;
-    /// One combination of variables.
+    /// A combination of parameters.
     type Tuple;
-    /// Its name, columns, headline figures and pictures.
+    /// Name, columns, headline figures and charts.
     const ABOUT: About;
 
-    /// Checks the options, and says what will be measured by which ranks.
+    /// Checks the options. Returns the tuples to measure, and the ranks that measure them.
     fn plan(args: &mut Self::Args) -> Result<Plan<Self::Tuple>, Failure>;
 
-    /// Opens what this rank holds for all tuples, which it may change to what the devices here can do (the same on all ranks),
-    /// and describes it.
+    /// Opens the resources that this rank uses for all tuples. Returns them with the header that describes them. May
+    /// change `tuples` to what the devices support, in the same way on all ranks.
     async fn open(
         args: &Self::Args,
         tuples: &mut Vec<Self::Tuple>,
         ranks: &mut Bootstrap,
     ) -> Result<(Self, Header), Failure>;
 
-    /// Measures one tuple, and verifies it. All ranks do so at the same time; the rows count on rank 0.
+    /// Measures and verifies one tuple. All ranks call it at the same time. Only the rows of rank 0 are used.
     async fn tuple(&mut self, tuple: &Self::Tuple, ranks: &mut Bootstrap) -> Result<Rows, Failure>;
 
-    /// What may be wrong in a row.
+    /// Unit of the number of errors in a row.
     const WRONG: &'static str = "bytes";
 
-    /// In what they are: `writes`, `echoes`.
+    /// Returns what the errors were found in, for messages: `writes`, `echoes`.
     fn what(row: &Row) -> String {
         row.case.clone()
     }
 
-    /// The end, when all went well: what must be done while the other ranks are still here.
+    /// Finishes a successful run. Called while the other ranks are still connected.
     async fn close(self, _header: &Header, _output: &OutputArgs, _ranks: &mut Bootstrap) -> Result<(), Failure> {
         Ok(())
     }
 }
 
-/// The options of an experiment, and where its rows go.
+/// Options of an experiment and of its outputs.
 #[derive(clap::Args, Clone, Debug)]
 pub struct WithOutput<A: clap::Args> {
     #[command(flatten)]
@@ -69,45 +69,46 @@ pub struct WithOutput<A: clap::Args> {
     pub output: OutputArgs,
 }
 
-/// What will be measured, and by whom.
+/// Tuples to measure, and the ranks that measure them.
 pub struct Plan<T> {
-    /// In this order.
+    /// Tuples in the order of measurement.
     pub tuples: Vec<T>,
-    /// The ranks; none for an experiment of one process.
+    /// Ranks of the job. `None` for an experiment of one process.
     pub ranks: Option<Ranks>,
-    /// Go on after wrong data.
+    /// Whether to continue after wrong data.
     pub keep_going: bool,
 }
 
 impl<T> Plan<T> {
-    /// Tuples of one process.
+    /// Creates a plan for one process.
     pub fn alone(tuples: Vec<T>) -> Plan<T> {
         Plan { tuples, ranks: None, keep_going: true }
     }
 
-    /// Tuples of a job.
+    /// Creates a plan for a job.
     pub fn of_ranks(tuples: Vec<T>, ranks: Ranks) -> Plan<T> {
         Plan { tuples, ranks: Some(ranks), keep_going: true }
     }
 }
 
-/// The ranks that an experiment wants.
+/// Ranks that an experiment requests.
 pub struct Ranks {
-    /// How they find each other; by the environment where it is not said.
+    /// Bootstrap of the ranks. `None` to detect it from the environment.
     pub kind: Option<Kind>,
-    /// How many were asked for.
+    /// Requested number of ranks.
     pub asked: Option<usize>,
-    /// How many a local job has otherwise.
+    /// Number of ranks of a local job if none was requested.
     pub default: usize,
-    /// Refuses a number that the experiment cannot use.
+    /// Rejects a number of ranks that the experiment does not support.
     pub check: Box<dyn Fn(usize) -> Result<(), Failure>>,
-    /// The longest wait of a rank for the others. A rank waits while another one measures a row, whose waits are bounded.
+    /// Maximum wait of a rank for the others. A rank may have to wait while another one measures a row, whose own waits
+    /// are bounded.
     pub timeout: Duration,
-    /// Interfaces that other hosts may reach rank 0 by.
+    /// Interfaces on which other hosts can reach rank 0.
     pub interfaces: Option<String>,
-    /// What must be the same on all ranks.
+    /// Settings that must be equal on all ranks.
     pub fingerprint: Vec<(String, String)>,
-    /// Where they run kernels, if they do: those that share a GPU are served by MPS.
+    /// Settings of MPS for ranks that share a GPU. `None` if ranks run no kernels.
     pub mps: Option<Kernels>,
 }
 
@@ -121,12 +122,12 @@ impl Ranks {
         }
     }
 
-    /// Opens them; [`Failure::Elsewhere`] where another process was the run.
+    /// Connects the ranks. Returns [`Failure::Elsewhere`] if another process did the run.
     fn open(self) -> Result<Bootstrap, Failure> {
         let options = self.options();
-        let kind = self.kind.unwrap_or_else(|| Kind::detect(&bootstrap::process_env));
+        let kind = self.kind.map_or_else(|| Kind::asked_for(&bootstrap::process_env), Ok)?;
         let asked = self.asked.or((kind == Kind::Local).then_some(self.default));
-        // Before any process is started for nothing.
+        // Check before any process is spawned.
         asked.map_or(Ok(()), |asked| (self.check)(asked))?;
         if let (Kind::Local, Some(ranks), Some(kernels)) = (kind, asked, self.mps)
             && !bootstrap::is_spawned_child()
@@ -148,7 +149,7 @@ pub fn run<E: Experiment>(mut args: WithOutput<E::Args>) -> Result<(), Failure> 
     })
 }
 
-/// Runs an experiment with all ranks as threads of this process and without outputs; returns the rows of rank 0.
+/// Runs an experiment with all ranks as threads of this process and without outputs. Returns the rows of rank 0.
 pub fn in_process<E: Experiment>(matches: &ArgMatches) -> Result<Vec<Row>, Failure> {
     let plan = || {
         let mut args = WithOutput::<E::Args>::from_arg_matches(matches)?;
@@ -177,7 +178,8 @@ pub fn in_process<E: Experiment>(matches: &ArgMatches) -> Result<Vec<Row>, Failu
     if size == 1 {
         return one(&|_| Bootstrap::alone());
     }
-    let no_port = |error: std::io::Error| Failure::Run(format!("a port for the ranks of this process: {error}"));
+    let no_port =
+        |error: std::io::Error| Failure::Run(format!("cannot open a port for the ranks of this process: {error}"));
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(no_port)?;
     let address = listener.local_addr().map_err(no_port)?;
     let token = &bootstrap::random_token()?;
@@ -185,7 +187,7 @@ pub fn in_process<E: Experiment>(matches: &ArgMatches) -> Result<Vec<Row>, Failu
     std::thread::scope(|scope| {
         let join = |rank| move || one(&|options| Bootstrap::join(&[address], rank, size, token, options));
         let others: Vec<_> = (1..size).map(|rank| scope.spawn(join(rank))).collect();
-        // Taken by the first call, which is the only one.
+        // `one` calls this closure once.
         let listener = Cell::new(Some(listener));
         let serve = |options| {
             let listener = listener.take().ok_or(BootstrapError::NoToken)?;
@@ -194,13 +196,13 @@ pub fn in_process<E: Experiment>(matches: &ArgMatches) -> Result<Vec<Row>, Failu
         let first = one(&serve);
         let others = others
             .into_iter()
-            .map(|other| other.join().unwrap_or_else(|_| Err(Failure::Run("a rank has panicked".into()))));
-        // What rank 0 says comes first: the others tell it what they have found.
+            .map(|other| other.join().unwrap_or_else(|_| Err(Failure::Run("a rank panicked".into()))));
+        // The failure of rank 0 takes precedence: the other ranks report theirs to it.
         others.fold(first, |first, other| first.and_then(|rows| other.map(|_| rows)))
     })
 }
 
-/// Opens the ranks, runs this one, and sees to it that all end with one reason.
+/// Connects the ranks and runs this one. All ranks end for the same reason.
 pub fn with_ranks(
     ranks: Option<Ranks>,
     rank: impl FnOnce(&mut Bootstrap) -> Result<(), Failure>,
@@ -213,7 +215,7 @@ pub fn with_ranks(
     ended(ranks, rank).map_err(told)
 }
 
-/// Runs this rank, and tells the others how it ended.
+/// Runs this rank and notifies the others of its result.
 fn ended(mut ranks: Bootstrap, rank: impl FnOnce(&mut Bootstrap) -> Result<(), Failure>) -> Result<(), Failure> {
     match rank(&mut ranks) {
         Ok(()) => ranks.finish().map_err(Failure::from),
@@ -227,19 +229,19 @@ fn ended(mut ranks: Bootstrap, rank: impl FnOnce(&mut Bootstrap) -> Result<(), F
     }
 }
 
-/// Runs a program that waits for rails, sockets and timers at once; flows are driven by tasks of their own.
+/// Runs a program that waits for rails, sockets and timers concurrently. Flows are driven by their own tasks.
 pub fn in_event_loop(program: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure> {
     flow::run(std::iter::empty::<Flow<AnyRail>>(), program)
-        .unwrap_or_else(|error| Err(Failure::Run(format!("no event loop: {error}"))))
+        .unwrap_or_else(|error| Err(Failure::Run(format!("cannot start the event loop: {error}"))))
 }
 
-/// Keeps a flow's rails going, also while this rank waits for something else.
+/// Spawns a task that drives the rails of a flow, even while this rank waits for something else.
 pub fn drive(flow: &Flow<AnyRail>) -> tokio::task::JoinHandle<()> {
     let flow = flow.clone();
     tokio::task::spawn_local(async move { flow.drive().await })
 }
 
-/// Rank 0 judges the rows: it writes them (`writes`) or returns them.
+/// Runs all tuples on this rank. Rank 0 checks the rows, and writes them if `writes` or else returns them.
 async fn rank<E: Experiment>(
     args: &WithOutput<E::Args>,
     writes: bool,
@@ -286,21 +288,21 @@ async fn rank<E: Experiment>(
     wrong.map_or(Ok(returned), Err)
 }
 
-/// By so much of a card's time a figure may be longer and still pass as the card's.
+/// Fraction of a software NIC's own time by which it may fall behind before its rows are marked as doubtful.
 pub const TOLERATED: f64 = 0.15;
 
-/// Says in rows of cards in software that they show this machine, of which a card has waited for polls or bytes on some rank: it cannot move as
-/// many as the card would.
+/// Marks rows as doubtful if a software NIC on any rank waited for this machine's polls or bytes. The rates then show
+/// this machine instead of the modelled NIC.
 fn doubt_slow_cards(rows: &mut Rows, before: Option<Duration>, ranks: &mut Bootstrap) -> Result<(), Failure> {
     let (Some(before), Some(after)) = (before, soft::behind()) else { return Ok(()) };
     let late = (after - before).as_secs_f64() * 1e6;
-    let late = ranks.all_gather_values(&late, "how long cards have waited")?.into_iter().fold(0.0, f64::max);
-    // Of what was timed: what prepares and verifies takes its time too.
+    let late = ranks.all_gather_values(&late, "waiting times of NICs")?.into_iter().fold(0.0, f64::max);
+    // Only timed operations are counted. Preparation and verification can also make the NIC wait.
     let timed = |(row, times): &(Row, Vec<f64>)| times.iter().sum::<f64>() * row.iterations.unwrap_or(1) as f64;
     let all = rows.iter().map(timed).sum::<f64>();
     if all > 0.0 && late > TOLERATED * (all - late) {
         let percent = (100.0 * late / all).min(100.0);
-        let why = format!("slower than the card in software: it waited for this machine {percent:.0} % of the time");
+        let why = format!("slower than the modelled NIC, which waited for this machine {percent:.0} % of the time");
         for (row, _) in rows {
             row.doubt(why.clone());
         }
@@ -308,17 +310,18 @@ fn doubt_slow_cards(rows: &mut Rows, before: Option<Duration>, ranks: &mut Boots
     Ok(())
 }
 
-/// The first row whose verification found something.
+/// Returns a failure for the first row whose verification found errors.
 fn wrong_data<E: Experiment>(rows: &[(Row, Vec<f64>)]) -> Option<Failure> {
     let (row, wrong) = rows.iter().find_map(|(row, _)| Some((row, row.wrong.filter(|wrong| *wrong > 0)?)))?;
     let size = row.size_bytes.map(|bytes| format!(" of {bytes} B")).unwrap_or_default();
-    let text = format!("verification failed: {wrong} wrong {} in {}{size} ({})", E::WRONG, E::what(row), row.fabric);
+    let fabric = if row.fabric.is_empty() { String::new() } else { format!(" ({})", row.fabric) };
+    let text = format!("verification failed: {wrong} wrong {} in {}{size}{fabric}", E::WRONG, E::what(row));
     Some(Failure::WrongData(text))
 }
 
-/// Ctrl-C, which a terminal sends to every rank, and a peer that has gone are why rails fail and waits time out: they are
-/// what is reported. A rail often notices first; rank 0 tells the others who has gone within its next look. What a peer tells
-/// keeps its kind, so that the exit code does not depend on whether this rank or that one has noticed first.
+/// Replaces a failed rail or a timeout by its cause: Ctrl-C, which a terminal sends to every rank, or a peer that
+/// exited. A rail often detects it first, so that this function waits up to 500 ms for rank 0 to report the peer. A
+/// reported failure keeps its kind, so that the exit code does not depend on which rank detected it first.
 fn with_cause(failure: Failure, ranks: &mut Bootstrap) -> Failure {
     let (Failure::Run(text) | Failure::Timeout(text)) = &failure else { return failure };
     let deadline = Instant::now() + Duration::from_millis(500);
@@ -328,11 +331,11 @@ fn with_cause(failure: Failure, ranks: &mut Bootstrap) -> Failure {
         }
         match ranks.check_peers() {
             Ok(()) if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(5)),
-            // Unless it is what the text says already.
+            // Unless `text` already contains it.
             Err(error @ (BootstrapError::Left { .. } | BootstrapError::Aborted { .. }))
                 if !text.contains(&error.to_string()) =>
             {
-                // Both may have failed for the same reason.
+                // Both ranks may have failed for the same reason.
                 let told = error.to_string();
                 return Failure::of(error.ending(), if told.contains(text) { told } else { format!("{told}: {text}") });
             }
@@ -341,14 +344,14 @@ fn with_cause(failure: Failure, ranks: &mut Bootstrap) -> Failure {
     }
 }
 
-/// Of each repeat the slowest rank's time.
+/// Returns the slowest rank's time of each repeat.
 pub fn slowest<T>(parts: &[T], times: impl Fn(&T) -> &[f64]) -> Vec<f64> {
     let repeats = parts.iter().map(|part| times(part).len()).max().unwrap_or_default();
     let of = |repeat: usize| parts.iter().filter_map(|part| times(part).get(repeat)).fold(0.0, |a, b| f64::max(a, *b));
     (0..repeats).map(of).collect()
 }
 
-/// Place by place the sum of all lists: bytes by rail, say.
+/// Returns the element-wise sum of all lists, for example of bytes per rail.
 pub fn added<'a>(lists: impl IntoIterator<Item = &'a Vec<u64>>) -> Vec<u64> {
     let mut sums = Vec::new();
     for list in lists {
@@ -358,17 +361,17 @@ pub fn added<'a>(lists: impl IntoIterator<Item = &'a Vec<u64>>) -> Vec<u64> {
     sums
 }
 
-/// A row with the times of its repeats, in each of which `operations` moved `bytes`.
+/// Sets the times of the repeats, each of which moved `bytes` in `operations`.
 pub fn timed(row: &mut Row, times: &[f64], bytes: u64, operations: u64) {
     row.times(times).throughput(bytes, operations);
 }
 
-/// Of sorted values, by nearest rank.
+/// Returns a percentile of sorted values, by nearest rank.
 pub fn percentile(sorted: &[f64], per_mille: usize) -> Option<f64> {
     sorted.get((sorted.len() * per_mille).div_ceil(1000).saturating_sub(1)).copied()
 }
 
-/// Sets columns of one quantity, its 50th, 99th and 99.9th percentile, by nearest rank.
+/// Sets the columns for the 50th, 99th and 99.9th percentile of `times`, by nearest rank.
 pub fn percentiles(row: &mut Row, columns: &[Column; 3], mut times: Vec<f64>) {
     times.sort_by(f64::total_cmp);
     for (column, per_mille) in columns.iter().zip([500, 990, 999]) {
@@ -376,7 +379,7 @@ pub fn percentiles(row: &mut Row, columns: &[Column; 3], mut times: Vec<f64>) {
     }
 }
 
-/// A program that runs this experiment.
+/// Returns the subcommand that runs this experiment.
 pub const fn program<E: Experiment>() -> Program {
     Program {
         name: E::ABOUT.name,
@@ -392,7 +395,8 @@ pub const fn program<E: Experiment>() -> Program {
 mod tests {
     use super::*;
 
-    /// Of two ranks one stalls and tells; how the other one ends, which was waiting for it or had failed by itself.
+    /// Rank `first` of two stalls and reports it. Returns the failure of the other rank, which was waiting for it or
+    /// failed with `own`.
     fn other(first: usize, own: Option<Failure>) -> Failure {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("its number");
@@ -416,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stall_that_a_peer_tells_is_a_stall_whoever_was_first() {
+    fn peer_timeout_is_reported_as_timeout() {
         let same = Failure::Timeout("nothing has completed for 3s".into());
         let failures =
             [None, Some(Failure::Timeout("mine".into())), Some(Failure::Run("a rail has failed".into())), Some(same)];

@@ -1,4 +1,4 @@
-//! `ginlab toy`: what it costs to ask the clock.
+//! `ginlab toy`: measures the cost of reading the clock.
 
 use crate::error::Failure;
 use crate::program::Program;
@@ -14,15 +14,15 @@ pub const PROGRAMS: &[Program] = &[program::<Toy>()];
 /// Options of `ginlab toy`.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Args {
-    /// Questions per repeat, a list that is swept
+    /// Clock reads per repeat; a list to sweep
     #[arg(short = 'n', long, default_value = "10,100,1000", value_name = "LIST", value_parser = counts::<u32>(1 << 20))]
     calls: List<u32>,
 }
 
-/// A column of its own, also in the table.
+/// Column of this experiment, also shown in the table.
 const CALLS: Column = Column::chosen("calls", "", "Questions to the clock per repeat").shown("calls", 7);
 
-/// What is held for all tuples: nothing.
+/// The experiment keeps no state between tuples.
 pub struct Toy;
 
 impl Experiment for Toy {
@@ -67,9 +67,9 @@ mod tests {
     use ginlab::report::run::Run;
     use ginlab::report::{Catalog, Table};
 
-    /// docs/add-an-experiment.md, done: this file and one word in main.rs are all of it.
+    /// This file and two lines in lib.rs are the whole experiment; docs/add-an-experiment.md shows them.
     #[test]
-    fn an_experiment_is_one_file() {
+    fn experiment_fits_in_one_file() {
         let page = include_str!("../docs/add-an-experiment.md");
         let (file, _) = include_str!("toy.rs").split_once("\n#[cfg(test)]").unwrap();
         assert!(page.contains(file), "the page shows this file");
@@ -111,11 +111,11 @@ mod tests {
     }
 
     #[test]
-    fn bad_options_are_refused_in_one_line() {
+    fn invalid_options_print_one_line() {
         let parsed = PROGRAMS[0].command().try_get_matches_from(["toy", "-n", "0"]).map_err(Failure::from);
         assert_eq!(
             parsed.err().and_then(|failure| failure.text()).unwrap(),
-            "--calls: list \"0\": every entry must be at least 1"
+            "--calls: invalid list \"0\": every entry must be at least 1"
         );
     }
 }

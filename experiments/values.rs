@@ -1,4 +1,4 @@
-//! The values that options of experiments take: parsed by clap, refused in one line.
+//! Values of options: parsed by clap, with errors in one line.
 
 use crate::error::Failure;
 use clap::ValueEnum;
@@ -12,47 +12,47 @@ use std::fmt::{self, Display};
 use std::str::FromStr;
 use std::time::Duration;
 
-/// Values that are swept, as `1,4`: each once, in their order, at least one. One option gives all of them; for a field that is
-/// spelt `Vec`, clap takes the option several times, with one value each.
+/// Values to sweep, such as `1,4`: at least one, in order, without duplicates. One option gives the whole list. (For a
+/// field written as `Vec`, clap would take the option several times, with one value each.)
 pub type List<T> = Vec<T>;
 
-/// Reads such values.
+/// Parses a list of values.
 pub fn list<T: FromStr<Err: Display> + PartialEq>(text: &str) -> Result<List<T>, String> {
     let item = |item: &str| item.trim().parse().map_err(|error: T::Err| error.to_string());
     Ok(each_once(text.split(',').map(item).collect::<Result<Vec<T>, _>>()?))
 }
 
-/// A list of counts from 1 to `most`.
+/// Returns a parser of lists of counts from 1 to `most`.
 pub fn counts<T: TryFrom<u32>>(most: u32) -> impl Fn(&str) -> Result<List<T>, String> + Clone + Send + Sync + 'static {
     move |text| {
-        let refused = |count| format!("{count}; from 1 to {most}");
+        let refused = |count| format!("{count}: must be from 1 to {most}");
         let count = |count| T::try_from(count).ok().filter(|_| count <= most).ok_or_else(|| refused(count));
         size::parse_list(text).map_err(|error| error.to_string())?.into_iter().map(count).collect()
     }
 }
 
-/// Seconds, up to a day.
+/// Returns a parser of seconds, from 1 to one day.
 pub fn seconds() -> impl TypedValueParser<Value = Duration> {
     clap::value_parser!(u64).range(1..=86400).map(Duration::from_secs)
 }
 
-/// Slots of a ring: a power of two.
+/// Parses the number of slots of a ring, a power of two.
 pub fn slots(text: &str) -> Result<usize, String> {
-    let slots = text.parse().map_err(|_| format!("{text:?} is no number of slots"))?;
+    let slots = text.parse().map_err(|_| format!("invalid number of slots {text:?}"))?;
     check_slots(slots).map_err(|why| why.to_string()).map(|()| slots)
 }
 
-/// How a value is written on the command line and in rows.
+/// Returns the name of a value on the command line and in rows.
 pub fn name<T: ValueEnum>(value: T) -> String {
     value.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
 }
 
-/// Options that do not go together, or not with what is here.
+/// Returns the error for options that exclude each other or are not supported on this machine.
 pub fn usage(option: &str, why: impl fmt::Display) -> Failure {
     Failure::Usage(format!("{option}: {why}"))
 }
 
-/// The sizes of a sweep by -b, -e and -f. One that begins with 0 goes on with 1.
+/// Returns the sizes of a sweep by -b, -e and -f. A sweep that starts with 0 continues with 1.
 pub fn sizes(begin: u64, end: u64, factor: u64) -> Result<Vec<u64>, Failure> {
     let sweep = |begin| size::sweep(begin, end, factor).map_err(|error| usage("-b/-e/-f", error));
     match (begin, end) {
@@ -61,7 +61,28 @@ pub fn sizes(begin: u64, end: u64, factor: u64) -> Result<Vec<u64>, Failure> {
     }
 }
 
-/// A fault for proxies, for tests.
+/// Help of `--fault`.
+pub const FAULT_HELP: &str = "Fault to inject into each proxy, for tests (docs/faults.md): proxy-vanish=N, \
+                              proxy-stop=N or rails-silent=N after N commands; corrupt=N: command N, counted from 0, \
+                              is sent one byte short";
+
+/// Parses a fault of CPU-initiated programs, for tests. Returns the number of the write or message to send one byte
+/// short.
+pub fn corruption(text: &str) -> Result<u64, String> {
+    match fault(text) {
+        Ok(Fault::Corrupt(number)) => Ok(number),
+        _ => Err(format!(
+            "invalid fault {text:?}: expected corrupt=N (write or message N, counted from 0, is sent one byte short)"
+        )),
+    }
+}
+
+/// Parses the fault of programs without proxies that can only corrupt their payload, for tests.
+pub fn corrupt(text: &str) -> Result<(), String> {
+    if text == "corrupt" { Ok(()) } else { Err(format!("invalid fault {text:?}: expected corrupt")) }
+}
+
+/// Parses a fault for proxies, for tests.
 pub fn fault(text: &str) -> Result<Fault, String> {
     let parsed = text.split_once('=').and_then(|(name, count)| {
         let count = count.parse().ok()?;
@@ -73,5 +94,7 @@ pub fn fault(text: &str) -> Result<Fault, String> {
             _ => None,
         }
     });
-    parsed.ok_or_else(|| format!("{text:?} is none of proxy-vanish=N, proxy-stop=N, rails-silent=N, corrupt=N"))
+    parsed.ok_or_else(|| {
+        format!("invalid fault {text:?}: expected proxy-vanish=N, proxy-stop=N, rails-silent=N or corrupt=N")
+    })
 }

@@ -1,20 +1,21 @@
-//! What servers of visits share (`echo`, `serve`): the loop that takes visitors in, and what a socket knows of a broken rail.
+//! Parts that the servers `echo` and `serve` share: the accept loop, and the delay for errors that the socket explains.
 
 use crate::error::Failure;
-use ginlab::bootstrap::session::{Ended, Entrance, Session, bounded};
+use ginlab::bootstrap::session::{Ended, Session, SessionListener, bounded};
 use std::time::Duration;
 use tokio::task::JoinSet;
 
-/// How long an error of the fabric waits for what the socket has to say about it.
+/// Time for which an error of the fabric is withheld, so that the socket can report its cause.
 pub const HINDSIGHT: Duration = Duration::from_millis(200);
 
-/// A server itself waits for nobody in particular: no wait of its is longer than this.
+/// Limit of one wait for events. The server itself has no deadline.
 const PATIENCE: Duration = Duration::from_secs(3600);
 
-/// Hears each visitor in a task of its own, `most` of them at a time, until so many that count have gone, `health` has an error,
-/// or Ctrl-C. The task says whether its visitor counts. Whoever is one too many is turned away with the word `crowded`.
+/// Serves each client in a task, at most `most` at a time. Rejects further clients with the message `crowded`. Returns
+/// after `until` counted clients, when `health` returns an error, or on Ctrl-C. A task returns whether its client
+/// counts.
 pub async fn hear<T: Future<Output = bool> + 'static>(
-    mut entrance: Entrance,
+    mut entrance: SessionListener,
     until: Option<u64>,
     (most, crowded): (usize, &str),
     visitor: impl Fn(Session) -> T,

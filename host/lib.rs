@@ -1,15 +1,19 @@
 //! ginlab: a laboratory for GPU-initiated networking.
 //!
-//! The library holds the mechanisms: the CUDA device and its emulation ([`cuda`]), the fabrics ([`fabric`]), the ring's
-//! memory ([`ring`]) and queues for study ([`queue`]), a card's queues in the hands of kernels ([`direct`]), what several rails take ([`rails`]), the proxy ([`proxy`]), symmetric
-//! memory for kernels that talk to each other ([`gin`]), NCCL to measure beside ([`nccl`]), the ranks ([`bootstrap`]), who shares a GPU with
-//! whom ([`sharing`]) and CUDA's service for them ([`mps`]), the machine's cores ([`cores`]) and memory
-//! ([`memory`]), PCI addresses ([`pci`]), who measures with whom ([`pairing`]), statistics and patterns ([`measure`]), the
-//! machine's devices and what connects them ([`topology`]), what surrounds a run ([`environment`]), what stands in its way
-//! ([`doctor`]), and the rows that every
-//! experiment prints ([`report`]). It knows nothing of the command line; the experiments compose it.
+//! The library contains the mechanisms; the experiments compose them and add the command line.
+//!
+//! - Devices and transports: the CUDA device and its emulation ([`cuda`]), the fabrics ([`fabric`]), striping over
+//!   several rails ([`rails`]), the command ring ([`ring`]) and the proxy that drains it ([`proxy`]).
+//! - GPU-initiated networking: NIC queues driven by kernels ([`direct`]), symmetric memory for communicating kernels
+//!   ([`gin`]), fabric operations as futures ([`flow`]), queue designs for study ([`queue`]), NCCL as a reference
+//!   ([`nccl`]).
+//! - Ranks: rendezvous and exchange ([`bootstrap`]), pairs of measuring ranks ([`pairing`]), GPU sharing between
+//!   processes ([`sharing`]) through CUDA's Multi-Process Service ([`mps`]).
+//! - Machine: cores ([`cores`]), memory ([`memory`]), PCI addresses ([`pci`]), devices and their connections
+//!   ([`topology`]), the environment of a run ([`environment`]), checks of the setup ([`doctor`]).
+//! - Results: statistics and payload patterns ([`measure`]), result rows ([`report`]).
 
-pub use ginlab_base::{given_up, left_behind, memory, pairing, signals, text};
+pub use ginlab_base::{crash_handler, limits, memory, pairing, progress, random, scratch, shm_cleanup, signals, text};
 pub use ginlab_bootstrap as bootstrap;
 pub use ginlab_cuda as cuda;
 pub use ginlab_direct as direct;
@@ -29,7 +33,8 @@ pub use ginlab_topology::{self as topology, cores, environment, pci};
 pub mod untrusted;
 pub mod versions;
 
-/// What every measurement shares: statistics, sizes, the payload pattern, the floor under an acknowledged push.
+/// Parts shared by all measurements: statistics, sizes, the payload pattern, and the ping-pong that gives the lower
+/// bound of an acknowledged push.
 pub mod measure {
     pub use ginlab_base::{pattern, size, stats};
     pub use ginlab_proxy::clocks;

@@ -1,4 +1,4 @@
-//! Parsers within the library, for tests/fuzz alone: what feeds them, and what they make of it.
+//! Parsers of the library, and the inputs to feed them, for tests/fuzz only.
 
 pub use ginlab_bootstrap::fuzzed::{answer, answers, connect, connectors, frames, greeting, greetings};
 pub use ginlab_bootstrap::fuzzed::{listen, listeners, sealed, sealed_steps, steps};

@@ -1,4 +1,4 @@
-//! Which software and which machine a result comes from.
+//! Versions of the software and description of the machine that produced a result.
 
 use std::fmt;
 use std::time::SystemTime;
@@ -6,42 +6,43 @@ use std::time::SystemTime;
 use crate::{bootstrap, cuda, environment, fabric, topology};
 use ginlab_report::{Header, Key};
 
-/// Versions that only their own libraries can tell.
+/// Versions that only the libraries themselves report.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Libraries {
-    /// libfabric: version and file of the loaded library, or `none`.
+    /// Version and file of the loaded libfabric, or `none`.
     pub libfabric: String,
-    /// The CUDA driver; `None` where there is none.
+    /// Version of the CUDA driver; `None` if there is none.
     pub cuda_driver: Option<String>,
-    /// The MPI library; `None` where there is none.
+    /// Version of the MPI library; `None` if there is none.
     pub mpi: Option<String>,
 }
 
-/// All versions, and the machine.
+/// All versions, and a description of the machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Versions {
-    /// ginlab's own.
+    /// Version of ginlab.
     pub ginlab: &'static str,
-    /// The commit it was built from, where the build knew.
+    /// Commit that ginlab was built from, if known at build time.
     pub commit: Option<&'static str>,
-    /// The compiler it was built with, where the build knew.
+    /// Version of the compiler that ginlab was built with, if known at build time.
     pub rustc: Option<&'static str>,
-    /// The compiler of the kernels' PTX with its LLVM, and whether it is another than the project's; `None` without PTX.
+    /// Version of the compiler and LLVM that produced the kernels' PTX, marked if it is not the project's compiler;
+    /// `None` without PTX.
     pub kernel_rustc: Option<&'static str>,
-    /// The libraries'.
+    /// Versions of the libraries.
     pub libraries: Libraries,
     /// Model of the CPU.
     pub cpu: Option<String>,
-    /// Cores this process may use.
+    /// Number of cores that this process may use.
     pub cores: Option<usize>,
     /// Release of the operating system's kernel.
     pub kernel: Option<String>,
-    /// The machine's name.
+    /// Host name of the machine.
     pub hostname: Option<String>,
 }
 
 impl Versions {
-    /// Asks the build, the system and the libraries.
+    /// Collects the versions from the build, the system and the libraries.
     pub fn here() -> Self {
         let cuda_driver =
             cuda::driver_version().map(|cuda| driver_text(topology::nvml::driver_version(), &cuda.to_string()));
@@ -49,14 +50,14 @@ impl Versions {
         Self::gather(Libraries { libfabric, cuda_driver, mpi: bootstrap::mpi_version() })
     }
 
-    /// The beginning of a header: software, machine, date and command line.
+    /// Returns a header with software, machine, date and command line, for a caller to extend.
     pub fn header() -> Header {
         let mut header = Header::default();
         Self::here().fill(&mut header);
         header
     }
 
-    /// Asks the build and the system; the libraries' versions come from the caller.
+    /// Collects versions from the build and the system; the caller provides those of the libraries.
     fn gather(libraries: Libraries) -> Self {
         let read = |path| std::fs::read_to_string(path).ok();
         Self {
@@ -72,7 +73,7 @@ impl Versions {
         }
     }
 
-    /// Fills the header's keys about software and machine, the environment, the date and the command line.
+    /// Fills in the header's keys for software, machine, environment, date and command line.
     pub fn fill(&self, header: &mut Header) {
         let environment = environment::variables(std::env::vars_os());
         header
@@ -93,7 +94,7 @@ impl Versions {
     }
 }
 
-/// For `--version`: the first line without the program's name, then one line each.
+/// Output of `--version`: the version without the executable's name on the first line, then one line per component.
 impl fmt::Display for Versions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let known = |value: Option<&str>| value.unwrap_or("unknown").to_owned();
@@ -113,7 +114,7 @@ impl fmt::Display for Versions {
     }
 }
 
-/// The CUDA driver with what it supports; its own version is known to NVML alone.
+/// Describes the CUDA driver. Its own version is available only from NVML; `cuda` is the CUDA version that it supports.
 fn driver_text(driver: Option<String>, cuda: &str) -> String {
     match driver {
         Some(driver) => format!("{driver} (CUDA {cuda})"),
@@ -121,7 +122,7 @@ fn driver_text(driver: Option<String>, cuda: &str) -> String {
     }
 }
 
-/// The model in the text of /proc/cpuinfo. Not every architecture names one.
+/// Returns the model name in the text of /proc/cpuinfo. Some architectures do not report one.
 fn cpu_model(cpuinfo: &str) -> Option<String> {
     cpuinfo.lines().find_map(|line| {
         let (key, value) = line.split_once(':')?;
@@ -129,7 +130,7 @@ fn cpu_model(cpuinfo: &str) -> Option<String> {
     })
 }
 
-/// This process's command line, quoted so that it can be pasted into a shell.
+/// Returns this process's command line, quoted so that it can be pasted into a shell.
 pub fn command_line() -> String {
     let quoted: Vec<String> = std::env::args_os().map(|argument| quote(&argument.to_string_lossy())).collect();
     quoted.join(" ")
@@ -144,7 +145,7 @@ fn quote(argument: &str) -> String {
     }
 }
 
-/// `2026-01-31T23:59:59Z`.
+/// Formats `time` as UTC, for example `2026-01-31T23:59:59Z`.
 pub fn utc(time: SystemTime) -> String {
     humantime::format_rfc3339_seconds(time).to_string()
 }
@@ -177,20 +178,20 @@ mod tests {
     }
 
     #[test]
-    fn the_cpu_has_a_name_or_none() {
+    fn cpu_name_is_optional() {
         assert_eq!(cpu_model("processor\t: 0\nmodel name\t: Fast CPU: X\n").as_deref(), Some("Fast CPU: X"));
         assert_eq!(cpu_model("processor\t: 0\nCPU part\t: 0xd40\n"), None);
     }
 
     #[test]
-    fn the_driver_is_named_or_what_it_supports() {
+    fn driver_version_or_cuda_support_is_named() {
         assert_eq!(driver_text(Some("580.159.04".into()), "13.0"), "580.159.04 (CUDA 13.0)");
         assert_eq!(driver_text(None, "12.8"), "supports CUDA 12.8");
     }
 
-    /// As build.rs words a compiler that is not the project's.
+    /// The text has the form that build.rs uses for a compiler that is not the project's.
     #[test]
-    fn a_header_says_which_compiler_made_the_kernels() {
+    fn header_names_kernel_compiler() {
         let mut versions = Versions::gather(Libraries::default());
         for kernels in [None, Some("1.99.0, LLVM 24 (not the project's)")] {
             versions.kernel_rustc = kernels;
@@ -201,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn the_header_is_filled() {
+    fn header_is_complete() {
         let versions =
             Versions::gather(Libraries { libfabric: "1.17 (libfabric.so.1)".into(), ..Libraries::default() });
         let mut header = Header::default();

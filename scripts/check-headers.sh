@@ -1,18 +1,22 @@
 #!/bin/sh
-# Runs the tests that hold what our crates declare against the headers that the environment names (LIBFABRIC_INCLUDE_DIR,
-# VERBS_INCLUDE_DIR), for check-libfabric2.sh and check-rdma-core65.sh. Arguments go to cargo, so that all tests are built as
-# they are built elsewhere: asked for these alone, cargo builds some of their dependencies in another way, and then everything again.
+# Compares the declarations of our crates with the headers in LIBFABRIC_INCLUDE_DIR and VERBS_INCLUDE_DIR, for
+# check-libfabric2.sh and check-rdma-core65.sh.
+#
+#   scripts/check-headers.sh [CARGO ARGUMENTS...]
+#
+# The arguments must be those of the other tests: cargo would otherwise rebuild dependencies with other settings. Exit
+# codes: 0 ok or skipped, otherwise a declaration differs.
 set -eu
 cd "$(dirname "$0")/.."
 
 programs=$(cargo test --workspace "$@" --no-run 2>&1 | sed -n 's/^ *Executable tests\/headers\.rs (\(.*\))$/\1/p')
 if [ -z "$programs" ]; then
     cargo test --workspace "$@" --no-run
-    echo "cargo names no program of tests/headers.rs"
+    echo "cargo lists no program of tests/headers.rs"
     exit 1
 fi
 
-# clang reads headers for a second of a core each time: what the same programs have said of the same headers is said again.
+# clang reads headers for a second each time, so results for the same programs and headers are reused.
 headers=$(for folder in "${LIBFABRIC_INCLUDE_DIR:-}" "${VERBS_INCLUDE_DIR:-}"; do
     [ -z "$folder" ] || find -L "$folder" -name '*.h'
 done | sort -u)
@@ -33,5 +37,5 @@ for program in $programs; do
     }
 done
 cat "$said.part"
-# A skip is no pass.
+# Do not keep the result of a skipped test.
 if grep -q '^skipped: ' "$said.part"; then rm "$said.part"; else mv "$said.part" "$said"; fi

@@ -1,9 +1,15 @@
 #!/bin/sh
-# Holds what crates/libfabric-sys and crates/soft_efa declare against the libfabric 2.x and rdma-core headers of Debian 13, by the
-# tests that hold it against the installed ones. The packages come through an apt state of their own, so nothing on this machine is
-# installed or changed; with their libraries they stay in target/libfabric2, where the tests of `-p soft-efa` find them.
-# Prints "skipped: why" and exits 0 when the package cannot be fetched or libclang is missing; a difference exits non-zero.
-# Arguments go to cargo, so that the test is built with the features that the other tests are built with; --fetch alone stops behind the packages.
+# Compares the declarations of crates/libfabric-sys and crates/soft_efa with the headers of Debian 13 (libfabric 2.x,
+# rdma-core).
+#
+#   scripts/check-libfabric2.sh [CARGO ARGUMENTS...]     the arguments of the other tests
+#   scripts/check-libfabric2.sh --fetch                  only fetch the packages
+#
+#   LIBFABRIC2_ROOT  directory with the unpacked packages [default: fetched into target/libfabric2]
+#
+# Uses its own apt state, so that nothing is installed on this machine. The libraries remain in target/libfabric2 for
+# the tests of `-p soft-efa`. Exit codes: 0 ok, or skipped with a line "skipped: REASON" (no package, no libclang);
+# otherwise a declaration differs.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -35,14 +41,14 @@ if [ -z "${LIBFABRIC2_ROOT:-}" ]; then
         skip "libfabric of Debian 13: $(tail -n 1 "$scratch/log")"
     for package in "$scratch"/deb/*.deb; do dpkg -x "$package" "$scratch/root"; done
     mkdir -p "$(dirname "$kept")"
-    # An older one may lack packages.
+    # An older directory may lack packages.
     rm -rf "$kept"
     mv "$scratch/root" "$kept"
     LIBFABRIC2_ROOT=$kept
 fi
 [ "${1:-}" != --fetch ] || exit 0
 
-# Absolute, and an error where it is not.
+# Absolute paths; fails if a directory does not exist.
 LIBFABRIC_INCLUDE_DIR=$(cd "$LIBFABRIC2_ROOT/usr/include" && pwd)
 VERBS_INCLUDE_DIR=$LIBFABRIC_INCLUDE_DIR
 export LIBFABRIC_INCLUDE_DIR VERBS_INCLUDE_DIR

@@ -1,9 +1,13 @@
 #!/bin/sh
-# Newer libraries than Debian 13 has, for crates/soft_efa and crates/verbs-sys:
-#  - holds what they declare against the headers of Debian sid's rdma-core 65 (or newer), by the test that holds it against the installed ones;
-#  - unpacks libfabric 2.5.1 of the PyPI wheel mpich 5.0.2 into target/libfabric25, where scripts/soft-efa-matrix.sh finds it.
-# Nothing on this machine is installed or changed. Prints "skipped: why" where something cannot be fetched or libclang is missing; a difference exits
-# non-zero. Arguments go to cargo; --fetch alone fetches, and checks nothing.
+# Fetches newer libraries than those of Debian 13, for crates/soft_efa and crates/verbs-sys:
+#  - compares their declarations with the headers of rdma-core 65 or newer from Debian sid;
+#  - unpacks libfabric 2.5.1 from the PyPI wheel mpich 5.0.2 into target/libfabric25, for scripts/soft-efa-matrix.sh.
+#
+#   scripts/check-rdma-core65.sh [CARGO ARGUMENTS...]     the arguments of the other tests
+#   scripts/check-rdma-core65.sh --fetch                  only fetch
+#
+# Installs nothing on this machine. Exit codes: 0 ok, or skipped with a line "skipped: REASON" (nothing to fetch, no
+# libclang); otherwise a declaration differs.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -12,7 +16,7 @@ trap 'rm -rf "$scratch"' EXIT
 target=${CARGO_TARGET_DIR:-target}
 mkdir -p "$target"
 
-# Where the headers are, or nothing, with the reason on stdout.
+# Fetches the headers into target/rdma-core65. If that is not possible, prints the reason and returns 1.
 headers() {
     kept=$target/rdma-core65
     if ! [ -r "$kept/usr/include/infiniband/efadv.h" ]; then
@@ -37,7 +41,7 @@ headers() {
 }
 
 if headers && [ "${1:-}" != --fetch ]; then
-    # Absolute, and an error where it is not.
+    # Absolute path; fails if the directory does not exist.
     VERBS_INCLUDE_DIR=$(cd "$target/rdma-core65/usr/include" && pwd)
     export VERBS_INCLUDE_DIR
     scripts/check-headers.sh "$@" >"$scratch/result" 2>&1 || {

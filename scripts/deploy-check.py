@@ -1,6 +1,6 @@
-"""Holds deploy/k8s and deploy/skypilot against the schemas of those who read them. Called by scripts/deploy-check.sh.
+"""Checks deploy/k8s and deploy/skypilot with the schemas of the programs that read them. Called by scripts/deploy-check.sh.
 
-Strict: a field that the schema does not know is an error, as a misspelt one would be dropped in silence by a cluster.
+Unknown fields are errors, because a cluster would silently drop a misspelt one.
 """
 
 import json
@@ -22,7 +22,7 @@ def say(line):
 
 
 def strict(schema):
-    """The same schema without room for unknown fields."""
+    """Returns the schema with unknown fields forbidden."""
     if isinstance(schema, list):
         return [strict(one) for one in schema]
     if not isinstance(schema, dict):
@@ -37,7 +37,7 @@ def strict(schema):
 
 
 def kustomized(folder):
-    """What a cluster is given: kubectl's own kustomize, which refuses a variable that has no place."""
+    """Returns the documents from kubectl's kustomize, which rejects a variable without a target."""
     made = subprocess.run(["kubectl", "kustomize", folder], capture_output=True, text=True, timeout=60)
     if made.returncode != 0:
         problems.append(f"kubectl kustomize {folder}: {made.stderr.strip()[:300]}")
@@ -45,7 +45,7 @@ def kustomized(folder):
 
 
 def overlay(base, literals, components=()):
-    """An overlay for the instance of these variables with further components, in a folder of its own."""
+    """Returns an overlay for an instance with these values and further components, made in a temporary directory."""
     with tempfile.TemporaryDirectory() as parent:
         shutil.copytree(ROOT / "k8s", pathlib.Path(parent) / "k8s")
         folder = pathlib.Path(parent) / "k8s" / "own"
@@ -60,7 +60,7 @@ def overlay(base, literals, components=()):
 
 
 def where(document, found, path=()):
-    """Every place of a document whose value is `found`."""
+    """Returns every path of a document whose value is `found`."""
     if isinstance(document, dict):
         return [place for key, value in document.items() for place in where(value, found, (*path, key))]
     if isinstance(document, list):
@@ -69,21 +69,21 @@ def where(document, found, path=()):
 
 
 def variables():
-    """An instance's variables reach every place that has a p5's, and leave nothing of a p5."""
+    """Checks that an instance's values replace all values of a p5."""
     own = {"type": "x9.metal", "gpus": 3, "cards": 21, "rails": 7}
     for base, kind, places in [("mpijob", "MPIJob", [2, 5, 4, 1]), ("job", "Job", [2, 3, 2, 1])]:
         document = next(one for one in overlay(base, own) if one["kind"] == kind)
         found = [len(where(document, value)) for value in own.values()]
         left = [value for value in ("p5.48xlarge", "32") if where(document, value)]
         if found != places or left:
-            problems.append(f"deploy/k8s/{base}: type, gpus, cards, rails reach {found} places, {places} are meant; left: {left}")
+            problems.append(f"deploy/k8s/{base}: type, gpus, cards, rails reach {found} fields, expected {places}; values of a p5: {left}")
         if kind == "MPIJob" and document["spec"]["slotsPerWorker"] != own["gpus"]:
-            problems.append("deploy/k8s/mpijob: slotsPerWorker is no number any more")
+            problems.append("deploy/k8s/mpijob: slotsPerWorker is not a number")
     say("checked that type, gpus, cards and rails of an instance reach MPIJob and Job")
 
 
 def fits(name, document, schema):
-    """Holds a document against the operator's schema or Kubernetes' own."""
+    """Validates a document with the operator's schema or that of Kubernetes."""
     import kubernetes_validate
 
     if document["kind"] == "MPIJob":
@@ -97,7 +97,7 @@ def fits(name, document, schema):
 
 
 def components(schema):
-    """Cards by the DRA driver, rows on a volume: behind an instance's values, and valid."""
+    """Checks the components `dra` and `claim`, applied after an instance's values."""
     own = {"type": "x9.metal", "gpus": 3, "cards": 21, "rails": 7}
     for base, names, kinds in [
         ("mpijob", ["dra", "claim"], {"MPIJob", "ResourceClaimTemplate", "PersistentVolumeClaim"}),
@@ -105,21 +105,21 @@ def components(schema):
     ]:
         made = overlay(base, own, names)
         if {one["kind"] for one in made} != kinds:
-            problems.append(f"deploy/k8s/{base} with {names}: {[one['kind'] for one in made]} where {sorted(kinds)} are meant")
+            problems.append(f"deploy/k8s/{base} with {names}: {[one['kind'] for one in made]}, expected {sorted(kinds)}")
         for document in made:
             name = f"deploy/k8s/{base} with {', '.join(names)}: {document['kind']} {document['metadata']['name']}"
             fits(name, document, schema)
             if document["kind"] in ("MPIJob", "Job"):
                 left, claims = '"vpc.amazonaws.com/efa":' in json.dumps(document), where(document, "ginlab-efa")
                 if left or len(claims) != 1:
-                    problems.append(f"{name}: the device plugin's cards are asked for, or the DRA driver's are not")
+                    problems.append(f"{name}: requests devices from the device plugin, or not from the DRA driver")
             say(f"checked {name}")
 
 
 def kubernetes(crd):
     versions = yaml.safe_load(pathlib.Path(crd).read_text())["spec"]["versions"]
     schema = strict(next(one for one in versions if one["name"] == "v2beta1")["schema"]["openAPIV3Schema"])
-    # Every object has these; the operator's schema leaves them to Kubernetes.
+    # Common to all objects, and not part of the operator's schema.
     schema["properties"]["metadata"] = {"type": "object"}
     expected = {
         "mpijob": ("p5.48xlarge", "32", "4"),
@@ -141,24 +141,24 @@ def kubernetes(crd):
                 facts = (worker["nodeSelector"]["node.kubernetes.io/instance-type"], asked, given["RAILS"])
                 looked_for = {one["name"]: one["value"] for one in worker["initContainers"][0]["env"]}["INSTANCE"]
                 if facts != (instance, {cards}, rails) or looked_for != instance:
-                    problems.append(f"{name}: {facts} where {(instance, cards, rails)} is meant")
+                    problems.append(f"{name}: {facts}, expected {(instance, cards, rails)}")
             say(f"checked {name}")
     components(schema)
 
 
 def a_wrong_field_is_found(crd):
-    """The check itself: it must fail on what it looks for."""
+    """Checks that validation rejects a misspelt field."""
     versions = yaml.safe_load(pathlib.Path(crd).read_text())["spec"]["versions"]
     schema = strict(next(one for one in versions if one["name"] == "v2beta1")["schema"]["openAPIV3Schema"])
     document = next(one for one in kustomized(ROOT / "k8s" / "mpijob") if one["kind"] == "MPIJob")
     document["spec"]["mpiReplicaSpecs"]["Worker"]["template"]["spec"]["containers"][0]["imagePulPolicy"] = "Always"
     if not any("imagePulPolicy" in error.message for error in jsonschema.Draft7Validator(schema).iter_errors(document)):
-        problems.append("a misspelt field of a container passes: this check sees nothing")
-    say("checked that a misspelt field is found")
+        problems.append("a misspelt field of a container is not detected")
+    say("checked that a misspelt field is rejected")
 
 
 def aws():
-    """The AWS lines of the page, as far as the AWS command line holds their arguments against its own model: no request is made."""
+    """Checks the arguments of the AWS lines of docs/two-p5.md with the AWS command line, without a request."""
     page = (ROOT.parent / "docs/two-p5.md").read_text()
     script = [block.split("```")[1] for block in page.split("<!-- arguments: aws -->")[1:]]
     home = str(pathlib.Path(sys.executable).parent)
@@ -176,7 +176,7 @@ def aws():
     with tempfile.TemporaryDirectory() as folder:
         (pathlib.Path(folder) / "template.json").write_text(template.stdout)
         lines = [line for block in script for line in block.splitlines() if line]
-        # A line that must be found wrong, so that this check is known to see something.
+        # The last line is invalid and must be rejected.
         for line, wanted in [(line, True) for line in lines] + [(lines[-1].replace("CapacityReservationId", "CapacityReservation"), False)]:
             command = f"GROUP=sg-0123; {line}"
             said = subprocess.run(["bash", "-c", command], cwd=folder, env=nobody, capture_output=True, text=True, timeout=120).stderr
@@ -192,7 +192,7 @@ def skypilot():
 
     for name in ["kubernetes.yaml", "ginlab.yaml"]:
         config = yaml.safe_load((ROOT / "skypilot" / name).read_text())
-        # On the command line: --secret GINLAB_TOKEN=...
+        # Normally given as --secret GINLAB_TOKEN=...
         config["secrets"]["GINLAB_TOKEN"] = "0123456789abcdef"
         common_utils.validate_schema(config, schemas.get_task_schema(), f"{name}: ")
         common_utils.validate_schema(config["resources"], schemas.get_resources_schema(), f"{name}: resources: ")
@@ -201,9 +201,9 @@ def skypilot():
             task = sky.Task.from_yaml_config(config)
             how = f"{task.num_nodes} nodes, {next(iter(task.resources))}, envs {json.dumps(task.envs)}"
             if task.num_nodes != 2:
-                problems.append(f"{name}: two nodes are meant, {task.num_nodes} are parsed")
+                problems.append(f"{name}: expected two nodes, parsed {task.num_nodes}")
         except OSError as error:
-            # The prices of a cloud's instances come over the network.
+            # The catalog of a cloud's instances needs a network.
             how += f" (the task itself needs the cloud's catalog: {type(error).__name__})"
         say(f"checked deploy/skypilot/{name} by SkyPilot {sky.__version__}: {how}")
 

@@ -1,21 +1,30 @@
 #!/usr/bin/env bash
-# One file to carry to a machine: target/dist/ginlab-VERSION-ARCH.tar.gz with the program, the launch files, the licences and checksums.
+# Packs the program, launch files, licences and checksums into target/dist/ginlab-VERSION-ARCH.tar.gz.
+#
 #   scripts/dist.sh                  build and pack
-#   scripts/dist.sh --in BASE.tar    also unpack it in a bare root file system (as debootstrap makes one) and start it there; needs root
-# libfabric and the GPU driver are loaded when the program starts, so the file runs where they are and where they are not. It has no
-# MPI: ranks meet by the tcp bootstrap, or by srun (make build FEATURES=mpi builds one that does).
+#   scripts/dist.sh --wheel          also pack the Python package: target/dist/ginlab-VERSION-py3-none-manylinux_*.whl
+#                                    (scripts/fresh.sh --only wheel installs it in a bare root file system)
+#   scripts/dist.sh --in BASE.tar    also start the archive in a bare root file system, such as debootstrap makes; needs root
+#
+# The program loads libfabric and the GPU driver at start, so the archive works with and without them. It has no MPI:
+# ranks use the tcp bootstrap, also under srun (for MPI: make build FEATURES=mpi). Exit codes: 0 ok, 1 failed, 2 usage.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 fail() { printf 'dist.sh: %s\n' "$1" >&2; exit "${2:-1}"; }
 base=
-case ${1:-} in
-'') ;;
---in)
-    base=${2:-}
-    if [[ ! -f $base ]]; then fail '--in: name the tar file of a root file system' 2; fi
-    ;;
-*) fail "$1? See the head of scripts/dist.sh" 2 ;;
-esac
+wheel=
+while (($#)); do
+    case $1 in
+    --wheel) wheel=yes ;;
+    --in)
+        base=${2:-}
+        if [[ ! -f $base ]]; then fail '--in: expected the tar file of a root file system' 2; fi
+        shift
+        ;;
+    *) fail "unknown argument $1; see the head of scripts/dist.sh" 2 ;;
+    esac
+    shift
+done
 
 scripts/build.sh
 target=${CARGO_TARGET_DIR:-target}
@@ -25,12 +34,12 @@ dist=$target/dist
 rm -rf "${dist:?}/$name"
 mkdir -p "$dist/$name"
 for file in ginlab libnccl_ginlab.so libsoft_efa.so; do objcopy --strip-debug "$target/release/$file" "$dist/$name/$file"; done
-# The program, and what it looks for beside itself: the cards in software, and NCCL's plugin. What they cannot start without: the C library's own files alone.
+# The program and the libraries that it loads from its own directory may only depend on the C library's own files.
 needed=$(objdump -p "$dist/$name/ginlab" "$dist/$name"/*.so | awk '/NEEDED/ {print $2}' | sort -u)
 for library in $needed; do
     case $library in
     libc.so.6 | libm.so.6 | libgcc_s.so.1 | libdl.so.2 | libpthread.so.0 | librt.so.1 | ld-linux-*) ;;
-    *) fail "the program needs $library, which a bare machine has not" ;;
+    *) fail "the program needs $library, which a bare machine does not have" ;;
     esac
 done
 glibc=$(objdump -T "$dist/$name/ginlab" "$dist/$name"/*.so | grep -o 'GLIBC_[0-9.]*' | sort -uV | tail -n 1)
@@ -43,14 +52,18 @@ stamp=$(git log -1 --format=%ct 2>/dev/null || date +%s)
 tar -C "$dist" --sort=name --owner=0 --group=0 --numeric-owner --mtime="@$stamp" -czf "$dist/$name.tar.gz" "$name"
 (cd "$dist" && sha256sum "$name.tar.gz" >"$name.tar.gz.sha256")
 printf '%s: %s bytes, needs %s of glibc and %s\n' "$dist/$name.tar.gz" "$(stat -c %s "$dist/$name.tar.gz")" "${glibc#GLIBC_}" "$(tr '\n' ' ' <<<"$needed")"
+if [[ -n $wheel ]]; then
+    rm -f "$dist"/ginlab-*.whl
+    python3 scripts/wheel.py --programs "$dist/$name" --glibc "${glibc#GLIBC_}" --out "$dist"
+fi
 [[ -n $base ]] || exit 0
 
-[[ $(id -u) == 0 ]] || fail 'not started: a root of its own needs root'
+[[ $(id -u) == 0 ]] || fail 'not started: --in needs root'
 root=$(mktemp -d /var/tmp/ginlab-dist.XXXXXX)
 trap 'rm -rf "$root"' EXIT
 tar -xf "$base" -C "$root"
 cp "$dist/$name.tar.gz" "$dist/$name.tar.gz.sha256" "$root/root/"
-# Mounts of a namespace of its own are gone with it. No network: what is not in the file is not to be had.
+# The mounts end with their namespace. There is no network, so that only the archive's contents are available.
 # shellcheck disable=SC2016  # expanded there
 unshare --mount --pid --fork --kill-child --net -- bash -euo pipefail -c '
     root=$1 name=$2

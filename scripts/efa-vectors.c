@@ -1,4 +1,4 @@
-// Prints fields and bytes of an EFA card's queues; see efa-vectors.sh. Fields are set by the header's structs and masks alone.
+// Prints fields and bytes of the queues of an EFA device, set only through the structs and masks of HEADER. See efa-vectors.sh.
 #include <stdio.h>
 #include <string.h>
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Every fault against every experiment: called by scripts/faults.sh, which has the options.
+"""Runs every experiment with every fault. Called by scripts/faults.sh, which has the options.
 
-A cell is one program over one fabric, met by one fault. It runs in name spaces of its own (processes, /dev/shm, /tmp, IPC), so that what is
-left afterwards is the cell's. A row says what was expected and what came: exit code, seconds, the line that was said, what is left.
+A cell is one program over one fabric with one fault. It runs in its own namespaces (processes, /dev/shm, /tmp, IPC), so that all leftovers
+belong to it. A row contains the expected and the actual result: exit code, seconds, message, leftovers.
 """
 
 import concurrent.futures
@@ -25,25 +25,25 @@ import time
 from functools import partial
 from pathlib import Path
 
-# scripts/faults.sh copies this file, and says where the repository is.
+# Set by scripts/faults.sh, because it runs a copy of this file.
 REPO = Path(os.environ["GINLAB_REPOSITORY"])
-# What a cell's programs wait for anything (-t), and what may pass beyond it.
+# Time limit of every wait of a cell's programs (-t), and the margin, in seconds.
 DEADLINE = int(os.environ.get("DEADLINE", "3"))
 MARGIN = 2
-# Ranks wait for one another for two deadlines and six seconds: one of them may be in a wait of its own (-t).
+# Ranks wait for each other for two deadlines and six seconds, because one of them may be in its own wait.
 RANKS = 2 * DEADLINE + 6
-# For a run that is met by a fault of its own options: start, the way to the fault, and the host's patience with a kernel, which is four deadlines
-# where busy threads share cores.
+# For a run whose own options inject the fault: start, time until the fault, and the host's time limit for a kernel, which is four deadlines if
+# busy threads share cores.
 WHOLE = 4 * DEADLINE + MARGIN + 5
-# No cell lasts longer, whatever hangs.
+# Time limit of a cell.
 LIMIT = 60
 # <linux/sockios.h>, <linux/if.h>
 SIOCGIFFLAGS, SIOCSIFFLAGS, IFF_UP = 0x8913, 0x8914, 1
 STATUSES = (*range(1, 16), 18)
-# EFA's statuses upon which a provider tries again: a receiver that is not ready.
+# EFA statuses after which a provider retries: receiver not ready.
 TRIED_AGAIN = (10,)
 
-# Long runs whose rows come one by one, so that a fault from outside meets them in the middle. {np} ranks of one machine.
+# Long runs that write rows one by one, so that an external fault occurs in the middle.
 ROWS = "--csv run.csv --json run.json --no-header"
 PROGRAMS = {
     "proxy quiet": f"proxy -d emulated --np 2 -b 64 -e 16M -f 2 -n 400 -r 9 --rails 1,2 --mode quiet {ROWS}",
@@ -65,8 +65,8 @@ BY_GIN = ("shmem", "collective", "jacobi launched", "jacobi resident", "moe")
 WITH_PROXY = ("proxy quiet", "proxy nbi", *BY_GIN)
 SERVED = ("serve + join", "echo")
 ALONE = ("ipc", "queue")
-# What a fabric is called on the command line. `memory` is mapped memory of the emulated device; on one GPU kernels run on that,
-# and write by mapped memory too, but for `proxy`, whose puts go over tcp.
+# Options of each fabric. `memory` is mapped memory of the emulated device. With `same GPU` the kernels run on one GPU and also use mapped memory,
+# except `proxy`, whose puts use tcp.
 FABRICS = {
     "tcp": "-p tcp",
     "soft-efa 1.17": "-p soft-efa:fast",
@@ -80,50 +80,50 @@ CARDS_IN_SOFTWARE = ("soft-efa 1.17", "soft-efa 2.1", "direct")
 
 
 class Expect:
-    """What a cell must end with: one of these codes, and a line that has these words."""
+    """Expected result of a cell: one of these exit codes, and a message that matches `words`."""
 
     def __init__(self, codes, words="", adds="", inject=None, rows=False, cards="fast"):
         self.codes, self.words, self.adds, self.inject, self.rows, self.cards = codes, words, adds, inject, rows, cards
 
 
 def soft(word, codes, words, cards="fast", also=(), old=()):
-    """A word of the description of cards in software. `also`: further codes where libfabric is between, `old`: where that is 1.17."""
+    """A fault in the description of software NICs. `also`: further codes with libfabric; `old`: with libfabric 1.17."""
 
     def cell(program, fabric):
         if fabric not in CARDS_IN_SOFTWARE:
-            return "only cards in software can be told to do this"
+            return "only software NICs can inject this fault"
         if program in ALONE:
-            return "no card is used"
+            return "no NIC is used"
         more = (also if fabric != "direct" else ()) + (old if fabric == "soft-efa 1.17" else ())
         if program in SERVED and 124 in codes:
-            # The other side has the same deadline: whoever is later finds that it has left.
-            return Expect((*codes, *more, 1), words + "|left", adds=f",{word}", cards=cards)
+            # Both sides have the same deadline: the later one may detect that the other has exited.
+            return Expect((*codes, *more, 1), words + "|" + GONE, adds=f",{word}", cards=cards)
         return Expect((*codes, *more), words, adds=f",{word}", cards=cards)
 
     return cell
 
 
 def proxy_fault(fault, codes, words):
-    """A fault of the proxies of each rank, behind so many commands."""
+    """A fault of the proxies of each rank, after 60 commands."""
 
     def cell(program, fabric):
         if program not in WITH_PROXY:
             return "no proxy runs"
         if fabric in ("memory", "direct") or (fabric == "same GPU" and program in BY_GIN):
-            return "no proxy carries its puts"
+            return "its puts do not use a proxy"
         return Expect(codes, words, adds=f" --fault {fault}=60")
 
     return cell
 
 
 def outside(inject, codes, words, served=None, rows=True, ranks=True):
-    """What comes from outside in the middle of the run."""
+    """A fault injected from outside in the middle of the run."""
 
     def cell(program, fabric):
         if ranks and program == "queue":
             return "one process"
         if ranks and program == "echo":
-            return "server and client are tasks of one process here"
+            return "server and client are tasks of one process"
         if program == "serve + join" and served is not None:
             return Expect(*served, inject=inject, rows=False)
         return Expect(codes, words, inject=inject, rows=rows and program != "serve + join")
@@ -132,33 +132,35 @@ def outside(inject, codes, words, served=None, rows=True, ranks=True):
 
 
 def on_gpu(inject, codes, words):
-    """What happens on a GPU alone."""
+    """A fault that only occurs on a GPU."""
 
     def cell(program, fabric):
         if fabric != "same GPU":
             return "no GPU is used"
         if inject == "trap" and not program.startswith(BY_GIN):
-            return "one process uses the GPU, by a context of its own"
+            return "only one process uses the GPU, with its own context"
         return Expect(codes, words, inject=inject, rows=inject == "trap")
 
     return cell
 
 
-STALL = r"nothing has completed|no progress|deadline|timed out|has not (come|been heard|returned)|waited|within|stands still"
+# Messages of a run about a peer that is no longer connected.
+GONE = r"left|lost connection|disconnected"
+STALL = r"nothing has completed|no operation completed|no progress|deadline|timed out|has not (come|reached|been heard|returned)|did not return|waited|within|stands still"
 FAULTS = {
-    # From the first one on, which is of the program's own memory.
-    "registration refused": soft("refuse=1", (1, 3), r"rail|card|memory|left"),
-    # With libfabric 1.17 the receipt of the peer completes a write. What is lost is missed when the rail is closed, or never.
-    "lost completion": soft("lose=60", (1, 124), STALL + "|rank 1|fi_close|left", old=(0,)),
-    **{f"error completion {status}": soft(f"fail=60/{status}", (1, 124), r"rail|soft|efa|rank|peer|card|left", also=(0,) if status in TRIED_AGAIN else ()) for status in STATUSES},
+    # From the first registration, which is of the program's own memory.
+    "registration refused": soft("refuse=1", (1, 3), r"rail|card|NIC|memory|" + GONE),
+    # With libfabric 1.17 the peer's receipt completes a write. A lost completion is detected when the rail is closed, or never.
+    "lost completion": soft("lose=60", (1, 124), STALL + "|rank 1|fi_close|" + GONE, old=(0,)),
+    **{f"error completion {status}": soft(f"fail=60/{status}", (1, 124), r"rail|soft|efa|rank|peer|card|NIC|" + GONE, also=(0,) if status in TRIED_AGAIN else ()) for status in STATUSES},
     "late beyond the deadline": soft("slow=1000000", (124,), STALL, cards="p5"),
-    '"again" for ever': soft("full=60", (1, 124), r"rail|Cannot allocate|nothing has completed|no progress|left|deadline passed"),
-    "rail dead": soft("dead=60", (124, 1), STALL + "|left"),
+    '"again" for ever': soft("full=60", (1, 124), r"rail|Cannot allocate|nothing has completed|no operation completed|no progress|deadline passed|" + GONE),
+    "rail dead": soft("dead=60", (124, 1), STALL + "|" + GONE),
     "rail slow by 100": soft("slow=100", (0, 124), "", cards="p5"),
-    "proxy thread dead": proxy_fault("proxy-vanish", (1, 124), r"deadline|left|stopped|gone|peer [0-9]"),
+    "proxy thread dead": proxy_fault("proxy-vanish", (1, 124), r"deadline|stopped|gone|exited|peer [0-9]|" + GONE),
     "proxy stopped": proxy_fault("proxy-stop", (1,), r"stopped"),
-    "rails silent": proxy_fault("rails-silent", (124,), r"no progress|deadline|nothing has completed"),
-    "peer killed": outside("kill", (1,), r"rank 1|peer|left|signal: 9", served=((0,), r"peer=.*left")),
+    "rails silent": proxy_fault("rails-silent", (124,), r"no progress|deadline|nothing has completed|no operation completed"),
+    "peer killed": outside("kill", (1,), r"rank 1|peer|signal: 9|" + GONE, served=((0,), r"peer=.*left")),
     "peer stopped": outside("stop", (124,), STALL + "|rank 1|peer", served=((0,), r"peer=.*no_word")),
     "SIGINT": outside("SIGINT", (130,), "interrupted", ranks=False),
     "SIGTERM": outside("SIGTERM", (130,), "interrupted", ranks=False),
@@ -176,20 +178,20 @@ FAULTS = {
 
 
 def expectation(program, fabric, fault):
-    """An Expect, or the reason that there is no such cell."""
+    """Returns the Expect of a cell, or the reason why it does not apply."""
     if fabric == "same GPU" and program not in (*WITH_PROXY, "queue"):
         return "it runs no kernel" if program != "ipc" else "it writes between two GPUs"
     if fabric == "memory" and program not in (*BY_GIN, *ALONE):
-        return "no put of it goes by mapped memory"
+        return "its puts do not use mapped memory"
     if fabric not in ("memory", "same GPU") and program in ALONE:
         return "no network is used"
     if fabric == "direct" and program not in BY_GIN:
-        return "its kernels do not drive a card"
+        return "its kernels do not drive a NIC"
     return FAULTS[fault](program, fabric)
 
 
 def main():
-    """`faults.py GINLAB FOLDER JOBS ONLY`: all cells whose name (`program / fabric / fault`) has ONLY in it, as a regular expression."""
+    """`faults.py GINLAB DIR JOBS ONLY`: runs all cells whose name (`program / fabric / fault`) matches the regular expression ONLY."""
     ginlab, folder, jobs, only = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), re.compile(sys.argv[4])
     folder.mkdir(parents=True, exist_ok=True)
     commands = subprocess.run([ginlab, "--help"], capture_output=True, text=True).stdout
@@ -216,10 +218,10 @@ def main():
                 print(f"{row['program']} / {row['fabric']} / {row['fault']}: {row['status']}", file=sys.stderr)
             if sys.stderr.isatty():
                 print(f"\r{number + 1} of {len(cells)}", end="", file=sys.stderr)
-    # A busy machine makes deadlines pass. What has fallen short, or had ended before its fault, is run once more, alone: what falls short again
-    # is a defect.
+    # On a busy machine deadlines pass. A cell that failed, or ended before its fault, is run again without other cells; a second failure is a
+    # defect.
     for at, row in enumerate(rows):
-        if row["status"].startswith(("failed", "skipped: it had ended")):
+        if row["status"].startswith(("failed", "skipped: ended before", "skipped: the fault could not be injected")):
             rows[at] = run_cell(ginlab, folder, row["program"], row["fabric"], row["fault"]) | dict(first_try=row["status"])
             write(folder, rows)
             if rows[at]["status"] != "ok":
@@ -228,19 +230,19 @@ def main():
     count = lambda begin: sum(row["status"].startswith(begin) for row in rows)
     fell = count("failed")
     again = sum(row["status"] == "ok" and "first_try" in row for row in rows)
-    print(f"{len(cells)} cells: {count('ok')} ok ({again} of them when run again alone), {fell} fell short, {count('skipped')} skipped; "
+    print(f"{len(cells)} cells: {count('ok')} ok ({again} of them in the second run), {fell} failed, {count('skipped')} skipped; "
           f"{count('not applicable')} do not apply")
     return 1 if fell else 0
 
 
 def merge(folder, tables):
-    """One table of several, of which a later one replaces rows of an earlier one; cells that none has are said to be not run."""
+    """Merges several tables. A later one replaces rows of an earlier one; cells in none are marked as not run."""
     rows = {}
     for program in PROGRAMS:
         for fabric in FABRICS:
             for fault in FAULTS:
                 why = expectation(program, fabric, fault)
-                status = f"not applicable: {why}" if isinstance(why, str) else "not run: for want of time"
+                status = f"not applicable: {why}" if isinstance(why, str) else "not run: lack of time"
                 rows[program, fabric, fault] = dict(program=program, fabric=fabric, fault=fault, status=status)
     for table in tables:
         with open(table, newline="") as file:
@@ -254,7 +256,7 @@ def merge(folder, tables):
 
 
 def write(folder, rows):
-    """All rows so far, in the order of the table."""
+    """Writes all rows so far, in the order of the table."""
     order = {name: at for at, name in enumerate([*PROGRAMS, *FABRICS, *FAULTS])}
     names = ["program", "fabric", "fault", "expected_codes", "code", "seconds", "said", "left", "status", "first_try", "cores", "command"]
     with open(folder / "faults.csv", "w", newline="") as file:
@@ -264,16 +266,16 @@ def write(folder, rows):
 
 
 def run_cell(ginlab, folder, program, fabric, fault):
-    """Runs a cell in name spaces of its own, and returns its row."""
+    """Runs a cell in its own namespaces. Returns its row."""
     row = dict(program=program, fabric=fabric, fault=fault)
     with tempfile.TemporaryDirectory(dir=folder, prefix="cell-") as place:
         words = [sys.executable, __file__, "--cell", ginlab, place, program, fabric, fault]
-        # A cell ends with this program, however that ends.
+        # The cell is terminated with this program.
         spaces = ["setpriv", "--pdeathsig", "KILL", "unshare", "--mount", "--pid", "--ipc", "--net", "--fork", "--kill-child", "--mount-proc"]
         try:
             done = subprocess.run(spaces + words, capture_output=True, text=True, timeout=2 * LIMIT)
         except subprocess.TimeoutExpired:
-            return row | dict(status=f"failed: the cell has not ended within {2 * LIMIT} s")
+            return row | dict(status=f"failed: the cell did not end within {2 * LIMIT} s")
         try:
             return row | json.loads(done.stdout.splitlines()[-1])
         except (IndexError, ValueError):
@@ -301,13 +303,13 @@ class Run:
             fabric_words = "-d gpu" + (" -p tcp" if program in ("proxy quiet", "proxy nbi") else "")
         self.on_gpu = fabric == "same GPU"
         if self.on_gpu:
-            # Of several, the first for all ranks.
+            # All ranks use the first GPU.
             self.environment["CUDA_VISIBLE_DEVICES"] = "0"
         self.words = f"{fabric_words} {path} -t {DEADLINE}{extra}".split()
-        # Of another one that the fault does not meet.
+        # Options of a process without the fault.
         self.well = [word.replace(expected.adds, "") if expected.adds.startswith(",") else word for word in self.words]
         self.program = program
-        # The command that the fault meets, how one sees that it is under way, and what is said in place of a last line.
+        # The command that the fault affects, a wait until it is running, and an event to report instead of the last message.
         self.line = self.event = None
         self.under_way = lambda: until(lambda: self.all[-1].poll() is not None or rows_so_far(self.place) >= 2, "the first row")
 
@@ -328,7 +330,7 @@ class Run:
         return lines
 
     def rank(self, number):
-        """The process of a rank that the command has started: rank 0 is its own process, or a child too where that one waits for all."""
+        """Returns the process of a rank. Rank 0 is the command's process, or a child if that process waits for all ranks."""
         ranks = []
         until(lambda: ranks.extend(self.with_rank(number)) or ranks, f"rank {number}")
         return ranks[0]
@@ -362,14 +364,14 @@ def children(parent):
 
 
 def use_debian_13():
-    """Lays Debian 13's libfabric and what it needs over the libraries of this machine, for this cell alone (scripts/check-libfabric2.sh unpacks them)."""
+    """Overlays Debian 13's libfabric and its dependencies on this machine's libraries, only in this cell (unpacked by scripts/check-libfabric2.sh)."""
     place = "usr/lib/x86_64-linux-gnu"
     theirs = REPO / "target/libfabric2" / place
     if not (theirs / "libfabric.so.1").exists():
         raise Skip("no target/libfabric2: run scripts/check-libfabric2.sh once")
     words = ["mount", "-t", "overlay", "overlay", "-o", f"lowerdir={theirs}:/{place}", f"/{place}"]
     if subprocess.run(words, capture_output=True).returncode:
-        raise Skip("no overlay of file systems can be made here")
+        raise Skip("cannot mount an overlay here")
 
 
 class Skip(Exception):
@@ -377,16 +379,16 @@ class Skip(Exception):
 
 
 def until(done, what):
-    """Waits for it, at most half a cell's limit."""
+    """Waits until `done` returns true, for at most half a cell's time limit."""
     end = time.monotonic() + LIMIT / 2
     while not done():
         if time.monotonic() > end:
-            raise Skip(f"the run was not met in the middle: waited for {what}")
+            raise Skip(f"the fault could not be injected in the middle: waited for {what}")
         time.sleep(0.01)
 
 
 def cell(ginlab, place, program, fabric, fault):
-    """One cell, inside its name spaces; prints its row."""
+    """Runs one cell inside its namespaces. Returns its row."""
     for point in ("/dev/shm", "/tmp"):
         subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=1777", "tmpfs", point], check=True)
     loopback(True)
@@ -399,7 +401,7 @@ def cell(ginlab, place, program, fabric, fault):
         began, code = PROGRAM_OF.get(program, job)(run, expected)
     except Skip as reason:
         return row | dict(status=f"skipped: {reason}")
-    # Without what stands before it: a loader, a limit.
+    # Without preceding words: a loader, a limit.
     started = [word.replace(str(place), ".") for word in run.all[0 if run.line is None else -1].args]
     row["command"] = " ".join(["ginlab", *started[started.index(ginlab) + 1:]])
     row["seconds"] = f"{time.monotonic() - began:.2f}"
@@ -407,7 +409,7 @@ def cell(ginlab, place, program, fabric, fault):
     said = run.said()
     row["said"] = run.event or said[-1][:500] if said or run.event else ""
     end_all(run)
-    # What is just ending is given a moment.
+    # Processes that are exiting get a second.
     end = time.monotonic() + 1
     while (left := sorted(listing() - before)) and time.monotonic() < end:
         time.sleep(0.05)
@@ -416,19 +418,20 @@ def cell(ginlab, place, program, fabric, fault):
     row["left"] = "; ".join(left)[:200]
     wrong = []
     if code == "hang":
-        wrong.append(f"has not ended within {LIMIT} s")
+        wrong.append(f"did not end within {LIMIT} s")
     elif code not in expected.codes:
         wrong.append(f"exit code {code}")
     elif (code != 0 or run.event) and expected.words and not re.search(expected.words, row["said"]):
-        wrong.append("the line does not say what happened")
+        wrong.append("the message does not state the cause")
     if code != 0 and code != 141 and not row["said"]:
-        wrong.append("nothing was said")
-    # A closed stdout is noticed by the next row, a network that is cut when ranks next meet. When a fault that an option makes has come is not known: the time is that of the whole run.
+        wrong.append("no message")
+    # A closed stdout is detected by the next row, a cut network when ranks next communicate. The time of a fault injected by an option is unknown,
+    # so the whole run is timed.
     bound = {None: WHOLE, "stdout": WHOLE, "memory": WHOLE, "full GPU": WHOLE, "stop": RANKS + MARGIN, "cut": RANKS + 3 * MARGIN,
              "token": RANKS + MARGIN}
     bound = bound.get(expected.inject, DEADLINE + MARGIN)
     if code not in ("hang", 0) and float(row["seconds"]) > bound:
-        wrong.append(f"it took longer than {bound} s")
+        wrong.append(f"took longer than {bound} s")
     if expected.rows:
         wrong += broken_rows(Path(place))
     if row["left"]:
@@ -437,7 +440,7 @@ def cell(ginlab, place, program, fabric, fault):
 
 
 def loopback(up):
-    """Sets the network of the cell, its loopback, up or down: what `ip link set lo` does, where there is no `ip`."""
+    """Sets the cell's loopback interface up or down, like `ip link set lo`, without `ip`."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         request = struct.pack("16sh14x", b"lo", 0)
         flags = struct.unpack("16sh14x", fcntl.ioctl(any_socket, SIOCGIFFLAGS, request))[1]
@@ -446,7 +449,7 @@ def loopback(up):
 
 
 def gpu_memory():
-    """MiB that are taken on the first GPU."""
+    """Returns the MiB in use on the first GPU."""
     words = ["nvidia-smi", "--id=0", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
     try:
         return int(subprocess.run(words, capture_output=True, text=True, timeout=20, check=True).stdout)
@@ -455,7 +458,7 @@ def gpu_memory():
 
 
 def listing():
-    """What a run could leave: processes, files."""
+    """Lists possible leftovers of a run: processes and files."""
     files = {str(path) for point in ("/dev/shm", "/tmp") for path in Path(point).rglob("*") if not path.is_dir() or not any(path.iterdir())}
     mine = {str(os.getpid()), "1"}
     processes = set()
@@ -489,19 +492,19 @@ def ended(process, limit=LIMIT):
 
 
 def broken_rows(place):
-    """What is wrong with the rows that a run has left: each whole, and the document marked as not complete."""
+    """Returns the errors in the rows of a failed run: each must be complete, and the JSON document marked as incomplete."""
     try:
         text = (place / "run.csv").read_text()
     except OSError:
         return ["no CSV"]
     rows = list(csv.reader(text.splitlines()))
     if not text.endswith("\n") or len(rows) < 2 or any(len(row) != len(rows[0]) for row in rows):
-        return ["a half row in the CSV"]
+        return ["incomplete row in the CSV"]
     try:
         document = json.loads((place / "run.json").read_text())
     except (OSError, ValueError):
         return ["no JSON document"]
-    return [] if document.get("complete") is False else ["the JSON document says that it is complete"]
+    return [] if document.get("complete") is False else ["the JSON document is marked as complete"]
 
 
 def rows_so_far(place):
@@ -512,20 +515,20 @@ def rows_so_far(place):
 
 
 def job(run, expected):
-    """A run of ranks of this machine; when the fault came, and the exit code."""
+    """Runs ranks on this machine. Returns the time of the fault and the exit code."""
     words, inject = run.line or PROGRAMS[run.program].split() + run.words, expected.inject
     if run.on_gpu and not run.line:
         words.remove("-d"), words.remove("emulated")
         if run.program == "moe" or run.program.startswith("jacobi"):
-            # What takes the emulated device seconds is over there before a fault comes.
+            # On a GPU the run would otherwise end before the fault.
             words[words.index("-n") + 1] = "3000"
     begin = time.monotonic()
     if inject is None:
-        # Long enough for the fault, and short where it changes nothing.
+        # Long enough for the fault, and short if it has no effect.
         process = run.start(words if run.line else shorter(words, {"-r": "1"}), stdout=subprocess.DEVNULL)
         return begin, ended(process)
     if inject == "token":
-        # The ranks of one job, one of which has another token.
+        # Ranks of one job with different tokens.
         words = drop_option(words, "--np")
         port = free_port()
         place = dict(WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
@@ -540,7 +543,7 @@ def job(run, expected):
         process = run.start(short, dict(LD_PRELOAD=double), stdout=subprocess.DEVNULL)
         return begin, ended(process)
     if inject == "garbage":
-        # At every port that the run listens on, while it runs.
+        # Sends to every port on which the run listens, while it runs.
         process = run.start(words if run.line else shorter(words), stdout=subprocess.DEVNULL)
         while process.poll() is None and time.monotonic() < begin + LIMIT:
             for port in set().union(*(listening(process.pid) for process in run.all)):
@@ -557,7 +560,7 @@ def job(run, expected):
         until(lambda: process.poll() is not None or rows_so_far(small) >= 1, "a row")
         return time.monotonic(), ended(process)
     if inject == "memory":
-        # A process that may not have more address space is what a cgroup's limit is where no memory is overcommitted. What fits, runs.
+        # A limit of the address space, equivalent to a cgroup's limit without overcommit. Programs that fit succeed.
         words = run.line or shorter(words)
         code = 0
         for limit in (250, 450, 600):
@@ -577,14 +580,14 @@ def job(run, expected):
     out = subprocess.PIPE if inject == "stdout" else subprocess.DEVNULL
     process = run.start(words, stdout=out)
     if inject == "stdout":
-        # A peer of a server has one row, at its end.
+        # A peer of a server writes only one row, at its end.
         for _ in range(4 if run.line is None else 0):
             process.stdout.readline()
         process.stdout.close()
         return time.monotonic(), ended(process)
     run.under_way()
     if process.poll() is not None:
-        raise Skip(f"it had ended before the fault, with code {process.poll()}: {run.said()[-1:]}")
+        raise Skip(f"ended before the fault, with code {process.poll()}: {run.said()[-1:]}")
     at = time.monotonic()
     if inject in ("kill", "stop"):
         os.kill(run.rank(1), signal.SIGKILL if inject == "kill" else signal.SIGSTOP)
@@ -594,7 +597,7 @@ def job(run, expected):
         loopback(False)
         time.sleep(1)
         loopback(True)
-        # It goes on: two rows more, or its end.
+        # The run continues: two more rows, or its end.
         rows = rows_so_far(run.place) + 2
         end = at + LIMIT / 2
         while process.poll() is None and time.monotonic() < end and rows_so_far(run.place) < rows:
@@ -604,7 +607,7 @@ def job(run, expected):
             process.send_signal(signal.SIGINT)
             return at, 0 if ended(process) == 130 and went_on else "hang"
     elif inject == "trap":
-        # By the same MPS server, which ends all its clients when a kernel of one of them traps.
+        # Uses the same MPS server, which terminates all its clients if a kernel of one of them traps.
         served_by = dict(word.decode().split("=", 1) for word in environment_of(run.rank(1)) if word.startswith(b"CUDA_"))
         subprocess.run([neighbour, "trap"], env=os.environ | served_by, timeout=LIMIT / 2, capture_output=True)
     else:
@@ -613,7 +616,7 @@ def job(run, expected):
 
 
 def limit_memory(mebibytes):
-    """Of the process that is started."""
+    """Limits the address space of the process to be started."""
     resource.setrlimit(resource.RLIMIT_AS, (mebibytes << 20, mebibytes << 20))
 
 
@@ -623,7 +626,7 @@ def drop_option(words, name):
 
 
 def shorter(words, values={"-r": "1", "-n": "20"}):
-    """The same run, which ends by itself within seconds: its first size and shape, and these values."""
+    """Returns the options of a short version of the run: the first size and shape, and these values."""
     words = list(words)
     for option, value in (("-e", None), *values.items()):
         if option in words:
@@ -637,7 +640,7 @@ def shorter(words, values={"-r": "1", "-n": "20"}):
 
 
 def served(run, expected):
-    """A server and a peer that writes; the fault meets the peer."""
+    """Runs a server and a writing peer. The fault affects the peer."""
     inject = expected.inject
     leaves = inject in ("kill", "stop")
     visits = "2" if leaves else "1"
@@ -647,14 +650,14 @@ def served(run, expected):
     address = events.until(r"(127\.0\.0\.1:\d+)", "its address").group(1)
     count = {"disk": "20000", "stdout": "20000", "back": "20000", None: "200", "clock": "200", "garbage": "2000", "token": "200", "memory": "200"}
     run.line = ["join", address, "-b", "4K", "-n", count.get(inject, "2000000"), *ROWS.split(), *mine]
-    # Another network than one of cards in software is the server's to say.
+    # The peer's options name only software NICs; other networks are chosen by the server.
     run.under_way = lambda: events.until("writing", "the first write")
     if leaves:
         peer = run.start(run.line, stdout=subprocess.DEVNULL)
         run.under_way()
         begin = time.monotonic()
         os.kill(peer.pid, signal.SIGKILL if inject == "kill" else signal.SIGSTOP)
-        # The server goes on: it says that the peer has died, and serves the next one.
+        # The server continues: it reports that the peer has died, and serves the next one.
         run.event = events.until(r"^died.*", "the end of the peer").group(0)
         took = time.monotonic() - begin
         os.killpg(peer.pid, signal.SIGKILL)
@@ -668,7 +671,7 @@ def served(run, expected):
         begin, code = job(run, expected)
     ending = time.monotonic() - begin
     if ended(server, RANKS) == "hang":
-        # It waits for a peer that has not come.
+        # The server waits for a peer that did not join.
         server.send_signal(signal.SIGINT)
         if ended(server) == "hang":
             code = "hang"
@@ -676,18 +679,18 @@ def served(run, expected):
 
 
 class Events:
-    """What a server says on stdout, line by line."""
+    """Lines of a server's stdout."""
 
     def __init__(self, server):
         self.lines, self.server = [], server
         threading.Thread(target=lambda: [self.lines.append(line) for line in server.stdout], daemon=True).start()
 
     def until(self, pattern, what):
-        """The first line of this pattern."""
+        """Waits for the first line that matches `pattern`. Returns the match."""
         found = lambda: next((match for line in list(self.lines) if (match := re.search(pattern, line))), None)
         until(lambda: found() or self.server.poll() is not None, f"{what}, of the server")
         if found() is None:
-            raise Skip(f"the server has ended before {what}")
+            raise Skip(f"the server exited before {what}")
         return found()
 
 
@@ -701,7 +704,7 @@ def free_port():
 
 
 def listening(parent):
-    """Ports that a process or its children listen on."""
+    """Returns the ports on which a process or its children listen."""
     ports, owned = set(), set()
     for pid in [parent, *children(parent)]:
         try:
@@ -728,14 +731,14 @@ def talk_nonsense(port):
 
 
 def neighbour_on_gpu(place):
-    """Another program on the same GPU: it fills the memory until its stdin is closed, or runs a kernel that traps."""
+    """Compiles another program for the same GPU: it fills the memory until its stdin is closed, or runs a kernel that traps."""
     source, program = place / "neighbour.cu", place / "neighbour"
     source.write_text("""#include <cstdio>
 #include <cstring>
 __global__ void trap() { asm volatile("trap;"); }
 int main(int, char **words) {
     if (!strcmp(words[1], "trap")) { trap<<<1, 1>>>(); return cudaDeviceSynchronize() == cudaSuccess; }
-    // What a context takes fits, what a run takes does not.
+    // Leaves memory for a context, but not for a run.
     size_t free = 0, all = 0;
     cudaMemGetInfo(&free, &all);
     for (size_t step = 1 << 30; step >= 1 << 20; ) { void *p; if (cudaMalloc(&p, step) != cudaSuccess) { cudaGetLastError(); step /= 2; } }
@@ -748,19 +751,19 @@ int main(int, char **words) {
     try:
         subprocess.run([nvcc, "-o", program, source], check=True, capture_output=True, timeout=LIMIT)
     except (OSError, subprocess.SubprocessError):
-        raise Skip("no nvcc for a neighbour on the GPU") from None
+        raise Skip("no nvcc for a second program on the GPU") from None
     return program
 
 
 def clock_double(place):
-    """A library whose wall clock jumps an hour to and fro at each look."""
+    """Compiles a library whose wall clock jumps by an hour back and forth at each read."""
     source, library = place / "clock.c", place / "clock.so"
     source.write_text(
         "#define _GNU_SOURCE\n#include <time.h>\n#include <sys/syscall.h>\n#include <unistd.h>\n"
         "int clock_gettime(clockid_t id, struct timespec *t) { static int n; int r = syscall(SYS_clock_gettime, id, t);\n"
         "  if (!r && id == CLOCK_REALTIME) t->tv_sec += (__atomic_fetch_add(&n, 1, __ATOMIC_RELAXED) & 1) ? 3600 : -3600; return r; }\n")
     if subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", str(library), str(source)], capture_output=True).returncode:
-        raise Skip("no C compiler for a clock that jumps")
+        raise Skip("no C compiler for the jumping clock")
     return str(library)
 
 

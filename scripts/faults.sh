@@ -1,23 +1,24 @@
 #!/usr/bin/env bash
-# Every fault against every experiment, as one table.
+# Runs every experiment with every fault, and writes one table.
 #
-#   scripts/faults.sh [GINLAB] [FOLDER]     FOLDER gets faults.csv (default: $OUT, then a new one under /tmp)
-#   scripts/faults.sh --page FOLDER [--check]   draws docs/faults.md from faults.csv.xz in FOLDER, below data/; or says whether it is so drawn
-#   scripts/faults.sh --merge FOLDER CSV...     FOLDER gets faults.csv, one of several tables (of parts, of other machines)
-#   JOBS=N        cells that run at the same time (default: one for four cores; more, and deadlines pass for want of a core)
-#   DEADLINE=N    seconds that programs wait for anything (default: 3; a machine that others use needs more)
-#   ONLY=REGEX    cells by their name, `program / fabric / fault`: ONLY='shmem / (tcp|worst) / '
+#   scripts/faults.sh [GINLAB] [DIR]          DIR gets faults.csv [default: OUT, or new under /tmp]
+#   scripts/faults.sh --page DIR [--check]    generate docs/faults.md from DIR/faults.csv.xz (DIR in data/), or compare
+#   scripts/faults.sh --merge DIR CSV...      merge tables of parts or machines into DIR/faults.csv
 #
-# A row says which program, fabric and fault; the exit codes that are right and the one that came; seconds from the fault to the last process; the
-# line that was said; what was left behind (processes, files in /dev/shm and /tmp); and why a cell does not apply or was skipped. A cell
-# falls short when its code is another, its line does not say what happened, it takes longer than its deadline and two seconds, a row in its CSV is
-# not whole, or something is left. Exit code 1 if one has fallen short.
-# Each cell has name spaces of its own, so root is needed. What has fallen short is run once more, alone: a busy machine makes deadlines pass.
-# An hour on two cores. Cells on a GPU (`same GPU`) need one, and nvcc for a neighbour; run those with JOBS=1.
+#   JOBS      cells at the same time   [default: one per four cores; with more, deadlines pass for lack of CPU time]
+#   DEADLINE  time limit of every wait of the programs, in seconds; more on a shared machine   [default: 3]
+#   ONLY      regular expression of cells, `program / fabric / fault`, such as 'shmem / (tcp|worst) / '   [default: all]
+#
+# A row contains program, fabric and fault; the permitted and the actual exit code; seconds from the fault to the exit
+# of the last process; the message; leftovers (processes, files in /dev/shm and /tmp); and why a cell does not apply or
+# was skipped. A cell fails if its exit code is another one, its message does not state the cause, it takes longer than
+# its deadline plus two seconds, a row of its CSV is incomplete, or something is left. Failed cells are run once more
+# without others. Each cell has its own namespaces, which needs root. Takes an hour on two cores. Cells of `same GPU`
+# need a GPU and nvcc; run them with JOBS=1. Exit codes: 0 ok, 1 a cell failed, 2 usage.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 if [[ ${1:-} == --help || ${1:-} == -h ]]; then
-    sed -n '2,17s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
+    sed -n '2,18s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
     exit
 fi
 if [[ ${1:-} == --page ]]; then
@@ -28,21 +29,21 @@ if [[ ${1:-} == --merge ]]; then
 fi
 ginlab=$(realpath "${1:-target/release/ginlab}")
 folder=${2:-${OUT:-$(mktemp -d /tmp/ginlab-faults.XXXXXX)}}
-[[ -x $ginlab ]] || { echo "faults.sh: no program $ginlab: make build, or name one" >&2; exit 2; }
+[[ -x $ginlab ]] || { echo "faults.sh: no program $ginlab: run make build, or name another" >&2; exit 2; }
 if ! setpriv --pdeathsig KILL unshare --mount --pid --ipc --net --fork true 2>/dev/null; then
-    echo 'faults.sh: not run: no name spaces of processes and mounts can be made here (root is needed)' >&2
+    echo 'faults.sh: not run: cannot create namespaces here (needs root)' >&2
     exit 2
 fi
 mkdir -p "$folder"
 echo "faults.sh: results go to $folder" >&2
-# A cell has a /tmp and a /dev/shm of its own: what it runs lies elsewhere.
+# Outside /tmp and /dev/shm, because each cell has its own.
 work=$(mktemp -d /var/tmp/ginlab-faults.XXXXXX)
-# Also of a run that is cut short.
+# Also if the run is interrupted.
 trap 'cp "$work/cells/faults.csv" "$folder/" 2>/dev/null; rm -rf "$work"' EXIT
 trap 'kill "$runner" 2>/dev/null; exit 143' INT TERM
 runner=
 cp "$ginlab" scripts/faults.py "$work"
-# Cards in software, where they lie beside it; cargo builds them one folder below.
+# The software NICs are in the directory of the program; cargo builds them in its directory deps.
 beside=$(dirname "$ginlab")
 cp "$beside/libsoft_efa.so" "$work" 2>/dev/null || cp "$beside/deps/libsoft_efa.so" "$work" 2>/dev/null || true
 GINLAB_REPOSITORY=$PWD python3 "$work/faults.py" "$work/ginlab" "$work/cells" "${JOBS:-$((($(nproc) + 3) / 4))}" "${ONLY:-.}" &

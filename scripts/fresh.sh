@@ -1,16 +1,24 @@
 #!/usr/bin/env bash
-# Tries the two commands of the README where nobody has prepared the machine: makes a bare root file system from the distribution's
-# packages, clones HEAD into it, runs `make demo` and `make test` there, and prints their times.
-#   scripts/fresh.sh [--release bookworm|trixie] [--with WHAT]... [--only demo|test|soft-efa] [--prepare] [--twice] [--keep] [--work FOLDER]
-#   --with rustup-nightly   a nightly toolchain with the sources of core, first on PATH, as rustup leaves it
-#   --with libclang-cpp     clang's C++ library without libclang, which its name resembles
-#   --with old-rust         the distribution's own, older rustc
-#   --with no-apt           Rust and a compiler are there, apt is not: `make demo` alone
-#   --twice                 `make test` a second time, with what the first has built
-#   --only soft-efa         neither: scripts/soft-efa-matrix.sh over the distribution's own libfabric, by the target/release/ginlab of here
-#                           (or $GINLAB); its matrix goes to FOLDER/soft-efa-RELEASE
-#   --prepare               makes the root file system alone, which later calls take; those of soft-efa need no network then
-# Needs root, debootstrap and a network. Nothing outside FOLDER (default: /var/tmp/ginlab-fresh) is changed; mounts end with the script.
+# Runs `make demo` and `make test` on a bare machine: makes a root file system from the distribution's packages, clones
+# HEAD into it, runs both commands there, and prints their times.
+#
+#   scripts/fresh.sh [--release bookworm|trixie] [--with WHAT]... [--only demo|test|soft-efa|wheel] [--prepare] [--twice] [--keep] [--work DIR]
+#   --with rustup-nightly   a nightly toolchain with the sources of core first on PATH, as installed by rustup
+#   --with libclang-cpp     clang's C++ library, whose name resembles that of libclang, without libclang
+#   --with old-rust         the distribution's older rustc
+#   --with no-apt           Rust and a compiler, but no apt; only `make demo`
+#   --twice                 run `make test` again, with the build outputs of the first run
+#   --only soft-efa         instead run scripts/soft-efa-matrix.sh over the distribution's libfabric, with the local
+#                           ginlab; the matrix is written to DIR/soft-efa-RELEASE
+#   --only wheel            instead install the wheel of target/dist (make wheel) with python3 alone: scripts/wheel-check.sh
+#   --prepare               only make the root file system, for later calls; those of soft-efa then need no network
+#   --keep                  keep the root directory
+#   --work DIR              [default: /var/tmp/ginlab-fresh]
+#
+#   GINLAB  program for --only soft-efa   [default: target/release/ginlab]
+#   SHORT   1: a short matrix             [default: 0]
+#
+# Needs root, debootstrap and a network. Changes nothing outside DIR. Exit codes: 0 ok, 1 a command failed, 2 not run.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -32,55 +40,60 @@ while (($#)); do
     --twice) twice=yes ;;
     --prepare) prepare=yes ;;
     --keep) keep=yes ;;
-    *) fail "$1? See the head of scripts/fresh.sh" ;;
+    *) fail "unknown argument $1; see the head of scripts/fresh.sh" ;;
     esac
     shift
 done
-case $release in bookworm | trixie) ;; *) fail "--release $release: bookworm or trixie" ;; esac
+case $release in bookworm | trixie) ;; *) fail "--release $release: expected bookworm or trixie" ;; esac
 for what in "${with[@]}"; do
     case $what in
     rustup-nightly | libclang-cpp | old-rust) ;;
     no-apt) only=demo ;;
-    *) fail "--with $what: one of rustup-nightly, libclang-cpp, old-rust, no-apt" ;;
+    *) fail "--with $what: expected rustup-nightly, libclang-cpp, old-rust or no-apt" ;;
     esac
 done
 has() { [[ " ${with[*]} " == *" $1 "* ]]; }
-[[ $(id -u) == 0 ]] || fail 'not run: it needs root (chroot, mounts)'
+[[ $(id -u) == 0 ]] || fail 'not run: needs root (chroot, mounts)'
 command -v debootstrap >/dev/null || fail 'not run: no debootstrap (apt-get install debootstrap)'
 
-# Mounts of a namespace of our own are gone with it, however this ends; so are the processes.
+# Mounts and processes end with their namespaces, however the script exits.
 if [[ -z ${GINLAB_FRESH_INSIDE:-} ]]; then
-    unshare --mount --pid --fork true 2>/dev/null || fail 'not run: no name spaces of mounts and processes can be made here'
+    unshare --mount --pid --fork true 2>/dev/null || fail 'not run: cannot create mount and PID namespaces here'
     GINLAB_FRESH_INSIDE=yes exec unshare --mount --pid --fork --kill-child -- scripts/fresh.sh "${arguments[@]}"
 fi
 probe=$(mktemp -d)
 for kind in proc sysfs tmpfs devpts; do
-    mount -t "$kind" "$kind" "$probe" 2>/dev/null || fail "not run: no $kind can be mounted here"
+    mount -t "$kind" "$kind" "$probe" 2>/dev/null || fail "not run: cannot mount $kind here"
     umount "$probe"
 done
 rmdir "$probe"
 
 mirror=http://deb.debian.org/debian
 name=$release$(printf -- '-%s' "${with[@]}")
-# git and make: who clones and says `make demo` has them.
+# git and make: a user who clones and runs `make demo` has them.
 packages=git,make,ca-certificates
 base=$work/$release.tar
 if [[ $only == soft-efa ]]; then
-    # Open MPI's library for a binary that was built with it.
+    # Open MPI's library, for a program built with it.
     packages=libfabric1,libfabric-bin,iproute2,libopenmpi40
     if [[ $release == bookworm ]]; then packages=${packages/openmpi40/openmpi3}; fi
     name=soft-efa-$release-root-
     base=$work/soft-efa-$release.tar
 fi
+if [[ $only == wheel ]]; then
+    packages=python3
+    name=wheel-$release-root-
+    base=$work/wheel-$release.tar
+fi
 root=$work/${name%-}
 log=$work/${name%-}.log
-# The same unpacked, for what changes little in it: nobody writes to it.
+# The unpacked base, read-only, for runs that change little in it.
 lower=${base%.tar}-lower
 mkdir -p "$work"
 printf 'fresh.sh: %s, log %s\n' "${name%-}" "$log"
 : >"$log"
 
-# --- the root file system --------------------------------------------------------------------------------------------
+# --- root file system -------------------------------------------------------------------------------------------------
 
 if [[ ! -r $base ]]; then
     rm -rf "$root"
@@ -94,9 +107,13 @@ if [[ ! -r $base ]]; then
     if [[ $only == soft-efa ]]; then touch "$root" && mv "$root" "$lower"; else rm -rf --one-file-system "$root"; fi
 fi
 if [[ -n $prepare ]]; then exit; fi
+if [[ $only == wheel ]]; then
+    wheel=$(compgen -G "${CARGO_TARGET_DIR:-target}/dist/ginlab-*.whl") || fail 'not run: no wheel (make wheel)'
+    exec scripts/wheel-check.sh "$base" "$wheel"
+fi
 mount --make-rprivate /
 
-# --- a new root for each command, so that neither has what the other installed -----------------------------------------
+# --- a new root for each command, so that the commands are independent ------------------------------------------------
 
 remove_root() {
     umount -R "$root" 2>/dev/null || true
@@ -104,8 +121,8 @@ remove_root() {
     rm -rf --one-file-system "$root" "$root.top"
 }
 
-# What is written lies in memory above what is unpacked once (the test over it takes 30 to 40 s of a core in place of 49, with what
-# hide_slow_libraries hides). Fails where overlays cannot be mounted, as in some containers: then it is unpacked anew.
+# Overlays a tmpfs on the unpacked base, which is faster than unpacking it again. Fails if overlays cannot be mounted,
+# as in some containers; then the caller unpacks the base.
 layered() {
     if [[ ! -d $lower || $base -nt $lower ]]; then
         rm -rf --one-file-system "$lower" "$lower.part"
@@ -119,13 +136,13 @@ layered() {
     mount -t overlay overlay -o "lowerdir=$lower,upperdir=$root.top/upper,workdir=$root.top/work" "$root" 2>>"$log" || return 1
 }
 
-# As scripts/hide-slow-libraries.sh has it for the other tests, where it has been run: what each process that loads libfabric would pay for.
+# Does the same as scripts/hide-slow-libraries.sh, if that script has run here.
 hide_slow_libraries() {
     local name path
     mount --bind /dev/null "$root/proc/kallsyms" || true
     for name in libpsm_infinipath.so.1 libpsm2.so.2; do
         path=$(realpath "$root"/usr/lib/*/"$name" 2>/dev/null) || continue
-        # A link that is absolute would lead out of it.
+        # An absolute link would lead out of the root.
         if [[ $path == "$(realpath "$root")"/* && -r $work/../hidden/$name ]]; then mount --bind "$work/../hidden/$name" "$path" || true; fi
     done
 }
@@ -134,7 +151,7 @@ make_root() {
     local device variable
     remove_root
     mkdir -p "$root"
-    # A mount of its own: ip netns changes how / is mounted.
+    # The root must be a mount, because `ip netns` changes how / is mounted.
     if [[ $only != soft-efa ]] || ! layered; then
         tar -C "$root" -xf "$base"
         mount --bind "$root" "$root"
@@ -152,7 +169,7 @@ make_root() {
     cp /etc/resolv.conf "$root/etc/resolv.conf"
     echo "127.0.0.1 localhost $(hostname)" >"$root/etc/hosts"
 
-    # How this machine reaches the registries: its certificates and its proxies, nothing else of its environment.
+    # This machine's access to the registries: certificates and proxies; nothing else of its environment.
     mkdir -p "$root/etc/ssl" && cp /etc/ssl/certs/ca-certificates.crt "$root/etc/ssl/fresh.crt"
     environment=(HOME=/root LANG=C.UTF-8 TERM=dumb PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin)
     for variable in SSL_CERT_FILE CARGO_HTTP_CAINFO CURL_CA_BUNDLE PIP_CERT REQUESTS_CA_BUNDLE GIT_SSL_CAINFO; do
@@ -169,23 +186,23 @@ update() { inside apt-get update -q >>"$log" 2>&1 || fail "apt-get update failed
 inside() { chroot "$root" /usr/bin/env -i "${environment[@]}" "$@"; }
 install() { inside env DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends "$@" >>"$log" 2>&1; }
 
-# --- what has misled setup before --------------------------------------------------------------------------------------
+# --- environments in which setup has failed ---------------------------------------------------------------------------
 
 dress() {
     local say_what toolchain tool
     if has libclang-cpp; then
         install "$(inside apt-cache search --names-only '^libclang-cpp[0-9]+$' | awk '{print $1}' | sort -V | head -n 1)"
         say_what=$(inside find /usr/lib -name 'libclang*.so*')
-        printf 'fresh.sh: there is %s\n' "${say_what//$'\n'/ }"
+        printf 'fresh.sh: installed %s\n' "${say_what//$'\n'/ }"
     fi
     if has old-rust; then
-        install rustc cargo || fail "no old Rust, see $log"
+        install rustc cargo || fail "cannot install the old Rust, see $log"
     fi
     if has rustup-nightly; then
-        # A rustup's folder with one nightly in it. Its sources of core are of the newest release that the distribution has: enough to
-        # be taken for a kernel toolchain by whoever does not ask for the release.
+        # A rustup directory with one nightly, whose sources of core are those of the distribution's newest release. A
+        # setup that does not check the release would use it as the kernel toolchain.
         toolchain=$(compgen -G "${RUSTUP_HOME:-$HOME/.rustup}/toolchains/nightly-*" | head -n 1) || true
-        [[ -n $toolchain ]] || fail 'not run: --with rustup-nightly wants a nightly toolchain of rustup on this machine (rustup toolchain install nightly)'
+        [[ -n $toolchain ]] || fail 'not run: --with rustup-nightly needs a nightly toolchain of rustup (rustup toolchain install nightly)'
         install gcc libc6-dev
         mkdir -p "$root/root/.rustup/toolchains" "$root/root/.cargo/bin"
         cp -a "$toolchain" "$root/root/.rustup/toolchains/"
@@ -207,7 +224,7 @@ dress() {
     git clone -q --no-hardlinks . "$root/root/ginlab"
 }
 
-# --- the two commands ----------------------------------------------------------------------------------------------------
+# --- the two commands -------------------------------------------------------------------------------------------------
 
 failures=0
 say_time() { # say_time LABEL COMMAND...
@@ -228,7 +245,7 @@ if [[ $only == soft-efa ]]; then
     make_root
     hide_slow_libraries
     mkdir -p "$root/root/ginlab"
-    # Of a test run the cards are in cargo's folder deps.
+    # Test builds have the software NICs in cargo's directory deps.
     cards=${ginlab%/*}/deps/libsoft_efa.so
     [[ -f $cards ]] || cards=${ginlab%/*}/libsoft_efa.so
     cp -r scripts "$ginlab" "$cards" "$root/root/ginlab/"

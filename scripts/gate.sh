@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
-# Two builds beside each other, in turns, on one machine: has a change cost anything?
+# Compares two builds on one machine by running them alternately, to detect a slowdown.
 #
-#   scripts/gate.sh BEFORE AFTER FOLDER [ROUNDS]
+#   scripts/gate.sh BEFORE AFTER DIR [ROUNDS]     BEFORE, AFTER: two ginlab programs
+#   STEPS='queue null'                            run only these steps
 #
-# BEFORE and AFTER are two ginlab binaries. Each round runs every step with one and then the other, and in the next round the other way
-# round. FOLDER gets before/ and after/ with a CSV for each step and round, and compare.csv: the ratios row by row. Uses the GPU where
-# there is one; the steps between GPUs want two. shmem and jacobi run two ranks: where these share a GPU, start CUDA's MPS first.
-# STEPS='queue null' runs some of the steps.
+# Each round runs every step with both programs; the order changes every round. DIR gets before/ and after/ with one CSV
+# per step and round, and compare.csv with the ratios of all rows. Uses the GPU if there is one; steps between GPUs need
+# two. shmem and jacobi run two ranks: if they share a GPU, start CUDA MPS first. Exit codes: 0 ok, 1 failed, 2 usage.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 if (($# < 3)); then
-    sed -n '2,10s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2
+    sed -n '2,11s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2
     exit 2
 fi
 declare -A binary=([before]=$1 [after]=$2)
@@ -24,9 +24,9 @@ if [[ -e /dev/nvidiactl || -e /proc/driver/nvidia/version ]]; then
     device=gpu
     gpus=$(find /proc/driver/nvidia/gpus -mindepth 1 -maxdepth 1 2>/dev/null | wc -l)
 fi
-steps=(queue null write shmem-rails shmem-mapped jacobi-rails jacobi-mapped)
+steps=(queue null full-grid write shmem-rails shmem-mapped jacobi-rails jacobi-mapped)
 if [[ -n ${STEPS:-} ]]; then read -ra steps <<<"$STEPS"; fi
-# Many threads on a few cores would take minutes.
+# Many threads on few cores would take minutes.
 grids='--grid 1 --block 32'
 if [[ $device == gpu ]]; then grids='--grid 32,132 --block 32,256'; fi
 if ((gpus >= 2)) && [[ -z ${STEPS:-} ]]; then steps+=(ipc collective); fi
@@ -42,6 +42,8 @@ arguments() { # arguments STEP
     case $1 in
     queue) echo "queue -d $device -a ticket -m nbi $grids -r 5" ;;
     null) echo proxy -d "$device" -p null -b 64 -e 64 --grid 1,132 --block 32 --mode quiet,nbi --window 16 --no-fill --no-check -r 10 ;;
+    # All lanes of a full grid wait at the same time: the time between two passes of a worker of the emulated device.
+    full-grid) echo proxy -d emulated -p null -b 64 -e 64 --grid 132 --block 1024 --scope thread --mode quiet,nbi --window 1 -n 20 -r 2 ;;
     write) echo write -d emulated -p tcp -b 64 -e 64K -f 8 --rails 1 --strategy single --window 64 --buffers 1 --bare -r 9 -n 20000 --volume 256M --pin ;;
     shmem-rails) echo "shmem -d $device --np 2 --path rails -p model:p5 --cases $calls --grid 1 -b 8 -e 4K -f 512 --volume 4M $turns" ;;
     shmem-mapped) echo "shmem -d $device --np 2 --path nvlink --cases $calls --grid 1 -b 8 -e 4K -f 512 --volume 4M $turns" ;;
@@ -58,7 +60,7 @@ one() { # one STEP ROUND SIDE
     # shellcheck disable=SC2046  # the arguments are words
     timeout 120 "${binary[$3]}" $(arguments "$1") --csv "$folder/$3/$1-$2.csv" >/dev/null 2>"$folder/$3/$1-$2.err" || code=$?
     if ((code)); then
-        printf 'gate.sh: %s of %s ended with %d: %s\n' "$1" "$3" "$code" "$(tail -n 1 "$folder/$3/$1-$2.err")" >&2
+        printf 'gate.sh: %s of %s failed with exit code %d: %s\n' "$1" "$3" "$code" "$(tail -n 1 "$folder/$3/$1-$2.err")" >&2
         failures=$((failures + 1))
     else
         rm -f "$folder/$3/$1-$2.err"

@@ -1,10 +1,15 @@
 #!/usr/bin/env bash
-# Kernels that drive a card's queues themselves, on one GPU: scripts/gpu-check-direct.sh [GINLAB]
+# Checks and measures kernels that drive a NIC's queue themselves, on one GPU with software NICs: puts compared with
+# ring and proxy and with the lower bound, every fault of the queue in kernels of 1 and 132 blocks, and programs with
+# --path direct.
 #
-# Puts beside ring and proxy and the floor, in turns; every fault at the queue in kernels of 1 and of 132 blocks; programs over path direct. All
-# cards are in software. Writes CSV and headers to $OUT (default: a new folder under /tmp). Bounded: each step has a limit of its own, all together
-# stay below six minutes. Without a GPU it runs the same on the emulated device, in sizes that suit it: then it checks the script and no card.
-# Environment: STEPS (a list: latency, rate, queues, faults, cases, programs, rules).
+#   scripts/gpu-check-direct.sh [GINLAB]
+#
+#   OUT    directory for CSV and headers   [default: new, under /tmp]
+#   STEPS  list of: latency, rate, queues, faults, cases, programs, rules   [default: all]
+#
+# Each step has a time limit; all take less than six minutes. Without a GPU it uses the emulated device with small
+# sizes, which only tests the script. Exit codes: 0 ok, 1 a step failed.
 set -u
 cd "$(dirname "$0")/.." || exit
 program=direct
@@ -19,26 +24,26 @@ else
 fi
 
 if wanted latency; then
-    # Put and wait, beside the two trips of a flag and its answer.
-    run 60 latency --mode quiet --grid 1 --block 1,8,32 --case direct,counter,ring "${long[@]}" --repeats 20
-    run 60 latency-grid --mode quiet --grid "$grids" --block 1,32 --case direct,ring "${long[@]}" "${repeats[@]}"
+    # Put and wait, compared with the round trip of a flag.
+    run 60 latency --mode quiet --grid 1 --block 1,8,32 --cases direct,counter,ring "${long[@]}" --repeats 20
+    run 60 latency-grid --mode quiet --grid "$grids" --block 1,32 --cases direct,ring "${long[@]}" "${repeats[@]}"
 fi
 if wanted rate; then
-    # 1, 8 and 32 requests behind a doorbell, one queue; the lanes of a warp share one.
-    run 60 rate --mode nbi --grid "$grids" --block 1,8,32 --case direct,ring -n 500 "${repeats[@]}"
-    run 30 rate-counter --mode nbi --grid 1 --block 1,8,32 --case direct,counter "${long[@]}" "${repeats[@]}"
-    # What a card's own limit of requests that are not rung for takes.
-    run 30 rate-batch --mode nbi --grid 1,8 --block 32 --max-batch 32 --case direct "${long[@]}" "${repeats[@]}"
-    run 45 rate-unlimited --mode nbi --grid "$grids" --block 32 --max-batch 1024 --case direct -n 500 "${repeats[@]}"
+    # 1, 8 and 32 requests per doorbell on one queue; the lanes of a warp share one.
+    run 60 rate --mode nbi --grid "$grids" --block 1,8,32 --cases direct,ring -n 500 "${repeats[@]}"
+    run 30 rate-counter --mode nbi --grid 1 --block 1,8,32 --cases direct,counter "${long[@]}" "${repeats[@]}"
+    # Cost of the NIC's limit of requests per doorbell.
+    run 30 rate-batch --mode nbi --grid 1,8 --block 32 --max-batch 32 --cases direct "${long[@]}" "${repeats[@]}"
+    run 45 rate-unlimited --mode nbi --grid "$grids" --block 32 --max-batch 1024 --cases direct -n 500 "${repeats[@]}"
 fi
 if wanted queues; then
-    run 45 queues --mode nbi --grid 8 --block 1,8,32 --queues 1,2,4,8 --threads $threads --case direct,counter,ring "${long[@]}" "${repeats[@]}"
-    run 30 queues-wide --mode nbi --grid 32,128 --block 32 --queues 8 --threads $threads --case direct,ring -n 500 "${repeats[@]}"
-    run 30 queues-quiet --mode quiet --grid 8 --block 1,32 --queues 8 --threads $threads --case direct,counter "${long[@]}" "${repeats[@]}"
+    run 45 queues --mode nbi --grid 8 --block 1,8,32 --queues 1,2,4,8 --threads $threads --cases direct,counter,ring "${long[@]}" "${repeats[@]}"
+    run 30 queues-wide --mode nbi --grid 32,128 --block 32 --queues 8 --threads $threads --cases direct,ring -n 500 "${repeats[@]}"
+    run 30 queues-quiet --mode quiet --grid 8 --block 1,32 --queues 8 --threads $threads --cases direct,counter "${long[@]}" "${repeats[@]}"
 fi
 
-# ends NAME CODE TEXT arguments: a run that must end with this code and these words, in time. A row of faults.csv: what, blocks, exit code,
-# seconds, and the last line.
+# ends NAME CODE TEXT ARGUMENTS...: a run that must exit with this code and message in time. Appends a row to
+# faults.csv: name, blocks, exit code, seconds, last line.
 ends() {
     local name=$1 code=$2 words=$3 text got began
     shift 3
@@ -53,7 +58,7 @@ ends() {
 }
 row() { printf '%s,%s,%s,%d.%02d,"%s"\n' "$1" "$grid" "$2" $(((${EPOCHREALTIME/./} - $3) / 1000000)) $(((${EPOCHREALTIME/./} - $3) / 10000 % 100)) "${4//\"/}" >>"$OUT/faults.csv"; }
 
-# killed: of two PEs that put to each other one is killed; the other one ends by name.
+# killed: kills one of two PEs that put to each other; the other one must exit and name it.
 killed() {
     local began text=$OUT/killed.txt job last below got line
     timeout -k 5 40 "$ginlab" shmem --path direct -p efa-verbs/soft:fast -d "$device" --np 2 --cases put-signal-ping-pong -b 8 -e 8 -n 200000 -r 99 -t 5 \
@@ -76,31 +81,31 @@ if wanted faults; then
     start=$SECONDS
     echo 'fault,blocks,exit,seconds,line' >"$OUT/faults.csv"
     for grid in 1 $wide; do
-        of=(--case direct --grid "$grid") each=(--grid "$grid" --queues "$grid")
+        of=(--cases direct --grid "$grid") each=(--grid "$grid" --queues "$grid")
         for fault in flushed:1 queue-pair-error:2 unsupported-operation:3 bad-address-handle:4 bad-local-key:5 bad-length:6 bad-remote-address:7 \
             remote-aborted:8 bad-remote-queue-pair:9 receiver-not-ready:10 remote-bad-length:11 remote-bad-status:12 unresponsive:13 \
             unknown-peer:14 unreachable:15 feature-mismatch:18; do
             name=${fault%:*} code=${fault#*:}
             ends "$name" 1 "of $grid blocks): fabric error: queue 0: request 30: $name ($code)" "${of[@]}" --fault "$name@30"
         done
-        ends completion-lost 124 'request 30 and those behind it have not ended' "${of[@]}" --fault lose@30 --timeout 1
-        ends card-dead 124 'request 30 and those behind it have not ended' "${of[@]}" --fault dead@30 --timeout 1
-        ends completion-twice 1 'which was not under way' "${of[@]}" --fault twice@30
-        ends overrun 1 'the completion queue was overrun: request 30' "${of[@]}" --fault overrun@30 --timeout 1
-        ends doorbell-back 1 'Back(' "${of[@]}" --fault back@30
-        turns=4000 ends batch-too-large 1 'is written, and the doorbell says' "${of[@]}" --fault batch@8
-        ends counter-failed 1 'request 30: flushed (1)' --case counter "${each[@]}" --fault flushed@30 --timeout 5
-        ends vendor 124 'nothing says why' --case vendor "${each[@]}" --fault flushed@30 --timeout 1
-        # Not faults: ids go round at 2^16, counters at 2^31.
+        ends completion-lost 124 'request 30 and those after it have not completed' "${of[@]}" --fault lose@30 --timeout 1
+        ends card-dead 124 'request 30 and those after it have not completed' "${of[@]}" --fault dead@30 --timeout 1
+        ends completion-twice 1 'which was not in flight' "${of[@]}" --fault twice@30
+        ends overrun 1 'the completion queue overran: request 30' "${of[@]}" --fault overrun@30 --timeout 1
+        ends doorbell-back 1 'moved back by' "${of[@]}" --fault back@30
+        turns=4000 ends batch-too-large 1 'is written, but the doorbell is at' "${of[@]}" --fault batch@8
+        ends counter-failed 1 'request 30: flushed (1)' --cases counter "${each[@]}" --fault flushed@30 --timeout 5
+        ends vendor 124 'no cause is known' --cases vendor "${each[@]}" --fault flushed@30 --timeout 1
+        # Not faults: wraparound of request ids at 2^16 and of counters at 2^31.
         ends ids-go-round 0 '' "${of[@]}" --begun 65000
-        ends counter-goes-round 0 '' --case direct,counter "${each[@]}" --begun $((2147483648 - 100))
-        ends counter-failed-there 1 "request 2147483660: unreachable (15)" --case counter "${each[@]}" --begun $((2147483648 - 10)) --fault unreachable@2147483660 --timeout 5
+        ends counter-goes-round 0 '' --cases direct,counter "${each[@]}" --begun $((2147483648 - 100))
+        ends counter-failed-there 1 "request 2147483660: unreachable (15)" --cases counter "${each[@]}" --begun $((2147483648 - 10)) --fault unreachable@2147483660 --timeout 5
         killed
     done
     note "faults: $((SECONDS - start)) s, $(($(wc -l <"$OUT/faults.csv") - 1)) ends"
 fi
 
-# over NAME LIMIT PROGRAM arguments: a program of two PEs.
+# over NAME LIMIT PROGRAM ARGUMENTS...: a program with two PEs.
 over() {
     local name=$1 limit=$2 start=$SECONDS ended
     shift 2
@@ -110,14 +115,15 @@ over() {
     [ $ended -eq 0 ] || { note "$name ended with $ended: $(tail -1 "$OUT/$name.txt")"; status=1; }
 }
 if wanted cases; then
-    # The CPU's writes, ring and proxy, and the queues in turns, every byte checked; then small puts without a check, whose time is the way's own.
+    # CPU-initiated writes, ring and proxy, and the NICs' queues, alternating and verified; then small puts without
+    # verification, to time the path alone.
     if [ "$device" = gpu ]; then small=(-n 200 -r 5); else small=(-n 5 -r 1); fi
     over cases 60 proxy -p efa-verbs/soft:p5 --cases cpu-write,put,direct -b 64 -e 1M -f 16 "${small[@]}" --rails 1,4 --mode quiet,nbi --check -t 20
     over cases-small 45 proxy -p efa-verbs/soft:fast --cases cpu-write,put,direct -b 64 -e 64 "${small[@]}" --rails 1 --grid 1,8 --block 32 \
         --mode quiet,nbi --no-check -t 20
 fi
 if wanted rules; then
-    # Who reads what arrives: a CPU thread, the kernel, the card's counter (of a p5en).
+    # Consumer of arrivals: a CPU thread, the kernel, or the NIC's counter (p5en).
     if [ "$device" = gpu ]; then turns=(-n 300 -w 30 -r 3); else turns=(-n 5 -w 1 -r 1); fi
     for rule in count kernel counter; do
         over "rule-$rule" 45 shmem --path direct -p efa-verbs/soft:p5en --rule $rule "${turns[@]}" --block 128 -b 8 -e 4K -f 8 \

@@ -1,15 +1,17 @@
 #!/usr/bin/env bash
-# Faults on a machine with a GPU: the table's cells on one GPU, one after the other, and random programs on the processors beside them.
+# Runs the fault table's cells on one GPU, and random programs on the CPU at the same time.
 #
-#   scripts/gpu-check-faults.sh [GINLAB] [FOLDER]     FOLDER gets faults.csv, soak.csv (default: $OUT, then a new one under /tmp)
-#   HOURS=0.17    how long random programs run
+#   scripts/gpu-check-faults.sh [GINLAB] [DIR]     DIR gets faults.csv and soak.csv [default: OUT, or new under /tmp]
 #
-# Root, and nvcc for a neighbour on the GPU. About 20 minutes. Exit code 1 if a cell or a seed has failed.
+#   HOURS  duration of the random programs [default: 0.17]
+#
+# Needs root, and nvcc for a second program on the GPU. Takes about 20 minutes. Exit codes: 0 ok, 1 a cell or seed
+# failed, 2 usage.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 ginlab=$(realpath "${1:-target/release/ginlab}")
 folder=${2:-${OUT:-$(mktemp -d /tmp/ginlab-gpu-faults.XXXXXX)}}
-[[ -x $ginlab ]] || { echo "gpu-check-faults.sh: no program $ginlab: make build, or name one" >&2; exit 2; }
+[[ -x $ginlab ]] || { echo "gpu-check-faults.sh: no program $ginlab: run make build, or name another" >&2; exit 2; }
 if [[ ! -e /dev/nvidiactl ]]; then
     echo 'gpu-check-faults.sh: not run: no GPU on this machine' >&2
     exit 2

@@ -1,6 +1,8 @@
 # shellcheck shell=bash
-# The part of gpu-check.sh for two or more GPUs: what experiments/ipc must show. Sourced; a run on two GPUs takes about two
-# minutes. GINLAB_CUBIN=path takes a module that was compiled before.
+# Part of gpu-check.sh for two or more GPUs: the measurements of experiments/ipc. Sourced; takes about two minutes on
+# two GPUs.
+#
+#   GINLAB_CUBIN  compiled module of experiments/ipc/baseline/ipc.cu [default: compiled with nvcc]
 
 # shellcheck disable=SC2154,SC2034  # gpu-check.sh sets work, log, quick, ginlab, gpus, and its `run` reads experiment
 experiment=ipc
@@ -19,23 +21,23 @@ elif [[ -z $cubin ]]; then
 fi
 module=()
 if [[ -n $cubin ]]; then module=(--cuda-module "$cubin"); fi
-# Evidence that stores are 16 bytes wide, from the machine code.
+# Count the 16-byte stores in the machine code.
 if command -v cuobjdump >/dev/null && [[ -n $cubin ]]; then
     say "== nvcc's ipc_write_16: $(cuobjdump -sass -fun ipc_write_16 "$cubin" | grep -c 'STG.E.128') stores of 16 bytes"
 fi
 
-# At 1 GiB: one SM's cap, 8 blocks, 128 blocks; all operations; widths.
+# At 1 GiB: limit of one SM, 8 blocks, 128 blocks; all operations; widths.
 run ipc-1g 120 -d gpu -b 1G -e 1G --grid 1,8,128 -o write,copy,read --store plain,bulk -r "$(repeats 10)" "${module[@]}"
 run ipc-widths 60 -d gpu -b 1G -e 1G --grid 1,8,128 --width 4,8,16 -r "$(repeats 10)" "${module[@]}"
 # The knee, and the dip at 16 blocks.
 run ipc-knee 60 -d gpu -b 1G -e 1G --grid auto --store plain,bulk -r "$(repeats 10)"
 run ipc-dip 60 -d gpu -b 1G -e 1G --grid 8,12,14,15,16,17,18,20,24,32,48,64,96,112,120,128,132,160,192 -r "$(repeats 10)"
-# 8 MiB, and 64 KiB to 1 MiB with what launches cost.
+# 8 MiB; and 64 KiB to 1 MiB with launch costs.
 run ipc-8m 60 -d gpu -b 8M -e 8M --launch stream,graph --grid 16,32,64,128 --block 256,512 -o write,copy -r "$(repeats 20)" "${module[@]}"
 run ipc-small 100 -d gpu -b 64K -e 1M -f 2 --launch stream,graph --grid 8,16,32,64 --block 256,512 -r "$(repeats 20)"
-# Both ways at once.
+# Both directions at the same time.
 run ipc-both 60 -d gpu -b 8M -e 1G -f 128 --direction one,both --grid 8,32,128 -o write,copy,read -r "$(repeats 10)"
-# The predecessor's table.
+# The table of the earlier C++ program.
 run ipc-table 60 -d gpu -b 8M -e 1G -f 2 --grid 1,16,128 --block 256 --volume 512M -r "$(repeats 10)" "${module[@]}"
 run ipc-table-1024 60 -d gpu -b 8M -e 1G -f 2 --grid 1 --block 1024 --volume 512M -r "$(repeats 10)" "${module[@]}"
 if ((gpus > 2)); then
@@ -45,10 +47,10 @@ if ((gpus > 2)); then
     run ipc-all-bulk 100 -d gpu --pairs all -b 1G -e 1G --grid 16,44,64 --store bulk -o write,read -r "$(repeats 10)"
 fi
 
-# What must be refused, and a peer that dies while kernels write to it.
+# Invalid options, and a peer that is killed while kernels write to it.
 expect ipc-too-many-ranks 2 'ranks need' -d gpu --np 64 -b 64K -e 64K
 expect ipc-too-large-a-block 2 'refused' -d gpu --block 2048 -b 64K -e 64K
-expect ipc-wrong-bytes 1 'verification failed' -d gpu --spoil -b 1M -e 1M --grid 8 -r 2
+expect ipc-wrong-bytes 1 'verification failed' -d gpu --fault corrupt -b 1M -e 1M --grid 8 -r 2
 kill_peer() {
     say '== a rank is killed while GPUs write to each other'
     timeout 60 "$ginlab" ipc -d gpu --direction both -b 64M -e 64M --grid 64 -r 100000 --no-header -t 10 >>"$log" 2>"$work/killed" &

@@ -1,12 +1,15 @@
 #!/usr/bin/env bash
-# Jacobi iterations on the GPUs of one machine, every exchange beside the others: scripts/gpu-check-jacobi.sh [GINLAB]
+# Measures Jacobi iterations on the GPUs of one machine with every kind of exchange.
 #
-# Writes CSV and headers to $OUT (default: a new folder under /tmp). Bounded: each step has a limit of its own, all together stay below
-# six minutes on two GPUs. Without two GPUs it runs the same on the emulated device, in sizes that suit it: then it checks the script and no
-# card. NVIDIA's programs beside it: scripts/jacobi-nvidia.sh.
+#   scripts/gpu-check-jacobi.sh [GINLAB]
 #
-# Environment: RANKS (default all GPUs), STEPS (a list; default all of: fields large scaling factors rails artefact dies), CHECKOUT (of NVIDIA's
-# multi-gpu-programming-models: its programs are built and run too).
+#   OUT       directory for CSV and headers   [default: new, under /tmp]
+#   RANKS     number of ranks                 [default: number of GPUs]
+#   STEPS     list of: fields, large, scaling, factors, rails, artefact, dies   [default: all]
+#   CHECKOUT  checkout of NVIDIA's multi-gpu-programming-models; also runs those programs (scripts/jacobi-nvidia.sh)
+#
+# Each step has a time limit; all take less than six minutes on two GPUs. With fewer than two GPUs it uses the emulated
+# device with small sizes, which only tests the script. Exit codes: 0 ok, 1 a step failed.
 set -u
 cd "$(dirname "$0")/.." || exit
 program=jacobi
@@ -15,14 +18,14 @@ source scripts/gpu-check-program.sh
 ranks=${RANKS:-${gpus:-0}}
 if [ "$ranks" -ge 2 ] && [ "${gpus:-0}" -ge 1 ]; then device=gpu; else device=emulated; ranks=2; note "fewer than two GPUs: the emulated device"; fi
 
-# dies EXCHANGE: a rank is killed in mid-iteration; the others must end soon, and name it.
+# dies EXCHANGE: kills a rank during the iterations; the others must exit soon and name it.
 dies() {
     local began=$SECONDS text=$OUT/dies-$1.txt job
     timeout -k 5 40 "$ginlab" jacobi -d "$device" --np 2 --exchange "row,$1" --nx 1024 -n 2000 -r 300 -t 10 --no-check --no-header --csv - >"$text" 2>&1 &
     job=$!
     for _ in $(seq 300); do grep -q ',jacobi,row,' "$text" 2>/dev/null && break; sleep 0.1; done
     sleep 0.5
-    # ginlab is the child of timeout, its ranks are its children; where they share a GPU they are those of a run below it.
+    # ginlab is the child of timeout and the parent of its ranks. If ranks share a GPU, there is a process in between.
     local last below
     last=$(pgrep -P "$(pgrep -P $job | head -1)" | tail -1)
     below=$(pgrep -P "$last" | tail -1)

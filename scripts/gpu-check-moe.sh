@@ -1,10 +1,18 @@
 #!/usr/bin/env bash
-# Dispatch and combine on one GPU with 2, 4 and 8 PEs, which MPS runs side by side: scripts/gpu-check-moe.sh [GINLAB]
+# Checks and measures mixture-of-experts dispatch and combine on one GPU with 2, 4 and 8 PEs, which share it through
+# MPS: first every unit, count and path with verification on a small problem (same GPU, modelled p5, `worst`, software
+# NICs through proxies and from the kernel), then the published problem.
 #
-# Writes CSV and headers to $OUT (default: a new folder under /tmp). First every unit, count and path is checked to the byte on a small problem (same
-# GPU, modelled p5, the worst network, cards in software by proxies and by the kernel itself); then the published problem is timed. Bounded: each step
-# has a limit of its own, all together about 5 minutes. With two GPUs or more `--path nvlink` goes over NVLink. Without a GPU it runs the same on the emulated device with small problems: then it checks the script and no card.
-# Environment: STEPS (a list; default all), QUICK=1 (2 PEs alone), PES (default "2 4 8"), RAILS (modelled cards of a PE; default 4).
+#   scripts/gpu-check-moe.sh [GINLAB]
+#
+#   OUT    directory for CSV and headers   [default: new, under /tmp]
+#   STEPS  list of steps                   [default: all]
+#   PES    numbers of PEs                  [default: 2 4 8]
+#   QUICK  1: only 2 PEs
+#   RAILS  modelled cards per PE           [default: 4]
+#
+# Each step has a time limit; all take about 5 minutes. With two GPUs or more, `--path nvlink` uses NVLink. Without a
+# GPU it uses the emulated device with small problems, which only tests the script. Exit codes: 0 ok, 1 a step failed.
 set -u
 cd "$(dirname "$0")/.." || exit
 program=moe
@@ -14,7 +22,7 @@ if [ "${gpus:-0}" -ge 1 ]; then device=gpu; else device=emulated; note "no GPU: 
 pes=${PES:-2 4 8} rails=${RAILS:-4}
 if [ -n "${QUICK:-}" ]; then pes=2; fi
 
-# step LIMIT NAME arguments: a run, if it is wanted.
+# step LIMIT NAME ARGUMENTS...: runs the step if it is selected.
 step() { if wanted "$2"; then run "$1" "$2" "${@:3}"; fi; }
 
 verbs=efa-verbs/soft:fast,reorder=32
@@ -25,9 +33,9 @@ for np in $pes; do
     node=$((np / 2))
     step 60 "check-mapped-$np" --np "$np" --path nvlink "${small[@]}" --scope thread,warp,block --type fp8,bf16
     step 60 "check-p5-$np" --np "$np" --path rails -p model:p5 --rails 2 "${small[@]}" --scope warp,block
-    # Nodes of half of the PEs each, where that is more than one.
+    # Nodes of half of the PEs each.
     step 90 "check-worst-$np" --np "$np" --node-size "$node" -p worst:seed="$np" "${small[@]}"
-    # Cards in software behind verbs: by proxies, and with requests that the kernel writes itself.
+    # Software NICs behind verbs: through proxies, and with requests written by the kernel.
     step 60 "check-verbs-$np" --np "$np" --path rails -p "$verbs,seed=$np" "${small[@]}"
     step 60 "check-direct-$np" --np "$np" --path direct -p "$verbs,seed=$np" "${small[@]}" --scope thread,warp,block
 done
@@ -35,7 +43,7 @@ for np in $pes; do
     step 40 "mapped-$np" --np "$np" --path nvlink "${full[@]}" "${timed[@]}" --unit "$units" --count "$counts"
     step 40 "mapped-scopes-$np" --np "$np" --path nvlink "${full[@]}" "${timed[@]}" --unit expert,rank --scope warp,block
 done
-# Modelled cards move bytes by the CPU, and the heap is host memory: fewer rounds.
+# Fewer rounds: the CPU moves the bytes of modelled cards, and the heap is in host memory.
 for np in $pes; do
     step 60 "p5-$np" --np "$np" --path rails -p model:p5 --rails "$rails" "${full[@]}" "${few[@]}" --unit "$units"
 done
@@ -44,7 +52,7 @@ for way in rails direct; do
     step 60 "verbs-$way-2" --np 2 --path $way -p efa-verbs/soft:p5 "${full[@]}" "${few[@]}" --unit "$units" --count word
 done
 if [ "$device" = gpu ]; then many=4096 wide=(); else many=256 wide=(--hidden 512 --block 64); fi
-# Many tokens, and experts of which some are preferred.
+# Many tokens, and a skewed choice of experts.
 for unit in rank node expert; do
     step 60 "many-$unit" --np 2 --path nvlink "${wide[@]}" --tokens $many --unit $unit --count word --type fp8,bf16 -n 5 -w 1 -r 2 --check-rounds 1
 done

@@ -1,10 +1,15 @@
 #!/usr/bin/env bash
-# Several PEs on one GPU: side by side by MPS and in turns, who is refused, and what is left behind: scripts/gpu-check-mps.sh [GINLAB]
+# Checks and measures several PEs on one GPU, with MPS and time-sliced: results, rejected grids, and leftovers.
 #
-# Writes a CSV and a JSON document for each call, steps.csv and summary.json to $OUT (default: a new folder under /tmp). One GPU is enough; where
-# there are more, one of them is used. Ends within four minutes: each step has a limit, and what there is no time for is said as not run.
-# Environment: LIMIT (seconds for all, default 235), STEPS (a list; default all of: pes rails collective jacobi others turns refused ends servers crowd).
-# Without a GPU: PRETEND=1 takes the emulated device, and a double of NVIDIA's program on PATH is started: that checks the script alone.
+#   scripts/gpu-check-mps.sh [GINLAB]
+#
+#   OUT      directory for one CSV and JSON per call, steps.csv and summary.json   [default: new, under /tmp]
+#   LIMIT    seconds for all steps   [default: 235]
+#   STEPS    list of: pes, rails, collective, jacobi, others, turns, refused, ends, servers, crowd   [default: all]
+#   PRETEND  1: use the emulated device and a test double of NVIDIA's daemon, to test the script
+#
+# Uses one GPU. Each step has a time limit; steps beyond LIMIT are reported as not run. Exit codes: 0 ok, 1 a step
+# failed.
 set -u
 cd "$(dirname "$0")/.." || exit
 ginlab=${1:-target/release/ginlab}
@@ -13,7 +18,7 @@ LIMIT=${LIMIT:-235}
 mkdir -p "$OUT"
 status=0
 pretend=()
-# Threads of a block; sides of a field, iterations; the largest size.
+# Threads per block; size of a field and iterations; largest size.
 block=256 nx=1024 field=(--nx 1000 --ny 777) iterations=500 largest=64M
 if [ -n "${PRETEND:-}" ]; then
     pretend=(--pretend-gpus 1)
@@ -23,7 +28,7 @@ else
     first=$(echo "${CUDA_VISIBLE_DEVICES:-0}" | cut -d, -f1)
     export CUDA_VISIBLE_DEVICES=$first
 fi
-# Servers of ours are found by what lies here; the path is short enough for a socket.
+# Our servers are found by this directory. The path is short enough for a socket.
 TMPDIR=$(mktemp -d /tmp/gm.XXXXXX)
 export TMPDIR
 trap 'rm -rf "$TMPDIR"' EXIT
@@ -31,7 +36,7 @@ note() { echo "gpu-check-mps: $*" >&2; }
 wanted() { [ -z "${STEPS:-}" ] || [[ " ${STEPS//,/ } " == *" $1 "* ]]; }
 echo 'step,result,seconds,text' >"$OUT/steps.csv"
 
-# result NAME ok|failed|not-run SECONDS TEXT: a line of steps.csv.
+# result NAME ok|failed|not-run SECONDS TEXT: appends a line to steps.csv.
 result() {
     local text=${4//\"/\'}
     printf '%s,%s,%s,"%s"\n' "$1" "$2" "$3" "${text//$'\n'/ }" >>"$OUT/steps.csv"
@@ -39,13 +44,13 @@ result() {
     [ "$2" != failed ] || status=1
 }
 
-# bounded SECONDS: what a step may take of the time that is left; 0 when there is none.
+# bounded SECONDS: prints the time limit of a step within the remaining time; 0 if there is none.
 bounded() {
     local left=$((LIMIT - SECONDS - 5))
     if [ "$left" -lt 5 ]; then echo 0; elif [ "$left" -lt "$1" ]; then echo "$left"; else echo "$1"; fi
 }
 
-# run LIMIT NAME SUBCOMMAND arguments: rows into NAME.csv and NAME.json, verified.
+# run LIMIT NAME SUBCOMMAND ARGUMENTS...: writes verified rows to NAME.csv and NAME.json.
 run() {
     local limit name=$2 start=$SECONDS ended
     limit=$(bounded "$1")
@@ -61,7 +66,7 @@ run() {
     return $ended
 }
 
-# expect LIMIT NAME CODE WORDS SUBCOMMAND arguments: it must end so.
+# expect LIMIT NAME CODE WORDS SUBCOMMAND ARGUMENTS...: a run that must exit with this code and message.
 expect() {
     local limit name=$2 code=$3 words=$4 start=$SECONDS text got
     limit=$(bounded "$1")
@@ -72,11 +77,11 @@ expect() {
     if [ "$got" = "$code" ] && [[ $text == *"$words"* ]]; then
         result "$name" ok $((SECONDS - start)) "$text"
     else
-        result "$name" failed $((SECONDS - start)) "code $got in place of $code, or not \"$words\": $text"
+        result "$name" failed $((SECONDS - start)) "code $got instead of $code, or not \"$words\": $text"
     fi
 }
 
-# Processes of NVIDIA's daemon that serve this folder.
+# Prints the processes of NVIDIA's daemon that serve this directory.
 servers() {
     local process
     for process in /proc/[0-9]*; do
@@ -87,7 +92,8 @@ servers() {
 }
 runs() { find "$TMPDIR" -mindepth 2 -maxdepth 2 -type d -path "$TMPDIR/ginlab-mps-*" 2>/dev/null; }
 used() { nvidia-smi --query-gpu=memory.used --format=csv,noheader,nounits -i "${CUDA_VISIBLE_DEVICES:-0}" 2>/dev/null; }
-# nothing_left NAME SECONDS: of servers, folders, and memory on the GPU (MiB, with some for whoever else uses it).
+# nothing_left NAME SECONDS: checks for leftover servers, directories, and GPU memory (with a margin for other
+# programs).
 nothing_left() {
     local left memory
     memory=$(used)
@@ -106,7 +112,7 @@ note "$(grep -m1 "  *mps " "$OUT/doctor.txt")"
 before=$(used)
 
 if wanted pes; then
-    # The driver compiles each module of kernels once for a machine: the first call of a program is not what is measured.
+    # The driver compiles each module of kernels once per machine: the first call of a program is not measured.
     for np in 2 4 8; do
         run 40 "shmem-$np" shmem --np $np -t 10 -n 1000 -w 100 -r 3 -b 8 -e 4K -f 8 --block $block --grid 1 --volume 64M \
             --cases signal-ping-pong,p-latency,put-latency,get-latency,put-signal-ping-pong,message-ping-pong,barrier-all,all-to-all
@@ -114,12 +120,12 @@ if wanted pes; then
     run 30 signal-order shmem --np 2 -t 10 --cases signal-order -n 20000 -r 1 --block $block
 fi
 if wanted turns; then
-    # By the driver's time slices: few turns, each of milliseconds.
+    # Time slices of the driver: few iterations, of milliseconds each.
     run 30 turns-shmem shmem --np 2 --mps off -t 10 -n 20 -w 2 -r 2 -b 8 -e 8 --cases signal-ping-pong,put-signal-ping-pong,barrier-all --block $block
     run 30 turns-jacobi jacobi --np 2 --mps off -t 10 "${field[@]}" --exchange row,resident -n 100 -r 1
 fi
 if wanted collective; then
-    # What never ended: each PE took the grid of a whole GPU.
+    # The blocks of all PEs on the GPU must fit together.
     run 60 collective-4 collective --np 4 -t 10 -b 16 -e 1M -f 16 -n 10 -r 3 --block $block \
         --cases gin-all-to-all,gin-all-gather,gin-reduce-scatter,gin-all-reduce,gin-broadcast --launch graph,persistent
     run 60 collective-8 collective --np 8 -t 10 -b 1K -e $largest -f 256 -n 5 -r 2 --block $block \
@@ -140,11 +146,11 @@ if wanted others; then
     run 30 proxy-null proxy --np 4 -p null -t 10 -b 64 -e 64 -n 1000 -r 3
 fi
 if wanted refused; then
-    expect 20 refused-shmem 2 'wait for one another, and at most' shmem --np 4 -t 10 --cases put-bandwidth --grid 60000 --block 1024 -b 8 -e 8 -n 1 -w 1 -r 1
-    expect 20 refused-collective 2 'wait for one another, and at most' collective --np 4 -t 10 --cases gin-all-gather --grid 500 --block 1024 -b 16M -e 16M -n 1 -r 1
+    expect 20 refused-shmem 2 'must be resident, and at most' shmem --np 4 -t 10 --cases put-bandwidth --grid 60000 --block 1024 -b 8 -e 8 -n 1 -w 1 -r 1
+    expect 20 refused-collective 2 'must be resident, and at most' collective --np 4 -t 10 --cases gin-all-gather --grid 500 --block 1024 -b 16M -e 16M -n 1 -r 1
 fi
 if wanted ends; then
-    # A run under way is interrupted, stopped and killed; the one behind the last sweeps up.
+    # Interrupts, terminates and kills a run; a later run removes what a killed one has left.
     for signal in INT TERM KILL; do
         start=$SECONDS
         [ "$(bounded 30)" -ge 15 ] || { result "ends-$signal" not-run 0 'no time is left'; continue; }
@@ -160,20 +166,20 @@ if wanted ends; then
             note "left by a killed run: $(servers "$TMPDIR/ginlab-mps-" | wc -l) processes"
             run 20 ends-sweep shmem --np 2 -t 10 -n 100 -r 1 --cases signal-ping-pong
         elif [ $got != 130 ]; then
-            result "ends-$signal-code" failed $((SECONDS - start)) "code $got in place of 130"
+            result "ends-$signal-code" failed $((SECONDS - start)) "code $got instead of 130"
         fi
         nothing_left "ends-$signal" $((SECONDS - start))
     done
 fi
 if wanted servers; then
-    # A server of somebody else's is used where it is named, and left alone in any case.
+    # A server that another user has started is used if it is named, and is never stopped.
     start=$SECONDS
     other=$TMPDIR/other/run
     mkdir -p "$other/pipe" "$other/log"
     if [ "$(bounded 40)" -ge 20 ]; then
         CUDA_MPS_PIPE_DIRECTORY=$other/pipe CUDA_MPS_LOG_DIRECTORY=$other/log timeout 10 nvidia-cuda-mps-control -d >"$OUT/server.txt" 2>&1
         CUDA_MPS_PIPE_DIRECTORY=$other/pipe CUDA_MPS_LOG_DIRECTORY=$other/log run 20 servers-named shmem --np 2 -t 10 -n 500 -r 2 --cases signal-ping-pong
-        [ -n "${PRETEND:-}" ] || grep -q 'by the server of' "$OUT/servers-named.txt" || result servers-said failed 0 'the header does not name the server'
+        [ -n "${PRETEND:-}" ] || grep -q 'by the existing server in' "$OUT/servers-named.txt" || result servers-said failed 0 'the header does not name the server'
         run 20 servers-beside shmem --np 2 -t 10 -n 500 -r 2 --cases signal-ping-pong
         if [ -n "$(servers "$other/pipe")" ]; then
             result servers-alone ok $((SECONDS - start)) 'still there'
@@ -184,7 +190,7 @@ if wanted servers; then
         result servers not-run 0 'no time is left'
     fi
     if wanted crowd && [ "$(bounded 45)" -ge 25 ]; then
-        # Two jobs on one GPU do not know of each other: where their blocks are not all there, waits end by themselves.
+        # Two jobs on one GPU do not coordinate: if not all of their blocks are resident, waits must time out.
         start=$SECONDS
         export CUDA_MPS_PIPE_DIRECTORY=$other/pipe CUDA_MPS_LOG_DIRECTORY=$other/log
         for job in 1 2; do
@@ -197,7 +203,7 @@ if wanted servers; then
         wait "$crowd2"; two=$?
         unset CUDA_MPS_PIPE_DIRECTORY CUDA_MPS_LOG_DIRECTORY
         took=$((SECONDS - start))
-        # 124 of timeout itself comes after 40 s.
+        # After 40 s, 124 is timeout's own exit code.
         if [ $took -lt 38 ]; then result crowd ok $took "codes $one and $two"; else result crowd failed $took "codes $one and $two"; fi
     fi
     echo quit | CUDA_MPS_PIPE_DIRECTORY=$other/pipe CUDA_MPS_LOG_DIRECTORY=$other/log timeout 10 nvidia-cuda-mps-control >>"$OUT/server.txt" 2>&1
@@ -206,12 +212,12 @@ if wanted servers; then
 fi
 nothing_left at-the-end 0
 
-# figure NAME CONDITION: p50 of the first row of NAME.csv whose columns c an awk condition selects.
+# figure NAME CONDITION: prints p50 of the first row of NAME.csv that an awk condition on the columns c selects.
 figure() {
     awk -F, 'NR == 1 { for (i = 1; i <= NF; i++) n[$i] = i; next }
         { for (name in n) c[name] = $n[name] } '"$2"' { print c["time_us_p50"]; exit }' "$OUT/$1.csv" 2>/dev/null
 }
-# cell NAME CASE: of the smallest size.
+# cell NAME CASE: prints p50 of the smallest size.
 cell() { local found; found=$(figure "$1" "c[\"case\"] == \"$2\""); echo "${found:-null}"; }
 {
     printf '{\n  "seconds": %s,\n  "failed": %s,\n' "$SECONDS" "$(grep -c ',failed,' "$OUT/steps.csv")"

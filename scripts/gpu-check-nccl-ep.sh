@@ -1,11 +1,17 @@
 #!/usr/bin/env bash
-# NCCL EP's low-latency kernels beside `ginlab moe`, in turns, over NVLink: scripts/gpu-check-nccl-ep.sh [GINLAB]
+# Measures NCCL EP's low-latency kernels and `ginlab moe` alternately over NVLink.
 #
-# Needs two GPUs and two wheels, unpacked: nvidia-nccl-cu13 (2.30.7 or newer) and nccl4py (0.3.1), whose library and headers are enough:
-#   pip download --no-deps nvidia-nccl-cu13==2.32.3 nccl4py==0.3.1 && unzip each into a folder of its own
-#   NCCL_HOME=.../nvidia/nccl NCCL_EP_HOME=.../nccl/ep scripts/gpu-check-nccl-ep.sh
-# Writes CSV to $OUT (default: a new folder under /tmp). About a minute; each step is bounded.
-# Environment: NCCL_HOME, NCCL_EP_HOME, NCCL_EP (a compiled experiments/moe/nccl_ep.cu), TURNS (default 3), RANKS (default 2).
+#   pip download --no-deps nvidia-nccl-cu13==2.32.3 nccl4py==0.3.1     (unzip each into its own directory)
+#   NCCL_HOME=.../nvidia/nccl NCCL_EP_HOME=.../nccl/ep scripts/gpu-check-nccl-ep.sh [GINLAB]
+#
+#   NCCL_HOME     unpacked wheel nvidia-nccl-cu13, 2.30.7 or newer: include/nccl.h, lib/libnccl.so.2
+#   NCCL_EP_HOME  directory ep of the unpacked wheel nccl4py 0.3.1
+#   NCCL_EP       compiled experiments/moe/nccl_ep.cu   [default: compiled with nvcc]
+#   OUT           directory for CSV                     [default: new, under /tmp]
+#   TURNS         repetitions                           [default: 3]
+#   RANKS         number of ranks                       [default: 2]
+#
+# Needs two GPUs. Takes about a minute; each step has a time limit. Exit codes: 0 ok, 1 a step failed, 2 too few GPUs.
 set -u
 cd "$(dirname "$0")/.." || exit
 ginlab=${1:-target/release/ginlab}
@@ -17,7 +23,7 @@ nccl=${NCCL_HOME:?the folder of nvidia-nccl-cu13: include/nccl.h, lib/libnccl.so
 export NCCL_NVLS_ENABLE=${NCCL_NVLS_ENABLE:-0}
 gpus=$(nvidia-smi -L 2>/dev/null | grep -c '^GPU') || true
 if [ "${gpus:-0}" -lt "$ranks" ]; then
-    echo "gpu-check-nccl-ep: ${gpus:-0} GPUs, $ranks are wanted" >&2
+    echo "gpu-check-nccl-ep: needs $ranks GPUs, found ${gpus:-0}" >&2
     exit 2
 fi
 mkdir -p "$OUT/lib"

@@ -1,11 +1,19 @@
 #!/usr/bin/env bash
-# NCCL's GIN over ginlab's rails on one GPU, and ginlab's own device API over the same rails in turns: scripts/gpu-check-nccl.sh [GINLAB]
+# Checks and measures NCCL's GIN over ginlab's rails on one GPU, alternating with ginlab's device API over the same
+# rails.
 #
-# Writes to $OUT (default: a new folder under /tmp): NAME.csv (what gin.cu printed, or ginlab's rows), NAME.txt (what was said, with ginlab's
-# table). Bounded: each step has a limit of its own; all together take about four minutes. Without a GPU it says so and ends.
-# Environment: NCCL_HOME (a folder with include/ and lib/; default: the wheel nvidia-nccl-cu13 of python3), GIN (gin.cu, compiled), SEEDS (of
-# the worst network; 20), STEPS (a list; default all), LEFT (seconds that it may take; what does not fit is not run, and said), NCCL_EP_HOME (the
-# folder ep of the wheel nccl4py 0.3.1: NCCL EP, a program that is not ours, is timed too, since its kernels want nearly all of a GPU).
+#   scripts/gpu-check-nccl.sh [GINLAB]
+#
+#   OUT           directory for NAME.csv (rows) and NAME.txt (messages, tables)   [default: new, under /tmp]
+#   NCCL_HOME     directory with include/ and lib/   [default: python3's wheel nvidia-nccl-cu13]
+#   NCCL_EP_HOME  directory ep of the wheel nccl4py 0.3.1; also times NCCL EP, whose kernels need almost a whole GPU
+#   GIN           compiled gin.cu                    [default: compiled with nvcc]
+#   SEEDS         seeds of `worst`                   [default: 20]
+#   STEPS         list of steps                      [default: all]
+#   LEFT          time limit in seconds; steps that do not fit are reported as not run
+#
+# Each step has a time limit; all take about four minutes. Without a GPU or NCCL nothing is run. Exit codes: 0 ok, 1 a
+# step failed.
 set -u
 cd "$(dirname "$0")/.." || exit
 ginlab=${1:-target/release/ginlab}
@@ -14,7 +22,7 @@ mkdir -p "$OUT"
 status=0
 note() { echo "gpu-check-nccl: $*" >&2; }
 wanted() { [ -z "${STEPS:-}" ] || [[ " ${STEPS//,/ } " == *" $1 "* ]]; }
-if ! nvidia-smi -L >"$OUT/machine.txt" 2>&1; then note "not run: there is no GPU"; exit 0; fi
+if ! nvidia-smi -L >"$OUT/machine.txt" 2>&1; then note "not run: no GPU"; exit 0; fi
 nvidia-smi --query-gpu=driver_version --format=csv,noheader >>"$OUT/machine.txt"
 
 home=${NCCL_HOME:-$(python3 -c 'import nvidia.nccl as n; print(list(n.__path__)[0])' 2>/dev/null)}
@@ -32,7 +40,7 @@ fi
 fits() {
     [ -z "${LEFT:-}" ] || [ $((LEFT - SECONDS)) -gt "$1" ] || { note "$2: not run, $((LEFT - SECONDS)) s are left"; return 1; }
 }
-# What data/ keeps of a run beside its table.
+# Writes the header that data/ keeps with a table.
 header() {
     local name=$1
     shift
@@ -40,7 +48,7 @@ header() {
         "$(sed -n '1s/^GPU 0: \(.*\) (UUID.*/\1/p' "$OUT/machine.txt")" "$(tail -n 1 "$OUT/machine.txt")" \
         "$(grep -ao 'NCCL [0-9]*, ' "$OUT/$name.txt" | head -n 1 | tr -d ', ')" "$("$ginlab" --version | head -n 1)" >"$OUT/$name.header.json"
 }
-# nccl LIMIT NAME options of ginlab nccl: a run of gin.cu, if it is wanted.
+# nccl LIMIT NAME OPTIONS...: runs gin.cu under `ginlab nccl` with these options, if selected.
 nccl() {
     local limit=$1 name=$2 start=$SECONDS ended
     shift 2
@@ -51,7 +59,7 @@ nccl() {
     note "$name: $((SECONDS - start)) s, $(grep -c ',ok$' "$OUT/$name.csv") cases right"
     [ $ended -eq 0 ] || { note "$name ended with $ended: $(grep -a -m 1 -E 'ginlab|rank' "$OUT/$name.txt")"; status=1; }
 }
-# own LIMIT NAME options of ginlab shmem.
+# own LIMIT NAME OPTIONS...: runs `ginlab shmem` with these options, if selected.
 own() {
     local limit=$1 name=$2 start=$SECONDS ended
     shift 2
@@ -62,17 +70,17 @@ own() {
     [ $ended -eq 0 ] || { note "$name ended with $ended: $(tail -1 "$OUT/$name.txt")"; status=1; }
 }
 
-# shellcheck disable=SC2054  # a list of ginlab's
+# shellcheck disable=SC2054  # a list for ginlab
 mine=(--cases put-signal-ping-pong,put-signal-bandwidth,all-to-all --grid 1 -b 8 -e 4M -f 8 -n 100 -r 3)
-# The same rails, in turns: NCCL's path, ours, and again.
+# The same rails, alternating: NCCL's path and ours, twice.
 for turn in 1 2; do
     nccl 40 "pair.$turn" --np 2
     own 40 "own.$turn" --np 2 -p shared "${mine[@]}"
     own 40 "own.4M.$turn" --np 2 -p shared --cases put-signal-ping-pong,put-signal-bandwidth --grid 1 -b 4M -e 4M -n 50 -r 3
 done
-# NCCL's kernels at a card's queues, beside the same.
+# NCCL's kernels drive the NIC's queues.
 for turn in 1 2; do nccl 40 "queues.$turn" --np 2 --type queues; done
-# The copy engines alone, without the kernel that copies, in turns with it.
+# Only the copy engines, alternating with the copy kernel.
 for turn in 1 2 3; do
     for kind in proxy queues; do
         for copies in engine kernel; do GINLAB_NCCL_COPIES=$copies nccl 40 "copies.$copies.$kind.$turn" --np 2 --type "$kind"; done
@@ -83,7 +91,7 @@ for copies in engine kernel; do
         GINLAB_NCCL_COPIES=$copies GIN_ITERATIONS=40 nccl 50 "copies.$copies.$kind.8" --np 8 --type "$kind"
     done
 done
-# NCCL EP: by type 2, two ranks with so few experts that the blocks of both fit on one GPU.
+# NCCL EP with type 2: two ranks with few experts, so that the blocks of both fit on one GPU.
 ep() {
     local limit=60 name=$1 start=$SECONDS right
     shift
@@ -118,7 +126,7 @@ nccl 40 queues.model --np 2 --type queues -p model:p5 --rails 4 --strategy split
 nccl 40 queues.tcp --np 2 --type queues -p tcp
 nccl 50 queues.soft --np 2 --type queues -p soft-efa:p5 --rails 4
 for count in 4 8; do GIN_ITERATIONS=40 nccl 50 "queues.ranks.$count" --np "$count" --type queues; done
-# A trace, and the same over modelled cards in virtual time.
+# A trace, and its replay over modelled cards in virtual time.
 if wanted replay; then
     for count in 2 8; do
         GIN_ITERATIONS=20 GIN_CASES=all nccl 40 "replay.$count" --np "$count" --trace "$OUT/puts.$count.jsonl"
@@ -132,7 +140,7 @@ nccl 50 soft --np 2 -p soft-efa:p5 --rails 4
 # More ranks.
 for count in 4 8; do GIN_ITERATIONS=40 nccl 50 "ranks.$count" --np "$count"; done
 GIN_ITERATIONS=20 nccl 50 ranks.8model --np 8 -p model:p5 --rails 4
-# As whatever starts ranks does it.
+# Ranks started by mpirun.
 if command -v mpirun >/dev/null; then
     if wanted mpirun && fits 40 mpirun; then
         # shellcheck disable=SC2016  # expanded by each rank
@@ -141,21 +149,21 @@ if command -v mpirun >/dev/null; then
         note "mpirun: $?, $(grep -c ',ok$' "$OUT/mpirun.csv") cases right"
     fi
 fi
-# What torchrun's workers are given: whatever NCCL they load.
+# The variables that torchrun's workers receive, for any NCCL they load.
 if wanted torchrun && fits 40 torchrun && command -v torchrun >/dev/null; then
     # shellcheck disable=SC2016  # expanded by each worker
     timeout -k 5 40 "$ginlab" nccl -- torchrun --standalone --no-python --nproc-per-node 2 sh -c \
         'echo "rank $RANK: $NCCL_HOSTID, GIN type $NCCL_GIN_TYPE, $NCCL_RMA_PLUGIN"' >"$OUT/torchrun.txt" 2>&1
     note "torchrun: $?, $(grep -c 'ginlab-process-.*GIN type 2' "$OUT/torchrun.txt") workers have the variables"
 fi
-# What faults look like.
+# Injected faults.
 for kind in proxy queues; do
     for fault in lost:30 error:30 dead:30 slow:200; do
         GIN_DEADLINE_S=4 GIN_CASES=put GIN_ITERATIONS=20 nccl 40 "fault.$kind.${fault%%:*}" --np 2 --type "$kind" --timeout 5 --fault "$fault" && true
     done
 done
 status=0
-# Every case over the worst network.
+# Every case over `worst`.
 for ((seed = 1; seed <= ${SEEDS:-20}; seed++)); do
     rule=$(printf 'count own drain sequence' | cut -d' ' -f$((seed % 4 + 1)))
     for kind in proxy queues; do

@@ -1,7 +1,10 @@
 # shellcheck shell=bash
-# NVSHMEM's side of a comparison (experiments/shmem/baseline/nvshmem.cu), for the checks that have one. Sourced from the repository's root.
+# Builds NVSHMEM's side of a comparison (experiments/shmem/baseline/nvshmem.cu). Sourced from the repository's root by
+# the checks that need it.
+#
+#   NVSHMEM_HOME  directory with include/nvshmem.h [default: a Python package, or the system's]
 
-# What holds NVSHMEM: a package of Python's, the system's, or what $NVSHMEM_HOME names. Prints the folder and that of its headers.
+# Prints the directory of NVSHMEM and that of its headers.
 find_nvshmem() {
     local folder include
     for folder in "${NVSHMEM_HOME:-}" /usr/local/nvshmem /opt/nvshmem /opt/nvidia/nvshmem /usr \
@@ -13,12 +16,13 @@ find_nvshmem() {
     return 1
 }
 
-# compile_nvshmem BINARY LOG [FLAGS]: nothing is printed; fails where NVSHMEM or nvcc is not here, or does not compile. Takes a minute.
+# compile_nvshmem BINARY LOG [FLAGS]: prints nothing; fails if NVSHMEM or nvcc is missing or compiling fails. Takes a
+# minute.
 compile_nvshmem() {
     local binary=$1 log=$2 home include lib host nvcc
     shift 2
-    read -r home include < <(find_nvshmem) || { echo 'NVSHMEM is not here' >"$log"; return 1; }
-    nvcc=$(command -v nvcc || ls /usr/local/cuda/bin/nvcc 2>/dev/null) || { echo 'nvcc is not here' >"$log"; return 1; }
+    read -r home include < <(find_nvshmem) || { echo 'no NVSHMEM found' >"$log"; return 1; }
+    nvcc=$(command -v nvcc || ls /usr/local/cuda/bin/nvcc 2>/dev/null) || { echo 'no nvcc found' >"$log"; return 1; }
     lib=$(dirname "$(find "$home/" -name 'libnvshmem_device.a' 2>/dev/null | head -1)")
     host=$(find "$lib" "$home/" -name 'libnvshmem_host.so*' 2>/dev/null | head -1)
     timeout 150 "$nvcc" -O3 -std=c++17 -gencode arch=compute_90,code=sm_90 -rdc=true "$@" -I"$include" \
@@ -26,7 +30,7 @@ compile_nvshmem() {
         -Xlinker -rpath="$(dirname "$host")" -o "$binary" 2>"$log"
 }
 
-# nvshmem_command BINARY LOG: the command that --nvshmem takes. Where both PEs share a GPU, each may have half of it (MPS).
+# nvshmem_command BINARY LOG: prints the command for --nvshmem. If both PEs share a GPU, each may use half of it (MPS).
 nvshmem_command() {
     local home include host mpi=${MPIRUN:-mpirun --allow-run-as-root --oversubscribe --bind-to none}
     read -r home include < <(find_nvshmem)

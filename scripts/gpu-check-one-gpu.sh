@@ -1,11 +1,21 @@
 #!/usr/bin/env bash
-# One GPU: the calls of the device API beside NVSHMEM, every collective of 4 and 8 PEs, and every program over every rail with MPS and without:
-# scripts/gpu-check-one-gpu.sh [GINLAB]
+# Checks and measures on one GPU: device API calls compared with NVSHMEM, every collective with 4 and 8 PEs, and every
+# program over every rail with and without MPS.
 #
-# Writes CSV files, matrix.csv and steps.csv to $OUT (default: a new folder under /tmp). Where there are more GPUs one of them is used. Ends within
-# $LIMIT seconds (default 600): each step has a limit, and what there is no time for is said as not run.
-# GPUS=2 gives each PE of the calls a GPU of its own. Environment: STEPS (a list; default all of: calls spread collectives nccl matrix turns), NVSHMEM_HOME, MPIRUN, TURNS (of a launch, default 1000).
-# Without a GPU the emulated device runs the same in sizes that suit it: that checks the script.
+#   scripts/gpu-check-one-gpu.sh [GINLAB]
+#
+#   OUT           directory for CSV files, matrix.csv and steps.csv   [default: new, under /tmp]
+#   LIMIT         seconds for all steps               [default: 600]
+#   STEPS         list of: calls, random, spread, collectives, nccl, matrix, turns   [default: all]
+#   GPUS          2: one GPU per PE for the calls     [default: 1]
+#   TURNS         iterations per launch               [default: 1000]
+#   SEEDS         seeds of random shapes              [default: 1 2 3]
+#   SHAPES        random shapes for each seed         [default: 70]
+#   NVSHMEM_HOME  see gpu-check-nvshmem.sh
+#   MPIRUN        the mpirun for NVSHMEM
+#
+# Each step has a time limit; steps beyond LIMIT are reported as not run. Without a GPU it uses the emulated device with
+# small sizes, which only tests the script. Exit codes: 0 ok, 1 a step failed.
 set -u
 cd "$(dirname "$0")/.." || exit
 ginlab=$(realpath "${1:-target/release/ginlab}")
@@ -23,9 +33,9 @@ else
     device=emulated
     turns=${TURNS:-5} largest=4K blocks=32 nps=2 field=64
 fi
-# Ranks that meet by an address know each other by it.
+# Token of ranks that connect by an address.
 export GINLAB_TOKEN=${GINLAB_TOKEN:-one-gpu}
-# Servers of ours are found by what lies here; the path is short enough for a socket.
+# Our servers are found by this directory. The path is short enough for a socket.
 TMPDIR=$(mktemp -d /tmp/go.XXXXXX)
 export TMPDIR
 trap 'rm -rf "$TMPDIR"' EXIT
@@ -33,7 +43,7 @@ note() { echo "gpu-check-one-gpu: $*" >&2; }
 wanted() { [ -z "${STEPS:-}" ] || [[ " ${STEPS//,/ } " == *" $1 "* ]]; }
 echo 'step,code,seconds,text' >"$OUT/steps.csv"
 
-# run SECONDS NAME SUBCOMMAND arguments: rows into NAME.csv; what is left of the time bounds it.
+# run SECONDS NAME SUBCOMMAND ARGUMENTS...: writes rows to NAME.csv; also limited by the remaining time.
 run() {
     local limit=$1 name=$2 start=$SECONDS left=$((LIMIT - SECONDS - 5)) code
     shift 2
@@ -52,15 +62,15 @@ run() {
 # shellcheck source=scripts/gpu-check-nvshmem.sh
 source scripts/gpu-check-nvshmem.sh
 nvshmem=()
-if { wanted calls || wanted spread; } && [ $device = gpu ]; then
-    # At once with the next one: the driver compiles the kernels meanwhile, which it does once for a machine.
+if { wanted calls || wanted random || wanted spread; } && [ $device = gpu ]; then
+    # At the same time as the next step: the driver compiles the kernels, which it does once per machine.
     compile_nvshmem "$TMPDIR/nvshmem" "$OUT/nvcc.txt" &
 fi
-if wanted calls || wanted spread; then
+if wanted calls || wanted random || wanted spread; then
     run 60 compile shmem --np 2 --mps off -t 20 -n 1 -w 0 -r 1 -b 8 -e 8 --block 32 --cases put-latency,message-ping-pong
 fi
 wait
-if wanted calls || wanted spread; then
+if wanted calls || wanted random || wanted spread; then
     export NVSHMEM_PERCENTAGE=$((100 * ${GPUS:-1} / 2))
     if [ -x "$TMPDIR/nvshmem" ]; then nvshmem=(--nvshmem "$(nvshmem_command "$TMPDIR/nvshmem" "$OUT/nvshmem.txt")"); else note "no NVSHMEM: $(tail -1 "$OUT/nvcc.txt" 2>/dev/null)"; fi
 fi
@@ -68,7 +78,7 @@ if wanted calls; then
     calls=(shmem --np 2 --path nvlink -t 10 -n "$turns" -w $((turns / 10)) -r 5)
     most=2M
     [ $device = gpu ] || most=4K
-    # Where NVSHMEM does not run here, without it.
+    # Without NVSHMEM if it does not run here.
     if [ ${#nvshmem[@]} -gt 0 ] && ! run 40 try "${calls[@]}" --cases signal-ping-pong "${nvshmem[@]}"; then
         note "NVSHMEM does not run here: $(tail -1 "$OUT/nvshmem.txt" 2>/dev/null)"
         nvshmem=() status=0
@@ -81,8 +91,15 @@ if wanted calls; then
     run 60 calls-one "${calls[@]}" --scope thread,warp,block --block $blocks -b 8 -e 4K -f 512 --cases p-latency,signal-ping-pong,signal-set-ping-pong,atomic-latency,barrier-all,all-to-all "${nvshmem[@]}"
     [ $device = emulated ] || run 60 calls-8m "${calls[@]}" --scope thread,warp,block --block $blocks -b 8M -e 8M --volume 64M --cases put-latency,get-latency,put-signal-ping-pong,put-signal-set-ping-pong "${nvshmem[@]}"
 fi
+if wanted random; then
+    shapes=(-n 300 -w 30 -r 3)
+    [ $device = gpu ] || shapes=(-n 3 -w 1 -r 1 -e 4K)
+    for seed in ${SEEDS:-1 2 3}; do
+        run 100 "random-$seed" shmem --np 2 --path nvlink -t 10 --random "${SHAPES:-70}" --seed "$seed" "${shapes[@]}" "${nvshmem[@]}"
+    done
+fi
 if wanted spread; then
-    # The same again, by new processes each time, NVSHMEM's too: where blocks and memory lie is the driver's choice.
+    # Repeated with new processes, also of NVSHMEM, because the driver chooses the placement of blocks and memory.
     for round in 1 2 3 4 5 6 7 8; do
         run 20 "spread-$round" shmem --np 2 --path nvlink -t 10 -n "$turns" -w $((turns / 10)) -r 3 --scope block --block 256,1024 -b 8 -e 32K -f 8 \
             --cases get-latency,signal-ping-pong,signal-set-ping-pong,atomic-latency,put-signal-ping-pong,put-signal-set-ping-pong,message-ping-pong,barrier-all,all-to-all "${nvshmem[@]}"
@@ -95,7 +112,7 @@ if wanted collectives; then
     done
 fi
 if wanted nccl && [ $device = gpu ]; then
-    # NCCL takes ranks of one GPU only where each says that it is a node of its own; they talk over sockets then.
+    # NCCL accepts ranks of one GPU only if each claims to be its own node; they use sockets then.
     pipe=$TMPDIR/nccl/pipe
     mkdir -p "$pipe" "$TMPDIR/nccl/log"
     export CUDA_MPS_PIPE_DIRECTORY=$pipe CUDA_MPS_LOG_DIRECTORY=$TMPDIR/nccl/log
@@ -117,7 +134,7 @@ if wanted nccl && [ $device = gpu ]; then
     unset CUDA_MPS_PIPE_DIRECTORY CUDA_MPS_LOG_DIRECTORY
 fi
 
-# one PROGRAM NP RAIL MPS: verified rows of one program; a line of matrix.csv.
+# one PROGRAM NP RAIL MPS: runs one program with verification; appends a line to matrix.csv.
 one() {
     local program=$1 np=$2 rail=$3 mps=$4 start=$SECONDS code arguments n=50 name
     [ "$mps" = auto ] || n=3
@@ -138,7 +155,7 @@ one() {
     timeout -k 5 30 "$ginlab" "$program" --np "$np" --mps "$mps" -t 10 -d $device $arguments --csv "$name" >"$TMPDIR/row.txt" 2>&1
     code=$?
     [ $code -eq 0 ] || { status=1; note "$program --np $np -p $rail --mps $mps ended with $code: $(tail -1 "$TMPDIR/row.txt")"; }
-    # Rows, wrong bytes of all, how PEs shared, and the first row's time.
+    # Rows, total of wrong bytes, how PEs share the GPU, and the first row's time.
     awk -F, -v head="$program,$np,$rail,$mps,$code,$((SECONDS - start))" '
         NR == 1 { for (i = 1; i <= NF; i++) n[$i] = i; next }
         { rows++; wrong += $n["wrong"]; shared = $n["sharing"]; if (rows == 1) time = $n["time_us_p50"] }
@@ -151,7 +168,7 @@ for mps in auto off; do
     for np in $nps; do
         for rail in null tcp model:p5 soft-efa worst:seed=1; do
             for program in proxy shmem collective jacobi; do
-                # The null rail moves no bytes: whoever waits for another PE would wait for ever.
+                # The null rail moves no bytes, so a PE that waits for another one would wait forever.
                 [ $rail != null ] || [ $program = proxy ] || continue
                 one $program "$np" $rail $mps
             done

@@ -1,6 +1,9 @@
 # shellcheck shell=bash
-# What the checks of one program on GPUs have in common (gpu-check-shmem.sh, gpu-check-collective.sh, gpu-check-jacobi.sh). Sourced from
-# the repository's root with `program` set; they set `device` and go on.
+# Common parts of gpu-check-{collective,direct,jacobi,moe,shmem,worst}.sh. Sourced from the repository's root with
+# `program` set; the sourcing script sets `device`.
+#
+#   OUT    directory for results [default: new, under /tmp]
+#   STEPS  list of steps         [default: all]
 
 # shellcheck disable=SC2154,SC2034  # program and device are theirs; they read gpus and status
 ginlab=${1:-target/release/ginlab}
@@ -12,10 +15,10 @@ note() { echo "gpu-check-$program: $*" >&2; }
 export NCCL_NVLS_ENABLE=${NCCL_NVLS_ENABLE:-0}
 gpus=$(nvidia-smi -L 2>/dev/null | grep -c '^GPU') || true
 
-# Whether $STEPS, a list, has this step; without it all are wanted.
+# Returns whether the list STEPS is empty or contains this step.
 wanted() { [ -z "${STEPS:-}" ] || [[ " ${STEPS//,/ } " == *" $1 "* ]]; }
 
-# run LIMIT NAME arguments: one call, its CSV and what it said.
+# run LIMIT NAME ARGUMENTS...: one call; writes its CSV and its output.
 run() {
     local limit=$1 name=$2 start=$SECONDS ended
     shift 2

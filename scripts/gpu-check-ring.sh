@@ -1,6 +1,8 @@
 # shellcheck shell=bash
-# The part of gpu-check.sh that sets the ring beside its yardstick (experiments/queue/baseline/prototype.cu), both in turns in one
-# process. Sourced; takes about a minute. GINLAB_PROTOTYPE=path takes a library that was compiled before.
+# Part of gpu-check.sh that compares the ring with a reference in CUDA C++ (experiments/queue/baseline/prototype.cu),
+# both alternating in one process. Sourced; takes about a minute.
+#
+#   GINLAB_PROTOTYPE  compiled library of the reference [default: compiled with nvcc]
 
 # shellcheck disable=SC2154,SC2034  # gpu-check.sh sets work, log, out, and its `run` reads experiment
 experiment=queue
@@ -16,16 +18,16 @@ if [[ -z $prototype && -n $nvcc ]]; then
     fi
 fi
 if [[ -z $prototype ]]; then
-    say '== ring beside its prototype: skipped: no nvcc'
+    say '== ring compared with its prototype: skipped: no nvcc'
 else
     run ring 100 -d gpu -a ticket -m nbi --prototype "$prototype" --grid 32,132 --block 32,256,1024 -r "$(repeats 15)"
     run ring-264 60 -d gpu -a ticket -m nbi --prototype "$prototype" --grid 264 --block 512 -r "$(repeats 15)"
     run ring-grids 200 -d gpu -a ticket -m nbi --prototype "$prototype" --grid 7,32,100,132,264,1024 \
         --block 33,96,256,384,1024 -r "$(repeats 9)"
     run ring-small 60 -d gpu -a ticket -m nbi --prototype "$prototype" --grid 1,4,8 --block 1,32 -r "$(repeats 9)"
-    # Lanes of one warp over several rings: every element is checked.
+    # Lanes of one warp over several rings, with verification.
     run lanes 60 -d gpu -a ticket,lanes --rings 1,3,32 --consumers 1 --grid 2,8 --block 32,96 -r "$(repeats 5)"
-    # ratios FILE AT-LEAST CONDITION: the ratio of each of these grids, and a failure for each that is below.
+    # ratios FILE MINIMUM CONDITION: prints the ratio of each selected grid; a ratio below MINIMUM is a failure.
     ratios() {
         awk -F, -v least="$2" 'NR == 1 { for (i = 1; i <= NF; i++) n[$i] = i; next }
             { for (name in n) c[name] = $n[name] } c["case"] == "ticket" && ('"$3"') {

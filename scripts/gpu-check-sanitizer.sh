@@ -1,12 +1,14 @@
 #!/usr/bin/env bash
-# Runs compute-sanitizer over small sweeps of every kernel, with whole and broken warps; all must be clean.
+# Runs compute-sanitizer over small sweeps of every kernel, with full and partial warps; no tool may report anything.
 #
-#   scripts/gpu-check-sanitizer.sh [FOLDER]     the tools' words go to FOLDER/sanitizer-<tool>.txt (default: $OUT, then .)
-#   GINLAB=path TOOLS="memcheck synccheck"      another binary; some of the tools
-#   ONLY='collective|jacobi'                    some of the sweeps, by name
+#   scripts/gpu-check-sanitizer.sh [DIR]     reports go to DIR/sanitizer-TOOL.txt [default: OUT, or .]
 #
-# Needs a GPU and CUDA's compute-sanitizer; without the latter it says so and does nothing. About a minute a tool. The programs over NVLink
-# take two GPUs: with one they are run over rails alone.
+#   GINLAB  program                             [default: target/release/ginlab]
+#   TOOLS   tools, such as "memcheck synccheck" [default: all]
+#   ONLY    regular expression of sweep names   [default: all sweeps]
+#
+# Needs a GPU and CUDA's compute-sanitizer; does nothing without the latter. Takes about a minute per tool. With one GPU
+# the programs run only over rails, with two also over NVLink. Exit codes: 0 ok, 1 a sweep failed.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit
 
@@ -22,7 +24,7 @@ if [[ -z $sanitizer ]]; then
     exit 0
 fi
 
-# sanitize TOOL NAME ARGUMENTS...: one small sweep, which must end well and without a word of the tool.
+# sanitize TOOL NAME ARGUMENTS...: one small sweep, which must succeed without a report of the tool.
 sanitize() {
     local tool=$1 name=$2 start=$SECONDS text=$out/sanitizer-$1.txt code
     shift 2

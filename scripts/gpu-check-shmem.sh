@@ -1,9 +1,15 @@
 #!/usr/bin/env bash
-# The device API on two GPUs of one machine, with NVSHMEM beside it in turns where it is installed: scripts/gpu-check-shmem.sh [GINLAB]
+# Measures the device API on two GPUs of one machine, alternating with NVSHMEM if it is installed.
 #
-# Writes CSV and headers to $OUT (default: a new folder under /tmp). Bounded: each step has a limit of its own, all together stay below
-# five minutes. Without two GPUs it runs the same on the emulated device, in sizes that suit it: then it checks the script and no card.
-# Environment: NVSHMEM_HOME (a folder with include/nvshmem.h), MPIRUN.
+#   scripts/gpu-check-shmem.sh [GINLAB]
+#
+#   OUT           directory for CSV and headers   [default: new, under /tmp]
+#   STEPS         list of steps                   [default: all]
+#   NVSHMEM_HOME  see gpu-check-nvshmem.sh
+#   MPIRUN        the mpirun for NVSHMEM
+#
+# Each step has a time limit; all take less than six minutes. With fewer than two GPUs it uses the emulated device with
+# small sizes, which only tests the script. Exit codes: 0 ok, 1 a step failed.
 set -u
 cd "$(dirname "$0")/.." || exit
 program=shmem
@@ -24,7 +30,7 @@ if [ "$device" = gpu ]; then
 fi
 
 if [ "$device" = gpu ] && [ -n "${nvcc:-}" ]; then
-    # How fast one block can copy at all.
+    # Copy bandwidth of one block.
     if timeout 60 "$nvcc" -arch=sm_90 -O3 -std=c++17 experiments/shmem/baseline/one_block_copy.cu -o "$OUT/one-block-copy" 2>"$OUT/nvcc-copy.txt" &&
         timeout 60 "$OUT/one-block-copy" >"$OUT/one-block-copy.txt" 2>>"$OUT/nvcc-copy.txt"; then
         rm -f "$OUT/nvcc-copy.txt"
@@ -36,14 +42,14 @@ fi
 
 if [ "$device" = gpu ]; then
     turns=(-n 1000 -w 100 -r 5)
-    # Without its baseline when that does not run here.
+    # Without the baseline if it does not run here.
     if [ ${#baseline[@]} -gt 0 ] && ! run 60 try --cases signal-ping-pong -n 100 -r 1 -t 20 "${baseline[@]}"; then
         note "NVSHMEM does not run here: $(tail -1 "$OUT/nvshmem.txt" 2>/dev/null)"
         baseline=()
         status=0
     fi
-    # Every call by every scope, as between two PEs of one GPU.
-    GPUS=2 STEPS=calls OUT=$OUT/calls LIMIT=200 scripts/gpu-check-one-gpu.sh "$ginlab" || status=1
+    # Every call in every scope, as between two PEs of one GPU.
+    GPUS=2 STEPS=calls,random SEEDS=${SEEDS:-1} SHAPES=${SHAPES:-100} OUT=$OUT/calls LIMIT=250 scripts/gpu-check-one-gpu.sh "$ginlab" || status=1
     run 45 nvlink-all-to-all --path nvlink "${turns[@]}" "${baseline[@]}" --cases all-to-all -b 8 -e 1M -f 8 --block 256
     run 60 nvlink-bandwidth --path nvlink -n 4 -r 4 "${baseline[@]}" --volume 4G --no-check \
         --cases put-bandwidth,get-bandwidth -b 512M -e 512M --grid 1,8,32,128 --block 256,1024

@@ -1,9 +1,14 @@
 #!/usr/bin/env bash
-# Rails of verbs over cards in software, beside libfabric over the same cards, on a machine with a GPU: scripts/gpu-check-verbs.sh [GINLAB] [POST_COST]
+# Checks and measures verbs rails over software NICs, compared with libfabric over the same NICs, on a machine with a
+# GPU: kernels through the proxy with verification, then the cost of a post and of a write on NICs that move no data.
 #
-# Kernels push, the proxy posts by verbs or by libfabric, every byte is checked; then what a post and a write cost by each, in turns, on cards that
-# move nothing. Writes CSV and headers to $OUT (default: a new folder under /tmp). Each step is bounded, all together stay below four
-# minutes; LIMIT=SECONDS ends sooner. Without a GPU it runs on the emulated device: then it checks the script. No figure of it is a real card's.
+#   scripts/gpu-check-verbs.sh [GINLAB] [POST_COST]
+#
+#   OUT    directory for CSV and headers   [default: new, under /tmp]
+#   LIMIT  seconds for all steps           [default: 230]
+#
+# Each step has a time limit; steps beyond LIMIT are reported as not run. Without a GPU it uses the emulated device,
+# which only tests the script. The figures are not those of a real NIC. Exit codes: 0 ok, 1 a step failed.
 set -u
 ginlab=$(realpath "${1:-target/release/ginlab}")
 post_cost=${2:-target/release/examples/post_cost}
@@ -31,11 +36,11 @@ run() { # NAME SECONDS ARGUMENTS...
     step "$name" "$seconds" "$ginlab" "$@" --csv "$OUT/$name.csv" --json "$OUT/$name.json"
 }
 
-# Programs of kernels, over cards whose requests overtake one another.
+# Programs with kernels, over NICs that reorder requests.
 run shmem-verbs 60 shmem --np 2 -d "$device" --path rails --rails 1 -p efa-verbs/soft:fast,seed=7,reorder=9 --cases signal-order -n 200 -r 1 --grid 1 --block 33 -t 20
 run proxy-verbs 40 proxy --np 2 -d "$device" -p efa-verbs/soft:p5 -b 4K -e 1M -f 16 -n 20 -r 2 --rails 1,4 --mode quiet,nbi --check -t 20
 run collective-verbs 60 collective --np 2 -d "$device" --path rails -p efa-verbs/soft:p5 -b 64K -e 64K -n 10 -r 2 -t 20
-# What libfabric costs: posts alone, and whole writes, in turns.
+# Cost of libfabric: posts alone, and whole writes, alternating with verbs.
 for turn in 1 2; do
     if [ -x "$post_cost" ]; then
         step "post-libfabric-$turn" 20 "$post_cost" --csv "$OUT/post-libfabric-$turn.csv"

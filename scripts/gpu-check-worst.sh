@@ -1,10 +1,17 @@
 #!/usr/bin/env bash
-# Programs over the worst legal network on a GPU, and failures injected into each of them: scripts/gpu-check-worst.sh [GINLAB]
+# Runs programs over `worst`, the least ordered network that EFA permits, on a GPU, and injects failures into each.
 #
-# One GPU is enough: all ranks share it. Results go to $OUT (default: a new folder under /tmp): worst/ (scripts/worst-matrix.sh with
-# kernels on the GPU), faults.csv (each injected failure: exit code, seconds, the line that was said), sanitizer-*.txt (synccheck and
-# racecheck over failing runs). Bounded: about four minutes.
-# Environment: SEEDS (default 3), STEPS (a list; default matrix faults sanitizer).
+#   scripts/gpu-check-worst.sh [GINLAB]
+#
+#   OUT    directory for results          [default: new, under /tmp]
+#   SEEDS  seeds of the matrix            [default: 3]
+#   STEPS  list of: matrix, faults, sanitizer   [default: all]
+#   JOBS   runs at the same time          [default: 4]
+#   LIMIT  seconds for the matrix         [default: 120]
+#
+# Results: worst/ (scripts/worst-matrix.sh with kernels on the GPU), faults.csv (exit code, seconds and message of each
+# injected failure), sanitizer-*.txt (synccheck and racecheck over failing runs). All ranks share one GPU. Takes about
+# four minutes. Exit codes: 0 ok, 1 failed.
 set -u
 cd "$(dirname "$0")/.." || exit
 program=worst
@@ -16,7 +23,8 @@ if wanted matrix; then
     DEVICE=$device SEEDS=${SEEDS:-3} JOBS=${JOBS:-4} LIMIT=${LIMIT:-120} EACH=60 ONLY='shmem|collective|jacobi|proxy' scripts/worst-matrix.sh "$ginlab" "$OUT/worst" >&2 || status=1
 fi
 
-# What each program runs while it is disturbed: long enough to be met in the middle. (A PE alone runs as often first; of host-write only the norms go by a proxy.)
+# Commands into which faults are injected, long enough for the fault to occur in the middle. (Jacobi on one PE runs the
+# same number of iterations first. With host-write only the norms use a proxy.)
 programs=(
     "jacobi --exchange host-write --norm-when now --nx 64 --ny 32 -n 400 -r 2 --no-check"
     "jacobi --exchange p --nx 64 --ny 32 -n 400 -r 2 --no-check"
@@ -33,17 +41,18 @@ programs=(
     "shmem --cases all-to-all --scope block -b 512 -e 512 -n 4000 -r 9 --block 96"
     "shmem --cases barrier-all --scope thread -n 4000 -r 9 --block 96"
 )
-# Fault, and the exit codes of README: a proxy that has gone is told by whoever notices first.
+# Fault, and the valid exit codes: with proxy-vanish, the code depends on which rank detects the failure first.
 faults=("proxy-stop=300 1" "proxy-vanish=300 1|124" "rails-silent=300 124")
 
-# fails CODES SECONDS COMMAND: a run that must end with one of these codes in this time; a line of faults.csv.
+# fails CODES SECONDS COMMAND: a run that must exit with one of these codes within this time; appends a line to
+# faults.csv.
 # shellcheck disable=SC2317  # xargs calls it
 fails() {
     local code=$1 seconds=$2 began=$EPOCHREALTIME got took said text
     text=$(mktemp "$OUT/said.XXXXXX")
     shift 2
     # shellcheck disable=SC2086,SC2048  # the command is words
-    # A run that is ended here for its time has a code of its own (130, 137): 124 is the program's, by its own deadline.
+    # A run that is ended here has code 130 or 137; 124 is the program's own deadline.
     timeout --preserve-status -k 5 "$seconds" "$ginlab" $* >/dev/null 2>"$text"
     got=$?
     took=$(awk -v a="$began" -v b="$EPOCHREALTIME" 'BEGIN { printf "%.2f", b - a }')
@@ -65,7 +74,7 @@ if wanted faults; then
     [ -z "$wrong" ] || { note "other codes than expected:"; echo "$wrong" >&2; status=1; }
 fi
 
-# checked TOOL COMMAND: a failing run under a tool, which must find nothing: then its code is the run's.
+# checked TOOL COMMAND: a failing run under a tool that must report nothing, so that the exit code is that of the run.
 # shellcheck disable=SC2317  # xargs calls it
 checked() {
     local tool=$1 text got
@@ -90,7 +99,7 @@ export sanitizer
 if wanted sanitizer && [ "$device" = gpu ] && [ -n "$sanitizer" ]; then
     for tool in synccheck racecheck; do
         for line in "${programs[@]}"; do
-            # Under the tools a turn of a Jacobi takes a second: few of them before the fault.
+            # Under the tools an iteration of Jacobi takes a second, so the fault occurs after a few.
             case $line in jacobi*) after=20 ;; *) after=100 ;; esac
             printf '%s %s -d gpu --np 2 --path rails -p worst:seed=5 -t 8 --no-header --fault proxy-stop=%s %s\0' "$tool" "${line%% *}" "$after" "${line#* }"
         done

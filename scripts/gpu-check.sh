@@ -1,25 +1,25 @@
 #!/usr/bin/env bash
-# Every check and benchmark that needs a GPU, in one call: correctness on real PTX, the faults, the figures.
+# Runs every check and benchmark that needs a GPU: correctness of the real PTX, faults, measurements.
 #
-#   scripts/gpu-check.sh [FOLDER]      results go to FOLDER, a new one (default: $OUT, then data/<date>-<hostname>)
-#   GINLAB=path QUICK=1                another binary; a tenth of the time, for trying the script itself
-#   ONLY=ipc                           nothing but the part for two or more GPUs (gpu-check-ipc.sh)
-#   ONLY=collective                    nothing but these and the collectives (gpu-check-collective.sh)
-#   ONLY=ring                          nothing but the ring beside its prototype (gpu-check-ring.sh)
-#   ONLY=mps                           nothing but several PEs on one GPU (gpu-check-mps.sh)
+#   scripts/gpu-check.sh [DIR]     DIR: new directory for results [default: OUT, or data/DATE-HOSTNAME]
 #
-# Uses one GPU (two ranks share it), and all there are for the ipc part. Takes the GPU's settings as they are. Every step is
-# bounded; a failed step is counted and the others still run. Leaves summary.txt, steps.txt and all results in FOLDER as
-# scripts/pack-results.sh packs them: ready for data/, but for a README.md that says what is notable.
+#   GINLAB  program                             [default: target/release/ginlab]
+#   QUICK   1: a tenth of the time, to test the script
+#   ONLY    one part: ring, mps, ipc, or collective (includes ipc)   [default: all]
+#
+# Uses one GPU, which two ranks share, and all GPUs for ipc, collective and Jacobi. Does not change GPU settings. Each
+# step has a time limit; the other steps still run after a failure. Writes summary.txt, steps.txt and all results to
+# DIR, packed by scripts/pack-results.sh for data/; a README.md must be added. Exit codes: 0 ok, 1 a step failed, 2
+# usage.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit
 case ${1:-} in
 -h | --help)
-    sed -n '2,15s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
+    sed -n '2,14s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
     exit
     ;;
 -*)
-    echo "gpu-check.sh: $1: it takes a folder; --help says more" >&2
+    echo "gpu-check.sh: $1: expected a directory; see --help" >&2
     exit 2
     ;;
 esac
@@ -28,15 +28,15 @@ ginlab=${GINLAB:-target/release/ginlab}
 out=${1:-${OUT:-data/$(date -u +%F)-$(hostname)}}
 quick=${QUICK:-}
 if [[ -e $out/headers.json ]]; then
-    echo "gpu-check.sh: $out has results of an earlier run; name another folder" >&2
+    echo "gpu-check.sh: $out has results of an earlier run; choose another directory" >&2
     exit 2
 fi
 work=$(mktemp -d)
 mkdir -p "$out"
-# Grows in FOLDER, where somebody may look on; it is packed with the rest.
+# Written to DIR during the run so that it can be followed; packed with the other files at the end.
 log=$out/log.txt
 : >"$log"
-# What there is by then is kept, whoever ends the script.
+# Keeps the results so far, however the script exits.
 # shellcheck disable=SC2317  # the trap calls it
 pack() {
     cp "$log" "$work/log.txt"
@@ -48,7 +48,7 @@ failures=0
 say() { printf '%s\n' "$*" | tee -a "$log"; }
 repeats() { if [[ -n $quick ]]; then echo 2; else echo "$1"; fi; }
 
-# run NAME SECONDS ARGUMENTS...: one sweep of the experiment into NAME.csv and NAME.json.
+# run NAME SECONDS ARGUMENTS...: one sweep of the experiment, into NAME.csv and NAME.json.
 experiment=proxy
 run() {
     local name=$1 seconds=$2 start=$SECONDS
@@ -62,7 +62,7 @@ run() {
     fi
 }
 
-# expect NAME CODE TEXT ARGUMENTS...: a run that must end with this code and these words, in time.
+# expect NAME CODE TEXT ARGUMENTS...: a run that must exit with this code and message in time.
 expect() {
     local name=$1 code=$2 words=$3 start=$SECONDS got text
     shift 3
@@ -78,9 +78,9 @@ expect() {
     fi
 }
 
-# The target rank is killed while a kernel runs: the kernel must return, and rank 0 must say who has gone.
+# Kills the target rank while a kernel runs: the kernel must return, and rank 0 must name the rank.
 kill_target() {
-    say '== the target rank is killed in mid-run'
+    say '== the target rank is killed during the run'
     timeout 60 "$ginlab" proxy -b 64 -e 64 -n 4000000 --volume 1G --mode nbi -r 3 --no-header -t 10 >>"$log" 2>"$work/killed" &
     local parent=$! child='' tries=0
     # The ginlab process is the child of timeout; its child is rank 1.
@@ -102,7 +102,8 @@ kill_target() {
     fi
 }
 
-# value FILE COLUMN CONDITION: the column of the rows that an awk condition selects by column names, as c["mode"].
+# value FILE COLUMN CONDITION: prints the column of the rows that an awk condition on column names selects, as
+# c["mode"].
 value() {
     awk -F, -v column="$2" 'NR == 1 { for (i = 1; i <= NF; i++) n[$i] = i; next }
         { for (name in n) c[name] = $n[name] } '"$3"' { print c[column] }' "$work/$1.csv" 2>/dev/null
@@ -122,7 +123,7 @@ if [[ ${ONLY:-} == ring ]]; then
     finish_only
 fi
 
-# Several PEs on one GPU, with a server of their own and without.
+# Several PEs on one GPU, with MPS and time-sliced.
 if [[ ${ONLY:-} == mps || -z ${ONLY:-} ]]; then
     if OUT=$work/mps timeout -k 5 260 scripts/gpu-check-mps.sh "$ginlab" 2>&1 | tee -a "$log"; then
         say '== mps: ok'
@@ -138,11 +139,11 @@ if ((gpus >= 2)); then
     # shellcheck source=scripts/gpu-check-ipc.sh
     source scripts/gpu-check-ipc.sh
 else
-    say "== ipc: skipped: $gpus GPU, and it takes two"
+    say "== ipc: skipped: needs two GPUs, found $gpus"
 fi
 if [[ ${ONLY:-} == ipc ]]; then finish_only; fi
 
-# Collectives over NVLink, all GPUs, NCCL in turns.
+# Collectives over NVLink on all GPUs, alternating with NCCL.
 if ((gpus >= 2)); then
     mkdir -p "$work/collective"
     if OUT=$work/collective timeout -k 5 300 scripts/gpu-check-collective.sh "$ginlab" 2>&1 | tee -a "$log"; then
@@ -153,19 +154,19 @@ if ((gpus >= 2)); then
     fi
 fi
 if [[ ${ONLY:-} == collective ]]; then finish_only; fi
-# Jacobi on all GPUs, every exchange; its own limits.
+# Jacobi on all GPUs, every exchange; has its own limits.
 if ((gpus >= 2)) && ! OUT=$work/jacobi scripts/gpu-check-jacobi.sh "$ginlab" 2>&1 | tee -a "$log"; then failures=$((failures + 1)); fi
 
-# What CUDA's own checkers say of the kernels.
+# CUDA's checkers on all kernels.
 if ! GINLAB=$ginlab scripts/gpu-check-sanitizer.sh "$work" 2>&1 | tee -a "$log"; then failures=$((failures + 1)); fi
 
 # shellcheck source=scripts/gpu-check-ring.sh
 source scripts/gpu-check-ring.sh
 
-# Modelled cards in real time beside a real one, by size.
+# Modelled cards in real time, compared with a real one, by size.
 if ! scripts/model-check.sh "$ginlab" "$work/model" 2>&1 | tee -a "$log"; then failures=$((failures + 1)); fi
 
-# The queue from GPU to CPU alone.
+# The GPU-to-CPU queue.
 experiment=queue
 run nbi 60 -d gpu -a ticket -m nbi --grid 1,4,8,32,64,132 --block 1,32,256,1024 -r "$(repeats 9)"
 run blocking-thread 60 -d gpu -a ticket -m blocking --grid 1,2,8,32,64,132 --block 1 -r "$(repeats 9)"
@@ -180,7 +181,7 @@ run stress 60 -d gpu -a ticket,release --ring-slots 1,2,16,64 --grid 8 --block 3
 run stress-vyukov 60 -d gpu -a vyukov --ring-slots 2,16,64 --grid 8 --block 32 -r 2 -n 20 --pause 100:50
 experiment=proxy
 
-# The ring and the proxy alone.
+# Ring and proxy without a network.
 run null-floor 60 -d gpu -p null -b 64 -e 64 -n 5000 -r "$(repeats 15)" --block 32,256
 run null-grids 100 -d gpu -p null -b 64 -e 64 -n 2000 -r "$(repeats 10)" --grid 1,8,32,132 --block 256
 run null-grids-no-fill 60 -d gpu -p null -b 64 -e 64 -n 2000 -r "$(repeats 10)" --grid 1,8,32,132 --block 256 --no-fill
@@ -192,18 +193,18 @@ run null-four-proxies 60 -d gpu -p null -b 64 -e 64 -n 200 -r "$(repeats 10)" --
 run tcp-sizes 300 -d gpu -p tcp -b 64 -e 64M -f 4 -r "$(repeats 21)" --rails 1,4
 run tcp-no-fill 200 -d gpu -p tcp -b 1M -e 64M -f 4 -r "$(repeats 21)" --rails 1,4 --no-fill
 run tcp-grids 400 -d gpu -p tcp -b 64 -e 64M -f 16 -r "$(repeats 4)" -w 1 --rails 4 --grid 1,8,32,132 --window 2 --memory-limit 9G
-run tcp-device-memory 100 -d gpu -p tcp -b 64 -e 64M -f 16 -r "$(repeats 5)" --rails 4 --mem device
+run tcp-device-memory 100 -d gpu -p tcp -b 64 -e 64M -f 16 -r "$(repeats 5)" --rails 4 --memory device
 run tcp-transmit 100 -d gpu -p tcp -b 64 -e 16M -f 4 -r "$(repeats 10)" --rails 1 --completion transmit
-# The CPU-initiated writes against the plainest loop of fi_write: the same single buffer, rail and completion level.
+# CPU-initiated writes, compared with a minimal fi_write loop: the same buffer, rail and completion level.
 run tcp-bare 200 -d gpu -p tcp -b 64 -e 16M -f 4 -r "$(repeats 15)" --rails 1 --mode nbi --no-fill --window 1 --bare
 run tcp-bare-transmit 200 -d gpu -p tcp -b 64 -e 16M -f 4 -r "$(repeats 15)" --rails 1 --mode nbi --no-fill --window 1 --bare --completion transmit
-# The same question for the layer of futures, without a GPU in it.
+# The same comparison for the layer of futures, without a GPU.
 experiment="write"
 run write-bare 200 -d emulated -p tcp -b 64 -e 16M -f 4 --rails 1 --strategy single --window 64 --buffers 1 --bare -n 20000 --volume 256M --pin -r "$(repeats 15)"
 experiment=proxy
 run shm 60 -d gpu -p shm -b 64 -e 4M -f 16 -r "$(repeats 5)" --rails 1
 
-# Where each microsecond of a put goes; modelled cards: what quiet costs and how it need not.
+# Stages of a put; modelled cards: the cost of quiet and how to avoid it.
 mkdir -p "$work/life"
 run life-null 60 -d gpu -p null -b 64 -e 64K -f 1024 -n 2000 -r "$(repeats 10)" --rails 1,4 --strategy split --trace "$work/life/null"
 run life-tcp 60 -d gpu -p tcp -b 64 -e 64K -f 1024 -n 2000 -r "$(repeats 10)" --rails 1,4 --strategy split --trace "$work/life/tcp"
@@ -215,7 +216,7 @@ else
     failures=$((failures + 1))
 fi
 
-# Faults: every one must end by itself, with a reason.
+# Faults: every run must exit with a reason.
 expect proxy-vanishes 124 'deadline passed on the device' -d gpu -b 64 -e 64 -n 100000 -r 3 --mode nbi --fault proxy-vanish=20000 -t 3
 expect proxy-vanishes-quiet 124 'deadline passed on the device' -d gpu -b 64 -e 64 -n 100000 -r 3 --mode quiet --fault proxy-vanish=2000 -t 3
 expect proxy-vanishes-full-ring 124 'deadline passed on the device' -d gpu -p null -b 64 -e 64 -n 1000 -r 3 --grid 132 --block 256 --scope thread --window 1 --mode nbi --ring-slots 64 --fault proxy-vanish=20000 -t 3

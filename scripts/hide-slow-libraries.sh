@@ -1,12 +1,14 @@
 #!/usr/bin/env bash
-# Runs a command where libfabric 1.17 is loaded in 10 ms and not in 0.3 s:
+# Runs a command in an environment in which libfabric 1.17 loads in 10 ms instead of 0.3 s.
 #
-#   scripts/hide-slow-libraries.sh FOLDER COMMAND ARGS...     FOLDER gets the libraries that stand in
+#   scripts/hide-slow-libraries.sh DIR COMMAND ARGS...     DIR: for the replacement libraries
 #
-#  - Its verbs provider reads the whole of /proc/kallsyms twice, 65 ms, for a symbol that nobody here needs: the file is empty.
-#  - libinfinipath and libpsm2, of which it has providers, measure the processor's clock before main, asleep, 0.1 s each: a library that has their
-#    names, and whose functions fail, is in their place. Nobody has their cards here.
-# In a name space of mounts of its own: nothing on this machine is changed. Where none can be made the command runs all the same.
+#  - libfabric's verbs provider reads /proc/kallsyms twice (65 ms) for an unneeded symbol: the file is empty.
+#  - libinfinipath and libpsm2, used by two other providers, sleep 0.1 s each to measure the CPU clock: replaced by
+#    libraries of the same names whose functions fail, since nothing here uses their NICs.
+#
+# Uses its own mount namespace, so that nothing on this machine changes. Without permission for one, the command runs
+# unmodified. Exit codes: those of the command.
 set -euo pipefail
 
 library() { ldconfig -p 2>/dev/null | awk -v name="$1" '$1 == name && !found++ {print $NF}'; }
@@ -21,7 +23,8 @@ inside() {
     exec "$@"
 }
 
-# make_stub NAME PREFIX: a function that fails for each of theirs, by its version: libfabric calls some, Debian 13's Open MPI others.
+# make_stub NAME PREFIX: makes a library in which each function of the original exists, with its version, and fails.
+# libfabric calls some of them, Debian 13's Open MPI others.
 make_stub() {
     local theirs version
     theirs=$(nm -D --defined-only "$(library "$1")" | awk -v prefix="^$2_" '$3 ~ prefix {print $3}')

@@ -1,19 +1,23 @@
 #!/usr/bin/env bash
-# What a stranger on the rails costs the ranks that work there: each program in turns alone and with him, and the medians beside each other.
-# Whether every byte stays right is what tests/command/stranger.rs is for.
+# Measures how an attacker on the rails slows ranks down: runs each program alternately without and with the attacker
+# and compares the medians. (tests/command/stranger.rs checks that all data stays correct.)
 #
-#   scripts/hostile.sh FOLDER [PROGRAM...]     hostile.csv in FOLDER; PROGRAM: a name of the table below [default: all of them]
-#   TURNS=5 REST=20 CORES=0-5 HIS=6,7
-#   GINLAB=target/release/ginlab STRANGER=target/release/deps/command-...     builds that are there [default: made first]
+#   scripts/hostile.sh DIR [PROGRAM...]     writes DIR/hostile.csv; PROGRAM: name in the table below [default: all]
 #
-# He runs on this machine too, where he takes time of its cores, which a stranger elsewhere does not: so ranks and stranger have cores of their own
-# (CORES, HIS), and he rests REST ms after each round. Without idle cores for both the ratio says more about the machine than about ginlab; the
-# rows say how many there are and how busy they were before the turn.
-# Exit codes: 0 ok, 1 a run has failed, 2 usage.
+#   TURNS     repetitions                     [default: 5]
+#   REST      attacker's sleep after each round, in ms   [default: 20]
+#   CORES     cores of the ranks              [default: all]
+#   HIS       cores of the attacker           [default: all]
+#   GINLAB    program                         [default: target/release/ginlab, built first]
+#   STRANGER  test program of the attacker, target/release/deps/command-...   [default: built first]
+#
+# The attacker runs on this machine and uses its CPU time, which a remote attacker would not. Give both sides their own
+# idle cores, otherwise the ratio depends mainly on the machine; rows contain the number of cores and the load. Exit
+# codes: 0 ok, 1 a run failed, 2 usage.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 if (($# == 0)) || [[ $1 == -* ]]; then
-    echo 'hostile.sh: FOLDER [PROGRAM...]; as: hostile.sh target/hostile write shmem' >&2
+    echo 'usage: hostile.sh DIR [PROGRAM...], e.g. hostile.sh target/hostile write shmem' >&2
     exit 2
 fi
 # shellcheck source=scripts/toolchain.sh
@@ -36,7 +40,7 @@ declare -A PROGRAMS=(
 names=("$@")
 ((${#names[@]})) || mapfile -t names < <(printf '%s\n' "${!PROGRAMS[@]}" | sort)
 for name in "${names[@]}"; do
-    [[ -n ${PROGRAMS[$name]:-} ]] || { echo "hostile.sh: $name is none of ${!PROGRAMS[*]}" >&2; exit 2; }
+    [[ -n ${PROGRAMS[$name]:-} ]] || { echo "hostile.sh: unknown program $name: expected one of ${!PROGRAMS[*]}" >&2; exit 2; }
 done
 ginlab=${GINLAB:-} stranger=${STRANGER:-}
 if [[ -z $ginlab ]]; then
@@ -48,12 +52,12 @@ if [[ -z $stranger ]]; then
         sed -n 's/.*"executable":"\([^"]*command-[0-9a-f]*\)".*/\1/p' | tail -n 1) || { tail "$out/build.log" >&2; exit 1; }
 fi
 library=$(find "$(dirname "$ginlab")" -maxdepth 2 -name libsoft_efa.so | head -n 1)
-# He says how many rounds it were; messages are left out, since programs that receive some end by them.
+# Runs the attacker and prints its counts. No messages are sent, because programs that receive some would exit.
 aim() {
     GINLAB_TEST_STRANGER="$1 $2 $3" GINLAB_TEST_STRANGER_RESTS=${REST:-20} taskset -c "${HIS:-0-$(($(nproc) - 1))}" \
-        "${@:4}" "$stranger" --exact stranger::stranger --ignored --nocapture 2>&1 | sed -n 's/.*round=\([0-9]*\) .*posted=\([0-9]*\) refused=\([0-9]*\) reached=\([0-9]*\).*/\1,\2,\3,\4/p' | tail -n 1
+        "${@:4}" "$stranger" --exact stranger::attacker_process --ignored --nocapture 2>&1 | sed -n 's/.*round=\([0-9]*\) .*posted=\([0-9]*\) refused=\([0-9]*\) reached=\([0-9]*\).*/\1,\2,\3,\4/p' | tail -n 1
 }
-# time_us_p50 of the last row that is not a yardstick.
+# Prints time_us_p50 of the last row that is not a reference.
 median() {
     python3 -c 'import csv, sys
 rows = [row for row in csv.DictReader(open(sys.argv[1])) if row["case"] not in ("cpu-write", "bare-write", "ping-pong")]
@@ -77,7 +81,7 @@ for name in "${names[@]}"; do
                 FI_EFA_RX_SIZE=1024 taskset -c "${CORES:-0-$(($(nproc) - 1))}" "$ginlab" ${PROGRAMS[$name]} -p "$provider" \
                     --csv "$out/row.csv" >"$out/run.log" 2>&1 &
                 run=$! told=,,,
-                # taskset becomes the program: its number is the run's.
+                # taskset execs the program, so that this is the pid of the run.
                 [[ $with == no ]] || told=$(aim "$run" "$ways" "$his" "${cards[@]}")
                 wait "$run" || { cat "$out/run.log" >&2; exit 1; }
                 echo "$name,$fabric,$turn,$with,$(median "$out/row.csv"),${told:-,,,},$(nproc),$load" | tee -a "$csv"
@@ -94,5 +98,5 @@ for (program, fabric), of in sorted(times.items()):
     if not all(of.values()):
         continue
     alone, met = (statistics.median(of[which]) for which in ("no", "yes"))
-    print(f"{program:<12} {fabric:<9} alone {alone:10.2f} us, with a stranger {met:10.2f} us: {100 * (met / alone - 1):+.1f} %")
+    print(f"{program:<12} {fabric:<9} alone {alone:10.2f} us, with an attacker {met:10.2f} us: {100 * (met / alone - 1):+.1f} %")
 PY

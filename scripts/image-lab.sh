@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# The Dockerfile's stages `builder` and `laptop`, built where no image can be pulled: their base is made of Debian's packages. Then
-# `make demo` in the builder, and the image's own command.
+# Builds the Dockerfile's stages `builder` and `laptop` without pulling images, on a base made of Debian packages. Then
+# runs `make demo` in the builder, and the command of the image.
 #
-#   scripts/image-lab.sh [BASE.tar]     a root file system of Debian 12 [default: made by debootstrap]
+#   scripts/image-lab.sh [BASE.tar]     root file system of Debian 12 [default: made with debootstrap]
 #
-# Needs root, buildah and a network for apt. Images and containers lie in a folder of their own, which is removed. Exit codes: 0 ok, 1
-# failed, 77 skipped, with its reason.
+# Needs root, buildah and a network for apt. Images and containers are in a temporary directory, which is removed. Exit
+# codes: 0 ok, 1 failed, 77 skipped with the reason.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 skip() { printf 'image-lab.sh: skipped: %s\n' "$1" >&2; exit 77; }
-[[ $(id -u) == 0 ]] || skip 'it needs root'
+[[ $(id -u) == 0 ]] || skip 'needs root'
 command -v buildah >/dev/null || skip 'no buildah here: apt-get install buildah'
 work=$(mktemp -d /var/tmp/ginlab-image.XXXXXX)
 export TMPDIR=$work
@@ -22,23 +22,23 @@ cleanup() {
 trap cleanup EXIT
 base=${1:-}
 if [[ -z $base ]]; then
-    command -v debootstrap >/dev/null || skip 'no debootstrap here, and no BASE.tar was named'
-    # With Debian's security updates, where the kernels' compiler is.
+    command -v debootstrap >/dev/null || skip 'no debootstrap here, and no BASE.tar given'
+    # With Debian's security updates, which have the kernels' compiler.
     scripts/fresh.sh --prepare --work "$work/base" >/dev/null
     base=$work/base/bookworm.tar
 fi
 container=$(run from scratch)
 run add -q "$container" "$base" / >/dev/null
 run config --env PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin "$container"
-# Whom this machine trusts: how it reaches the package registries is its own affair.
+# This machine's certificates, for its access to the package registries.
 run copy -q "$container" /etc/ssl/certs/ca-certificates.crt /etc/ssl/host.crt >/dev/null
 for variable in SSL_CERT_FILE CARGO_HTTP_CAINFO CURL_CA_BUNDLE; do
     run config --env "$variable=/etc/ssl/host.crt" "$container"
 done
 run commit -q --rm "$container" localhost/debian:bookworm >/dev/null
 commit=$(git rev-parse HEAD)
-# What is compiled lies beside the images: each layer is a copy of all files here. The context is a copy too: the second build takes the
-# first one's layers if nobody has touched a file between them.
+# Build outputs are kept outside the images, because each layer copies all files. The context is a copy as well, so that
+# the second build can reuse the first one's layers while files here are edited.
 mkdir "$work/target" "$work/context"
 tar --exclude-from=.dockerignore -cf - . | tar -C "$work/context" -xf -
 build() { # STAGE

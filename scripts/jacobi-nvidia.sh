@@ -1,12 +1,20 @@
 #!/usr/bin/env bash
-# NVIDIA's Jacobi programs, as a yardstick beside `ginlab jacobi`: scripts/jacobi-nvidia.sh CHECKOUT
+# Builds and runs NVIDIA's Jacobi programs, as a reference for `ginlab jacobi`.
 #
-# CHECKOUT is yours: git clone https://github.com/NVIDIA/multi-gpu-programming-models (measured with commit 9a600f5). Nothing of it is
-# kept in this project. Built with a block reduction (HAVE_CUB), run on all GPUs, each line as the program prints it with -csv:
-#   type, nx, ny, iterations, iterations between norms, GPUs, 1, seconds on all, seconds on one
-# Writes nvidia.csv and what compilers and programs said to $OUT (default: a new folder under /tmp). Each step has a limit of its own.
+#   git clone https://github.com/NVIDIA/multi-gpu-programming-models     (measured with commit 9a600f5)
+#   scripts/jacobi-nvidia.sh CHECKOUT
 #
-# Environment: RANKS (default all GPUs), SIZES (default 1024,4096,16384), PROGRAMS (a list; default all), NITER (default 1000), MPIRUN, NVSHMEM_HOME, NCCL_HOME.
+#   OUT           directory for nvidia.csv and logs   [default: new, under /tmp]
+#   RANKS         number of GPUs                      [default: all]
+#   SIZES         sides of the field                  [default: 1024,4096,16384]
+#   PROGRAMS      [default: nccl,nccl_overlap,nccl_graphs,multi_threaded_p2p_opt,nvshmem]
+#   NITER         iterations                          [default: 1000]
+#   MPIRUN        [default: mpirun --allow-run-as-root --oversubscribe --bind-to none]
+#   NCCL_HOME, NVSHMEM_HOME   directories with include/   [default: a Python package, or the system's]
+#
+# The programs are built with block reduction (HAVE_CUB). Columns of nvidia.csv, as printed with -csv: type, nx, ny,
+# iterations, iterations between norms, GPUs, 1, seconds on all GPUs, seconds on one. Each step has a time limit. Exit
+# codes: 0 ok, 1 a tool is missing, 2 usage.
 set -u
 if [[ $# -ne 1 || ! -f $1/nccl/jacobi.cpp ]]; then
     echo 'usage: scripts/jacobi-nvidia.sh CHECKOUT, a checkout of NVIDIA/multi-gpu-programming-models' >&2
@@ -20,10 +28,10 @@ sizes=${SIZES:-1024,4096,16384} niter=${NITER:-1000}
 programs=${PROGRAMS:-nccl,nccl_overlap,nccl_graphs,multi_threaded_p2p_opt,nvshmem}
 mpi=${MPIRUN:-mpirun --allow-run-as-root --oversubscribe --bind-to none}
 note() { echo "jacobi-nvidia: $*" >&2; }
-for tool in nvcc mpicxx; do command -v "$tool" >/dev/null || { note "$tool is not here"; exit 1; }; done
+for tool in nvcc mpicxx; do command -v "$tool" >/dev/null || { note "no $tool found"; exit 1; }; done
 cuda=$(dirname "$(dirname "$(realpath "$(command -v nvcc)")")")
 
-# A folder with this header under include/: what the environment names, a package of Python's, the system.
+# Prints a directory with this header under include/: from the environment, a Python package, or the system.
 find_home() {
     local name=$1 header=$2 folder include
     shift 2
@@ -42,7 +50,7 @@ build() {
     case $name in
     nccl*)
         lib=$(library "${nccl:-/nonexistent}" 'libnccl.so*')
-        [ -n "$lib" ] || { echo "NCCL's header or library is not here"; return 1; }
+        [ -n "$lib" ] || { echo "no header or library of NCCL found"; return 1; }
         nvcc -DHAVE_CUB -O3 -arch=sm_90 -std=c++17 -c "$at/jacobi_kernels.cu" -o "$to.o" &&
             mpicxx -O2 -std=c++17 -I"$cuda/include" -I"$nccl_include" "$at/jacobi.cpp" "$to.o" -L"$cuda/lib64" -lcudart -ldl "$lib" \
                 -Wl,-rpath="$(dirname "$lib")" -Wl,-rpath="$cuda/lib64" -o "$to"
@@ -50,7 +58,7 @@ build() {
     nvshmem)
         lib=$(dirname "$(library "${nvshmem:-/nonexistent}" libnvshmem_device.a)")
         host=$(library "${nvshmem:-/nonexistent}" 'libnvshmem_host.so*')
-        [ -n "$host" ] || { echo "NVSHMEM's library is not here"; return 1; }
+        [ -n "$host" ] || { echo "no library of NVSHMEM found"; return 1; }
         nvcc -ccbin mpicxx -DHAVE_CUB -O3 -arch=sm_90 -std=c++17 -rdc=true -Xcompiler -fopenmp -I"$nvshmem_include" "$at/jacobi.cu" -L"$lib" \
             -Xlinker "$host" -lnvshmem_device -lcuda -lcudart -ldl -lnvidia-ml -Xlinker -rpath="$(dirname "$host")" -o "$to"
         ;;
@@ -58,7 +66,7 @@ build() {
     esac
 }
 
-# run NAME ARGUMENTS: one program once; its line of numbers goes into the table.
+# run NAME ARGUMENTS...: runs a program once; appends its line of figures to the table.
 run() {
     local name=$1 launch=()
     shift

@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
-# kubectl where scripts/k8s-lab.sh stands in the place of a cluster, for tests that run a page's lines: `apply -k` runs the commands of the
-# overlay's containers in roots of their own, `logs` prints what they have said, and each line that is the lab's own begins with `lab:`.
-# Everything else is kubectl's. It is first on PATH by the name kubectl; LAB_PODS names a folder of its own.
+# Replacement for kubectl on top of scripts/k8s-lab.sh, for tests that run the commands of a page without a cluster:
+# `apply -k` runs the commands of the overlay's containers, each in its own root file system, and `logs` prints their
+# output. Lines of the lab begin with `lab:`. Other commands go to the real kubectl. Must be first on PATH as kubectl.
+#
+#   LAB_PODS  working directory
 set -euo pipefail
 here=$(dirname "$(realpath "${BASH_SOURCE[0]}")")
 out=${LAB_PODS:?LAB_PODS names a folder}

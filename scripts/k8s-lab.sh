@@ -1,19 +1,24 @@
 #!/usr/bin/env bash
-# The commands of deploy/k8s and of deploy/skypilot/kubernetes.yaml as they stand, without Kubernetes: three pods, each a root file system
-# (an overlay of this one), a network and a name of its own. First the MPIJob: doctor as the init step, which must refuse a node without
-# EFA; then launcher and two workers with sshd, keys mounted as a secret is, results on the launcher. Then the Indexed Job on the
-# two workers, and SkyPilot's task without EFA.
+# Runs the unchanged commands of deploy/k8s and deploy/skypilot/kubernetes.yaml without Kubernetes, in three pods, each
+# with its own root file system (an overlay of this one), network and host name. First the MPIJob: doctor as init step,
+# which must reject a node without EFA, then the launcher and two workers with sshd, keys mounted like a secret, and
+# results on the launcher. Then the Indexed Job on both workers, and SkyPilot's task without EFA.
 #
-#   scripts/k8s-lab.sh [FOLDER]     results and transcript go to FOLDER [default: target/k8s-lab]; RATE=200mbit SLOTS=1
-#   PROVIDER=soft-efa:p5,cards=32   over the cards of a p5 in software [default: tcp]
-#   MANIFEST=FILE                   the MPIJob of this file, as `kubectl kustomize` makes it of an overlay, and nothing else
+#   scripts/k8s-lab.sh [DIR]     DIR: for results and transcript [default: target/k8s-lab]
 #
-# Needs root, overlayfs, openssh-server, Open MPI and python3-yaml; ginlab built with --features mpi (GINLAB=PATH). Everything it makes
-# is removed. Exit codes: 0 ok, 1 failed, 77 skipped, with its reason.
+#   GINLAB    program, built with --features mpi   [default: target/release/ginlab]
+#   PROVIDER  fabric, such as soft-efa:p5,cards=32 (software NICs of a p5)   [default: tcp]
+#   MANIFEST  file with an MPIJob, the output of `kubectl kustomize`; runs only this job
+#   RATE      rate of a rail     [default: 200mbit]
+#   SLOTS     ranks per worker   [default: 1]
+#   PROXY, ALL2ALL   options of the experiments [default: a short sweep]
+#
+# Needs root, overlayfs, openssh-server, Open MPI and python3-yaml. Removes everything that it makes. Exit codes: 0 ok,
+# 1 failed, 77 skipped with the reason.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 skip() { printf 'k8s-lab.sh: skipped: %s\n' "$1" >&2; exit 77; }
-[[ $(id -u) == 0 ]] || skip 'it needs root'
+[[ $(id -u) == 0 ]] || skip 'needs root'
 for tool in sshd ssh-keygen mpirun ip python3; do
     command -v "$tool" >/dev/null || [[ -x /usr/sbin/$tool ]] || skip "no $tool here: apt-get install openssh-server openmpi-bin iproute2 python3-yaml"
 done
@@ -22,7 +27,7 @@ out=${1:-target/k8s-lab}
 ginlab=$(realpath "${GINLAB:-target/release/ginlab}")
 mkdir -p "$out"
 out=$(realpath "$out")
-# Overlays, processes and the names of the lab's nodes end with namespaces of our own.
+# Overlays, processes and host names end with these namespaces.
 if [[ -z ${GINLAB_LAB_INSIDE:-} ]]; then
     code=0
     export GINLAB_LAB_INSIDE=$$
@@ -33,9 +38,10 @@ if [[ -z ${GINLAB_LAB_INSIDE:-} ]]; then
     exit "$code"
 fi
 work=$LAB_WORK name=k8s-$GINLAB_LAB_INSIDE
-scripts/rails-lab.sh up --name "$name" --nodes 3 --rate "${RATE:-200mbit}" || skip 'no lab of rails can be made here'
+scripts/rails-lab.sh up --name "$name" --nodes 3 --rate "${RATE:-200mbit}" || skip 'cannot create a lab of rails here'
 
-# The containers' commands and variables, out of the files. What the lab has other than they: values of variables, not commands.
+# Extracts the commands and variables of the containers from the files. The lab changes values of variables, not
+# commands.
 python3 - "$work" <<'PYTHON'
 import os, re, shlex, sys, yaml
 
@@ -45,7 +51,7 @@ here.update({name: os.environ.get(name) or value for name, value in small.items(
 
 
 def write(role, command, variables):
-    """Kubernetes itself puts the variables of a container into its command where they stand as $(NAME)."""
+    """Writes a script. Like Kubernetes, replaces $(NAME) in the command by the variables of the container."""
     values = {name: here.get(name, value) for name, value in variables.items()}
     command = [re.sub(r"\$\((\w+)\)", lambda found: values[found[1]], word) for word in command]
     lines = [f"export {name}={shlex.quote(value)}" for name, value in values.items()]
@@ -70,12 +76,12 @@ PYTHON
 ssh-keygen -q -t ecdsa -N '' -f "$work/key"
 printf '127.0.0.1 localhost\n10.99.0.1 ginlab-worker-0 ginlab-0.ginlab\n10.99.0.2 ginlab-worker-1\n10.99.0.3 ginlab-launcher\n' >"$work/hosts"
 
-# What a test says of libfabric's pools, which it fills with zeros: for ranks too, whose parent is a daemon of mpirun that sshd starts.
+# libfabric's pool sizes of a test, also for ranks, whose parent is a daemon of mpirun started by sshd.
 pools=$(env | sed -n '/^FI_[A-Z_]*=[0-9]*$/p' | paste -sd ' ')
 pod() { # NODE NAME
     local root=$work/$2/root
     mkdir -p "$root" "$work/$2/upper" "$work/$2/work"
-    mount -t overlay overlay -o "lowerdir=/,upperdir=$work/$2/upper,workdir=$work/$2/work" "$root" || skip 'no overlay of this root can be mounted'
+    mount -t overlay overlay -o "lowerdir=/,upperdir=$work/$2/upper,workdir=$work/$2/work" "$root" || skip 'cannot mount an overlay of this root'
     mount -t proc proc "$root/proc"
     # See hide-slow-libraries.sh.
     mount --bind /dev/null "$root/proc/kallsyms" || true
@@ -87,12 +93,12 @@ pod() { # NODE NAME
     rm -f "$root"/etc/ssh/ssh_host_*
     if [[ -n $pools && -d $root/etc/ssh/sshd_config.d ]]; then echo "SetEnv $pools" >"$root/etc/ssh/sshd_config.d/lab.conf"; fi
     install -m 755 "$ginlab" "$root/usr/local/bin/ginlab"
-    # Beside the program; where only tests have been built, among their parts.
+    # In the directory of the program, or in deps if only tests have been built.
     for cards in "${ginlab%/*}" "${ginlab%/*}/deps"; do
         if [[ -f $cards/libsoft_efa.so ]]; then install -m 644 "$cards/libsoft_efa.so" "$root/usr/local/bin/" && break; fi
     done
     install -m 755 deploy/ranks.sh "$root/usr/local/bin/ginlab-ranks"
-    # A secret as kubelet mounts it: a folder that everybody may write to, links over a folder of data.
+    # A secret as mounted by kubelet: a world-writable directory with links into a directory of data.
     mkdir -p "$root/root/.ssh" "$root/etc/mpi" "$root/results"
     mount -t tmpfs -o mode=1777 tmpfs "$root/root/.ssh"
     mkdir "$root/root/.ssh/..data"
@@ -127,7 +133,7 @@ failed() { # WHAT CODE
     printf 'k8s-lab.sh: %s ended with exit code %s\n' "$1" "$2" >&2
     exit 1
 }
-printf '== the init step of a worker: this node has no EFA\n' | tee "$out/transcript.txt"
+printf '== init step of a worker on a node without EFA\n' | tee "$out/transcript.txt"
 code=0
 bounded 120 0 ginlab-worker-0 Doctor >"$work/doctor.log" 2>&1 || code=$?
 grep '^fail\|^ginlab' "$work/doctor.log" | tee -a "$out/transcript.txt"
@@ -138,13 +144,13 @@ printf '== MPIJob\n' | tee -a "$out/transcript.txt"
 inside 0 ginlab-worker-0 Worker >"$work/worker-0.log" 2>&1 &
 inside 1 ginlab-worker-1 Worker >"$work/worker-1.log" 2>&1 &
 code=0
-# Its log has the rows as JSON documents too; they are kept beside the transcript.
+# The log also has the rows as JSON documents; they are kept in the same directory as the transcript.
 bounded 300 2 ginlab-launcher Launcher 2>&1 | { grep -v '^ *["{}\[\]\|^ *\]' || true; } | tee "$out/launcher.log" | tee -a "$out/transcript.txt" || code=$?
 cp "$work"/ginlab-launcher/root/results/*.json "$out/" 2>/dev/null || true
 ((code == 0)) || failed 'the launcher' "$code"
 if [[ -n ${MANIFEST:-} ]]; then exit; fi
 
-both() { # WHAT SCRIPT VARIABLES-BY-NODE...: of two pods; rank 0's speaks
+both() { # WHAT SCRIPT VARIABLES-BY-NODE...: runs in two pods; rank 0 prints
     local what=$1 script=$2 index=$3 second
     shift 3
     printf '== %s\n' "$what" | tee -a "$out/transcript.txt"
@@ -152,7 +158,7 @@ both() { # WHAT SCRIPT VARIABLES-BY-NODE...: of two pods; rank 0's speaks
     second=$!
     code=0
     bounded 300 0 ginlab-worker-0 "$script" "$index=0" "$@" >"$work/$script.out" 2>"$work/$script-0.log" || code=$?
-    # The JSON document is kept beside it.
+    # The JSON document is kept separately.
     { cat "$work/$script-0.log"; grep -v '^ *["{}\[\]]' "$work/$script.out" || true; } | tee -a "$out/transcript.txt"
     ((code == 0)) || failed "$what, node 0" "$code"
     wait "$second" || failed "$what, node 1" "$?"

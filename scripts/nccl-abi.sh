@@ -1,9 +1,12 @@
 #!/usr/bin/env bash
-# What NCCL's headers say of the tables that host/nccl_plugin exports: sizes, offsets, and the sizes of each function's arguments.
+# Prints sizes, offsets and argument sizes of the tables that host/nccl_plugin exports, from NCCL's headers.
+#
 #   scripts/nccl-abi.sh INCLUDE... >host/nccl_plugin/tests/nccl-abi.txt
-# INCLUDE: folders with plugin/rma/rma_v13.h to rma_v16.h and gin/gin_v14.h (src/include and src/include/plugin of NCCL's source) and nccl.h with
-# nccl_device/ (of the wheel nvidia-nccl-cu13). v15 is also in aws-ofi-nccl (3rd-party/nccl/cuda/include). Needs g++. The test host/nccl_plugin/tests/headers.rs holds the
-# plugin against the file, so it needs no headers.
+#
+# INCLUDE: directories with plugin/rma/rma_v13.h to rma_v16.h and gin/gin_v14.h (src/include and src/include/plugin of
+# NCCL's source), and with nccl.h and nccl_device/ (wheel nvidia-nccl-cu13). aws-ofi-nccl also has v15
+# (3rd-party/nccl/cuda/include). Needs g++. host/nccl_plugin/tests/headers.rs compares the plugin with the output and
+# needs no headers. Exit codes: 0 ok, 2 usage, otherwise that of the compiler.
 set -euo pipefail
 if [[ $# == 0 ]]; then
     sed -n '2,/^set/{/^set/d;s/^# \?//p}' "${BASH_SOURCE[0]}" >&2
@@ -11,7 +14,7 @@ if [[ $# == 0 ]]; then
 fi
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-# Headers of NCCL's own sources ask for CUDA's, of which the tables need nothing.
+# NCCL's source headers include CUDA's, of which the tables need nothing.
 touch "$work/cuda_runtime.h" "$work/cuda_fp16.h" "$work/cuda_bf16.h" "$work/cuda_fp8.h"
 cat >"$work/abi.cc" <<'END'
 #include <cstddef>

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Zeroes a library's device code of other GPUs, so that a copy of NCCL travels in tens of megabytes instead of hundreds.
+"""Zeroes a library's device code for other GPUs, so that a compressed copy of NCCL has tens of megabytes instead of hundreds.
 
     scripts/nccl-slim.py libnccl.so.2 slim/libnccl.so.2 --keep 90      then: xz -T0 slim/libnccl.so.2
 
-Host code and the images that are kept stay as they are, and so does the file's layout: an image that was zeroed is not found by the driver,
-which then says "no kernel image is available". Sections of CUDA's fat binaries: a header (magic 0xba55ed50, its size, the size of what
-follows), then entries, each with a header (kind, header's size, payload's size; the architecture at byte 28) and its payload.
+Host code, the selected images and the file's layout are unchanged. The driver does not find a zeroed image and reports "no kernel image is
+available". A section of CUDA's fat binaries has a header (magic 0xba55ed50, its size, the size of the rest), then entries, each with a
+header (kind, size of the header, size of the payload; the architecture at byte 28) and its payload.
 """
 import argparse
 import mmap
@@ -18,9 +18,9 @@ SECTIONS = (b".nv_fatbin", b"__nv_relfatbin")
 
 
 def sections(data):
-    """Offset and size of the sections that hold fat binaries, of a 64-bit little-endian ELF file."""
+    """Yields offset and size of the sections with fat binaries in a 64-bit little-endian ELF file."""
     if data[:6] != b"\x7fELF\x02\x01":
-        sys.exit("nccl-slim.py: no 64-bit ELF file")
+        sys.exit("nccl-slim.py: not a 64-bit ELF file")
     table, = struct.unpack_from("<Q", data, 0x28)
     size, count, names = struct.unpack_from("<HHH", data, 0x3A)
     headers = [struct.unpack_from("<IIQQQQ", data, table + i * size) for i in range(count)]
@@ -32,7 +32,7 @@ def sections(data):
 
 
 def slim(data, keep):
-    """Zeroes; gives the bytes that were zeroed and those that were kept, by architecture."""
+    """Zeroes images. Returns the number of bytes zeroed and kept, by architecture."""
     zeroed, kept = {}, {}
     for start, length in sections(data):
         at, end = start, start + length
@@ -58,14 +58,14 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("source")
     parser.add_argument("target")
-    parser.add_argument("--keep", type=int, action="append", required=True, metavar="ARCH", help="90 for sm_90; may be repeated")
+    parser.add_argument("--keep", type=int, action="append", required=True, metavar="ARCH", help="architecture to keep, e.g. 90 for sm_90; can be repeated")
     args = parser.parse_args()
     shutil.copyfile(args.source, args.target)
     with open(args.target, "r+b") as file, mmap.mmap(file.fileno(), 0) as data:
         zeroed, kept = slim(data, set(args.keep))
         data.flush()
     if not kept:
-        sys.exit(f"nccl-slim.py: there is no device code for {args.keep}; there is some for {sorted(zeroed)}")
+        sys.exit(f"nccl-slim.py: no device code for {args.keep}; found {sorted(zeroed)}")
     print(f"zeroed {sum(zeroed.values()) >> 20} MiB of {sorted(zeroed)}, kept {sum(kept.values()) >> 20} MiB of {sorted(kept)}")
 
 

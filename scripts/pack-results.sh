@@ -1,29 +1,29 @@
 #!/usr/bin/env bash
-# Brings what runs have left in a folder into the shape of data/: what is cited once, the rest compressed.
+# Packs a directory of results in the format of data/: headers merged, bulky files compressed.
 #
-#   scripts/pack-results.sh FOLDER [TARGET]      TARGET: where it goes (default: the same folder)
+#   scripts/pack-results.sh DIR [TARGET]      TARGET: output directory [default: DIR]
 #
-# Kept as they are: CSV files, README.md, text files. Then
-#   headers.json      one header for all: "common" has each key's most frequent value, "files" what differs in each CSV file, its
-#                     exact command among it; null where the file has no such key (ginlab reads it, host/report/headers.rs)
-#   samples.tar.xz    the JSON documents of the rows, which have the raw samples, and the log with every table that was printed
-#   steps.txt         of a log.txt the steps, each with its command and how it ended
-# Drawings for Perfetto are left out: they are of one repeat, large, and made again by the command.
-# Needs awk, tar and xz; without xz the samples are samples.tar.gz.
+# CSV files, README.md and text files are kept unchanged. In addition:
+#   headers.json      one header for all files: "common" has the most frequent value of each key, "files" what differs in
+#                     each CSV file, and its command; null if a file has no such key (see host/report/headers.rs)
+#   samples.tar.xz    JSON documents of the rows, with the raw samples, and the log with all printed tables
+#   steps.txt         the steps in log.txt, each with its command and result
+# Perfetto traces are omitted: they cover one repeat, are large, and the command can recreate them.
+# Needs awk, tar and xz; without xz the archive is samples.tar.gz. Exit codes: 0 ok, 2 usage or already packed.
 set -euo pipefail
 if [[ $# -lt 1 || $# -gt 2 || ! -d $1 ]]; then
-    echo 'usage: scripts/pack-results.sh FOLDER [TARGET], where FOLDER has CSV files of ginlab' >&2
+    echo 'usage: scripts/pack-results.sh DIR [TARGET], where DIR has CSV files of ginlab' >&2
     exit 2
 fi
 from=$(realpath "$1")
 mkdir -p "${2:-$1}"
 to=$(realpath "${2:-$1}")
 if [[ -e $to/headers.json ]]; then
-    echo "pack-results.sh: $to was packed before; take a folder of its own for each run" >&2
+    echo "pack-results.sh: $to is already packed; use a new directory for each run" >&2
     exit 2
 fi
 cd "$from"
-# A listing (efa, affinity, bootstrap) has its header in its document alone.
+# Lists (efa, affinity, bootstrap) have their header only in the JSON document.
 find . -type f -name '*.csv' -printf '%P\n' | while read -r file; do
     name=${file%.csv}
     if [[ ! -e $name.header.json && -e $name.json ]]; then
@@ -33,7 +33,7 @@ find . -type f -name '*.csv' -printf '%P\n' | while read -r file; do
 done
 mapfile -t tables < <(find . -type f -name '*.csv' -printf '%P\n' | LC_ALL=C sort)
 mapfile -t headers < <(find . -type f -name '*.header.json' -printf '%P\n' | LC_ALL=C sort)
-# A document of rows, as --json writes it; a drawing for Perfetto has none.
+# A document of rows, as written by --json; a Perfetto trace has no header.
 mapfile -t samples < <(find . -type f -name '*.json' ! -name '*.header.json' -printf '%P\n' | LC_ALL=C sort |
     while read -r file; do if head -c 4096 "$file" | grep -q '^  "header": {'; then printf '%s\n' "$file"; fi; done)
 mapfile -t drawings < <(find . -type f -name '*.json' ! -name '*.header.json' -printf '%P\n' | LC_ALL=C sort |
@@ -41,7 +41,7 @@ mapfile -t drawings < <(find . -type f -name '*.json' ! -name '*.header.json' -p
 mapfile -t logs < <(find . -type f \( -name log.txt -o -name tables.txt \) -printf '%P\n' | LC_ALL=C sort)
 mapfile -t texts < <(find . -type f \( -name '*.txt' -o -name '*.md' \) ! -name log.txt ! -name tables.txt -printf '%P\n' | LC_ALL=C sort)
 
-# The headers are ours: pretty-printed, a key of the first level behind two blanks. Values become one line each.
+# ginlab's headers are pretty-printed: keys of the first level are indented by two. Values are joined to one line each.
 if ((${#headers[@]})); then
     awk '
         function keep() {
@@ -67,7 +67,7 @@ if ((${#headers[@]})); then
                 for (v = 1; v <= values[key]; v++) if (times[key, order[key, v]] > most) {
                     most = times[key, order[key, v]]; common[key] = order[key, v]
                 }
-                # What few files have is written with those, and every file has its own command.
+                # A key of few files is written with those files; the command always is.
                 if (key == "command" || most < all / 2) { delete common[key]; continue }
                 printf "%s\n    \"%s\": %s", (some++ ? "," : ""), key, common[key]
             }
@@ -86,7 +86,7 @@ if ((${#headers[@]})); then
     mv "$to/headers.json.now" "$to/headers.json"
 fi
 if ((${#samples[@]} + ${#logs[@]})); then
-    # The same files give the same archive.
+    # The same files give an identical archive.
     if command -v xz >/dev/null; then archive=samples.tar.xz squeeze=(xz -9e); else archive=samples.tar.gz squeeze=(gzip -9n); fi
     tar --sort=name --owner=0 --group=0 --numeric-owner --mtime=@0 -cf - -- "${samples[@]}" "${logs[@]}" | "${squeeze[@]}" >"$to/$archive.now"
     mv "$to/$archive.now" "$to/$archive"

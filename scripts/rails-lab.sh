@@ -1,31 +1,31 @@
 #!/usr/bin/env bash
-# A network on one machine: nodes that are network namespaces, joined by rails of a given rate. See --help.
+# Creates a network on one machine: nodes are network namespaces, connected by rate-limited rails. See --help.
 set -euo pipefail
 
 usage() {
     cat <<'HELP'
-Nodes with shaped rails between them, on one machine: network namespaces, veth pairs and `tc tbf`.
+Creates nodes with rate-limited rails between them on one machine: network namespaces, veth pairs and `tc tbf`.
 
   rails-lab.sh up     [--name NAME] [--nodes N] [--rails R] [--rate RATE] [--mtu BYTES] [--queue MS]
   rails-lab.sh status [--name NAME]
   rails-lab.sh exec   [--name NAME] NODE [--] COMMAND...
   rails-lab.sh down   [--name NAME]
 
-  --name NAME   labs of different names stand side by side [default: rails]
-  --nodes N     2 to 64 [default: 2]; from 3 on each rail is a bridge in a namespace of its own
-  --rails R     1 to 64 [default: 4]
-  --rate RATE   of each rail and direction, in kbit, mbit or gbit; none leaves them as fast as they are [default: 1gbit]
+  --name NAME   name of the lab; several labs can exist at the same time [default: rails]
+  --nodes N     number of nodes, 2 to 64; with 3 or more, each rail is a bridge in a separate namespace [default: 2]
+  --rails R     number of rails, 1 to 64 [default: 4]
+  --rate RATE   rate of each rail and direction in kbit, mbit or gbit, or none for unlimited [default: 1gbit]
   --mtu BYTES   576 to 65535 [default: 1500]
-  --queue MS    how long data may wait for a rail before it is dropped, 1 to 10000 [default: 50]
+  --queue MS    maximum time in the queue of a rail before data is dropped, 1 to 10000 [default: 50]
 
-Rail I of node N is the interface railI with the address 10.99.I.(N+1). Nothing is made outside the namespaces
-ginlab-lab-NAME-N and ginlab-lab-NAME-bridge; `up` that fails takes down what it has made. After a pause the first 128 KiB
-of a direction (1 ms of data, where that is more) pass a rail unshaped: measure with more.
+Rail I of node N is the interface railI with the address 10.99.I.(N+1). Nothing is created outside the namespaces
+ginlab-lab-NAME-N and ginlab-lab-NAME-bridge. A failing `up` removes what it has created. After a pause, the first
+128 KiB of a direction (or 1 ms of data, if that is more) pass a rail at full speed: measure with more data.
 
-exec runs a command in a node as one rank of a job with one rank per node: RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT and
-GINLAB_TOKEN are set, unless they are set already. (For ranks inside one node: exec 0 -- env -u RANK -u WORLD_SIZE ...)
+exec runs a command on a node as one rank of a job with one rank per node: it sets RANK, WORLD_SIZE, MASTER_ADDR,
+MASTER_PORT and GINLAB_TOKEN unless they are set already. (For ranks within a node: exec 0 -- env -u RANK -u WORLD_SIZE ...)
 
-Exit codes: 0 ok, 1 failed (no root, no ip, no tc, no such lab, ...), 2 usage; exec: the command's own.
+Exit codes: 0 ok, 1 failed (no root, no ip, no tc, no such lab, ...), 2 usage; exec: that of the command.
 
 Examples:
   scripts/rails-lab.sh up --rate 1gbit --mtu 9000
@@ -47,20 +47,20 @@ misused() {
     exit 2
 }
 
-# Runs a command that prints nothing when it is well; otherwise one line says which command, and what it said.
+# Runs a command that prints nothing on success; on failure prints one line with the command and its message.
 try() {
     local said
     said=$("$@" 2>&1) || die "$*: ${said//$'\n'/; }"
 }
 
 number() { # NAME VALUE FROM TO
-    # Not more digits than arithmetic takes; 08 would be read as octal.
+    # No more digits than shell arithmetic supports; 08 would be octal.
     if ! [[ $2 =~ ^(0|[1-9][0-9]{0,5})$ ]] || (($2 < $3 || $2 > $4)); then
-        misused "$1: \"$2\" is not a number from $3 to $4"
+        misused "invalid $1 \"$2\": expected a number from $3 to $4"
     fi
 }
 
-if (($# == 0)); then misused 'no command: up, down, exec or status'; fi
+if (($# == 0)); then misused 'no command: expected up, down, exec or status'; fi
 command=$1
 shift
 name=rails nodes=2 rails=4 rate=1gbit mtu=1500 queue=50
@@ -70,7 +70,7 @@ case $command in
         exit 0
         ;;
     up | down | exec | status) ;;
-    *) misused "no command \"$command\": up, down, exec or status" ;;
+    *) misused "unknown command \"$command\": expected up, down, exec or status" ;;
 esac
 while (($#)); do
     case $1 in
@@ -79,17 +79,17 @@ while (($#)); do
             exit 0
             ;;
         --name | --nodes | --rails | --rate | --mtu | --queue)
-            if [[ $1 != --name && $command != up ]]; then misused "$1 belongs to up"; fi
-            if (($# < 2)); then misused "$1 has no value"; fi
+            if [[ $1 != --name && $command != up ]]; then misused "$1 is an option of up"; fi
+            if (($# < 2)); then misused "$1 needs a value"; fi
             printf -v "${1#--}" '%s' "$2"
             shift 2
             ;;
-        -*) misused "no option \"$1\"" ;;
+        -*) misused "unknown option \"$1\"" ;;
         *) break ;;
     esac
 done
 if ! [[ $name =~ ^[A-Za-z0-9_-]{1,32}$ ]]; then
-    misused "--name: \"$name\" is not 1 to 32 letters, digits, - and _"
+    misused "invalid --name \"$name\": expected 1 to 32 letters, digits, - and _"
 fi
 prefix=ginlab-lab-$name
 node='' bits=''
@@ -108,13 +108,13 @@ case $command in
                 g) bits=$((bits * 1000000000)) ;;
             esac
         elif [[ $rate != none ]]; then
-            misused "--rate: \"$rate\" is no rate like 1gbit, 200mbit, 64kbit or none"
+            misused "invalid --rate \"$rate\": expected a rate like 1gbit, 200mbit or 64kbit, or none"
         fi
         ;;
     exec)
         if (($# == 0)); then misused 'exec: no node'; fi
         node=$1
-        number 'exec: node' "$node" 0 63
+        number node "$node" 0 63
         shift
         if [[ ${1-} == -- ]]; then shift; fi
         if (($# == 0)); then misused 'exec: no command'; fi
@@ -127,12 +127,12 @@ for tool in ip tc; do
 done
 if ((EUID != 0)); then die 'network namespaces need root: try sudo'; fi
 
-# All namespaces. Of one that goes away meanwhile, somebody else's, ip says "Peer netns reference is invalid": nothing of ours.
+# Lists all namespaces. If one of another process disappears at the same time, ip prints an error that is ignored here.
 list() {
     ip netns list 2>/dev/null
 }
 
-# The namespaces of this lab, nodes in their order, the bridges last.
+# Lists the namespaces of this lab: nodes in order, then the bridges.
 namespaces() {
     local all
     all=$(list) || die 'ip netns list failed'
@@ -140,7 +140,7 @@ namespaces() {
 }
 mapfile -t there < <(namespaces)
 if [[ $command == up ]]; then
-    # A name without a namespace: a run that was killed in a mount namespace of its own left the file behind.
+    # A name without a namespace: left by a run that was killed in its own mount namespace.
     for namespace in "${there[@]}"; do
         ip -n "$namespace" link show >/dev/null 2>&1 || ip netns delete "$namespace" 2>/dev/null || true
     done
@@ -157,21 +157,21 @@ remove() {
     local namespace link busy left=()
     for namespace in "$@"; do
         busy=$(ip netns pids "$namespace" 2>/dev/null | tr '\n' ' ' || true)
-        if [[ -n $busy ]]; then say "$namespace: processes go on without its network: ${busy% }"; fi
-        # A process would keep the namespace without its name, and the links in it.
+        if [[ -n $busy ]]; then say "$namespace: processes continue without its network: ${busy% }"; fi
+        # A process keeps an unnamed namespace and the links in it.
         for link in $(ip -n "$namespace" -o link show type veth 2>/dev/null | grep -Eo '(rail|port)[0-9]+[-0-9]*' || true); do
-            # Its other end may have taken it along.
+            # May have been deleted together with its peer.
             ip -n "$namespace" link delete "$link" 2>/dev/null || true
         done
         ip netns delete "$namespace" || left+=("$namespace")
     done
-    if ((${#left[@]})); then die "could not be removed: ${left[*]}"; fi
+    if ((${#left[@]})); then die "cannot remove: ${left[*]}"; fi
 }
 
-# At most --queue of data waits: what TCP keeps under way is more than 50 ms of a slow rail, and what is dropped it sends again. The
-# bucket holds 1 ms of data and at least 128 KiB: the kernel hands over up to 64 KiB at once, and what does not fit the bucket is cut
-# into packets first, for which two cores are too slow (four rails of 1 Gbit/s at MTU 1500 reach 220 to 260 MB/s with a bucket of 16 to
-# 64 KiB, 477 with this one). So that much passes unshaped after a pause.
+# At most --queue of data is queued; TCP retransmits dropped data. The bucket holds 1 ms of data and at least 128 KiB.
+# The kernel passes up to 64 KiB at a time, and splits it into packets if it does not fit the bucket, for which two
+# cores are too slow: four rails of 1 Gbit/s at MTU 1500 reach 220 to 260 MB/s with a bucket of 16 to 64 KiB, 477 with
+# 128 KiB. After a pause, one bucket passes unshaped.
 shape() { # NAMESPACE LINK
     if [[ $rate == none ]]; then return; fi
     local burst=$((bits / 8000))
@@ -185,16 +185,16 @@ namespace() { # NAME
     try ip -n "$1" link set lo up
 }
 
-carrier() { # NAMESPACE: the kernel notices within a second that a link has one; before that, libfabric does not see its address.
+carrier() { # NAMESPACE: the kernel detects a link's carrier within a second; until then libfabric ignores its address.
     local deadline=$((SECONDS + 20))
     until (($(ip -n "$1" -brief link show type veth up | grep -c ' UP ') == rails)); do
-        if ((SECONDS > deadline)); then die "the links of $1 do not come up"; fi
+        if ((SECONDS > deadline)); then die "the links of $1 are not up after 20 s"; fi
         sleep 0.02
     done
 }
 
 up() {
-    if ((${#there[@]})); then die "the lab $name is there already: ${there[*]}; rails-lab.sh down --name $name removes it"; fi
+    if ((${#there[@]})); then die "lab $name already exists: ${there[*]}; rails-lab.sh down --name $name removes it"; fi
     trap 'remove "${made[@]}"' EXIT
     trap 'exit 130' INT
     trap 'exit 143' TERM
@@ -206,7 +206,7 @@ up() {
             try ip -n "$prefix-0" link add "rail$rail" mtu "$mtu" type veth peer name "rail$rail" mtu "$mtu" netns "$prefix-1"
         else
             try ip -n "$bridge" link add name "bridge$rail" type bridge
-            # No address of its own on any port: a bridge only joins.
+            # No addresses on ports: a bridge only connects.
             try ip -n "$bridge" link set "bridge$rail" addrgenmode none mtu "$mtu" up
         fi
         for ((i = 0; i < nodes; i++)); do
@@ -214,7 +214,7 @@ up() {
                 local port=port$rail-$i
                 try ip -n "$prefix-$i" link add "rail$rail" mtu "$mtu" type veth peer name "$port" mtu "$mtu" netns "$bridge"
                 try ip -n "$bridge" link set "$port" addrgenmode none master "bridge$rail" up
-                # What several nodes send to one is shaped too.
+                # Also shapes the traffic of several nodes to one.
                 shape "$bridge" "$port"
             fi
             try ip -n "$prefix-$i" link set "rail$rail" addrgenmode none
@@ -231,7 +231,7 @@ up() {
 missing() {
     local others
     others=$(list | grep -Eo '^ginlab-lab-.*-0( |$)' | sed -E 's/^ginlab-lab-(.*)-0 ?$/\1/' | paste -sd ' ' || true)
-    printf 'there is no lab %s%s' "$name" "${others:+; there are: $others}"
+    printf 'no such lab: %s%s' "$name" "${others:+; existing labs: $others}"
 }
 
 status() {
@@ -265,7 +265,7 @@ case $command in
         ;;
     exec)
         if ((${#there[@]} == 0)); then die "$(missing)"; fi
-        if ((node >= world)); then die "the lab $name has the nodes 0 to $((world - 1)), not $node"; fi
+        if ((node >= world)); then die "lab $name has nodes 0 to $((world - 1)), not $node"; fi
         export RANK=${RANK:-$node} WORLD_SIZE=${WORLD_SIZE:-$world} MASTER_ADDR=${MASTER_ADDR:-10.99.0.1}
         export MASTER_PORT=${MASTER_PORT:-29400} GINLAB_TOKEN=${GINLAB_TOKEN:-$prefix}
         exec ip netns exec "$prefix-$node" "$@"

@@ -1,11 +1,14 @@
 #!/usr/bin/env bash
-# Opens a page of `ginlab report` in Chromium: light, dark, on a phone, printed. Fails on an error in the console, on anything
-# that is fetched, and on a page that must be moved sideways. The pictures and the PDF are left beside the page, to be looked at.
-#   scripts/report-check.sh [PAGE.html]      default: target/report/report.html
+# Opens a page of `ginlab report` in Chromium: light, dark, phone-sized and printed.
+#
+#   scripts/report-check.sh [PAGE.html]      [default: target/report/report.html]
+#
+# Writes screenshots and a PDF to the directory of the page. Exit codes: 0 ok or skipped (no Chromium), 1 console
+# errors, network requests or horizontal scrolling, 2 no such page.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 page=$(realpath "${1:-target/report/report.html}")
-[[ -r $page ]] || { echo "no page $page; make report writes it" >&2; exit 2; }
+[[ -r $page ]] || { echo "no page $page; run make report" >&2; exit 2; }
 browser=$(command -v chromium || command -v chromium-browser || command -v google-chrome || true)
 [[ -n $browser ]] || { echo "skipped: no chromium here (apt-get install chromium)"; exit 0; }
 out=$(dirname "$page")
@@ -13,13 +16,13 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 failures=0
 
-# The proxy is none: nothing can be fetched, what the page asks for is counted below.
+# An unreachable proxy blocks all requests; the requests of the page are counted below.
 chromium() {
     timeout 120 "$browser" --headless --no-sandbox --disable-gpu --hide-scrollbars --no-first-run --disable-extensions \
         --user-data-dir="$work/profile" --proxy-server=127.0.0.1:9 --allow-file-access-from-files --enable-logging=stderr --v=0 \
         "$@" 2>>"$work/log"
 }
-# Chromium's window is never as narrow as a phone, a frame is.
+# Chromium's window cannot be as narrow as a phone, but a frame can.
 frame() { # FILE WIDTH HEIGHT
     printf '<!DOCTYPE html><title>-</title><body style="margin:0"><iframe id=f src="file://%s" style="border:0" width=%s height=%s></iframe>
 <script>onload = () => {
@@ -40,15 +43,15 @@ for width in 390 768 1280; do
     title=$(chromium --window-size=1400,900 --dump-dom "file://$work/frame.html" | grep -o 'width [0-9]* of [0-9]* fetched [0-9]*' | head -n 1 || true)
     read -r _ found _ allowed _ fetched <<<"$title"
     if [[ -z ${found:-} || $found -gt $allowed || $fetched -gt 0 ]]; then
-        echo "FAILED: at $width pixels: ${title:-the page did not load} (wider than it may be, or something was fetched)"
+        echo "FAILED: at $width pixels: ${title:-the page did not load} (too wide, or a network request)"
         failures=$((failures + 1))
     fi
 done
 if grep 'CONSOLE' "$work/log" >"$work/errors"; then
-    echo "FAILED: the browser says:"
+    echo "FAILED: console of the browser:"
     sort -u "$work/errors" | head -n 20
     failures=$((failures + 1))
 fi
-echo "look at: $out/light.png $out/dark.png $out/phone.png $out/print.pdf"
+echo "for inspection: $out/light.png $out/dark.png $out/phone.png $out/print.pdf"
 ((failures == 0)) && echo "ok: $page, $(stat -c %s "$page") bytes"
 exit $((failures > 0))

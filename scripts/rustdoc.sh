@@ -1,14 +1,16 @@
 #!/usr/bin/env bash
-# In place of rustdoc where cargo runs the tests of a crate's documentation: first its pages, from the same libraries, into
-# $GINLAB_PAGES, so that what only a page shows (a broken link) is found too. Pages of the same libraries, the crate's own among them, are
-# not made again, and tests that have passed with the same libraries are not repeated (10 s on two cores): their text is the crate's.
+# Replaces rustdoc when cargo runs documentation tests: also builds the pages of the crate from the same libraries, so
+# that broken links are detected. Skips pages and tests whose libraries have not changed since they passed (10 s on two
+# cores).
 #
-# The one crate that asks for MPI is checked without it, too, as `make demo` builds it: from the same libraries. Left to cargo, that changes the features
-# of procedural macros, and what uses them is built again (21 s for this crate alone, 54 s for all).
+#   RUSTDOC=$PWD/scripts/rustdoc.sh GINLAB_PAGES=DIR cargo test --doc     DIR: for the pages
+#
+# Also checks the one crate with MPI support without it, as `make demo` builds it, from the same libraries: cargo would
+# rebuild all dependents of procedural macros (54 s). Exit codes: those of rustdoc.
 set -euo pipefail
 without_mpi() {
     if [[ " ${pages[*]} " != *' --crate-name ginlab_bootstrap '* ]]; then return; fi
-    # What is rustdoc's alone stays out.
+    # Drops the options that only rustdoc has.
     local words=() asked=''
     set -- "${pages[@]}"
     while (($#)); do
@@ -45,7 +47,7 @@ if [[ $is_test ]]; then
     key=$(made_of | cksum)
     making=
     if [[ $key != "$(cat "$stamp" 2>/dev/null)" ]]; then
-        # Beside the tests: each of the two takes one core most of its time.
+        # Concurrent with the tests: each uses one core most of the time.
         mkdir -p "$GINLAB_PAGES"
         { rustdoc "${pages[@]}" --out-dir "$GINLAB_PAGES" && without_mpi && echo "$key" >"$stamp"; } >"$stamp.said" 2>&1 &
         making=$!

@@ -1,19 +1,21 @@
 #!/usr/bin/env bash
-# Installs what is missing, and only that; a second run changes nothing and works offline.
-#   scripts/setup.sh demo    what `make demo` needs: a linker and Rust; libfabric, and with a GPU the kernels' compiler, where they can be had
-#   scripts/setup.sh build   as demo, with the kernels' compiler in any case
-#   scripts/setup.sh mpi     also what the feature `mpi` needs
-#   scripts/setup.sh test    also what `make test` needs (default)
-#   scripts/setup.sh labs    also what its tests on a small cluster take, which are skipped without: Slurm, sshd, shellcheck. Debian starts their
-#                            services where there is a service manager, hence not in `test`
-# For Debian 12 and 13 and Ubuntu, as root or with sudo. On other systems it names what is missing. scripts/fresh.sh runs it on bare
-# systems: Debian 12 and 13. Not run: Ubuntu, and the fall back to rustup's installer.
+# Installs missing packages. A second run changes nothing and works offline.
+#
+#   scripts/setup.sh demo    for `make demo`: a linker and Rust; libfabric and, with a GPU, the kernels' compiler, if available
+#   scripts/setup.sh build   like demo, always with the kernels' compiler
+#   scripts/setup.sh mpi     also for the feature `mpi`
+#   scripts/setup.sh test    also for `make test` [default]
+#   scripts/setup.sh labs    also for tests on a small cluster, which are otherwise skipped: Slurm, sshd, shellcheck. Not
+#                            part of test, because Debian starts these services if there is a service manager
+#
+# For Debian 12 and 13 and Ubuntu, as root or with sudo; on other systems prints what is missing. scripts/fresh.sh runs
+# it on bare Debian 12 and 13. Not run: Ubuntu, and the fallback to rustup's installer. Exit codes: 0 ok, 1 failed.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # shellcheck source=scripts/toolchain.sh
 source scripts/toolchain.sh
 
-# ptxas of CUDA 13.0: knows sm_80 to sm_121 and the PTX that LLVM writes. https://pypi.org/project/nvidia-cuda-nvcc/
+# ptxas of CUDA 13.0 supports sm_80 to sm_121 and the PTX that LLVM emits. https://pypi.org/project/nvidia-cuda-nvcc/
 readonly NVCC_WHEEL=13.0.88
 
 say() { printf 'setup: %s\n' "$*"; }
@@ -24,13 +26,13 @@ build) level=2 ;;
 mpi) level=3 ;;
 test) level=4 ;;
 labs) level=5 ;;
-*) fail "$1? One of: demo, build, mpi, test, labs" ;;
+*) fail "unknown argument $1: expected demo, build, mpi, test or labs" ;;
 esac
-# The sources of core are 45 MB to fetch and many files: a demo on a machine without a GPU runs without PTX.
+# A demo without a GPU runs without PTX, because the sources of core are a download of 45 MB.
 needs_ptx() { ((level >= 2)) || [[ -e /dev/nvidiactl || -e /proc/driver/nvidia/version ]]; }
 
 may_be_root() { [[ $(id -u) == 0 ]] || have sudo; }
-# Says and does, with root's rights.
+# Prints a command and runs it as root.
 as_root() {
     say "running: $*"
     if [[ $(id -u) == 0 ]]; then "$@"; elif have sudo; then sudo "$@"; else
@@ -38,15 +40,15 @@ as_root() {
     fi
 }
 
-# --- what is there -------------------------------------------------------------------------------------------------
+# --- installed -------------------------------------------------------------------------------------------------------
 
-# What bindgen loads. (libclang-cpp.so is another library, which comes with other packages.)
+# The library that bindgen loads. (libclang-cpp.so is another one, from other packages.)
 has_libclang() {
     if [[ -n ${LIBCLANG_PATH:-} ]]; then return 0; fi
     compgen -G '/usr/lib/llvm-*/lib/libclang.so*' >/dev/null || compgen -G '/usr/lib/llvm-*/lib/libclang-[0-9]*.so*' >/dev/null ||
         compgen -G '/usr/lib64/libclang.so*' >/dev/null
 }
-# No pipe into grep -q: it would end ldconfig, and the pipe would have failed.
+# Without a pipe into grep -q, which would terminate ldconfig and fail the pipe.
 has_libfabric() {
     [[ $(/sbin/ldconfig -p 2>/dev/null) == *libfabric.so.1* ]] || compgen -G '/opt/amazon/efa/lib*/libfabric.so.1' >/dev/null
 }
@@ -55,12 +57,12 @@ has_venv() { have python3 && python3 -c 'import ensurepip, venv' 2>/dev/null; }
 
 missing=()
 wanted=()
-need() { # need PACKAGE CHECK...: the package is missing when the check fails
+need() { # need PACKAGE CHECK...: the package is missing if the check fails
     local package=$1
     shift
     "$@" || missing+=("$package")
 }
-want() { # as need, where we can go on without
+want() { # like need, for an optional package
     local package=$1
     shift
     "$@" || wanted+=("$package")
@@ -90,7 +92,7 @@ if ((level >= 5)); then
     need shellcheck have shellcheck
 fi
 
-# --- what is missing -----------------------------------------------------------------------------------------------
+# --- missing ---------------------------------------------------------------------------------------------------------
 
 updated=
 apt_update() {
@@ -105,9 +107,9 @@ apt_install() {
 }
 can_install() { have apt-get && may_be_root; }
 
-# All versions of a package that apt can install, one a line.
+# Prints all versions of a package that apt can install, one per line.
 versions() { apt-cache madison "$1" 2>/dev/null | awk '{print $3}'; }
-# The version of a package that is of this Rust release; fails where there is none.
+# Prints the version of a package for this Rust release; fails if there is none.
 version_of_release() {
     local version
     while read -r version; do
@@ -124,16 +126,16 @@ if ((${#wanted[@]})); then
     if can_install && apt_update && [[ -n $(versions "${wanted[0]}") ]]; then
         missing+=("${wanted[@]}")
     else
-        say "warning: cannot be installed from here; going on without"
+        say "warning: cannot be installed from here; continuing without"
     fi
 fi
 if ((${#missing[@]})); then
     say "missing: ${missing[*]}"
-    have apt-get || fail "this system has no apt; install the counterparts of: ${missing[*]}"
+    have apt-get || fail "this system has no apt; install the equivalents of: ${missing[*]}"
     apt_install "${missing[@]}"
 fi
 
-# Debian's rustc-web follows the needs of browsers and is new in old releases, too. It cannot stand beside the package rustup.
+# Debian's rustc-web follows browsers and is recent even in old releases. It conflicts with the package rustup.
 debian_rust() {
     local version
     have apt-get && may_be_root || return 1
@@ -141,11 +143,11 @@ debian_rust() {
     apt_update
     local names=(rustc-web cargo-web libstd-rust-web-dev)
     if needs_ptx; then names+=(rust-web-src); fi
-    # Clippy works with the rustc of its own release alone: not beside another first on PATH.
+    # Clippy needs the rustc of its own release first on PATH.
     if ((level >= 4)) && { ! have rustc || [[ $(command -v rustc) == /usr/bin/rustc ]]; }; then
         names+=(rustfmt-web rust-web-clippy)
     fi
-    # A version for each: rebuilt packages have one of their own (+b1), packages without machine code do not.
+    # A version per package: only rebuilt packages have a suffix such as +b1.
     local packages=() name
     for name in "${names[@]}"; do
         version=$(version_of_release "$name" "$KERNEL_RUST") || return 1
@@ -153,7 +155,7 @@ debian_rust() {
     done
     apt_install "${packages[@]}"
 }
-# Ubuntu carries versioned packages; any distribution may have moved on to a newer one.
+# Ubuntu has versioned packages; other distributions may have a newer release.
 newest_distribution_rust() {
     local name release
     have apt-get && may_be_root || return 1
@@ -187,7 +189,7 @@ if ! rust_is_there; then
     elif have rustup && needs_ptx; then
         say "running: rustup toolchain install $KERNEL_RUST --profile minimal --component rust-src"
         rustup toolchain install "$KERNEL_RUST" --profile minimal --component rust-src ||
-            say "warning: rustup could not; going on with what is here"
+            say "warning: rustup failed; continuing with the installed compilers"
     elif ! host_cargo; then
         newest_distribution_rust || true
         add_rust_paths
@@ -203,12 +205,12 @@ if ! host_cargo; then
         add_rust_paths
     fi
     host_cargo || { rustup update stable && rustup default stable; }
-    host_cargo || fail "still no cargo and rustc >= $RUST_MIN; is an older one first on PATH? ($(command -v cargo || echo none))"
+    host_cargo || fail "no cargo and rustc >= $RUST_MIN; is an older one first on PATH? ($(command -v cargo || echo none))"
 fi
 
 # --- ptxas ---------------------------------------------------------------------------------------------------------
 
-# ptxas assembles the kernels' PTX without a GPU, for the tests.
+# ptxas assembles the kernels' PTX in tests, without a GPU.
 has_ptxas() { [[ $(.venv/bin/ptxas --version 2>/dev/null) == *"V$NVCC_WHEEL"* ]]; }
 install_ptxas() {
     local found
@@ -223,7 +225,7 @@ install_ptxas() {
     has_ptxas
 }
 if ((level >= 4)) && ! has_ptxas && ! install_ptxas; then
-    say "warning: no ptxas; 'make test' will stop at its PTX step until 'make setup' has reached pypi.org once"
+    say "warning: no ptxas; 'make test' stops at its PTX step until 'make setup' has run once with access to pypi.org"
 fi
 
 say "ready: $(cargo --version)"

@@ -1,14 +1,19 @@
 #!/usr/bin/env bash
-# deploy/slurm/ginlab.sbatch as it stands, by a real Slurm: slurmctld and two slurmd in the two nodes of scripts/rails-lab.sh, four shaped
-# rails between them. The same lines by mpirun before it and behind it, and the rates beside each other: what the two runs of mpirun
-# differ by is what the lab itself does. At the end a job of which one rank fails, which must end at once.
+# Runs the unchanged deploy/slurm/ginlab.sbatch under a real Slurm: slurmctld and two slurmd in the two nodes of
+# scripts/rails-lab.sh, with four shaped rails. Runs the same commands with mpirun before and after it and compares the
+# rates; the two runs of mpirun show the lab's own variation. Finally a job in which one rank fails, which must end
+# immediately.
 #
-#   scripts/slurm-lab.sh [FOLDER]      results and transcript go to FOLDER [default: target/slurm-lab]
-#   RATE=200mbit TASKS=1 GINLAB=target/release/ginlab (built with --features mpi)
-#   PAGE=FILE                          run these commands in place of all that, in this folder on the first node, with the variables given
+#   scripts/slurm-lab.sh [DIR]     DIR: for results and transcript [default: target/slurm-lab]
 #
-# Needs root, Debian's slurm-wlm and munge, and Open MPI. Everything it makes is removed: namespaces, daemons, a folder below /tmp.
-# Exit codes: 0 ok, 1 failed, 77 skipped, with its reason.
+#   GINLAB  program, built with --features mpi   [default: target/release/ginlab]
+#   RATE    rate of a rail                       [default: 200mbit]
+#   TASKS   ranks per node                       [default: 1]
+#   PAGE    file with commands to run instead on the first node, in the caller's directory
+#   PROXY, ALL2ALL   options of the experiments  [default: short sweeps]
+#
+# Needs root, Debian's slurm-wlm and munge, and Open MPI. Removes everything that it makes: namespaces, daemons, a
+# directory in /tmp. Exit codes: 0 ok, 1 failed, 77 skipped with the reason.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 out=${1:-target/slurm-lab} rate=${RATE:-200mbit} tasks=${TASKS:-1}
@@ -28,7 +33,7 @@ work=$(mktemp -d /tmp/ginlab-slurm.XXXXXX)
 name=slurm-$$ prefix=ginlab-lab-slurm-$$
 pids=()
 cleanup() {
-    # Clients first: slurmd ends its steps when it goes.
+    # Clients first: slurmd ends its steps when it exits.
     for ((i = ${#pids[@]} - 1; i >= 0; i--)); do kill "${pids[i]}" 2>/dev/null || true; done
     for pid in "${pids[@]}"; do
         for ((wait = 0; wait < 100; wait++)); do
@@ -38,18 +43,18 @@ cleanup() {
         kill -9 "$pid" 2>/dev/null || true
     done
     rm -rf "$work"
-    # The commands of a PAGE run in the caller's folder.
-    "$root/scripts/rails-lab.sh" down --name "$name" || fail "the lab $name stays"
+    # The commands of PAGE run in the caller's directory.
+    "$root/scripts/rails-lab.sh" down --name "$name" || fail "cannot remove the lab $name"
 }
 trap cleanup EXIT
-# A queue that drops nothing: rounds in which TCP repairs a loss are longer, and there are such rounds by chance.
-scripts/rails-lab.sh up --name "$name" --rate "$rate" --queue 400 || skip 'no lab of rails can be made here'
+# A queue that drops nothing: retransmissions would lengthen some rounds at random.
+scripts/rails-lab.sh up --name "$name" --rate "$rate" --queue 400 || skip 'cannot create a lab of rails here'
 
-# Each node has a name of its own, and finds the others' names.
+# Each node has its own host name and resolves the others' names.
 printf '127.0.0.1 localhost\n10.99.0.1 lab0\n10.99.0.2 lab1\n' >"$work/hosts"
 cat >"$work/enter" <<'INNER'
 #!/bin/bash
-# enter NODE COMMAND...: in the node's network, under the node's name.
+# enter NODE COMMAND...: runs the command in the node's network, with the node's host name.
 node=$1
 shift
 exec ip netns exec "$LAB_PREFIX-$node" unshare --uts --mount bash -c \
@@ -57,7 +62,7 @@ exec ip netns exec "$LAB_PREFIX-$node" unshare --uts --mount bash -c \
 INNER
 cat >"$work/rsh" <<'INNER'
 #!/bin/bash
-# What mpirun starts its daemon by: HOST COMMAND...
+# Remote shell for mpirun: HOST COMMAND...
 host=$1
 shift
 exec "$LAB_WORK/enter" "${host#lab}" bash -c "$*"
@@ -94,10 +99,11 @@ NodeName=lab0 NodeAddr=10.99.0.1 CPUs=8 Gres=gpu:8 State=UNKNOWN
 NodeName=lab1 NodeAddr=10.99.0.2 CPUs=8 Gres=gpu:8 State=UNKNOWN
 PartitionName=lab Nodes=lab0,lab1 Default=YES MaxTime=INFINITE State=UP
 CONF
-# GPUs as ParallelCluster declares them, with /dev/null in the place of each: a job asks for them, and nothing constrains it.
+# GPUs as ParallelCluster declares them, with /dev/null as device of each: jobs request them, and nothing restricts
+# access.
 for index in {0..7}; do mknod "$work/gpu$index" c 1 3; done
 printf 'Name=gpu File=%s/gpu[0-7]\n' "$work" >"$work/gres.conf"
-# No control groups: a node's /sys has none, and nothing here asks for any.
+# No control groups: a node's /sys has none, and none are needed.
 printf 'CgroupPlugin=cgroup/v1\nCgroupAutomount=no\n' >"$work/cgroup.conf"
 
 munged --foreground --force --key-file="$work/munge.key" --socket="$work/munge.socket" --pid-file="$work/munge.pid" \
@@ -124,7 +130,7 @@ both_idle() { [[ $("$work/enter" 0 sinfo -h -N -o %T | grep -c '^idle$') == 2 ]]
 until_there 'two idle nodes' both_idle
 
 if [[ -n $page ]]; then
-    # Not the checkout: what a job writes beside its submission stays with the caller.
+    # Not in the checkout: files that a job writes go to the caller's directory.
     cd "$caller"
     export GINLAB=$ginlab
     timeout 400 "$work/enter" 0 bash -euo pipefail "$page" || { code=$?; tail -n 20 "$work"/*.log >&2; fail "$page ended with exit code $code"; }
@@ -144,7 +150,7 @@ read -ra all2all <<<"$ALL2ALL"
     printf '%s\n' "$kinds"
     printf '$ sbatch --wait --ntasks-per-node=%s deploy/slurm/ginlab.sbatch   (PROVIDER=tcp DEVICE=emulated RAILS=4 MPI=%s BOOTSTRAP=%s)\n' "$tasks" "$mpi" "$bootstrap"
 } | tee "$out/transcript.txt"
-# The same lines by mpirun in the same lab.
+# Runs the same commands with mpirun in the same lab.
 by_mpirun() { # FOLDER NAME ARGUMENTS...
     local folder=$out/$1 name=$2
     shift 2
@@ -155,7 +161,7 @@ by_mpirun() { # FOLDER NAME ARGUMENTS...
         --no-header --color never --csv "$folder/$name.csv" --json "$folder/$name.json"
 }
 both_by_mpirun() { # FOLDER
-    printf '== the same by mpirun: %s\n' "$1"
+    printf '== the same with mpirun: %s\n' "$1"
     by_mpirun "$1" proxy --rails 1,4 "${proxy[@]}"
     by_mpirun "$1" all2all --rails 1,4 "${all2all[@]}"
 }
@@ -174,11 +180,11 @@ for name in proxy all2all; do
     done
 done 2>&1 | tee -a "$out/transcript.txt"
 {
-    printf '$ tc -s qdisc   (what the rails dropped)\n'
+    printf '$ tc -s qdisc   (packets dropped by the rails)\n'
     for node in 0 1; do tc -n "$prefix-$node" -s qdisc show | awk -v node="$node" '/^qdisc tbf/ {rail = $5} /dropped/ && rail {print "lab" node, rail, $0; rail = ""}'; done
 } | tee -a "$out/transcript.txt"
 
-# A rank that fails while the others wait for it: --kill-on-bad-exit ends them by a signal, and the job with the largest code.
+# A rank fails while the others wait for it: --kill-on-bad-exit terminates them, and the job gets the largest exit code.
 cat >"$work/dies" <<'INNER'
 #!/bin/bash
 case $1 in

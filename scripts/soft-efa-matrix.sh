@@ -1,18 +1,21 @@
 #!/usr/bin/env bash
-# What ginlab does over cards in software (docs/soft-efa.md), run on one machine and between two nodes of a lab, with one rail and four, over
-# each libfabric that is here; every byte verified.
+# Runs ginlab over software NICs (docs/soft-efa.md), on one machine and between two nodes of a lab, with one rail and
+# four, over each available libfabric and over verbs, with verification.
 #
-#   scripts/soft-efa-matrix.sh GINLAB FOLDER     the binary; a line per run (matrix.txt) and the log go to FOLDER
-#   SHORT=1 ...                                  a tenth of the rounds and few buffers; one rail on the machine, four between nodes
+#   scripts/soft-efa-matrix.sh GINLAB DIR     DIR gets a line per run (matrix.txt) and the log
 #
-# libfabric is the machine's own (or $GINLAB_LIBFABRIC) and, where scripts/check-libfabric2.sh has unpacked it, that of Debian 13, by its own
-# loader; and 2.5, where scripts/check-rdma-core65.sh has unpacked it. 2.x has two fabrics, efa and efa-direct; messages are refused on the second
-# one, and that is a line, too. Last come rails of verbs, without libfabric. The lab wants root and iproute2; without them its lines say so. Takes
-# about five minutes on two cores. Ends with 1 when a run did not end as it should.
+#   SHORT             1: a tenth of the rounds, few buffers, one rail on the machine and four between nodes
+#   ONLY              one part, such as "2.5 efa-direct"
+#   CARDS             profile of the NICs    [default: p5]
+#   GINLAB_LIBFABRIC  libfabric to use       [default: this machine's]
+#
+# Also uses libfabric of Debian 13 with its own loader, and 2.5, if scripts/check-libfabric2.sh and check-rdma-core65.sh
+# have unpacked them. 2.x has the fabrics efa and efa-direct; that the second rejects messages is a line, too. The lab
+# needs root and iproute2. Takes about five minutes on two cores. Exit codes: 0 ok, 1 a run failed, 2 usage.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit
 if [[ $# -ne 2 || ! -x $1 ]]; then
-    echo 'usage: scripts/soft-efa-matrix.sh GINLAB FOLDER, where GINLAB is the binary (target/release/ginlab)' >&2
+    echo 'usage: scripts/soft-efa-matrix.sh GINLAB DIR, where GINLAB is the program (target/release/ginlab)' >&2
     exit 2
 fi
 ginlab=$(realpath "$1")
@@ -25,7 +28,7 @@ lab=matrix-$$
 has_lab=
 cards=soft-efa:${CARDS:-p5}
 export FI_EFA_RX_SIZE=1024
-# Rounds of writes and messages, of the others, and repeats.
+# Rounds of writes and messages, rounds of other programs, repeats.
 many=100 some=20 repeats=3 on_machine='1 4' in_lab='1 4'
 if [[ ${SHORT:-0} == 1 ]]; then
     many=10 some=3 repeats=1 on_machine=1 in_lab=4
@@ -52,7 +55,7 @@ line() { printf '%-9s %-10s %-8s %-5s %-22s %-44s %4s\n' "$@" | tee -a "$matrix"
 : >"$matrix"
 line libfabric fabric place rails program result s
 
-# The rails of a run: their number, and of efa-direct their names, since a domain of its name is taken in the fabric efa first.
+# Options for the rails of a run: their number, and names for efa-direct, because a plain name selects the fabric efa.
 rails() { # RAILS
     lanes=(--rails "$1")
     if [[ $fabric == efa-direct ]]; then
@@ -62,7 +65,7 @@ rails() { # RAILS
     fi
 }
 
-# What rows say: how many there are, and how many bytes are wrong.
+# Summarizes the rows: their number and the number of wrong bytes.
 verdict() { # CODE CSV
     awk -v code="$1" '
         { split($0, field, ",") }
@@ -80,13 +83,13 @@ note() { # PLACE RAILS PROGRAM RESULT STARTED
     line "$version" "$fabric" "$1" "$2" "$3" "$4" "$((SECONDS - $5))"
 }
 
-# A program in a place: on this machine, or on a node.
+# Runs a program on this machine or on a node.
 at() { # PLACE NODE COMMAND...
     local place=$1 node=$2 plain=(env -u RANK -u WORLD_SIZE -u MASTER_ADDR -u MASTER_PORT)
     shift 2
     [[ -z ${RANK:-} ]] || plain=()
     if [[ $place == lab ]]; then
-        # exec makes a rank of what it runs; what is none takes the variables away again.
+        # exec sets the variables of a rank; other programs must not have them.
         scripts/rails-lab.sh exec --name "$lab" "$node" -- "${plain[@]}" "$@"
     else
         "$@"
@@ -99,7 +102,7 @@ rank() { # PLACE RANK COMMAND...
     RANK=$rank WORLD_SIZE=2 MASTER_ADDR=$address MASTER_PORT=$port at "$place" "$rank" timeout -k 2 60 "$@"
 }
 
-# Two ranks of an experiment; the rows are rank 0's.
+# Runs two ranks of an experiment; rank 0 writes the rows.
 pair() { # PLACE RAILS NAME ARGS...
     local place=$1 rails=$2 name=$3 started=$SECONDS code other
     shift 3
@@ -114,10 +117,10 @@ pair() { # PLACE RAILS NAME ARGS...
     cat "$work/said" >>"$log"
     local result
     result=$(verdict "$code" "$work/rows.csv")
-    if [[ $fabric == efa-direct && $name == sendrecv ]] && grep -q 'FI_ORDER_SAS, which efa-direct has not' "$work/said"; then
+    if [[ $fabric == efa-direct && $name == sendrecv ]] && grep -q 'FI_ORDER_SAS, which efa-direct lacks' "$work/said"; then
         result='refused by name: it has no order'
     fi
-    if [[ $fabric == verbs && $name == sendrecv ]] && grep -q 'datagrams have no order, which messages need' "$work/said"; then
+    if [[ $fabric == verbs && $name == sendrecv ]] && grep -q 'datagrams are unordered, but messages need an order' "$work/said"; then
         result='refused by name: it has no order'
     fi
     note "$place" "$rails" "$name" "$result" "$started"
@@ -139,7 +142,8 @@ serve() { # PLACE RAILS
     rm -f "$work"/rows.*
 }
 
-# libfabric's own ping-pong, which checks its bytes. Of 2.x it takes efa-direct, which is listed first, unless it wants tags.
+# libfabric's own ping-pong, with verification. With 2.x it selects efa-direct, which is listed first, unless it needs
+# tags.
 ping_pong() { # PLACE
     local place=$1 started=$SECONDS code address=127.0.0.1 server messages=msg bytes=65536 attempt
     [[ $place != lab ]] || address=10.99.0.1
@@ -151,7 +155,7 @@ ping_pong() { # PLACE
     for attempt in 1 2 3 4 5 6 7 8 9 10; do
         at "$place" 1 timeout -k 2 30 "${line[@]}" -P "$port" "$address" >"$work/said" 2>&1
         code=$?
-        # Nobody listens there yet.
+        # The server does not listen yet.
         [[ $code == 111 ]] || break
         sleep "0.$attempt"
     done
@@ -168,7 +172,7 @@ all() { # PLACE
     programs "$place"
 }
 
-# What libfabric says of the cards, and its own programs, as far as they are there.
+# Lists the NICs with libfabric's own programs, if available, and with ginlab.
 lists() { # PLACE
     local place=$1 count started=$SECONDS
     at "$place" 0 timeout -k 2 30 "${program[@]}" efa -p "$cards" --csv "$work/cards.csv" >>"$log" 2>&1
@@ -198,6 +202,7 @@ programs() { # PLACE
 # over VERSION FABRIC
 over() {
     version=$1 fabric=$2
+    [[ ${ONLY:-$1 $2} == "$1 $2" ]] || return 0
     all machine
     if [[ -n $has_lab ]]; then all lab; else line "$version" "$fabric" lab - all 'not run: no lab here' 0; fi
 }
@@ -221,15 +226,16 @@ fi
 three=$PWD/${CARGO_TARGET_DIR:-target}/libfabric25
 program=("$ginlab")
 if [[ -r $three/libfabric.so.1 ]]; then
-    # A wheel has the library alone. Its efa-direct offers no delivery-complete, which ginlab asks for.
+    # A wheel contains only the library. Its efa-direct needs a posted receive for each immediate.
     tool=()
     export GINLAB_LIBFABRIC=$three/libfabric.so.1 FI_PROVIDER_PATH=$three/libfabric
     over 2.5 efa
+    over 2.5 efa-direct
     unset FI_PROVIDER_PATH
 fi
-# Rails of verbs load no libfabric; a join asks for one before it knows which rails the server has.
+# Verbs rails load no libfabric, but `join` requests one before it knows the server's rails.
 if [[ -n $given ]]; then export GINLAB_LIBFABRIC=$given; else unset GINLAB_LIBFABRIC; fi
 cards=efa-verbs/soft:${CARDS:-p5}
 over none verbs
-printf '%d runs did not end as they should\n' "$failures" | tee -a "$matrix"
+printf '%d runs failed\n' "$failures" | tee -a "$matrix"
 exit $((failures > 0))

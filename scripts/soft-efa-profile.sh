@@ -1,19 +1,22 @@
 #!/usr/bin/env bash
-# Cards in software by their profiles beside a real one, and what a post costs (docs/soft-efa.md).
+# Compares software NICs by profile with a real one, and measures the cost of a post (docs/soft-efa.md).
 #
-#   scripts/soft-efa-profile.sh GINLAB POST_COST FOLDER
-#   ONLY=posts ...                     nothing but posts: their times and instructions
+#   scripts/soft-efa-profile.sh GINLAB POST_COST DIR     POST_COST: target/release/examples/post_cost
 #
-# The binaries are target/release/ginlab and target/release/examples/post_cost; rows, the table by size (profile-by-size.txt) and the
-# instructions of a post (instructions.txt, where valgrind is) go to FOLDER. Beside the machine's libfabric 1.x runs that of Debian 13, where
-# scripts/check-libfabric2.sh has unpacked it, in both of its fabrics, and for posts 2.5 (scripts/check-rdma-core65.sh) and verbs alone. Wants an idle machine: what else runs is seen in the repeats, so the
-# least of them counts. Takes about four minutes on two cores. Ends with 1 unless p5 is within 15 % of fi_rma_bw of a real p5.48xlarge
-# (tests/fixtures/p5/fi_rma_bw.txt) at each size from 64 KiB on, by one rail and by four, over both fabrics of 2.1. (1.17 knows no RDMA
-# write: what it takes is the processors', which is shown and held by nothing.)
+#   ONLY  posts: only times and instructions of posts
+#
+# Writes rows, the table by size (profile-by-size.txt) and the instructions of a post (instructions.txt, with valgrind)
+# to DIR. In addition to this machine's libfabric 1.x it uses Debian 13's in both fabrics, and for posts 2.5 and verbs,
+# if scripts/check-libfabric2.sh and check-rdma-core65.sh have unpacked them. Needs an idle machine; the minimum of the
+# repeats counts. Takes about four minutes on two cores.
+#
+# Exit codes: 0 if p5 is within 15 % of fi_rma_bw of a real p5.48xlarge (tests/fixtures/p5/fi_rma_bw.txt) for each size
+# from 64 KiB, with one rail and four, over both fabrics of 2.1; 1 otherwise; 2 usage. 1.17 has no RDMA write, so its
+# times are CPU time; they are printed and not checked.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit
 if [[ $# -ne 3 || ! -x $1 || ! -x $2 ]]; then
-    echo 'usage: scripts/soft-efa-profile.sh GINLAB POST_COST FOLDER' >&2
+    echo 'usage: scripts/soft-efa-profile.sh GINLAB POST_COST DIR' >&2
     exit 2
 fi
 ginlab=$(realpath "$1")
@@ -29,11 +32,11 @@ folder=$PWD/${CARGO_TARGET_DIR:-target}/libfabric2/usr/lib/$arch-linux-gnu
 direct=efa-direct:rdmap79s0-rdm,efa-direct:rdmap80s0-rdm,efa-direct:rdmap81s0-rdm,efa-direct:rdmap82s0-rdm
 port=$((20000 + $$ % 20000))
 failures=0
-# Before others, where that is allowed.
+# Higher priority, if permitted.
 first=()
 if nice -n -5 true 2>/dev/null; then first=(nice -n -5); fi
 
-# Chooses how programs run: over the machine's libfabric, or, as 2, over the other one by its own loader.
+# Selects the libfabric of the following programs: this machine's, or with 2 the other one with its own loader.
 libfabric() {
     loader=()
     unset GINLAB_LIBFABRIC
@@ -45,12 +48,12 @@ libfabric() {
 
 ended() { # NAME CODE
     if (($2)); then
-        printf '%s ended with %d: %s\n' "$1" "$2" "$(tail -n 1 "$log")" >&2
+        printf '%s failed with exit code %d: %s\n' "$1" "$2" "$(tail -n 1 "$log")" >&2
         failures=$((failures + 1))
     fi
 }
 
-# Two ranks of `ginlab write`; the rows go to NAME.csv.
+# Runs two ranks of `ginlab write`; the rows go to NAME.csv.
 rows() { # NAME ARGS...
     local name=$1 code other
     [[ ${ONLY:-} != posts ]] || return 0
@@ -67,10 +70,10 @@ rows() { # NAME ARGS...
     ended "$name" "$code"
 }
 
-# What a post costs in one fabric.
+# Measures the cost of a post in one fabric.
 posts() { # NAME [DOMAINS]
     local name=$1
-    # One domain of the list.
+    # The first domain of the list.
     local one=${2:-}
     local cost=("$post_cost" ${one:+"${one%%,*}"})
     printf '== post-%s: post_cost\n' "$name" | tee -a "$log"
@@ -82,7 +85,7 @@ posts() { # NAME [DOMAINS]
     fi
 }
 
-# Instructions per post, by library. Of a window that came before, nothing counts: it shakes hands.
+# Counts instructions per post, by library. The first window is not counted, because it includes the handshake.
 instructions() { # FABRIC CHAIN COMMAND...
     local name=$1 chain=$2 windows=10
     shift 2
@@ -91,7 +94,7 @@ instructions() { # FABRIC CHAIN COMMAND...
     ended "instructions of $name" $?
     callgrind_annotate --auto=no --threshold=100 "$out/callgrind.out" 2>>"$log" | awk -v name="$name" -v chain="$chain" -v posts=$((windows * 64)) '
         # 1,234 (5.6%)  file:function [object]
-        # The card is a file without a name; what names no object is the program.
+        # The software NIC is a file without a name; functions without an object belong to the program.
         $1 ~ /^[0-9,]+$/ && !/PROGRAM TOTALS/ {
             count = $1; gsub(/,/, "", count)
             object = match($0, /\[[^]]*\]$/) ? substr($0, RSTART + 1, RLENGTH - 2) : "program"
@@ -108,7 +111,7 @@ printf '%-16s %8s %10s %10s %10s %10s %10s\n' fabric chain libfabric card 'C lib
 p5=(-p 'soft-efa:p5,unmoved' --window 64 --rails '1,4' --no-check)
 libfabric 1
 posts 1.17-efa
-# Without libfabric; the card is a thread beside the one that posts.
+# Without libfabric; the software NIC is a separate thread.
 posts verbs
 rows p5-1.17-efa "${p5[@]}" -b 64 -e 4M -f 16 -n 64 -r 5
 rows p4d-1.17-efa -p soft-efa:p4d -b 4K -e 1M -f 16 -n 64 -r 5 --window 64 --rails 1,4
@@ -140,7 +143,7 @@ if [[ ${ONLY:-} == posts ]]; then
 fi
 
 {
-    printf 'Gb/s per card, and by what part it is of fi_rma_bw of a real p5.48xlarge; times are the least of the repeats.\n'
+    printf 'Gb/s per card, and ratio to fi_rma_bw of a real p5.48xlarge; times are the minimum of the repeats.\n'
     for name in "${names[@]}"; do
         awk -v name="$name" '
             function bytes(size) { return size ~ /k$/ ? size * 1024 : size ~ /m$/ ? size * 1048576 : size + 0 }

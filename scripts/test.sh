@@ -1,13 +1,21 @@
 #!/usr/bin/env bash
-# Everything that can be tested without a GPU, in order, stopping at the first failure. The tests proper run last, so that
-# their summary is the last thing to be read.
+# Runs every test that needs no GPU, and stops at the first failure. The tests themselves are the last step.
+#
+#   scripts/test.sh     (make test)
+#
+#   GINLAB_SKIPS      listed: a test skipped for a reason that is not in tests/skips.txt is a failure
+#   GINLAB_PTXAS      ptxas                 [default: .venv/bin/ptxas]
+#   CARGO_TARGET_DIR  build directory       [default: target]
+#   TMPDIR            files of tests        [default: memory, if /dev/shm has 2 GiB]
+#
+# Exit codes: 0 ok, otherwise that of the step that failed.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 # shellcheck source=scripts/toolchain.sh
 source scripts/toolchain.sh
 choose_kernel_compiler any
-# One set of features and one profile, so that each crate is compiled once to be checked and once to be run.
+# One set of features and one profile, so that each crate is compiled once.
 features=("${kernel_features[@]}" --features mpi)
 target=${CARGO_TARGET_DIR:-target}
 skipped=()
@@ -26,14 +34,15 @@ step() {
     current=$1
     printf '\n=== %s (after %d s)\n' "$1" "$SECONDS"
 }
-# start NAME COMMAND...: beside what follows, in a process group of its own, which ends as a whole; what it says goes to $target/NAME.out.
+# start NAME COMMAND...: runs the command in the background in its own process group; its output goes to
+# $target/NAME.out.
 start() {
     set -m
     "${@:2}" >"$target/$1.out" 2>&1 &
     beside[$1]=$!
     set +m
 }
-# Waits for it; its exit code.
+# finish NAME: waits for the command; returns its exit code.
 finish() {
     local group=${beside[$1]}
     unset "beside[$1]"
@@ -51,21 +60,21 @@ skip() {
     echo "skipped, and the reason is not in tests/skips.txt: $1" >&2
     exit 1
 }
-# The test that takes all PTX through it must not be skipped here.
+# The test that assembles all PTX must not be skipped.
 if [[ -z ${GINLAB_PTXAS:-} ]]; then export GINLAB_PTXAS=$PWD/.venv/bin/ptxas; fi
 if [[ ! -x $GINLAB_PTXAS ]]; then
     echo "no $GINLAB_PTXAS; run 'make setup' with a network once" >&2
     exit 1
 fi
 
-# unless_passed NAME TOOLS COMMAND...: the command with the files whose names come in, unless it has passed with the same files and tools before. For checks
-# that nothing else determines: they take 9 s of a core.
+# unless_passed NAME TOOLS COMMAND...: runs the command with the files named on stdin, unless it has passed with the
+# same files and tools before. For checks that depend on nothing else; saves 9 s of CPU time.
 unless_passed() {
     local files key passing=$target/tmp/passed/$1
     mapfile -d '' -t files
     key=$({ printf '%s\n' "${@:2}"; sha256sum "${files[@]}"; } | sha256sum)
     if [[ $(cat "$passing" 2>/dev/null) == "$key" ]]; then
-        echo 'passed with these files and tools before'
+        echo 'passed before with these files and tools'
         return
     fi
     "${@:3}" "${files[@]}"
@@ -82,7 +91,7 @@ else
 fi
 
 step 'format'
-# Every file by its name: rustfmt would otherwise follow `mod` lines, and not see what a macro or another tool includes.
+# Every file by name: rustfmt would otherwise follow `mod` lines and miss files included by macros or tools.
 if cargo fmt --version >/dev/null 2>&1; then
     find . -name '*.rs' -not -path "./target/*" -not -path "./$target/*" -not -path './.venv/*' -not -path './.git/*' -print0 | sort -z |
         unless_passed format "$(rustfmt --version; cat rustfmt.toml)" rustfmt --edition "$(awk -F '"' '/^edition/ {print $2}' Cargo.toml)" --check
@@ -90,7 +99,7 @@ else
     skip 'no rustfmt'
 fi
 
-# Packages of newer systems come meanwhile: what is missing at the end is said where it is used.
+# Fetch packages of newer systems in the background. Users of a missing package report it.
 fetch() {
     scripts/check-libfabric2.sh --fetch || true
     scripts/check-rdma-core65.sh --fetch || true
@@ -102,22 +111,21 @@ mkdir -p "$target/fresh"
 start fetch fetch
 
 plain() { env -u RUSTC_WORKSPACE_WRAPPER "$@"; }
-# What the next edit would spare costs more here than it spares.
+# Incremental compilation costs more here than it saves.
 export CARGO_INCREMENTAL=0
 
-# The ring under loom, from here on beside everything: it takes what documentation, downloads and tests that wait leave of the processors (from
-# nothing on two cores 35 to 48 of 100 of the 60 s of documentation and headers, half of 40 s behind the tests). It says something when it fails.
-# Its own folder: another RUSTFLAGS would rebuild everything twice. Two processes of one thread each: two threads of one process share
-# what maps their stacks, and take twice as long.
+# Explores the ring under loom, concurrently with all following steps and at low priority. Uses its own target
+# directory, because another RUSTFLAGS would rebuild everything twice, and two single-threaded processes, because two
+# threads of one process share the mapping of their stacks and take twice as long.
 explore() {
-    # Of the modules those that it explores: to optimise all of them takes 24 s of a core.
+    # Only the modules that are explored; optimizing all takes 24 s of CPU time.
     local loom=(plain cargo test -p kernels --no-default-features --features "puts,queue,direct" --test loom --profile loom --target-dir "$target/loom")
     local program
     renice -n 19 $BASHPID >/dev/null
     # Without the other modules some functions have no callers.
     export RUSTFLAGS='--cfg loom -A dead_code'
     "${loom[@]}" --no-run
-    # An exploration is the same each time: one that has been whole is not repeated for the same program, which cargo has just named.
+    # An exploration is deterministic: skip it if it has completed for the same program, which cargo has just named.
     program=$(sed -n 's/^ *Executable .*(\(.*\))$/\1/p' "$target/loom.out")
     program=$(sha256sum <"$program")
     if [[ $(cat "$target/loom/explored" 2>/dev/null) == "$program" ]]; then return; fi
@@ -128,8 +136,8 @@ explore() {
 }
 start loom explore
 
-# Clippy's compiler in place of rustc for our own crates: what it checks is built in the same pass (200 s of 900 from nothing on two
-# cores went into a pass of its own, with all dependencies checked for it). Clippy 0.1.96 goes with rustc 1.96 alone.
+# Clippy's compiler instead of rustc for our own crates, so that they are checked in the same pass as they are built.
+# Clippy 0.1.96 only works with rustc 1.96.
 clippy_fits() {
     local clippy rustc
     clippy=$(clippy-driver --version 2>/dev/null | awk '{print $2}') && rustc=$(release_of rustc) &&
@@ -141,9 +149,9 @@ if clippy_fits; then
 else
     skip 'no clippy of the release of rustc'
 fi
-# As `make demo` builds it: without PTX. (Without MPI: scripts/rustdoc.sh.)
+# As built by `make demo`: without PTX. (For the build without MPI see scripts/rustdoc.sh.)
 cargo test --quiet --workspace --no-default-features --features mpi --lib --example ranks --no-run
-# The same targets as the tests below have, the examples as programs.
+# The same targets as for the tests below, with the examples as programs.
 cargo test --quiet --workspace "${features[@]}" --no-run
 
 step 'a bare Debian 13'
@@ -160,7 +168,7 @@ fi
 step 'documentation, and headers of libfabric 2.x and rdma-core'
 headers=(check-libfabric2 check-rdma-core65)
 for name in "${headers[@]}"; do start "$name" "scripts/$name.sh" "${features[@]}"; done
-# Its pages and its tests from the libraries that are built by now; `cargo doc` would have all dependencies checked once more.
+# Pages and tests of documentation, from the libraries built so far; `cargo doc` would check all dependencies again.
 export RUSTDOCFLAGS='-D warnings'
 RUSTDOC=$PWD/scripts/rustdoc.sh GINLAB_PAGES=$(realpath "$target")/doc cargo test --quiet --workspace "${features[@]}" --doc
 unset RUSTDOCFLAGS
@@ -170,6 +178,14 @@ for name in "${headers[@]}"; do
     cat "$target/$name.out"
     ((!code)) || exit "$code"
 done
+
+step 'Python package, and the notebook'
+GINLAB_PROGRAM=$(realpath "$target")/debug/ginlab
+export GINLAB_PROGRAM
+python3 -m unittest discover -s python/tests
+# The kernel of the notebook is compiled with the same features as above, so that only it is compiled.
+PYTHONPATH=python GINLAB_SOURCE=. GINLAB_CARGO="cargo build --quiet --workspace ${features[*]}" scripts/notebook.py docs/first-bug.ipynb
+unset GINLAB_PROGRAM
 
 step 'page of data/ in a browser'
 if have chromium || have chromium-browser || have google-chrome; then
@@ -187,10 +203,10 @@ elif have rustup && cargo +nightly miri --version >/dev/null 2>&1; then
     miri=(plain cargo +nightly miri)
 fi
 if ((${#miri[@]})) && "${miri[@]}" setup >/dev/null 2>&1; then
-    # Miri interprets, slowly: few cases, and only code that shares memory or counts by hand.
+    # Miri is slow: few cases, and only code that shares memory or counts manually.
     export MIRIFLAGS='-Zmiri-disable-isolation' PROPTEST_CASES=4
     "${miri[@]}" test --quiet --target-dir "$target/miri" -p cuda_std --lib
-    "${miri[@]}" test --quiet --target-dir "$target/miri" -p kernels --test ring_stress -- every_command_once a_done_ticket
+    "${miri[@]}" test --quiet --target-dir "$target/miri" -p kernels --test ring_stress -- every_command_once completed_ticket
     "${miri[@]}" test --quiet --target-dir "$target/miri" -p ginlab-proxy --lib -- tracker
     unset MIRIFLAGS PROPTEST_CASES
 else
@@ -207,22 +223,23 @@ if ((${#skipped[@]})); then
 fi
 
 step 'tests'
-# Many tests wait for a deadline or for a peer: three for each core (220 s on two cores; 252 by two, 210 by four).
+# Three threads per core, because many tests wait for a deadline or a peer (two cores: 220 s; 252 s with two, 210 s with
+# four).
 threads=$(($(nproc) * 3))
-# Files that tests make lie in memory where there is some: one part in twenty of the time went to the disk's file system.
+# Files of tests are in memory if possible, which saves a twentieth of the time.
 if [[ -z ${TMPDIR:-} ]] && (($(df --output=avail -m /dev/shm 2>/dev/null | tail -n 1 || true) + 0 > 2048)); then
     memory=$(mktemp -d -p /dev/shm ginlab-test-XXXXXX)
     export TMPDIR=$memory
 fi
-# libfabric fills the buffers of an endpoint with zeros, which are 80 MB over tcp otherwise and 185 over a card of soft_efa (one part in
-# seven and one in twenty of the processors' time); two ends over tcp with different ones do not connect.
-# tests/command/common/mod.rs gives the command the same ones, and says what the others are for.
+# libfabric fills its endpoint buffers with zeros: small ones save 80 MB per endpoint over tcp and 185 MB over a
+# software NIC (a seventh and a twentieth of the CPU time). Both ends over tcp need the same sizes.
+# tests/command/common/mod.rs sets the same variables for the command, and explains the others.
 export FI_OFI_RXM_BUFFER_SIZE=1024 FI_OFI_RXM_CM_PROGRESS_INTERVAL=300 FI_OFI_RXM_MSG_RX_SIZE=64 FI_OFI_RXM_MSG_TX_SIZE=64
 export FI_EFA_RX_SIZE=64 FI_EFA_TX_SIZE=64
-# What each process that loads libfabric 1.17 would pay for (0.3 s; the script says for what).
+# Saves 0.3 s per process that loads libfabric 1.17; see the script.
 run=(scripts/hide-slow-libraries.sh "$target/hidden")
 if cargo nextest --version >/dev/null 2>&1; then
-    # nextest starts itself between each test and the shell's terminal, so that Ctrl-Z stops both: 3 ms for each test.
+    # nextest would start itself between each test and the terminal, for Ctrl-Z: 3 ms per test.
     export NEXTEST_DOUBLE_SPAWN=0
     "${run[@]}" cargo nextest run --workspace "${features[@]}" --test-threads "$threads"
 else

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Counts unsafe code per package: blocks, functions, implementations, in the sources without tests. A table for docs/packages.md.
+# Prints a table of unsafe code per package for docs/packages.md: blocks, functions, implementations, without tests.
 #
 #   scripts/unsafe.sh
 #
-# By text, comments left out: an `unsafe` inside a macro's body counts once, however often the macro is used. Tests are files and folders of
-# that name, and what stands behind a `#[cfg(test)]` that opens a module.
+# Counts text outside comments: an `unsafe` in a macro's body counts once. Tests are files and directories of that name,
+# and everything after a `#[cfg(test)]` that opens a module.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # Reads sources, prints one row.

@@ -1,19 +1,21 @@
 #!/usr/bin/env bash
-# Every program over the worst network that EFA may legally be: every signal rule, 2 to 4 ranks, thread, warp and block, many seeds.
+# Runs every program over `worst`, the least ordered network that EFA permits: every signal rule, 2 to 4 ranks, thread,
+# warp and block, many seeds.
 #
-#   scripts/worst-matrix.sh [GINLAB] [FOLDER]     results go to FOLDER (default: $OUT, then a new one under /tmp)
-#   SEEDS=20 FIRST=1     seeds of each combination, and the first one
-#   JOBS=N               combinations that run at the same time, each on a core of its own (default: the number of cores)
-#   DEVICE=gpu           the kernels run on a GPU (default: emulated), and the ranks are processes: threads of one process would wait for
-#                        each other's kernels. Where they share a GPU, start CUDA's MPS first, or they take turns of 2 ms
-#   ONLY='jacobi|shmem'  some of the programs, by name
-#   EVERY=5              of those with a rule one of so many, by turns; each has seeds of its own
-#   WORST=watch=strict   more options of the network
-#   LIMIT=SECONDS        no combination begins later than this (default: no limit); what was not run is counted
-#   LIST=1               only list the combinations
+#   scripts/worst-matrix.sh [GINLAB] [DIR]     DIR: for results [default: OUT, or new under /tmp]
 #
-# Leaves worst.csv (a row for each combination: seeds, failed, the command that repeats one), failures.txt (each failed seed with its
-# error), summary.txt. Exit code 1 if a seed has failed.
+#   SEEDS, FIRST  seeds per combination, first seed       [default: 20, 1]
+#   JOBS          combinations at the same time, each on its own core   [default: number of cores]
+#   DEVICE        emulated, or gpu: ranks are processes, because threads of a process would wait for each other's kernels;
+#                 if they share a GPU, start CUDA MPS first, otherwise they are time-sliced by 2 ms [default: emulated]
+#   ONLY          regular expression of programs          [default: all]
+#   EVERY         N: only every N-th combination with a rule, with different seeds
+#   WORST         further options of the network, such as watch=strict
+#   LIMIT         seconds after which no combination starts; the others are counted as not run   [default: none]
+#   LIST          1: only list the combinations
+#
+# Writes worst.csv (a row per combination: seeds, failures, a command that reproduces one), failures.txt (each failed
+# seed with its error) and summary.txt. Exit codes: 0 ok, 1 a seed failed.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit
 seeds=${SEEDS:-20} first=${FIRST:-1} jobs=${JOBS:-$(nproc)} device=${DEVICE:-emulated} every=${EVERY:-1}
@@ -21,7 +23,7 @@ seeds=${SEEDS:-20} first=${FIRST:-1} jobs=${JOBS:-$(nproc)} device=${DEVICE:-emu
 worst="worst:seed={seed}${WORST:+,$WORST}"
 shmem=(p-latency put-latency get-latency put-bandwidth put-signal-bandwidth get-bandwidth signal-ping-pong put-signal-ping-pong
     message-ping-pong barrier-all all-to-all)
-# They look at every byte.
+# Programs that check every byte.
 orders=(signal-order data-order)
 collectives=(gin-all-to-all gin-all-gather gin-reduce-scatter gin-all-reduce gin-broadcast)
 combinations() {
@@ -34,16 +36,16 @@ combinations() {
                 for case in "${shmem[@]}"; do
                     echo "shmem -d $device $rails --scope $scope --cases $case $block -b 520 -e 520 -n 3 -w 1 -r 1 --volume 4K"
                 done
-                # One turn alone: a later one brings the same bytes. An exchange by puts.
+                # One iteration, because a later one transfers the same bytes. An exchange with puts.
                 for case in put-signal-ping-pong 'all-to-all --message-limit 64'; do
                     echo "shmem -d $device $rails --scope $scope --cases $case $block -b 520 -e 520 -n 1 -w 0 -r 1"
                 done
-                # Puts of one transfer, and of several, by libfabric's letter.
+                # Puts with one transfer and with several, under libfabric's strict rules.
                 for case in "${orders[@]}"; do
                     echo "shmem -d $device $rails --scope $scope --cases $case $block -n 12 -r 1"
                     echo "shmem -d $device ${rails/$worst/$worst,longest=500,delay=500,watch=strict} --scope $scope --cases $case $block -n 12 -r 1"
                 done
-                # By messages, and by puts.
+                # With messages and with puts.
                 bytes=$((np % 2 ? 4096 : 64))
                 for case in "${collectives[@]}"; do
                     echo "collective -d $device $rails --scope $scope --cases $case --place out-of-place,in-place --launch persistent --block 33 -b $bytes -e $bytes --message-limit 1K -n 3 -w 1 -r 1"
@@ -55,9 +57,9 @@ combinations() {
             echo "jacobi -d $device $rails --exchange row --sync barrier --nx 64 --ny 16 -n 8 -r 1"
             echo "jacobi -d $device ${rails/$worst/$worst,watch=strict} --exchange resident --nx 64 --ny 16 -n 8 -r 1"
         done
-        # More signalled puts under way than a target has places for in its account.
+        # More signalled puts in flight than a target's account has slots.
         echo "shmem -d $device --np 2 --path rails -p $worst,longest=3000 --rule $rule --scope thread --cases signal-order --grid 16 --block 33 -n 1200 -r 1"
-        # Two nodes: rails between them, and memory inside.
+        # Two nodes: rails between them, memory inside.
         for scope in thread warp block; do
             for case in "${collectives[@]}" 'gin-all-to-all --route gathered'; do
                 echo "collective -d $device --np 4 --node-size 2 -p $worst --rule $rule --scope $scope --cases $case --launch persistent --block 33 -b 4096 -e 4096 --message-limit 1K -n 3 -w 1 -r 1"
@@ -65,18 +67,19 @@ combinations() {
         done
     done
     for np in 2 3 4; do
-        # They pair ranks.
+        # Programs that pair ranks.
         if ((np != 3)); then
             echo "write -d emulated --np $np -p $worst --rails 1,2 -b 64 -e 256K -f 64 -n 20 -r 1"
             echo "sendrecv -d emulated --np $np -p $worst --rails 1,2 -b 64 -e 64K -f 32 -n 20 -r 1"
         fi
         echo "all2all -d emulated --np $np -p $worst --rails 1,2 -b 64 -e 64K -f 32 -n 10"
     done
-    # A short ring: the kernel does not run away from a proxy that shares its core.
+    # A short ring keeps the kernel from running ahead of a proxy on the same core.
     for case in quiet nbi-batch=4 'nbi --ring-slots 8' 'nbi --scope thread'; do
         echo "proxy -d $device -p $worst --rails 1,2 --mode $case --grid 2 --block 33 -b 64 -e 64K -f 32 -n 12 -w 2 -r 1 --window 4"
     done
-    # Every unit and every way of counts, each round with other tokens; by rails alone, and with nodes. Last, so that those before keep their turns.
+    # Every unit and every kind of count, with other tokens each round; only over rails, and with nodes. Last, so that
+    # the numbering of the combinations above stays.
     local tokens='--unit expert,rank,node --count signal,word,immediate --hidden 64 --tokens 6 --experts 24 --topk 3 --grid 2 --block 33 -r 0 --check-rounds 5'
     for rule in count own drain sequence; do
         for scope in thread warp block; do
@@ -111,7 +114,7 @@ one() {
         return
     fi
     core=$((10#$number % $(nproc)))
-    # One of many: each another seed, or the first few would be all that is seen.
+    # With EVERY, each combination starts at another seed; otherwise only the first few seeds would be used.
     if ((every > 1)); then first=$((first + 10#$number * seeds)); fi
     run="$ginlab soak --first $first --seeds $seeds --no-header --csv $out/parts/$number.csv --"
     if [[ $device == gpu ]]; then run="processes $number"; fi
@@ -122,7 +125,7 @@ one() {
     rm -f "$out/parts/$number.out" "$out/parts/$number.header.json"
 }
 # shellcheck disable=SC2317  # called by name
-# processes NUMBER COMMAND: the same with ranks that are processes, and a row of its own kind.
+# processes NUMBER COMMAND: the same with processes as ranks; writes its own kind of row.
 processes() {
     local number=$1 seed failed=0 one=
     shift
@@ -147,7 +150,7 @@ chosen | awk -v every="$every" 'NR % every == 0 || !/ --rule / { printf "%04d %s
 cat "$out"/parts/*.csv 2>/dev/null | awk '!/^schema,/ || !header++' >"$out/worst.csv"
 cat "$out"/parts/*.err 2>/dev/null >"$out/failures.txt"
 late=$(find "$out/parts" -name '*.late' | wc -l)
-# Quoted fields have commas.
+# Quoted fields contain commas.
 read -r combos total failed < <(sed 's/"[^"]*"//g' "$out/worst.csv" | awk -F, 'NR == 1 { for (i = 1; i <= NF; i++) n[$i] = i; next }
     { rows++; seeds += $n["seeds"]; failed += $n["wrong"] } END { print rows + 0, seeds + 0, failed + 0 }')
 {

@@ -1,4 +1,5 @@
-//! The `ginlab` command. Its experiments are a library of their own ([`experiments`]), so that this one only brings them the PTX of the kernels.
+//! The `ginlab` command. Its experiments are a separate library ([`experiments`]); this crate only adds the PTX of the
+//! kernels.
 
 use std::process::ExitCode;
 

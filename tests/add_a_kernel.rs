@@ -1,19 +1,26 @@
-//! docs/add-a-kernel.md, done: a kernel is one file, and whoever launches it needs its handle and nothing else.
+//! Rust blocks of docs/*.md: each must be part of a compiled source. Runs the kernel of docs/add-a-kernel.md: a kernel
+//! is one file, and its handle is all that a launch needs.
 
 #![allow(clippy::unwrap_used, reason = "a test ends by panicking")]
 
 #[path = "toy/scale.rs"]
 mod scale;
 
+use ginlab::bootstrap::{self, Bootstrap};
 use ginlab::cuda::{Device, DeviceError, Place};
+use ginlab::gin::{Fabric, Options, Path, World};
 use scale::{SCALE, ScaleArgs};
+use std::collections::BTreeSet;
+use std::error::Error;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 // The page shows this function as it stands.
 fn scaled(device: &Device, numbers: &[u64], factor: u64) -> Result<Vec<u64>, DeviceError> {
     let buffer = device.allocate(Place::Device, size_of_val(numbers))?;
     buffer.write(0, numbers)?;
     let args = ScaleArgs { values: buffer.pointer(), count: numbers.len() as u64, factor };
-    // SAFETY: the buffer lives until the launch has ended, and nobody else has it.
+    // SAFETY: the buffer lives until the launch has ended, and no other code accesses it.
     let launch = unsafe { device.launch(&SCALE, 3, 4, args) }?;
     launch.wait(|| Ok::<(), DeviceError>(()))?;
     let mut results = vec![0; numbers.len()];
@@ -22,7 +29,7 @@ fn scaled(device: &Device, numbers: &[u64], factor: u64) -> Result<Vec<u64>, Dev
 }
 
 #[test]
-fn the_kernel_runs_by_its_handle() {
+fn kernel_runs_by_its_handle() {
     let numbers: Vec<u64> = (0..100).collect();
     let expected: Vec<u64> = numbers.iter().map(|number| number * 7).collect();
     assert_eq!(scaled(&Device::Emulated, &numbers, 7).unwrap(), expected);
@@ -30,7 +37,7 @@ fn the_kernel_runs_by_its_handle() {
 }
 
 #[test]
-fn the_page_shows_what_is_tested() {
+fn page_shows_tested_code() {
     let page = include_str!("../docs/add-a-kernel.md");
     let kernel = include_str!("toy/scale.rs");
     let this = include_str!("add_a_kernel.rs");
@@ -40,11 +47,85 @@ fn the_page_shows_what_is_tested() {
 }
 
 #[test]
-fn the_page_on_talking_kernels_shows_the_example() {
+fn page_on_gin_shows_example() {
     let page = include_str!("../docs/gin.md");
     let example = include_str!("../examples/ring_shift.rs");
     let start = example.find("    let (from, to, arrived) =").unwrap();
     let call = example[start..].split("    let before =").next().unwrap();
     assert!(page.contains(include_str!("../kernels/src/ring_shift.rs").trim()), "kernels/src/ring_shift.rs");
     assert!(page.contains(call.trim_end()), "examples/ring_shift.rs");
+}
+
+/// The lines shown in docs/worst-network.md.
+fn over_the_worst_network() -> Result<(World, Bootstrap), Box<dyn Error>> {
+    let mut ranks = Bootstrap::auto(Some(1), bootstrap::Options::default())?;
+    let fabric = Fabric::named(Some("worst:seed=5"), &[])?;
+    let world = World::open(&mut ranks, &Options { path: Path::Rails, fabric, ..Options::default() })?;
+    Ok((world, ranks))
+}
+
+#[test]
+fn world_opens_over_worst_network_of_page() {
+    let (world, mut ranks) = over_the_worst_network().unwrap();
+    assert_eq!(world.n_pes(), 1);
+    world.close(&mut ranks).unwrap();
+    ranks.finish().unwrap();
+}
+
+/// The lines shown in docs/emulated-device.md.
+fn under_all_orders(kernel: impl Fn(&AtomicU64) + Sync, arguments: AtomicU64) -> std::io::Result<u64> {
+    use cuda_std::emulation::Grid;
+
+    for seed in 0..1000 {
+        Grid::new(2, 64).workers(1).seeded(seed).run(|| kernel(&arguments))?;
+    }
+    Ok(arguments.into_inner())
+}
+
+#[test]
+fn kernel_runs_under_orders_of_page() {
+    let count = |threads: &AtomicU64| {
+        threads.fetch_add(1, Ordering::Relaxed);
+    };
+    assert_eq!(under_all_orders(count, AtomicU64::new(0)).unwrap(), 1000 * 2 * 64);
+}
+
+/// Returns the files below `folder` whose names end with `end`.
+fn files(folder: &str, end: &str) -> Vec<PathBuf> {
+    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(folder);
+    let pattern = |path: &PathBuf| path.to_string_lossy().ends_with(end);
+    let (mut todo, mut found) = (vec![folder], Vec::new());
+    while let Some(folder) = todo.pop() {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                todo.push(path);
+            } else if pattern(&path) {
+                found.push(path);
+            }
+        }
+    }
+    found
+}
+
+/// Returns the non-empty lines without indentation, each terminated by a newline.
+fn lines(text: &str) -> String {
+    text.lines().map(str::trim).filter(|line| !line.is_empty()).fold("\n".to_owned(), |all, line| all + line + "\n")
+}
+
+#[test]
+fn every_rust_block_of_pages_is_compiled() {
+    let sources = ["examples", "experiments", "kernels/src", "tests"].iter().flat_map(|folder| files(folder, ".rs"));
+    let sources: Vec<String> = sources.map(|path| lines(&std::fs::read_to_string(path).unwrap())).collect();
+    let mut pages = BTreeSet::new();
+    for path in files("docs", ".md") {
+        let page = std::fs::read_to_string(&path).unwrap();
+        for block in page.split("```rust\n").skip(1) {
+            let block = block.split_once("```").unwrap().0;
+            let held = sources.iter().any(|source| source.contains(&lines(block)));
+            assert!(held, "{}: in no source:\n{block}", path.display());
+            pages.insert(path.file_name().unwrap().to_owned());
+        }
+    }
+    assert!(pages.len() >= 5, "{pages:?}");
 }

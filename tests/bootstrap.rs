@@ -1,6 +1,10 @@
-//! The star with threads as ranks, over loopback: what goes well, and what every failure says on every rank.
+//! The star topology with threads as ranks, over loopback: successful runs, and the message of every failure on every
+//! rank.
 
 #![allow(clippy::unwrap_used)]
+
+#[path = "bootstrap/progress.rs"]
+mod progress;
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -14,7 +18,7 @@ use nix::sys::socket::{self, AddressFamily, SockFlag, SockType, SockaddrIn};
 
 const TOKEN: &str = "a secret";
 
-/// Nothing here waits this long unless it hangs.
+/// Longer than any wait in these tests, unless it hangs.
 const LONG: Duration = Duration::from_secs(30);
 const SHORT: Duration = Duration::from_millis(300);
 
@@ -29,7 +33,7 @@ fn listener() -> (TcpListener, SocketAddr) {
     (listener, address)
 }
 
-/// An address where nobody listens, and what keeps it from being given to another test.
+/// Returns an address that no process listens on, and the socket that reserves it.
 fn deaf() -> (OwnedFd, SocketAddr) {
     let socket = socket::socket(AddressFamily::Inet, SockType::Stream, SockFlag::SOCK_CLOEXEC, None).unwrap();
     socket::bind(socket.as_raw_fd(), &SockaddrIn::new(127, 0, 0, 1, 0)).unwrap();
@@ -37,7 +41,7 @@ fn deaf() -> (OwnedFd, SocketAddr) {
     (socket, SocketAddr::new(name.ip().into(), name.port()))
 }
 
-/// Opens a star of `size` threads and runs `body` on each; the results by rank.
+/// Opens a star of `size` threads and runs `body` on each. Returns the results by rank.
 fn ranks<T: Send>(size: usize, options: &Options, body: impl Fn(Bootstrap) -> T + Sync) -> Vec<T> {
     let (listener, address) = listener();
     let body = &body;
@@ -53,7 +57,7 @@ fn ranks<T: Send>(size: usize, options: &Options, body: impl Fn(Bootstrap) -> T 
     })
 }
 
-/// The error of one joining rank while rank 0 waits, and rank 0's outcome.
+/// Runs rank 0 of a star of `size` ranks while `others` connects to it. Returns rank 0's outcome.
 fn joining(
     size: usize,
     timeout: Duration,
@@ -107,17 +111,20 @@ fn many_steps_stay_in_step() {
 }
 
 #[test]
-fn a_wrong_token_is_refused_and_the_right_rank_still_comes() {
+fn wrong_token_is_rejected_without_blocking_valid_rank() {
     let outcome = joining(2, LONG, |address| {
         let wrong = Bootstrap::join(&[address], 1, 2, "another secret", options(LONG)).err().unwrap().to_string();
-        contains(&wrong, &format!("rank 0 at {address} refused rank 1: it has another job token: set GINLAB_TOKEN"));
+        contains(
+            &wrong,
+            &format!("rank 0 at {address} refused rank 1: it has a different job token; set GINLAB_TOKEN"),
+        );
         Bootstrap::join(&[address], 1, 2, TOKEN, options(LONG)).unwrap();
     });
     assert_eq!(outcome.unwrap().size(), 2);
 }
 
 #[test]
-fn among_several_addresses_the_token_tells_the_right_one() {
+fn token_selects_correct_address() {
     let (_nobody, closed) = deaf();
     let (wrong, other_job) = listener();
     let (right, address) = listener();
@@ -133,11 +140,11 @@ fn among_several_addresses_the_token_tells_the_right_one() {
 }
 
 #[test]
-fn strangers_neither_stop_nor_hang_the_job() {
+fn unauthenticated_connections_do_not_disturb_job() {
     let outcome = joining(2, LONG, |address| {
         let mut scanner = TcpStream::connect(address).unwrap();
         scanner.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
-        // It gets no answer but a closed connection.
+        // The scanner receives no answer; its connection is closed.
         assert_eq!(scanner.read(&mut [0; 64]).unwrap_or(0), 0);
         let _silent = TcpStream::connect(address).unwrap();
         drop(TcpStream::connect(address).unwrap());
@@ -149,11 +156,11 @@ fn strangers_neither_stop_nor_hang_the_job() {
 }
 
 #[test]
-fn a_rank_that_cannot_be_is_an_error_on_both_sides() {
+fn invalid_rank_fails_on_both_sides() {
     for (rank, size, why) in [
-        (7, 2, "the ranks beside rank 0 are 1 to 1"),
-        (0, 2, "the ranks beside rank 0 are 1 to 1"),
-        (1, 3, "it counts 3 ranks, rank 0 counts 2"),
+        (7, 2, "its rank must be from 1 to 1"),
+        (0, 2, "its rank must be from 1 to 1"),
+        (1, 3, "its number of ranks is 3, that of rank 0 is 2"),
     ] {
         let outcome = joining(2, LONG, |address| {
             let refused = Bootstrap::join(&[address], rank, size, TOKEN, options(LONG)).err().unwrap();
@@ -166,7 +173,7 @@ fn a_rank_that_cannot_be_is_an_error_on_both_sides() {
 }
 
 #[test]
-fn two_processes_with_one_rank() {
+fn duplicate_rank_is_rejected() {
     let outcome = joining(3, LONG, |address| {
         std::thread::scope(|scope| {
             let both = [(); 2].map(|()| scope.spawn(|| Bootstrap::join(&[address], 1, 3, TOKEN, options(LONG))));
@@ -179,7 +186,7 @@ fn two_processes_with_one_rank() {
 }
 
 #[test]
-fn who_never_starts_is_named_on_every_rank() {
+fn missing_rank_is_named_on_every_rank() {
     let began = Instant::now();
     let outcome = joining(4, SHORT, |address| {
         let text = Bootstrap::join(&[address], 2, 4, TOKEN, options(SHORT)).err().unwrap().to_string();
@@ -192,7 +199,7 @@ fn who_never_starts_is_named_on_every_rank() {
 }
 
 #[test]
-fn no_rank_0() {
+fn missing_rank_0_times_out() {
     let (_nobody, address) = deaf();
     let error = Bootstrap::join(&[address], 1, 2, TOKEN, options(SHORT)).err().unwrap();
     let text = error.to_string();
@@ -202,7 +209,7 @@ fn no_rank_0() {
 }
 
 #[test]
-fn who_misses_a_barrier_is_named_on_every_rank() {
+fn rank_missing_from_barrier_is_named() {
     let all_done = Barrier::new(3);
     let texts = ranks(3, &options(LONG), |mut ranks| {
         ranks.set_timeout(SHORT);
@@ -218,7 +225,7 @@ fn who_misses_a_barrier_is_named_on_every_rank() {
 }
 
 #[test]
-fn rank_0_missing_is_named_too() {
+fn rank_0_missing_from_barrier_is_named() {
     let all_done = Barrier::new(2);
     let texts = ranks(2, &options(LONG), |mut ranks| {
         ranks.set_timeout(SHORT);
@@ -226,29 +233,29 @@ fn rank_0_missing_is_named_too() {
         all_done.wait();
         text
     });
-    contains(&texts[1], "timed out after 300 ms waiting for rank 0 at \"row\" (arrived: 1); rank 0 has not come");
+    contains(&texts[1], "timed out after 300 ms waiting for rank 0 at \"row\" (arrived: 1); rank 0 has not reached");
 }
 
 #[test]
-fn who_leaves_midway_is_named_on_every_rank() {
+fn leaving_rank_is_named_on_every_rank() {
     let pid = std::process::id();
     let texts = ranks(3, &options(LONG), |mut ranks| {
         if ranks.rank() == 1 {
             return String::new();
         }
         let error = ranks.barrier("row 2").unwrap_err();
-        // The first error is the answer to everything after it.
+        // All later calls return the first error.
         assert_eq!(ranks.check_peers(), Err(error.clone()));
         assert_eq!(ranks.all_gather(b"x", "later"), Err(error.clone()));
         error.to_string()
     });
     contains(&texts[0], "rank 1 (host ");
-    contains(&texts[0], &format!(", pid {pid}) left during \"row 2\""));
+    contains(&texts[0], &format!(", pid {pid}) during \"row 2\""));
     contains(&texts[2], &texts[0]);
 }
 
 #[test]
-fn a_check_of_the_peers_sees_who_left() {
+fn check_of_peers_detects_left_rank() {
     let opened = Barrier::new(2);
     ranks(2, &options(LONG), |mut ranks| {
         if ranks.rank() == 1 {
@@ -270,7 +277,7 @@ fn a_check_of_the_peers_sees_who_left() {
 }
 
 #[test]
-fn an_abort_reaches_everybody_and_keeps_its_kind() {
+fn abort_reaches_all_ranks_with_its_kind() {
     let kinds = [Ending::Failed, Ending::TimedOut, Ending::Usage, Ending::Interrupted];
     for (origin, ending) in [0, 1, 2, 0].into_iter().zip(kinds) {
         let errors = ranks(3, &options(LONG), |mut ranks| {
@@ -287,18 +294,18 @@ fn an_abort_reaches_everybody_and_keeps_its_kind() {
 }
 
 #[test]
-fn ranks_out_of_step_are_told_apart() {
+fn ranks_out_of_step_are_reported() {
     let texts = ranks(3, &options(LONG), |mut ranks| {
         let what = if ranks.rank() == 2 { "row 5" } else { "row 4" };
         ranks.barrier(what).unwrap_err().to_string()
     });
-    contains(&texts[0], "ranks are out of step: rank 2 is at \"row 5\" (step 2), rank 0 at \"row 4\" (step 2)");
+    contains(&texts[0], "ranks are out of step: rank 2 is at \"row 5\" (step 2), but rank 0 at \"row 4\" (step 2)");
     contains(&texts[1], &texts[0]);
     contains(&texts[2], &texts[0]);
 }
 
 #[test]
-fn fingerprints_that_differ() {
+fn different_fingerprints_are_rejected() {
     let print =
         |provider: &str| vec![("rails".to_owned(), "4".to_owned()), ("provider".to_owned(), provider.to_owned())];
     let texts = ranks(3, &options(LONG), |mut ranks| {
@@ -312,7 +319,7 @@ fn fingerprints_that_differ() {
 }
 
 #[test]
-fn fingerprints_are_compared_at_the_start() {
+fn fingerprints_are_compared_at_start() {
     let with =
         |provider: &str| Options { fingerprint: vec![("provider".to_owned(), provider.to_owned())], ..options(LONG) };
     let (listener, address) = listener();
@@ -325,7 +332,7 @@ fn fingerprints_are_compared_at_the_start() {
 }
 
 #[test]
-fn an_interrupt_ends_the_wait_and_the_job() {
+fn interrupt_ends_wait_and_job() {
     let flag: &'static AtomicBool = Box::leak(Box::new(AtomicBool::new(false)));
     let never: &'static AtomicBool = Box::leak(Box::new(AtomicBool::new(false)));
     let (listener, address) = listener();
@@ -337,7 +344,7 @@ fn an_interrupt_ends_the_wait_and_the_job() {
         let one = scope.spawn(move || join(1).barrier("row").unwrap_err().to_string());
         let two = scope.spawn(move || {
             let mut ranks = join(2);
-            // Everybody is here: the others are at the barrier or will be, and this rank never comes.
+            // All ranks have joined: the others are at the barrier or will be, and this rank never enters it.
             flag.store(true, Ordering::Relaxed);
             while ranks.check_peers().is_ok() {
                 std::thread::yield_now();
@@ -353,8 +360,9 @@ fn an_interrupt_ends_the_wait_and_the_job() {
 }
 
 #[test]
-fn parts_longer_than_a_piece_arrive_whole() {
-    // Ranks with pieces of other lengths, and parts of other lengths: of none, of less and of more than a piece, of whole pieces.
+fn long_parts_arrive_complete() {
+    // Different fragment lengths, and parts of different lengths: empty, shorter and longer than a fragment, and
+    // multiples of it.
     for piece_bytes in [0, 1, 7, 4096] {
         let options = Options { piece_bytes, ..options(LONG) };
         let part = |rank: usize| (0..[0, 5, 7, 29, 14][rank] * 3).map(|at| (at * 7 + rank) as u8).collect::<Vec<_>>();
@@ -374,8 +382,8 @@ fn parts_longer_than_a_piece_arrive_whole() {
 }
 
 #[test]
-fn more_than_one_message_holds_reaches_rank_0() {
-    // A million raw times of each of nine ranks: 72 MB together, where one message has at most 64 MiB.
+fn gather_larger_than_one_message_succeeds() {
+    // A million raw times from each of nine ranks: 72 MB in total, whereas one message has at most 64 MiB.
     let lengths = ranks(9, &options(LONG), |mut ranks| {
         let times = vec![0.1 + ranks.rank() as f64; 1_000_000];
         let all = ranks.gather_values(&times, "times of a row").unwrap();
@@ -388,7 +396,7 @@ fn more_than_one_message_holds_reaches_rank_0() {
 }
 
 #[test]
-fn values_of_another_kind_are_an_error() {
+fn values_of_wrong_type_are_rejected() {
     let texts = ranks(2, &options(LONG), |mut ranks| match ranks.rank() {
         0 => ranks.gather_values(&"text".to_owned(), "names").unwrap_err().to_string(),
         _ => ranks.gather_values(&255u8, "names").map(|none| format!("{none:?}")).unwrap(),
@@ -398,7 +406,7 @@ fn values_of_another_kind_are_an_error() {
 }
 
 #[test]
-fn parts_have_a_limit() {
+fn parts_are_limited_in_size() {
     let texts = ranks(2, &options(LONG), |mut ranks| {
         if ranks.rank() == 1 {
             let error = ranks.all_gather(&vec![0; (1 << 30) + 1], "table").unwrap_err();
@@ -407,15 +415,15 @@ fn parts_have_a_limit() {
         }
         ranks.all_gather(&[], "table").unwrap_err().to_string()
     });
-    assert_eq!(texts[1], "\"table\" needs 1073741825 bytes of one rank; at most 1073741824 are allowed");
+    assert_eq!(texts[1], "\"table\" needs 1073741825 bytes of one rank, but at most 1073741824 are allowed");
     contains(&texts[0], &texts[1]);
 }
 
 #[test]
-fn sizes_that_cannot_be() {
+fn invalid_job_sizes_are_rejected() {
     let (first, address) = listener();
     let error = Bootstrap::serve(first, 0, TOKEN, options(LONG)).err().unwrap();
-    assert_eq!(error.to_string(), "a job of 0 ranks cannot be: allowed are 1 to 65536");
+    assert_eq!(error.to_string(), "invalid number of ranks 0: must be from 1 to 65536");
     for size in [0, usize::MAX] {
         let error = Bootstrap::join(&[address], 1, size, TOKEN, options(LONG)).err().unwrap();
         assert!(matches!(error, BootstrapError::BadSize { .. }), "{error}");

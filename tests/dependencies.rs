@@ -1,5 +1,5 @@
-//! What ginlab depends on, against `deny.toml`: licences, banned packages, second versions, sources. `cargo deny check` does the same and
-//! more (advisories); this needs no program beside cargo, no network, and a second.
+//! Checks ginlab's dependencies against `deny.toml`: licences, banned packages, duplicate versions, sources. `cargo
+//! deny check` does the same and more (advisories). This test needs only cargo, no network, and a second.
 
 #![allow(clippy::unwrap_used, reason = "a test ends by panicking")]
 
@@ -9,14 +9,14 @@ use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::process::Command;
 
-/// Of `cargo metadata`.
+/// Output of `cargo metadata`.
 #[derive(Deserialize)]
 struct Metadata {
     packages: Vec<Package>,
     resolve: Resolve,
 }
 
-/// Who takes whom, in this build.
+/// The dependency graph of this build.
 #[derive(Deserialize)]
 struct Resolve {
     nodes: Vec<Node>,
@@ -36,7 +36,7 @@ struct Package {
     license: Option<String>,
     source: Option<String>,
     dependencies: Vec<Dependency>,
-    /// Names of those that take it.
+    /// Names of the packages that depend on this one.
     #[serde(default)]
     taken_by: Vec<String>,
 }
@@ -48,7 +48,7 @@ struct Dependency {
     path: Option<String>,
 }
 
-/// Of deny.toml: what is held here.
+/// The part of deny.toml that is checked here.
 #[derive(Deserialize)]
 struct Rules {
     licenses: Licenses,
@@ -79,7 +79,7 @@ struct Named {
     #[serde(rename = "crate")]
     name: String,
     reason: String,
-    /// Those that may take it all the same.
+    /// Packages that may use it nevertheless.
     #[serde(default)]
     wrappers: Vec<String>,
 }
@@ -88,7 +88,7 @@ fn rules() -> Rules {
     toml::from_str(include_str!("../deny.toml")).unwrap()
 }
 
-/// Whether a licence expression can be met: `A OR B`, `A AND (B OR C)`, `A WITH B`, and the older `A/B`.
+/// Returns whether a licence expression can be satisfied: `A OR B`, `A AND (B OR C)`, `A WITH B`, and the older `A/B`.
 fn can_be_met(expression: &str, allowed: &dyn Fn(&str) -> bool) -> bool {
     let spaced = expression.replace('/', " OR ").replace('(', " ( ").replace(')', " ) ");
     let words: Vec<&str> = spaced.split_whitespace().collect();
@@ -132,7 +132,7 @@ fn one(words: &[&str], at: &mut usize, allowed: &dyn Fn(&str) -> bool) -> bool {
     allowed(word)
 }
 
-/// What these packages have against the rules.
+/// Returns the violations of the rules by these packages.
 fn wrong(packages: &[Package], rules: &Rules) -> Vec<String> {
     let mut wrong = Vec::new();
     let registry = packages.iter().find_map(|package| package.source.as_deref());
@@ -181,7 +181,8 @@ fn is_registry(package: &Package) -> bool {
     package.source.as_deref().is_some_and(|source| source.starts_with("registry+"))
 }
 
-/// The packages of a build of everything on this kind of machine; `None`, with the reason said, where cargo has not fetched them all.
+/// Returns the packages of a build of everything on this kind of machine. `None`, with the reason printed, if cargo has
+/// not fetched all of them.
 fn packages() -> Option<Vec<Package>> {
     let target = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
     let asked = ["metadata", "--format-version", "1", "--offline", "--locked", "--all-features", "--filter-platform"];
@@ -204,13 +205,13 @@ fn packages() -> Option<Vec<Package>> {
 }
 
 #[test]
-fn what_is_depended_on_is_allowed() {
+fn dependencies_are_allowed() {
     let Some(packages) = packages() else { return };
     assert!(packages.len() > 100, "cargo names only {} packages", packages.len());
     let rules = rules();
     let wrong = wrong(&packages, &rules);
     assert!(wrong.is_empty(), "deny.toml does not allow:\n{}", wrong.join("\n"));
-    // What has become true by itself is taken out of the list.
+    // Entries that are no longer needed must be removed from the list.
     for skip in &rules.bans.skip {
         let (name, version) = skip.name.split_once('@').unwrap();
         let there = packages.iter().any(|package| package.name == name && package.version == version);
@@ -219,7 +220,7 @@ fn what_is_depended_on_is_allowed() {
 }
 
 #[test]
-fn every_package_of_the_lock_has_its_checksum() {
+fn every_locked_package_has_checksum() {
     let lock = include_str!("../Cargo.lock");
     for package in lock.split("[[package]]").skip(1) {
         let registry = package.contains("\nsource = \"registry+");
@@ -228,9 +229,9 @@ fn every_package_of_the_lock_has_its_checksum() {
     }
 }
 
-/// The check itself: each thing that it looks for, made up.
+/// Tests the check itself: one made-up violation of each rule.
 #[test]
-fn what_is_not_allowed_is_found() {
+fn disallowed_dependencies_are_detected() {
     let rules = rules();
     let good = Package {
         id: String::new(),

@@ -1,4 +1,4 @@
-//! Rails over real providers, on this machine only: loopback (127.0.0.1) and shared memory.
+//! Rails over real providers, only on this machine: loopback (127.0.0.1) and shared memory.
 
 #![allow(clippy::unwrap_used, reason = "a test ends by panicking")]
 
@@ -10,14 +10,14 @@ use ginlab::fabric::discover::{self, Domain, Reach};
 use ginlab::fabric::libfabric::BareLoop;
 use ginlab::fabric::libfabric::{Level, LibfabricRail, LibfabricRegion, RailOptions};
 use ginlab::fabric::testing::faulty::{Faults, FaultyRail};
-use ginlab::fabric::{Access, Completion, FabricError, Memory, Post, Rail, RemoteRegion, Transfer};
+use ginlab::fabric::{Access, Completion, FabricError, Memory, Message, Messages, Post, Rail, RemoteRegion, Transfer};
 
 const DEADLINE: Duration = Duration::from_secs(20);
 const MIB: usize = 1 << 20;
-/// Many packets, and more than a provider sends at once.
+/// Needs many packets, and more than a provider sends at a time.
 const LONG: usize = 256 << 10;
 
-/// Ends a loop that does not.
+/// Bounds a loop that might not end.
 struct Deadline(Instant);
 
 impl Deadline {
@@ -31,14 +31,13 @@ impl Deadline {
     }
 }
 
-/// The domain for tests of a provider, or why there is none.
+/// Returns the domain for tests of a provider, or the reason that there is none.
 fn domain(provider: &str) -> Result<Domain, String> {
     let choice = discover::choose_provider(Some(provider)).map_err(|error| error.to_string())?;
     let plan = discover::select_domains(&choice.provider, 1, Reach::SameHost, &[], None, 0, 1);
     Ok(plan.map_err(|error| error.to_string())?.domains.remove(0))
 }
 
-/// A rail with registered memory.
 struct Node<R: Rail> {
     region: R::Region,
     rail: R,
@@ -81,7 +80,7 @@ fn pair_with(provider: &str, bytes: usize, options: &RailOptions) -> Option<Pair
     let (mut a, mut b) = (Node::new(a, bytes), Node::new(b, bytes));
     let addresses = [a.rail.address().unwrap(), b.rail.address().unwrap()];
     if domain(provider).unwrap().family.is_ip() {
-        // A sockaddr_in: family, port, address. Tests never leave the machine.
+        // The address is a sockaddr_in: family, port, address. Tests never leave the machine.
         addresses.iter().for_each(|address| assert_eq!(address[4..8], [127, 0, 0, 1], "{provider}"));
     }
     a.rail.insert_peers(&addresses).unwrap();
@@ -93,7 +92,7 @@ fn pair(provider: &str, bytes: usize) -> Option<Pair> {
     pair_with(provider, bytes, &RailOptions::default())
 }
 
-/// A transfer to peer 1 at the same offset on both sides.
+/// Returns a transfer to peer 1 at the same offset on both sides.
 fn transfer(remote: RemoteRegion, offset: u64, bytes: u64, token: u64) -> Transfer {
     Transfer {
         local_offset: offset,
@@ -107,11 +106,11 @@ fn transfer(remote: RemoteRegion, offset: u64, bytes: u64, token: u64) -> Transf
     }
 }
 
-/// Posts to the target and waits for the token; both sides are polled, since a target has to make progress too.
+/// Posts the transfer and waits for its token. Polls both sides, because the target also has to make progress.
 fn finish(a: &mut Node<LibfabricRail>, b: &mut Node<LibfabricRail>, write: bool, t: &Transfer) {
     let deadline = Deadline::new();
     loop {
-        // SAFETY: the memory is left alone until the completion, below.
+        // SAFETY: the memory is not accessed until the completion, below.
         let post = unsafe { if write { a.rail.write(&a.region, t) } else { a.rail.read(&a.region, t) } };
         if post.unwrap() == Post::Accepted {
             break;
@@ -144,7 +143,7 @@ fn immediates(node: &mut Node<LibfabricRail>, count: usize) -> Vec<u32> {
     node.completions.drain(..).map(value).collect()
 }
 
-/// Every size, with and without an immediate, byte for byte and with its neighbours untouched.
+/// Tests every size, with and without an immediate, byte by byte. The adjacent bytes must not change.
 fn writes_and_reads(provider: &str) {
     let Some((mut a, mut b)) = pair(provider, 2 * LONG) else { return };
     let mut token = 0;
@@ -208,29 +207,29 @@ fn sockets_writes_and_reads() {
 }
 
 #[test]
-fn rails_stay_on_the_loopback() {
+fn local_rails_use_loopback() {
     let domain = domain("tcp").unwrap();
     assert_eq!((domain.name.as_str(), domain.address), ("lo", Some("127.0.0.1".parse().unwrap())));
     let rail = LibfabricRail::open(&domain, &RailOptions::default()).unwrap();
-    // A sockaddr_in: family, port, address.
+    // The address is a sockaddr_in: family, port, address.
     assert_eq!(rail.address().unwrap()[4..8], [127, 0, 0, 1]);
     assert!(rail.name().starts_with("tcp") && rail.name().ends_with(":lo"), "{}", rail.name());
     assert!(rail.limits().immediate_bytes >= 4 && rail.limits().max_outstanding > 0);
 }
 
-/// Chooses only: nothing is opened outside the loopback.
+/// Only selects domains; nothing is opened outside the loopback.
 #[test]
-fn a_plan_for_the_network_never_holds_the_loopback() {
+fn network_plan_excludes_loopback() {
     match discover::select_domains("tcp", 2, Reach::Network, &[], None, 0, 1) {
         Ok(plan) => assert!(plan.domains.iter().all(|domain| domain.address.is_some_and(|a| !a.is_loopback()))),
-        Err(error) => assert!(error.to_string().contains("there are: "), "{error}"),
+        Err(error) => assert!(error.to_string().contains("available: "), "{error}"),
     }
     let error = discover::select_domains("tcp", 0, Reach::Network, &[], None, 0, 1).unwrap_err();
     assert!(error.to_string().contains("1 to 64"), "{error}");
 }
 
 #[test]
-fn transfers_out_of_range_are_refused_before_the_provider_sees_them() {
+fn out_of_range_transfers_are_rejected_before_posting() {
     let (mut a, b) = pair("tcp", 4096).unwrap();
     let remote = b.remote();
     let good = transfer(remote, 0, 8, 1);
@@ -242,35 +241,76 @@ fn transfers_out_of_range_are_refused_before_the_provider_sees_them() {
         ("the peer's region of 4096 B", Transfer { remote_offset: u64::MAX - 3, ..good }),
         ("offset 0 and 4097 B", Transfer { bytes: 4097, ..good }),
         ("there are 2 peers", Transfer { peer: 2, ..good }),
-        ("nothing to move", Transfer { bytes: 0, ..good }),
+        ("neither bytes nor an immediate", Transfer { bytes: 0, ..good }),
     ] {
-        // SAFETY: refused before anything is posted.
+        // SAFETY: rejected before anything is posted.
         let error = unsafe { a.rail.write(&a.region, &bad) }.expect_err(what).to_string();
         assert!(error.contains(what) && error.lines().count() == 1, "{error}");
-        // SAFETY: as above.
+        // SAFETY: rejected before anything is posted.
         unsafe { a.rail.read(&a.region, &bad) }.expect_err(what);
     }
-    // SAFETY: as above.
+    // SAFETY: rejected before anything is posted.
     let error = unsafe { a.rail.write(&other.region, &good) }.expect_err("a foreign region").to_string();
     assert!(error.contains("another rail"), "{error}");
     assert_eq!(a.rail.outstanding(), 0);
 }
 
 #[test]
-fn a_provider_that_is_not_there_is_named_with_those_that_are() {
+fn removed_peer_is_rejected() {
+    let (mut a, b) = pair("tcp", 4096).unwrap();
+    let good = transfer(b.remote(), 0, 8, 1);
+    assert_eq!(good.peer, 1);
+    a.rail.remove_peer(1).unwrap();
+    // SAFETY: both are rejected before anything is posted.
+    let refused = unsafe { [a.rail.write(&a.region, &good), a.rail.read(&a.region, &good)] };
+    for refused in refused {
+        let error = refused.expect_err("the peer was removed").to_string();
+        assert!(error.contains("peer 1 was removed") && error.lines().count() == 1, "{error}");
+    }
+    // SAFETY: rejected before anything is posted.
+    let refused = unsafe { bare_loop(&mut a, (1, b.remote()), 8, 1, DEADLINE) }.unwrap_err().to_string();
+    assert!(refused.contains("no such peer"), "{refused}");
+    assert!(a.rail.remove_peer(1).is_err());
+    assert_eq!(a.rail.outstanding(), 0);
+    // The other peer still exists.
+    let own = Transfer { peer: 0, ..transfer(a.remote(), 8, 8, 2) };
+    let (mut posted, deadline) = (Post::Again, Deadline::new());
+    while a.completions.is_empty() {
+        if posted == Post::Again {
+            // SAFETY: the memory lives until the end of the test and is not accessed.
+            posted = unsafe { a.rail.write(&a.region, &own) }.unwrap();
+        }
+        a.poll();
+        deadline.check("the write to itself");
+    }
+
+    let options = RailOptions { messages: true, ..RailOptions::default() };
+    let Some((mut a, _b)) = pair_with("tcp", 4096, &options) else { return };
+    a.rail.remove_peer(1).unwrap();
+    let message = Message { offset: 0, bytes: 8, token: 1 };
+    // SAFETY: rejected before anything is posted.
+    let error = unsafe { a.rail.send(&a.region, 1, &message) }.expect_err("the peer was removed").to_string();
+    assert!(error.contains("peer 1 was removed"), "{error}");
+}
+
+#[test]
+fn unknown_provider_error_lists_available_ones() {
     for error in [
         discover::choose_provider(Some("efx")).unwrap_err(),
         discover::list_domains("efx").unwrap_err(),
         discover::select_domains("efx", 1, Reach::Network, &[], None, 0, 1).unwrap_err(),
     ] {
         let line = error.to_string();
-        assert!(line.contains("no provider \"efx\"") && line.contains("tcp") && line.lines().count() == 1, "{line}");
+        assert!(
+            line.contains("unknown provider \"efx\"") && line.contains("tcp") && line.lines().count() == 1,
+            "{line}"
+        );
     }
     assert!(discover::list_providers().unwrap().iter().any(|provider| provider.name == "tcp"));
 }
 
 #[test]
-fn the_default_provider_has_what_is_needed() {
+fn default_provider_has_required_capabilities() {
     let choice = discover::choose_provider(None).unwrap();
     assert!(choice.reason.starts_with("default: "), "{choice:?}");
     let domains = discover::list_domains(&choice.provider).unwrap();
@@ -278,25 +318,25 @@ fn the_default_provider_has_what_is_needed() {
 }
 
 #[test]
-fn bad_memory_is_refused() {
+fn invalid_memory_is_rejected() {
     let mut rail = open("tcp", &RailOptions::default()).unwrap();
     for (address, bytes) in [(0, 64), (4096, 0), (u64::MAX - 7, 64)] {
-        // SAFETY: refused before anything is registered.
+        // SAFETY: rejected before anything is registered.
         let error = unsafe { rail.register(Memory { address, bytes, cuda_device: None }, Access::ALL) }.unwrap_err();
         assert!(error.to_string().contains("empty or wraps"), "{error}");
     }
 }
 
 #[test]
-fn cuda_memory_where_there_is_none_is_an_error_that_says_what_to_do() {
+fn unsupported_cuda_memory_error_has_remedy() {
     let mut memory = vec![0u8; 4096];
     let address = memory.as_mut_ptr().expose_provenance() as u64;
     for provider in ["tcp", "shm"] {
         let options = RailOptions { cuda_memory: true, ..Default::default() };
         let Some(mut rail) = open(provider, &options) else { continue };
-        // SAFETY: host memory under the name of a device: refused, or registered and dropped at once.
+        // SAFETY: host memory declared as a device's: the registration is rejected, or dropped immediately.
         let error = unsafe { rail.register(Memory { address, bytes: 4096, cuda_device: Some(0) }, Access::ALL) };
-        // A libfabric with CUDA and a device may refuse for other reasons; here there is none.
+        // A libfabric with CUDA and a device may reject it for other reasons; here there is no device.
         let line = error.expect_err("no CUDA here").to_string();
         assert!(line.contains("stage through pinned host memory"), "{line}");
         assert!(!rail.limits().cuda_memory, "{provider}");
@@ -304,7 +344,7 @@ fn cuda_memory_where_there_is_none_is_an_error_that_says_what_to_do() {
 }
 
 #[test]
-fn posting_more_than_the_queue_takes_says_again_and_loses_nothing() {
+fn full_queue_returns_again_without_loss() {
     let options = RailOptions { max_outstanding: Some(32), ..Default::default() };
     for provider in ["tcp", "shm"] {
         for options in [RailOptions::default(), options.clone()] {
@@ -361,11 +401,11 @@ fn four_endpoints_on_one_domain_do_not_mix() {
 }
 
 #[test]
-fn any_order_of_dropping_is_safe() {
+fn drop_order_is_safe() {
     for provider in ["tcp", "shm"] {
         for order in 0..3 {
             let Some((a, mut b)) = pair(provider, 4096) else { continue };
-            // The memory outlives everything in each order.
+            // The memory outlives all other objects in each order.
             let Node { region, mut rail, memory, .. } = a;
             let t = Transfer { peer: 1, ..transfer(b.remote(), 0, 8, 9) };
             let deadline = Deadline::new();
@@ -388,7 +428,7 @@ fn any_order_of_dropping_is_safe() {
                     drop(b);
                 }
                 1 => {
-                    // The target goes first, the rail before its region.
+                    // The target is dropped first, the rail before its region.
                     drop(b);
                     drop(rail);
                     drop(region);
@@ -406,11 +446,11 @@ fn any_order_of_dropping_is_safe() {
 }
 
 #[test]
-fn bad_peer_addresses_are_refused() {
+fn invalid_peer_addresses_are_rejected() {
     let mut rail = open("tcp", &RailOptions::default()).unwrap();
     for address in [vec![], vec![2, 0, 0], vec![0; 17]] {
         let error = rail.insert_peers(&[address]).unwrap_err().to_string();
-        assert!(error.contains("fi_av_insert of peer 0") && error.contains("16 are expected"), "{error}");
+        assert!(error.contains("fi_av_insert of peer 0") && error.contains("instead of 16"), "{error}");
     }
     if let Some(mut rail) = open("shm", &RailOptions::default()) {
         assert!(rail.insert_peers(&[b"fi_shm://no-end".to_vec()]).is_err());
@@ -419,14 +459,14 @@ fn bad_peer_addresses_are_refused() {
 }
 
 #[test]
-fn a_peer_that_is_gone_ends_in_an_error_with_a_hint() {
+fn vanished_peer_fails_with_hint() {
     let (mut a, mut b) = pair("tcp", 4096).unwrap();
     let remote = b.remote();
     finish(&mut a, &mut b, true, &transfer(remote, 0, 8, 0));
     drop(b);
     let deadline = Deadline::new();
     let error = loop {
-        // SAFETY: the memory is left alone.
+        // SAFETY: the memory is not accessed.
         match unsafe { a.rail.write(&a.region, &transfer(remote, 0, 8, 1)) } {
             Err(error) => break error,
             Ok(_) => a.poll(),
@@ -442,11 +482,11 @@ fn a_peer_that_is_gone_ends_in_an_error_with_a_hint() {
 }
 
 #[test]
-fn a_wrong_key_fails_the_transfer_and_not_the_process() {
+fn wrong_key_fails_only_transfer() {
     let (mut a, mut b) = pair("tcp", 4096).unwrap();
     let remote = RemoteRegion { key: 0x7777, ..b.remote() };
     let deadline = Deadline::new();
-    // SAFETY: the memory is left alone.
+    // SAFETY: the memory is not accessed.
     while unsafe { a.rail.write(&a.region, &transfer(remote, 0, 8, 5)) }.unwrap() == Post::Again {
         a.poll();
         b.poll();
@@ -454,7 +494,7 @@ fn a_wrong_key_fails_the_transfer_and_not_the_process() {
     }
     loop {
         a.poll();
-        // The target may report the refused transfer too; what counts is that it goes on.
+        // The target may report the rejected transfer too; it must only remain usable.
         let _ = b.rail.poll(&mut b.completions);
         if let Some(completion) = a.completions.pop() {
             let Completion::Failed { token: Some(5), error } = completion else { panic!("{completion:?}") };
@@ -467,7 +507,7 @@ fn a_wrong_key_fails_the_transfer_and_not_the_process() {
 }
 
 #[test]
-fn an_idle_poll_returns_at_once() {
+fn idle_poll_returns_immediately() {
     let (mut a, _b) = pair("tcp", 4096).unwrap();
     let start = Instant::now();
     for _ in 0..1000 {
@@ -489,7 +529,7 @@ fn transmit_level_opens_and_moves_bytes() {
 }
 
 #[test]
-fn faults_can_be_put_in_front_of_a_real_rail() {
+fn faults_can_wrap_real_rail() {
     let (a, mut b) = pair("tcp", 4096).unwrap();
     let Node { region, rail, memory, .. } = a;
     let mut rail = FaultyRail::new(rail, Faults { again_first: 5, fail_completions: vec![2], ..Default::default() });
@@ -497,7 +537,7 @@ fn faults_can_be_put_in_front_of_a_real_rail() {
     let (mut token, mut again, mut completions) = (0, 0, Vec::new());
     while completions.len() < 3 {
         if token < 3 {
-            // SAFETY: the memory is left alone and outlives the region.
+            // SAFETY: the memory is not accessed and outlives the region.
             match unsafe { rail.write(&region, &transfer(b.remote(), 0, 8, token)) }.unwrap() {
                 Post::Accepted => token += 1,
                 Post::Again => again += 1,
@@ -512,7 +552,7 @@ fn faults_can_be_put_in_front_of_a_real_rail() {
     drop((region, memory));
 }
 
-/// The same window over the rail: what the yardstick is for.
+/// The same window over the rail, for comparison with the bare loop.
 fn rail_loop(a: &mut Node<LibfabricRail>, remote: RemoteRegion, size: usize, count: usize) -> f64 {
     let deadline = Deadline::new();
     let (mut posted, mut done) = (0, 0);
@@ -520,7 +560,7 @@ fn rail_loop(a: &mut Node<LibfabricRail>, remote: RemoteRegion, size: usize, cou
     while done < count {
         while posted < count && posted - done < 64 {
             let t = transfer(remote, 0, size as u64, posted as u64);
-            // SAFETY: the memory is left alone.
+            // SAFETY: the memory is not accessed.
             if unsafe { a.rail.write(&a.region, &t) }.unwrap() == Post::Again {
                 break;
             }
@@ -535,21 +575,21 @@ fn rail_loop(a: &mut Node<LibfabricRail>, remote: RemoteRegion, size: usize, cou
 }
 
 #[test]
-fn the_bare_loop_and_the_rail_move_the_same() {
+fn bare_loop_and_rail_move_equal_bytes() {
     side_by_side(3, [(8, 500), (65536, 50)]);
 }
 
 /// `cargo test --release --test fabric -- --ignored --nocapture measure`
 #[test]
 #[ignore = "a measurement, for a quiet machine"]
-fn measure_the_rail_against_the_bare_loop() {
+fn measure_rail_against_bare_loop() {
     side_by_side(9, [(8, 20_000), (65536, 2000)]);
 }
 
-/// The bare loop to a peer.
+/// Runs the bare loop to a peer.
 ///
 /// # Safety
-/// As [`LibfabricRail::bare_writes`].
+/// The requirements of [`LibfabricRail::bare_writes`] apply.
 unsafe fn bare_loop(
     a: &mut Node<LibfabricRail>,
     (peer, remote): (usize, RemoteRegion),
@@ -558,12 +598,12 @@ unsafe fn bare_loop(
     deadline: Duration,
 ) -> Result<f64, FabricError> {
     let run = BareLoop { peer, remote, bytes: bytes as u64, count: count as u64, deadline };
-    // SAFETY: passed on.
+    // SAFETY: the caller upholds the requirements of `bare_writes`.
     unsafe { a.rail.bare_writes(&a.region, &run) }
 }
 
-/// The bare loop and the rail in turn, with the target polling on a thread of its own. Prints the ratio; asserts only that
-/// both ends are reached, since two shared cores prove nothing about speed.
+/// Alternates between the bare loop and the rail, while the target polls on its own thread. Prints the ratio, but
+/// asserts only that both complete: with two shared cores the speeds are not significant.
 fn side_by_side(repeats: usize, sizes: [(usize, usize); 2]) {
     for provider in ["tcp", "net", "shm", "sockets"] {
         let Some((mut a, mut b)) = pair(provider, MIB) else { continue };
@@ -582,7 +622,7 @@ fn side_by_side(repeats: usize, sizes: [(usize, usize); 2]) {
                 let mut ratios = Vec::new();
                 let (mut bare_best, mut rail_best) = (f64::MAX, f64::MAX);
                 for _ in 0..repeats {
-                    // SAFETY: both regions stay registered, and ours is not written.
+                    // SAFETY: both regions stay registered, and the source is not written.
                     let bare = unsafe { bare_loop(&mut a, (1, remote), size, count, DEADLINE) }.unwrap();
                     let rail = rail_loop(&mut a, remote, size, count);
                     ratios.push(bare / rail);
@@ -606,35 +646,35 @@ fn side_by_side(repeats: usize, sizes: [(usize, usize); 2]) {
 }
 
 #[test]
-fn the_bare_loop_is_bounded_and_checked() {
+fn bare_loop_is_bounded_and_checked() {
     let (mut a, b) = pair("tcp", 4096).unwrap();
     let remote = b.remote();
     for (peer, size, words) in [(2, 8, "no such peer"), (1, 0, "size is 0"), (1, 4097, "does not fit")] {
-        // SAFETY: refused before anything is posted.
+        // SAFETY: rejected before anything is posted.
         let error = unsafe { bare_loop(&mut a, (peer, remote), size, 1, DEADLINE) }.unwrap_err().to_string();
         assert!(error.contains(words), "{error}");
     }
-    // Nobody polls the target, so delivery is never confirmed.
+    // The target is not polled, so delivery is never confirmed.
     let short = Duration::from_millis(50);
-    // SAFETY: the regions live until the end, and the source is left alone.
+    // SAFETY: the regions live until the end, and the source is not accessed.
     let error = unsafe { bare_loop(&mut a, (1, remote), 8, 100, short) }.unwrap_err().to_string();
     assert!(error.contains("does the target poll?"), "{error}");
-    // SAFETY: refused.
+    // SAFETY: rejected before anything is posted.
     let error = unsafe { bare_loop(&mut a, (1, remote), 8, 1, short) }.unwrap_err().to_string();
     assert!(error.contains("outstanding"), "{error}");
 }
-/// With nobody polling the target, a write either stays open or its data is there: what `quiet` relies on.
+/// If the target does not poll, a write either stays incomplete or its data has arrived. `quiet` relies on this.
 #[test]
-fn a_delivered_write_has_arrived() {
+fn delivered_write_has_arrived() {
     for provider in ["tcp", "net", "shm", "sockets"] {
         let Some((mut a, mut b)) = pair(provider, MIB) else { continue };
         let remote = b.remote();
-        // Connects, which needs both sides.
+        // Connects, which requires polling both sides.
         finish(&mut a, &mut b, true, &transfer(remote, 0, 8, 0));
         for (token, size) in [8usize, 3000, 65536, MIB].into_iter().enumerate() {
             a.memory.fill(token as u8 + 1);
             let t = transfer(remote, 0, size as u64, token as u64);
-            // SAFETY: the memory is left alone until the completion.
+            // SAFETY: the memory is not accessed until the completion.
             assert_eq!(unsafe { a.rail.write(&a.region, &t) }.unwrap(), Post::Accepted);
             for _ in 0..1000 {
                 a.poll();

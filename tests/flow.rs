@@ -1,4 +1,4 @@
-//! Fabric operations as futures: over TCP on this machine. (Over rails that misbehave: host/flow/tests.)
+//! Fabric operations as futures, over TCP on this machine. (For faulty rails: host/flow/tests.)
 
 #![allow(clippy::unwrap_used, reason = "a test ends by panicking")]
 
@@ -13,7 +13,7 @@ use std::time::Duration;
 
 const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A flow with one region, and what it offers.
+/// A flow with one region and its offer.
 struct Node<R: Messages> {
     flow: Flow<R>,
     region: Region<R>,
@@ -48,7 +48,7 @@ fn filled(bytes: usize, seed: u8) -> Vec<u8> {
 }
 
 #[test]
-fn writes_arrive_over_any_rails_in_any_way() {
+fn writes_arrive_over_any_rails_and_strategy() {
     const BYTES: usize = 3 << 20;
     let (a, b) = (tcp(3, BYTES), tcp(3, BYTES));
     let to_b = target(&a, &b);
@@ -83,7 +83,7 @@ fn writes_arrive_over_any_rails_in_any_way() {
         let counters = a.flow.counters();
         assert_eq!(counters.rail_bytes.iter().sum::<u64>(), 4 * BYTES as u64);
         assert!(counters.rail_bytes.iter().all(|bytes| *bytes > 0), "{counters:?}");
-        // And back by a read, of other bytes.
+        // Reads other bytes back.
         b.region.buffer().write(0, &filled(BYTES, 99)).unwrap();
         assert_eq!(a.flow.read_all(&a.region, 0, &to_b, 0, BYTES as u64).await, Ok(BYTES as u64));
         let mut read = vec![0u8; BYTES];
@@ -94,7 +94,7 @@ fn writes_arrive_over_any_rails_in_any_way() {
 }
 
 #[test]
-fn messages_and_immediates() {
+fn messages_and_immediates_arrive() {
     let (a, b) = (tcp(2, 8192), tcp(2, 8192));
     let (to_b, to_a) = (target(&a, &b), target(&b, &a));
     let (peer_a, peer_b) = (b.flow.add_peer(&a.offer).unwrap(), a.flow.add_peer(&b.offer).unwrap());
@@ -110,7 +110,7 @@ fn messages_and_immediates() {
                 assert_eq!(arrived, filled(bytes as usize, bytes as u8));
             }
         }
-        // Both ways at once, each immediate counted.
+        // Both directions at the same time; each immediate is counted.
         let answer = b.flow.recv(0, &b.region, 0, 64);
         let hello = b.flow.send(1, peer_a, &b.region, 0, 64);
         let heard = a.flow.recv(1, &a.region, 0, 64);
@@ -131,12 +131,12 @@ fn messages_and_immediates() {
 }
 
 #[test]
-fn a_named_rail_takes_the_whole_write_and_immediates_are_taken_without_waiting() {
+fn named_rail_carries_whole_write() {
     let (a, b) = (tcp(3, 8192), tcp(3, 8192));
     let to_b = target(&a, &b);
     run([a.flow.clone(), b.flow.clone()], async {
         a.region.buffer().write(0, &filled(8192, 1)).unwrap();
-        // Whatever the strategy says.
+        // `write_on` ignores the strategy.
         a.flow.use_rails(3, Strategy::Split);
         assert_eq!(a.flow.write_on(2, &a.region, 0, &to_b, 0, 8192, Some(4)).await, Ok(8192));
         assert_eq!(a.flow.counters().rail_bytes, [0, 0, 8192]);
@@ -153,19 +153,19 @@ fn a_named_rail_takes_the_whole_write_and_immediates_are_taken_without_waiting()
         }
         assert_eq!((taken, b.flow.take_immediates(4), b.flow.take_immediates(5)), (2, 0, 0));
         let error = a.flow.write_on(3, &a.region, 0, &to_b, 0, 1, None).await.expect_err("no such rail").to_string();
-        assert_eq!(error, "rail 3: this flow has 3");
+        assert_eq!(error, "no rail 3: this flow has 3");
         assert_eq!(a.flow.failure(), None);
     })
     .unwrap();
 }
 
 #[test]
-fn a_message_that_is_too_long_is_an_error_at_the_receiver() {
+fn oversized_message_fails_at_receiver() {
     let (a, b) = (tcp(1, 8192), tcp(1, 8192));
     let peer = a.flow.add_peer(&b.offer).unwrap();
     run([a.flow.clone(), b.flow.clone()], async {
         let room = b.flow.recv(0, &b.region, 0, 16);
-        // What the sender learns is the provider's choice.
+        // The result of the sender depends on the provider.
         let _send = a.flow.send(0, peer, &a.region, 0, 64);
         let error = room.await.expect_err("cut off").to_string();
         assert!(error.contains("rail tcp") && error.contains("fi_recv of up to 16 B"), "{error}");
@@ -174,7 +174,7 @@ fn a_message_that_is_too_long_is_an_error_at_the_receiver() {
 }
 
 #[test]
-fn a_dropped_future_keeps_its_buffer_until_the_completion() {
+fn dropped_future_keeps_buffer_until_completion() {
     let (a, b) = (tcp(1, 1 << 20), tcp(1, 1 << 20));
     let to_b = target(&a, &b);
     run([a.flow.clone(), b.flow.clone()], async {
@@ -194,7 +194,7 @@ fn a_dropped_future_keeps_its_buffer_until_the_completion() {
         let mine = region.upgrade().expect("kept by the flow");
         let buffer = flow.unregister(mine).expect("nothing is in flight on it");
         assert!(region.upgrade().is_none() && Rc::strong_count(&buffer) == 1, "and then it goes");
-        // A receive that nobody waits for is taken back.
+        // A receive that is no longer awaited is cancelled.
         drop(b.flow.recv(0, &b.region, 0, 64));
         tokio::time::timeout(TIMEOUT, async {
             while b.flow.in_flight() > 0 {
@@ -208,7 +208,7 @@ fn a_dropped_future_keeps_its_buffer_until_the_completion() {
 }
 
 #[test]
-fn a_tiny_queue_takes_everything_in_its_time() {
+fn small_queue_eventually_accepts_all_writes() {
     let options = RailOptions { max_outstanding: Some(2), ..Default::default() };
     let (a, b) = (node(vec![tcp_rail(&options)], 65536, TIMEOUT), tcp(1, 65536));
     let to_b = Target::new(a.flow.add_peer(&b.offer).unwrap(), &b.offer, 0).unwrap();
@@ -226,7 +226,7 @@ fn a_tiny_queue_takes_everything_in_its_time() {
 }
 
 #[test]
-fn a_new_registration_has_another_key_and_only_the_rights_it_was_given() {
+fn new_registration_has_new_key_and_rights() {
     let (node, reader) = (tcp(1, 4096), tcp(1, 4096));
     let Node { flow, region, offer } = node;
     let first = offer.regions[0][0].key;
@@ -243,9 +243,9 @@ fn a_new_registration_has_another_key_and_only_the_rights_it_was_given() {
     assert_eq!(flow.failure(), None);
 }
 
-/// Addresses of the tcp provider are those of the system's sockets: port and host at their places.
+/// Addresses of the tcp provider are socket addresses, with port and host at fixed offsets.
 #[test]
-fn who_cannot_be_reached_is_named_within_the_timeout() {
+fn unreachable_peer_is_named_within_timeout() {
     const PATIENCE: Duration = Duration::from_secs(2);
     let refused = |address: &mut Vec<u8>| address[2..4].copy_from_slice(&1u16.to_be_bytes());
     let unreachable = |address: &mut Vec<u8>| address[4..8].copy_from_slice(&[192, 0, 2, 1]);
@@ -255,7 +255,8 @@ fn who_cannot_be_reached_is_named_within_the_timeout() {
         let nobody = target(&a, &b);
         let error = run([a.flow.clone()], a.flow.write_all(&a.region, 0, &nobody, 0, 8)).unwrap().unwrap_err();
         let text = error.to_string();
-        // libfabric 1.17 completes the write with an error; 2.1 connects for ever and takes no post meanwhile.
+        // libfabric 1.17 completes the write with an error. 2.1 keeps connecting indefinitely and accepts no post in
+        // the meantime.
         assert!(text.contains(&format!("rail {}", a.offer.rails[0])), "{what}: {text}");
         assert!(text.contains("write of 8 B to peer 0"), "{what}: {text}");
         match error {
@@ -268,7 +269,7 @@ fn who_cannot_be_reached_is_named_within_the_timeout() {
 }
 
 #[test]
-fn two_waits_for_immediates_do_not_take_each_others_place() {
+fn concurrent_immediate_waits_do_not_interfere() {
     let (a, b) = (tcp(1, 4096), tcp(1, 4096));
     let to_b = target(&a, &b);
     run([a.flow.clone(), b.flow.clone()], async {
@@ -283,7 +284,7 @@ fn two_waits_for_immediates_do_not_take_each_others_place() {
                 })
             })
             .collect();
-        // One at a time, so that each arrival wakes all waits and only one of them goes on.
+        // One write at a time, so that each arrival wakes all waits and only one of them continues.
         for round in 0..60 {
             a.flow.write_with_immediate(&a.region, 0, &to_b, 0, 8, round % 3).await.unwrap();
             tokio::task::yield_now().await;
@@ -296,7 +297,7 @@ fn two_waits_for_immediates_do_not_take_each_others_place() {
 }
 
 #[test]
-fn a_peer_with_something_in_flight_is_not_forgotten() {
+fn peer_with_transfers_in_flight_is_kept() {
     let (a, b) = (tcp(1, 1 << 20), tcp(1, 1 << 20));
     let peer = a.flow.add_peer(&b.offer).unwrap();
     let to_b = Target::new(peer, &b.offer, 0).unwrap();
@@ -312,13 +313,13 @@ fn a_peer_with_something_in_flight_is_not_forgotten() {
     .unwrap();
 }
 
-/// Compiled into this test: cargo builds the program itself only where no test is named (`--test flow`).
+/// Compiled into this test, because cargo builds the example itself only if no test is named (`--test flow`).
 #[allow(dead_code, reason = "its main is the program's")]
 #[path = "../examples/all_gather.rs"]
 mod all_gather;
 
 #[test]
-fn the_example_gathers() {
+fn all_gather_example_runs() {
     let said = all_gather::gather(3, 70001, "tcp").unwrap();
     assert!(said.starts_with("3 ranks gathered 70001 B of each over tcp"), "{said}");
     for seed in 0..20 {

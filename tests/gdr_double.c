@@ -1,5 +1,5 @@
-// In the place of libgdrapi, for the tests of host/cuda/gdr.rs and nothing else. It has the functions of gdrapi.h that
-// ginlab calls and maps nothing: it records the calls, refuses what GDRCopy refuses, and fails where a test wants it.
+// Replaces libgdrapi, only for the tests of host/cuda/gdr.rs. It has the functions of gdrapi.h that ginlab calls, and
+// maps nothing: it records the calls, rejects what GDRCopy rejects, and fails where a test requests it.
 
 #include <errno.h>
 #include <stddef.h>
@@ -19,13 +19,13 @@ static char record[512];
 static char failing[16];
 static int failing_code;
 
-// The one buffer of the one connection.
+// The only buffer of the only connection.
 static int opened;
 static unsigned long pinned_address;
 static size_t pinned_bytes;
 static int mapped;
 
-// Records a call; the code with which it is to fail.
+// Records a call. Returns the error code that a test has requested for it.
 static int called(const char *call) {
     size_t length = strlen(record);
     snprintf(record + length, sizeof record - length, "%s%s", length ? " " : "", call);
@@ -45,7 +45,7 @@ const char *double_record(void) {
     return record;
 }
 
-// The owner of the memory frees it.
+// Called when the owner frees the memory.
 void double_free(void) {
     called(pinned_bytes > 0 ? "free-while-pinned" : "free");
 }
@@ -79,7 +79,7 @@ int gdr_pin_buffer(gdr_t g, unsigned long address, size_t bytes, uint64_t p2p_to
     return 0;
 }
 
-// The two that release do so even where they fail, so that a test sees what is called after them.
+// The two release functions release even if they fail, so that a test sees the subsequent calls.
 int gdr_unpin_buffer(gdr_t g, gdr_mh_t handle) {
     int code = called(!known(g, handle) ? "unpin-what-is-not-pinned" : mapped ? "unpin-while-mapped" : "unpin");
     pinned_bytes = 0;

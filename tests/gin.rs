@@ -1,4 +1,4 @@
-//! The device API on the emulated device: several PEs, each a thread of the test with ranks, heap and proxies of its own.
+//! The device API on the emulated device: several PEs, each a thread of the test with its own ranks, heap and proxies.
 
 #![allow(clippy::unwrap_used, reason = "a test ends by panicking")]
 
@@ -12,7 +12,7 @@ use ginlab::fabric::worst::Spec;
 use ginlab::gin::{Fabric, GinError, Inbox, Options, Path, Program, Signal, Sym, World};
 use ginlab::proxy::signal_order::Rule;
 use ginlab::rails::strategy::Strategy;
-use kernels::gin::{Block, Context, Patience, Scope, TeamKind, Thread, Warp};
+use kernels::gin::{Block, Context, Scope, TeamKind, Thread, WaitBudget, Warp};
 use kernels::ring::Status;
 use kernels::signal_check::{SIGNAL_CHECK_BLOCK, SIGNAL_CHECK_THREAD, SIGNAL_CHECK_WARP, SignalCheck, producers};
 use std::net::TcpListener;
@@ -20,8 +20,20 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use strum::VariantArray;
 
+#[path = "gin/again.rs"]
+mod again;
+#[path = "gin/bare.rs"]
+mod bare;
+#[path = "gin/batches.rs"]
+mod batches;
+#[path = "gin/differing.rs"]
+mod differing;
+#[path = "gin/forwarding.rs"]
+mod forwarding;
 #[path = "gin/messages.rs"]
 mod messages;
+#[path = "gin/progress.rs"]
+mod progress;
 #[path = "gin/rows.rs"]
 mod rows;
 
@@ -42,12 +54,12 @@ fn emulated(path: Path) -> Options {
     }
 }
 
-/// Both ways to reach a peer.
+/// Returns options for both paths to a peer.
 fn both_paths() -> [Options; 2] {
     [emulated(Path::NvLink), emulated(Path::Rails)]
 }
 
-/// Runs one PE in a thread each; what each returned.
+/// Runs each PE in its own thread. Returns their results.
 fn pes<T: Send>(count: usize, options: &Options, pe: impl Fn(&mut World, &mut Bootstrap) -> T + Sync) -> Vec<T> {
     opened(count, options, |mut world, ranks| {
         let result = pe(&mut world, ranks);
@@ -56,27 +68,39 @@ fn pes<T: Send>(count: usize, options: &Options, pe: impl Fn(&mut World, &mut Bo
     })
 }
 
-/// As [`pes`], and the PE itself ends its world.
+/// Like [`pes`], but the PE closes its world itself.
 fn opened<T: Send>(count: usize, options: &Options, pe: impl Fn(World, &mut Bootstrap) -> T + Sync) -> Vec<T> {
+    met(count, |mut ranks| pe(World::open(&mut ranks, options).unwrap(), &mut ranks))
+}
+
+/// Runs each rank in its own thread. Returns their results.
+fn met<T: Send>(count: usize, run: impl Fn(Bootstrap) -> T + Sync) -> Vec<T> {
+    met_with(count, &|_| bootstrap::Options { timeout: AMPLE, ..bootstrap::Options::default() }, run)
+}
+
+/// Like [`met`], with the bootstrap's settings of each rank.
+fn met_with<T: Send>(
+    count: usize,
+    settings: &(impl Fn(usize) -> bootstrap::Options + Sync),
+    run: impl Fn(Bootstrap) -> T + Sync,
+) -> Vec<T> {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
-    let settings = bootstrap::Options { timeout: AMPLE, ..bootstrap::Options::default() };
-    let (pe, settings) = (&pe, &settings);
-    let run = |mut ranks: Bootstrap| pe(World::open(&mut ranks, options).unwrap(), &mut ranks);
+    let run = &run;
     std::thread::scope(|scope| {
         let others: Vec<_> = (1..count)
             .map(|rank| {
                 scope.spawn(move || {
-                    run(Bootstrap::join(&[address], rank, count, "token of a test", settings.clone()).unwrap())
+                    run(Bootstrap::join(&[address], rank, count, "token of a test", settings(rank)).unwrap())
                 })
             })
             .collect();
-        let first = run(Bootstrap::serve(listener, count, "token of a test", settings.clone()).unwrap());
+        let first = run(Bootstrap::serve(listener, count, "token of a test", settings(0)).unwrap());
         std::iter::once(first).chain(others.into_iter().map(|other| other.join().unwrap())).collect()
     })
 }
 
-/// A test's own kernel: it runs on the emulated device alone.
+/// Returns a handle of a kernel of this test, which runs only on the emulated device.
 fn kernel<A>(name: &'static str, function: unsafe fn(Program<A>)) -> Kernel<Program<A>> {
     Kernel::new(name, function).resident()
 }
@@ -88,11 +112,11 @@ fn launch<A: Copy + Send + Sync + 'static>(
     (grid, block): (u32, u32),
     args: A,
 ) -> Result<(), GinError> {
-    // SAFETY: the arguments are of this world.
+    // SAFETY: the arguments are objects of this world's heap.
     unsafe { world.launch(ranks, &kernel("a test's kernel", function), grid, block, args) }
 }
 
-// --- what the calls do -----------------------------------------------------------------------------------------------
+// --- operations ------------------------------------------------------------------------------------------------------
 
 #[derive(Clone, Copy)]
 struct Moves {
@@ -103,7 +127,7 @@ struct Moves {
     scope: u32,
 }
 
-/// Puts to the next PE in pieces, gets them back, and sends them once more with a signal.
+/// Puts to the next PE in two parts, gets them back, and sends them again with a signal.
 unsafe fn moves(program: Program<Moves>) {
     fn run<S: Scope>(program: &Program<Moves>, mut line: Context<S>) -> Result<(), Status> {
         let Program { world, args } = program;
@@ -134,7 +158,7 @@ unsafe fn moves(program: Program<Moves>) {
 }
 
 #[test]
-fn puts_gets_and_signals_move_what_they_say_on_both_paths() {
+fn puts_gets_and_signals_work_on_both_paths() {
     for options in both_paths() {
         for (scope, block) in [(0, 1), (1, 20), (2, 40), (3, 70)] {
             pes(3, &options, |world, ranks| {
@@ -153,7 +177,7 @@ fn puts_gets_and_signals_move_what_they_say_on_both_paths() {
     }
 }
 
-/// A put of a batch that has room for more, which is waited for, and nothing behind it.
+/// A put with wait in a batch that is not full, without a later call.
 unsafe fn one_of_a_batch(program: Program<Moves>) {
     let Program { world, args } = program;
     let mut line = world.context(Block).batched(8);
@@ -161,7 +185,7 @@ unsafe fn one_of_a_batch(program: Program<Moves>) {
 }
 
 #[test]
-fn a_put_of_a_batch_is_published_before_it_is_waited_for() {
+fn batched_put_is_published_before_wait() {
     let arrived = pes(2, &emulated(Path::Rails), |world, ranks| {
         let [from, to, back] = [(); 3].map(|()| world.alloc::<u32>(ranks, 64).unwrap());
         world.write(from, &[7; 64]).unwrap();
@@ -191,7 +215,7 @@ unsafe fn values(program: Program<Values>) {
         line.p(args.words.at(thread as u64), u64::MAX - (me * 100 + thread) as u64, next)?;
         line.p(args.bytes.at(thread as u64), (me * 16 + thread) as u8, next)?;
         line.quiet()?;
-        // All bits come back.
+        // All bits must be preserved.
         assert_eq!(line.g(args.words.at(thread as u64), next)?, u64::MAX - (me * 100 + thread) as u64);
         assert_eq!(line.g(args.bytes.at(thread as u64), next)?, (me * 16 + thread) as u8);
         line.signal_op(args.signals.at(thread), 5, next)?;
@@ -205,7 +229,7 @@ unsafe fn values(program: Program<Values>) {
             assert_eq!((before, line.atomic_fetch(args.words.at(21 + thread as u64), next)?), (0, 9));
             line.signal_set(args.signals.at(8 + thread), 100, next)?;
             line.signal_wait_until(args.signals.at(8 + thread), 100)?;
-            // The value of a put with a signal that is set, and its bytes behind it.
+            // The value of a put with a signal that is set; its bytes must have arrived.
             line.put_signal_set_nbi(args.words.at(30), args.words.at(20), args.signals.at(8 + thread), 300, next)?;
             line.signal_wait_until(args.signals.at(8 + thread), 300)?;
             assert_eq!(line.signal_fetch(args.signals.at(8 + thread)), 300);
@@ -217,13 +241,13 @@ unsafe fn values(program: Program<Values>) {
 }
 
 #[test]
-fn single_values_go_by_the_command_and_atomics_by_mapping() {
+fn values_use_commands_and_atomics_use_mapping() {
     for options in both_paths() {
         pes(2, &options, |world, ranks| {
             let (words, bytes) = (world.alloc::<u64>(ranks, 40).unwrap(), world.alloc::<u8>(ranks, 40).unwrap());
             let (signals, atomics) = (world.signals(ranks, 16).unwrap(), options.path == Path::NvLink);
             launch(world, ranks, values, (2, 4), Values { words, bytes, signals, atomics }).unwrap();
-            // The other PE's atomics too.
+            // Waits for the other PE's atomics too.
             world.barrier(ranks).unwrap();
             assert_eq!(world.read(words).unwrap()[20], if atomics { 16 } else { 0 });
         });
@@ -236,14 +260,14 @@ struct Anyone {
     found: Sym<u32>,
 }
 
-/// Signals the next PE under this one's number, and waits for whichever comes.
+/// Signals the next PE with this PE's number as index, and waits for any signal.
 unsafe fn whoever_comes(program: Program<Anyone>) {
     let Program { world, args } = program;
     let mut line = world.context(Thread);
     let mut run = || -> Result<(), Status> {
         line.signal_op(args.signals.at(world.my_pe()), 4, (world.my_pe() + 1) % world.n_pes())?;
         let found = line.signal_wait_until_any(args.signals, world.n_pes(), 4)?;
-        // To itself, as a way to the host.
+        // Puts the index to this PE, so that the host can read it.
         line.p(args.found.at(0), found, world.my_pe())?;
         line.quiet()
     };
@@ -251,7 +275,7 @@ unsafe fn whoever_comes(program: Program<Anyone>) {
 }
 
 #[test]
-fn a_wait_for_any_signal_names_the_one_that_came() {
+fn wait_for_any_signal_returns_arrived_one() {
     for options in both_paths() {
         pes(3, &options, |world, ranks| {
             let (me, all) = (world.my_pe(), world.n_pes());
@@ -284,7 +308,7 @@ unsafe fn exchange(program: Program<Exchange>) {
 }
 
 #[test]
-fn messages_are_exchanged_round_after_round() {
+fn messages_are_exchanged_over_many_rounds() {
     for options in both_paths() {
         for bytes in [1u64, 8, 13, 1000] {
             pes(4, &options, |world, ranks| {
@@ -305,7 +329,7 @@ fn messages_are_exchanged_round_after_round() {
 }
 
 #[test]
-fn what_ranks_do_not_agree_on_is_told_to_all() {
+fn disagreements_are_reported_on_all_ranks() {
     let lines = pes(2, &emulated(Path::NvLink), |world, ranks| {
         let all = world.free_bytes();
         let sizes = [1000, 3000][world.my_pe() as usize];
@@ -313,7 +337,7 @@ fn what_ranks_do_not_agree_on_is_told_to_all() {
         assert_eq!(world.free_bytes(), all);
         error
     });
-    assert_eq!(lines[0], "ranks do not agree: rank 0 calls alloc(1000), rank 1 calls alloc(3000)");
+    assert_eq!(lines[0], "ranks disagree: rank 0 calls alloc(1000), but rank 1 calls alloc(3000)");
     assert_eq!(lines[0], lines[1]);
     pes(2, &emulated(Path::NvLink), |world, ranks| {
         let object = world.alloc::<u64>(ranks, 4).unwrap();
@@ -323,7 +347,7 @@ fn what_ranks_do_not_agree_on_is_told_to_all() {
         assert!(world.signals(ranks, 1 << 20).unwrap_err().to_string().contains("a world has"));
         let args = Values { words: object, bytes: unused(), signals: Signal(0), atomics: false };
         let grid = launch(world, ranks, values, (140_000, 1), args).unwrap_err().to_string();
-        assert!(grid.contains("wait for one another, and at most"), "{grid}");
+        assert!(grid.contains("must be resident, and at most"), "{grid}");
     });
 }
 
@@ -332,7 +356,7 @@ fn unused() -> Sym<u8> {
     unsafe { Sym::from_parts(0, 0) }
 }
 
-// --- how calls end ---------------------------------------------------------------------------------------------------
+// --- failures --------------------------------------------------------------------------------------------------------
 
 #[derive(Clone, Copy)]
 struct Calls {
@@ -341,7 +365,7 @@ struct Calls {
     signal: Signal,
 }
 
-/// Calls in a row: more than there is time for before a proxy looks at what it was asked.
+/// Number of calls in a row: more than can be issued before a proxy checks for a requested fault.
 const MANY: u32 = 1_000_000;
 
 unsafe fn one_call(program: Program<Calls>) {
@@ -358,7 +382,7 @@ unsafe fn one_call(program: Program<Calls>) {
         5 => line.signal_set(signal, 7, next),
         6 => line.fetch_add(words.at(0), 1, next).map(drop),
         7 => block.signal_wait_until(signal, 9),
-        // More than the ring has room for, in calls that do not wait; and more than a proxy serves that is about to stop.
+        // More calls without a wait than the ring has slots, and more than a proxy that is about to stop serves.
         8 => (0..MANY).try_for_each(|_| line.put_nbi(words, words, next)),
         9 => (0..MANY).try_for_each(|_| block.put_signal_nbi(words, words, signal, 1, next)).and(block.quiet()),
         10 => (0..MANY).try_for_each(|_| line.p(words.at(0), 1, next)).and(line.quiet()),
@@ -369,19 +393,19 @@ unsafe fn one_call(program: Program<Calls>) {
         16 => line.signal_wait_until_any(signal, 2, 9).map(drop),
         18 => block.put_signal_set_nbi(words, words, signal, 7, next),
         17 => line.put_signal_nbi(words, words, signal, 1, next).and(line.signal_wait_until(signal, 9)),
-        // SAFETY: over rails a proxy looks at the command and takes no such region; nothing is accessed.
+        // SAFETY: over rails a proxy validates the command and rejects the region; nothing is accessed.
         _ => line.put(unsafe { Sym::from_parts(1 << 40, 64) }, words, next),
     };
     assert!(ended.is_err());
 }
 
-/// What a call says when it fails on PE 0; PE 1 only looks on.
+/// Returns the message of a call that fails on PE 0. PE 1 makes no call.
 fn failing(call: u32, options: &Options) -> String {
     let ended = opened(2, options, |mut world, ranks| {
         let words = world.alloc::<u64>(ranks, 64).unwrap();
         let signal = world.signals(ranks, 1).unwrap();
         if world.my_pe() == 1 {
-            // Until PE 0 has seen its call fail.
+            // Waits until PE 0's call has failed.
             let _ = world.barrier(ranks);
             return String::new();
         }
@@ -393,7 +417,7 @@ fn failing(call: u32, options: &Options) -> String {
 }
 
 #[test]
-fn what_cannot_be_is_refused_by_name() {
+fn invalid_requests_are_rejected() {
     for options in both_paths() {
         let path = if options.path == Path::NvLink { "memory" } else { "worst:seed=1,longest=3000" };
         for (call, said) in [
@@ -409,9 +433,9 @@ fn what_cannot_be_is_refused_by_name() {
         for (call, said, why) in [
             (3, "signal_op of signal 0 with PE 1", "refused"),
             (4, "put_signal of 1099511627776 B with PE 1", "refused"),
-            (5, "signal_op of signal 0 with PE 1", "not possible on this path"),
-            (18, "put_signal of 512 B with PE 1", "not possible on this path"),
-            (6, "an atomic operation of 8 B with PE 1", "not possible on this path"),
+            (5, "signal_op of signal 0 with PE 1", "not supported on this path"),
+            (18, "put_signal of 512 B with PE 1", "not supported on this path"),
+            (6, "an atomic operation of 8 B with PE 1", "not supported on this path"),
         ] {
             if by_rails {
                 let text = failing(call, &options);
@@ -422,25 +446,27 @@ fn what_cannot_be_is_refused_by_name() {
 }
 
 #[test]
-fn a_proxy_that_is_gone_ends_every_call() {
+fn stopped_proxy_ends_every_call() {
     for call in 8..14 {
-        // It stops in order after a command: whoever waits is told. (Before any, opening the world would meet it.)
+        // The proxy stops regularly after a command, and notifies waiting kernels. (If it stopped before any command,
+        // opening the world would fail.)
         let fault = Some(ginlab::proxy::Fault::Stop(1));
         let text = failing(call, &Options { fault, ring_slots: 16, ..emulated(Path::Rails) });
         assert!(text.contains("proxy stopped"), "{call}: {text}");
     }
 }
 
-/// A ring that nobody empties any more, and rails that never complete: every call ends, and names what it waited for.
+/// A ring that is no longer emptied, and rails that never complete: every call ends, and its message names what it
+/// waited for.
 #[test]
-fn a_proxy_that_vanishes_or_stalls_ends_every_call() {
+fn vanished_or_stalled_proxy_ends_every_call() {
     use ginlab::proxy::Fault;
-    // Both faults beside each other: they wait for their deadlines.
+    // Both faults concurrently, because they wait for their deadlines.
     std::thread::scope(|scope| {
-        for (fault, why) in [(Fault::Vanish(1), "gone without a reason"), (Fault::Silent(1), "no progress")] {
+        for (fault, why) in [(Fault::Vanish(1), "exited unexpectedly"), (Fault::Silent(1), "no progress")] {
             scope.spawn(move || {
-                // The last one waits for a signal, and not for its put that is stuck: the proxy's reason comes before the deadline
-                // of that wait all the same.
+                // The last call waits for a signal, not for its stuck put. The proxy's failure must still be reported
+                // before the deadline of that wait.
                 for call in (8..14).chain([17]) {
                     let (fault, timeout) = (Some(fault), Duration::from_millis(300));
                     let text = failing(call, &Options { fault, timeout, ring_slots: 16, ..emulated(Path::Rails) });
@@ -452,15 +478,15 @@ fn a_proxy_that_vanishes_or_stalls_ends_every_call() {
 }
 
 #[test]
-fn bytes_outside_the_heap_are_refused_by_the_proxy() {
+fn proxy_rejects_bytes_outside_heap() {
     let text = failing(14, &emulated(Path::Rails));
     assert!(text.contains("put of 512 B with PE 1") && text.contains("refused"), "{text}");
 }
 
 #[test]
-fn a_wait_for_nobody_ends_at_its_deadline() {
+fn wait_without_sender_times_out() {
     let waits = both_paths().into_iter().flat_map(|options| [(options.clone(), 7), (options, 16)]);
-    // Beside each other: each lasts as long as the device's own margin.
+    // Concurrently, because each lasts as long as the device's own margin.
     std::thread::scope(|scope| {
         for (options, call) in waits {
             scope.spawn(move || {
@@ -480,9 +506,9 @@ struct Ended {
     status: *const AtomicU64,
 }
 
-// SAFETY: the word is one of the test, which outlives the grid and is accessed atomically.
+// SAFETY: the word belongs to the test, outlives the grid and is accessed atomically.
 unsafe impl Send for Ended {}
-// SAFETY: as above.
+// SAFETY: the word belongs to the test, outlives the grid and is accessed atomically.
 unsafe impl Sync for Ended {}
 
 unsafe fn one_fails_the_other_waits(program: Program<Ended>) {
@@ -491,13 +517,13 @@ unsafe fn one_fails_the_other_waits(program: Program<Ended>) {
     if cuda_std::thread::block_idx_x() == 0 {
         assert!(line.put(words, words, world.n_pes()).is_err());
     } else if let Err(stop) = line.signal_wait_until(signal, 9) {
-        // SAFETY: as said of the arguments.
+        // SAFETY: the word belongs to the test and outlives the grid.
         unsafe { &*status }.store(stop.0, Ordering::Relaxed);
     }
 }
 
 #[test]
-fn a_call_that_fails_ends_the_waits_of_other_blocks() {
+fn failed_call_ends_waits_of_other_blocks() {
     pes(2, &emulated(Path::NvLink), |world, ranks| {
         let (words, signal) = (world.alloc::<u64>(ranks, 64).unwrap(), world.signals(ranks, 1).unwrap());
         if world.my_pe() == 0 {
@@ -510,7 +536,7 @@ fn a_call_that_fails_ends_the_waits_of_other_blocks() {
     });
 }
 
-/// As above, by a spin of the kernel's own on a word that nobody stores.
+/// The same with a spin loop of the kernel itself, on a word that is never stored.
 unsafe fn one_fails_the_other_spins(program: Program<Ended>) {
     let Program { world, args } = program;
     if cuda_std::thread::block_idx_x() == 0 {
@@ -518,19 +544,19 @@ unsafe fn one_fails_the_other_spins(program: Program<Ended>) {
         let _ = line.put_nbi(args.words, args.words, 2);
         return;
     }
-    let mut patience = Patience::default();
+    let mut patience = WaitBudget::default();
     let stop = loop {
         if let Err(stop) = patience.look(&world) {
             break stop;
         }
         cuda_std::thread::relax();
     };
-    // SAFETY: the test's word, which outlives the grid.
+    // SAFETY: the word belongs to the test and outlives the grid.
     unsafe { &*args.status }.store(stop.0, Ordering::Relaxed);
 }
 
 #[test]
-fn a_call_that_fails_ends_a_spin_of_another_block() {
+fn failed_call_ends_spin_of_another_block() {
     pes(1, &emulated(Path::NvLink), |world, ranks| {
         let (words, signal) = (world.alloc::<u64>(ranks, 64).unwrap(), world.signals(ranks, 1).unwrap());
         let status = AtomicU64::new(0);
@@ -540,16 +566,16 @@ fn a_call_that_fails_ends_a_spin_of_another_block() {
     });
 }
 
-/// Of a block of two warps the first one alone, each of its lanes.
+/// Only the first warp of a block of two warps, on each of its lanes.
 unsafe fn first_warps(program: Program<Ended>) {
     if Warp::first_of_block().is_some() {
-        // SAFETY: the test's word, which outlives the grid.
+        // SAFETY: the word belongs to the test and outlives the grid.
         unsafe { &*program.args.status }.fetch_add(1, Ordering::Relaxed);
     }
 }
 
 #[test]
-fn the_first_warp_of_a_block_has_its_own_lanes_alone() {
+fn first_warp_uses_only_its_lanes() {
     pes(1, &emulated(Path::NvLink), |world, ranks| {
         let (words, signal) = (world.alloc::<u64>(ranks, 1).unwrap(), world.signals(ranks, 1).unwrap());
         for (block, lanes) in [(1, 1), (32, 32), (33, 32), (70, 32)] {
@@ -561,31 +587,28 @@ fn the_first_warp_of_a_block_has_its_own_lanes_alone() {
     });
 }
 
-/// As of a kernel whose blocks never come onto the device: nothing happens, and no wait of a kernel's own ends.
+/// As for a kernel whose blocks never become resident: it makes no progress, and none of its waits ends.
 #[test]
-fn a_kernel_that_shows_no_sign_of_life_is_given_up() {
+fn kernel_without_progress_is_abandoned() {
     let options = Options { timeout: Duration::from_millis(50), ..emulated(Path::NvLink) };
     pes(1, &options, |world, ranks| {
         let abort = world.description().abort;
-        // What would run ends when it is asked to.
+        // The check that a kernel could make: it ends on request.
         // SAFETY: host memory of the world, accessed atomically.
-        let asked = || Ok(cuda_std::memory::load_acquire_host_u64(unsafe { &*abort }) != 0);
+        let asked = || Ok(cuda_std::memory::load_acquire_host_u64(unsafe { &(*abort).abort }) != 0);
         let error = world.wait_until(ranks, "a kernel", asked).unwrap_err();
         assert!(error.is_timeout(), "{error}");
-        assert!(
-            error.to_string().starts_with("a kernel: no end and no sign of life within 4 s: are all blocks"),
-            "{error}"
-        );
+        assert!(error.to_string().starts_with("a kernel: no progress within 4 s; check whether all blocks"), "{error}");
     });
 }
 
 #[test]
-fn a_peer_that_leaves_ends_the_wait_for_it() {
+fn leaving_peer_ends_wait() {
     for options in both_paths() {
         let ended = opened(2, &options, |mut world, ranks| {
             let words = world.alloc::<u64>(ranks, 64).unwrap();
             let signal = world.signals(ranks, 1).unwrap();
-            // PE 1 goes without a word.
+            // PE 1 exits without closing its world.
             (world.my_pe() == 0).then(|| {
                 launch(&mut world, ranks, one_call, (1, 3), Calls { call: 7, words, signal }).unwrap_err().to_string()
             })
@@ -595,7 +618,7 @@ fn a_peer_that_leaves_ends_the_wait_for_it() {
     }
 }
 
-// --- what the worst network finds ------------------------------------------------------------------------------------
+// --- mistakes that the worst-case network model detects --------------------------------------------------------------
 
 #[derive(Clone, Copy)]
 struct Mistakes {
@@ -606,17 +629,18 @@ struct Mistakes {
 
 const ROUNDS: u64 = 2000;
 
-/// Puts to the next PE, and does not wait where it must.
+/// Puts to the next PE without a wait that is required.
 unsafe fn mistakes(program: Program<Mistakes>) {
     let Program { world, args: Mistakes { mistake, from, to } } = program;
     let next = (world.my_pe() + 1) % world.n_pes();
     let mut line = world.context(Thread);
     let mut run = || -> Result<(), Status> {
-        // More than the ring holds: what is rewritten before its command is taken changes nothing that a rail can see.
+        // More rounds than the ring has slots: overwriting a source before its command is taken has no effect that a
+        // rail can detect.
         for round in 0..ROUNDS {
             let slot = from.slice(if mistake == 1 { round % 2 * 8 } else { 0 }, 8);
             if mistake == 0 {
-                // SAFETY: of this PE; what the card makes of it is what is tested.
+                // SAFETY: memory of this PE; the effect on the NIC is what the test checks.
                 (0..8).for_each(|at| unsafe { world.local(slot).add(at).write_volatile(round) });
             }
             line.put_nbi(to.slice(if mistake == 0 { round * 8 } else { 0 }, 8), slot, next)?;
@@ -630,30 +654,33 @@ unsafe fn mistakes(program: Program<Mistakes>) {
 }
 
 #[test]
-fn a_mistake_of_a_kernel_is_an_error_that_names_the_puts() {
+fn rewritten_source_error_names_puts() {
     let ended = |mistake: u32| {
         let ends = opened(2, &emulated(Path::Rails), |mut world, ranks| {
             let (from, to) = (world.alloc::<u64>(ranks, 16).unwrap(), world.alloc::<u64>(ranks, ROUNDS * 8).unwrap());
             let me = u64::from(world.my_pe());
             world.write(from, &std::array::from_fn::<u64, 16, _>(|at| me * 100 + at as u64)).unwrap();
             let launched = launch(&mut world, ranks, mistakes, (1, 1), Mistakes { mistake, from, to });
-            // A proxy may fail behind the last wait of its kernel: the barrier tells. The other rank's error is then that this one has left.
+            // A proxy may fail after the last wait of its kernel; then the barrier reports it. The other rank's error
+            // is then that this one has exited.
             let met = world.barrier(ranks);
             launched.and(met).map_err(|error| error.to_string())
         });
         ends.into_iter().filter_map(Result::err).reduce(|all, error| format!("{all}\n{error}"))
     };
     let text = ended(0).expect("a source that is rewritten");
-    assert!(text.contains("source rewritten while its put is under way") && text.contains("put (ticket "), "{text}");
+    assert!(text.contains("source rewritten while its put is in flight (in the packet at byte "), "{text}");
+    assert!(text.contains("; wait for a put's completion (quiet, or its own)"), "{text}");
     let text = ended(1).expect("two puts into one place");
-    assert!(text.contains("destination written by two puts at once: the other is put (ticket "), "{text}");
-    assert!(text.contains(" B from offset ") && text.contains("peer "), "{text}");
+    assert!(text.contains("destination written by two puts at the same time: the other is put "), "{text}");
+    assert!(text.contains(" B to allocation 2 (128000 B of u64), byte "), "{text}");
+    assert!(text.contains(" of it; the slot is free once PE "), "{text}");
     assert_eq!(ended(2), None);
 }
 
 // --- signals and their data ------------------------------------------------------------------------------------------
 
-/// How a check of signals is run.
+/// Parameters of a check of signals.
 #[derive(Clone, Copy, Debug)]
 struct Check {
     rule: Rule,
@@ -663,9 +690,9 @@ struct Check {
     early: bool,
 }
 
-/// Wrong bytes, and puts checked, of both PEs together.
+/// Returns the number of wrong bytes and of checked puts, summed over both PEs.
 fn check(run: Check) -> (u64, u64) {
-    // What a rule that does not wait leads to is to be seen in the bytes.
+    // With early signals the effect must show in the bytes, so the rails do not watch for it.
     let seed = run.puts ^ u64::from(run.scope) << 8;
     let spec = Spec { seed, longest: 1500, watch: !run.early, ..Spec::default() };
     let options = Options {
@@ -699,7 +726,7 @@ fn check(run: Check) -> (u64, u64) {
             found: found.pointer(),
         };
         let kernels = [SIGNAL_CHECK_THREAD, SIGNAL_CHECK_WARP, SIGNAL_CHECK_BLOCK];
-        // SAFETY: the arguments are of this world.
+        // SAFETY: the arguments are objects of this world's heap.
         unsafe { world.launch(ranks, &kernels[run.scope as usize], grid, block, args) }.unwrap();
         let mut words = [0u64; 2];
         found.read(0, &mut words).unwrap();
@@ -708,9 +735,10 @@ fn check(run: Check) -> (u64, u64) {
     found.iter().fold((0, 0), |(wrong, puts), one| (wrong + one[0], puts + one[1]))
 }
 
-/// All rules, scopes and numbers of proxies. `GINLAB_SIGNALLED_PUTS=10000000 cargo test --release --test gin never` is the long run.
+/// All rules, scopes and numbers of proxies. The long run: `GINLAB_SIGNALLED_PUTS=10000000 cargo test --release --test
+/// gin never`.
 #[test]
-fn never_a_signal_before_its_data() {
+fn signals_never_precede_their_data() {
     let asked = std::env::var("GINLAB_SIGNALLED_PUTS").ok().and_then(|text| text.parse().ok()).unwrap_or(6000u64);
     let mut total = 0;
     let combinations = Rule::VARIANTS.len() * 3 * 3;
@@ -729,9 +757,9 @@ fn never_a_signal_before_its_data() {
 }
 
 #[test]
-fn a_rule_that_does_not_wait_is_caught() {
+fn rule_without_wait_is_detected() {
     for &rule in Rule::VARIANTS {
-        // Whether a consumer looks before the bytes are there is a matter of turns: some runs see nothing.
+        // Whether a consumer reads before the bytes have arrived depends on scheduling, so some runs detect nothing.
         let caught =
             (0..30).any(|more| check(Check { rule, scope: 2, proxies: 1, puts: 600 + more, early: true }).0 > 0);
         assert!(caught, "{rule}: nobody noticed");

@@ -1,5 +1,6 @@
-//! Memory of a GPU on a rail is proven, never believed: over libfabric's own EFA provider on cards in software, below a double
-//! (hmem_double.c) that claims such memory as a libfabric with CUDA does. The memory is the host's, under a GPU's name.
+//! A rail must prove that it supports GPU memory. Runs over libfabric's own EFA provider on software NICs, below a
+//! double (hmem_double.c) that claims such memory as a libfabric with CUDA does. The memory is host memory declared as
+//! a GPU's.
 
 #![allow(clippy::unwrap_used, reason = "a test ends by panicking")]
 
@@ -14,14 +15,15 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// The versions of libfabric's symbols, by which ginlab looks for them.
+/// Versions of libfabric's symbols that ginlab looks up.
 const VERSIONS: &str = "FABRIC_1.0 { global: fi_version; fi_strerror; local: *; };
 FABRIC_1.1 { fi_fabric; } FABRIC_1.0;
 FABRIC_1.3 { fi_getinfo; fi_freeinfo; fi_dupinfo; } FABRIC_1.1;
 FABRIC_1.4 { fi_tostr_r; } FABRIC_1.3;
 ";
 
-/// Compiles the double and has libfabric be loaded through it; false, with the reason, where that cannot be.
+/// Compiles the double and makes ginlab load libfabric through it. Returns false, with the reason printed, if that is
+/// impossible.
 fn stand_in(folder: &Path) -> bool {
     let (source, to) =
         (Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/hmem_double.c"), folder.join("libhmem_double.so"));
@@ -39,10 +41,11 @@ fn stand_in(folder: &Path) -> bool {
         return skip("no headers of libfabric");
     }
     assert_eq!(said, "", "cc failed");
-    // Cards in software may start this program again, with the variables below: then the double would stand below itself.
+    // Software NICs may start this program again with the variables below. The double must not be loaded below itself
+    // then.
     let named = ["HMEM_DOUBLE_OF", "GINLAB_LIBFABRIC"].into_iter().find_map(|name| std::env::var(name).ok());
     let below = named.unwrap_or_else(|| "libfabric.so.1".to_owned());
-    // SAFETY: this program has one test, and nothing of ginlab runs yet.
+    // SAFETY: this program has one test, and no other ginlab code runs yet.
     unsafe {
         std::env::set_var("HMEM_DOUBLE_OF", below);
         std::env::set_var("GINLAB_LIBFABRIC", &to);
@@ -50,13 +53,13 @@ fn stand_in(folder: &Path) -> bool {
     true
 }
 
-/// Says why nothing is tested here.
+/// Prints the reason for skipping the test.
 fn skip(why: &str) -> bool {
     skips::skip(why);
     false
 }
 
-/// A write of 8 bytes of this memory to the rail itself; how it has completed.
+/// Writes 8 bytes of this memory to the rail itself. Returns the outcome of the completion.
 fn written_to_itself(rail: &mut LibfabricRail, memory: Memory) -> Result<(), String> {
     // SAFETY: the caller's memory outlives the rail.
     let region = unsafe { rail.register(memory, Access::ALL) }.map_err(|error| error.to_string())?;
@@ -74,7 +77,7 @@ fn written_to_itself(rail: &mut LibfabricRail, memory: Memory) -> Result<(), Str
     let (mut posted, mut done, started) = (false, Vec::new(), Instant::now());
     while started.elapsed() < Duration::from_secs(20) {
         if !posted {
-            // SAFETY: nobody else uses the memory.
+            // SAFETY: no other code accesses the memory.
             posted = unsafe { rail.write(&region, &transfer) }.map_err(|error| error.to_string())? == Post::Accepted;
         }
         rail.poll(&mut done).unwrap();
@@ -87,9 +90,9 @@ fn written_to_itself(rail: &mut LibfabricRail, memory: Memory) -> Result<(), Str
     Err("nothing has completed for 20 s".to_owned())
 }
 
-/// One test: libfabric is loaded once in a process.
+/// A single test, because libfabric is loaded once per process.
 #[test]
-fn a_provider_that_claims_memory_of_gpus_without_its_card_is_found_out() {
+fn false_gpu_memory_support_is_detected() {
     let folder = tempfile::tempdir().unwrap();
     if !stand_in(folder.path()) {
         return;
@@ -112,10 +115,11 @@ fn a_provider_that_claims_memory_of_gpus_without_its_card_is_found_out() {
     let mut bytes: Vec<u8> = (0..128).collect();
     let address = bytes.as_mut_ptr().expose_provenance() as u64;
     let [host, gpu] = [None, Some(0)].map(|cuda_device| Memory { address, bytes: 128, cuda_device });
-    // SAFETY: one test; libfabric reads the variable in calls of this thread.
+    // SAFETY: there is one test; libfabric reads the variable in calls of this thread.
     let mode = |mode: &str| unsafe { std::env::set_var("HMEM_DOUBLE", mode) };
 
-    // It can only copy, and says so when CUDA calls are taken away: the rail is for host memory, and the payload is staged.
+    // The double can only copy, and reports that when CUDA calls are forbidden: the rail is for host memory, and the
+    // payload is staged.
     mode("copies");
     let mut rail = LibfabricRail::open(domain, &asked).unwrap();
     let GpuMemory::ByCudaCalls(refused) = rail.gpu_memory().clone() else {
@@ -125,25 +129,28 @@ fn a_provider_that_claims_memory_of_gpus_without_its_card_is_found_out() {
     assert!(line.contains("FI_OPT_CUDA_API_PERMITTED to false failed: Operation not supported (95)"), "{line}");
     assert!(line.contains("stage through pinned host memory"), "{line}");
     assert!(!rail.limits().cuda_memory);
-    // SAFETY: refused before anything is registered.
+    // SAFETY: rejected before anything is registered.
     assert_eq!(unsafe { rail.register(gpu, Access::ALL) }.unwrap_err(), *refused);
     assert_eq!(written_to_itself(&mut rail, host), Ok(()));
-    // SAFETY: the memory outlives the call, here and below.
+    // SAFETY: the memory outlives the call.
     assert_eq!(unsafe { LibfabricRail::prove_gpu(domain, &RailOptions::default(), gpu) }, Err(*refused));
     drop(rail);
 
-    // It says that it agrees and does not register with the card: the key is none of a card's.
+    // The double accepts but does not register the memory with the NIC: the key is not a NIC key.
     mode("lies");
     let rail = LibfabricRail::open(domain, &asked).unwrap();
     assert_eq!((rail.gpu_memory(), rail.limits().cuda_memory), (&GpuMemory::ByCard, true));
     drop(rail);
-    // SAFETY: as above.
+    // SAFETY: the memory outlives the call.
     let line = unsafe { LibfabricRail::prove_gpu(domain, &RailOptions::default(), gpu) }.unwrap_err().to_string();
-    assert!(line.contains("is wider than the card's keys of 4 B: the card does not know this memory"), "{line}");
+    assert!(
+        line.contains("is wider than the device's keys of 4 B: the device has not registered this memory"),
+        "{line}"
+    );
 
-    // The card registers it, and moves its bytes.
+    // The NIC registers the memory and transfers its bytes.
     mode("registers");
-    // SAFETY: as above.
+    // SAFETY: the memory outlives the call.
     assert_eq!(unsafe { LibfabricRail::prove_gpu(domain, &RailOptions::default(), gpu) }, Ok(()));
     let mut rail = LibfabricRail::open(domain, &asked).unwrap();
     assert_eq!((rail.gpu_memory(), rail.limits().cuda_memory), (&GpuMemory::ByCard, true));
@@ -151,7 +158,8 @@ fn a_provider_that_claims_memory_of_gpus_without_its_card_is_found_out() {
     drop(rail);
     assert_eq!(bytes[64..72], [0, 1, 2, 3, 4, 5, 6, 7]);
 
-    // Doctor's trial takes the time of both ways. One that copies in secret is slower than staging, which makes its copies once.
+    // Doctor's trial times both paths. A provider that copies secretly is slower than staging, which makes its copies
+    // once.
     let trial = || trial::loop_back(domain, &Device::Emulated, true, Duration::from_secs(20));
     let honest = trial();
     assert_eq!((honest.outcome, honest.copied, honest.paces.is_some()), (Ok(()), false, true));
@@ -161,7 +169,7 @@ fn a_provider_that_claims_memory_of_gpus_without_its_card_is_found_out() {
     let paces = secret.paces.unwrap();
     assert!(paces.looks_staged(), "not found out: {paces}");
 
-    // A rail that was not asked for it is asked nothing.
+    // A rail opened without GPU memory makes no requests for it.
     mode("copies");
     let rail = LibfabricRail::open(domain, &RailOptions::default()).unwrap();
     assert_eq!(rail.gpu_memory(), &GpuMemory::NotOffered);

@@ -1,11 +1,13 @@
-// In the place of libfabric, for tests/gpu_memory.rs and nothing else: the machine's own libfabric, whose providers claim memory of
-// GPUs (FI_HMEM) as its efa does with CUDA from interface 1.18 on. "Memory of a GPU" is memory of the process under that name.
-// HMEM_DOUBLE_OF names the libfabric below, HMEM_DOUBLE says how the claim is kept:
-//   copies     only by copying: CUDA calls cannot be taken away from an endpoint, and a registration does not reach the card
-//   lies       as above, but the endpoint says that it agrees
-//   registers  the card registers the memory
-//   secret     as above, and each write of the region that was registered first takes as long as copies by CUDA calls would (20 ms): a
-//              provider that has agreed to make none and copies all the same
+// Replaces libfabric, only for tests/gpu_memory.rs: forwards to the machine's own libfabric, whose providers then claim
+// to support GPU memory (FI_HMEM), as its efa provider does with CUDA from interface 1.18 on. "GPU memory" is host
+// memory declared as a GPU's.
+// HMEM_DOUBLE_OF names the libfabric below. HMEM_DOUBLE specifies how the claim is fulfilled:
+//     copies     only by copying: CUDA calls cannot be forbidden for an endpoint, and a registration does not reach
+//                the NIC
+//     lies       like copies, but the endpoint reports that CUDA calls are forbidden
+//     registers  the NIC registers the memory
+//     secret     like registers, but each write of the region that was registered first takes as long as copies by CUDA
+//                calls would (20 ms): a provider that has agreed to make none and copies nevertheless
 
 #include <dlfcn.h>
 #include <stdbool.h>
@@ -72,7 +74,7 @@ char *fi_tostr_r(char *buffer, size_t length, const void *data, enum fi_type typ
     return ((char *(*)(char *, size_t, const void *, enum fi_type))below("fi_tostr_r", "FABRIC_1.4"))(buffer, length, data, type);
 }
 
-// What the provider below is handed: the entry without the claim.
+// Returns the entry for the provider below, without the claim.
 static struct fi_info *without(struct fi_info *info) {
     struct fi_info *plain = fi_dupinfo(info);
     plain->caps &= ~FI_HMEM, plain->domain_attr->mr_mode &= ~FI_MR_HMEM;
@@ -97,7 +99,7 @@ static int regattr(struct fid *fid, const struct fi_mr_attr *attr, uint64_t flag
             copied = fi_mr_desc(*mr);
         return code;
     }
-    // As efa without GPUDirect: a key that no card has, and no registration.
+    // Like efa without GPUDirect: a key that no NIC has, and no registration.
     static struct fi_ops ops = {.size = sizeof(ops), .close = closed};
     static uint64_t key = 0x100000000ull;
     *mr = calloc(1, sizeof(**mr));
@@ -176,7 +178,7 @@ int fi_fabric(struct fi_fabric_attr *attr, struct fid_fabric **fabric, void *con
     static struct fi_ops_fabric ops;
     int (*real)(struct fi_fabric_attr *, struct fid_fabric **, void *) = below("fi_fabric", "FABRIC_1.1");
     int code = real(attr, fabric, context);
-    // The object may be kept by the provider and come back: its table is replaced once.
+    // The provider may cache the object and return it again, so its table is replaced only once.
     if (!code && (*fabric)->ops != &ops) {
         real_domain = (*fabric)->ops->domain, ops = *(*fabric)->ops;
         ops.domain = domain, (*fabric)->ops = &ops;

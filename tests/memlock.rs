@@ -1,7 +1,8 @@
-//! Registration under a lowered limit of locked memory (`ulimit -l`). Alone in its program: the limit is the process's.
+//! Registration under a lowered limit of locked memory (`ulimit -l`). In its own program, because the limit is per
+//! process.
 //!
-//! No provider that runs without a card locks what it registers, so a wrapped rail does it in the card's place. The limit,
-//! the refusal and its number are the system's own.
+//! No provider that runs without a NIC locks the memory that it registers, so a wrapped rail does it instead. The
+//! limit, the refusal and its error number come from the system.
 
 #![allow(clippy::unwrap_used, reason = "a test ends by panicking")]
 
@@ -19,10 +20,10 @@ const LIMIT: u64 = 64 << 10;
 const NOBODY: u32 = 65534;
 
 #[test]
-fn what_may_not_be_locked_is_refused_with_the_limit_and_the_rest_stays_usable() {
+fn memory_beyond_lock_limit_is_rejected_with_limit() {
     setrlimit(Resource::RLIMIT_MEMLOCK, LIMIT, LIMIT).unwrap();
     if Uid::effective().is_root() {
-        // Root may lock without a limit (CAP_IPC_LOCK); whoever becomes another user may not.
+        // Root may lock without a limit (CAP_IPC_LOCK); other users may not.
         setuid(Uid::from_raw(NOBODY)).unwrap();
     }
     let provider = choose_provider(Some("tcp")).unwrap().provider;
@@ -35,11 +36,11 @@ fn what_may_not_be_locked_is_refused_with_the_limit_and_the_rest_stays_usable() 
     let error = flow.register(device.allocate(Place::Host, 1 << 20).unwrap(), Access::ALL).unwrap_err().to_string();
     // libfabric 1.17 layers tcp under ofi_rxm, 2.x does not.
     let error = error.replace("tcp;ofi_rxm", "tcp");
-    for words in ["rail tcp:", "registration of 1048576 B failed", "`ulimit -l` is 64 KiB here", "memlock=-1"] {
+    for words in ["rail tcp:", "registration of 1048576 B failed", "`ulimit -l` is 64 KiB", "memlock=-1"] {
         assert!(error.contains(words), "{words:?} is not in: {error}");
     }
 
-    // What fits is registered, and moves.
+    // Memory within the limit can be registered and transferred.
     let region = flow.register(device.allocate(Place::Host, 8192).unwrap(), Access::ALL).unwrap();
     let offer = flow.offer(&[&region]).unwrap();
     let target = Target::new(flow.add_peer(&offer).unwrap(), &offer, 0).unwrap();

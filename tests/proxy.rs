@@ -1,4 +1,4 @@
-//! Whole proxy threads over rails that misbehave, driven by kernels on the emulated device or by test threads that use the
+//! Whole proxy threads over faulty rails, driven by kernels on the emulated device or by test threads that use the
 //! device API themselves.
 //!
 //! Staging (device memory copied through pinned host memory) needs a GPU and is not tested here.
@@ -30,17 +30,17 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// The kernels' own deadline, far behind everything that should end them before.
+/// Deadline of the kernels, much longer than anything that should end them earlier.
 const DEADLINE: Duration = Duration::from_secs(20);
-/// The proxy's bound in tests that must not run into it.
+/// The proxy's timeout in tests that must not reach it.
 const AMPLE: Duration = Duration::from_secs(10);
-/// The proxy's bound in tests that must.
+/// The proxy's timeout in tests that must reach it.
 const SHORT: Duration = Duration::from_millis(400);
 const KIB: usize = 1024;
 
 // --- setting up ------------------------------------------------------------------------------------------------------
 
-/// A proxy over whatever rails a closure opens, on a core that it shares.
+/// Starts a proxy over the rails that `open` returns, on a shared core.
 fn start<R, F>(options: Options, consumer: Consumer, memories: Vec<Memory>, open: F) -> Result<Proxy, ProxyError>
 where
     R: Rail + 'static,
@@ -57,15 +57,14 @@ where
     })
 }
 
-/// How a world is made.
 #[derive(Clone, Copy)]
 struct Options {
     slots: usize,
     bytes: usize,
     window: usize,
-    /// The proxy's bound.
+    /// Timeout of the proxy.
     timeout: Duration,
-    /// The kernels'.
+    /// Deadline of the kernels.
     deadline: Duration,
     fault: Option<Fault>,
     /// This rank, of at most two.
@@ -75,7 +74,6 @@ struct Options {
 const USUAL: Options =
     Options { slots: 256, bytes: 256 * KIB, window: 1024, timeout: AMPLE, deadline: DEADLINE, fault: None, me: 0 };
 
-/// Region numbers.
 const SOURCE: u32 = 0;
 const DESTINATION: u32 = 1;
 
@@ -104,7 +102,7 @@ impl World {
         World { proxy, ring, source, destination }
     }
 
-    /// A world whose only peer is itself.
+    /// Creates a world whose only peer is itself.
     fn alone<R, F>(options: Options, open: F) -> World
     where
         R: Rail + 'static,
@@ -115,7 +113,7 @@ impl World {
         world
     }
 
-    /// The failure that ended the proxy, once there is one.
+    /// Waits for the failure that ended the proxy, and returns it.
     fn failure(&self) -> String {
         let end = Instant::now() + AMPLE;
         loop {
@@ -127,7 +125,7 @@ impl World {
         }
     }
 
-    /// The watermark that the kernels see.
+    /// Returns the watermark that the kernels see.
     fn watermark(&self) -> u64 {
         let state = self.ring.state();
         let rest = state.split("watermark ").nth(1).unwrap();
@@ -135,7 +133,7 @@ impl World {
     }
 }
 
-/// Makes the worlds known to each other as peers 0, 1, ...
+/// Connects the worlds as peers 0, 1, ...
 fn connect(worlds: &[&World]) {
     for world in worlds {
         let addresses = worlds.iter().map(|peer| peer.proxy.offer().addresses.clone()).collect();
@@ -155,7 +153,7 @@ fn put_to(peer: u32, offset: u64, bytes: u64) -> Put {
     }
 }
 
-/// What one launch of the put kernel does.
+/// Parameters of a launch of the put kernel.
 #[derive(Clone, Copy)]
 struct Grid {
     grid: u32,
@@ -166,9 +164,9 @@ struct Grid {
     iterations: u32,
     quiet_every: u32,
     peer: u32,
-    /// Payloads that a block writes between two barriers.
+    /// Number of payloads that a block writes between two barriers.
     ahead: u32,
-    /// Puts that go out together; 0: the put kernel.
+    /// Number of puts per batch; 0 for the put kernel without batches.
     batch: u32,
 }
 
@@ -181,15 +179,15 @@ impl Grid {
         self.bytes.next_multiple_of(16)
     }
 
-    /// Runs to its end; the blocks' results.
+    /// Runs the grid to completion. Returns the blocks' results.
     fn run(&self, worlds: &[&World]) -> Vec<BlockResult> {
         self.run_while(worlds, || {})
     }
 
-    /// As `run`; `meanwhile` is called once the grid runs.
+    /// Like `run`, but calls `meanwhile` while the grid runs.
     fn run_while(&self, worlds: &[&World], meanwhile: impl FnOnce()) -> Vec<BlockResult> {
         let device = Device::Emulated;
-        // The rings' descriptions only: the memory stays the worlds'.
+        // Only the descriptions of the rings; the worlds keep the memory.
         let rings: Vec<kernels::ring::Ring> = worlds.iter().map(|world| world.ring.ring()).collect();
         let slots = self.producers() * self.window as u64;
         assert!(slots * self.stride() <= worlds[0].source.bytes() as u64);
@@ -215,7 +213,7 @@ impl Grid {
             tickets: tickets.pointer(),
             results: results.pointer(),
         };
-        // SAFETY: the memory is as long as the kernel asks for, and the launch ends below.
+        // SAFETY: the memory has the size that the kernel requires, and the launch ends below.
         let launch = unsafe {
             match self.batch {
                 0 => device.launch(&PUT_KERNEL, self.grid, self.block, args),
@@ -230,7 +228,7 @@ impl Grid {
         values
     }
 
-    /// Sum of the null rails' checksums when each put arrives once.
+    /// Returns the sum of the null rails' checksums if each put arrives once.
     fn checksum(&self) -> u64 {
         let slots = self.producers() * self.window as u64;
         let per_slot = (self.iterations / self.window) as u64;
@@ -238,7 +236,7 @@ impl Grid {
         (0..slots).fold(0u64, |sum, slot| sum.wrapping_add(of_slot(slot).wrapping_mul(per_slot)))
     }
 
-    /// Wrong bytes at the target after the last iteration.
+    /// Returns the number of wrong bytes at the target after the last iteration.
     fn wrong(&self, target: &World) -> usize {
         let mut wrong = 0;
         for producer in 0..self.producers() {
@@ -273,14 +271,13 @@ fn stops(results: &[BlockResult]) -> Vec<u64> {
     results.iter().map(|result| result.stop).collect()
 }
 
-/// So many null rails, and what they count.
+/// Returns `rails` null rails and their counters.
 fn nulls(rails: usize) -> (NullCounts, impl FnOnce() -> Vec<NullRail> + Send + 'static) {
     let counts = NullCounts::default();
     let theirs = counts.clone();
     (counts, move || (0..rails).map(|_| NullRail::counted_by(&theirs)).collect())
 }
 
-/// Puts, bytes and checksum.
 fn counted(counts: &NullCounts) -> (u64, u64, u64) {
     let sum = counts.sum();
     (sum.transfers, sum.bytes, sum.checksum)
@@ -290,7 +287,7 @@ fn faulty(faults: Faults) -> FaultyRail<NullRail> {
     FaultyRail::new(NullRail::new(), faults)
 }
 
-/// What has happened on a rail, seen from outside of the proxy's thread.
+/// Events of a rail, as seen from outside the proxy's thread.
 #[derive(Default)]
 struct Log {
     posted: Vec<u64>,
@@ -300,14 +297,14 @@ struct Log {
 
 type Seen = Arc<Mutex<Log>>;
 
-/// What a [`Watched`] rail does at each poll, before it polls.
+/// Called by a [`Watched`] rail before each poll.
 type AtPoll = Box<dyn FnMut() + Send>;
 
-/// Keeps a log of a rail, and may do something at each poll.
+/// Keeps a log of a rail, and may act at each poll.
 struct Watching {
     seen: Seen,
     at_poll: AtPoll,
-    /// Polls fail once so many transfers have been posted.
+    /// Polls fail after this many transfers have been posted.
     dies_after: usize,
 }
 
@@ -353,7 +350,7 @@ impl Layer for Watching {
     }
 }
 
-/// A gate that a rail waits at: the proxy's thread hangs in the provider until the sender is used or dropped.
+/// Creates a gate that a rail waits at: the proxy's thread hangs in the provider until the sender is used or dropped.
 fn gate() -> (Sender<()>, Receiver<()>) {
     channel()
 }
@@ -361,7 +358,7 @@ fn gate() -> (Sender<()>, Receiver<()>) {
 // --- "again" ---------------------------------------------------------------------------------------------------------
 
 #[test]
-fn storms_of_again_end_well_and_are_counted() {
+fn repeated_eagain_succeeds_and_is_counted() {
     for strategy in [Strategy::Single, Strategy::RoundRobin, Strategy::Split] {
         let storm = Faults { again_first: 500, again_every: Some(3), ..Default::default() };
         let (counts, rails) = nulls(4);
@@ -372,7 +369,7 @@ fn storms_of_again_end_well_and_are_counted() {
         assert_eq!(stops(&results), [0; 4], "{:?}", world.proxy.failure());
         let snapshot = world.proxy.snapshot().unwrap();
         let puts = GRID.producers() * GRID.iterations as u64;
-        // Puts of 200 bytes are too small to be cut.
+        // Puts of 200 bytes are too small to be split.
         assert_eq!(counted(&counts), (puts, puts * GRID.bytes, GRID.checksum()));
         assert!(snapshot.counters.again > 500, "{strategy}: {}", snapshot.counters.again);
         assert_eq!(snapshot.counters.rail_bytes.iter().sum::<u64>(), puts * GRID.bytes);
@@ -381,7 +378,7 @@ fn storms_of_again_end_well_and_are_counted() {
 }
 
 #[test]
-fn an_again_that_never_ends_is_a_stall_with_rail_and_state() {
+fn endless_eagain_is_reported_as_stall() {
     let options = Options { timeout: SHORT, ..USUAL };
     let world = World::alone(options, || vec![faulty(Faults { again_first: u64::MAX, ..Default::default() })]);
     let results = GRID.run(&[&world]);
@@ -395,9 +392,9 @@ fn an_again_that_never_ends_is_a_stall_with_rail_and_state() {
     assert!(world.proxy.snapshot().unwrap_err().to_string().contains("no progress"), "the reason stays");
 }
 
-/// Kernel and proxy with the timeouts that a user's run gives them: what the user hears is the proxy's diagnosis.
+/// Kernel and proxy with a user's default timeouts: the user must receive the proxy's diagnosis.
 #[test]
-fn a_rail_that_never_completes_is_a_stall_and_not_the_kernels_deadline() {
+fn rail_without_completions_stalls_before_kernel_deadline() {
     for quiet_every in [1, 0] {
         let options = Options { timeout: SHORT, deadline: device_timeout(SHORT), ..USUAL };
         let world = World::alone(options, || vec![faulty(Faults { delay_polls: u64::MAX, ..Default::default() })]);
@@ -409,23 +406,23 @@ fn a_rail_that_never_completes_is_a_stall_and_not_the_kernels_deadline() {
         let parts = [
             "no progress for ",
             " commands in flight above watermark 0",
-            "transfers posted and not complete",
+            "transfers posted but not complete",
             "rails: null posted ",
         ];
         assert!(parts.iter().all(|part| failure.contains(part)), "{failure}");
     }
 }
 
-/// The kernels' deadline is by progress: a long queue takes longer than any single step of it.
+/// The kernels' deadline restarts with progress: a long queue takes longer than any single step of it.
 #[test]
-fn a_long_queue_does_not_run_into_the_kernels_deadline() {
+fn long_queue_does_not_exceed_kernel_deadline() {
     const STEP: Duration = Duration::from_millis(50);
     const PUTS: u64 = 60;
     let deadline = Duration::from_secs(2);
     let world = World::alone(Options { deadline, window: 1, ..USUAL }, || {
         let mut rail = watched(NullRail::new(), &Seen::default());
         let (seen, mut known) = (rail.layer.seen.clone(), 0);
-        // One put at a time, and each completes a step after it was posted.
+        // One put at a time, each of which completes one step after it was posted.
         rail.layer.at_poll = Box::new(move || {
             let posted = seen.lock().unwrap().posted.len();
             if posted > known {
@@ -448,7 +445,7 @@ fn a_long_queue_does_not_run_into_the_kernels_deadline() {
     assert!(started.elapsed() > deadline, "the queue was not long: {:?}", started.elapsed());
 }
 
-/// Empties complete, over every rail that there is, whoever initiates them.
+/// Empty puts complete over every rail, whether the GPU or the CPU initiates them.
 #[test]
 fn empty_puts_complete() {
     let (counts, rails) = nulls(3);
@@ -476,7 +473,7 @@ fn empty_puts_complete() {
 }
 
 #[test]
-fn a_full_rail_does_not_hold_up_the_others() {
+fn full_rail_does_not_delay_others() {
     let seen = Seen::default();
     let log = seen.clone();
     let world = World::alone(USUAL, move || {
@@ -504,11 +501,11 @@ fn a_full_rail_does_not_hold_up_the_others() {
 // --- failures --------------------------------------------------------------------------------------------------------
 
 #[test]
-fn a_failed_completion_ends_the_kernel_and_the_rest_is_drained() {
+fn failed_completion_ends_kernel_and_drains() {
     let seen = Seen::default();
     let log = seen.clone();
     let world = World::alone(USUAL, move || {
-        // Held back, so that much is in flight when the third one fails.
+        // Delayed, so that many puts are in flight when the third one fails.
         let faults = Faults { fail_completions: vec![3], delay_polls: 50, ..Default::default() };
         vec![watched(faulty(faults), &log)]
     });
@@ -527,13 +524,13 @@ fn a_failed_completion_ends_the_kernel_and_the_rest_is_drained() {
     let failure = world.failure();
     assert!(failure.contains("scripted fault") && failure.contains("rail null: completion 3"), "{failure}");
     assert_eq!(channel.quiet_until(1), Ok(()), "what lies below the watermark is done all the same");
-    // Also when the thread has gone, the reason stays.
+    // The reason persists after the thread has exited.
     drop(world.proxy);
     assert_eq!(channel.quiet_until(2), Err(Status::FABRIC));
 }
 
 #[test]
-fn a_dead_rail_ends_the_kernel_and_the_others_are_drained() {
+fn dead_rail_ends_kernel_and_drains_others() {
     let seen = Seen::default();
     let log = seen.clone();
     let world = World::alone(USUAL, move || {
@@ -553,7 +550,7 @@ fn a_dead_rail_ends_the_kernel_and_the_others_are_drained() {
 }
 
 #[test]
-fn a_rail_that_is_dead_from_the_start_is_an_error_of_every_order() {
+fn initially_dead_rail_fails_every_order() {
     let options = Options { timeout: AMPLE, ..USUAL };
     let world = World::start(options, || vec![faulty(Faults { dead_from_poll: Some(1), ..Default::default() })]);
     let failure = world.failure();
@@ -565,7 +562,7 @@ fn a_rail_that_is_dead_from_the_start_is_an_error_of_every_order() {
 }
 
 #[test]
-fn a_rail_that_panics_ends_the_kernel_and_the_proxy_is_gone() {
+fn panicking_rail_ends_kernel_and_proxy() {
     let world = World::alone(USUAL, || {
         let mut rail = watched(NullRail::new(), &Seen::default());
         let seen = rail.layer.seen.clone();
@@ -583,7 +580,7 @@ fn a_rail_that_panics_ends_the_kernel_and_the_proxy_is_gone() {
 }
 
 #[test]
-fn a_rail_that_panics_while_it_opens_is_an_error() {
+fn panic_while_opening_rail_is_reported() {
     let device = Device::Emulated;
     let ring = RingMemory::new(&device, 2, DEADLINE).unwrap();
     // SAFETY: taken once, and the ring outlives the proxy, which never starts.
@@ -595,7 +592,7 @@ fn a_rail_that_panics_while_it_opens_is_an_error() {
 // --- order -----------------------------------------------------------------------------------------------------------
 
 #[test]
-fn the_watermark_waits_for_every_ticket_before_it() {
+fn watermark_waits_for_preceding_tickets() {
     let seen = Seen::default();
     let log = seen.clone();
     let world = World::alone(USUAL, move || {
@@ -627,17 +624,8 @@ fn the_watermark_waits_for_every_ticket_before_it() {
 // --- refused commands ------------------------------------------------------------------------------------------------
 
 #[test]
-fn commands_that_name_what_is_not_there_are_refused_and_not_posted() {
-    let good = Command {
-        opcode: Opcode::Put,
-        source_region: SOURCE,
-        source_offset: 0,
-        destination_region: DESTINATION,
-        destination_offset: 0,
-        bytes: 64,
-        peer: 0,
-        immediate: 0,
-    };
+fn invalid_commands_are_rejected_without_posting() {
+    let good = Command::put((SOURCE, 0), (DESTINATION, 0), 64, 0);
     let bytes = USUAL.bytes as u64;
     let get = Command { opcode: Opcode::Get, source_region: DESTINATION, destination_region: SOURCE, ..good };
     let bad = [
@@ -674,24 +662,24 @@ fn commands_that_name_what_is_not_there_are_refused_and_not_posted() {
         assert_eq!(world.watermark(), 1, "{what}");
         assert_eq!(seen.lock().unwrap().posted, [0], "{what}");
         assert!(world.failure().contains("refused"), "{what}: {}", world.failure());
-        // A push after that ends as well, at the latest when the ring is full.
+        // Later pushes fail as well, at the latest when the ring is full.
         let end = (0..=USUAL.slots).find_map(|_| channel.put(&put_to(0, 0, 8)).err());
         assert_eq!(end, Some(Status::REFUSED), "{what}");
     }
 }
 
-/// Pushes words that [`Command`] cannot spell, as [`push`](kernels::ring::Ring::push) would.
+/// Pushes words that [`Command`] cannot encode, as [`push`](kernels::ring::Ring::push) would.
 fn push_words(memory: &RingMemory, words: [u64; 4]) -> u64 {
-    use kernels::ring::producer::Behind;
-    memory.ring().push_words(Behind::Payload, words, &mut ()).expect("a fresh ring")
+    use kernels::ring::producer::Fence;
+    memory.ring().push_words(Fence::Payload, words, &mut ()).expect("a fresh ring")
 }
 
 #[test]
-fn a_peer_with_another_number_of_rails_is_refused() {
+fn peer_with_different_rail_count_is_rejected() {
     let world = World::start(USUAL, || vec![NullRail::new(), NullRail::new()]);
     let offer = world.proxy.offer().clone();
     let error = world.proxy.connect(vec![vec![Vec::new()]], vec![offer.regions]).unwrap_err();
-    assert!(error.to_string().contains("peer 0 has 1 rails and this rank 2"), "{error}");
+    assert!(error.to_string().contains("peer 0 has 1 rails, but this rank has 2"), "{error}");
 }
 
 // --- over a real provider --------------------------------------------------------------------------------------------
@@ -711,7 +699,7 @@ fn tcp_pair(options: Options, rails: usize, faults: Faults) -> (World, World) {
     let a = World::start(options, tcp_rails(rails, faults));
     let b = World::start(Options { me: 1, ..options }, tcp_rails(rails, Faults::default()));
     for world in [&a, &b] {
-        // A sockaddr_in: family, port, address. Tests never leave the machine.
+        // The address is a sockaddr_in: family, port, address. Tests never leave the machine.
         world.proxy.offer().addresses.iter().for_each(|address| assert_eq!(address[4..8], [127, 0, 0, 1]));
     }
     connect(&[&a, &b]);
@@ -719,7 +707,7 @@ fn tcp_pair(options: Options, rails: usize, faults: Faults) -> (World, World) {
 }
 
 #[test]
-fn puts_over_tcp_survive_faults_byte_for_byte() {
+fn puts_over_tcp_survive_faults() {
     let faults = Faults { again_first: 50, again_every: Some(5), delay_polls: 3, reverse: true, ..Default::default() };
     let (a, b) = tcp_pair(USUAL, 2, faults);
     for (strategy, scope, quiet_every) in [
@@ -735,7 +723,7 @@ fn puts_over_tcp_survive_faults_byte_for_byte() {
         assert_eq!(stops(&results), [0; 2], "{:?}", a.proxy.failure());
         assert_eq!(grid.wrong(&b), 0, "{strategy}");
     }
-    // Payloads that are written before earlier ones have gone out, by a block of warps that are not all full.
+    // Payloads that are written before earlier ones have been sent, by blocks with a partial warp.
     for (window, ahead, batch) in [(2, 1, 0), (8, 3, 0), (8, 4, 0), (8, 1, 3), (8, 1, 4), (64, 1, 32)] {
         a.proxy.configure(2, Strategy::Auto { threshold: 4096 }).unwrap();
         let grid = Grid { bytes: 131, block: 70, window, ahead, batch, iterations: window * 3, peer: 1, ..GRID };
@@ -748,22 +736,13 @@ fn puts_over_tcp_survive_faults_byte_for_byte() {
 }
 
 #[test]
-fn signals_are_counted_at_the_target_behind_their_bytes() {
+fn target_counts_signals_after_their_bytes() {
     let (a, b) = tcp_pair(USUAL, 2, Faults::default());
     a.proxy.configure(2, Strategy::Split).unwrap();
     pattern_into(&a.source, 5);
     let mut ring = a.ring.ring();
     let mut channel = Channel::new(ring);
-    let signal = Command {
-        opcode: Opcode::Signal,
-        source_region: SOURCE,
-        source_offset: 0,
-        destination_region: DESTINATION,
-        destination_offset: 0,
-        bytes: 0,
-        peer: 1,
-        immediate: SIGNALS - 1,
-    };
+    let signal = Command::signal(1, SIGNALS - 1);
     for _ in 0..3 {
         channel.put_signal_nbi(&put_to(1, 0, 100_000), 7).unwrap();
         channel.quiet_until(ring.push(&signal).unwrap()).unwrap();
@@ -784,21 +763,11 @@ fn signals_are_counted_at_the_target_behind_their_bytes() {
 }
 
 #[test]
-fn a_get_moves_bytes_the_other_way() {
+fn get_moves_bytes_from_target() {
     let (a, b) = tcp_pair(USUAL, 2, Faults { reverse: true, delay_polls: 2, ..Default::default() });
     a.proxy.configure(2, Strategy::Split).unwrap();
     pattern_into(&b.destination, 11);
-    let get = Command {
-        opcode: Opcode::Get,
-        // The peer's region is the source.
-        source_region: DESTINATION,
-        source_offset: 0,
-        destination_region: SOURCE,
-        destination_offset: 0,
-        bytes: 150_001,
-        peer: 1,
-        immediate: 0,
-    };
+    let get = Command::get((DESTINATION, 0), (SOURCE, 0), 150_001, 1);
     let mut ring = a.ring.ring();
     let mut channel = Channel::new(ring);
     channel.quiet_until(ring.push(&get).unwrap()).unwrap();
@@ -809,7 +778,7 @@ fn a_get_moves_bytes_the_other_way() {
 }
 
 #[test]
-fn a_target_that_is_gone_ends_the_kernel() {
+fn vanished_target_ends_kernel() {
     let (a, b) = tcp_pair(Options { timeout: Duration::from_secs(1), ..USUAL }, 1, Faults::default());
     let ring = a.ring.ring();
     let mut channel = Channel::new(ring);
@@ -818,8 +787,8 @@ fn a_target_that_is_gone_ends_the_kernel() {
     let stop = (0..1000).find_map(|_| channel.put(&put_to(1, 0, 4096)).err());
     assert_eq!(stop, Some(Status::FABRIC));
     let failure = a.failure();
-    // Where the provider tries to connect again, which it answers with "again", or the write was taken just before the
-    // connection went, nothing fails: then it is a stall.
+    // Nothing fails if the provider reconnects, during which it returns "again", or if the write was accepted just
+    // before the connection broke. The proxy then reports a stall.
     let stalled =
         failure.contains("no progress") && failure.contains("1 commands in flight") && failure.contains("tcp");
     assert!(stalled || failure.contains("fi_write of 4096 B to peer 1"), "{failure}");
@@ -840,9 +809,9 @@ fn same(one: &Buffer, other: &Buffer, bytes: usize) -> Result<(), usize> {
     a.iter().zip(&b).position(|(a, b)| a != b).map_or(Ok(()), Err)
 }
 
-/// Two engines of one thread, so that the target polls when the test says so.
+/// Two engines on one thread, so that the test controls when the target polls.
 #[test]
-fn a_target_that_does_not_poll_is_sent_no_more_than_it_has_room_for() {
+fn credits_limit_sends_to_idle_target() {
     const SIGNALS: u64 = 5000;
     let room = unpolled(2);
     let choice = discover::choose_provider(Some("tcp")).unwrap();
@@ -867,16 +836,7 @@ fn a_target_that_does_not_poll_is_sent_no_more_than_it_has_room_for() {
         engine.set_peers(&regions).unwrap();
     }
     let (mut target, mut sender) = (engines.remove(0), engines.remove(0));
-    let signal = Command {
-        opcode: Opcode::Signal,
-        source_region: 0,
-        source_offset: 0,
-        destination_region: 0,
-        destination_offset: 0,
-        bytes: 0,
-        peer: 0,
-        immediate: 7,
-    };
+    let signal = Command::signal(0, 7);
     fn turn(engine: &mut Engine<LibfabricRail>) {
         engine.pump(&mut ()).unwrap();
         engine.progress(&mut ()).unwrap();
@@ -884,7 +844,7 @@ fn a_target_that_does_not_poll_is_sent_no_more_than_it_has_room_for() {
     let end = Instant::now() + AMPLE;
     let in_time = |sender: &Engine<LibfabricRail>| assert!(Instant::now() < end, "{}", sender.state());
     let mut left = SIGNALS;
-    // Both, until they are connected.
+    // Polls both sides until they are connected.
     let mut submit = |sender: &mut Engine<LibfabricRail>, most: u64| {
         let count = left.min(most).min(sender.room() as u64);
         for _ in 0..count {
@@ -899,7 +859,8 @@ fn a_target_that_does_not_poll_is_sent_no_more_than_it_has_room_for() {
         turn(&mut target);
         in_time(&sender);
     }
-    // The sender alone, until it waits for credits; or the provider takes no more (libfabric 2.1's tcp: 256 that the target has not answered).
+    // Polls only the sender, until it waits for credits or the provider accepts no more (libfabric 2.1's tcp: 256 that
+    // the target has not answered).
     const IN_VAIN: u32 = 20_000;
     let (mut sent, mut same) = (0, 0);
     let has_credits = |sender: &Engine<LibfabricRail>| {
@@ -913,7 +874,7 @@ fn a_target_that_does_not_poll_is_sent_no_more_than_it_has_room_for() {
         same = if now == sent { same + 1 } else { 0 };
         sent = now;
     }
-    // Then it has taken all that it has room for.
+    // The sender has then sent all that the target has space for.
     let taken = sender.rails().next().unwrap().limits().max_outstanding as u64;
     let enough = if has_credits(&sender) { taken } else { room as u64 / 3 };
     assert!(sent <= room as u64 && sent > enough, "{sent} sent, room for {room}, {taken} at a time");
@@ -927,7 +888,7 @@ fn a_target_that_does_not_poll_is_sent_no_more_than_it_has_room_for() {
 }
 
 #[test]
-fn empty_puts_gets_and_signals_over_tcp() {
+fn empty_operations_complete_over_tcp() {
     let (a, b) = tcp_pair(USUAL, 2, Faults::default());
     for strategy in [Strategy::Split, Strategy::RoundRobin] {
         a.proxy.configure(2, strategy).unwrap();
@@ -935,16 +896,7 @@ fn empty_puts_gets_and_signals_over_tcp() {
         let mut channel = Channel::new(ring);
         let empty = put_to(1, USUAL.bytes as u64, 0);
         channel.put(&empty).unwrap();
-        let get = Command {
-            opcode: Opcode::Get,
-            source_region: DESTINATION,
-            source_offset: 0,
-            destination_region: SOURCE,
-            destination_offset: 0,
-            bytes: 0,
-            peer: 1,
-            immediate: 0,
-        };
+        let get = Command::get((DESTINATION, 0), (SOURCE, 0), 0, 1);
         let ticket = a.ring.ring().push(&get).unwrap();
         channel.quiet_until(ticket).unwrap();
         let ticket = channel.put_signal_nbi(&empty, 3).unwrap();
@@ -961,19 +913,10 @@ fn empty_puts_gets_and_signals_over_tcp() {
 // --- rings under pressure --------------------------------------------------------------------------------------------
 
 #[test]
-fn commands_of_the_cpu_wait_for_room() {
+fn cpu_commands_wait_for_free_slots() {
     let (counts, rails) = nulls(1);
     let world = World::alone(Options { window: 4, ..USUAL }, rails);
-    let command = |number: u64| Command {
-        opcode: Opcode::Put,
-        source_region: SOURCE,
-        source_offset: number,
-        destination_region: DESTINATION,
-        destination_offset: number,
-        bytes: 8,
-        peer: 0,
-        immediate: 0,
-    };
+    let command = |number: u64| Command::put((SOURCE, number), (DESTINATION, number), 8, 0);
     world.proxy.put((0..1000).map(command).collect()).unwrap();
     let snapshot = world.proxy.snapshot().unwrap();
     let (puts, bytes, _) = counted(&counts);
@@ -982,7 +925,7 @@ fn commands_of_the_cpu_wait_for_room() {
 }
 
 #[test]
-fn two_slots_carry_many_more_producers() {
+fn two_slots_serve_many_producers() {
     for quiet_every in [0, 1] {
         let (counts, rails) = nulls(1);
         let world = World::alone(Options { slots: 2, window: 2, ..USUAL }, rails);
@@ -995,7 +938,7 @@ fn two_slots_carry_many_more_producers() {
 }
 
 #[test]
-fn puts_that_go_out_together_arrive_once_each() {
+fn batched_puts_arrive_once_each() {
     for (batch, window, block) in [(1, 4, 40), (3, 4, 40), (32, 40, 40), (32, 8, 5), (8, 2, 33)] {
         let (counts, rails) = nulls(1);
         let world = World::alone(USUAL, rails);
@@ -1006,14 +949,14 @@ fn puts_that_go_out_together_arrive_once_each() {
     }
 }
 
-/// Looks at a put's bytes when it is posted and when it is complete: they are those of its own iteration.
+/// Checks a put's bytes when it is posted and when it is complete: they must be those of its own iteration.
 struct Unchanged {
     grid: Grid,
     source: Option<usize>,
-    /// How often a slot has been put.
+    /// Number of puts of each slot.
     turns: HashMap<u64, u32>,
     under_way: HashMap<u64, (u64, u64)>,
-    /// Completions, and how often bytes were another iteration's.
+    /// Number of completions, and of puts with bytes of another iteration.
     seen: Arc<Mutex<(usize, usize)>>,
 }
 
@@ -1021,7 +964,7 @@ impl Unchanged {
     fn is_of(&self, slot: u64, seed: u64) -> bool {
         let start = self.source.expect("registered before it is posted") as *const u8;
         let byte = |at: u64| {
-            // SAFETY: of the world's source, which outlives its proxy.
+            // SAFETY: the byte is in the world's source, which outlives its proxy.
             unsafe { start.add((slot * self.grid.stride() + at) as usize).read_volatile() }
         };
         (0..self.grid.bytes).all(|at| byte(at) == kernels::pattern::byte(seed, at))
@@ -1059,7 +1002,7 @@ impl Layer for Unchanged {
 }
 
 #[test]
-fn a_payload_is_not_rewritten_before_its_put_is_complete() {
+fn payload_is_rewritten_only_after_completion() {
     for (window, ahead, batch) in [(1, 1, 0), (2, 1, 0), (8, 3, 0), (8, 4, 0), (8, 1, 4), (7, 1, 3), (64, 1, 32)] {
         let grid = Grid { block: 40, window, ahead, batch, iterations: window * 6, ..GRID };
         let seen = Arc::new(Mutex::new((0, 0)));
@@ -1076,7 +1019,7 @@ fn a_payload_is_not_rewritten_before_its_put_is_complete() {
 }
 
 #[test]
-fn a_proxys_thread_answers_flags_and_then_serves_its_ring_again() {
+fn proxy_serves_ring_again_after_ping_pong() {
     let world = World::alone(USUAL, || vec![NullRail::new()]);
     for payload in [None, Some((&world.source, 64))] {
         let flag = Flag { payload, first_poll_ns: 0 };
@@ -1084,7 +1027,7 @@ fn a_proxys_thread_answers_flags_and_then_serves_its_ring_again() {
         assert!(time > 0.0);
         assert_eq!(stops(&GRID.run(&[&world])), [0; 4], "{:?}", world.proxy.failure());
     }
-    // One that has ended does not keep anybody waiting.
+    // A proxy that has ended does not block the measurement.
     let dead = World::alone(USUAL, || vec![faulty(Faults { fail_completions: vec![1], ..Default::default() })]);
     GRID.run(&[&dead]);
     let flag = Flag { payload: None, first_poll_ns: 0 };
@@ -1093,7 +1036,7 @@ fn a_proxys_thread_answers_flags_and_then_serves_its_ring_again() {
 }
 
 #[test]
-fn several_rings_share_a_grid() {
+fn several_rings_share_one_grid() {
     let (counts, worlds): (Vec<NullCounts>, Vec<World>) = (0..3)
         .map(|_| {
             let (counts, rails) = nulls(1);
@@ -1107,12 +1050,12 @@ fn several_rings_share_a_grid() {
 }
 
 #[test]
-fn a_table_of_rings_describes_them() {
+fn ring_table_describes_rings() {
     let device = Device::Emulated;
     let rings: Vec<RingMemory> = [2, 8].map(|slots| RingMemory::new(&device, slots, DEADLINE).unwrap()).into();
     let table = RingTable::new(&device, &rings).unwrap();
     assert_eq!(table.count(), 2);
-    // SAFETY: the emulated device's memory is the host's, and holds two descriptions.
+    // SAFETY: the emulated device's memory is host memory, and contains two descriptions.
     let second = unsafe { &*table.pointer().add(1) };
     assert_eq!((second.capacity(), second.slots), (8, rings[1].ring().slots));
 }
@@ -1120,7 +1063,7 @@ fn a_table_of_rings_describes_them() {
 // --- the end ---------------------------------------------------------------------------------------------------------
 
 #[test]
-fn kernels_that_wait_end_when_their_proxies_are_dropped() {
+fn dropped_proxies_end_waiting_kernels() {
     let never = || vec![faulty(Faults { delay_polls: u64::MAX, ..Default::default() })];
     let mut worlds: Vec<World> = (0..3).map(|_| World::alone(USUAL, never)).collect();
     let rings: Vec<kernels::ring::Ring> = worlds.iter().map(|world| world.ring.ring()).collect();
@@ -1135,7 +1078,7 @@ fn kernels_that_wait_end_when_their_proxies_are_dropped() {
                 })
             })
             .collect();
-        // Each proxy has taken the four commands of its ring: all wait for completion now, or are about to.
+        // Each proxy has taken the four commands of its ring: all waits for completion have started or are about to.
         let end = Instant::now() + AMPLE;
         while worlds.iter().any(|world| !world.ring.state().contains("4 taken")) {
             assert!(Instant::now() < end);
@@ -1152,21 +1095,21 @@ fn kernels_that_wait_end_when_their_proxies_are_dropped() {
 }
 
 #[test]
-fn an_asked_stop_and_a_vanished_proxy_both_end_the_kernel() {
-    // Far more puts than there is time for: the proxy looks at its faults once in so many polls.
+fn stopped_or_vanished_proxy_ends_kernel() {
+    // Many more puts than can complete in time: the proxy checks its faults only once per several polls.
     let long = Grid { quiet_every: 1, iterations: 1_000_000, ..GRID };
     let world = World::alone(Options { fault: Some(Fault::Stop(50)), ..USUAL }, || vec![NullRail::new()]);
     assert_eq!(stops(&long.run(&[&world])), [Status::STOPPED.0; 4]);
     assert_eq!(world.failure(), ProxyError::Stopped.to_string());
 
-    // Without a word: the kernel's own deadline.
+    // Without a notification, the kernel's own deadline ends it.
     let vanishing = Options { fault: Some(Fault::Vanish(10)), deadline: SHORT, ..USUAL };
     let world = World::alone(vanishing, || vec![NullRail::new()]);
     assert_eq!(stops(&long.run(&[&world])), [Status::DEADLINE.0; 4]);
     assert_eq!(world.failure(), ProxyError::Gone.to_string());
 }
 
-/// A world whose rail waits at a gate in its first poll once `armed` is set, for 10 s at most.
+/// Creates a world whose rail waits at a gate, for at most 10 s, in its first poll after `armed` is set.
 fn gated(timeout: Duration) -> (World, Sender<()>, Arc<std::sync::atomic::AtomicBool>) {
     use std::sync::atomic::{AtomicBool, Ordering};
     let (open, wait) = gate();
@@ -1178,7 +1121,7 @@ fn gated(timeout: Duration) -> (World, Sender<()>, Arc<std::sync::atomic::Atomic
         let mut rail = watched(NullRail::new(), &Seen::default());
         rail.layer.at_poll = Box::new(move || {
             if trigger.swap(false, Ordering::Relaxed) {
-                // Opened, or dropped, or the time is over: all of them end the wait.
+                // The wait ends when the gate is opened or dropped, or at the timeout.
                 let _ = wait.recv_timeout(AMPLE);
             }
         });
@@ -1188,7 +1131,7 @@ fn gated(timeout: Duration) -> (World, Sender<()>, Arc<std::sync::atomic::Atomic
 }
 
 #[test]
-fn an_answer_that_comes_too_late_is_not_the_next_orders() {
+fn late_answer_is_not_used_for_next_order() {
     let (world, open, armed) = gated(SHORT);
     armed.store(true, std::sync::atomic::Ordering::Relaxed);
     while armed.load(std::sync::atomic::Ordering::Relaxed) {
@@ -1197,7 +1140,7 @@ fn an_answer_that_comes_too_late_is_not_the_next_orders() {
     assert_eq!(world.proxy.snapshot().unwrap_err(), ProxyError::Silent(SHORT));
     assert_eq!(world.proxy.configure(1, Strategy::Split).unwrap_err(), ProxyError::Silent(SHORT));
     open.send(()).unwrap();
-    // The two answers above are on their way, or there already.
+    // The two answers above are in flight or have arrived.
     let writes = Writes {
         first_producer: 0,
         producer_step: 1,
@@ -1214,13 +1157,13 @@ fn an_answer_that_comes_too_late_is_not_the_next_orders() {
 }
 
 #[test]
-fn dropping_is_bounded_when_the_provider_hangs() {
+fn drop_is_bounded_if_provider_hangs() {
     let (world, open, armed) = gated(SHORT);
     armed.store(true, std::sync::atomic::Ordering::Relaxed);
     while armed.load(std::sync::atomic::Ordering::Relaxed) {
         std::thread::yield_now();
     }
-    // A write does not wait for ever either.
+    // A write does not wait indefinitely either.
     let writes = Writes {
         first_producer: 0,
         producer_step: 1,
@@ -1234,14 +1177,14 @@ fn dropping_is_bounded_when_the_provider_hangs() {
     };
     assert_eq!(world.proxy.write(writes).unwrap_err(), ProxyError::Silent(SHORT));
     let started = Instant::now();
-    // The thread lives on and uses the ring and the regions: they stay allocated.
+    // The thread continues to run and uses the ring and the regions, so they stay allocated.
     drop(world);
     assert!(started.elapsed() >= SHORT && started.elapsed() < AMPLE / 2, "{:?}", started.elapsed());
     drop(open);
 }
 
 #[test]
-fn a_long_write_ends_when_the_proxy_is_dropped() {
+fn dropped_proxy_ends_long_write() {
     let world = World::alone(USUAL, || vec![NullRail::new()]);
     let writes = Writes {
         first_producer: 0,
@@ -1261,8 +1204,8 @@ fn a_long_write_ends_when_the_proxy_is_dropped() {
 }
 
 #[test]
-fn writes_by_the_cpu_leave_the_rings_tickets_alone() {
-    // Delayed completions: some of the ring's are still under way when the write begins.
+fn cpu_writes_do_not_affect_ring_tickets() {
+    // Delayed completions: some of the ring's commands are still in flight when the write starts.
     let world = World::alone(USUAL, || vec![faulty(Faults { delay_polls: 100, reverse: true, ..Default::default() })]);
     let ring = world.ring.ring();
     let mut channel = Channel::new(ring);
@@ -1287,11 +1230,11 @@ fn writes_by_the_cpu_leave_the_rings_tickets_alone() {
         assert_eq!(world.proxy.snapshot().unwrap().counters.rail_transfers, [round * (20 + 3 * 12)]);
     }
     let error = world.proxy.finish_write(|| true).unwrap_err();
-    assert!(error.to_string().contains("no write has been begun"), "{error}");
+    assert!(error.to_string().contains("no write has been started"), "{error}");
 }
 
 #[test]
-fn a_write_that_stalls_says_so() {
+fn stalled_write_is_reported() {
     let options = Options { timeout: SHORT, ..USUAL };
     let world = World::alone(options, || vec![faulty(Faults { delay_polls: u64::MAX, ..Default::default() })]);
     let writes = Writes {
@@ -1306,9 +1249,9 @@ fn a_write_that_stalls_says_so() {
         route: (SOURCE, DESTINATION, 0),
     };
     let error = world.proxy.write(writes).unwrap_err().to_string();
-    assert!(error.contains("no progress") && error.contains("3 transfers posted and not complete"), "{error}");
+    assert!(error.contains("no progress") && error.contains("3 transfers posted but not complete"), "{error}");
 
-    // One that is not wanted any more ends long before it would stall.
+    // A cancelled write ends long before it would stall.
     let world = World::alone(USUAL, || vec![faulty(Faults { delay_polls: u64::MAX, ..Default::default() })]);
     world.proxy.begin_write(writes).unwrap();
     assert_eq!(world.proxy.finish_write(|| false).unwrap_err().to_string(), ProxyError::Stopped.to_string());

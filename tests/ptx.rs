@@ -1,13 +1,13 @@
-//! The PTX that is embedded in the binary: which memory instructions the protocol has become.
+//! The PTX that is embedded in the binary: the memory instructions of the protocol.
 //!
-//! Two kinds of tests. The assertions hold for any compiler and cannot be blessed. The snapshot is the ordered list, by
-//! function, of all instructions that order, scope, synchronise or wait; it is held only against the project's compiler
-//! ([`BLESSED`]), since another one may lay out branches in another order. What another one wrote is not compared, and the
-//! test says so.
+//! There are two kinds of tests. The assertions hold for any compiler and cannot be blessed. The snapshot is the
+//! ordered list, by function, of all instructions that order, scope, synchronize or wait. It is checked only with the
+//! project's compiler ([`BLESSED`]), because another one may lay out branches in another order. The output of another
+//! compiler is not compared, and the test reports that.
 //!
-//! A change that you meant: `INSTA_UPDATE=always cargo test --test ptx`, then read the difference of
-//! tests/snapshots/ptx__protocol.snap before you commit it. A new compiler: kernels/rustc-version, [`BLESSED`] and the
-//! Dockerfile change together, with the snapshot.
+//! After an intended change: `INSTA_UPDATE=always cargo test --test ptx`, then read the difference of
+//! tests/snapshots/ptx__protocol.snap before you commit it. A new compiler: change kernels/rustc-version, [`BLESSED`]
+//! and the Dockerfile together, with the snapshot.
 
 #![cfg(feature = "ptx")]
 #![allow(clippy::unwrap_used, reason = "a test ends by panicking")]
@@ -28,74 +28,75 @@ use std::process::Command;
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// The release and LLVM of the compiler that gave the stored snapshot: Debian's rustc-web.
+/// Release and LLVM of the compiler that generated the stored snapshot: Debian's rustc-web.
 const BLESSED: &str = "1.96.0, LLVM 22.1.8";
-/// The registers that the driver is told to stay below, for small and for large blocks (host/cuda/gpu.rs), and the bytes that a
-/// function may spill at that: of the kernels that are measured for what a put costs, and of those that use the device API of
-/// programs ([`OF_GIN`]: the most has `signal_check_warp`, which checks and measures nothing).
+/// Maximum registers that the driver is told to use, for small and for large blocks (host/cuda/gpu.rs), and the bytes
+/// that a function may spill with them. The first number of bytes is for kernels that measure the cost of a put. The
+/// second is for those that use the device API of programs ([`OF_GIN`]), of which `signal_check_warp`, a check without
+/// measurements, spills most.
 const REGISTERS_AND_SPILLED: [(u32, u32, u32); 2] = [(128, 24, 64), (64, 560, 2048)];
 
-/// The bytes that a function of a program's module may spill at the fewest registers: of the loops that move and add bytes, and of what lies
-/// around them. At more registers they spill less; to have that assembled too takes a minute of a core. (Sums by blocks of 1024 threads spill most, and
-/// take as long: all-reduce of 256 MiB by four H200 1185 us with 600 bytes spilled, 1183 with 832.)
+/// Bytes that a function of a program's module may spill at the fewest registers: for the loops that copy and add
+/// bytes, and for the code around them. With more registers they spill less; assembling that too would take a minute of
+/// CPU time. (Sums by blocks of 1024 threads spill most, without being slower.)
 const SPILLED_BY_PROGRAMS: (u32, u32) = (680, 2048);
-/// Modules that time calls, in two ways each: assembled for the GPU that is measured on alone; for the others `signals` has puts, signals and waits.
-/// (22 s of a core for a GPU.)
+/// Modules that time calls in two variants each. They are assembled only for the GPU that is measured on; for the
+/// others `signals` covers puts, signals and waits. Assembling them takes 22 s of CPU time per GPU.
 const STUDIES: [&str; 2] = ["shmem", "shmem_exchange"];
 
-/// What a function may store besides in a module that has calls by address (`cuda_std::call::by_address`), of its callers' registers: such a
-/// function is called seldom.
+/// Additional bytes that a function may store in a module that has calls by address (`cuda_std::call::by_address`), for
+/// its callers' registers. Such a function is called rarely.
 const SAVED: u32 = 192;
 
-/// The same of what waits for a card's queue: it has a copy of the queue, 24 words.
+/// The same for functions that wait for a NIC's queue: they have a copy of the queue, 24 words.
 const OF_CARDS: u32 = 320;
 
-/// The exchanges of a mixture of experts are many calls in one kernel, whose turns take microseconds: this many times as much.
+/// Factor for the exchanges of a mixture of experts: many calls in one kernel, whose iterations take microseconds.
 const OF_EXPERTS: u32 = 2;
 
-/// The kernels and functions that use the device API of programs, as their calls say.
+/// The kernels and functions that use the device API of programs, determined by their calls.
 static OF_GIN: LazyLock<HashSet<String>> = LazyLock::new(|| {
     let text: String = kernels_ptx::PTX.modules.iter().map(|(_, text)| *text).collect();
     ptx_text::flow::of_gin(&functions(&text))
 });
 
-/// The modules of what is measured on its own: puts, the ring, stores between GPUs, the device API. They keep to tighter limits and are in the
-/// snapshot as a whole. Every other module but `bulk` is of programs, also one that is new.
+/// Modules that are measured separately: puts, the ring, stores between GPUs, the device API. They have tighter limits
+/// and are in the snapshot as a whole. Every other module except `bulk` contains programs, including new modules.
 const MEASURED: [&str; 6] = ["puts", "queue", "ipc", "shmem", "shmem_exchange", "signals"];
 
-/// The modules with these names, one behind another.
+/// Returns the concatenated text of the modules with these names.
 fn modules(names: &[&str]) -> String {
     let find = |name: &str| kernels_ptx::PTX.modules.iter().find(|(known, _)| *known == name);
     let text = |name: &&str| find(name).unwrap_or_else(|| panic!("no PTX module {name}: tests/ptx.rs names it")).1;
     names.iter().map(text).collect()
 }
 
-/// What is measured on its own.
+/// Returns the text of the modules that are measured separately.
 fn ptx() -> String {
     modules(&MEASURED)
 }
 
-/// The lowest GPU of all modules but `bulk`.
+/// Returns the lowest GPU of all modules except `bulk`.
 fn arch() -> &'static str {
     kernels_ptx::PTX.arch.unwrap()
 }
 
-/// What a module is for.
+/// Returns the target GPU of a module.
 fn target(ptx: &str) -> &str {
     ptx.lines().find_map(|line| line.strip_prefix(".target ")).unwrap()
 }
 
-/// The module of bulk stores.
+/// Returns the module of bulk stores.
 fn bulk() -> String {
     modules(&["bulk"])
 }
 
-/// The plugin's own module.
+/// Returns the plugin's own module.
 fn mover() -> &'static str {
     nccl_ginlab::mover::driver::PTX.unwrap().trim_end_matches('\0')
 }
 
-/// Whether a module is of programs over the device API.
+/// Returns whether a module contains programs over the device API.
 fn is_program(name: &str) -> bool {
     name != "bulk" && !MEASURED.contains(&name)
 }
@@ -104,7 +105,7 @@ fn programs() -> String {
     kernels_ptx::PTX.modules.iter().filter(|(name, _)| is_program(name)).map(|(_, text)| *text).collect()
 }
 
-// --- what cannot be blessed ------------------------------------------------------------------------------------------
+// --- assertions that cannot be blessed -------------------------------------------------------------------------------
 
 type Rule = (&'static str, fn(&Protocol));
 
@@ -122,8 +123,8 @@ const RULES: [Rule; 10] = [
 ];
 
 #[test]
-fn the_rules_hold() {
-    passed::once("the_rules_hold", &[], || {
+fn rules_hold() {
+    passed::once("rules_hold", &[], || {
         let protocol = protocol(&ptx());
         for (name, rule) in RULES {
             eprintln!("rule: {name}");
@@ -133,8 +134,8 @@ fn the_rules_hold() {
 }
 
 #[test]
-fn the_rules_catch_what_they_are_for() {
-    passed::once("the_rules_catch_what_they_are_for", &[], || {
+fn rules_detect_mutations() {
+    passed::once("rules_detect_mutations", &[], || {
         let text = ptx();
         let read = Read::new(&text);
         for (right, wrong) in [
@@ -168,7 +169,7 @@ fn the_rules_catch_what_they_are_for() {
 }
 
 #[test]
-fn the_barrier_before_a_full_warps_fence_cannot_go() {
+fn full_warp_fence_requires_preceding_barrier() {
     let mut spoilt = protocol(&ptx());
     let list = spoilt.get_mut("put_kernel").unwrap();
     let is_shuffle = |mnemonic: &String| mnemonic.starts_with("shfl");
@@ -200,14 +201,14 @@ fn nothing_is_weaker_than_its_name(protocol: &Protocol) {
             // LLVM writes `atom.global.add` for fetch_add(AcqRel), which is relaxed.
             "atom" | "red" => {
                 assert!(ordered && scoped, "{name}: {mnemonic}: order or scope is not said");
-                // Most GPUs cannot do it in host memory, and no word is exchanged between GPU and CPU. Between GPUs signals are
-                // added to, in the kernels that talk to other PEs.
+                // Most GPUs do not support atomics on host memory, and GPU and CPU exchange no words by atomics.
+                // Between GPUs, signals are added to by the kernels that communicate with other PEs.
                 assert!(
                     is_of_gin(name) || !parts.contains(&"sys"),
                     "{name}: {mnemonic}: an exchange beyond the device, by a function that does not use the device API (kernels::gin)"
                 );
             }
-            // Between ways of looking at memory, within a block or a device; nothing is said to others by it.
+            // Orders different memory proxies within a block or device; it does not synchronize with other threads.
             "fence" if parts.contains(&"proxy") => {}
             "fence" => assert!(ordered && scoped, "{name}: {mnemonic}"),
             _ => {}
@@ -226,32 +227,33 @@ fn a_push_is_what_the_ring_says(protocol: &Protocol) {
     let adds: Vec<&String> = push.iter().filter(|mnemonic| mnemonic.starts_with("atom")).collect();
     let ticket = "atom.relaxed.gpu.global.add.u64";
     assert!(adds.len() == 2 && adds.iter().all(|add| *add == ticket), "a lone lane's add and a full warp's: {adds:?}");
-    // Some lanes of a warp, out of line: the ring's, and the study's.
-    for some_lanes in ["push_by_some_lanes", "elements::in_groups"] {
+    // Partial warps, out of line: those of the ring and of the queue experiment.
+    for some_lanes in ["push_partial_warp", "elements::in_groups"] {
         assert!(protocol.keys().any(|name| name.contains(some_lanes)), "no {some_lanes}");
     }
-    let some_lanes = protocol.iter().filter(|(name, _)| name.contains("some_lanes") || name.contains("in_groups"));
+    let some_lanes = protocol.iter().filter(|(name, _)| name.contains("partial_warp") || name.contains("in_groups"));
     let some_lanes = some_lanes.map(|(_, list)| list);
     for list in some_lanes {
         let at = |wanted: &str| list.iter().position(|mnemonic| mnemonic == wanted);
-        // Where its store stands among them is the compiler's choice of a layout, as below.
+        // The position of its store among them depends on the compiler's layout, as below.
         assert!(at(ticket).is_some() && at(ticket) < at("bar.warp.sync"), "ticket, then barrier: {list:#?}");
     }
     let commands: Vec<&String> = push.iter().filter(|mnemonic| mnemonic.starts_with("st.relaxed")).collect();
     assert!(commands.iter().all(|store| *store == "st.relaxed.sys.global.v2.u64"), "stores of 16 bytes: {commands:?}");
     assert!((3..=4).contains(&commands.len()), "by one lane, or by a full warp side by side: {commands:?}");
-    // Payload, barrier, fence, command: in this order in the text, since the compiler may not move them past each other.
+    // Payload, barrier, fence, command: in this order in the text, because the compiler may not reorder them.
     let command = at("st.relaxed.sys.global.v2.u64");
     let fence = at("fence.acq_rel.sys");
     let barrier = push[payload..].iter().position(|mnemonic| mnemonic.starts_with("bar")).unwrap() + payload;
     assert!(payload < barrier && barrier < fence && fence < command, "{push:#?}");
     assert!(at("atom.relaxed.gpu.global.add.u64") < fence, "the add hides behind the fence");
-    // Blocks may be laid out in another order than they run in: that every store comes behind it, loom shows.
+    // The layout of blocks may differ from their execution order. That every store follows the fence is checked by
+    // loom.
     assert!(push[fence..].iter().any(|mnemonic| mnemonic == "bar.warp.sync"), "{push:#?}");
 }
 
-/// A full warp's lanes give their commands to each other by shuffles, which order no memory: between the last of these and the
-/// fence stands the warp's barrier.
+/// A full warp's lanes exchange their commands by shuffles, which do not order memory. A warp barrier must separate the
+/// last of them from the fence.
 fn what_lanes_store_for_each_other_is_fenced(protocol: &Protocol) {
     for name in ["put_kernel", "put_traced_kernel"] {
         let list = &protocol[name];
@@ -269,8 +271,8 @@ fn what_lanes_store_for_each_other_is_fenced(protocol: &Protocol) {
     }
 }
 
-/// Before a leader takes tickets for other lanes, these have been asked which ring they hold: in `queue_lanes` once for commands
-/// and once for other elements, where threads push for themselves. Where a block has one ring nobody asks.
+/// Before a leader takes tickets for other lanes, the lanes vote on which ring they hold. `queue_lanes`, where threads
+/// push individually, votes once for commands and once for other elements. A block with one ring does not vote.
 fn lanes_that_go_together_hold_one_ring(protocol: &Protocol) {
     let question = "match.any.sync.b64";
     for name in ["queue_lanes", "queue_lanes_watched"] {
@@ -287,7 +289,7 @@ fn lanes_that_go_together_hold_one_ring(protocol: &Protocol) {
     }
 }
 
-/// `barrier` without `.aligned` lets a lane arrive apart from its warp, and the warp stays apart behind it.
+/// `barrier` without `.aligned` lets a lane arrive separately from its warp, and the warp stays diverged afterwards.
 fn a_blocks_barriers_are_aligned(protocol: &Protocol) {
     a_blocks_barriers_are(protocol);
     for name in ["put_kernel", "queue_ticket", "queue_vyukov", "ping_pong"] {
@@ -296,8 +298,9 @@ fn a_blocks_barriers_are_aligned(protocol: &Protocol) {
     }
 }
 
-/// A barrier that was copied into two branches holds the lanes of one warp at two places, for ever. In the source of `put_kernel`: a
-/// vote before a filled slot, one behind it and a barrier there, and twice the three votes of `block_maximum`.
+/// A barrier that was copied into two branches blocks the lanes of one warp at two places, indefinitely. In the source
+/// of `put_kernel`: a vote before a filled slot, a vote and a barrier after it, and twice the three votes of
+/// `block_maximum`.
 fn a_blocks_barriers_stand_once_each(protocol: &Protocol) {
     let list = &protocol["put_kernel"];
     let count = |wanted: &str| list.iter().filter(|mnemonic| mnemonic.starts_with(wanted)).count();
@@ -314,13 +317,13 @@ fn a_wait_is_what_the_ring_says(protocol: &Protocol) {
     let wait = &protocol["kernels::ring::completion::wait_as"];
     let space = &protocol["kernels::ring::space::wait_for_space"];
     let count = |list: &[String], wanted: &str| list.iter().filter(|mnemonic| *mnemonic == wanted).count();
-    // The completion line: once in the loop, once after the status, once where the deadline looks for progress.
+    // Loads of the completion line: one in the loop, one after the status, one where the deadline checks for progress.
     assert_eq!(count(wait, "ld.acquire.sys.global.v2.u64"), 3, "{wait:#?}");
     assert!(count(wait, "ld.acquire.gpu.global.v2.u64") >= 1, "{wait:#?}");
     assert!(count(space, "ld.acquire.sys.global.u64") >= 1, "{space:#?}");
     assert!(count(space, "ld.acquire.sys.global.v2.u64") >= 1, "{space:#?}");
     for list in [wait, space] {
-        // Host memory is read by acquires of system scope only; what is relaxed stays on the device.
+        // Host memory is read only by acquires of system scope; relaxed accesses stay on the device.
         assert!(list.iter().all(|mnemonic| !mnemonic.contains("relaxed.sys")), "{list:#?}");
         assert!(count(list, "st.release.gpu.global.u64") >= 2, "the relay releases: {list:#?}");
         assert!(count(list, "atom.acquire.gpu.global.cas.b64") >= 1, "{list:#?}");
@@ -344,7 +347,7 @@ fn the_floor_is_a_fence_a_flag_and_an_acquire(protocol: &Protocol) {
     assert!(at("st.relaxed.sys.global.u64") < at("ld.acquire.sys.global.u64"));
 }
 
-/// Barrier, fence, count, fence, flag.
+/// Required order: barrier, fence, count, fence, flag.
 fn a_flag_for_another_gpu_comes_behind_its_data(protocol: &Protocol) {
     for name in
         ["ipc_write_4", "ipc_write_8", "ipc_write_16", "ipc_copy_4", "ipc_copy_8", "ipc_copy_16", "ipc_int_loop"]
@@ -375,17 +378,19 @@ fn signals_in_order(name: &str, list: &[String]) {
 
 // --- between GPUs ----------------------------------------------------------------------------------------------------
 
-/// Accesses of a thread that are under way at once.
+/// Number of accesses that a thread has in flight.
 const UNROLL: usize = kernels::ipc_kernel::UNROLL;
 
-/// Each kernel moves by accesses of its own width, as many at once as it says, and by single bytes at the end.
+/// Each kernel transfers data by accesses of its own width, in the documented number per loop iteration, and by single
+/// bytes at the end.
 fn the_accesses_between_gpus_are_wide_and_unrolled(functions: &Protocol) {
     for (width, suffix) in [(4, ".b32"), (8, ".v2.b32"), (16, ".v4.b32")] {
         for (operation, loads, stores) in [("write", false, true), ("copy", true, true), ("read", true, false)] {
             let name = format!("ipc_{operation}_{width}");
             let list: Vec<String> = functions[&name].iter().map(|statement| mnemonic(statement)).collect();
             for (access, wanted) in [("ld.global", loads), ("st.global", stores)] {
-                // Blocks begin with labels and end with branches: a run without them is a round of the loop.
+                // Basic blocks start with labels and end with branches: a run without either is an iteration of the
+                // loop.
                 let rounds = list.split(|word| word.starts_with('$') || word.starts_with("bra"));
                 let wide = format!("{access}{suffix}");
                 let most = rounds.map(|round| round.iter().filter(|word| **word == wide).count()).max().unwrap_or(0);
@@ -402,7 +407,7 @@ fn the_accesses_between_gpus_are_wide_and_unrolled(functions: &Protocol) {
     }
 }
 
-/// What a bulk store must have before and behind it.
+/// Checks the instructions required before and after a bulk store.
 fn bulk_stores_are_fenced_and_waited_for(functions: &Protocol) {
     for name in ["ipc_bulk_write", "ipc_bulk_copy"] {
         let list: Vec<String> = functions[name].iter().map(|statement| mnemonic(statement)).collect();
@@ -423,8 +428,8 @@ fn bulk_stores_are_fenced_and_waited_for(functions: &Protocol) {
 }
 
 #[test]
-fn between_gpus_the_rules_hold_in_both_modules() {
-    passed::once("between_gpus_the_rules_hold_in_both_modules", &[], || {
+fn rules_between_gpus_hold_in_both_modules() {
+    passed::once("rules_between_gpus_hold_in_both_modules", &[], || {
         the_accesses_between_gpus_are_wide_and_unrolled(&functions(&modules(&["ipc"])));
         bulk_stores_are_fenced_and_waited_for(&functions(&bulk()));
         nothing_is_weaker_than_its_name(&protocol(&bulk()));
@@ -435,8 +440,8 @@ fn between_gpus_the_rules_hold_in_both_modules() {
 }
 
 #[test]
-fn between_gpus_the_rules_catch_what_they_are_for() {
-    passed::once("between_gpus_the_rules_catch_what_they_are_for", &[], || {
+fn rules_between_gpus_detect_mutations() {
+    passed::once("rules_between_gpus_detect_mutations", &[], || {
         let text = modules(&["ipc"]);
         for (right, wrong) in [
             ("st.global.v4.b32", "st.global.v2.b32"),
@@ -468,7 +473,7 @@ fn between_gpus_the_rules_catch_what_they_are_for() {
 }
 
 #[test]
-fn every_module_but_that_of_bulk_stores_runs_on_older_gpus() {
+fn only_bulk_store_module_requires_newer_gpus() {
     for (name, text) in kernels_ptx::PTX.modules.iter().filter(|(name, _)| *name != "bulk") {
         assert!(target(text).starts_with(arch()), "{name}");
         assert!(!text.contains("cp.async.bulk") && !text.contains("fence.proxy"), "{name}");
@@ -479,7 +484,7 @@ fn every_module_but_that_of_bulk_stores_runs_on_older_gpus() {
 }
 
 #[test]
-fn a_kernel_is_in_one_module() {
+fn every_kernel_is_in_one_module() {
     let entries =
         kernels_ptx::PTX.modules.iter().flat_map(|(_, text)| text.lines()).filter(|line| line.contains(".entry "));
     let mut seen = HashSet::new();
@@ -487,8 +492,8 @@ fn a_kernel_is_in_one_module() {
     assert!(seen.len() > 50, "{seen:?}");
 }
 
-/// Kernels that the host launches early: before the wait for the grids before they look up one other PE, which the host has uploaded, and
-/// touch nothing else; and they let the next grid come behind it.
+/// Kernels that the host launches early: before waiting for preceding grids they may only look up one other PE, which
+/// the host has uploaded. They also permit the launch of the next grid after the wait.
 fn early_kernels_wait_before_they_touch_anything(functions: &Protocol) {
     for (name, list) in functions.iter().filter(|(name, _)| name.starts_with("collective_")) {
         let list: Vec<String> = list.iter().map(|statement| mnemonic(statement)).collect();
@@ -507,8 +512,8 @@ fn early_kernels_wait_before_they_touch_anything(functions: &Protocol) {
 }
 
 #[test]
-fn programs_on_later_gpus_wait_for_the_grids_before() {
-    passed::once("programs_on_later_gpus_wait_for_the_grids_before", &[], || {
+fn dependent_launches_wait_for_previous_grids() {
+    passed::once("dependent_launches_wait_for_previous_grids", &[], || {
         let programs = programs();
         let later = for_capability(&programs, (9, 0));
         early_kernels_wait_before_they_touch_anything(&functions(&later));
@@ -527,7 +532,7 @@ fn programs_on_later_gpus_wait_for_the_grids_before() {
 // --- the snapshot ----------------------------------------------------------------------------------------------------
 
 #[test]
-fn the_snapshot_is_of_the_compiler_that_every_place_names() {
+fn snapshot_matches_pinned_compiler() {
     let release = include_str!("../kernels/rustc-version").trim();
     assert_eq!(
         BLESSED.split(',').next(),
@@ -539,16 +544,16 @@ fn the_snapshot_is_of_the_compiler_that_every_place_names() {
 }
 
 #[test]
-fn the_pages_example_of_an_edit_is_there_to_be_made() {
-    let said = "In `kernels/src/ring/producer.rs`, in `Behind::fence`, comment out `fence_acq_rel_sys();`.";
+fn example_edit_of_page_applies() {
+    let said = "In `kernels/src/ring/producer.rs`, in `Fence::fence`, comment out `fence_acq_rel_sys();`.";
     assert!(include_str!("../docs/edit-a-kernel.md").contains(said), "the page names another place");
     let producer = include_str!("../kernels/src/ring/producer.rs");
-    let body = producer.split("impl Behind {").nth(1).and_then(|rest| rest.split("\n}\n").next()).unwrap();
+    let body = producer.split("impl Fence {").nth(1).and_then(|rest| rest.split("\n}\n").next()).unwrap();
     assert!(body.contains("fn fence(self)") && body.contains("fence_acq_rel_sys();"), "{body}");
 }
 
 #[test]
-fn the_protocols_instructions_are_the_blessed_ones() {
+fn protocol_instructions_match_snapshot() {
     let compiler = kernels_ptx::PTX.rustc.unwrap();
     if compiler != BLESSED {
         eprintln!(
@@ -558,12 +563,12 @@ fn the_protocols_instructions_are_the_blessed_ones() {
         return;
     }
     let mut text = String::new();
-    // What programs share with other modules stands there.
+    // Code that programs share with other modules is listed there.
     let of_programs = protocol(&programs()).into_iter().filter(|(name, _)| name.starts_with("collective"));
-    // The kernel that copies for NCCL's; what it has besides is the device API's.
+    // The kernel that copies for NCCL; its other functions are the device API's.
     let mover = protocol(mover()).into_iter().filter(|(name, _)| name == "mover");
     for (name, mut list) in protocol(&ptx()).into_iter().chain(protocol(&bulk())).chain(of_programs).chain(mover) {
-        // How often the payload's loop is unrolled is the compiler's affair.
+        // The compiler may choose how far to unroll the payload's loop.
         list.retain(|mnemonic| !is_payload(mnemonic));
         if !list.is_empty() {
             text.push_str(&format!("{name}\n"));
@@ -581,7 +586,7 @@ fn the_protocols_instructions_are_the_blessed_ones() {
 
 // --- ptxas -----------------------------------------------------------------------------------------------------------
 
-/// `$GINLAB_PTXAS`, which must be there, or the one that `make setup` puts into .venv, if it is.
+/// Returns `$GINLAB_PTXAS`, which must exist, or the one that `make setup` installs in .venv, if present.
 fn ptxas() -> Result<PathBuf, String> {
     if let Some(chosen) = std::env::var_os("GINLAB_PTXAS") {
         return Ok(chosen.into());
@@ -591,7 +596,7 @@ fn ptxas() -> Result<PathBuf, String> {
 }
 
 #[test]
-fn ptxas_takes_it_for_every_gpu_within_its_registers() {
+fn ptxas_accepts_every_gpu_within_registers() {
     let ptxas = match ptxas() {
         Ok(path) => path,
         Err(why) => {
@@ -605,7 +610,7 @@ fn ptxas_takes_it_for_every_gpu_within_its_registers() {
     for &(name, text) in kernels_ptx::PTX.modules {
         let own = if name == "bulk" { "sm_90" } else { arch() };
         for arch in ["sm_80", "sm_90", "sm_100"] {
-            // What programs share with other modules is assembled for every GPU there.
+            // Code that programs share with other modules is assembled for every GPU there.
             let elsewhere = (is_program(name) || STUDIES.contains(&name)) && arch != "sm_90";
             if elsewhere && number(own) <= 90 {
                 continue;
@@ -615,23 +620,25 @@ fn ptxas_takes_it_for_every_gpu_within_its_registers() {
                 eprintln!("{arch}: not for PTX of {own}");
                 continue;
             }
-            // As the host gives it to that GPU.
+            // In the form in which the host passes it to that GPU.
             let source = folder.path().join(format!("{name}-{arch}.ptx"));
             let digits = number(arch);
             std::fs::write(&source, for_capability(text, (digits / 10, digits % 10)).as_bytes()).unwrap();
-            // At the fewest registers most is spilled; at more, on the GPU that is measured on.
+            // Spilling is highest at the fewest registers. With more registers, only the GPU that is measured on is
+            // checked.
             let fewest = &REGISTERS_AND_SPILLED[REGISTERS_AND_SPILLED.len() - 1..];
             let measured = arch == "sm_90" && !is_program(name);
             let all = if measured { &REGISTERS_AND_SPILLED } else { fewest };
             jobs.extend(all.iter().map(|limits| (source.clone(), arch, *limits, (name, text))));
         }
     }
-    // The plugin has its kernel run by blocks of 256 threads, many of them: registers are what it takes from other kernels.
+    // The plugin runs its kernel with many blocks of 256 threads, which take registers from other kernels.
     let source = folder.path().join("mover.ptx");
     std::fs::write(&source, mover()).unwrap();
     let measured = REGISTERS_AND_SPILLED[0];
     jobs.extend(["sm_80", "sm_90", "sm_100"].map(|arch| (source.clone(), arch, measured, ("puts", mover()))));
-    // Each takes some seconds of a core: so many at once as there are, or tests beside this one wait for a core beyond their deadlines.
+    // Each job takes some seconds of CPU time. At most one job per core, so that concurrent tests do not miss their
+    // deadlines.
     let next = AtomicUsize::new(0);
     std::thread::scope(|scope| {
         for _ in 0..std::thread::available_parallelism().map_or(1, NonZero::get) {
@@ -644,7 +651,8 @@ fn ptxas_takes_it_for_every_gpu_within_its_registers() {
     });
 }
 
-/// What this ptxas has said of these very bytes before, when it took them; else the file to keep it in. It takes 100 s of a core for all.
+/// Returns the output of an earlier successful run of this ptxas on the same bytes, or the file in which to store it.
+/// Assembling everything takes 100 s of CPU time.
 fn told_before(ptxas: &Path, source: &Path, told: &[String]) -> Result<String, PathBuf> {
     let mut hasher = DefaultHasher::new();
     hasher.write(&std::fs::read(source).unwrap());
@@ -656,14 +664,14 @@ fn told_before(ptxas: &Path, source: &Path, told: &[String]) -> Result<String, P
     std::fs::read_to_string(&kept).map_err(|_| kept)
 }
 
-/// Another text, or the same for another GPU or other limits, is assembled: what is kept says nothing of it.
+/// The stored output is not used for other text, another GPU or other limits.
 #[test]
-fn what_ptxas_has_said_is_of_these_very_bytes() {
+fn recorded_ptxas_output_matches_current_ptx() {
     let folder = tempfile::tempdir().unwrap();
     let source = folder.path().join("a module.ptx");
     let kept_for = |text: &str, told: &str| {
         std::fs::write(&source, text).unwrap();
-        // Any file is a program that has a size and a date.
+        // Any file with a size and a date serves as the program.
         told_before(Path::new(file!()), &source, &[told.to_owned()])
     };
     let text = format!("// of process {}", std::process::id());
@@ -674,7 +682,7 @@ fn what_ptxas_has_said_is_of_these_very_bytes() {
     std::fs::remove_file(kept).unwrap();
 }
 
-/// ptxas takes a module for this GPU, and each of its functions keeps to the limits.
+/// Checks that ptxas accepts a module for this GPU and that each of its functions keeps to the limits.
 fn assembles(
     ptxas: &Path,
     source: &Path,
@@ -688,7 +696,7 @@ fn assembles(
         let output = Command::new(ptxas).args(&told).arg(source).output().unwrap();
         let text = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
         assert!(output.status.success() && !text.contains("warning"), "{arch}: {text}");
-        // Under its name only when it is whole: a part of it would hold fewer functions to their limits.
+        // Renamed only when complete: a partial file would check fewer functions.
         let mut whole = tempfile::NamedTempFile::new_in(kept.parent().unwrap()).unwrap();
         whole.write_all(text.as_bytes()).unwrap();
         whole.persist(kept).unwrap();
@@ -716,8 +724,9 @@ fn is_of_gin(name: &str) -> bool {
     OF_GIN.contains(name)
 }
 
-/// What ptxas says of each function: registers, and bytes of spill stores. "ptxas info : Function properties for put_kernel", then
-/// "8 bytes stack frame, 4 bytes spill stores, ..."; of kernels also "Used 40 registers, ...".
+/// Parses the registers and bytes of spill stores that ptxas reports for each function: "ptxas info : Function
+/// properties for put_kernel", then "8 bytes stack frame, 4 bytes spill stores, ..."; for kernels also "Used 40
+/// registers, ...".
 fn resources(text: &str) -> BTreeMap<String, (u32, u32)> {
     let number = |line: &str, after: &str| -> Option<u32> {
         line.split(after)
@@ -742,7 +751,7 @@ fn resources(text: &str) -> BTreeMap<String, (u32, u32)> {
 }
 
 #[test]
-fn what_ptxas_says_is_read_by_function() {
+fn ptxas_output_is_parsed_by_function() {
     let text = "ptxas info    : Compiling entry function 'put_kernel' for 'sm_90'\n\
                 ptxas info    : Function properties for put_kernel\n    \
                     8 bytes stack frame, 4 bytes spill stores, 6 bytes spill loads\n\
@@ -755,7 +764,7 @@ fn what_ptxas_says_is_read_by_function() {
 }
 
 #[test]
-fn names_are_shortened_the_same_way_whatever_the_hash() {
+fn shortened_names_are_independent_of_hash() {
     for hash in ["Cs4GlXxbfTxJd_", "CsbSE61zFgCyu_"] {
         let mangled = format!("_RNvMNtNt{hash}7kernels4ring8producerNtB4_4Ring14wait_for_space");
         assert_eq!(short(&mangled), "kernels::ring::producer::Ring::wait_for_space");

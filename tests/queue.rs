@@ -1,4 +1,4 @@
-//! `ginlab queue` on the emulated device: the stress test, and what it refuses.
+//! `ginlab queue` on the emulated device: the stress test, and invalid options.
 #![allow(clippy::unwrap_used)]
 
 use std::process::{Command, Output};
@@ -8,7 +8,7 @@ fn queue(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_ginlab")).args(device).args(arguments).output().unwrap()
 }
 
-/// Rows of the CSV as (case, status, wrong).
+/// Returns the rows of the CSV as (case, status, wrong).
 fn rows(arguments: &[&str]) -> Vec<(String, String, String)> {
     let output = queue(&[arguments, &["--csv", "-"]].concat());
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -20,7 +20,7 @@ fn rows(arguments: &[&str]) -> Vec<(String, String, String)> {
 }
 
 #[test]
-fn every_queue_carries_every_element_once_through_few_slots() {
+fn every_queue_delivers_each_element_once() {
     for scope in ["thread", "warp"] {
         let rows = rows(&[
             "--ring-slots",
@@ -45,7 +45,7 @@ fn every_queue_carries_every_element_once_through_few_slots() {
 }
 
 #[test]
-fn one_slot_is_enough_for_the_ring_and_not_for_vyukov() {
+fn ring_works_with_one_slot_unlike_vyukov() {
     let rows = rows(&["--ring-slots", "1", "-g", "1", "--block", "4", "-n", "20", "-m", "nbi"]);
     let status = |name: &str| rows.iter().find(|(case, ..)| case == name).unwrap().1.clone();
     assert_eq!(status("ticket"), "ok");
@@ -53,7 +53,7 @@ fn one_slot_is_enough_for_the_ring_and_not_for_vyukov() {
 }
 
 #[test]
-fn elements_of_every_size_and_several_rings() {
+fn elements_of_every_size_pass_several_rings() {
     let sizes = "8,16,32,64,128,256,512,1024";
     let rows =
         rows(&["-p", sizes, "--ring-slots", "8", "-g", "3", "--block", "2", "-n", "20", "--rings", "2", "-m", "nbi"]);
@@ -62,7 +62,7 @@ fn elements_of_every_size_and_several_rings() {
 }
 
 #[test]
-fn lanes_over_several_rings_lose_nothing() {
+fn lanes_over_several_rings_lose_no_elements() {
     let rows =
         rows(&["-a", "ticket,lanes", "--rings", "1,4", "--ring-slots", "4", "-g", "3", "--block", "2", "-n", "20"]);
     let found: Vec<_> = rows.iter().filter(|(case, ..)| case == "lanes").collect();
@@ -71,15 +71,15 @@ fn lanes_over_several_rings_lose_nothing() {
 }
 
 #[test]
-fn what_cannot_be_is_one_line_and_code_2() {
+fn invalid_options_print_one_line() {
     for (arguments, words) in [
-        (&["-a", "lifo"][..], "none of ticket, lanes, release, vyukov"),
-        (&["--memory", "tape"], "none of pinned, managed, gdr"),
+        (&["-a", "lifo"][..], "expected one of ticket, lanes, release, vyukov"),
+        (&["--memory", "tape"], "expected one of pinned, managed, gdr"),
         (&["-p", "24"], "a power of two from 8 to 1024"),
-        (&["-p", "64", "--slot-bytes", "32"], "too few"),
+        (&["-p", "64", "--slot-bytes", "32"], "too small"),
         (&["--ring-slots", "3"], "power of two"),
         (&["--rings", "65"], "from 1 to 64"),
-        (&["--block", "2048"], "refused"),
+        (&["--block", "2048"], "invalid grid"),
         (&["--pause", "soon"], "ELEMENTS:MICROSECONDS"),
         (&["--prototype", "none.so", "-a", "ticket", "-m", "nbi"], "the emulated device cannot run it"),
         (&["--prototype", "none.so", "-a", "vyukov", "-m", "nbi"], "-a ticket, -m nbi"),

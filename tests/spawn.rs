@@ -1,4 +1,4 @@
-//! Ranks as processes: the `local` bootstrap starting copies of this very test program, the example, and two hosts played
+//! Ranks as processes: the `local` bootstrap starting copies of this test program, the example, and two hosts emulated
 //! by network namespaces.
 
 #![allow(clippy::unwrap_used)]
@@ -12,21 +12,21 @@ use ginlab::bootstrap::{Bootstrap, Options, is_spawned_child};
 
 const MODE: &str = "GINLAB_TEST_MODE";
 
-/// Longer than any of these tests may take; a rank that only its parent can end waits this long.
+/// Longer than any of these tests may take; the wait of a rank that only its parent can end.
 const TOO_LONG: Duration = Duration::from_secs(20);
 
 fn options() -> Options {
     Options { timeout: TOO_LONG, ..Options::default() }
 }
 
-/// This program again, as the ranks of `mode`.
+/// Returns a command that runs this program as the ranks of `mode`.
 fn again(mode: &str) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", "inner", "--ignored", "--nocapture"]).env(MODE, mode);
+    command.args(["--exact", "rank_of_parent_test", "--ignored", "--nocapture"]).env(MODE, mode);
     command
 }
 
-/// Runs it to its end. Its children inherit stderr, so that this also waits for the last of them.
+/// Runs the command to completion. Its children inherit stderr, so this also waits for the last of them.
 fn run(mode: &str) -> (Output, String) {
     let began = Instant::now();
     let output = again(mode).output().unwrap();
@@ -35,10 +35,10 @@ fn run(mode: &str) -> (Output, String) {
     (output, text)
 }
 
-/// Not a test: what the ranks of the tests below do.
+/// Body of the ranks that the following tests start; not a test itself.
 #[test]
 #[ignore = "started by the other tests"]
-fn inner() {
+fn rank_of_parent_test() {
     let Ok(mode) = std::env::var(MODE) else { return };
     if mode == "kernel does not end" {
         return endless();
@@ -85,7 +85,7 @@ fn inner() {
     }
 }
 
-/// A kernel that nothing ends, on the emulated device.
+/// Runs a kernel that never ends, on the emulated device.
 fn endless() {
     unsafe fn spin(_: u64) {
         loop {
@@ -93,21 +93,21 @@ fn endless() {
         }
     }
     let kernel = cuda_std::Kernel::new("spin", spin);
-    // SAFETY: it touches nothing.
+    // SAFETY: the kernel accesses no memory.
     let launch = unsafe { ginlab::cuda::Device::Emulated.launch(&kernel, 1, 1, 0u64) }.unwrap();
     let asked = || Err(ginlab::cuda::DeviceError::Missing("asked to end".into()));
     let _ = launch.wait_ending(Duration::from_millis(20), asked);
 }
 
 #[test]
-fn a_kernel_that_does_not_end_is_left_to_the_driver() {
+fn endless_kernel_is_left_to_driver() {
     let (output, text) = run("kernel does not end");
     assert_eq!(output.status.code(), Some(124), "{text}");
-    contains(&text, "the kernel has not ended 20ms after it was asked to");
+    contains(&text, "the kernel has not ended 20ms after it was aborted");
 }
 
 fn say(rank: usize, text: &str) {
-    // One write: lines of several processes must not mix.
+    // One write, so that lines of several processes are not interleaved.
     std::io::stderr().write_all(format!("[{rank}] {text}\n").as_bytes()).unwrap();
 }
 
@@ -117,7 +117,7 @@ fn contains(text: &str, part: &str) {
 }
 
 #[test]
-fn local_ranks_meet_and_finish() {
+fn local_ranks_connect_and_finish() {
     let (output, text) = run("fine");
     assert!(output.status.success(), "{text}");
     for rank in 0..3 {
@@ -126,30 +126,30 @@ fn local_ranks_meet_and_finish() {
 }
 
 #[test]
-fn a_child_that_never_joins_is_named_with_its_exit_status() {
+fn child_that_never_joins_is_named() {
     let (_, text) = run("never joins");
-    contains(&text, "[0] rank 1 (host ");
-    contains(&text, "left during \"start\": exit status: 7");
-    // Rank 2 is told, or ended before it could join.
+    contains(&text, "[0] lost connection to rank 1 (host ");
+    contains(&text, ") during \"start\": exit status: 7");
+    // Rank 2 is notified, or exited before it could join.
     assert!(!text.contains("[2] timed out"), "{text}");
 }
 
 #[test]
-fn a_child_that_leaves_is_named_with_its_exit_status() {
+fn leaving_child_is_named_with_status() {
     let (_, text) = run("leaves");
-    contains(&text, "left during \"row 3\": exit status: 7\n");
-    contains(&text, "[0] rank 1 (host ");
+    contains(&text, ") during \"row 3\": exit status: 7\n");
+    contains(&text, "[0] lost connection to rank 1 (host ");
 }
 
 #[test]
-fn a_child_that_fails_after_the_last_step_fails_the_job() {
+fn child_failing_after_last_step_fails_job() {
     let (_, text) = run("ends badly");
     contains(&text, "[0] Err(ChildFailed { rank: 1, pid: ");
     contains(&text, "status: \"exit status: 5\"");
 }
 
 #[test]
-fn children_do_not_outlive_their_parent() {
+fn children_do_not_outlive_parent() {
     let (output, text) = run("parent dies");
     assert!(!output.status.success(), "{text}");
     for mode in ["parent drops", "stubborn"] {
@@ -160,7 +160,7 @@ fn children_do_not_outlive_their_parent() {
 }
 
 #[test]
-fn the_example_prints_its_table() {
+fn ranks_example_prints_table() {
     // target/<profile>/deps/this-test and target/<profile>/examples/ranks
     let here = std::env::current_exe().unwrap();
     let example = here.parent().and_then(|deps| deps.parent()).unwrap().join("examples/ranks");
@@ -178,7 +178,7 @@ fn the_example_prints_its_table() {
     contains(&text, "local rank 2/3: local 2/3, host ");
 }
 
-/// Two network namespaces with a veth pair between them, removed when dropped.
+/// Two network namespaces connected by a veth pair, removed when dropped.
 struct TwoHosts([String; 2]);
 
 impl TwoHosts {
@@ -197,7 +197,7 @@ impl TwoHosts {
         Ok(hosts)
     }
 
-    /// The example on one of the hosts.
+    /// Starts the example on one of the hosts.
     fn start(&self, rank: usize, example: &PathBuf, token: &str) -> std::process::Child {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.0[rank]]).arg(example);
@@ -222,7 +222,7 @@ fn ip(arguments: &[&str]) -> Result<(), String> {
 }
 
 #[test]
-fn tcp_between_two_hosts() {
+fn tcp_connects_two_hosts() {
     let here = std::env::current_exe().unwrap();
     let example = here.parent().and_then(|deps| deps.parent()).unwrap().join("examples/ranks");
     if !example.exists() {
@@ -236,7 +236,7 @@ fn tcp_between_two_hosts() {
             return;
         }
     };
-    // Rank 1 first: it has to try until rank 0 listens.
+    // Rank 1 starts first, so that it must retry until rank 0 listens.
     let second = hosts.start(1, &example, "token");
     let first = hosts.start(0, &example, "token").wait_with_output().unwrap();
     let second = second.wait_with_output().unwrap();

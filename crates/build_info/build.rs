@@ -1,4 +1,4 @@
-//! Notes commit and compiler for `--version` and for the headers of results.
+//! Records commit and compiler for `--version` and for the headers of results.
 
 use std::process::Command;
 
@@ -8,15 +8,15 @@ fn main() {
     rustc();
 }
 
-/// `GINLAB_COMMIT`: the commit that is built, `-dirty` when tracked files differ. Results name it. Where the sources come
-/// without git, as into an image, the environment may name it.
+/// Sets `GINLAB_COMMIT`: the commit that is built, with `-dirty` if tracked files differ, for the headers of results.
+/// If the sources come without git, as in a container image, the environment can specify it.
 fn commit() {
     println!("cargo::rerun-if-env-changed=GINLAB_COMMIT");
     if let Some(given) = std::env::var("GINLAB_COMMIT").ok().filter(|commit| !commit.trim().is_empty()) {
         println!("cargo::rustc-env=GINLAB_COMMIT={}", given.trim());
         return;
     }
-    // Sources too: what is built of an edited file is not what the commit says.
+    // The sources too, because the build of an edited file does not correspond to the commit.
     for name in [".git/HEAD", ".git/index", "Cargo.toml", "crates", "experiments", "host", "kernels"] {
         let path = format!("../../{name}");
         if std::path::Path::new(&path).exists() {
@@ -28,18 +28,19 @@ fn commit() {
         Some(String::from_utf8_lossy(&output.stdout).trim().to_owned())
     };
     let commit = git(&["describe", "--always", "--abbrev=12", "--exclude=*"]).filter(|commit| !commit.is_empty());
-    // `describe --dirty` writes the index of a new clone, which then looks changed: all that knows the commit was compiled twice
-    // (104 s of `make test` in a bare Debian 12 on two cores).
+    // `describe --dirty` writes the index of a new clone, which then appears changed, so that all users of the commit
+    // would be compiled twice.
     let status = git(&["--no-optional-locks", "status", "--porcelain", "--untracked-files=no"]);
     let dirty = if status.is_some_and(|files| !files.is_empty()) { "-dirty" } else { "" };
     println!("cargo::rustc-env=GINLAB_COMMIT={}", commit.map_or("unknown".into(), |commit| commit + dirty));
 }
 
-/// `GINLAB_RUSTC`: the version of the compiler of the host code, and the profile where it is not the one for measuring.
+/// Sets `GINLAB_RUSTC`: the version of the compiler of the host code, and the profile if it is not the release profile.
 fn rustc() {
     let compiler = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
     let output = Command::new(compiler).arg("--version").output().ok().filter(|output| output.status.success());
-    // Cargo tells a script no name of a profile; its folder has it: target/PROFILE/build/NAME/out.
+    // Cargo does not report the name of the profile to a build script. It is part of the path
+    // target/PROFILE/build/NAME/out.
     let out = std::env::var("OUT_DIR").unwrap_or_default();
     let folder = std::path::Path::new(&out).ancestors().nth(3).and_then(|folder| folder.file_name()?.to_str());
     let profile = folder.filter(|name| *name != "release").map(|name| format!(", profile {name}")).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! `ginlab affinity`: which network cards and cores are near which GPU, and how GPUs reach each other.
+//! `ginlab affinity`: lists the NICs and cores near each GPU, and the links between GPUs.
 
 mod row;
 
@@ -14,33 +14,32 @@ use row::{Asked, Row};
 use std::path::{Path, PathBuf};
 
 pub const PROGRAMS: &[Program] =
-    &[program!("affinity", "List GPUs with the network cards and cores near them, and what connects them", Args, run)];
+    &[program!("affinity", "List GPUs with the NICs and cores near them, and the links between GPUs", Args, run)];
 
 const EXAMPLES: &str = "\
 Examples:
-  ginlab affinity                                GPUs, their NICs and cores, NVLink, memory features
-  ginlab affinity --json - | jq '.gpus[] | {gpu, nics}'
-  ginlab affinity --from tests/fixtures/p5       a machine of which somebody has saved lspci -tv and the PCI links
-  ginlab affinity --from topo.xml                a machine of which NCCL has written NCCL_TOPO_DUMP_FILE=topo.xml
-  ginlab affinity --nccl-topo topo.xml           write what NCCL reads by NCCL_TOPO_FILE=topo.xml
-  CUDA_VISIBLE_DEVICES=3 ginlab affinity         what a rank sees; the other GPUs have no CUDA number";
+  ginlab affinity                                list GPUs with their NICs, cores, NVLink and memory features
+  ginlab affinity --json - | jq '.gpus[] | {gpu, nics}'   select fields of the JSON document
+  ginlab affinity --from tests/fixtures/p5       read saved lspci -tv and PCI links of another machine
+  ginlab affinity --from topo.xml                read a file that NCCL wrote with NCCL_TOPO_DUMP_FILE=topo.xml
+  ginlab affinity --nccl-topo topo.xml           write a file that NCCL reads with NCCL_TOPO_FILE=topo.xml
+  CUDA_VISIBLE_DEVICES=3 ginlab affinity         list what a rank sees; the other GPUs have no CUDA number";
 
 /// Options of `ginlab affinity`.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// Read a recorded tree and not this machine: a folder with a copy of sys/bus/pci/devices, or with lspci.txt
-    /// (`lspci -tv`) and ls_sys_bus_pci_devices.txt (`ls -l /sys/bus/pci/devices`); or a topology file of NCCL (XML)
+    /// Read a recorded tree instead of this machine: a directory with a copy of sys/bus/pci/devices, or with lspci.txt
+    /// (`lspci -tv`) and ls_sys_bus_pci_devices.txt (`ls -l /sys/bus/pci/devices`), or an NCCL topology file (XML)
     #[arg(long, value_name = "PATH")]
     from: Option<PathBuf>,
-    /// Also write GPUs and cards as a topology file that NCCL reads (NCCL_TOPO_FILE)
+    /// Also write GPUs and NICs as a topology file for NCCL (NCCL_TOPO_FILE)
     #[arg(long, value_name = "FILE")]
     nccl_topo: Option<PathBuf>,
     #[command(flatten)]
     output: ListingArgs,
 }
 
-/// Lists.
 fn run(args: &Args) -> Result<(), Failure> {
     args.output.check()?;
     let (mut header, tree, asked) = match &args.from {
@@ -51,15 +50,17 @@ fn run(args: &Args) -> Result<(), Failure> {
         None => {
             let mut header = Versions::header();
             let asked = ask(&mut header)?;
-            (header, Tree::here(), asked)
+            // Without the PCI bus, GPUs that the driver reports still have rows.
+            (header, Tree::here().unwrap_or_else(Tree::unseen), asked)
         }
     };
     let rows = Row::all(&tree, &asked);
-    if rows.is_empty() {
-        header.note("there is no NVIDIA GPU here");
+    header.notes(&tree.lacks);
+    if rows.is_empty() && tree.lacks.is_empty() {
+        header.note("this machine has no NVIDIA GPU");
     }
-    if tree.of(Kind::Nic).next().is_none() {
-        header.note("no network card is in the PCI tree");
+    if tree.of(Kind::Nic).next().is_none() && tree.lacks.is_empty() {
+        header.note("the PCI tree has no NIC");
     }
     if let Some(path) = &args.nccl_topo {
         write_for_nccl(path, &tree)?;
@@ -72,26 +73,29 @@ fn run(args: &Args) -> Result<(), Failure> {
 fn write_for_nccl(path: &Path, tree: &Tree) -> Result<(), Failure> {
     let usage = |why: &str| Failure::Usage(format!("--nccl-topo {}: {why}", path.display()));
     if path == Path::new("-") {
-        return Err(usage("the table goes to stdout; name a file"));
+        return Err(usage("stdout is used by the table; specify a file"));
+    }
+    if let (None, Some(lack)) = (tree.of(Kind::Gpu).next(), tree.lacks.first()) {
+        return Err(usage(&format!("no GPU found: {lack}")));
     }
     if tree.of(Kind::Gpu).next().is_none() {
-        return Err(usage("there is no NVIDIA GPU in the PCI tree, so there is nothing for NCCL to read"));
+        return Err(usage("the PCI tree has no NVIDIA GPU, so that the topology would be empty"));
     }
     let file = WholeFile::create("the topology", &Target::File(path.to_owned()))?;
     Ok(file.write(nccl::write(tree).as_bytes())?)
 }
 
-/// What only the drivers of this machine know.
+/// Queries the drivers of this machine.
 fn ask(header: &mut Header) -> Result<Asked, Failure> {
     let visible = cuda::visible_gpus()?;
     if let Ok(list) = std::env::var("CUDA_VISIBLE_DEVICES") {
-        header.note(format!("CUDA_VISIBLE_DEVICES={list}: only those have a CUDA number"));
+        header.note(format!("CUDA_VISIBLE_DEVICES={list}: only these GPUs have a CUDA number"));
     }
     let links = match nvlink::links() {
         Ok(links) => Some(links),
         Err(_) if visible.is_empty() => None,
         Err(why) => {
-            header.note(format!("NVLink is not known: {why}"));
+            header.note(format!("cannot query NVLink: {why}"));
             None
         }
     };

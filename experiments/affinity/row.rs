@@ -1,4 +1,4 @@
-//! A GPU as a row.
+//! Row of a GPU.
 
 use crate::listing::{Column, Entry, Field, entries, yes};
 use ginlab::cuda::VisibleGpu;
@@ -12,45 +12,46 @@ use serde::Serialize;
 /// Version of the columns.
 const SCHEMA: u32 = 1;
 
-/// What was asked of this machine; nothing of it for a recorded tree.
+/// Results of queries to this machine's drivers. Empty for a recorded tree.
 #[derive(Default)]
 pub struct Asked {
-    /// The GPUs that CUDA shows.
+    /// GPUs that CUDA shows.
     pub visible: Vec<VisibleGpu>,
-    /// NVLink, where the driver says it.
+    /// NVLink connections, if the driver reports them.
     pub links: Option<Vec<Links>>,
-    /// Whether libgdrapi is here.
+    /// Whether libgdrapi is installed.
     pub gdrcopy: Option<bool>,
 }
 
 /// One GPU.
 pub struct Row {
     address: Option<PciAddress>,
-    /// Its place in the tree, where it has one.
+    /// Position in the PCI tree, if known.
     gpu: Option<Function>,
-    /// What CUDA says, where it shows the GPU.
+    /// Properties that CUDA reports, if it shows the GPU.
     visible: Option<VisibleGpu>,
-    /// The network cards that are nearest, and by what.
+    /// Nearest NICs. `nics_by` is the link that they share with the GPU.
     nics: Vec<Function>,
     nics_by: Option<Way>,
     links: Option<Links>,
-    /// The way to each GPU, in the order of the rows: `NV18`, or over PCI `switch`, `root`, `host`, `nodes`; `-` for itself.
+    /// Path to each GPU in the order of the rows: `NV18`, or over PCI `switch`, `root`, `host`, `nodes`; `-` for
+    /// itself.
     ways: Vec<String>,
     /// Whether libgdrapi is installed.
     gdrcopy: Option<bool>,
 }
 
-/// The columns of the CSV, which are the keys of a GPU in the JSON document.
+/// Columns of the CSV, which are also the keys of a GPU in the JSON document.
 pub const FIELDS: [Field<Row>; 17] = [
     ("schema", |_| SCHEMA.into()),
     ("gpu", |row| row.gpu().into()),
-    // CUDA's number for it under CUDA_VISIBLE_DEVICES.
+    // CUDA ordinal under CUDA_VISIBLE_DEVICES.
     ("ordinal", |row| row.ordinal().into()),
     ("name", |row| row.name().into()),
     ("numa_node", |row| row.numa_node().into()),
     ("cores", |row| row.cores().into()),
     ("nics", |row| row.nics.iter().map(|nic| nic.address.to_string()).collect()),
-    // What the system calls them, in the same order.
+    // Names of `nics` in the operating system, in the same order.
     ("nic_names", |row| row.nics.iter().map(|nic| nic.name.clone()).collect()),
     ("pcie", |row| row.pcie().into()),
     ("nvlinks", |row| row.nvlinks().into()),
@@ -60,11 +61,11 @@ pub const FIELDS: [Field<Row>; 17] = [
     ("gpu_direct_rdma", |row| row.visible(|gpu| gpu.gpu_direct_rdma).into()),
     ("gdrcopy", |row| row.gdrcopy.into()),
     ("concurrent_managed", |row| row.visible(|gpu| gpu.concurrent_managed).into()),
-    // Below one `switch`, on one `root` bus, or in one NUMA node (`host`).
+    // Nearest common ancestor: a `switch`, a `root` bus, or a NUMA node (`host`).
     ("nics_by", |row| row.nics_by.map(Way::name).into()),
 ];
 
-/// The columns of the table; the ways stand in a table of their own.
+/// Columns of the table. The paths are in a separate table.
 pub const TABLE: [Column<Row>; 14] = [
     ("CUDA", "", |row| row.ordinal().map(|ordinal| ordinal.to_string()).unwrap_or_default()),
     ("GPU", "PCI address", |row| row.gpu()),
@@ -82,7 +83,7 @@ pub const TABLE: [Column<Row>; 14] = [
     ("managed", "at once", |row| yes(row.visible(|gpu| gpu.concurrent_managed))),
 ];
 
-/// The keys of a card in the JSON document.
+/// Keys of a NIC in the JSON document.
 const NICS: [Field<Function>; 6] = [
     ("nic", |nic| nic.address.to_string().into()),
     ("name", |nic| nic.name.clone().into()),
@@ -101,13 +102,13 @@ pub struct Document<'a> {
     nics: Vec<Entry>,
 }
 
-/// The document of these rows.
+/// Returns the JSON document of these rows.
 pub fn document<'a>(header: &'a Header, tree: &Tree, gpus: &[Row]) -> Document<'a> {
     Document { schema: SCHEMA, header, gpus: entries(&FIELDS, gpus), nics: entries(&NICS, tree.of(Kind::Nic)) }
 }
 
 impl Row {
-    /// A row for each GPU: of the tree, and behind them those that CUDA shows without a place in it.
+    /// Returns a row for each GPU: first those in the tree, then those that CUDA shows but the tree does not contain.
     pub fn all(tree: &Tree, asked: &Asked) -> Vec<Row> {
         let near = near(tree);
         let known = |gpu: &PciAddress| near.iter().any(|near| near.gpu.address == *gpu);
@@ -145,7 +146,7 @@ impl Row {
         self.visible.as_ref().map(of)
     }
 
-    /// The PCI address.
+    /// Returns the PCI address.
     fn gpu(&self) -> String {
         self.address.map(|address| address.to_string()).unwrap_or_default()
     }
@@ -163,38 +164,40 @@ impl Row {
         self.gpu.as_ref()?.numa_node
     }
 
-    /// Cores near it.
+    /// Returns the cores near the GPU.
     fn cores(&self) -> Option<&str> {
         self.gpu.as_ref()?.cores.as_deref()
     }
 
-    /// The PCIe link as it runs now.
+    /// Returns the current speed and width of the PCIe link.
     fn pcie(&self) -> Option<String> {
         let (speed, lanes) = self.gpu.as_ref()?.link.as_ref()?;
         Some(format!("{} x{lanes}", speed.trim_end_matches(" PCIe")))
     }
 
-    /// NVLinks that are up.
+    /// Returns the number of active NVLinks.
     fn nvlinks(&self) -> Option<u32> {
         self.links.as_ref().map(|links| links.active)
     }
 
-    /// The rate of all of them in one direction.
+    /// Returns the total NVLink rate in one direction.
     fn nvlink_gbytes_s(&self) -> Option<f64> {
         Some(self.links.as_ref()?.bytes_per_second? / 1e9)
     }
 }
 
-/// The ways between GPUs, one row and one column for each; nothing where there is one GPU or none.
+/// Formats the paths between GPUs, one row and one column each. Returns an empty string for fewer than two GPUs.
 pub fn matrix(rows: &[Row]) -> String {
     let placed: Vec<&Row> = rows.iter().filter(|row| !row.ways.is_empty()).collect();
     if placed.len() < 2 {
         return String::new();
     }
     let mut columns = vec![("way between".to_owned(), String::new(), placed.iter().map(|row| row.gpu()).collect())];
+    // Headings omit the PCI domain if it is 0 for all GPUs.
+    let several = placed.iter().filter_map(|row| row.address).any(|gpu| gpu.domain != 0);
     for (index, row) in placed.iter().enumerate() {
         let gpu = row.gpu();
-        let (_, bus) = gpu.split_once(':').unwrap_or_default();
+        let bus = gpu.split_once(':').map_or(gpu.as_str(), |(_, bus)| if several { gpu.as_str() } else { bus });
         columns.push((bus.to_owned(), String::new(), placed.iter().map(|row| row.ways[index].clone()).collect()));
     }
     format!("\n{}", crate::listing::table_of(columns))

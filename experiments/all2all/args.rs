@@ -1,87 +1,82 @@
-//! The options of `ginlab all2all`, and the tuples that they make.
+//! Options of `ginlab all2all`, and the tuples that they select.
 
 use super::pairs::Start;
+use crate::args::SizeArgs;
 use crate::error::Failure;
 use crate::job::{JobArgs, USUAL_RAILS};
-use crate::values::{List, counts, list, sizes, usage};
+use crate::values::{List, counts, list, usage};
 use ginlab::measure::size;
 use ginlab::rails::strategy::Strategy;
 use itertools::iproduct;
 
 const EXAMPLES: &str = "\
 Examples:
-  ginlab all2all --np 8                                   eight ranks on this machine, 1 and 4 rails, 4 KiB to 1 MiB per pair
-  ginlab all2all --np 8 --rails 1,2,3,4,8 -b 0 -e 1M      every rank to every other one, from empty blocks upwards
-  ginlab all2all --np 4 --rails 4 --strategy round-robin,split   whole blocks in turn beside blocks that are cut
-  mpirun -np 16 -N 8 ginlab all2all --provider efa        one rank per GPU (build with --features mpi)
-  RANK=0 WORLD_SIZE=2 MASTER_ADDR=10.0.0.1 GINLAB_TOKEN=secret ginlab all2all   one of two hosts by TCP";
+  ginlab all2all --np 8                                   run eight ranks on this machine: 1 and 4 rails, 4 KiB to 1 MiB per pair
+  ginlab all2all --np 8 --rails 1,2,3,4,8 -b 0 -e 1M      sweep rails and sizes, starting with empty blocks
+  ginlab all2all --np 4 --rails 4 --strategy round-robin,split   compare whole blocks on alternating rails with striped blocks
+  mpirun -np 16 -N 8 ginlab all2all --provider efa        run one rank per GPU (build with --features mpi)
+  RANK=0 WORLD_SIZE=2 MASTER_ADDR=10.0.0.1 GINLAB_TOKEN=secret ginlab all2all   run one of two hosts, over TCP";
 
 /// Options of `ginlab all2all`.
 #[derive(clap::Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
+#[command(mut_arg("begin", |arg| arg.help("Smallest block sent from each rank to each other one; K, M and G are powers of two. 0 is followed by 1").default_value("4K")))]
+#[command(mut_arg("end", |arg| arg.help("Largest block")), mut_arg("factor", |arg| arg.default_value("4")))]
 pub struct Args {
-    /// Smallest block, from each rank to each other one [K, M, G are powers of two]; 0 is followed by 1
-    #[arg(short = 'b', long, default_value = "4K", value_name = "SIZE", value_parser = size::parse)]
-    pub begin: u64,
-    /// Largest block
-    #[arg(short = 'e', long, default_value = "1M", value_name = "SIZE", value_parser = size::parse)]
-    pub end: u64,
-    /// Factor from one size to the next
-    #[arg(short = 'f', long, default_value_t = 4, value_name = "N")]
-    pub factor: u64,
-    /// Timed rounds, rounded up to a multiple of the rails; fewer where a rank would send more than --volume
+    #[command(flatten)]
+    pub sizes: SizeArgs,
+    /// Timed rounds, rounded up to a multiple of the rails; reduced if a rank would send more than --volume
     #[arg(short = 'n', long, default_value_t = 100, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub iterations: u32,
-    /// Untimed rounds before
+    /// Untimed rounds before the timed ones
     #[arg(short = 'w', long, default_value_t = 5, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=1_000_000))]
     pub warmup: u32,
-    /// Bytes that a rank may send in the timed rounds of a row
+    /// Maximum bytes that a rank sends in the timed rounds of a row
     #[arg(long, default_value = "256M", value_name = "SIZE", value_parser = size::parse)]
     pub volume: u64,
-    /// Rails per rank, a list that is swept [default: 1,4, and no more than there are cards]
+    /// Number of rails per rank; a list to sweep [default: 1,4, limited to the number of NICs]
     #[arg(long, value_name = "LIST", value_parser = counts::<usize>(64))]
     pub rails: Option<List<usize>>,
-    /// How blocks are laid over the rails, a list that is swept: single (rail 0), round-robin (whole, each by the next rail),
-    /// split (cut over all), auto (split from 256 KiB on)
+    /// How blocks are distributed over rails: single (rail 0), round-robin (whole blocks on alternating rails), split
+    /// (striped over all), auto (split from 256 KiB); a list to sweep
     #[arg(long, default_value = "auto", value_name = "LIST", value_parser = list::<Strategy>)]
     pub strategy: List<Strategy>,
-    /// Where a rank's messages begin, a list that is swept: spread (by the distance to the receiver), same (every rank at rail 0 and
-    /// with the lowest rank), by-rank (rank r at rail r)
+    /// First rail and receiver of a rank's messages: spread (by the distance to the receiver), same (every rank starts
+    /// at rail 0 and the lowest rank), by-rank (rank r starts at rail r); a list to sweep
     #[arg(long, default_value = "spread", value_name = "LIST", value_parser = list::<Start>)]
     pub rail_start: List<Start>,
-    /// Do not verify every byte in rounds of its own
+    /// Do not verify every byte in separate rounds
     #[arg(long)]
     pub no_check: bool,
-    /// Also a row per node and one for the job: sums, slowest and fastest sender and rail, percent of the node's line
+    /// Also print one row per node and one for the job: totals, slowest and fastest sender and rail, percent of the
+    /// node's line rate
     #[arg(long)]
     pub per_node: bool,
     #[command(flatten)]
     pub job: JobArgs,
-    /// Rank 0 sends one wrong byte in the first verified round of each row
-    #[arg(long, hide = true)]
-    pub corrupt: bool,
 }
 
-/// One row.
+/// Parameters of one row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tuple {
-    /// Bytes of a block.
+    /// Bytes per block.
     pub bytes: u64,
     pub rails: usize,
     pub strategy: Strategy,
-    /// Asked for; see [`Tuple::rounds`].
+    /// Requested start of a rank's messages; see also [`Tuple::rounds`].
     pub start: Start,
     iterations: u64,
     volume: u64,
 }
 
 impl Tuple {
-    /// From one block to the next.
+    /// Returns the distance between consecutive blocks, in bytes.
     pub fn stride(&self) -> u64 {
         self.bytes.next_multiple_of(64).max(64)
     }
 
-    /// Timed rounds among so many ranks: a multiple of the rails, so that each rail has carried as much as every other one.
+    /// Returns the number of timed rounds with `ranks` ranks: a multiple of the rails, so that all rails carry the same
+    /// number of bytes.
     pub fn rounds(&self, ranks: usize) -> u64 {
         let per_round = self.bytes * (ranks as u64 - 1);
         let most = self.volume.checked_div(per_round).unwrap_or(u64::MAX).max(1);
@@ -89,12 +84,12 @@ impl Tuple {
     }
 }
 
-/// Every combination of what is swept.
+/// Returns every combination of the swept options.
 pub fn tuples(args: &Args) -> Result<Vec<Tuple>, Failure> {
-    if args.end >= 1 << 40 {
-        return Err(usage("-e", "blocks of 1 TiB and more"));
+    if args.sizes.end >= 1 << 40 {
+        return Err(usage("-e", "blocks must be smaller than 1 TiB"));
     }
-    let sizes = sizes(args.begin, args.end, args.factor)?;
+    let sizes = args.sizes.list()?;
     let rails = args.rails.as_deref().unwrap_or(&USUAL_RAILS);
     let (iterations, volume) = (u64::from(args.iterations), args.volume);
     let tuples = iproduct!(rails, &args.strategy, &sizes, &args.rail_start);
@@ -109,7 +104,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn rounds_load_every_rail_alike_and_keep_to_the_volume(
+        fn rounds_balance_rails_within_volume(
             bytes in 0u64..1 << 30, rails in 1usize..65, ranks in 2usize..300, iterations in 1u64..10_000, volume in 0u64..1 << 40,
         ) {
             let tuple = Tuple { bytes, rails, strategy: Strategy::RoundRobin, start: Start::Spread, iterations, volume };

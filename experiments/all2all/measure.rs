@@ -1,4 +1,4 @@
-//! One row: rounds timed, then rounds verified.
+//! Measurement of one row: verified rounds, then timed rounds.
 
 use super::args::Tuple;
 use super::pairs;
@@ -15,7 +15,10 @@ use ginlab::rails::strategy::Strategy;
 use ginlab::report::Row;
 use serde::{Deserialize, Serialize};
 
-/// What a rank tells of its part of a row.
+/// Minimum number of verified rounds. Increased to the number of rails if that is larger.
+const LEAST_VERIFIED: u64 = 4;
+
+/// Results of one rank for a row.
 #[derive(Serialize, Deserialize)]
 struct Part {
     sender: Sender,
@@ -24,12 +27,13 @@ struct Part {
 }
 
 impl All2all {
-    /// A tuple's row and the times of its rounds, on rank 0.
+    /// Measures a tuple. Returns its row and the times of its rounds on rank 0, and no rows on other ranks.
     pub async fn measure(&mut self, tuple: &Tuple, all: &mut Bootstrap) -> Result<Rows, Failure> {
         let ranks = all.size();
         let cut = Cut::new(tuple, self.longest);
         check_room(ranks, cut.on_one_rail(), self.job.immediates)?;
         let rounds = tuple.rounds(ranks);
+        let wrong = if self.args.no_check { None } else { Some(self.verify(tuple, &cut, all).await?) };
         for round in 0..u64::from(self.args.warmup) {
             self.round(&cut, tuple.stride(), round, all).await?;
         }
@@ -40,13 +44,12 @@ impl All2all {
             times.push(self.round(&cut, tuple.stride(), round, all).await?);
         }
         let after = self.job.flow.counters();
-        let wrong = if self.args.no_check { None } else { Some(self.verify(tuple, &cut, all).await?) };
         let others = ranks as u64 - 1;
         let rail_bytes = moved(&before, &after, tuple.rails);
         let sender = Sender { rank: all.rank(), times, bytes: tuple.bytes * others, operations: others, rail_bytes };
         let mine = Part { sender, again: after.again - before.again, wrong };
-        // Nothing is under way any more: all of this rank's writes are complete, and the completions that it owes the others
-        // left with what it has received.
+        // No transfer is in flight: all writes of this rank are complete. Completions that it owed to others were sent
+        // with what it received.
         let Some(parts) = all.gather_values(&mine, "times of a row")? else { return Ok(Rows::new()) };
         let mut rows = vec![self.row(tuple, &parts)];
         if self.args.per_node {
@@ -71,10 +74,11 @@ impl All2all {
         if tuple.strategy == Strategy::RoundRobin {
             row.set(&RECEIVED, tuple.start.received_imbalance_pct(tuple.rounds(all.len()), all.len(), tuple.rails));
         }
-        // The slowest rank of each round is the round's time.
+        // The time of a round is that of its slowest rank.
         let times = slowest(all, |part| &part.sender.times);
-        // What a rank sends to the others; it receives as much at the same time.
+        // Bytes that a rank sends to the others. It receives as many at the same time.
         timed(&mut row, &times, tuple.bytes * (ranks - 1), ranks - 1);
+        row.tail(&times);
         let busbw = row.bandwidth_gbytes_s;
         row.set(&BUSBW, busbw).set(&ALGBW, busbw.map(|busbw| busbw * ranks as f64 / (ranks - 1) as f64));
         row.line_rate(job.line_rate(tuple.rails));
@@ -85,13 +89,14 @@ impl All2all {
         (row, times)
     }
 
-    /// As many rounds as rails, so that every rail has its turn; wrong bytes that this rank has received.
+    /// Runs at least as many rounds as there are rails, so that every rail carries each block. Returns the number of
+    /// wrong bytes that this rank received.
     async fn verify(&mut self, tuple: &Tuple, cut: &Cut, all: &mut Bootstrap) -> Result<u64, Failure> {
         let (rank, ranks) = (all.rank() as u32, all.size());
         let (stride, bytes) = (tuple.stride() as usize, tuple.bytes as usize);
         let mut block = vec![0; bytes];
         let mut wrong = 0;
-        for round in 0..tuple.rails as u64 {
+        for round in 0..LEAST_VERIFIED.max(tuple.rails as u64) {
             let iteration = self.iteration;
             self.iteration += 1;
             for peer in pairs::targets(rank as usize, ranks) {
@@ -100,12 +105,7 @@ impl All2all {
                 pattern::poison(&mut block, pattern::seed(peer as u32, iteration, rank));
                 self.destination.buffer().write(peer * stride, &block)?;
             }
-            if self.args.corrupt && rank == 0 && round == 0 && bytes > 0 {
-                // In the block to the next rank, the last byte.
-                let byte = pattern::byte(pattern::seed(0, iteration, 1), tuple.bytes - 1);
-                self.source.buffer().write(stride + bytes - 1, &[!byte])?;
-            }
-            // Poisoned everywhere, before anybody writes.
+            // All ranks must poison their destinations before any rank writes.
             self.gate(all).await?;
             self.round(cut, tuple.stride(), round, all).await?;
             for peer in pairs::targets(rank as usize, ranks) {
@@ -113,6 +113,8 @@ impl All2all {
                 wrong += pattern::check(&block, pattern::seed(peer as u32, iteration, rank)) as u64;
             }
         }
+        // All ranks must compare before any rank writes again.
+        self.gate(all).await?;
         Ok(wrong)
     }
 }

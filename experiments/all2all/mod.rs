@@ -1,4 +1,4 @@
-//! `ginlab all2all`: every rank writes a block to every other one, by rails that all carry the same.
+//! `ginlab all2all`: every rank writes a block to every other one, with equal load on all rails.
 
 mod args;
 mod measure;
@@ -23,22 +23,26 @@ pub const PROGRAMS: &[Program] = &[program::<All2all>()];
 const ALGBW: Column = Column::measured(
     "algbw_gbytes_s",
     "GB/s",
-    "Collective bandwidth per rank at the median as nccl-tests counts it: a rank's whole buffer, its own block too, over the time",
+    "Algorithm bandwidth per rank at the median, as defined by nccl-tests: a rank's whole buffer, including its own \
+     block, divided by the time",
 );
 const BUSBW: Column = Column::measured(
     "busbw_gbytes_s",
     "GB/s",
-    "What of it crosses the network: `algbw` times (ranks - 1) / ranks for all-to-all",
+    "Bandwidth of the bytes that cross the network: `algbw` times (ranks - 1) / ranks for all-to-all",
 );
 
-/// Where ranks begin.
-const RAIL_START: Column =
-    Column::chosen("rail_start", "", "Where a rank's messages of a round begin: `spread`, `same`, `by-rank`");
-/// How evenly receivers' rails are loaded in a round.
+/// Rail and receiver with which ranks start.
+const RAIL_START: Column = Column::chosen(
+    "rail_start",
+    "",
+    "First rail and receiver of a rank's messages in a round: `spread`, `same`, `by-rank`",
+);
+/// Imbalance of receivers' rails in a round.
 const RECEIVED: Column = Column::measured(
     "received_imbalance_pct",
     "%",
-    "By how many percent the busiest rail of a receiver carries more messages of a round than the mean of its rails; the mean over rounds",
+    "Excess of messages on a receiver's busiest rail over the mean of its rails; mean over rounds",
 );
 
 impl Experiment for All2all {
@@ -65,24 +69,21 @@ impl Experiment for All2all {
             nodes::RAIL_MAX,
         ],
         without: &["mode", "grid"],
-        headlines: &[Headline::most("all-to-all, most bandwidth of a rank", "busbw_gbytes_s", &[])],
+        headlines: &[Headline::most("all-to-all, highest bandwidth of a rank", "busbw_gbytes_s", &[])],
         plots: &[Plot::BANDWIDTH, Plot::TIME],
-        ..About::new(
-            "all2all",
-            "CPU-initiated all-to-all: every rank writes a block to every other one, by rails that all carry the same",
-        )
+        ..About::new("all2all", "Measure a CPU-initiated all-to-all over rails")
     };
 
     fn plan(args: &mut Args) -> Result<Plan<Tuple>, Failure> {
         args.job.usual_rails(&mut args.rails);
         let tuples = tuples(args)?;
         let options =
-            format!("warmup {} check {} {:?} {:?}", args.warmup, !args.no_check, args.job.mem, args.job.completion);
+            format!("warmup {} check {} {:?} {:?}", args.warmup, !args.no_check, args.job.memory, args.job.completion);
         let rails = rails_text(args.rails.as_deref().unwrap_or_default());
         let fingerprint =
             vec![("rails".into(), rails), ("rows".into(), format!("{tuples:?}")), ("options".into(), options)];
         let ranks = args.job.ranks(fingerprint, |ranks| match ranks {
-            0 | 1 => Err(usage("--np", "an all-to-all needs two ranks or more")),
+            0 | 1 => Err(usage("--np", "an all-to-all requires at least 2 ranks")),
             _ => Ok(()),
         })?;
         Ok(Plan::of_ranks(tuples, ranks))
@@ -92,16 +93,17 @@ impl Experiment for All2all {
         let memory = tuples.iter().map(Tuple::stride).max().unwrap_or(64) * ranks.size() as u64;
         let rails = tuples.iter().map(|tuple| tuple.rails).max().unwrap_or(1);
         let mut job = Job::open(&args.job, rails, false, memory * 2, ranks)?;
-        let source = job.register(args.job.mem, memory, Access::SOURCE)?;
-        let destination = job.register(args.job.mem, memory, Access::REMOTE_WRITE)?;
+        let source = job.register(args.job.memory, memory, Access::SOURCE)?;
+        let destination = job.register(args.job.memory, memory, Access::REMOTE_WRITE)?;
         job.connect(&[&destination], ranks)?;
-        // Also while a rank waits for the others.
+        // Drives the rails even while a rank waits for the others.
         drive(&job.flow);
-        let mut header = job.header(args.job.mem, ranks);
+        let mut header = job.header(args.job.memory, ranks);
         header.note(
-            "time_us is one round: from a rank's first write until it has sent and received all its blocks, the slowest rank's; \
-             percentiles are over rounds; bandwidths are per rank: GB/s and busbw count what crosses the network, algbw also a \
-             rank's own block, which stays where it is; rail_bytes are of all ranks together",
+            "time_us is the time of one round on the slowest rank, from its first write until it has sent and received \
+             all its blocks; percentiles are over rounds; bandwidths are per rank: GB/s and busbw count bytes that \
+             cross the network, algbw also a rank's own block, which is not copied; rail_bytes is the sum over all \
+             ranks",
         );
         let limit = |rail| job.flow.with_rail(rail, |rail| rail.limits().max_transfer_bytes);
         let longest = (0..job.flow.rails()).filter_map(limit).min().unwrap_or(u64::MAX);

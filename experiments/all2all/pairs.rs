@@ -1,47 +1,48 @@
-//! Which rail carries a message, when every rank has one for every other rank.
+//! Assignment of messages to rails in an all-to-all.
 //!
-//! Rails pair by number: what leaves by a rank's rail 2 arrives by its peer's rail 2, since the rails may be networks that
-//! do not meet. So one number has to suit both sides. It depends on the round and on the distance from sender to receiver,
-//! counted around the circle of ranks, and on nothing else. A sender has each distance once and so has a receiver, so that
-//! both see the same numbers, and these count on from message to message and from round to round.
+//! Rails are paired by number: a message sent on a rank's rail 2 arrives on its peer's rail 2, because rails may be
+//! separate networks. The same number must therefore balance both sides. It depends only on the round and on the
+//! distance from sender to receiver around the circle of ranks. A sender has each distance once per round, and so does
+//! a receiver, so that both use the same numbers. The numbers continue from message to message and from round to round.
 
-/// The rail of the message from rank `from` to rank `to` in a round: below `rails`.
+/// Returns the rail of the message from rank `from` to rank `to` in `round`, below `rails`.
 ///
-/// Of a rank's messages of one round, sent as well as received, no rail carries more than one beyond another's; the same
-/// holds for any number of rounds in a row together. The two directions of a pair are messages of their own, mostly on
-/// different rails. A pair goes through all rails, one per round, where the number of other ranks and that of rails have no
-/// divisor in common; otherwise through some of them, and the others belong to other pairs.
+/// Over any number of consecutive rounds, the message counts of a rank's rails differ by at most one, both for sent and
+/// for received messages. The two directions of a pair are separate messages, usually on different rails. If the number
+/// of other ranks and `rails` are coprime, a pair uses all rails, one per round. Otherwise it uses a subset, and other
+/// pairs use the remaining rails.
 ///
-/// `from` and `to` are different ranks below `ranks`, and `rails` is at least 1.
+/// `from` and `to` must be different ranks below `ranks`, and `rails` must be at least 1.
 #[must_use]
 pub fn rail(round: u64, from: usize, to: usize, ranks: usize, rails: usize) -> usize {
     let distance = (to + ranks - from) % ranks;
-    // The round modulo the rails: the product cannot overflow, and the remainder is the same.
+    // Reduce `round` modulo `rails` first, so that the product cannot overflow. The result is the same.
     let rounds = (round % rails as u64) as usize;
     (rounds * (ranks - 1) + (distance - 1)) % rails
 }
 
-/// The ranks that a rank sends to, in the order of their distance: if all begin with the next one, nobody is sent to by two
-/// at once.
+/// Returns the ranks that a rank sends to, in the order of their distance. If all ranks start at the same time, no two
+/// of them send to the same receiver.
 pub fn targets(from: usize, ranks: usize) -> impl Iterator<Item = usize> {
     (1..ranks).map(move |distance| (from + distance) % ranks)
 }
 
-/// Where a rank's messages of a round begin, and in which order they go.
+/// Order of a rank's messages in a round, and the rail of the first one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, strum::Display, strum::EnumString)]
 #[strum(serialize_all = "kebab-case", parse_err_ty = String, parse_err_fn = unknown)]
 pub enum Start {
-    /// By the distance to the receiver, as [`rail`] has it: every receiver's rails are loaded alike in every round.
+    /// The rail depends on the distance to the receiver, as in [`rail`]. Every receiver's rails have equal load in
+    /// every round.
     Spread,
-    /// Every rank goes through the others by number and through the rails from rail 0 on, as a library does whose ranks all begin
-    /// alike: at any moment all of them write to one receiver, over one rail.
+    /// Receivers in the order of their numbers, and rails from rail 0. This is the order of a library whose ranks all
+    /// start alike: at any time all of them write to one receiver over one rail.
     Same,
-    /// The same, and rank `r` begins at rail `r`.
+    /// Like [`Start::Same`], but rank `r` starts at rail `r`.
     ByRank,
 }
 
 impl Start {
-    /// The rail of a message, as [`rail`].
+    /// Returns the rail of a message, like [`rail`].
     #[must_use]
     pub fn rail(self, round: u64, from: usize, to: usize, ranks: usize, rails: usize) -> usize {
         let place = if to > from { to - 1 } else { to };
@@ -53,7 +54,7 @@ impl Start {
         }
     }
 
-    /// The receivers of a rank's messages, in their order.
+    /// Returns the receivers of a rank's messages, in order.
     #[must_use]
     pub fn targets(self, from: usize, ranks: usize) -> Vec<usize> {
         match self {
@@ -62,11 +63,11 @@ impl Start {
         }
     }
 
-    /// By how many percent the busiest rail of a receiver carries more than the mean of its rails, over so many rounds, each for
-    /// itself: the mean over rounds and receivers. Messages are whole.
+    /// Returns by how many percent a receiver's busiest rail exceeds the mean of its rails in one round, averaged over
+    /// `rounds` rounds and all receivers. Messages are not split.
     #[must_use]
     pub fn received_imbalance_pct(self, rounds: u64, ranks: usize, rails: usize) -> f64 {
-        // After as many rounds as rails it begins again.
+        // The assignment repeats after `rails` rounds.
         let rounds = rounds.min(rails as u64).max(1);
         let of = |round: u64, to: usize| {
             let mut loads = vec![0; rails];
@@ -80,10 +81,10 @@ impl Start {
 }
 
 fn unknown(text: &str) -> String {
-    format!("{text:?} is none of spread, same, by-rank")
+    format!("invalid start {text:?}: expected spread, same or by-rank")
 }
 
-/// By how many percent the busiest of several loads is above their mean; 0 where nothing is loaded.
+/// Returns by how many percent the largest load exceeds the mean load, or 0 if all loads are 0.
 #[must_use]
 pub fn imbalance_pct(loads: &[u64]) -> f64 {
     let sum: u64 = loads.iter().sum();
@@ -98,7 +99,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Messages by rail of one rank, in so many rounds in a row.
+    /// Returns the messages of one rank per rail, over `rounds` consecutive rounds.
     fn loads(first: u64, rounds: u64, ranks: usize, rails: usize, pair: impl Fn(usize) -> (usize, usize)) -> Vec<u64> {
         let mut loads = vec![0; rails];
         for round in first..first + rounds {
@@ -122,7 +123,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_rank_loads_its_rails_alike_sending_and_receiving(
+        fn ranks_balance_rails_when_sending_and_receiving(
             ranks in 2usize..70, rails in 1usize..33, rank: prop::sample::Index, first in any::<u32>(), rounds in 1u64..12,
         ) {
             let rank = rank.index(ranks);
@@ -136,7 +137,7 @@ mod tests {
         }
 
         #[test]
-        fn messages_in_a_row_take_rails_in_a_row(ranks in 2usize..70, rails in 1usize..33, from: prop::sample::Index, round in 0u64..1000) {
+        fn consecutive_messages_use_consecutive_rails(ranks in 2usize..70, rails in 1usize..33, from: prop::sample::Index, round in 0u64..1000) {
             let from = from.index(ranks);
             let of_round = |round| targets(from, ranks).map(move |to| rail(round, from, to, ranks, rails));
             let rails_used: Vec<usize> = of_round(round).chain(of_round(round + 1)).collect();
@@ -144,7 +145,7 @@ mod tests {
         }
 
         #[test]
-        fn a_pair_meets_every_rail_in_its_time(ranks in 2usize..70, rails in 1usize..33, pair: (prop::sample::Index, prop::sample::Index), first in 0u64..1000) {
+        fn pair_uses_every_rail_over_rounds(ranks in 2usize..70, rails in 1usize..33, pair: (prop::sample::Index, prop::sample::Index), first in 0u64..1000) {
             let (from, to) = (pair.0.index(ranks), pair.1.index(ranks));
             prop_assume!(from != to && common_divisor(ranks - 1, rails) == 1);
             let mut met: Vec<usize> = (first..first + rails as u64).map(|round| rail(round, from, to, ranks, rails)).collect();
@@ -153,7 +154,7 @@ mod tests {
         }
 
         #[test]
-        fn targets_are_all_others_once_and_no_two_ranks_have_the_same_at_a_time(ranks in 1usize..40) {
+        fn steps_visit_every_other_rank_without_shared_targets(ranks in 1usize..40) {
             for from in 0..ranks {
                 let mut all: Vec<usize> = targets(from, ranks).collect();
                 all.sort_unstable();
@@ -168,7 +169,7 @@ mod tests {
         }
 
         #[test]
-        fn imbalance_is_that_of_the_busiest(loads in prop::collection::vec(0u64..1 << 40, 1..17)) {
+        fn imbalance_compares_busiest_rail_with_mean(loads in prop::collection::vec(0u64..1 << 40, 1..17)) {
             let imbalance = imbalance_pct(&loads);
             let mean = loads.iter().sum::<u64>() as f64 / loads.len() as f64;
             prop_assert!((mean * (1.0 + imbalance / 100.0) - loads.iter().copied().max().unwrap_or(0) as f64).abs() <= 1e-3);
@@ -177,11 +178,11 @@ mod tests {
     }
 
     #[test]
-    fn ranks_that_begin_alike_crowd_one_rail_of_each_receiver() {
-        // Nine ranks, four rails: eight messages for each receiver.
+    fn equal_starts_overload_one_rail_per_receiver() {
+        // Nine ranks and four rails: eight messages per receiver.
         let imbalance = |start: Start| start.received_imbalance_pct(100, 9, 4).round();
         assert_eq!(imbalance(Start::Spread), 0.0);
-        // Lower ranks reach a receiver by one rail, higher ones by the next.
+        // Lower ranks reach a receiver on one rail, higher ranks on the next.
         assert_eq!(imbalance(Start::Same), 211.0);
         assert_eq!(imbalance(Start::ByRank), 33.0);
         for start in [Start::Spread, Start::Same, Start::ByRank] {
@@ -196,17 +197,17 @@ mod tests {
     }
 
     #[test]
-    fn the_two_directions_of_most_pairs_use_different_rails() {
+    fn directions_of_most_pairs_use_different_rails() {
         let same = |ranks: usize, rails: usize| {
             let pairs = (0..ranks).flat_map(|a| (0..a).map(move |b| (a, b)));
             pairs.filter(|&(a, b)| rail(0, a, b, ranks, rails) == rail(0, b, a, ranks, rails)).count()
         };
-        // Of 28 pairs: distances d and 8 - d on the same one of 3, 4, 8 rails.
+        // Number of the 28 pairs whose distances d and 8 - d use the same one of 3, 4, 8 rails.
         assert_eq!([same(8, 1), same(8, 3), same(8, 4), same(8, 8)], [28, 12, 12, 4]);
     }
 
     #[test]
-    fn eight_ranks_and_four_rails() {
+    fn eight_ranks_use_four_rails() {
         let row = |round| targets(0, 8).map(|to| rail(round, 0, to, 8, 4)).collect::<Vec<_>>();
         assert_eq!([row(0), row(1)], [[0, 1, 2, 3, 0, 1, 2], [3, 0, 1, 2, 3, 0, 1]]);
     }

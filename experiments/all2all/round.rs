@@ -1,4 +1,5 @@
-//! A rank of the circle, and its rounds: every rank writes a block to every other one, and knows by immediates when all of its own have arrived.
+//! Rounds of an all-to-all on one rank: every rank writes a block to every other one. Immediates notify a rank when all
+//! of its blocks have arrived.
 
 use super::args::{Args, Tuple};
 use super::pairs::Start;
@@ -11,19 +12,19 @@ use ginlab::rails::strategy::{Piece, Scheduler, Strategy};
 use ginlab::signals;
 use std::time::Instant;
 
-/// How the blocks of a row are cut: the same for every pair and round, on rails counted from the one that
-/// [`Start::rail`] gives to the pair.
+/// Pieces into which every block of a row is split. They are equal for all pairs and rounds. Their rails are relative
+/// to the rail that [`Start::rail`] gives to the pair.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cut {
     pieces: Vec<Piece>,
     rails: usize,
-    /// Rails stay as they are in `pieces`: everything by rail 0.
+    /// Whether the rails in `pieces` are absolute: all pieces use rail 0.
     fixed: bool,
     start: Start,
 }
 
 impl Cut {
-    /// `longest` is what one transfer takes.
+    /// Creates the pieces. `longest` is the maximum size of one transfer.
     pub fn new(tuple: &Tuple, longest: u64) -> Cut {
         let splits = match tuple.strategy {
             Strategy::Split => true,
@@ -36,43 +37,44 @@ impl Cut {
         Cut { pieces, rails: tuple.rails, fixed: tuple.strategy == Strategy::Single, start: tuple.start }
     }
 
-    /// Pieces that one rail carries of a block, at most.
+    /// Returns the maximum number of pieces of a block that one rail carries.
     pub fn on_one_rail(&self) -> usize {
         let pieces = |rail| self.pieces.iter().filter(|piece| piece.rail == rail).count();
         (0..self.rails).map(pieces).max().unwrap_or_default()
     }
 
-    /// The pieces of one block, each with the rail that carries it.
+    /// Returns the pieces of one block, each with the rail that carries it.
     fn of_pair(&self, round: u64, from: usize, to: usize, ranks: usize) -> impl Iterator<Item = Piece> {
         let first = if self.fixed { 0 } else { self.start.rail(round, from, to, ranks, self.rails) };
         self.pieces.iter().map(move |piece| Piece { rail: (first + piece.rail) % self.rails, ..*piece })
     }
 }
 
-/// A rank of the circle.
+/// State of one rank.
 pub struct All2all {
     pub args: Args,
     pub job: Job,
     pub source: Region<AnyRail>,
     pub destination: Region<AnyRail>,
-    /// The destinations of the others, by rank.
+    /// Destinations of the other ranks, indexed by rank.
     pub targets: Vec<Target>,
-    /// Rounds so far, which is what the immediates of the next one say. All ranks count alike.
+    /// Number of rounds so far. The immediates of the next round carry the next number. All ranks count alike.
     pub step: u32,
-    /// What one transfer takes on every rail.
+    /// Maximum size of one transfer on every rail.
     pub longest: u64,
-    /// Number of the next verified round: none repeats the pattern of an earlier one.
+    /// Number of the next verified round, so that every round has a different pattern.
     pub iteration: u32,
 }
 
 impl All2all {
-    /// One round of blocks that lie `stride` apart; microseconds until this rank has sent and received everything. Block `to` of
-    /// the source becomes block `from` of rank `to`'s destination. `round` chooses the rails.
+    /// Runs one round of blocks at distance `stride`. Returns the microseconds until this rank has sent and received
+    /// everything. Block `to` of the source becomes block `from` in the destination of rank `to`. `round` selects the
+    /// rails.
     ///
-    /// No barrier is needed between rounds: a rank ends one only when all others have begun it, and immediates of the next
-    /// one have another number.
+    /// No barrier is needed between rounds: a rank ends a round only when all others have started it, and immediates of
+    /// the next round have a different number.
     pub async fn round(&mut self, cut: &Cut, stride: u64, round: u64, all: &mut Bootstrap) -> Result<f64, Failure> {
-        // Waits look for it too, but short rounds have none that are long enough.
+        // Waits check for interrupts too, but short rounds may complete without waiting long enough.
         if signals::interrupted() {
             return Err(Failure::Interrupted);
         }
@@ -89,7 +91,7 @@ impl All2all {
                 writes.push(flow.write_on(piece.rail, &self.source, from, target, into, piece.bytes, Some(self.step)));
             }
         }
-        // Every other rank cuts its blocks as this one does.
+        // Every other rank splits its blocks in the same way.
         let expected = writes.len() as u64;
         self.job.wait_signal(self.step, expected, all).await?;
         for write in writes {
@@ -98,8 +100,8 @@ impl All2all {
         Ok(began.elapsed().as_secs_f64() * 1e6)
     }
 
-    /// A round of empty blocks: returns when all ranks have come here. What this rank did before, the others' later writes
-    /// come after.
+    /// Runs a round of empty blocks. Returns when all ranks have entered it. Later writes of other ranks happen after
+    /// everything that this rank did before the call.
     pub async fn gate(&mut self, all: &mut Bootstrap) -> Result<(), Failure> {
         let nothing =
             Cut { pieces: vec![Piece { rail: 0, offset: 0, bytes: 0 }], rails: 1, fixed: true, start: Start::Spread };
@@ -128,10 +130,10 @@ mod tests {
     }
 
     proptest! {
-        /// Over the rounds of a row every rank has sent by each rail what it has sent by every other one, to the byte, and
-        /// received so; every byte of a block goes exactly once.
+        /// Over the rounds of a row, every rank sends and receives the same number of bytes on each rail, and every
+        /// byte of a block is sent exactly once.
         #[test]
-        fn rails_are_loaded_alike(
+        fn rails_carry_equal_bytes(
             bytes in 0u64..5_000_000, rails in 1usize..9, ranks in 2usize..12, rank: prop::sample::Index,
             strategy in prop::sample::select(vec!["round-robin", "split", "auto"]), longest in prop::sample::select(vec![u64::MAX, 65_536, 100_003]),
         ) {
@@ -159,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn single_uses_rail_0_alone() {
+    fn single_uses_only_rail_0() {
         let cut = Cut::new(&tuple(1 << 20, 4, "single"), u64::MAX);
         let rails: Vec<_> = (0..9).flat_map(|round| cut.of_pair(round, 1, 0, 3).map(|piece| piece.rail)).collect();
         assert_eq!(rails, [0; 9]);
@@ -169,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_block_is_one_piece() {
+    fn empty_block_is_one_fragment() {
         for strategy in ["single", "round-robin", "split", "auto"] {
             let cut = Cut::new(&tuple(0, 4, strategy), u64::MAX);
             assert_eq!(cut.pieces, [Piece { rail: 0, offset: 0, bytes: 0 }], "{strategy}");

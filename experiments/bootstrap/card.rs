@@ -1,4 +1,4 @@
-//! What a rank tells the others about itself and its rails, and whether the lists fit together.
+//! Information that ranks exchange about themselves and their rails, and checks of its consistency.
 
 use crate::error::Failure;
 use crate::job::Job;
@@ -7,7 +7,7 @@ use ginlab::fabric::any::AnyRail;
 use ginlab::flow::{Offer, Region};
 use serde::{Deserialize, Serialize};
 
-/// One rail of a rank, for people and for [`crossed`].
+/// Information about one rail of a rank, for output and for [`crossed`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RailCard {
     pub domain: String,
@@ -17,16 +17,16 @@ pub struct RailCard {
     pub address_text: String,
 }
 
-/// One rank: what peers must know to write into its memory, and its rails.
+/// Information about one rank: what peers need to write to its memory, and its rails.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Card {
+pub struct RankInfo {
     pub local_rank: usize,
     pub offer: Offer,
     pub rails: Vec<RailCard>,
 }
 
-impl Card {
-    pub fn of(job: &Job, region: &Region<AnyRail>, local_rank: usize) -> Result<Card, Failure> {
+impl RankInfo {
+    pub fn of(job: &Job, region: &Region<AnyRail>, local_rank: usize) -> Result<RankInfo, Failure> {
         let mut rails = Vec::new();
         for (number, domain) in job.domains().iter().enumerate() {
             let told = job.flow.with_rail(number, |rail| match rail {
@@ -42,7 +42,7 @@ impl Card {
                 address_text,
             });
         }
-        Ok(Card { local_rank, offer: job.flow.offer(&[region])?, rails })
+        Ok(RankInfo { local_rank, offer: job.flow.offer(&[region])?, rails })
     }
 }
 
@@ -52,10 +52,10 @@ impl RailCard {
     }
 }
 
-/// Rails pair by number. A rail of a rank must not be in the network of another rail of rank 0: then the lists are in
-/// different orders, and what is written by this number arrives nowhere. Networks that rank 0 has not at all may be routed;
-/// see [`routed`].
-pub fn crossed(cards: &[Card]) -> Option<BootstrapError> {
+/// Returns an error if a rail of a rank is in the network of another rail of rank 0. Rails are paired by number, so
+/// that the ranks' lists are then in different orders, and writes on this rail would not arrive. Networks that rank 0
+/// does not have may be routed; see [`routed`].
+pub fn crossed(cards: &[RankInfo]) -> Option<BootstrapError> {
     let first = &cards.first()?.rails;
     let is_crossed = |(number, rail): (usize, &RailCard)| {
         let here = first.get(number).is_none_or(|ours| ours.fabric != rail.fabric);
@@ -65,14 +65,15 @@ pub fn crossed(cards: &[Card]) -> Option<BootstrapError> {
         let number = card.rails.iter().enumerate().position(is_crossed)?;
         Some((number, card.rails[number].place()))
     })?;
-    let has_it = |card: &Card| card.rails.get(number).is_some_and(|rail| rail.place() == other);
+    let has_it = |card: &RankInfo| card.rails.get(number).is_some_and(|rail| rail.place() == other);
     let ours = first.get(number).map(RailCard::place).unwrap_or_default();
     let ranks: Vec<usize> = (0..cards.len()).filter(|rank| has_it(&cards[*rank])).collect();
     Some(BootstrapError::differ(&format!("rail {number}"), &format!("{ours:?}"), &format!("{other:?}"), &ranks))
 }
 
-/// The first rail whose network is not that of rank 0's rail of the same number, with both networks and the rank.
-pub fn routed(cards: &[Card]) -> Option<(usize, usize, &str, &str)> {
+/// Returns the first rail whose network differs from that of rank 0's rail of the same number: the rail's number, the
+/// rank, and both networks.
+pub fn routed(cards: &[RankInfo]) -> Option<(usize, usize, &str, &str)> {
     let first = &cards.first()?.rails;
     cards.iter().enumerate().find_map(|(rank, card)| {
         let mut pairs = first.iter().zip(&card.rails).enumerate();
@@ -85,7 +86,7 @@ pub fn routed(cards: &[Card]) -> Option<(usize, usize, &str, &str)> {
 mod tests {
     use super::*;
 
-    fn card(fabrics: &[&str]) -> Card {
+    fn card(fabrics: &[&str]) -> RankInfo {
         let rail = |fabric: &&str| RailCard {
             domain: format!("if-{fabric}"),
             fabric: (*fabric).to_owned(),
@@ -93,11 +94,11 @@ mod tests {
             link_bits_per_second: None,
             address_text: String::new(),
         };
-        Card { local_rank: 0, offer: Offer::default(), rails: fabrics.iter().map(rail).collect() }
+        RankInfo { local_rank: 0, offer: Offer::default(), rails: fabrics.iter().map(rail).collect() }
     }
 
     #[test]
-    fn the_same_networks_in_another_order_are_crossed() {
+    fn reordered_networks_are_reported_as_crossed() {
         assert_eq!(crossed(&[card(&["a", "b"]), card(&["a", "b"])]), None);
         let cards = [card(&["a", "b", "c"]), card(&["a", "b", "c"]), card(&["a", "c", "b"]), card(&["a", "c", "c"])];
         let error = crossed(&cards).map(|error| error.to_string());
@@ -106,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn networks_that_rank_0_has_not_are_routed() {
+    fn networks_unknown_to_rank_0_are_routed() {
         let cards = [card(&["a", "b"]), card(&["a", "b"]), card(&["a", "d"])];
         assert_eq!(crossed(&cards), None);
         assert_eq!(routed(&cards), Some((1, 2, "b", "d")));

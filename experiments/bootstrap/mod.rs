@@ -1,5 +1,5 @@
-//! `ginlab bootstrap`: what every run does before it writes, alone: the ranks meet, open their rails, exchange addresses and
-//! memory keys. Shows who talks to whom over which rail, and how long it took.
+//! `ginlab bootstrap`: runs only the setup of every run. The ranks connect, open their rails, and exchange addresses
+//! and memory keys. Prints which rail each pair of ranks uses, and the time of each step.
 
 mod card;
 mod row;
@@ -10,7 +10,7 @@ use crate::listing::{ListingArgs, table};
 use crate::program::{Program, program};
 use crate::runner::with_ranks;
 use crate::values::usage;
-use card::Card;
+use card::RankInfo;
 use ginlab::bootstrap::Bootstrap;
 use ginlab::fabric::{Access, worst};
 use ginlab::measure::stats::{Micros, Summary};
@@ -19,29 +19,25 @@ use ginlab::versions::Versions;
 use row::{Document, Row, Times};
 use std::time::Instant;
 
-pub const PROGRAMS: &[Program] = &[program!(
-    "bootstrap",
-    "Let the ranks meet and exchange addresses and memory keys: who talks to whom over which rail, and how long it takes",
-    Args,
-    run
-)];
+pub const PROGRAMS: &[Program] =
+    &[program!("bootstrap", "Connect ranks, exchange addresses and memory keys, and time each step", Args, run)];
 
 const EXAMPLES: &str = "\
 Examples:
-  ginlab bootstrap                          two ranks on this machine, 4 rails
-  ginlab bootstrap --np 8 --rails 3         who writes to whom over which of three rails
-  ginlab bootstrap --json - | jq '.pairs'   the rail of every pair
-  mpirun -np 8 ginlab bootstrap             ranks from MPI (build with --features mpi)
-  RANK=0 WORLD_SIZE=2 MASTER_ADDR=10.0.0.1 GINLAB_TOKEN_FILE=token ginlab bootstrap   one of two hosts by TCP";
+  ginlab bootstrap                          connect two ranks on this machine, with 4 rails
+  ginlab bootstrap --np 8 --rails 3         show which of three rails each pair of ranks uses
+  ginlab bootstrap --json - | jq '.pairs'   print the rail of every pair
+  mpirun -np 8 ginlab bootstrap             connect ranks started by MPI (build with --features mpi)
+  RANK=0 WORLD_SIZE=2 MASTER_ADDR=10.0.0.1 GINLAB_TOKEN_FILE=token ginlab bootstrap   connect one of two hosts, over TCP";
 
-/// Bytes of the memory that is registered: the key is what matters.
+/// Bytes of registered memory. Only its key is used, so that any size will do.
 const REGISTERED: u64 = 4096;
 
 /// Options of `ginlab bootstrap`.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// Rails per rank
+    /// Number of rails per rank
     #[arg(long, default_value_t = 4, value_name = "N")]
     rails: usize,
     /// Timed exchanges
@@ -53,14 +49,11 @@ pub struct Args {
     output: ListingArgs,
 }
 
-/// Runs the experiment on this rank.
+/// Runs the subcommand on this rank.
 fn run(args: &Args) -> Result<(), Failure> {
     args.output.check()?;
     if args.job.provider.as_deref().is_some_and(worst::is_asked) {
-        return Err(usage(
-            "--provider",
-            "the worst network has no domains, and so nothing to show; a provider of libfabric",
-        ));
+        return Err(usage("--provider", "the worst-case network has no domains to list; specify a libfabric provider"));
     }
     let began = Instant::now();
     let fingerprint = vec![
@@ -74,9 +67,9 @@ fn run(args: &Args) -> Result<(), Failure> {
 fn exchange(args: &Args, ranks: &mut Bootstrap, meet: f64) -> Result<(), Failure> {
     let began = Instant::now();
     let job = Job::open(&args.job, args.rails, false, REGISTERED, ranks)?;
-    let region = job.register(args.job.mem, REGISTERED, Access::ALL)?;
+    let region = job.register(args.job.memory, REGISTERED, Access::ALL)?;
     let open = Micros::from(began.elapsed()).0;
-    let card = Card::of(&job, &region, ranks.local_rank())?;
+    let card = RankInfo::of(&job, &region, ranks.local_rank())?;
     let version = card.rails.first().map(|rail| rail.provider_version.clone()).unwrap_or_default();
     ranks.compare(vec![("provider version".to_owned(), version)])?;
 
@@ -90,11 +83,12 @@ fn exchange(args: &Args, ranks: &mut Bootstrap, meet: f64) -> Result<(), Failure
         exchanges.push(Micros::from(began.elapsed()).0);
     }
     let exchange_bytes = all.iter().map(Vec::len).sum();
-    let cards: Result<Vec<Card>, _> = all.iter().map(|bytes| serde_json::from_slice(bytes)).collect();
-    let cards = cards.map_err(|error| Failure::Run(format!("what a rank told is not readable: {error}")))?;
+    let cards: Result<Vec<RankInfo>, _> = all.iter().map(|bytes| serde_json::from_slice(bytes)).collect();
+    let cards = cards.map_err(|error| Failure::Run(format!("cannot parse the record of a rank: {error}")))?;
     if let Some(error) = card::crossed(&cards) {
         return Err(error.into());
     }
+    ranks.check_addresses(cards.iter().map(|card| &card.offer.addresses[..]))?;
     let times = ranks.all_gather_values(&Times { meet, open, exchanges }, "times of the exchange")?;
     if ranks.rank() != 0 {
         return Ok(());
@@ -107,27 +101,29 @@ fn exchange(args: &Args, ranks: &mut Bootstrap, meet: f64) -> Result<(), Failure
     args.output.write(&header, &row::FIELDS.map(|(key, _)| key), &document.rails, &document, &table(&row::TABLE, &rows))
 }
 
-/// What a reader wants to know first.
-fn notes(ranks: &Bootstrap, cards: &[Card], times: &[Times], exchange_bytes: usize) -> Vec<String> {
+/// Returns the notes of the header.
+fn notes(ranks: &Bootstrap, cards: &[RankInfo], times: &[Times], exchange_bytes: usize) -> Vec<String> {
     let plural = if ranks.size() == 1 { "" } else { "s" };
     let mut notes = vec![format!("{} rank{plural} by the {} bootstrap", ranks.size(), ranks.kind())];
     if let Some(mine) = times.first()
         && let Some(exchange) = Summary::of(&mine.exchanges)
     {
         notes.push(format!(
-            "rank 0: all ranks had met after {:.0} us, rails were open {:.0} us later; the exchange of {exchange_bytes} B of \
-             addresses and keys took {:.0} us (median of {})",
+            "rank 0: all ranks were connected after {:.0} us, and its rails were open {:.0} us later; exchanging \
+             {exchange_bytes} B of addresses and keys took {:.0} us (median of {})",
             mine.meet, mine.open, exchange.p50, exchange.count
         ));
     }
+    notes.extend(ranks.notes().iter().cloned());
     if let Some((rail, rank, ours, theirs)) = card::routed(cards) {
         notes.push(format!(
-            "rail {rail} is in {ours} on rank 0 and in {theirs} on rank {rank}: they meet only where the two are routed"
+            "rail {rail} is in {ours} on rank 0 and in {theirs} on rank {rank}: they are connected only if the two \
+             networks are routed"
         ));
     }
     notes.push(
-        "rails pair by number; writes to: where a rank's first whole messages go, further ones count on by rail; a message \
-         that is split goes by all"
+        "rails are paired by number; `writes to` is the target of a rank's first whole messages, following ones use \
+         the next rails; split messages use all rails"
             .to_owned(),
     );
     notes

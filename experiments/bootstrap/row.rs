@@ -1,6 +1,6 @@
-//! A rail of a rank as a row, and the whole as a document and as a table.
+//! Row of a rail of a rank, the JSON document and the table.
 
-use super::card::{Card, RailCard};
+use super::card::{RailCard, RankInfo};
 use crate::all2all::pairs;
 use crate::listing::{Column, Entry, Field, entries};
 use ginlab::bootstrap::Member;
@@ -12,14 +12,14 @@ use serde::{Deserialize, Serialize};
 /// Version of the columns.
 const SCHEMA: u32 = 1;
 
-/// How long a rank took, on its own clock, in microseconds.
+/// Times of one rank on its own clock, in microseconds.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Times {
-    /// From its start until all ranks had met.
+    /// Time from its start until all ranks had connected.
     pub meet: f64,
-    /// To open its rails and register memory.
+    /// Time to open its rails and register memory.
     pub open: f64,
-    /// Each exchange of all ranks' addresses and keys.
+    /// Time of each exchange of all ranks' addresses and keys.
     pub exchanges: Vec<f64>,
 }
 
@@ -31,17 +31,17 @@ pub struct Row {
     number: usize,
     provider: String,
     rail: RailCard,
-    /// Of the registered memory.
+    /// Descriptor of the registered memory.
     page: RemoteRegion,
-    /// The ranks to which this rank's first whole message goes by this rail.
+    /// Ranks to which this rank's first whole message uses this rail.
     writes_to: Vec<usize>,
     times: Times,
-    /// Bytes and times of the exchanges.
+    /// Bytes of one exchange.
     exchange_bytes: usize,
     exchange: Option<Summary>,
 }
 
-/// The columns of the CSV, which are the keys of a rail in the JSON document.
+/// Columns of the CSV, which are also the keys of a rail in the JSON document.
 pub const FIELDS: [Field<Row>; 21] = [
     ("schema", |_| SCHEMA.into()),
     ("rank", |row| row.rank.into()),
@@ -55,7 +55,8 @@ pub const FIELDS: [Field<Row>; 21] = [
     ("domain", |row| row.rail.domain.clone().into()),
     ("address", |row| row.rail.address_text.clone().into()),
     ("link_gbits_s", |row| row.gbits_s().into()),
-    ("key", |row| row.page.key.into()),
+    // A string, because most JSON readers round integers above 2^53.
+    ("key", |row| format!("{:#x}", row.page.key).into()),
     ("base", |row| row.page.base.into()),
     ("writes_to", |row| row.writes_to.clone().into()),
     ("meet_us", |row| tenths(row.times.meet).into()),
@@ -66,16 +67,22 @@ pub const FIELDS: [Field<Row>; 21] = [
     ("exchange_us_p99", |row| row.exchange_us(|summary| summary.p99).into()),
 ];
 
-/// Tenths of a microsecond: the clock tells more, the network does not.
+/// Rounds to 0.1 us. Smaller differences are noise of the network.
 fn tenths(us: f64) -> f64 {
     (us * 10.0).round() / 10.0
 }
 
 impl Row {
-    /// All rails of all ranks, by rank.
-    pub fn all(provider: &str, cards: &[Card], members: &[Member], times: &[Times], exchange_bytes: usize) -> Vec<Row> {
+    /// Returns all rails of all ranks, ordered by rank.
+    pub fn all(
+        provider: &str,
+        cards: &[RankInfo],
+        members: &[Member],
+        times: &[Times],
+        exchange_bytes: usize,
+    ) -> Vec<Row> {
         let ranks = cards.len();
-        let of_rank = |(rank, ((card, member), times)): (usize, ((&Card, &Member), &Times))| {
+        let of_rank = |(rank, ((card, member), times)): (usize, ((&RankInfo, &Member), &Times))| {
             let pages = card.offer.regions.first().map_or(&[][..], Vec::as_slice);
             let row = |(number, rail): (usize, &RailCard)| Row {
                 rank,
@@ -106,7 +113,7 @@ impl Row {
     }
 }
 
-/// The rail of the first message of one ordered pair.
+/// Rail of the first message of an ordered pair of ranks.
 #[derive(Serialize)]
 struct Pair {
     from: usize,
@@ -123,12 +130,12 @@ pub struct Document<'a> {
     ranks: usize,
     pub rails: Vec<Entry>,
     pairs: Vec<Pair>,
-    /// Every exchange of every rank.
+    /// Times of every exchange of every rank.
     exchanges_us: Vec<Vec<f64>>,
 }
 
 impl<'a> Document<'a> {
-    pub fn new(header: &'a Header, bootstrap: String, cards: &[Card], times: &[Times], rails: &[Row]) -> Self {
+    pub fn new(header: &'a Header, bootstrap: String, cards: &[RankInfo], times: &[Times], rails: &[Row]) -> Self {
         let ranks = cards.len();
         let of_rank = |from: usize| {
             pairs::targets(from, ranks).map(move |to| {
@@ -165,7 +172,7 @@ pub const TABLE: [Column<Row>; 13] = [
     ("exchange", "us", |row| once(row, row.exchange_us(|summary| summary.p50))),
 ];
 
-/// What is the same for all rails of a rank stands beside its first one.
+/// Returns a cell with a value of the whole rank, shown only in the row of its first rail.
 fn once(row: &Row, us: f64) -> String {
     if row.number == 0 { us.to_string() } else { String::new() }
 }

@@ -1,10 +1,14 @@
-//! Options of `ginlab collective`, and the rows that they ask for.
+//! Options of `ginlab collective`, and the rows that they select.
 
+use super::random;
 use super::shape::{Element, Operation, Place, Shape};
+use crate::args::{RepeatArgs, SizeArgs};
 use crate::error::Failure;
-use crate::values::{List, counts, sizes, usage};
+use crate::random::RandomArgs;
+use crate::values::{List, counts, usage};
 use crate::world::{Scope, WorldArgs};
 use clap::ValueEnum;
+use clap::builder::ArgPredicate;
 use ginlab::gin::Path;
 use ginlab::measure::size;
 use ginlab::report::each_once;
@@ -12,41 +16,42 @@ use itertools::iproduct;
 
 const EXAMPLES: &str = "\
 Examples:
-  ginlab collective                                       two PEs on this machine, every collective, NCCL in turns where there is one
-  ginlab collective --cases gin-all-to-all,nccl-all-to-all --launch graph,persistent -b 8 -e 512M
+  ginlab collective                                       measure every collective between two PEs, interleaved with NCCL if available
+  ginlab collective --cases gin-all-to-all,nccl-all-to-all --launch graph,persistent -b 8 -e 512M   compare launches
   ginlab collective --cases gin-all-to-all --path rails -p model:p5 --rails 4 --mode nbi,blocking --scope thread,warp,block -b 16 -e 16M
-  ginlab collective --cases gin-all-gather --np 4 --node-size 2 -p tcp   as two nodes: NVLink inside, rails between
-  ginlab collective --cases gin-all-to-all --np 4 --node-size 2 -p tcp --route direct,gathered -b 64K -e 16M";
+  ginlab collective --cases gin-all-gather --np 4 --node-size 2 -p tcp   run as two nodes: NVLink within, rails between
+  ginlab collective --cases gin-all-to-all --np 4 --node-size 2 -p tcp --route direct,gathered -b 64K -e 16M   compare routes
+  ginlab collective --random 100 --seed 7                 measure random operations, types and sizes";
 
-/// What is measured.
+/// Operation and implementation to measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Case {
-    /// PE i gets block i of every PE.
+    /// PE i receives block i of every PE
     GinAllToAll,
-    /// Every PE gets every PE's chunk.
+    /// Every PE receives every PE's chunk
     GinAllGather,
-    /// PE i gets the sum of all chunks i.
+    /// PE i receives the sum of all chunks i
     GinReduceScatter,
-    /// Every PE gets the sum of all.
+    /// Every PE receives the sum of all buffers
     GinAllReduce,
-    /// Every PE gets the root's bytes.
+    /// Every PE receives the root's bytes
     GinBroadcast,
-    /// NCCL's; before 2.28 by sends and receives.
+    /// NCCL all-to-all; before 2.28 by sends and receives
     NcclAllToAll,
-    /// NCCL's.
+    /// NCCL all-gather
     NcclAllGather,
-    /// NCCL's.
+    /// NCCL reduce-scatter
     NcclReduceScatter,
-    /// NCCL's.
+    /// NCCL all-reduce
     NcclAllReduce,
-    /// NCCL's.
+    /// NCCL broadcast
     NcclBroadcast,
-    /// NCCL's: to the next rank, and from the one before.
+    /// NCCL send to the next rank and receive from the previous one
     NcclSendRecv,
 }
 
 impl Case {
-    /// The operation, and whether it is NCCL's.
+    /// Returns the operation, and whether it is NCCL's.
     fn parts(self) -> (Operation, bool) {
         match self {
             Case::GinAllToAll => (Operation::AllToAll, false),
@@ -64,149 +69,198 @@ impl Case {
     }
 }
 
-/// How an operation is started.
+/// Method of starting an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Launch {
-    /// A launch each, on a stream.
+    /// One launch per operation, on a stream
     Stream,
-    /// Recorded, and replayed as a whole (a CUDA graph).
+    /// Operations recorded in a CUDA graph and replayed together
     Graph,
-    /// One launch: the loop is in the kernel.
+    /// One launch: the kernel contains the loop
     Persistent,
 }
 
-/// Whether launches overlap.
+/// Whether consecutive launches overlap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Overlap {
-    /// They do.
+    /// Launches overlap
     Yes,
-    /// Each begins when the one before has ended.
+    /// Each launch starts when the previous one has ended
     No,
 }
 
 /// Whether a kernel waits after each put.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Mode {
-    /// It waits once, at the end.
+    /// Wait once, at the end
     Nbi,
-    /// It waits after each.
+    /// Wait after each put
     Blocking,
 }
 
-/// How an all-to-all's chunks go to other nodes.
+/// Route of an all-to-all's chunks to other nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Route {
-    /// Each rank writes to each.
+    /// Each rank writes to each other rank
     Direct,
-    /// By NVLink to the rank of the node that has the target's place, which writes all of its node's chunks for that rank as one.
+    /// Over NVLink to the rank at the target's position in this node, which sends all chunks of its node for the target
+    /// in one write
     Gathered,
 }
 
 /// Options of `ginlab collective`.
 #[derive(clap::Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
+#[command(mut_arg("begin", |arg| arg.help("Smallest size, as defined by nccl-tests; K, M and G are powers of two [default with --random: 16]").default_value_if("random", ArgPredicate::IsPresent, "16")))]
+#[command(mut_arg("end", |arg| arg.help("Largest size [default with --random: 256M]").default_value_if("random", ArgPredicate::IsPresent, "256M")))]
+#[command(mut_arg("factor", |arg| arg.conflicts_with("random")))]
+#[command(mut_arg("repeats", |arg| arg.default_value("5")))]
 pub struct Args {
-    /// What is measured; a list. Where both sides of an operation are named they are measured in turns
+    /// Operations to measure; a list to sweep. If an operation is named for both ginlab and NCCL, the two are
+    /// interleaved
     #[arg(
         long,
+        conflicts_with = "random",
         default_value = "gin-all-to-all,nccl-all-to-all,gin-all-gather,nccl-all-gather,gin-reduce-scatter,nccl-reduce-scatter,gin-all-reduce,nccl-all-reduce,gin-broadcast,nccl-broadcast,nccl-send-recv",
         value_name = "LIST",
         value_delimiter = ',',
         value_enum
     )]
     cases: Vec<Case>,
-    /// Numbers; a list
-    #[arg(long = "type", default_value = "f32", value_name = "LIST", value_delimiter = ',', value_enum)]
+    /// Element types; a list to sweep
+    #[arg(
+        long = "type",
+        conflicts_with = "random",
+        default_value = "f32",
+        value_name = "LIST",
+        value_delimiter = ',',
+        value_enum
+    )]
     elements: Vec<Element>,
-    /// Where results go; a list
-    #[arg(long, default_value = "out-of-place", value_name = "LIST", value_delimiter = ',', value_enum)]
+    /// Where results are stored; a list to sweep
+    #[arg(
+        long,
+        conflicts_with = "random",
+        default_value = "out-of-place",
+        value_name = "LIST",
+        value_delimiter = ',',
+        value_enum
+    )]
     place: Vec<Place>,
-    /// How an operation is started; a list
-    #[arg(long, default_value = "graph", value_name = "LIST", value_delimiter = ',', value_enum)]
+    /// How an operation is started; a list to sweep
+    #[arg(
+        long,
+        conflicts_with = "random",
+        default_value = "graph",
+        value_name = "LIST",
+        value_delimiter = ',',
+        value_enum
+    )]
     launch: Vec<Launch>,
-    /// Whether a launch begins while the one before it still runs (programmatic dependent launch, GPUs of 9.0 and later): its kernel waits
-    /// for the end of that one before it touches memory; a list
-    #[arg(long, default_value = "yes", value_name = "LIST", value_delimiter = ',', value_enum)]
+    /// Whether a launch may start while the previous one runs (programmatic dependent launch, GPUs of compute
+    /// capability 9.0 and later); a list to sweep. The kernel accesses memory only after the previous one has ended
+    #[arg(
+        long,
+        conflicts_with = "random",
+        default_value = "yes",
+        value_name = "LIST",
+        value_delimiter = ',',
+        value_enum
+    )]
     overlap: Vec<Overlap>,
-    /// Whether a kernel waits after each put; a list
-    #[arg(long, default_value = "nbi", value_name = "LIST", value_delimiter = ',', value_enum)]
+    /// Whether a kernel waits after each put; a list to sweep
+    #[arg(
+        long,
+        conflicts_with = "random",
+        default_value = "nbi",
+        value_name = "LIST",
+        value_delimiter = ',',
+        value_enum
+    )]
     mode: Vec<Mode>,
-    /// Who calls; a list
-    #[arg(long, default_value = "block", value_name = "LIST", value_delimiter = ',', value_enum)]
+    /// Threads that call; a list to sweep
+    #[arg(
+        long,
+        conflicts_with = "random",
+        default_value = "block",
+        value_name = "LIST",
+        value_delimiter = ',',
+        value_enum
+    )]
     scope: Vec<Scope>,
-    /// How an all-to-all's chunks go to other nodes; a list
-    #[arg(long, default_value = "direct", value_name = "LIST", value_delimiter = ',', value_enum)]
+    /// Route of an all-to-all's chunks to other nodes; a list to sweep
+    #[arg(
+        long,
+        conflicts_with = "random",
+        default_value = "direct",
+        value_name = "LIST",
+        value_delimiter = ',',
+        value_enum
+    )]
     route: Vec<Route>,
-    /// Bytes of one put at most, a list that is swept [default: a block's whole slice]
-    #[arg(long, value_name = "LIST", value_parser = packets)]
+    /// Maximum bytes of one put; a list to sweep [default: a block's whole slice]
+    #[arg(long, conflicts_with = "random", value_name = "LIST", value_parser = packets)]
     packet: Option<List<u64>>,
-    /// Smallest size, as nccl-tests counts it [K, M, G are powers of two]
-    #[arg(short = 'b', long, default_value = "8", value_name = "SIZE", value_parser = size::parse)]
-    begin: u64,
-    /// Largest size
-    #[arg(short = 'e', long, default_value = "1M", value_name = "SIZE", value_parser = size::parse)]
-    end: u64,
-    /// Factor from one size to the next
-    #[arg(short = 'f', long, default_value_t = 8, value_name = "N")]
-    factor: u64,
-    /// Blocks, a list that is swept [default: by size]
-    #[arg(long, value_name = "LIST", value_parser = counts::<u32>(512))]
+    #[command(flatten)]
+    pub sizes: SizeArgs,
+    /// Number of blocks; a list to sweep [default: by size]
+    #[arg(long, conflicts_with = "random", value_name = "LIST", value_parser = counts::<u32>(512))]
     grid: Option<List<u32>>,
-    /// Threads of a block, of scope block [default: 512, on the emulated device 32]
+    /// Threads per block, for scope block [default: 512, on the emulated device 32]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub block: Option<u32>,
-    /// Operations of one repeat
+    /// Operations per repeat
     #[arg(short = 'n', long, default_value_t = 20, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub iterations: u32,
-    /// Operations before them
+    /// Untimed operations before the first repeat
     #[arg(short = 'w', long, default_value_t = 5, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub warmup: u32,
-    /// Repeats
-    #[arg(short = 'r', long, default_value_t = 5, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
-    pub repeats: u32,
-    /// Bytes that the operations of one repeat may have; fewer operations above it
+    #[command(flatten)]
+    pub repeat: RepeatArgs,
+    /// Maximum bytes that the operations of one repeat move; larger sizes run fewer operations
     #[arg(long, default_value = "16G", value_name = "SIZE", value_parser = size::parse)]
     pub volume: u64,
-    /// Up to this many bytes that a rank sends to all others go by messages [default: 1M, over rails and emulated 64K]
+    /// Maximum bytes that a rank sends to all others as messages, at most 1G [default: 1M, over rails and emulated 64K]
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub message_limit: Option<u64>,
-    /// Within a node, chunks of this many bytes and more go by stores of small parts that warps take from a queue; what is summed goes to the PE
-    /// that sums it. Shorter ones go by puts of blocks and sums by loads [default: of an all-reduce 4M, between two PEs 8M, of a reduce-scatter among
-    /// three and more 128M, of others 16M]
+    /// Smallest chunk that is transferred within a node by stores of small parts that warps take from a queue; sums are
+    /// computed at the PE that owns them. Smaller chunks use puts of blocks, and sums use loads [default: of an
+    /// all-reduce 4M, between two PEs 8M, of a reduce-scatter among three and more 128M, of others 16M]
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub stores_from: Option<u64>,
-    /// So many bytes of a chunk are stored at the PE that sums them, then summed; 16 pieces at most [default: a chunk, of a reduce-scatter 1/16 of it]
+    /// Bytes of a chunk that are stored at the PE that sums them before it sums them; at most 16 pieces [default: a
+    /// chunk, of a reduce-scatter 1/16 of it]
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub piece: Option<u64>,
-    /// The root of broadcasts
+    /// Root of broadcasts
     #[arg(long, default_value_t = 0, value_name = "RANK")]
     pub root: u32,
-    /// How PEs are reached: auto, nvlink, rails, direct (the kernel drives the card: -p efa-verbs, efa-verbs/soft:p5)
+    /// How PEs are reached: auto, nvlink, rails, direct (the kernel drives the NIC: -p efa-verbs, efa-verbs/soft:p5)
     #[arg(long, default_value_t = Path::Auto, value_name = "PATH")]
     pub path: Path,
-    /// So many ranks count as a node, on one machine too: rails between them
+    /// Number of ranks that count as a node, even on one machine, with rails between nodes
     #[arg(long, value_name = "N")]
     pub node_size: Option<usize>,
-    /// Also a row per node and one for the job: what our kernels moved to other ranks, slowest and fastest rank and rail
+    /// Also print one row per node and one for the job: bytes that ginlab's kernels moved to other ranks, slowest and
+    /// fastest rank and rail
     #[arg(long)]
     pub per_node: bool,
-    /// Do not verify results
-    #[arg(long)]
-    pub no_check: bool,
+    #[command(flatten)]
+    pub random: RandomArgs,
     #[command(flatten)]
     pub world: WorldArgs,
-    /// What this rank puts never leaves it, and its signals do
+    /// Drop all puts of this rank, but send its signals, for tests
     #[arg(long, hide = true, value_name = "RANK")]
     pub mute: Option<u32>,
 }
 
-/// Sizes that are swept, each at least 1.
+/// Parses sizes to sweep, each at least 1.
 fn packets(text: &str) -> Result<List<u64>, String> {
     let list = text.split(',').map(size::parse).collect::<Result<Vec<u64>, _>>().map_err(|error| error.to_string())?;
-    if list.contains(&0) { Err("a put of 0 B moves nothing; 1 or more".into()) } else { Ok(list) }
+    if list.contains(&0) { Err("0: must be at least 1 byte".into()) } else { Ok(list) }
 }
 
-/// One row of ours, of NCCL, or both in turns.
+/// Parameters of one row of ginlab, of one of NCCL, or of both, interleaved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tuple {
     pub operation: Operation,
@@ -215,17 +269,17 @@ pub struct Tuple {
     pub element: Element,
     pub place: Place,
     pub launch: Launch,
-    /// Never of a persistent one, which is alone.
+    /// Whether launches overlap. Always `true` for a persistent kernel, which has only one launch.
     pub overlap: bool,
     pub mode: Mode,
     pub scope: Scope,
-    /// Of an all-to-all; of others `Direct`.
+    /// Route of an all-to-all. `Direct` for other operations.
     pub route: Route,
-    /// Asked for.
+    /// Requested size.
     pub size: u64,
-    /// Bytes of a put at most; 0: a whole slice.
+    /// Maximum bytes of a put. 0 for a whole slice.
     pub packet: u64,
-    /// Blocks; 0: by size.
+    /// Number of blocks. 0 to choose it by size.
     pub grid: u32,
 }
 
@@ -235,11 +289,20 @@ impl Tuple {
     }
 }
 
-/// Every row that the options ask for.
+/// Maximum of `--message-limit`. Keeps inboxes below [`kernels::gin::Inbox::MOST_EXCHANGED`].
+const LARGEST_MESSAGES: u64 = 1 << 30;
+
+/// Returns the tuples of all rows that the options select.
 pub fn tuples(args: &Args) -> Result<Vec<Tuple>, Failure> {
-    let sizes = sizes(args.begin, args.end, args.factor)?;
-    if args.end > 1 << 40 {
-        return Err(usage("--end", "1 TiB or less"));
+    let sizes = args.sizes.list()?;
+    if args.sizes.end > 1 << 40 {
+        return Err(usage("--end", "must be at most 1 TiB"));
+    }
+    if args.message_limit.is_some_and(|limit| limit > LARGEST_MESSAGES) {
+        return Err(usage("--message-limit", "must be at most 1G: a block's inbox is counted in 32 bits"));
+    }
+    if let Some(shapes) = random::tuples(args) {
+        return Ok(shapes);
     }
     let mut operations: Vec<(Operation, bool, bool)> = Vec::new();
     for (operation, nccl) in args.cases.iter().map(|case| case.parts()) {
@@ -282,10 +345,10 @@ pub fn tuples(args: &Args) -> Result<Vec<Tuple>, Failure> {
                 grid: 0,
             };
             if !ours {
-                // NCCL has no loop of its own.
+                // NCCL has no persistent kernel to launch.
                 return (launch != Launch::Persistent).then_some(first);
             }
-            // A persistent kernel is alone: once, whatever is asked of launches.
+            // A persistent kernel has a single launch, so that it has one tuple regardless of `--overlap`.
             let overlap = overlap == Overlap::Yes || launch == Launch::Persistent;
             let route = if operation == Operation::AllToAll { route } else { Route::Direct };
             Some(Tuple { overlap, mode, scope, route, packet, grid, ..first })

@@ -1,5 +1,5 @@
-//! A gate in front of what is measured on a stream: the device stands before it until the host has appended everything. Otherwise a clock that
-//! starts behind the first operations also counts how long the host takes to append the others.
+//! Gate for measurements on a stream: the device waits at it until the host has appended all operations. Otherwise the
+//! time between events would include the time that the host takes to append operations.
 
 use crate::error::Failure;
 use ginlab::cuda::{Buffer, Device, DeviceError, Event, Function, Graph, Place, Stream};
@@ -7,13 +7,13 @@ use ginlab::gin::World;
 use kernels::ipc_wait::{GateArgs, IPC_GATE};
 use std::time::Duration;
 
-/// Bytes between words that different parties write.
+/// Distance in bytes between words that different parties write.
 const APART: usize = 128;
 
-/// Appends one operation to a stream.
+/// Function that appends one operation to a stream.
 pub type Append<'a> = &'a dyn Fn(&Stream) -> Result<(), DeviceError>;
 
-/// So many operations, recorded where they are to be.
+/// `count` operations, recorded as a graph if requested.
 pub struct Turns {
     graph: Option<Graph>,
     pub count: u32,
@@ -25,10 +25,10 @@ impl Turns {
         Ok(Turns { graph: recorded.then(|| stream.record(all)).transpose()?, count })
     }
 
-    /// Appends them: those that were recorded, or else what `append` does.
+    /// Appends the operations: the recorded graph, or `append` for each of them.
     pub fn run(&self, stream: &Stream, append: Append) -> Result<(), DeviceError> {
         match &self.graph {
-            // SAFETY: as for what was recorded; the replay before has ended.
+            // SAFETY: the requirements of the recorded operations still hold, and the previous replay has ended.
             Some(graph) => unsafe { stream.replay(graph) },
             None => (0..self.count).try_for_each(|_| append(stream)),
         }
@@ -38,7 +38,8 @@ impl Turns {
 /// A gate of one stream.
 pub struct Gate {
     function: Function<GateArgs>,
-    /// Whom the kernel tells and whom it waits for: nobody, and the host.
+    /// Addresses of the word that the kernel signals (`nobody`, which no one reads) and of the one it waits for
+    /// (`host`).
     table: Buffer,
     nobody: Buffer,
     host: Buffer,
@@ -55,7 +56,8 @@ impl Gate {
         Ok(Gate { function: device.function(&IPC_GATE, 1)?, table, nobody, host, round: 0, timeout })
     }
 
-    /// Appends both turns behind the gate and opens it; the events around the second of them.
+    /// Appends warm-up and timed operations after the gate, then opens it. Returns the events before and after the
+    /// timed operations.
     pub fn around(
         &mut self,
         stream: &Stream,
@@ -72,7 +74,8 @@ impl Gate {
         Ok([begin, end])
     }
 
-    /// What is appended behind it waits until it is opened. It opens by itself when the world ends, or after the longest wait.
+    /// Closes the gate: operations appended from now on wait until it is opened. It also opens when the world aborts,
+    /// or after `timeout`.
     fn close(&mut self, stream: &Stream, world: &World) -> Result<(), DeviceError> {
         self.round += 1;
         let args = GateArgs {
@@ -80,7 +83,8 @@ impl Gate {
             count: 1,
             round: self.round,
             timeout_ns: self.timeout.as_nanos() as u64,
-            abort: world.description().abort,
+            // The abort flag is the first word of `Control`.
+            abort: world.description().abort.cast(),
             stop: (self.nobody.address() + APART as u64) as *const _,
         };
         // SAFETY: the words are kept until the stream's work is done, for which every repeat waits.

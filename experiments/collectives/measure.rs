@@ -1,9 +1,10 @@
-//! One tuple: both sides in turns, repeat by repeat, then a look at what arrived and by which way.
+//! Measurement of one tuple: first a check of the result and of the bytes per path, then both implementations,
+//! alternating repeat by repeat.
 
 use super::args::{Args, Launch, Mode, Route, Tuple};
 use super::gate::{Gate, Turns};
 use super::ours::{Ours, Prepared};
-use super::pattern::{Found, POISON, Pattern};
+use super::pattern::{Found, NEGATIVE, OTHER, POISON, Pattern};
 use super::shape::{Operation, Shape, Wires};
 use super::theirs::{Theirs, call};
 use super::{
@@ -11,7 +12,7 @@ use super::{
 };
 use crate::columns::{BUSBW, CEILING, CEILING_PCT, PACKET, PROXIES, RAIL_BYTES, ROUTE, SCOPE};
 use crate::error::Failure;
-use crate::mps;
+use crate::random::Ratios;
 use crate::runner::{Rows, slowest};
 use crate::values;
 use crate::world::{self, Scope};
@@ -22,38 +23,40 @@ use ginlab::nccl::Communicator;
 use ginlab::report::{Row, Status};
 use serde::{Deserialize, Serialize};
 
-/// Operations of a check between which ranks do not meet.
-const TURNS: u32 = 3;
-/// Bytes up to which that is checked: what it finds is a matter of waits and not of bytes, and it makes numbers and looks at results each time.
+/// Maximum size for which consecutive operations are checked (`check_turns`). The check detects missing waits, which do
+/// not depend on the size, and generating and comparing the data takes long.
 const TURNS_UP_TO: u64 = 1 << 20;
 
-/// A rank of the experiment. Dropped in this order: NCCL's operations end before the memory goes.
+/// State of one rank. Fields are dropped in order: NCCL's operations must end before the memory is freed.
 pub struct Collectives {
     pub args: Args,
-    /// NCCL, or why there is none; nothing where nobody asks for it.
+    /// NCCL, or the reason for which it is not available. `None` if no tuple uses it.
     pub nccl: Option<Result<Communicator, String>>,
     pub stream: Stream,
     pub gate: Gate,
     pub ours: Ours,
     pub wires: Wires,
-    /// Whether grids of this device's streams overlap at all.
+    /// Whether this device's streams can overlap grids.
     pub overlaps: bool,
-    /// Tuples so far: names their numbers.
+    /// Number of tuples so far. Selects the numbers of the pattern.
     pub run: u32,
-    /// NCCL's rows that were given: what varies on our side is nothing to it.
+    /// NCCL rows that have been printed. They do not depend on the parameters of ginlab's kernels, so that each is
+    /// printed once.
     pub given: Vec<Tuple>,
+    /// Ratios to NCCL.
+    pub ratios: Ratios,
 }
 
-/// What a rank has found of one side.
+/// Results of one implementation on one rank.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Outcome {
-    /// Microseconds of an operation, by repeat.
+    /// Microseconds per operation, by repeat.
     pub times: Vec<f64>,
     wrong: Option<u64>,
     heard: Option<u64>,
-    /// Bytes of one operation, over mappings.
+    /// Bytes that one operation moves over mappings.
     pub mapped: u64,
-    /// By rail.
+    /// Bytes that one operation moves over each rail.
     pub rails: Vec<u64>,
     puts: u64,
 }
@@ -63,7 +66,7 @@ impl Collectives {
         self.run += 1;
         let shape = tuple.shape(ranks.size() as u64);
         let iterations = (self.args.volume / shape.bytes.max(1)).clamp(1, self.args.iterations.into()) as u32;
-        let prepared = if tuple.ours { Some(self.ours.prepare(tuple, &shape)?) } else { None };
+        let prepared = if tuple.ours { Some(self.ours.prepare(tuple, &shape, ranks)?) } else { None };
         let (prepared, refused) = match prepared.transpose() {
             Ok(prepared) => (prepared, None),
             Err(why) => (None, Some(why)),
@@ -71,11 +74,32 @@ impl Collectives {
         let memory = self.ours.memory(tuple.place, &shape);
         let theirs_missing = match &self.nccl {
             Some(Err(why)) if tuple.nccl => Some(why.clone()),
-            _ if tuple.nccl && memory.is_none() => Some(format!("{} has no form in place", shape.operation.name())),
+            _ if tuple.nccl && memory.is_none() => {
+                Some(format!("{} does not support --place in-place", shape.operation.name()))
+            }
             _ => None,
         };
         let their_memory = memory.filter(|_| tuple.nccl && theirs_missing.is_none());
         let (mut ours, mut theirs) = (Outcome::default(), Outcome::default());
+        // Messages are summed in the order of all ranks.
+        let flat = prepared.as_ref().is_some_and(|prepared| prepared.by_messages);
+        let local = if flat { shape.ranks } else { u64::from(self.ours.local) };
+        let pattern = Pattern::new(tuple.element, shape, local, u64::from(self.args.root), self.run);
+        if let Some(prepared) = &prepared {
+            let mut wrong = 0;
+            if !self.args.repeat.no_check && shape.bytes <= TURNS_UP_TO {
+                let of = |run| Pattern::new(tuple.element, shape, local, u64::from(self.args.root), run);
+                // An inbox has two slots. The third operation therefore finds the negated numbers of the first one in
+                // its slot if a number does not arrive.
+                let patterns = [of(self.run), of(self.run | OTHER), of(self.run | NEGATIVE)];
+                wrong = self.check_turns(prepared, &patterns, ranks)?;
+            }
+            self.check_ours(prepared, tuple, &pattern, &mut ours, ranks)?;
+            ours.wrong = ours.wrong.map(|found| found + wrong);
+        }
+        if let Some(memory) = their_memory.filter(|_| !self.args.repeat.no_check) {
+            self.check_theirs(tuple, &pattern, memory, &mut theirs, ranks)?;
+        }
         let warmup = self.args.warmup.min(iterations.max(1));
         let (mut our_turns, mut their_turns) = (None, None);
         if let Some(prepared) = &prepared {
@@ -83,7 +107,7 @@ impl Collectives {
             let turns = |count| Turns::new(&self.stream, tuple.launch == Launch::Graph, count, &append);
             our_turns = Some([turns(warmup)?, turns(iterations)?]);
         }
-        for _ in 0..self.args.repeats {
+        for _ in 0..self.args.repeat.repeats {
             if let (Some(prepared), Some(turns)) = (&prepared, &our_turns) {
                 ours.times.push(self.ours_once(prepared, turns, tuple.launch, ranks)?);
             }
@@ -91,13 +115,13 @@ impl Collectives {
                 && let Some(mut side) = side(&mut self.nccl, &self.args, &self.ours.world, tuple, &shape, memory)
             {
                 if their_turns.is_none() {
-                    // NCCL makes its connections at the first operation, which must not be a recorded one.
+                    // NCCL connects its ranks in the first operation, which must not be recorded.
                     ranks.barrier("NCCL's first operation")?;
                     side.append(&self.stream)?;
                     let event = self.stream.event()?;
                     side.wait(&event, ranks)?;
                     let append = |stream: &Stream| side.append(stream);
-                    // NCCL has no loop of its own: its graph is what a persistent kernel is held against.
+                    // NCCL has no persistent kernel; a persistent kernel is compared with NCCL in a graph.
                     let turns = |count| Turns::new(&self.stream, tuple.launch != Launch::Stream, count, &append);
                     their_turns = Some([turns(warmup)?, turns(iterations)?]);
                 }
@@ -109,20 +133,6 @@ impl Collectives {
                 theirs.times.push(end.since_us(&begin)? / f64::from(iterations));
             }
         }
-        // Messages are added in the order of all ranks.
-        let flat = prepared.as_ref().is_some_and(|prepared| prepared.by_messages);
-        let local = if flat { shape.ranks } else { u64::from(self.ours.local) };
-        let pattern = Pattern::new(tuple.element, shape, local, u64::from(self.args.root), self.run);
-        if let Some(prepared) = &prepared {
-            self.check_ours(prepared, tuple, &pattern, &mut ours, ranks)?;
-            if !self.args.no_check && shape.bytes <= TURNS_UP_TO {
-                let other = Pattern::new(tuple.element, shape, local, u64::from(self.args.root), self.run | 1 << 31);
-                self.check_turns(prepared, [&pattern, &other], &mut ours, ranks)?;
-            }
-        }
-        if let Some(memory) = their_memory.filter(|_| !self.args.no_check) {
-            self.check_theirs(tuple, &pattern, memory, &mut theirs, ranks)?;
-        }
         let Some(all) = ranks.gather_values(&(ours, theirs), "times")? else { return Ok(Rows::new()) };
         let (all_ours, all_theirs): (Vec<Outcome>, Vec<Outcome>) = all.into_iter().unzip();
         let filled = |mut row: Row, missing: Option<String>, all: &[Outcome]| {
@@ -133,7 +143,8 @@ impl Collectives {
             }
             (row, times)
         };
-        // Its graph is what our persistent kernel is held against; it is given once, whatever varies on our side.
+        // A persistent kernel is compared with NCCL in a graph. That row is printed once for all parameters of ginlab's
+        // kernels.
         let launch = if tuple.launch == Launch::Persistent { Launch::Graph } else { tuple.launch };
         let (mode, scope, route) = (Mode::Nbi, Scope::Block, Route::Direct);
         let one = Tuple { ours: false, launch, overlap: true, mode, scope, route, packet: 0, grid: 0, ..*tuple };
@@ -144,6 +155,9 @@ impl Collectives {
             let sums = self.sums(&row, &all_ours, ranks);
             if let Some((their_row, their_times)) = their_row.as_ref().filter(|(row, _)| row.status == Status::Ok) {
                 row.against(their_row, &times, their_times);
+                let ratio = row.baseline_ratio.unwrap_or(0.0);
+                let (operation, element) = (tuple.operation.name(), values::name(tuple.element));
+                self.ratios.add(ratio, format!("{operation} {element} {} B, {} ranks", shape.bytes, shape.ranks));
             }
             rows.push((row, times));
             rows.extend(sums);
@@ -157,7 +171,7 @@ impl Collectives {
         Ok(rows)
     }
 
-    /// Microseconds of one of our operations.
+    /// Measures one repeat of ginlab's operation. Returns the microseconds per operation.
     fn ours_once(
         &mut self,
         prepared: &Prepared,
@@ -180,7 +194,8 @@ impl Collectives {
         Ok(end.since_us(&begin)? / f64::from(iterations))
     }
 
-    /// A few operations in the way of the tuple, from known numbers into poison.
+    /// Runs a few operations with the tuple's parameters, from known numbers into poisoned memory, and checks the
+    /// result. Records the bytes and puts per operation.
     fn check_ours(
         &mut self,
         prepared: &Prepared,
@@ -193,7 +208,7 @@ impl Collectives {
         let (count, each) = if tuple.launch == Launch::Persistent { (1, turns) } else { (turns, 1) };
         let append = |stream: &Stream| self.ours.append(prepared, stream, 0, each);
         let work = Turns::new(&self.stream, tuple.launch == Launch::Graph, count, &append)?;
-        if !self.args.no_check {
+        if !self.args.repeat.no_check {
             self.give(pattern, prepared.from, prepared.to)?;
         }
         let before = self.ours.moved()?;
@@ -207,34 +222,33 @@ impl Collectives {
         outcome.mapped = each(after.mapped, before.mapped);
         outcome.puts = each(after.puts, before.puts);
         outcome.rails = after.rails.iter().zip(&before.rails).map(|(after, before)| each(*after, *before)).collect();
-        if !self.args.no_check {
+        if !self.args.repeat.no_check {
             self.look(pattern, prepared.to, true, outcome, ranks)?;
         }
         Ok(())
     }
 
-    /// Some operations one behind the other, each from other numbers. Ranks do not meet between them, since an operation itself waits for all
-    /// to have begun it: whose kernel has ended reads its result and gives the next numbers at once.
+    /// Runs consecutive operations, each on different numbers. They are not separated by barriers, because an operation
+    /// itself waits until all ranks have started it. A rank whose kernel has ended immediately reads its result and
+    /// writes the next numbers. Returns the number of wrong numbers.
     fn check_turns(
         &mut self,
         prepared: &Prepared,
-        patterns: [&Pattern; 2],
-        outcome: &mut Outcome,
+        patterns: &[Pattern],
         ranks: &mut Bootstrap,
-    ) -> Result<(), Failure> {
+    ) -> Result<u64, Failure> {
         self.ours.world.prepare()?;
-        ranks.barrier("a check in turns")?;
+        ranks.barrier("a check of alternating launches")?;
         let mut wrong = 0;
-        for pattern in patterns.into_iter().cycle().take(TURNS as usize) {
+        for pattern in patterns {
             self.give(pattern, prepared.from, prepared.to)?;
             self.ours.append(prepared, &self.stream, 0, 1)?;
             let event = self.stream.event()?;
             self.ours.world.wait_until(ranks, prepared.kernel.name(), || event.is_complete())?;
             wrong += pattern.check(u64::from(self.ours.world.my_pe()), &self.ours.world.read(prepared.to)?, true).wrong;
         }
-        // Where the check before has found some, what it has found says more.
-        outcome.wrong = outcome.wrong.filter(|before| *before > 0).or(Some(wrong));
-        Ok(ranks.barrier("results seen")?)
+        ranks.barrier("results seen")?;
+        Ok(wrong)
     }
 
     fn check_theirs(
@@ -252,11 +266,11 @@ impl Collectives {
             let event = self.stream.event()?;
             side.wait(&event, ranks)?;
         }
-        // Sums of moved numbers alone are made in an order of NCCL's own.
+        // NCCL computes sums in its own order, which may differ. Only results without sums must match exactly.
         self.look(pattern, to, !tuple.operation.sums(), outcome, ranks)
     }
 
-    /// Poison where the result goes, then this rank's numbers, which in place are a part of that.
+    /// Poisons the output, then writes this rank's input. In place, the input is a part of the output.
     fn give(&self, pattern: &Pattern, from: Sym<u8>, to: Sym<u8>) -> Result<(), Failure> {
         let world = &self.ours.world;
         world.write(to, &vec![POISON; to.len() as usize])?;
@@ -274,21 +288,17 @@ impl Collectives {
         let Found { wrong, heard } =
             pattern.check(u64::from(self.ours.world.my_pe()), &self.ours.world.read(to)?, exactly);
         (outcome.wrong, outcome.heard) = (Some(wrong), heard);
-        // Nobody goes on to write into this one's results.
+        // No rank may write to this rank's output before the check has ended.
         Ok(ranks.barrier("results seen")?)
     }
 
-    // --- rows --------------------------------------------------------------------------------------------------------
-
-    /// What both sides' rows say of a tuple before it is measured.
+    /// Creates a row with the columns that both implementations share, known before the measurement.
     fn row(&self, tuple: &Tuple, shape: &Shape, side: &str, fabric: &str) -> Row {
         let world = &self.ours.world;
         let case = format!("{side}-{}", shape.operation.name());
-        let mut row = Row::new("collective", case, world.device().name(), fabric);
-        row.ranks = world.n_pes();
+        let mut row = self.ours.agreed.row("collective", case, world);
+        row.fabric = fabric.into();
         row.size_bytes = Some(shape.bytes);
-        row.memory = Some(world.memory().into());
-        mps::mark(&mut row, world.sharing());
         row.set(&OPERATION, shape.operation.name());
         row.set(&ELEMENT, values::name(tuple.element)).set(&PLACE, values::name(tuple.place));
         row.set(&REDOP, shape.operation.sums().then_some("sum"));
@@ -298,7 +308,7 @@ impl Collectives {
     }
 
     fn our_row(&self, tuple: &Tuple, shape: &Shape, prepared: Option<&Prepared>) -> Row {
-        let mut row = self.row(tuple, shape, "gin", &world::ways(&self.ours.world));
+        let mut row = self.row(tuple, shape, "gin", &self.ours.agreed.fabric);
         row.mode = Some(values::name(tuple.mode));
         row.set(&SCOPE, values::name(tuple.scope));
         if tuple.launch != Launch::Persistent {
@@ -318,7 +328,7 @@ impl Collectives {
         if self.ours.local < self.ours.world.n_pes() {
             self.args.world.name_rails(&mut row);
             row.set(&ROUTE, (tuple.operation == Operation::AllToAll).then(|| values::name(tuple.route)));
-            row.set(&PROXIES, self.args.world.proxies as u64);
+            row.set(&PROXIES, self.args.world.proxy_threads as u64);
         }
         row.set(&NODES, u64::from(self.ours.world.n_pes() / self.ours.local));
         row
@@ -334,12 +344,12 @@ impl Collectives {
         let percent = busbw.zip(ceiling).map(|(busbw, ceiling)| 100.0 * busbw / ceiling);
         row.set(&CEILING, ceiling).set(&CEILING_PCT, percent);
         if percent.is_some_and(|percent| percent > 100.0) {
-            row.doubt("above what the wires allow".into());
+            row.doubt("exceeds the bandwidth of the wires".into());
         }
         row.verified(outcomes.iter().filter_map(|outcome| outcome.wrong).reduce(|a, b| a + b));
         row.set(&HEARD, outcomes.iter().map(|outcome| outcome.heard).min().flatten());
         if row.case.starts_with("gin-") {
-            // Of the rank that has the most: a broadcast's root.
+            // Puts of the rank that issues the most, for example a broadcast's root.
             let puts = outcomes.iter().map(|outcome| outcome.puts).max().unwrap_or(0);
             let each = row.time_us_p50.filter(|_| puts > 0).map(|time| time / puts as f64);
             row.set(&PUTS, puts).set(&PUT_US, each);
@@ -367,6 +377,6 @@ fn side<'a>(
         operation: tuple.operation,
         call: call(tuple, shape, address(from), address(to)),
         root: args.root as usize,
-        limit: args.world.timeout,
+        limit: args.world.meet.timeout,
     })
 }

@@ -1,10 +1,12 @@
-//! `ginlab collective`: collectives from inside kernels, beside NCCL's, with who took part, which bytes went which way, and what the wires allow.
+//! `ginlab collective`: collectives from inside kernels, compared with NCCL. Rows show which ranks took part, the bytes
+//! per path, and the upper bound given by link rates.
 
 mod args;
 mod gate;
 mod measure;
 mod ours;
 mod pattern;
+mod random;
 mod shape;
 mod sums;
 mod theirs;
@@ -15,6 +17,7 @@ use crate::error::Failure;
 use crate::nodes;
 use crate::output::OutputArgs;
 use crate::program::Program;
+use crate::random::Ratios;
 use crate::runner::{Experiment, Plan, Rows, program};
 use crate::values::usage;
 use crate::world;
@@ -33,49 +36,55 @@ use shape::Wires;
 pub const PROGRAMS: &[Program] = &[program::<Collectives>()];
 
 const OPERATION: Column =
-    Column::follows("operation", "", "What of the case is not whose it is: `all-to-all`, `all-gather`, ...")
+    Column::follows("operation", "", "The collective, whether of ginlab or NCCL: `all-to-all`, `all-gather`, ...")
         .shown("operation", 14);
-const ELEMENT: Column = Column::chosen("type", "", "Numbers: `f32`, `bf16`, `f16`");
-const REDOP: Column = Column::follows("redop", "", "How numbers are made one: `sum`");
-const ROOT: Column = Column::follows("root", "", "The rank that broadcasts");
-const PLACE: Column = Column::chosen("place", "", "Where results go: `out-of-place`, or over the input `in-place`");
+const ELEMENT: Column = Column::chosen("type", "", "Element type: `f32`, `bf16`, `f16`");
+const REDOP: Column = Column::follows("redop", "", "Reduction of elements: `sum`");
+const ROOT: Column = Column::follows("root", "", "Root of a broadcast");
+const PLACE: Column = Column::chosen("place", "", "Location of results: `out-of-place`, or `in-place` over the input");
 const LAUNCH: Column = Column::chosen(
     "launch",
     "",
-    "How an operation is started: a launch each on a `stream`, recorded in a `graph`, or in the loop of a `persistent` kernel",
+    "Start of operations: one launch each on a `stream`, recorded in a `graph`, or the loop of a `persistent` kernel",
 )
 .shown("launch", 10);
 const OVERLAP: Column = Column::chosen(
     "overlap",
     "",
-    "Whether a grid comes onto the GPU while the one before still runs, and waits there for its end: `yes`, `no`",
+    "Whether a launch may start while the previous one runs, and waits for its end: `yes`, `no`",
 );
 const PROTOCOL: Column = Column::follows(
     "protocol",
     "",
-    "How our kernels move bytes: `messages` (tagged words, one trip), `puts`, `stores` (small parts from one queue)",
+    "Method by which ginlab's kernels move bytes: `messages` (tagged words, a single one-way transfer), `puts`, \
+     `stores` (small parts from one queue)",
 );
 const NODES: Column =
-    Column::chosen("nodes", "", "Nodes: inside a node heaps are mapped, between nodes there are rails");
-const ALGBW: Column = Column::measured("algbw_gbytes_s", "GB/s", "The size over the time, as nccl-tests has it");
+    Column::chosen("nodes", "", "Number of nodes: heaps are mapped within a node, and rails connect nodes");
+const ALGBW: Column = Column::measured(
+    "algbw_gbytes_s",
+    "GB/s",
+    "Algorithm bandwidth: the size divided by the time, as defined by nccl-tests",
+);
 const HEARD: Column = Column::measured(
     "heard",
     "",
-    "Ranks whose data is in the result, of the rank that has the fewest, itself counted; empty where a wrong sum does not say",
+    "Number of ranks, including itself, whose data is in the result of the rank with the fewest; empty if a wrong sum \
+     does not determine it",
 )
 .shown("heard", 5);
 const NVLINK_BYTES: Column = Column::measured(
     "nvlink_bytes",
     "B",
-    "Bytes of one operation that all ranks' kernels stored to or loaded from other ranks' mapped heaps",
+    "Bytes that the kernels of all ranks stored to or loaded from other ranks' mapped heaps, per operation",
 );
 const PUTS: Column = Column::measured(
     "puts",
     "",
-    "Puts or messages to other ranks of one operation, of the rank that has the most; of loads none",
+    "Puts or messages to other ranks per operation, on the rank with the most; loads are not counted",
 );
 const PUT_US: Column =
-    Column::measured("put_us", "us", "The time over that number: what one put or message costs a rank");
+    Column::measured("put_us", "us", "Time divided by that number: cost of one put or message on a rank");
 
 impl Experiment for Collectives {
     type Args = Args;
@@ -119,7 +128,7 @@ impl Experiment for Collectives {
         headlines: &[
             Headline::least("smallest all-to-all", "time_us_p50", &[("case", "gin-all-to-all")]),
             Headline::least("smallest all-reduce", "time_us_p50", &[("case", "gin-all-reduce")]),
-            Headline::most("all-reduce, most bus bandwidth", "busbw_gbytes_s", &[("case", "gin-all-reduce")]),
+            Headline::most("all-reduce, highest bus bandwidth", "busbw_gbytes_s", &[("case", "gin-all-reduce")]),
         ],
         plots: &[
             Plot::TIME,
@@ -133,10 +142,7 @@ impl Experiment for Collectives {
             },
             Plot::RATIO,
         ],
-        ..About::new(
-            "collective",
-            "Collectives from inside kernels over NVLink and rails, beside NCCL: who took part, by which way, and what the wires allow",
-        )
+        ..About::new("collective", "Measure collectives from kernels over NVLink and rails, compared with NCCL")
     };
 
     const WRONG: &'static str = "numbers";
@@ -147,7 +153,10 @@ impl Experiment for Collectives {
             ("rows".to_owned(), format!("{tuples:?}")),
             (
                 "options".to_owned(),
-                format!("{} x {} + {} check {}", args.repeats, args.iterations, args.warmup, !args.no_check),
+                format!(
+                    "{} x {} + {} check {}",
+                    args.repeat.repeats, args.iterations, args.warmup, !args.repeat.no_check
+                ),
             ),
             (
                 "root, messages and stores".to_owned(),
@@ -159,8 +168,10 @@ impl Experiment for Collectives {
         ];
         let root = args.root as usize;
         let ranks = args.world.ranks(fingerprint, move |ranks| match ranks {
-            0 | 1 => Err(usage("--np", "a collective is of two ranks or more; a world of one measures its own memory")),
-            _ if root >= ranks => Err(usage("--root", format!("{root}; the last of {ranks} ranks is {}", ranks - 1))),
+            0 | 1 => Err(usage("--np", "a collective requires at least 2 ranks")),
+            _ if root >= ranks => {
+                Err(usage("--root", format!("invalid root {root}: the last of {ranks} ranks is {}", ranks - 1)))
+            }
             _ => Ok(()),
         });
         Ok(Plan::of_ranks(tuples, ranks))
@@ -180,20 +191,32 @@ impl Experiment for Collectives {
         if let Some(nccl) = &nccl {
             header.note(match nccl {
                 Ok(nccl) => format!("NCCL {}, all-to-all by {}", nccl.version(), nccl.all_to_all_by()),
-                Err(why) => format!("without NCCL: {why}"),
+                Err(why) => format!("NCCL is not measured: {why}"),
             });
         }
         header.note(
-            "size_bytes as nccl-tests counts it; time_us of one operation, the slowest rank's, by events on the stream, of persistent kernels by \
-             the GPU's own clock; sums of ours are held against the CPU's to the bit, those of NCCL to n epsilon times the sum of magnitudes",
+            "size_bytes is defined as in nccl-tests; time_us is the time of one operation on the slowest rank, between \
+             events on the stream, for persistent kernels by the GPU's clock; ginlab's sums must equal the CPU's bit \
+             by bit, NCCL's within n epsilon times the sum of magnitudes",
         );
         let stream = Stream::new(world.device())?;
-        let gate = gate::Gate::new(world.device(), args.world.timeout)?;
+        let gate = gate::Gate::new(world.device(), args.world.meet.timeout)?;
         let ours = Ours::open(args, world, tuples, ranks)?;
         let wires = wires(args, &ours);
         let overlaps = stream.begins_early();
         Ok((
-            Collectives { args: args.clone(), nccl, stream, gate, ours, wires, overlaps, run: 0, given: Vec::new() },
+            Collectives {
+                args: args.clone(),
+                nccl,
+                stream,
+                gate,
+                ours,
+                wires,
+                overlaps,
+                run: 0,
+                given: Vec::new(),
+                ratios: Ratios::default(),
+            },
             header,
         ))
     }
@@ -203,7 +226,12 @@ impl Experiment for Collectives {
     }
 
     async fn close(self, _: &Header, _: &OutputArgs, ranks: &mut Bootstrap) -> Result<(), Failure> {
-        let Collectives { nccl, stream, gate, ours, .. } = self;
+        let Collectives { nccl, stream, gate, ours, ratios, args, .. } = self;
+        if ranks.rank() == 0 && args.random.random.is_some() {
+            for line in ratios.lines("NCCL is not measured here") {
+                eprintln!("# {line}");
+            }
+        }
         if let Some(Ok(communicator)) = nccl {
             communicator.close()?;
         }
@@ -213,20 +241,20 @@ impl Experiment for Collectives {
     }
 }
 
-/// What is known of this rank's wires.
+/// Returns the link rates of this rank that are known.
 fn wires(args: &Args, ours: &Ours) -> Wires {
     let world = &ours.world;
     let gpu: Option<PciAddress> = world.device().pci_address().and_then(|address| address.parse().ok());
-    // Between PEs of one GPU no link is crossed.
+    // PEs that share a GPU do not communicate over a link.
     let nvlink = gpu.filter(|_| !world.sharing().is_shared()).and_then(|gpu| {
         let links = nvlink::links().ok()?;
         Some(links.iter().find(|links| links.gpu == gpu)?.bytes_per_second? / 1e9)
     });
-    // The cards of several proxies are the same ones.
+    // Several proxies share the same NICs, so that the rate per proxy is not known.
     let profile = world
         .fabric()
         .strip_prefix(PREFIX)
-        .filter(|_| args.world.proxies == 1)
+        .filter(|_| args.world.proxy_threads == 1)
         .and_then(|name| Profile::named(name).ok());
     let rails = profile.map(|profile| profile.line_rate_gbps.value / 8.0 * args.world.rails as f64);
     Wires { local: u64::from(ours.local), nvlink, rails }

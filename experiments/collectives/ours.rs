@@ -1,4 +1,4 @@
-//! Our side: the world, and launches of its kernels.
+//! ginlab's implementation: the world, and launches of its kernels.
 
 use super::args::{Args, Launch, Mode, Route, Tuple};
 use super::shape::{Operation, Place, Shape};
@@ -6,6 +6,7 @@ use super::thresholds::{
     BLOCKS_OF_RAILS, FEW, FEW_BLOCKS, FEW_BLOCKS_OF_MANY, LEAN_THREADS, NARROW, SLICE, SLICE_OF_RAILS, WIDE, by_stores,
     each, limit, messages_fit, most, overlap_fits, parts, scratch, store_grid, two_trips,
 };
+use crate::agreed::{self, Agreed};
 use crate::error::Failure;
 use crate::values::usage;
 use crate::world::{self, Scope};
@@ -20,10 +21,14 @@ use kernels::collective::{
 use kernels::gin::USER_SIGNALS;
 use std::time::Instant;
 
+/// Name of the exchanged number of resident blocks. All ranks launch the largest grid that is resident on every device.
+const BLOCKS: &str = "number of resident blocks";
+
 /// Memory, signals and kernels of a rank.
 pub struct Ours {
     pub world: World,
-    /// Ranks of a node.
+    pub agreed: Agreed,
+    /// Number of ranks per node.
     pub local: u32,
     from: Sym<u8>,
     to: Sym<u8>,
@@ -31,8 +36,10 @@ pub struct Ours {
     inboxes: [Inbox; 2],
     signals: Signal,
     queue_signals: Signal,
-    /// Blocks that the state has room for, and the inbox.
+    /// Maximum number of blocks, for which `state` and the inboxes have space.
     blocks: u32,
+    /// Number of multiprocessors of the smallest device.
+    processors: u32,
     parts: u32,
     state: Buffer,
     queue: Buffer,
@@ -42,7 +49,7 @@ pub struct Ours {
     args: Args,
 }
 
-/// A tuple's launch.
+/// Launch parameters of a tuple.
 pub struct Prepared {
     pub kernel: Kernel<Program<CollectiveArgs>>,
     function: Function<Program<CollectiveArgs>>,
@@ -50,21 +57,22 @@ pub struct Prepared {
     pub block: u32,
     pub by_messages: bool,
     pub by_stores: bool,
-    /// Whether its grid may begin while the one before still runs.
+    /// Whether its grid may start while the previous one still runs.
     pub early: bool,
     pub from: Sym<u8>,
     pub to: Sym<u8>,
     args: CollectiveArgs,
 }
 
-/// What a rank has moved.
+/// Bytes and puts that a rank has moved.
 pub struct Moved {
     pub mapped: u64,
     pub puts: u64,
     pub rails: Vec<u64>,
 }
 
-/// Whether no rails are asked for or needed, before the world is open: as many heaps as will be needed at most.
+/// Returns an upper bound of the heap size. Called before the world is opened, when it is not yet known whether rails
+/// are needed.
 pub fn heap_bytes(args: &Args, tuples: &[Tuple], ranks: &Bootstrap) -> u64 {
     let several = args.node_size.is_some() || matches!(args.path, Path::Rails | Path::Direct) || !ranks.same_host();
     let ranks = ranks.size() as u64;
@@ -73,38 +81,32 @@ pub fn heap_bytes(args: &Args, tuples: &[Tuple], ranks: &Bootstrap) -> u64 {
         let (part, count) = parts(args, ranks, mapped, emulated);
         2 * u64::from(count) * Inbox::bytes(part, ranks as u32)
     });
-    // Not more nodes than ranks.
+    // There are at most as many nodes as ranks.
     let several = if several { scratch(args, tuples, ranks, ranks) } else { 0 };
     let scratch = several.max(scratch(args, tuples, ranks, 1));
     input + output + inbox.into_iter().max().unwrap_or(0) + scratch + (1 << 16)
 }
 
-/// Ranks of a node: as many as have their heaps mapped here, when that cuts all ranks into equal nodes of neighbours; otherwise each is its own.
-fn node(world: &World, ranks: &mut Bootstrap) -> Result<u32, Failure> {
-    let me = world.my_pe();
-    let mapped: Vec<u32> = (0..world.n_pes()).filter(|pe| world.is_mapped(*pe)).collect();
-    let local = mapped.len() as u32;
-    let first = me / local * local;
-    let good = world.n_pes().is_multiple_of(local) && mapped.iter().copied().eq(first..first + local);
-    let all = ranks.all_gather_values(&(good, local), "nodes")?;
-    Ok(if all.iter().all(|other| *other == (true, local)) { local } else { 1 })
-}
-
 impl Ours {
     pub fn open(args: &Args, mut world: World, tuples: &[Tuple], ranks: &mut Bootstrap) -> Result<Ours, Failure> {
         let pes = u64::from(world.n_pes());
-        let local = node(&world, ranks)?;
+        // Ranks whose heaps are mapped.
+        let mapped: Vec<u32> = (0..world.n_pes()).filter(|pe| world.is_mapped(*pe)).collect();
+        let local = agreed::node_size(&mapped, ranks)?;
+        let agreed = Agreed::of_all(&world, ranks)?;
         let mapped = local == world.n_pes();
         let emulated = matches!(world.device(), Device::Emulated);
         let (part, parts) = parts(args, pes, mapped, emulated);
         let threads = args.block.unwrap_or(if emulated { 32 } else { 512 });
+        let processors = if emulated { 4 } else { world.device().multiprocessors()? };
+        let processors = agreed::least(processors, "multiprocessors", ranks)?;
         let mut blocks = tuples.iter().map(|tuple| tuple.grid).max().unwrap_or(0).max(parts);
-        blocks = blocks.max(if emulated { 4 } else { world.device().multiprocessors()? });
-        // Of both inboxes, where there are rails.
+        blocks = blocks.max(processors);
+        // Signals of both inboxes, if rails are used.
         let mail = if mapped { 1 } else { 2 * parts * world.n_pes() };
         let needed = blocks * SIGNALS_OF_BLOCK + mail + stores::SIGNALS;
         if needed > USER_SIGNALS {
-            let text = format!("{blocks} blocks need {needed} signals, and a world has {USER_SIGNALS}");
+            let text = format!("{blocks} blocks require {needed} signals, and a world has {USER_SIGNALS}");
             return Err(usage("--grid", text));
         }
         let nodes = pes / u64::from(local);
@@ -127,6 +129,7 @@ impl Ours {
             signals: world.signals(ranks, blocks * SIGNALS_OF_BLOCK)?,
             queue_signals: world.signals(ranks, stores::SIGNALS)?,
             blocks,
+            processors,
             parts,
             state: device.allocate(Where::Device, blocks as usize * size_of::<State>())?,
             queue: device.allocate(Where::Device, stores::WORDS * 8)?,
@@ -135,10 +138,11 @@ impl Ours {
             threads,
             args: args.clone(),
             world,
+            agreed,
         })
     }
 
-    /// Input and output; nothing where an operation has no form in place.
+    /// Returns input and output. `None` if the operation has no in-place form.
     pub fn memory(&self, place: Place, shape: &Shape) -> Option<(Sym<u8>, Sym<u8>)> {
         match place {
             Place::OutOfPlace => Some((self.from.slice(0, shape.input()), self.to.slice(0, shape.output()))),
@@ -148,25 +152,30 @@ impl Ours {
         }
     }
 
-    /// The launch of a tuple, or in one line why there is none.
-    pub fn prepare(&self, tuple: &Tuple, shape: &Shape) -> Result<Result<Prepared, String>, Failure> {
+    /// Returns the launch parameters of a tuple. The inner error is a one-line reason if the tuple is not supported.
+    pub fn prepare(
+        &self,
+        tuple: &Tuple,
+        shape: &Shape,
+        ranks: &mut Bootstrap,
+    ) -> Result<Result<Prepared, String>, Failure> {
         let Some((from, to)) = self.memory(tuple.place, shape) else {
-            return Ok(Err(format!("{} has no form in place", shape.operation.name())));
+            return Ok(Err(format!("{} does not support --place in-place", shape.operation.name())));
         };
         if tuple.mode == Mode::Blocking && shape.operation.sums() && self.local == self.world.n_pes() {
-            return Ok(Err("sums inside a node are made by loads: there is no put to wait for".into()));
+            return Ok(Err("sums within a node use loads, and there are no puts to wait for".into()));
         }
         let (pes, emulated) = (self.world.n_pes(), matches!(self.world.device(), Device::Emulated));
         let mapped = self.local == pes;
         let gathered = tuple.route == Route::Gathered;
         if gathered && (mapped || self.local == 1) {
-            return Ok(Err("gathered: it takes several nodes, of several ranks whose heaps are mapped".into()));
+            return Ok(Err("gathered: requires several nodes, each with several ranks whose heaps are mapped".into()));
         }
         let two_trips = mapped && two_trips(shape);
         let message = if two_trips { shape.chunk } else { shape.message() };
         let each = each(self.inboxes[0].capacity, mapped, emulated);
         let lean = message.div_ceil(each).clamp(1, self.parts.into()) as u32;
-        // A broadcast is of one to all, and no exchange.
+        // A broadcast sends from one rank to all and is not an exchange.
         let by_words = mapped && shape.operation != Operation::Broadcast;
         let kernels = |by_messages: bool| match (by_messages, by_words, mapped) {
             (true, true, _) => {
@@ -193,14 +202,16 @@ impl Ours {
         };
         let few = self.args.block.unwrap_or(if emulated { self.threads.min(NARROW) } else { LEAN_THREADS as u32 });
         let (kernel, block) = of_scope(true, few);
-        // As many blocks as are on the GPU at once, beside those of other PEs that share it.
+        // Number of blocks that are resident on the GPU at the same time, together with those of other PEs that share
+        // it.
         let room = self.world.device().resident_blocks(&kernel, block)?;
+        let room = agreed::least(room, BLOCKS, ranks)?;
         let parts = if tuple.grid == 0 { lean.min(room).max(1) } else { tuple.grid };
         let fits = messages_fit(message, parts, self.parts, self.inboxes[0].capacity);
-        // Words count their steps in 32 bits.
+        // The kernels count words in 32 bits.
         let fits = fits && shape.chunk <= u64::from(u32::MAX);
         let by_messages = fits && message <= self.message_limit && tuple.packet == 0 && !gathered;
-        // What is asked for by single puts is not by stores.
+        // Stores from a queue have no separate puts to limit or to wait for.
         let stores = mapped && !by_messages && tuple.packet == 0 && tuple.mode != Mode::Blocking;
         let piece = if stores { by_stores(&self.args, shape) } else { None };
         let threads = self.args.block.unwrap_or(match piece {
@@ -211,6 +222,7 @@ impl Ours {
         let (kernel, block) = of_scope(by_messages, threads);
         let kernel = if piece.is_some() { stores::COLLECTIVE_STORES } else { kernel };
         let resident = self.world.device().resident_blocks(&kernel, block)?;
+        let resident = agreed::least(resident, BLOCKS, ranks)?;
         let grid = match tuple.grid {
             0 if by_messages => parts,
             0 if emulated => (shape.chunk / 1024).clamp(1, 4) as u32,
@@ -218,10 +230,10 @@ impl Ours {
                 (shape.chunk / SLICE_OF_RAILS).clamp(1, BLOCKS_OF_RAILS.min(resident).max(1).into()) as u32
             }
             0 if piece.is_some() => store_grid(shape.operation).0.min(resident).max(1),
-            0 => self.puts_grid(shape, resident)?,
+            0 => self.puts_grid(shape, resident),
             grid => grid,
         };
-        // A thread for each 8 bytes of a message: what waits for nobody costs nothing.
+        // One thread per 8 bytes of a message: further threads would have no word to wait for.
         let lean = by_messages && tuple.scope == Scope::Block && self.args.block.is_none() && !emulated;
         let block = if lean {
             slice_bytes(message, grid).div_ceil(8).next_multiple_of(32).clamp(32, LEAN_THREADS) as u32
@@ -234,7 +246,7 @@ impl Ours {
         let whole = if by_messages { message } else { piece.unwrap_or(shape.chunk) };
         let ways = flag(by_messages && two_trips, TWO_TRIPS);
         let mute = self.args.mute == Some(self.world.my_pe());
-        // Whole chunks where there are no more blocks than others to send to.
+        // Chunks are not split if there are no more blocks than target ranks.
         let (others, run) =
             if gathered { (pes / self.local - 1, u64::from(self.local)) } else { (pes - self.local, 1) };
         let parts = (grid / others.max(1)).max(1);
@@ -281,25 +293,26 @@ impl Ours {
         }))
     }
 
-    /// Blocks for puts within a node of GPUs, as the table of the page has it.
-    fn puts_grid(&self, shape: &Shape, resident: u32) -> Result<u32, Failure> {
-        let processors = self.world.device().multiprocessors()?;
-        // Sums want many loads under way; stores both ways are faster by fewer blocks, and most of all where they also copy within the GPU.
+    /// Returns the number of blocks for puts within a node, according to the table in the README.
+    fn puts_grid(&self, shape: &Shape, resident: u32) -> u32 {
+        let processors = self.processors;
+        // Sums need many outstanding loads. Stores in both directions are faster with fewer blocks, in particular if
+        // the operation also copies within the GPU.
         let most = match (shape.operation, shape.ranks) {
             _ if shape.operation.sums() || shape.chunk < FEW => processors,
             (Operation::AllToAll, 2) => FEW_BLOCKS,
             (_, 2) => processors,
             _ => FEW_BLOCKS_OF_MANY,
         };
-        Ok((shape.chunk / SLICE).clamp(1, most.min(resident).max(1).into()) as u32)
+        (shape.chunk / SLICE).clamp(1, most.min(resident).max(1).into()) as u32
     }
 
-    /// Appends one launch: `warmup` turns, then `turns`.
+    /// Appends one launch of `warmup` and then `turns` iterations.
     pub fn append(&self, prepared: &Prepared, stream: &Stream, warmup: u32, turns: u32) -> Result<(), DeviceError> {
         let args = CollectiveArgs { warmup, turns, ..prepared.args };
         let program = Program { world: self.world.description(), args };
-        // SAFETY: the arguments are of this world, with a state and stamps for every block; the stream is waited for before they go; all of
-        // these kernels wait for the grids before them.
+        // SAFETY: the arguments belong to this world and have a state and stamps for every block. The stream is waited
+        // for before they are freed. All of these kernels wait for preceding grids before they access memory.
         unsafe {
             match prepared.early {
                 true => stream.launch_early(&prepared.function, prepared.grid, prepared.block, program),
@@ -308,7 +321,8 @@ impl Ours {
         }
     }
 
-    /// So far: bytes over mappings and puts as the kernels count them, and bytes over each rail as the proxies do.
+    /// Returns the totals so far: bytes over mappings and puts as counted by the kernels, and bytes per rail as counted
+    /// by the proxies.
     pub fn moved(&self) -> Result<Moved, Failure> {
         let mut states = vec![State::default(); self.blocks as usize];
         self.state.read(0, &mut states)?;
@@ -323,11 +337,14 @@ impl Ours {
         })
     }
 
-    /// What nobody has waited for would let a later turn begin too early, and no byte might show it. What was waited for in advance (the
-    /// next broadcast's acknowledgements) may still be on its way: a completion at the sender says nothing about when a target learns of it.
+    /// Checks that every signal was raised as often as it was waited for. A missing wait would let a later iteration
+    /// start too early, and might not cause a wrong byte. Signals that were waited for in advance (acknowledgements for
+    /// the next broadcast) may still be in flight: completion at the sender does not imply that the target was
+    /// notified.
     ///
     /// # Errors
-    /// Which signal of which block, within the longest wait of the job.
+    /// Returns [`Failure::Run`] with the block and signal if a signal does not reach its count within the timeout of
+    /// the job.
     pub fn check_signals(&self) -> Result<(), Failure> {
         let mut states = vec![State::default(); self.blocks as usize];
         self.state.read(0, &mut states)?;
@@ -348,18 +365,18 @@ impl Ours {
     fn check_signal(&self, signal: Signal, counted: u64, name: &str) -> Result<(), Failure> {
         let mut raised = self.world.signal(signal)?;
         let began = Instant::now();
-        while raised < counted && began.elapsed() < self.args.world.timeout {
+        while raised < counted && began.elapsed() < self.args.world.meet.timeout {
             std::thread::yield_now();
             raised = self.world.signal(signal)?;
         }
         if raised != counted {
-            let text = format!("{name} was waited for {counted} times and raised {raised} times");
-            return Err(Failure::Run(format!("a defect of the collective's kernels: {text}")));
+            let text = format!("{name} was waited for {counted} times but raised {raised} times");
+            return Err(Failure::Run(format!("bug in the collective's kernels: {text}")));
         }
         Ok(())
     }
 
-    /// All ranks end together.
+    /// Closes the world. Collective.
     pub fn close(self, ranks: &mut Bootstrap) -> Result<(), GinError> {
         let Ours { world, state, queue, times, .. } = self;
         drop((state, queue, times));

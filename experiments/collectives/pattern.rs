@@ -1,35 +1,42 @@
-//! What ranks give, and what the result must be: element by element, against sums that the CPU makes in the order that the kernels promise.
+//! Inputs of ranks and expected results. Results are checked element by element, against sums that the CPU computes in
+//! the order that the kernels guarantee.
 //!
-//! A rank's numbers repeat after a prime number of them, so what is expected repeats too, sums included. A chunk that lands in another place is
-//! wrong all the same: no chunk is a multiple of the period.
+//! A rank's numbers repeat with a prime period, so that expected results, including sums, have the same period. A
+//! misplaced chunk is detected nevertheless, because no chunk size is a multiple of the period.
 
 use super::shape::{Element, Operation, Shape};
 use half::{bf16, f16};
 use kernels::pattern::{mixed, seed};
 
-/// Numbers after which a rank's repeat: the largest prime below 2^16.
+/// Period of a rank's numbers: the largest prime below 2^16.
 const PERIOD: u64 = 65521;
 
-/// What lies in a result before.
+/// Flag in the number of a run: negates its numbers.
+pub const NEGATIVE: u32 = 1 << 30;
+/// Flag in the number of a run: selects different numbers.
+pub const OTHER: u32 = 1 << 31;
+
+/// Contents of the output before an operation.
 pub const POISON: u8 = 0xA5;
 
-/// Numbers that were found wrong, and what they say of the ranks.
+/// Result of a check.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Found {
-    /// Numbers.
+    /// Number of wrong elements.
     pub wrong: u64,
-    /// Ranks whose data is in the result; nothing where a wrong sum does not say.
+    /// Number of ranks whose data is in the result. `None` if it cannot be derived from a wrong sum.
     pub heard: Option<u64>,
 }
 
-/// The first numbers of one rank, each a number of the type; no more than a period.
+/// Returns the first `count` numbers of one rank, each representable in the type, but at most one period.
 fn numbers(element: Element, rank: u64, run: u32, count: u64) -> Vec<f32> {
-    let seed = seed(rank as u32, run, 0);
+    let seed = seed(rank as u32, run & !NEGATIVE, 0);
+    let sign = if run & NEGATIVE == 0 { 1.0 } else { -1.0 };
     let number = |index| {
         let bits = mixed(seed, index);
-        // Of several magnitudes, so that a sum in another order is another one.
+        // Numbers of several magnitudes, so that sums in a different order differ.
         let value = ((bits & 0xf_ffff) as f32 - 524_288.0) / (65_536u32 << (bits >> 20 & 7)) as f32;
-        rounded(element, value)
+        sign * rounded(element, value)
     };
     (0..count.min(PERIOD)).map(number).collect()
 }
@@ -63,16 +70,15 @@ fn decoded(element: Element, bytes: &[u8]) -> f64 {
     }
 }
 
-/// What all ranks' numbers add up to.
 struct Sums {
-    /// In the order that the kernels promise.
+    /// Sums in the order that the kernels guarantee, encoded.
     exact: Vec<u8>,
-    /// As exactly as f64 has it, and how far another order may be off.
+    /// Sums in f64, and the permitted deviation of sums in another order.
     about: Vec<(f64, f64)>,
 }
 
 impl Sums {
-    /// In every node from the first rank to the last, rounded where there are several nodes, and then of the nodes.
+    /// Sums the ranks of each node in order, rounds if there are several nodes, then sums the nodes.
     fn new(element: Element, Shape { ranks, bytes, .. }: Shape, local: u64, run: u32) -> Sums {
         let count = (bytes / element.bytes()).min(PERIOD);
         let all: Vec<Vec<f32>> = (0..ranks).map(|rank| numbers(element, rank, run, count)).collect();
@@ -90,7 +96,7 @@ impl Sums {
     }
 }
 
-/// Inputs and expectations of one measurement.
+/// Inputs and expected results of one measurement.
 pub struct Pattern {
     element: Element,
     pub shape: Shape,
@@ -100,25 +106,25 @@ pub struct Pattern {
 }
 
 impl Pattern {
-    /// `local` ranks are a node, whose sums are made first; `run` names the numbers.
+    /// Creates the pattern. `local` ranks form a node, whose sums are computed first. `run` selects the numbers.
     pub fn new(element: Element, shape: Shape, local: u64, root: u64, run: u32) -> Pattern {
         let sums = shape.operation.sums().then(|| Sums::new(element, shape, local, run));
         Pattern { element, shape, root, run, sums }
     }
 
-    /// What a rank gives.
+    /// Returns the input of a rank.
     pub fn input(&self, rank: u64) -> Vec<u8> {
         self.given(rank, 0, self.shape.input())
     }
 
-    /// Bytes that a rank gives, from its number `first` on.
+    /// Returns `bytes` bytes of a rank's input, starting at number `first`.
     fn given(&self, rank: u64, first: u64, bytes: u64) -> Vec<u8> {
         let (element, size) = (self.element, self.element.bytes());
         tiled(&encoded(element, &numbers(element, rank, self.run, first + bytes / size)), first * size, bytes)
     }
 
-    /// Holds a rank's result against what it must be. `exactly`: sums were made in the order that the kernels promise; otherwise in any, and
-    /// may be off by the number of ranks times the type's epsilon times the sum of magnitudes.
+    /// Checks a rank's result. With `exactly`, sums must have been computed in the order that the kernels guarantee.
+    /// Otherwise the order is arbitrary, and sums may deviate by ranks x epsilon x sum of magnitudes.
     pub fn check(&self, rank: u64, result: &[u8], exactly: bool) -> Found {
         let (shape, size) = (self.shape, self.element.bytes());
         let from =
@@ -147,7 +153,7 @@ impl Pattern {
                 } else {
                     let about = sums.about.iter().cycle().skip((first % PERIOD) as usize);
                     let values = result.chunks_exact(size as usize).map(|bytes| decoded(self.element, bytes));
-                    // A number that is none is wrong too.
+                    // A NaN is wrong too.
                     let off = |value: f64, sum: f64, bound: f64| (value - sum).abs() > bound || value.is_nan();
                     values.zip(about).filter(|(value, (sum, bound))| off(*value, *sum, *bound)).count() as u64
                 };
@@ -157,7 +163,7 @@ impl Pattern {
     }
 }
 
-/// `length` bytes of a period that repeats, from byte `first` on.
+/// Returns `length` bytes of the repeated `period`, starting at byte `first`.
 fn tiled(period: &[u8], first: u64, length: u64) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(length as usize);
     let mut at = (first % period.len().max(1) as u64) as usize;
@@ -169,8 +175,9 @@ fn tiled(period: &[u8], first: u64, length: u64) -> Vec<u8> {
     bytes
 }
 
-/// Numbers of `size` bytes that differ.
+/// Returns how many elements of `size` bytes differ.
 fn differing(found: &[u8], expected: &[u8], size: u64) -> u64 {
+    ginlab::progress::record();
     if found == expected {
         return 0;
     }
@@ -188,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn one_number_that_is_off_is_found_in_every_operation() {
+    fn single_wrong_element_is_detected_in_every_operation() {
         for element in [Element::F32, Element::Bf16, Element::F16] {
             for operation in [Operation::AllToAll, Operation::AllGather, Operation::Broadcast, Operation::SendRecv] {
                 let pattern = pattern(operation, element);
@@ -216,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn sums_are_held_to_their_order_or_to_a_bound() {
+    fn sums_match_order_or_error_bound() {
         for element in [Element::F32, Element::Bf16, Element::F16] {
             let pattern = pattern(Operation::AllReduce, element);
             let inputs: Vec<Vec<f32>> = (0..3).map(|rank| numbers(element, rank, 7, PERIOD)).collect();
@@ -230,7 +237,7 @@ mod tests {
             if element == Element::F32 {
                 assert!(pattern.check(0, &other, true).wrong > 0, "another order shows");
             }
-            // Without one of the ranks.
+            // The sum without one of the ranks.
             let missing: Vec<f32> = (0..PERIOD as usize).map(|at| inputs[0][at] + inputs[1][at]).collect();
             let missing = tiled(&encoded(element, &missing), 0, pattern.shape.bytes);
             let found = pattern.check(0, &missing, false);

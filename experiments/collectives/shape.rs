@@ -1,10 +1,11 @@
-//! What an operation moves: its sizes, where its parts lie, what counts as its bandwidth, and what the wires allow.
+//! Sizes of an operation, offsets of its parts, its bandwidth as defined by nccl-tests, and the upper bound given by
+//! link rates.
 
 use clap::ValueEnum;
 use kernels::collective::{ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, BF16, BROADCAST, F16, F32, REDUCE_SCATTER};
 use strum::IntoStaticStr;
 
-/// The operations, by the number that kernels take.
+/// Operations, numbered as in kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr)]
 #[strum(serialize_all = "kebab-case")]
 #[repr(u32)]
@@ -14,27 +15,27 @@ pub enum Operation {
     ReduceScatter = REDUCE_SCATTER,
     AllReduce = ALL_REDUCE,
     Broadcast = BROADCAST,
-    /// To the next rank, from the one before; NCCL's alone.
+    /// Send to the next rank and receive from the previous one. NCCL only.
     SendRecv = u32::MAX,
 }
 
 impl Operation {
-    /// As cases are called, behind `gin-` or `nccl-`.
+    /// Returns the name used in cases after `gin-` or `nccl-`.
     pub fn name(self) -> &'static str {
         self.into()
     }
 
-    /// Whether numbers are added.
+    /// Returns whether the operation sums numbers.
     pub fn sums(self) -> bool {
         matches!(self, Operation::ReduceScatter | Operation::AllReduce)
     }
 
-    /// Whether the size is that of a chunk for each rank, all together.
+    /// Returns whether the size is the total of one chunk per rank.
     fn by_chunks(self) -> bool {
         matches!(self, Operation::AllToAll | Operation::AllGather | Operation::ReduceScatter)
     }
 
-    /// Bus bandwidth over algorithm bandwidth, as nccl-tests has it.
+    /// Returns the ratio of bus bandwidth to algorithm bandwidth, as defined by nccl-tests.
     pub fn factor(self, ranks: u64) -> f64 {
         let share = (ranks - 1) as f64 / ranks as f64;
         match self {
@@ -45,15 +46,15 @@ impl Operation {
     }
 }
 
-/// Types of numbers, as the kernels count them.
+/// Element types, numbered as in kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 #[repr(u32)]
 pub enum Element {
-    /// 4 bytes.
+    /// 4 bytes
     F32 = F32,
-    /// 2 bytes: the upper half of an f32.
+    /// 2 bytes: the upper half of an f32
     Bf16 = BF16,
-    /// 2 bytes: IEEE 754.
+    /// 2 bytes: IEEE 754 half precision
     F16 = F16,
 }
 
@@ -62,7 +63,7 @@ impl Element {
         if self == Element::F32 { 4 } else { 2 }
     }
 
-    /// The difference between 1 and the next number.
+    /// Returns the difference between 1 and the next larger number.
     pub fn epsilon(self) -> f64 {
         match self {
             Element::F32 => f64::from(f32::EPSILON),
@@ -72,28 +73,28 @@ impl Element {
     }
 }
 
-/// Where results go.
+/// Location of results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Place {
-    /// To other memory.
+    /// In separate memory
     OutOfPlace,
-    /// Over the input.
+    /// Over the input
     InPlace,
 }
 
-/// An operation of a size among so many ranks.
+/// An operation of a given size among `ranks` ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
     pub operation: Operation,
     pub ranks: u64,
-    /// Bytes of a chunk; the last ones of an all-reduce or a broadcast may be shorter.
+    /// Bytes per chunk. The last chunks of an all-reduce or a broadcast may be shorter.
     pub chunk: u64,
-    /// As nccl-tests counts it: of all chunks for all-to-all, all-gather and reduce-scatter.
+    /// Size as defined by nccl-tests: the total of all chunks for all-to-all, all-gather and reduce-scatter.
     pub bytes: u64,
 }
 
 impl Shape {
-    /// The nearest size below that is whole numbers; one for each rank at least.
+    /// Rounds `size` down to whole elements, but to at least one element, or one per rank for operations by chunks.
     pub fn new(operation: Operation, ranks: u64, size: u64, element: u64) -> Shape {
         if operation.by_chunks() {
             let chunk = (size / ranks / element).max(1) * element;
@@ -103,17 +104,18 @@ impl Shape {
         Shape { operation, ranks, chunk: bytes.div_ceil(ranks).next_multiple_of(16), bytes }
     }
 
-    /// Bytes that a rank gives.
+    /// Returns the bytes of a rank's input.
     pub fn input(&self) -> u64 {
         if self.operation == Operation::AllGather { self.chunk } else { self.bytes }
     }
 
-    /// Bytes that a rank gets.
+    /// Returns the bytes of a rank's output.
     pub fn output(&self) -> u64 {
         if self.operation == Operation::ReduceScatter { self.chunk } else { self.bytes }
     }
 
-    /// Where this rank's input and output begin in the memory that they share in place; `None` where there is no such thing.
+    /// Returns the offsets of this rank's input and output in the memory that they share in place. `None` if the
+    /// operation has no in-place form.
     pub fn in_place(&self, rank: u64) -> Option<(u64, u64)> {
         match self.operation {
             Operation::AllGather => Some((rank * self.chunk, 0)),
@@ -123,31 +125,31 @@ impl Shape {
         }
     }
 
-    /// How often the same memory may be worked on without another result.
+    /// Returns how many times the operation can run on the same memory without changing the result.
     pub fn repeatable(&self, place: Place) -> u32 {
         if place == Place::InPlace && self.operation.sums() { 1 } else { 2 }
     }
 
-    /// Bytes that go to one rank: a chunk, or all.
+    /// Returns the bytes that one rank sends to another: a chunk, or all.
     pub fn message(&self) -> u64 {
         if self.operation.by_chunks() { self.chunk } else { self.bytes }
     }
 }
 
-/// The wires of a rank, in GB/s one way; nothing where it is not known, or there is none.
+/// Link rates of a rank in GB/s and one direction. `None` if a link does not exist or its rate is unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Wires {
-    /// Ranks of a node.
+    /// Number of ranks per node.
     pub local: u64,
-    /// To the ranks of the node, all together.
+    /// Total rate to the other ranks of the node.
     pub nvlink: Option<f64>,
-    /// All rails of a rank.
+    /// Total rate of all rails of a rank.
     pub rails: Option<f64>,
 }
 
 impl Wires {
-    /// The most bus bandwidth that the wires allow, whatever the algorithm: the smaller of what NVLink and what rails allow (the page has
-    /// the formulas). Nothing where a wire that is needed is not known.
+    /// Returns the maximum bus bandwidth that the links permit for any algorithm: the smaller of the bounds of NVLink
+    /// and of rails. The README has the formulas. `None` if the rate of a required link is unknown.
     pub fn ceiling(&self, operation: Operation, ranks: u64) -> Option<f64> {
         let (n, local) = (ranks as f64, self.local as f64);
         let nodes = n / local;
@@ -159,7 +161,7 @@ impl Wires {
             Operation::AllGather | Operation::ReduceScatter | Operation::AllReduce => {
                 [inside((n - 1.0) / (nodes * (local - 1.0))), between((n - 1.0) / (nodes - 1.0))]
             }
-            // All rails of a node carry a part.
+            // All rails of a node carry a part of a broadcast.
             Operation::Broadcast => [inside(1.0), between(local)],
             Operation::SendRecv => [inside(1.0), between(1.0)],
         };
@@ -172,7 +174,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_are_those_of_nccl_tests() {
+    fn sizes_match_nccl_tests() {
         let shape = |operation, size| Shape::new(operation, 4, size, 4);
         assert_eq!((shape(Operation::AllToAll, 1000).chunk, shape(Operation::AllToAll, 1000).bytes), (248, 992));
         assert_eq!((shape(Operation::AllGather, 1).input(), shape(Operation::AllGather, 1).output()), (4, 16));
@@ -185,15 +187,15 @@ mod tests {
         assert_eq!(Operation::AllReduce.factor(4), 1.5);
     }
 
-    /// The published ceilings of p5: nodes of 8, 50 GB/s of rails.
+    /// The published bounds of p5: nodes of 8 ranks, 50 GB/s of rails per rank.
     #[test]
-    fn ceilings_of_p5() {
+    fn ceilings_match_p5_line_rate() {
         let wires = Wires { local: 8, nvlink: Some(450.0), rails: Some(50.0) };
         for (ranks, expected) in [(16, 93.75), (32, 64.58), (64, 56.25), (128, 52.92), (256, 51.41)] {
             let ceiling = wires.ceiling(Operation::AllToAll, ranks).expect("all wires are known");
             assert!((ceiling - expected).abs() < 0.01, "{ranks}: {ceiling}");
         }
-        // Inside one node NVLink alone counts, and without any rails nothing is known between nodes.
+        // Within one node only NVLink counts. Without rails, the bound between nodes is unknown.
         assert_eq!(wires.ceiling(Operation::AllReduce, 8), Some(450.0));
         assert_eq!(Wires { rails: None, ..wires }.ceiling(Operation::AllGather, 16), None);
         assert_eq!(Wires { local: 1, ..wires }.ceiling(Operation::AllGather, 16), Some(50.0));

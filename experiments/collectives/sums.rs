@@ -1,4 +1,4 @@
-//! Rows of a node and of the job.
+//! Rows per node and per job.
 
 use super::measure::{Collectives, Outcome};
 use super::{ALGBW, HEARD, NVLINK_BYTES, OPERATION, PUT_US, PUTS};
@@ -9,7 +9,8 @@ use ginlab::bootstrap::Bootstrap;
 use ginlab::report::{Row, Status};
 
 impl Collectives {
-    /// Rows per node: what each rank's kernels moved to other ranks, over mappings and rails, in its own time.
+    /// Returns rows per node and per job: the bytes that each rank's kernels moved to other ranks over mappings and
+    /// rails, in that rank's own time.
     pub fn sums(&self, row: &Row, all: &[Outcome], ranks: &Bootstrap) -> Rows {
         if !self.args.per_node || row.status != Status::Ok {
             return Rows::new();
@@ -22,12 +23,12 @@ impl Collectives {
             rail_bytes: outcome.rails.clone(),
         };
         let senders: Vec<Sender> = all.iter().enumerate().map(sender).collect();
-        // Percent of a line where rails alone carry the bytes.
+        // The percentage of line rate is only defined if rails carry all bytes.
         let by_rails = all.iter().all(|outcome| outcome.mapped == 0);
         let line = self.ours.world.line_rate().filter(|_| by_rails);
         let mut sums = nodes::sums(row, &senders, line, &nodes::of_ranks(ranks, self.args.node_size));
         for (sum, _) in &mut sums {
-            // Of an operation, not of a node.
+            // These columns describe an operation, not a node.
             for column in [&ALGBW, &BUSBW, &CEILING, &CEILING_PCT, &HEARD, &PUTS, &PUT_US, &NVLINK_BYTES] {
                 sum.set(column, None::<f64>);
             }

@@ -1,13 +1,13 @@
-//! NCCL's side.
+//! NCCL's implementation.
 
 use super::args::Tuple;
 use super::shape::{Element, Operation, Shape};
 use crate::error::Failure;
 use ginlab::bootstrap::Bootstrap;
-use ginlab::cuda::{DeviceError, Event, Launch, Stream, wait_for};
+use ginlab::cuda::{DeviceError, Event, Launch, Stream};
+use ginlab::gin::watch::{Watch, Work};
 use ginlab::nccl::{Call, Communicator, NcclError, Type};
-use ginlab::signals;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 impl From<NcclError> for Failure {
     fn from(error: NcclError) -> Failure {
@@ -21,7 +21,7 @@ impl From<NcclError> for Failure {
     }
 }
 
-/// An operation of NCCL's, ready to be appended to streams.
+/// An NCCL operation that can be appended to streams.
 pub struct Theirs<'a> {
     pub communicator: &'a mut Communicator,
     pub operation: Operation,
@@ -30,7 +30,7 @@ pub struct Theirs<'a> {
     pub limit: Duration,
 }
 
-/// The operation of a tuple between these addresses.
+/// Returns the NCCL arguments of a tuple's operation between these addresses.
 pub fn call(tuple: &Tuple, shape: &Shape, from: u64, to: u64) -> Call {
     let of = match tuple.element {
         Element::F32 => Type::F32,
@@ -43,8 +43,8 @@ pub fn call(tuple: &Tuple, shape: &Shape, from: u64, to: u64) -> Call {
 impl Theirs<'_> {
     pub fn append(&self, stream: &Stream) -> Result<(), DeviceError> {
         let Theirs { communicator, operation, call, root, .. } = self;
-        // SAFETY: both memories are of the world's heap, as long as the shape says, and stay until the stream is waited for; all ranks
-        // go through the same tuples.
+        // SAFETY: both buffers are in the world's heap with the sizes of the shape, and stay valid until the stream has
+        // been waited for. All ranks run the same tuples.
         let appended = unsafe {
             match operation {
                 Operation::AllToAll => communicator.all_to_all(call, stream),
@@ -58,26 +58,28 @@ impl Theirs<'_> {
         appended.map_err(|error| DeviceError::Driver { call: operation.name().into(), text: error.to_string() })
     }
 
-    /// Waits for an event, within the limit: NCCL's own waits have none.
+    /// Waits for an event. NCCL's own waits are unbounded.
     pub fn wait(&mut self, event: &Event, ranks: &mut Bootstrap) -> Result<(), Failure> {
-        let deadline = Instant::now() + self.limit;
-        let mut look = |communicator: &Communicator| {
-            if signals::interrupted() {
-                return Err(Failure::Interrupted);
-            }
-            if Instant::now() > deadline {
-                let text = format!("nccl-{} is not done after {} s", self.operation.name(), self.limit.as_secs());
-                return Err(Failure::Timeout(text));
-            }
-            communicator.check()?;
-            Ok(ranks.check_peers()?)
-        };
-        let watch = || {
-            look(self.communicator).inspect_err(|_| {
-                // Its kernels wait for ranks that will not come: they end so. The first reason is the one to be told.
-                let _ = self.communicator.abort();
-            })
-        };
-        wait_for(Launch::ENDING, || event.is_complete(), watch)
+        let watch = Watch::new(ranks, Duration::ZERO).with_limit(self.limit);
+        watch.wait(self, Launch::ENDING, || event.is_complete())
+    }
+}
+
+impl Work for Theirs<'_> {
+    type Error = Failure;
+
+    fn pulse(&mut self, _: bool) -> Result<Option<u64>, Failure> {
+        self.communicator.check()?;
+        Ok(None)
+    }
+
+    fn late(&mut self, limit: Duration) -> Failure {
+        Failure::Timeout(format!("nccl-{} has not completed after {} s", self.operation.name(), limit.as_secs()))
+    }
+
+    fn abort(&mut self, _: &Failure) {
+        // Ends NCCL's kernels, which would wait indefinitely for missing ranks. The first failure is reported, not that
+        // of the abort.
+        let _ = self.communicator.abort();
     }
 }

@@ -1,4 +1,4 @@
-//! `ginlab compare`: two runs beside each other, with a verdict for each row that knows about noise.
+//! `ginlab compare`: compares two runs row by row, with a verdict that takes noise into account.
 
 use crate::error::Failure;
 use crate::listing::{self, ListingArgs};
@@ -10,29 +10,30 @@ use serde::Serialize;
 use std::path::PathBuf;
 
 pub const PROGRAMS: &[Program] =
-    &[program!("compare", "Compare two runs row by row: ratios, and a verdict that knows about noise", Args, run)];
+    &[program!("compare", "Compare two runs row by row: ratios, and verdicts that take noise into account", Args, run)];
 
 const EXAMPLES: &str = "\
 Examples:
-  ginlab compare before.csv after.csv
-  ginlab compare data/2026-11-21-loopback/vm data/2026-11-21-loopback/h200 --csv -
-  ginlab compare before.csv after.csv --fail-slower 5      exit code 1 if a row is slower by more than 5 %, beyond noise
-  ginlab compare tcp.csv shm.csv --ignore fabric           two fabrics row by row";
+  ginlab compare before.csv after.csv                      compare two files
+  ginlab compare data/2026-11-21-loopback/vm data/2026-11-21-loopback/h200 --csv -   compare two directories, print CSV
+  ginlab compare before.csv after.csv --fail-slower 5      exit with 1 if a row is slower by more than 5 % and by more than noise
+  ginlab compare tcp.csv shm.csv --ignore fabric           compare two fabrics row by row";
 
 /// Options of `ginlab compare`.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// The earlier run: a CSV file that ginlab wrote, or a folder
+    /// Earlier run: a CSV file written by ginlab, or a directory
     #[arg(value_name = "A")]
     a: PathBuf,
-    /// The later run, whose times are divided by those of A
+    /// Later run, whose times are divided by those of A
     #[arg(value_name = "B")]
     b: PathBuf,
-    /// Exit with 1 if a row of B is slower than that of A by more than this many percent and beyond noise, or failed
+    /// Exit with 1 if a row of B failed, or is slower than that of A by more than this percentage and by more than
+    /// noise
     #[arg(long, value_name = "PCT", value_parser = percent)]
     fail_slower: Option<f64>,
-    /// Columns that may differ between rows that belong together
+    /// Columns that may differ between corresponding rows
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = clap::builder::PossibleValuesParser::new(catalog().chosen()))]
     ignore: Vec<String>,
     #[command(flatten)]
@@ -41,7 +42,7 @@ pub struct Args {
 
 fn percent(text: &str) -> Result<f64, String> {
     let value = text.trim_end_matches('%').parse::<f64>().ok().filter(|value| (0.0..=1e6).contains(value));
-    value.ok_or_else(|| "a number of percent is needed, from 0 on, as 5 or 2.5".into())
+    value.ok_or_else(|| "expected a percentage of at least 0, such as 5 or 2.5".into())
 }
 
 #[derive(Serialize)]
@@ -53,7 +54,7 @@ struct Document<'a> {
     comparison: &'a Comparison,
 }
 
-/// Compares, and prints the table.
+/// Compares the runs and prints the table.
 fn run(args: &Args) -> Result<(), Failure> {
     args.listing.check()?;
     let [a, b] = [&args.a, &args.b].map(|path| Runs::find(std::slice::from_ref(path)));
@@ -82,7 +83,7 @@ fn run(args: &Args) -> Result<(), Failure> {
     }
 }
 
-/// Fails when a row got slower, or got lost to an error.
+/// Returns a failure if a row became slower by more than `limit` percent, or failed.
 fn gate(rows: &[Compared], limit: f64) -> Result<(), Failure> {
     let bad: Vec<&Compared> = rows
         .iter()
@@ -95,7 +96,7 @@ fn gate(rows: &[Compared], limit: f64) -> Result<(), Failure> {
     match bad.first() {
         None => Ok(()),
         Some(first) => Err(Failure::Run(format!(
-            "{} of {} rows are slower by more than {limit} %, beyond noise, or failed; the first: {}: {}",
+            "{} of {} rows failed or are slower by more than {limit} % and by more than noise; the first: {}: {}",
             bad.len(),
             rows.len(),
             first.row,

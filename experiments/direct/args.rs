@@ -1,5 +1,6 @@
-//! The options of `ginlab direct`.
+//! Options of `ginlab direct`.
 
+use crate::args::RepeatArgs;
 use crate::error::Failure;
 use crate::values::{List, Pin, counts, list, seconds, usage};
 use clap::ValueEnum;
@@ -12,33 +13,34 @@ use std::time::Duration;
 
 const EXAMPLES: &str = "\
 Examples:
-  ginlab direct                                          put and wait, puts without waiting; beside ring + proxy and the floor
-  ginlab direct --mode nbi --grid 1,8,132 --block 1,8,32 --queues 1,8
-  ginlab direct --case direct,ring --mode quiet --grid 1 --block 1 --repeats 50
-  ginlab direct --grid 132 --fault unreachable@100       a request fails: the kernel ends by name (exit code 1)
-  ginlab direct --grid 132 --fault lose@100 --timeout 2  a completion is lost: the deadline (exit code 124)
-  ginlab direct --case vendor --fault flushed@3 --timeout 2   a kernel that waits for a counter alone, and its own bound";
+  ginlab direct                                          measure puts with and without waiting; compare with ring and proxy
+  ginlab direct --mode nbi --grid 1,8,132 --block 1,8,32 --queues 1,8   sweep grids and queues
+  ginlab direct --cases direct,ring --mode quiet --grid 1 --block 1 --repeats 50   measure the latency of one thread
+  ginlab direct --grid 132 --fault unreachable@100       fail a request: the kernel reports it (exit code 1)
+  ginlab direct --grid 132 --fault lose@100 --timeout 2  lose a completion: the kernel times out (exit code 124)
+  ginlab direct --cases vendor --fault flushed@3 --timeout 2   fail a request of a kernel that waits only for a counter";
 
 /// Options of `ginlab direct`.
 #[derive(clap::Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// Where kernels run
+    /// Device that runs kernels: gpu, emulated (CPU threads), or auto (the GPU if there is one)
     #[arg(short = 'd', long, default_value = "auto", value_enum, hide_possible_values = true)]
     pub device: Choice,
-    /// What is measured, in turns: direct (completions by the queue), counter (by the card's counter; a queue for each block), ring (ring and
-    /// proxy), vendor (a counter alone, as vendors' device code waits)
+    /// Cases to measure, interleaved: direct (completions from the queue), counter (completions from the NIC's counter;
+    /// one queue per block), ring (ring and proxy), vendor (only a counter, as vendors' device code waits)
     #[arg(
         short = 'c',
         long,
+        alias = "case",
         default_value = "direct,counter,ring",
         value_name = "LIST",
         value_enum,
         value_delimiter = ',',
         hide_possible_values = true
     )]
-    pub case: Vec<Case>,
-    /// How a kernel waits: quiet (for each put), nbi (once at the end)
+    pub cases: Vec<Case>,
+    /// When the kernel waits: quiet (after each put), nbi (once at the end)
     #[arg(
         short = 'm',
         long,
@@ -49,82 +51,80 @@ pub struct Args {
         hide_possible_values = true
     )]
     pub mode: Vec<Mode>,
-    /// Blocks of the grid
+    /// Number of blocks; a list to sweep
     #[arg(short = 'g', long, default_value = "1,8", value_name = "LIST", value_parser = counts::<u32>(1 << 16))]
     pub grid: List<u32>,
-    /// Threads of a block: each posts requests of its own, and the lanes of a warp ring once
+    /// Threads per block; each posts its own requests, and the lanes of a warp ring the doorbell once; a list to sweep
     #[arg(long, default_value = "1,8,32", value_name = "LIST", value_parser = counts::<u32>(1024))]
     pub block: List<u32>,
-    /// Queues side by side; block b uses queue b modulo their number, and more queues than blocks are not measured
+    /// Number of queues; a list to sweep. Block b uses queue b modulo their number; combinations with more queues than
+    /// blocks are skipped
     #[arg(short = 'q', long, default_value = "1", value_name = "LIST", value_parser = counts::<u32>(256))]
     pub queues: List<u32>,
-    /// Bytes of a put
+    /// Bytes per put; a list to sweep
     #[arg(short = 'b', long, default_value = "64", value_name = "LIST", value_parser = bytes)]
     pub bytes: List<u32>,
-    /// Puts of each thread and repeat [default: 2000 on a GPU, 50 emulated]
+    /// Puts per thread and repeat [default: 2000 on a GPU, 50 emulated]
     #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 24))]
     pub iterations: Option<u32>,
-    /// Repeats; times are given as median, min and p99 over them
-    #[arg(long, default_value_t = 10, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
-    pub repeats: u32,
-    /// Slots of a queue, a power of two
+    #[command(flatten)]
+    pub repeat: RepeatArgs,
+    /// Slots per queue, a power of two
     #[arg(long, default_value_t = 4096, value_name = "N")]
     pub depth: u32,
-    /// Requests that a card takes before it is rung
+    /// Maximum number of requests between two doorbells
     #[arg(long, default_value_t = 64, value_name = "N")]
     pub max_batch: u32,
-    /// Requests that a queue has had before the first one: ids go round at 2^16, counters at 2^31
+    /// Number of requests already posted before the first one: ids wrap at 2^16, counters at 2^31
     #[arg(long, default_value_t = 0, value_name = "N", value_parser = clap::value_parser!(u64).range(..=1 << 47))]
     pub begun: u64,
-    /// Bytes of a completion
+    /// Bytes per completion entry
     #[arg(long, default_value_t = 16, value_name = "BYTES")]
     pub entry_bytes: u32,
-    /// Threads of the card in software, and of the proxy
+    /// Threads of the software NIC, and of the proxy
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
     pub threads: u32,
     /// Cores of these threads: auto, none, or a list
     #[arg(long, default_value = "auto", value_name = "CORES")]
     pub pin: Pin,
-    /// Do not verify
-    #[arg(long)]
-    pub no_check: bool,
-    /// What goes wrong in every launch: NAME@REQUEST, where the name is a status (as `unreachable`), lose, twice, dead, overrun (of the
-    /// completion queue) or back (the kernel's doorbell goes back); batch@N: the card takes N requests that are not rung for, fewer than the kernel
-    /// was told
+    /// Faults to inject into every launch: NAME@REQUEST, where NAME is a status (e.g. `unreachable`), lose, short (the
+    /// last byte is missing), twice, dead, overrun (of the completion queue) or back (the kernel writes an earlier value
+    /// to the doorbell); batch@N: the NIC accepts only N requests before a doorbell, fewer than the kernel assumes
     #[arg(long, value_name = "LIST", value_parser = list::<FaultAt>)]
     pub fault: Option<List<FaultAt>>,
-    /// Longest wait of a kernel in which nothing ends, in seconds
-    #[arg(long, default_value = "30", value_name = "SECONDS", value_parser = seconds())]
+    /// Maximum time that a kernel waits without a completion, in seconds
+    #[arg(short = 't', long, default_value = "30", value_name = "SECONDS", value_parser = seconds(), help_heading = "Measurement")]
     pub timeout: Duration,
 }
 
-/// What is measured.
+/// Measured case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Case {
-    /// The card's queues, completions by the completion queue.
+    /// Queues of the NIC, completions from the completion queue
     Direct,
-    /// The same, completions by the card's counter.
+    /// Queues of the NIC, completions from the NIC's counter
     Counter,
-    /// Ring and proxy.
+    /// Ring and proxy
     Ring,
-    /// A counter alone.
+    /// Queues of the NIC, waits only for a counter
     Vendor,
 }
 
-/// How a kernel waits.
+/// Waits of a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Mode {
-    /// For each put.
+    /// After each put
     Quiet,
-    /// Once at the end.
+    /// Once at the end
     Nbi,
 }
 
-/// A fault of the card.
+/// A fault of the NIC, with the number of the request at which it occurs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FaultAt {
     Status(CardStatus, u64),
     Lose(u64),
+    Short(u64),
     Twice(u64),
     Dead(u64),
     Overrun(u64),
@@ -142,6 +142,7 @@ impl std::str::FromStr for FaultAt {
             match (name, status) {
                 (_, Some(status)) => Some(FaultAt::Status(status, at)),
                 ("lose", _) => Some(FaultAt::Lose(at)),
+                ("short", _) => Some(FaultAt::Short(at)),
                 ("twice", _) => Some(FaultAt::Twice(at)),
                 ("dead", _) => Some(FaultAt::Dead(at)),
                 ("overrun", _) => Some(FaultAt::Overrun(at)),
@@ -153,7 +154,8 @@ impl std::str::FromStr for FaultAt {
         parsed.ok_or_else(|| {
             let names: Vec<&str> = CardStatus::ALL.into_iter().skip(1).map(CardStatus::name).collect();
             format!(
-                "{text:?}; NAME@REQUEST, where NAME is lose, twice, dead, overrun, back, batch, {}",
+                "invalid fault {text:?}: expected NAME@REQUEST, where NAME is lose, short, twice, dead, overrun, back, \
+                 batch, {}",
                 names.join(", ")
             )
         })
@@ -165,7 +167,7 @@ fn bytes(text: &str) -> Result<List<u32>, String> {
     Ok(sizes.into_iter().collect())
 }
 
-/// One combination of variables.
+/// A combination of parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tuple {
     pub mode: Mode,
@@ -176,14 +178,14 @@ pub struct Tuple {
 }
 
 impl Args {
-    /// All tuples.
+    /// Returns all tuples.
     pub fn tuples(&self) -> Vec<Tuple> {
         let all = iproduct!(&self.mode, &self.queues[..], &self.grid[..], &self.block[..], &self.bytes[..]);
         let tuple = |(&mode, &queues, &grid, &block, &bytes)| Tuple { mode, queues, grid, block, bytes };
         all.map(tuple).filter(|tuple| tuple.queues <= tuple.grid).collect()
     }
 
-    /// How queues are made.
+    /// Returns the options of a queue.
     pub fn queue(&self, by_counter: bool) -> QueueOptions {
         QueueOptions {
             depth: self.depth,
@@ -196,7 +198,7 @@ impl Args {
         }
     }
 
-    /// Refuses what no card has, before anything is opened.
+    /// Rejects queue options that no NIC supports, before anything is opened.
     pub fn check(&self) -> Result<(), Failure> {
         match self.queue(false).check() {
             Err(DeviceError::Refused(why)) => Err(usage("--depth, --max-batch, --entry-bytes", why)),
@@ -204,24 +206,25 @@ impl Args {
         }
     }
 
-    /// Behind which request the kernel rings back; 0: behind none.
+    /// Returns the request after which the kernel writes an earlier doorbell value, or 0 for none.
     pub fn back_at(&self) -> u64 {
         let back = |fault: &FaultAt| if let FaultAt::Back(at) = fault { Some(*at) } else { None };
         self.fault.iter().flatten().find_map(back).unwrap_or(0)
     }
 
-    /// What the card does wrong.
+    /// Returns the faults of the NIC.
     pub fn faults(&self) -> Faults {
         let mut faults = Faults::default();
         for fault in self.fault.iter().flatten() {
             match *fault {
                 FaultAt::Status(status, at) => faults.fail.push((at, status as u8)),
                 FaultAt::Lose(at) => faults.lose.push(at),
+                FaultAt::Short(at) => faults.short.push(at),
                 FaultAt::Twice(at) => faults.twice.push(at),
                 FaultAt::Dead(at) => faults.dead = Some(at),
                 FaultAt::Overrun(at) => faults.overrun = Some(at),
                 FaultAt::Batch(most) => faults.batch = Some(most),
-                // The kernel's.
+                // The kernel injects this one.
                 FaultAt::Back(_) => {}
             }
         }

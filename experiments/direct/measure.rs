@@ -1,6 +1,6 @@
-//! One tuple: the cases in turns, verified, as rows.
+//! Measurement of one tuple: the cases, interleaved, with verification.
 
-use super::args::{Args, Case, Mode, Tuple};
+use super::args::{Args, Case, FaultAt, Mode, Tuple};
 use super::{DEPTH, Direct, MAX_BATCH, QUEUES, THREADS};
 use crate::columns::POST;
 use crate::error::Failure;
@@ -8,7 +8,7 @@ use crate::runner::{Rows, timed};
 use crate::values;
 use efa_queue::request::To;
 use ginlab::cuda::{Buffer, DeviceError, Place};
-use ginlab::direct::{Card, CardOptions, QueueMemory, QueueTable, Regions};
+use ginlab::direct::{CardOptions, QueueMemory, QueueTable, Regions, SoftNic};
 use ginlab::measure::pattern;
 use ginlab::measure::ping_pong::{Flag, round_trip};
 use ginlab::measure::stats::Summary;
@@ -21,29 +21,28 @@ use kernels::put_kernel::{PUT_KERNEL, PutArgs, SCOPE_THREAD};
 use kernels::ring::Status as DeviceStatus;
 use std::collections::BTreeMap;
 
-/// Puts of each thread in the pass that is verified.
+/// Puts per thread in the verification pass.
 const VERIFIED: u32 = 4;
-/// Keys of source and destination.
+/// Memory keys of source and destination.
 const KEYS: (u32, u32) = (0x12_3456, 0x89ab_cdef);
 
-/// The floor under a put and its wait.
+/// Case of the lower bound of a put and its wait.
 const FLOOR: &str = "ping-pong";
 
-/// A case under way.
+/// A case that is being measured.
 struct Running {
     case: Case,
-    /// Queues and who serves them; none of the ring.
-    card: Option<(Card, QueueTable)>,
-    /// Microseconds of each repeat until all has ended, and until all was posted.
+    /// The software NIC and its queues. `None` for the ring.
+    card: Option<(SoftNic, QueueTable)>,
+    /// Microseconds of each repeat until all puts have completed, and (`posted`) until all were posted.
     done: Vec<f64>,
     posted: Vec<f64>,
     wrong: Option<u64>,
 }
 
-/// Microseconds until all has ended, and until all was posted.
+/// Microseconds until all puts have completed, and until all were posted.
 type Sample = (f64, f64);
 
-/// The memory of a tuple.
 struct Memory {
     source: Buffer,
     destination: Buffer,
@@ -64,14 +63,16 @@ pub fn measure(direct: &Direct, tuple: &Tuple) -> Result<Rows, Failure> {
     };
     let mut rows = Rows::new();
     let mut cases = Vec::new();
-    for &case in &args.case {
+    for &case in &args.cases {
         if let Some(why) = skipped(case, tuple) {
             let mut row = blank(direct, tuple, &values::name(case));
             row.status = Status::Skipped(why.into());
             rows.push((row, Vec::new()));
             continue;
         }
-        let wrong = if args.no_check || args.fault.is_some() || matches!(case, Case::Ring | Case::Vendor) {
+        // A pass with another fault does not end, or ends with its error.
+        let completes = args.fault.iter().flatten().all(|fault| matches!(fault, FaultAt::Short(_)));
+        let wrong = if args.repeat.no_check || !completes || matches!(case, Case::Ring | Case::Vendor) {
             None
         } else {
             Some(verify(direct, tuple, &memory, case)?)
@@ -82,16 +83,16 @@ pub fn measure(direct: &Direct, tuple: &Tuple) -> Result<Rows, Failure> {
     let iterations = args.iterations.unwrap_or(if direct.is_gpu() { 2000 } else { 50 });
     let has_floor = tuple.mode == Mode::Quiet && tuple.grid == 1 && tuple.block == 1 && args.fault.is_none();
     let mut floor = Vec::new();
-    for repeat in 0..=args.repeats {
+    for repeat in 0..=args.repeat.repeats {
         if has_floor {
-            // The trip of a put: its bytes, a fence, a flag, and the answer.
+            // The round trip of a put: its bytes, a fence, a flag, and the answer.
             let flag = Flag { payload: Some((&memory.source, 64)), first_poll_ns: 0 };
             let time = round_trip(&direct.device, 1, iterations.into(), args.timeout, flag, direct.proxy())?;
             floor.extend((repeat > 0).then_some(time));
         }
         for running in &mut cases {
             let sample = run(direct, tuple, &memory, running, iterations)?;
-            // The first one warms up.
+            // The first repeat is the warm-up.
             if repeat > 0 {
                 running.done.push(sample.0 / f64::from(iterations));
                 running.posted.push(sample.1 / f64::from(iterations));
@@ -111,7 +112,7 @@ pub fn measure(direct: &Direct, tuple: &Tuple) -> Result<Rows, Failure> {
     Ok(rows)
 }
 
-/// A put and its wait beside the floor, where there is one; the queues otherwise beside the ring.
+/// Sets the baseline of each row: the ping-pong if it was measured, otherwise the ring.
 fn compare(rows: &mut Rows) {
     for index in 0..rows.len() {
         let find = |name: &str| rows.iter().find(|(row, _)| row.case == name && row.status == Status::Ok).cloned();
@@ -129,8 +130,9 @@ fn compare(rows: &mut Rows) {
 
 fn skipped(case: Case, tuple: &Tuple) -> Option<&'static str> {
     let by_counter = matches!(case, Case::Counter | Case::Vendor);
-    (by_counter && tuple.queues != tuple.grid)
-        .then_some("a counter says how many have ended and not which: a queue for each block (--queues as --grid)")
+    (by_counter && tuple.queues != tuple.grid).then_some(
+        "a counter does not identify completed requests: requires one queue per block (set --queues to the --grid)",
+    )
 }
 
 fn stride(tuple: &Tuple) -> u32 {
@@ -157,13 +159,18 @@ fn finished(direct: &Direct, tuple: &Tuple, running: &Running, iterations: u32) 
     row.set(&POST, Summary::of(&running.posted).map(|posted| posted.p50));
     row.verified(running.wrong);
     if let Some(wrong) = running.wrong.filter(|wrong| *wrong > 0) {
-        row.status = Status::Failed(format!("verification found {wrong} wrong puts"));
+        row.status = Status::Failed(format!("verification failed: {wrong} wrong puts"));
     }
     (row, running.done.clone())
 }
 
-/// Queues for a case, and who serves them: bytes are moved where there are regions.
-fn card(direct: &Direct, tuple: &Tuple, case: Case, regions: Option<Regions>) -> Result<(Card, QueueTable), Failure> {
+/// Starts a software NIC with queues for a case. It moves bytes only if it has regions.
+fn card(
+    direct: &Direct,
+    tuple: &Tuple,
+    case: Case,
+    regions: Option<Regions>,
+) -> Result<(SoftNic, QueueTable), Failure> {
     let by_counter = matches!(case, Case::Counter | Case::Vendor);
     let queue = |_| QueueMemory::new(&direct.device, direct.args.queue(by_counter));
     let queues = (0..tuple.queues).map(queue).collect::<Result<Vec<_>, _>>()?;
@@ -176,13 +183,13 @@ fn card(direct: &Direct, tuple: &Tuple, case: Case, regions: Option<Regions>) ->
         regions,
         ..CardOptions::default()
     };
-    // SAFETY: the caller keeps the regions longer.
-    let card = unsafe { Card::start(queues, options) }.map_err(|error| Failure::Run(error.to_string()))?;
+    // SAFETY: the caller keeps the regions valid for longer than the NIC runs.
+    let card = unsafe { SoftNic::start(queues, options) }.map_err(|error| Failure::Run(error.to_string()))?;
     card.rest(true);
     Ok((card, table))
 }
 
-/// A pass whose bytes are looked at: puts that are not at the destination.
+/// Runs a verification pass. Returns the number of puts whose bytes are not at the destination.
 fn verify(direct: &Direct, tuple: &Tuple, memory: &Memory, case: Case) -> Result<u64, Failure> {
     let bytes = memory.source.bytes();
     memory.destination.write(0, &vec![0xa5u8; bytes])?;
@@ -232,7 +239,7 @@ fn put_args(
     }
 }
 
-/// One launch of a case.
+/// Runs one launch of a case.
 fn run(direct: &Direct, tuple: &Tuple, memory: &Memory, running: &Running, iterations: u32) -> Result<Sample, Failure> {
     match &running.card {
         Some((card, table)) => {
@@ -246,11 +253,11 @@ fn run_queues(
     direct: &Direct,
     tuple: &Tuple,
     memory: &Memory,
-    card: &Card,
+    card: &SoftNic,
     args: DirectPutArgs,
 ) -> Result<Sample, Failure> {
     card.rest(false);
-    // SAFETY: what is pointed to outlives the launch, which ends here.
+    // SAFETY: all memory that the arguments point to outlives the launch, which ends in this function.
     let launch = unsafe { direct.device.launch(&DIRECT_PUT, tuple.grid, tuple.block, args) }?;
     let ended = launch.wait(|| {
         if signals::interrupted() {
@@ -272,7 +279,7 @@ fn run_queues(
     let failures = failures.collect::<Result<Vec<(usize, QueueFailure)>, DeviceError>>()?;
     let mut named: Vec<String> = failures.iter().map(|(index, failure)| format!("queue {index}: {failure}")).collect();
     let card_says = card.wrong().enumerate().filter_map(|(index, wrong)| Some((index, wrong?)));
-    named.extend(card_says.map(|(index, wrong)| format!("the card of queue {index}: {wrong}")));
+    named.extend(card_says.map(|(index, wrong)| format!("the NIC of queue {index}: {wrong}")));
     let text = format!(
         "the kernel ended early ({} B, {} x {}; {told} of {} blocks): {}: {}",
         tuple.bytes,
@@ -280,12 +287,12 @@ fn run_queues(
         tuple.block,
         blocks.len(),
         DeviceStatus(stop).text(),
-        if named.is_empty() { "nothing says why: it waits for a counter alone".into() } else { named.join("; ") }
+        if named.is_empty() { "no cause is known: it waits only for a counter".into() } else { named.join("; ") }
     );
     Err(if DeviceStatus(stop) == DeviceStatus::DEADLINE { Failure::Timeout(text) } else { Failure::Run(text) })
 }
 
-/// The same puts by ring and proxy.
+/// Runs the same puts through ring and proxy.
 fn run_ring(direct: &Direct, tuple: &Tuple, memory: &Memory, iterations: u32) -> Result<Sample, Failure> {
     let Some(group) = &direct.group else { return Err(Failure::Run("no proxy was started".into())) };
     let args = PutArgs {
@@ -308,7 +315,7 @@ fn run_ring(direct: &Direct, tuple: &Tuple, memory: &Memory, iterations: u32) ->
         tickets: memory.tickets.pointer(),
         results: memory.results.pointer(),
     };
-    // SAFETY: as above; the regions that the proxies know are as long.
+    // SAFETY: all memory that the arguments point to outlives the launch, and the proxies' regions have the same size.
     let launch = unsafe { direct.device.launch(&PUT_KERNEL, tuple.grid, tuple.block, args) }?;
     launch.wait(|| {
         if signals::interrupted() {
@@ -321,7 +328,7 @@ fn run_ring(direct: &Direct, tuple: &Tuple, memory: &Memory, iterations: u32) ->
     match blocks.iter().map(|block| block.stop).find(|stop| *stop != 0) {
         None => Ok(sample(&blocks)),
         Some(stop) => Err(Failure::Run(format!(
-            "ring and proxy ended early: {}; {}",
+            "ring and proxy failed: {}; {}",
             DeviceStatus(stop).text(),
             group.ring_states().join("; ")
         ))),
@@ -341,7 +348,7 @@ fn sample(blocks: &[BlockResult]) -> Sample {
     (micros(latest(|block| block.done)), micros(latest(|block| block.posted)))
 }
 
-/// The most bytes that a tuple's source has: what a proxy must know.
+/// Returns the maximum bytes of a tuple's source, which is the size of the proxies' regions.
 pub fn most_bytes(args: &Args) -> u64 {
     let bytes =
         |tuple: &Tuple| u64::from(tuple.grid) * u64::from(tuple.block) * u64::from(VERIFIED) * u64::from(stride(tuple));

@@ -1,4 +1,4 @@
-//! `ginlab direct`: a kernel that drives a card's queues itself, beside ring and proxy.
+//! `ginlab direct`: a kernel that drives a NIC's queues itself, compared with ring and proxy.
 
 mod args;
 mod measure;
@@ -12,29 +12,32 @@ use args::{Args, Case, Tuple};
 use ginlab::bootstrap::Bootstrap;
 use ginlab::cuda::{Buffer, Device, Place};
 use ginlab::fabric::libfabric::RailOptions;
-use ginlab::fabric::{Access, Chosen, Fabric, Memory};
-use ginlab::proxy::{self, Bytes, Cores, GroupOptions, GroupRegion, Proxy, ProxyGroup};
+use ginlab::fabric::{Access, Fabric, Memory, RailPlan};
+use ginlab::gin::seat::{CoreWants, RailWants, Seat, Wants};
+use ginlab::proxy::{Bytes, Cores, GroupOptions, GroupRegion, Proxy, ProxyGroup};
 use ginlab::report::{About, Column, Header, Headline, Key, Plot, Row};
 use ginlab::ring::{self, RingPlace};
 use ginlab::versions::Versions;
 
 pub const PROGRAMS: &[Program] = &[program::<Direct>()];
 
-const QUEUES: Column = Column::chosen("queues", "", "Queues of the card side by side").shown("queues", 6);
+const QUEUES: Column =
+    Column::chosen("queues", "", "Number of the NIC's queues that are used concurrently").shown("queues", 6);
 const THREADS: Column =
-    Column::chosen("card_threads", "", "CPU threads of the card in software; of the ring: its proxy threads");
-const DEPTH: Column = Column::follows("queue_depth", "", "Slots of a queue of the card");
-const MAX_BATCH: Column = Column::follows("max_batch", "", "Requests that the card takes before it is rung");
+    Column::chosen("card_threads", "", "CPU threads of the software NIC; for the ring, proxy threads");
+const DEPTH: Column = Column::follows("queue_depth", "", "Slots of a queue of the NIC");
+const MAX_BATCH: Column =
+    Column::follows("max_batch", "", "Maximum number of requests that the NIC accepts before a doorbell");
 
-/// What is held for all tuples. Fields are dropped in this order: the proxies let go of the memory before it is freed.
+/// State for all tuples. Fields are dropped in order: the proxies must release the memory before it is freed.
 pub struct Direct {
     args: Args,
     device: Device,
     /// Ring and proxy over null rails.
     group: Option<ProxyGroup>,
-    _chosen: Option<Chosen>,
+    _chosen: Option<RailPlan>,
     _memory: Option<Buffer>,
-    /// The proxies' first, then the card's.
+    /// Cores of the proxies, followed by those of the software NIC.
     cores: Cores,
 }
 
@@ -62,7 +65,7 @@ impl Experiment for Direct {
         without: &["rails", "strategy"],
         headlines: &[
             Headline::least("put and wait", "time_us_p50", &[("case", "direct"), ("mode", "quiet"), ("grid", "1")]),
-            Headline::most("puts by a card's queues", "rate_mops", &[("case", "direct"), ("mode", "nbi")]),
+            Headline::most("puts by a NIC's queues", "rate_mops", &[("case", "direct"), ("mode", "nbi")]),
         ],
         plots: &[
             Plot::RATE
@@ -72,41 +75,39 @@ impl Experiment for Direct {
                 .by("grid-time", "put and wait by blocks of the grid", &["grid", "block"])
                 .only(&[("mode", &["quiet"])]),
         ],
-        ..About::new("direct", "What it costs a kernel to drive a card's queues itself, beside ring and proxy")
+        ..About::new("direct", "Measure kernels that write a NIC's queues themselves, compared with ring and proxy")
     };
 
     fn plan(args: &mut Args) -> Result<Plan<Tuple>, Failure> {
         args.check()?;
         let tuples = args.tuples();
         if tuples.is_empty() {
-            return Err(usage("--queues", "more queues than blocks in every grid: at most as many as --grid"));
+            return Err(usage("--queues", "more queues than blocks in every grid; specify at most as many as --grid"));
         }
         Ok(Plan::alone(tuples))
     }
 
     async fn open(args: &Args, tuples: &mut Vec<Tuple>, ranks: &mut Bootstrap) -> Result<(Direct, Header), Failure> {
-        let (device, why_emulated) = Device::open(args.device, 0)?;
-        tuples.iter().try_for_each(|tuple| device.check_grid(tuple.grid, tuple.block))?;
-        let has_ring = args.case.contains(&Case::Ring);
+        let has_ring = args.cases.contains(&Case::Ring);
+        let rails = RailWants { fabric: &Fabric::Null, count: 1, options: RailOptions::default() };
+        let mut seat = Seat::open(ranks, Wants { rails: has_ring.then_some(rails), ..Wants::new(args.device) })?;
+        tuples.iter().try_for_each(|tuple| seat.device.check_grid(tuple.grid, tuple.block))?;
         let threads = args.threads as usize * if has_ring { 2 } else { 1 };
-        let busy = threads + if matches!(device, Device::Gpu(_)) { 1 } else { 2 };
-        let cores = proxy::choose_cores(&args.pin, threads, busy, ranks, &device, &[])?;
-        let mut direct =
-            Direct { args: args.clone(), device, group: None, _chosen: None, _memory: None, cores: cores.clone() };
-        if has_ring {
-            direct.start_proxies(ranks, &cores)?;
+        let busy = threads + if matches!(seat.device, Device::Gpu(_)) { 1 } else { 2 };
+        seat.choose_cores(ranks, CoreWants { pin: &args.pin, threads, busy })?;
+        let Seat { device, rails, cores, notes, .. } = seat;
+        let mut direct = Direct { args: args.clone(), device, group: None, _chosen: None, _memory: None, cores };
+        if let Some(chosen) = rails {
+            direct.start_proxies(ranks, chosen)?;
         }
         let mut header = Versions::header();
         header.set(Key::Gpu, direct.device.name());
-        header.set(Key::Affinity, format!("proxy and card threads on cores {:?}", cores.cpus));
-        header.notes(why_emulated.map(|why| format!("emulated device: {why}")));
+        header.set(Key::Affinity, format!("threads of proxy and software NIC on cores {:?}", direct.cores.cpus));
+        header.notes(notes);
         header.note(
-            "the card is in software, in this process, and has no wire: what is measured is a kernel's requests, doorbells and completions \
-             over the bus, and a CPU thread's pace; bytes are moved in the pass that is verified alone",
+            "the NIC is software in this process and has no wire: times include a kernel's requests, doorbells and \
+             completions over the bus, and a CPU thread's processing; bytes are moved only in the verified pass",
         );
-        if cores.shared {
-            header.note(format!("{busy} busy threads share the cores: times include the scheduler"));
-        }
         Ok((direct, header))
     }
 
@@ -123,16 +124,15 @@ impl Experiment for Direct {
 }
 
 impl Direct {
-    fn start_proxies(&mut self, ranks: &mut Bootstrap, cores: &Cores) -> Result<(), Failure> {
-        let chosen = proxy::choose_rails(&Fabric::Null, 1, RailOptions::default(), ranks, &self.device)?;
+    fn start_proxies(&mut self, ranks: &mut Bootstrap, chosen: RailPlan) -> Result<(), Failure> {
         let bytes = measure::most_bytes(&self.args) as usize;
         let memory = self.device.allocate(Place::Host, 64)?;
-        // Null rails move nothing: a region of theirs is a length.
+        // Null rails move no bytes, so that only the length of their regions matters.
         let region = Memory { address: memory.address(), bytes, cuda_device: None };
         let regions = [Access::SOURCE, Access::REMOTE_WRITE];
         let regions = regions.map(|access| GroupRegion { bytes: Bytes::Here(region), access });
-        let own =
-            Cores { cpus: cores.cpus.iter().take(self.args.threads as usize).copied().collect(), ..cores.clone() };
+        let cpus = self.cores.cpus.iter().take(self.args.threads as usize).copied().collect();
+        let own = Cores { cpus, ..self.cores.clone() };
         let options = GroupOptions {
             threads: self.args.threads as usize,
             ring_place: RingPlace::Pinned,
@@ -143,7 +143,7 @@ impl Direct {
             signals: None,
             flush: &|| None,
         };
-        // SAFETY: null rails never touch the regions.
+        // SAFETY: null rails never access the regions.
         let group = unsafe { ProxyGroup::start::<Failure>(&self.device, &chosen, &regions, &options) }?;
         group.connect::<Failure>(ranks)?;
         (self.group, self._chosen, self._memory) = (Some(group), Some(chosen), Some(memory));

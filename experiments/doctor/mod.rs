@@ -1,5 +1,5 @@
-//! `ginlab doctor`: what stands in the way of a run, a line per check with the command that mends it; first on every node of a
-//! cluster, and over all ranks with `--peers`.
+//! `ginlab doctor`: checks for obstacles to a run. Prints a line per check, with the command that fixes it. Meant to
+//! run first on every node of a cluster, and with `--peers` over all ranks.
 
 mod peers;
 mod smoke;
@@ -9,64 +9,64 @@ use crate::error::Failure;
 use crate::job::JobArgs;
 use crate::listing::{ListingArgs, recorded};
 use crate::program::{Program, program};
-use ginlab::doctor::{self, CHECKS, Finding, Machine, State, Wanted};
+use ginlab::doctor::{self, CHECKS, Finding, Machine, Requirements, State};
 use ginlab::versions::Versions;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 pub const PROGRAMS: &[Program] = &[program!(
     "doctor",
-    "Check what stands in the way of a run: limits, EFA, libfabric, GPUs, NUMA, launcher, network; each with what mends it",
+    "Check for obstacles to a run and print remedies: limits, EFA, GPUs, NUMA, network",
     Args,
     run
 )];
 
 const EXAMPLES: &str = "\
 Examples:
-  ginlab doctor                                this machine, a line per check
-  ginlab doctor --require-efa --cards 32       a node of a cluster over EFA, before time is spent on it
-  srun --mpi=pmix ginlab doctor --peers --rails 4     every rank to every other one on each rail; versions and clocks compared
-  ginlab doctor --only memlock,efa-driver --json -
-  ginlab doctor --from tests/fixtures/p5 --instance p5.48xlarge     a machine of which somebody has saved files
+  ginlab doctor                                check this machine, one line per check
+  ginlab doctor --require-efa --cards 32       check a node of an EFA cluster before running on it
+  srun --mpi=pmix ginlab doctor --peers --rails 4     write from every rank to every other one on each rail; compare versions and clocks
+  ginlab doctor --only memlock,efa-driver --json -    run two checks, print JSON
+  ginlab doctor --from tests/fixtures/p5 --instance p5.48xlarge     check saved files of another machine
 
-Exit codes: 0 nothing failed (--strict: and nothing warned), 3 something did, 2 usage.";
+Exit codes: 0 no check failed (with --strict: or warned), 3 a check failed, 2 usage.";
 
 /// Options of `ginlab doctor`.
 #[derive(clap::Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// Examine a recorded machine: a folder with files of /proc, /sys, /dev and /etc, or with fi_info.yaml, lspci.txt and
-    /// ls_sys_bus_pci_devices.txt
+    /// Check a recorded machine: a directory with files of /proc, /sys, /dev and /etc, or with fi_info.yaml, lspci.txt
+    /// and ls_sys_bus_pci_devices.txt
     #[arg(long, value_name = "DIR", conflicts_with_all = ["peers", "wait"])]
     from: Option<PathBuf>,
-    /// The run goes over EFA: what is missing of it fails
+    /// Require EFA: checks fail if a part of it is missing
     #[arg(long)]
     require_efa: bool,
-    /// EFA cards that must be here [default: the instance's number, where it is known]
+    /// Number of EFA devices to require [default: that of the instance type, if known]
     #[arg(long, value_name = "N")]
     cards: Option<usize>,
-    /// The instance's type, where the machine does not tell it
+    /// Instance type, if the machine does not report it
     #[arg(long, value_name = "TYPE")]
     instance: Option<String>,
-    /// Seconds to wait for cards that come up late
+    /// Maximum seconds to wait for EFA devices that appear late
     #[arg(long, value_name = "SECONDS", default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=3600))]
     wait: u64,
-    /// Only these checks
+    /// Run only these checks
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = check_name)]
     only: Vec<String>,
-    /// Also what an edit of a kernel needs
+    /// Include checks of the tools needed to edit kernels
     #[arg(long)]
     dev: bool,
-    /// Exit code 3 for warnings too
+    /// Exit with 3 for warnings too
     #[arg(long)]
     strict: bool,
-    /// Try nothing: no rail is opened, no memory registered
+    /// Skip trials: open no rails and register no memory
     #[arg(long)]
     no_smoke: bool,
-    /// Meet the other ranks, compare, and write to each of them on each rail
+    /// Connect to the other ranks, compare versions and clocks, and write to each of them on each rail
     #[arg(long)]
     peers: bool,
-    /// Rails to reach peers by
+    /// Number of rails for --peers
     #[arg(long, default_value_t = 1, value_name = "N", requires = "peers")]
     rails: usize,
     #[command(flatten)]
@@ -75,17 +75,16 @@ pub struct Args {
     output: ListingArgs,
 }
 
-/// A name of a check.
+/// Parses the name of a check.
 fn check_name(text: &str) -> Result<String, String> {
     let names: Vec<&str> = CHECKS.iter().map(|check| check.name).collect();
     if names.contains(&text) {
         Ok(text.to_owned())
     } else {
-        Err(format!("there is no check {text:?}; there are {}", names.join(", ")))
+        Err(format!("unknown check {text:?}: expected one of {}", names.join(", ")))
     }
 }
 
-/// Examines.
 fn run(args: &Args) -> Result<(), Failure> {
     args.output.check()?;
     let findings = if args.peers {
@@ -113,8 +112,8 @@ fn run(args: &Args) -> Result<(), Failure> {
     findings.map_or(Ok(()), |findings| verdict(&findings, args.strict))
 }
 
-fn wanted(args: &Args) -> Wanted {
-    Wanted {
+fn wanted(args: &Args) -> Requirements {
+    Requirements {
         efa: args.require_efa || args.job.provider.as_deref() == Some("efa"),
         other_provider: args.job.provider.as_deref().is_some_and(|provider| !provider.starts_with("efa")),
         instance: args.instance.clone(),
@@ -124,13 +123,14 @@ fn wanted(args: &Args) -> Wanted {
     }
 }
 
-/// What was found out about one machine.
+/// Results of the checks of one machine.
 #[derive(Default)]
 struct Looked {
     findings: Vec<Finding>,
-    /// What the look took, in a line.
+    /// Duration of the checks, in one line.
     took: String,
-    /// Said at the end of a machine that is fit for the emulated device alone, where all checks were asked for.
+    /// Last line for a machine that can only use the emulated device. `None` for other machines, or if `--only` is
+    /// given.
     fit: Option<String>,
 }
 
@@ -141,11 +141,11 @@ impl Looked {
     }
 }
 
-/// Looks at this machine, and tries what it can do.
+/// Checks this machine, and runs trials.
 fn examine(args: &Args) -> Looked {
     let deadline = Instant::now() + Duration::from_secs(args.wait);
     let mut machine = Machine::here(wanted(args));
-    // Cards of some instances come up after the system.
+    // On some instances, EFA devices appear only after the system has started.
     while Instant::now() < deadline && !machine.has_its_cards() && !ginlab::signals::interrupted() {
         std::thread::sleep(Duration::from_millis(500));
         machine = Machine::here(wanted(args));
@@ -166,14 +166,14 @@ fn wants(args: &Args, check: &str) -> bool {
     args.only.is_empty() || args.only.iter().any(|name| name == check)
 }
 
-/// The exit code: by the worst finding.
+/// Returns the failure for the worst finding, which determines the exit code.
 fn verdict(findings: &[Finding], strict: bool) -> Result<(), Failure> {
     let stops = |finding: &&Finding| finding.state == State::Fail || (strict && finding.state == State::Warn);
     let names: Vec<String> =
         findings.iter().filter(stops).map(|finding| format!("{} on {}", finding.check, finding.host)).collect();
     match names.len() {
         0 => Ok(()),
-        1 => Err(Failure::Unfit(format!("one check stands in the way: {}", names[0]))),
-        count => Err(Failure::Unfit(format!("{count} checks stand in the way: {}", names.join(", ")))),
+        1 => Err(Failure::Unfit(format!("1 check failed: {}", names[0]))),
+        count => Err(Failure::Unfit(format!("{count} checks failed: {}", names.join(", ")))),
     }
 }

@@ -1,11 +1,12 @@
-//! `--peers`: each rank's own findings, what they compare, and a write from every rank to every other one on each rail.
+//! `--peers`: each rank's findings, comparisons between ranks, and a write from every rank to every other one on each
+//! rail.
 
 use super::{Args, Looked, examine, table, wanted};
 use crate::error::Failure;
 use crate::job::{Job, JobArgs};
 use crate::runner::{drive, in_event_loop, with_ranks};
 use ginlab::bootstrap::Bootstrap;
-use ginlab::doctor::peers::{Card, compare};
+use ginlab::doctor::peers::{RankInfo, compare};
 use ginlab::doctor::{Finding, Machine};
 use ginlab::fabric::Access;
 use ginlab::flow::FlowError;
@@ -13,14 +14,14 @@ use ginlab::measure::pattern;
 use ginlab::versions::Versions;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Raised at a peer behind each write.
+/// Immediate of each write.
 const HERE: u32 = 0x6e_0d0c;
-/// Bytes of a write.
+/// Bytes per write.
 const BYTES: usize = 256;
-/// Rounds by which clocks are compared; the one with the shortest way counts.
+/// Number of clock comparisons. The one with the shortest round trip is used.
 const ROUNDS: usize = 8;
 
-/// All findings, on rank 0.
+/// Returns all findings on rank 0, and `None` on other ranks.
 pub fn run(args: &Args) -> Result<Option<Vec<Finding>>, Failure> {
     let ranks = args.job.ranks(Vec::new(), |_| Ok(()))?;
     let mut all = None;
@@ -32,19 +33,21 @@ pub fn run(args: &Args) -> Result<Option<Vec<Finding>>, Failure> {
 }
 
 fn gather(args: &Args, ranks: &mut Bootstrap) -> Result<Option<Vec<Finding>>, Failure> {
-    // The others wait while one of each machine looks: its trials have bounds of their own.
-    ranks.set_timeout(args.job.timeout * 2 + Duration::from_secs(args.wait + 180));
-    // One rank of a machine looks at it; the others would find the same, and hold the same cards meanwhile.
+    // Other ranks wait while one rank per machine runs its checks, whose trials have their own limits.
+    ranks.set_timeout(args.job.meet.timeout * 2 + Duration::from_secs(args.wait + 180));
+    // Only one rank per machine checks it. The others would find the same, and would occupy the same NICs at the same
+    // time.
     let mine = if ranks.local_rank() == 0 { examine(args) } else { Looked::default() };
     let machine = Machine::bus(wanted(args));
-    let mut card = Card::here(versions(), machine.usable_cards(), machine.gpus().len());
+    let seen = |count: usize| machine.bus_unseen().is_none().then_some(count);
+    let mut card = RankInfo::here(versions(), seen(machine.usable_cards()), seen(machine.gpus().len()));
     let clock = clock(ranks)?;
     if !args.no_smoke {
         card.rails = Some(args.rails);
         card.unreached = reach(args, ranks)?;
     }
     let findings = ranks.all_gather_values(&mine.findings, "findings")?;
-    let cards = ranks.all_gather_values(&card, "what ranks compare")?;
+    let cards = ranks.all_gather_values(&card, "facts to compare")?;
     let clocks = ranks.all_gather_values(&clock, "clocks")?;
     if ranks.rank() != 0 {
         return Ok(None);
@@ -52,32 +55,36 @@ fn gather(args: &Args, ranks: &mut Bootstrap) -> Result<Option<Vec<Finding>>, Fa
     let mut all = findings.concat();
     all.extend(compare(&cards, &clocks));
     let mut header = Versions::header();
-    header.note(&mine.took).note(format!("{} ranks by the {} bootstrap", ranks.size(), ranks.kind()));
+    header.note(&mine.took).notes(ranks.notes()).note(format!(
+        "{} ranks by the {} bootstrap",
+        ranks.size(),
+        ranks.kind()
+    ));
     table::write(args, &header, &all, None)?;
     Ok(Some(all))
 }
 
-/// What must be the same on all ranks.
+/// Returns the versions that must be equal on all ranks.
 fn versions() -> Vec<(String, String)> {
     let versions = Versions::here();
     let none = || "none".to_owned();
     let pair = |name: &str, value: String| (name.to_owned(), value);
     vec![
-        pair("ginlab", format!("{} {}", versions.ginlab, versions.commit.unwrap_or("of an unknown commit"))),
+        pair("ginlab", format!("{} {}", versions.ginlab, versions.commit.unwrap_or("of unknown commit"))),
         pair("libfabric", versions.libraries.libfabric),
         pair("driver", versions.libraries.cuda_driver.unwrap_or_else(none)),
         pair("MPI", versions.libraries.mpi.unwrap_or_else(none)),
     ]
 }
 
-/// How far this rank's clock is ahead of rank 0's, in seconds, and how much of it may be the message's way.
+/// Returns by how many seconds this rank's clock is ahead of rank 0's, and the uncertainty of this difference.
 fn clock(ranks: &mut Bootstrap) -> Result<(f64, f64), Failure> {
     let now = || SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64());
     let mut best: Option<(f64, f64)> = None;
     for _ in 0..ROUNDS {
-        ranks.barrier("start of a look at the clocks")?;
+        ranks.barrier("start of a clock reading")?;
         let before = now();
-        // Rank 0 reads its clock between our two looks at ours.
+        // Rank 0 reads its clock between `before` and `after`.
         let theirs = ranks.all_gather_values(&now(), "clocks of all ranks")?[0];
         let after = now();
         let this = ((before + after) / 2.0 - theirs, (after - before) / 2.0);
@@ -88,16 +95,18 @@ fn clock(ranks: &mut Bootstrap) -> Result<(f64, f64), Failure> {
     Ok(if ranks.rank() == 0 { (0.0, 0.0) } else { best.unwrap_or_default() })
 }
 
-/// Writes to every rank on each rail, waits for theirs, and compares: what did not arrive, a line each.
+/// Writes to every rank on each rail, waits for their writes, and compares the bytes. Returns a line for each write
+/// that failed.
 fn reach(args: &Args, ranks: &mut Bootstrap) -> Result<Vec<String>, Failure> {
     let (size, rank) = (ranks.size(), ranks.rank());
-    // Not to itself: libfabric 2.1's EFA provider never learns that its own end takes immediates without a receive, and refuses (EOPNOTSUPP).
+    // Excludes this rank itself: the EFA provider of libfabric 2.1 rejects such writes (EOPNOTSUPP), because it does
+    // not learn that its own endpoint accepts immediates without a posted receive.
     let others = || (0..size).filter(move |other| *other != rank);
     let slots = (size * args.rails * BYTES) as u64;
-    let job_args = JobArgs { mem: crate::job::MemoryKind::Pinned, ..args.job.clone() };
+    let job_args = JobArgs { memory: crate::job::MemoryKind::Pinned, ..args.job.clone() };
     let mut job = Job::open(&job_args, args.rails, false, slots * 2, ranks)?;
-    let source = job.register(job_args.mem, slots, Access::SOURCE)?;
-    let inbox = job.register(job_args.mem, slots, Access::REMOTE_WRITE)?;
+    let source = job.register(job_args.memory, slots, Access::SOURCE)?;
+    let inbox = job.register(job_args.memory, slots, Access::REMOTE_WRITE)?;
     job.connect(&[&inbox], ranks)?;
     let payload = |from: usize, rail: usize| {
         let mut bytes = [0u8; BYTES];
@@ -125,7 +134,7 @@ fn reach(args: &Args, ranks: &mut Bootstrap) -> Result<Vec<String>, Failure> {
             if let Err(error) = write.await {
                 let host = ranks.members().get(peer).map_or("", |member| &member.host);
                 missing.push(format!("rank {peer} ({host}) over {} (rail {rail}): {error}", names[rail]));
-                // After a stall nothing of this flow is known any more.
+                // After a stall the state of this flow is unknown.
                 if matches!(error, FlowError::Stalled { .. }) {
                     return Ok(());
                 }
@@ -137,7 +146,7 @@ fn reach(args: &Args, ranks: &mut Bootstrap) -> Result<Vec<String>, Failure> {
         Ok(())
     })
     .or_else(|failure| match failure {
-        // What does not arrive is a finding; everything else ends the run.
+        // A timeout is a finding; every other failure ends the run.
         Failure::Timeout(text) => {
             missing.push(format!("writes of peers to this rank: {text}"));
             Ok(())

@@ -1,21 +1,23 @@
-//! What is tried on this machine: a write to oneself on each rail, GPU memory where rails take it, and puts by the proxy between
-//! two ranks, in processes of their own.
+//! Trials on this machine: a write to itself on each rail, from GPU memory too if rails support it, and puts through
+//! the proxy between two ranks in child processes.
 
 use super::{Args, wants};
 use ginlab::cuda::{Choice, Device};
 use ginlab::doctor::Machine;
 use ginlab::doctor::trial::{self, Trial};
 use ginlab::fabric::discover::{self, Domain, Reach};
-use ginlab::signals;
+use ginlab::{scratch, signals};
+use std::io::{Read, Seek, SeekFrom};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// More rails than any machine has.
+/// Upper bound of the number of rails of any machine.
 const MOST_RAILS: usize = 64;
 
-/// Tries, and hands the machine what came of it.
+/// Runs the trials and stores their results in `machine`.
 pub fn try_out(args: &Args, machine: &mut Machine) {
-    let timeout = args.job.timeout.min(Duration::from_secs(10));
+    let timeout = args.job.meet.timeout.min(Duration::from_secs(10));
     let choice = if args.job.device == Choice::Emulated { Choice::Emulated } else { Choice::Auto };
     let device =
         machine.took.of("a GPU's context", || Device::open(choice, 0)).map_or(Device::Emulated, |(device, _)| device);
@@ -43,8 +45,18 @@ pub fn try_out(args: &Args, machine: &mut Machine) {
             }
             if wants(args, "smoke") {
                 let provider = args.job.provider.as_deref().unwrap_or(&provider);
-                let outcome = machine.took.of("two ranks with a proxy", || puts(args, provider, domains.len().min(4)));
-                trials.push(Trial { rail: "proxy".into(), gpu: false, copied: false, outcome, paces: None });
+                match std::env::current_exe() {
+                    Ok(program) => {
+                        let run = || puts(args, &program, provider, domains.len().min(4));
+                        let outcome = machine.took.of("two ranks with a proxy", run);
+                        trials.push(Trial { rail: "proxy".into(), gpu: false, copied: false, outcome, paces: None });
+                    }
+                    Err(why) => {
+                        machine.asked.untried = Some(format!(
+                            "two ranks with a proxy: cannot determine the path of this executable: {why}"
+                        ));
+                    }
+                }
             }
         }
         Err(why) => {
@@ -54,7 +66,7 @@ pub fn try_out(args: &Args, machine: &mut Machine) {
     machine.asked.trials = Some(trials);
 }
 
-/// The domains that this machine's ranks would open: every EFA card once, otherwise the loopback.
+/// Returns the domains that this machine's ranks would open: each EFA device once, otherwise the loopback.
 fn domains(args: &Args, machine: &Machine) -> Result<(String, Vec<Domain>), String> {
     let choice = discover::choose_provider(args.job.provider.as_deref()).map_err(|error| error.to_string())?;
     let cards = if choice.provider.starts_with("efa") {
@@ -70,10 +82,9 @@ fn domains(args: &Args, machine: &Machine) -> Result<(String, Vec<Domain>), Stri
     Ok((choice.provider, domains))
 }
 
-/// Two ranks and a proxy, as a user would run them.
-fn puts(args: &Args, provider: &str, rails: usize) -> Result<(), String> {
+/// Runs two ranks with a proxy, as a user would.
+fn puts(args: &Args, program: &Path, provider: &str, rails: usize) -> Result<(), String> {
     const SECONDS: u64 = 60;
-    let program = std::env::current_exe().map_err(|error| error.to_string())?;
     let mut command = Command::new(program);
     command.args(["proxy", "--np", "2", "--bootstrap", "local", "-p", provider, "-b", "64K", "-e", "64K"]);
     command.args(["-n", "4", "-w", "1", "-r", "1", "--mode", "nbi", "--no-header", "--csv", "-", "-t", "20"]);
@@ -81,7 +92,7 @@ fn puts(args: &Args, provider: &str, rails: usize) -> Result<(), String> {
     if args.job.device == Choice::Emulated {
         command.args(["-d", "emulated"]);
     }
-    // The launcher's ranks are not these two.
+    // The child must not use the environment of the launcher that started this process.
     let launchers = ["OMPI_", "PMIX_", "PMI_", "SLURM_", "SKYPILOT_", "TORCHELASTIC_", "GINLAB_RANK"];
     for (name, _) in std::env::vars_os() {
         let text = name.to_string_lossy();
@@ -91,11 +102,13 @@ fn puts(args: &Args, provider: &str, rails: usize) -> Result<(), String> {
             command.env_remove(&name);
         }
     }
-    let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
-    // Into files: a pipe that nobody reads would hold it.
-    let said = folder.path().join("said");
-    let file = std::fs::File::create(&said).map_err(|error| error.to_string())?;
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(file);
+    // A memory file: an unread pipe could block the child, and there may be no writable directory.
+    let said = scratch::file().and_then(|file| Ok((file.try_clone()?, file)));
+    let (stderr, mut said) = match said {
+        Ok((stderr, said)) => (Stdio::from(stderr), Some(said)),
+        Err(_) => (Stdio::null(), None),
+    };
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(stderr);
     let mut child = command.spawn().map_err(|error| error.to_string())?;
     let deadline = Instant::now() + Duration::from_secs(SECONDS);
     let status = loop {
@@ -105,17 +118,21 @@ fn puts(args: &Args, provider: &str, rails: usize) -> Result<(), String> {
                 std::thread::sleep(Duration::from_millis(10))
             }
             None => {
-                // Its ranks end with it.
+                // The child's ranks exit with it.
                 let _ = child.kill();
                 let _ = child.wait();
-                return Err(format!("puts of two ranks over {provider} have not ended in {SECONDS} s"));
+                return Err(format!("puts of two ranks over {provider} have not completed within {SECONDS} s"));
             }
         }
     };
     if status.success() {
         return Ok(());
     }
-    let said = std::fs::read_to_string(&said).unwrap_or_default();
-    let line = said.lines().rfind(|line| line.starts_with("ginlab: ")).unwrap_or("no reason was given");
+    let mut text = Vec::new();
+    if let Some(said) = &mut said {
+        let _ = said.seek(SeekFrom::Start(0)).and_then(|_| said.read_to_end(&mut text));
+    }
+    let text = String::from_utf8_lossy(&text);
+    let line = text.lines().rfind(|line| line.starts_with("ginlab: ")).unwrap_or("no reason was given");
     Err(format!("two ranks over {provider}: {}", line.trim_start_matches("ginlab: ")))
 }

@@ -1,4 +1,4 @@
-//! The findings as lines, CSV and one JSON document.
+//! Output of findings as lines, CSV and JSON document.
 
 use super::Args;
 use crate::error::Failure;
@@ -9,10 +9,9 @@ use serde::Serialize;
 /// Version of the columns.
 const SCHEMA: u32 = 1;
 
-/// The columns of the CSV, which are the keys of a finding in the JSON document.
+/// Columns of the CSV, which are also the keys of a finding in the JSON document.
 const COLUMNS: [&str; 6] = ["host", "check", "state", "looks_at", "found", "mend"];
 
-/// The JSON document.
 #[derive(Serialize)]
 struct Document<'a> {
     schema: u32,
@@ -22,7 +21,7 @@ struct Document<'a> {
     findings: &'a [Finding],
 }
 
-/// Writes what was asked for. `fit` is the last line of the text, and a key of the JSON document.
+/// Writes the requested outputs. `fit` is the last line of the text, and a key of the JSON document.
 pub fn write(args: &Args, header: &Header, findings: &[Finding], fit: Option<&str>) -> Result<(), Failure> {
     let document = Document { schema: SCHEMA, header, worst: worst(findings), fit, findings };
     let mut text = lines(findings, crate::output::color());
@@ -33,7 +32,7 @@ pub fn write(args: &Args, header: &Header, findings: &[Finding], fit: Option<&st
     args.output.write(header, &COLUMNS, findings, &document, &text)
 }
 
-/// A line per check; the host stands before them where there are several. What mends it stands at the end.
+/// Formats a line per check, with the remedy at the end. Lines start with the host if there are several.
 fn lines(findings: &[Finding], color: bool) -> String {
     let several = findings.windows(2).any(|pair| pair[0].host != pair[1].host);
     let widest = |text: fn(&Finding) -> &str| findings.iter().map(|finding| text(finding).len()).max().unwrap_or(0);

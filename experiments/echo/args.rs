@@ -1,60 +1,61 @@
-//! The options of `ginlab echo`, and what a client wants echoed.
+//! Options of `ginlab echo`, and the messages that a client requests to be echoed.
 
+use crate::args::SizeArgs;
 use crate::error::Failure;
 use crate::output::OutputArgs;
-use crate::values::{seconds, sizes};
+use crate::values::{corruption, seconds};
 use ginlab::measure::size;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 const EXAMPLES: &str = "\
 Examples:
-  ginlab echo                                              server and client here, as two tasks of one thread
-  GINLAB_TOKEN=secret ginlab echo --listen 0.0.0.0:7001    a server; its events are lines on stdout
-  GINLAB_TOKEN=secret ginlab echo --connect host-a:7001 -b 64 -e 1M --csv echo.csv    a client on another host";
+  ginlab echo                                              run server and client as two tasks of one thread
+  GINLAB_TOKEN=secret ginlab echo --listen 0.0.0.0:7001    run a server that prints its events to stdout
+  GINLAB_TOKEN=secret ginlab echo --connect host-a:7001 -b 64 -e 1M --csv echo.csv    run a client on another host";
 
 /// Options of `ginlab echo`.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
+#[command(mut_arg("begin", |arg| arg.default_value("64")), mut_arg("end", |arg| arg.default_value("64K")))]
+#[command(mut_arg("factor", |arg| arg.default_value("4")))]
 pub struct Args {
-    /// Be the server and listen here; port 0 is any free one
+    /// Run a server that listens on this address; port 0 selects a free port
     #[arg(long, value_name = "HOST:PORT", conflicts_with = "connect")]
     pub listen: Option<String>,
-    /// Be a client of the server there
+    /// Run a client of the server at this address
     #[arg(long, value_name = "HOST:PORT")]
     pub connect: Option<String>,
-    /// End the server after so many clients [default: with Ctrl-C]
+    /// Exit the server after this many clients [default: run until Ctrl-C]
     #[arg(long, value_name = "N", requires = "listen")]
     pub clients: Option<u64>,
-    /// Smallest message [K, M, G are powers of two]
-    #[arg(short = 'b', long, default_value = "64", value_name = "SIZE", value_parser = size::parse)]
-    pub begin: u64,
-    /// Largest message
-    #[arg(short = 'e', long, default_value = "64K", value_name = "SIZE", value_parser = size::parse)]
-    pub end: u64,
-    /// Factor from one size to the next
-    #[arg(short = 'f', long, default_value_t = 4, value_name = "N")]
-    pub factor: u64,
-    /// Timed messages of each size
+    #[command(flatten)]
+    pub sizes: SizeArgs,
+    /// Timed messages per size
     #[arg(short = 'n', long, default_value_t = 1000, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     pub iterations: u32,
-    /// Untimed messages of each size before
+    /// Untimed messages per size before the timed ones
     #[arg(short = 'w', long, default_value_t = 100, value_name = "N")]
     pub warmup: u32,
-    /// libfabric provider (efa, tcp, shm, ...), or worst: the worst network that EFA may be [default: efa where there is one, else tcp]
+    /// libfabric provider (efa, tcp, shm, ...), or worst (the least ordered network that EFA permits) [default: efa if
+    /// available, else tcp]
     #[arg(short = 'p', long, value_name = "NAME")]
     pub provider: Option<String>,
-    /// Domain to open the rail on [default: chosen]
+    /// Domain on which to open the rail [default: automatic]
     #[arg(long, value_name = "NAME")]
     pub domain: Option<String>,
-    /// Longest wait of any kind, in seconds
-    #[arg(short = 't', long, default_value = "10", value_name = "SECONDS", value_parser = seconds())]
+    /// Limit for every wait, in seconds
+    #[arg(short = 't', long, default_value = "10", value_name = "SECONDS", value_parser = seconds(), help_heading = "Connection")]
     pub timeout: Duration,
+    /// Inject a fault: corrupt=N (message N of the client, counted from 0, is sent one byte short over the fabric)
+    #[arg(long = "fault", value_name = "FAULT", hide = true, conflicts_with = "listen", value_parser = corruption)]
+    pub corrupt: Option<u64>,
     #[command(flatten)]
     pub output: OutputArgs,
 }
 
-/// What the client wants echoed: so many messages of each size, in this order.
+/// Messages that a client requests to be echoed: `messages` of each size, in order of `sizes`. The last `timed` of them
+/// are timed.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Plan {
     pub sizes: Vec<u64>,
@@ -62,44 +63,44 @@ pub struct Plan {
     pub timed: u64,
 }
 
-/// Memory that a client may ask a server for is eight times this.
+/// Maximum message size in bytes. A server allocates up to eight times as much per client.
 const LARGEST: u64 = 64 << 20;
 
-/// Sizes of a plan, at most: as many as powers of two.
+/// Maximum number of sizes: one per power of two.
 const MOST_SIZES: usize = 64;
 
-/// Messages of each size, at most: what the options can ask for. All of a plan together stay far below 2^64.
+/// Maximum number of messages per size, as permitted by the options. Keeps the total of a plan far below 2^64.
 const MOST_MESSAGES: u64 = 1 << 33;
 
 impl Plan {
     pub fn new(args: &Args) -> Result<Plan, Failure> {
-        let sizes = sizes(args.begin, args.end, args.factor)?;
+        let sizes = args.sizes.list()?;
         let timed = u64::from(args.iterations);
         let plan = Plan { sizes, messages: timed + u64::from(args.warmup), timed };
         plan.check().map_err(Failure::Usage)?;
         Ok(plan)
     }
 
-    /// Also the server's check of what a client asks for.
+    /// Checks the plan. The server also calls it for a client's plan.
     pub fn check(&self) -> Result<(), String> {
         match self.sizes.iter().find(|bytes| !(1..=LARGEST).contains(*bytes)) {
-            Some(bytes) => Err(format!(
-                "a message of {bytes} bytes cannot be echoed by a socket: allowed are 1 B to {}",
-                size::human(LARGEST)
-            )),
-            None if self.sizes.is_empty() => Err("there are no sizes to echo".to_owned()),
+            Some(bytes) => {
+                Err(format!("invalid message size of {bytes} bytes: must be from 1 B to {}", size::human(LARGEST)))
+            }
+            None if self.sizes.is_empty() => Err("no message sizes are given".to_owned()),
             None if self.sizes.len() > MOST_SIZES => {
-                Err(format!("{} sizes to echo: at most {MOST_SIZES} are allowed", self.sizes.len()))
+                Err(format!("{} message sizes: at most {MOST_SIZES} are allowed", self.sizes.len()))
             }
             None if self.messages > MOST_MESSAGES || self.timed > self.messages => Err(format!(
-                "{} messages of each size, {} of them timed: at most {MOST_MESSAGES} are allowed, and no more timed",
+                "{} messages per size, {} of them timed: at most {MOST_MESSAGES} are allowed, and at most all of them \
+                 can be timed",
                 self.messages, self.timed
             )),
             None => Ok(()),
         }
     }
 
-    /// Messages of all sizes. A plan that has passed its check has a number of them.
+    /// Returns the number of messages of all sizes. Does not overflow if the plan has passed [`Plan::check`].
     pub fn total(&self) -> u64 {
         self.sizes.len() as u64 * self.messages
     }
@@ -113,9 +114,9 @@ impl Plan {
 mod tests {
     use super::*;
 
-    /// Numbers that come from a client: nothing that passes is too much for the server to count.
+    /// Numbers that a client sends: the server can count every plan that passes the check.
     #[test]
-    fn what_a_client_may_ask_for_is_bounded() {
+    fn client_plans_are_bounded() {
         let most = Plan { sizes: vec![LARGEST; MOST_SIZES], messages: MOST_MESSAGES, timed: MOST_MESSAGES };
         assert_eq!(most.check(), Ok(()));
         assert!((most.sizes.len() as u64).checked_mul(most.messages).is_some_and(|total| total == most.total()));

@@ -1,10 +1,10 @@
-//! The client: sends every message twice at once, measures both ways and prints the rows.
+//! Client: sends every message over both paths at the same time, measures both, and prints the rows.
 
 use super::args::{Args, Plan};
-use super::side::{self, Card, Opened, Socket};
+use super::side::{self, Opened, RankInfo, Socket};
 use crate::error::Failure;
 use crate::output::Output;
-use crate::rails::Wanted;
+use crate::rails::RailRequest;
 use ginlab::bootstrap::session::Session;
 use ginlab::flow::Peer;
 use ginlab::measure::pattern;
@@ -14,32 +14,34 @@ use ginlab::signals;
 use ginlab::versions::Versions;
 use std::time::Instant;
 
-/// What the rows are.
+/// Declaration of the rows.
 pub const ABOUT: About = About {
     without: &["mode", "grid"],
     headlines: &[Headline::least(
-        "round trip of 64 B by the fabric",
+        "round trip of 64 B over the fabric",
         "time_us_p50",
         &[("case", "fabric"), ("size_bytes", "64")],
     )],
     plots: &[Plot::TIME, Plot::RATIO],
-    ..About::new("echo", "Round trips by a socket and by the fabric at the same time, on one thread")
+    ..About::new("echo", "Measure concurrent round trips over a socket and over the fabric, on one thread")
 };
 
-/// Visits the server and measures.
-pub async fn run(args: &Args, plan: &Plan, address: &str, token: &str, rail: &Wanted) -> Result<(), Failure> {
+/// Connects to the server and measures.
+pub async fn run(args: &Args, plan: &Plan, address: &str, token: &str, rail: &RailRequest) -> Result<(), Failure> {
     let mut visit = Session::connect(address, token, rail.timeout).await?;
     visit.say("plan", plan).await?;
     let opened = Opened::new(rail, plan, visit.same_host())?;
+    args.corrupt.into_iter().for_each(|number| opened.rails.flow.corrupt(number));
     visit.say("fabric address", &opened.card()?).await?;
-    let theirs: Card = visit.hear("fabric address").await?;
+    let theirs: RankInfo = visit.hear("fabric address").await?;
+    visit.check_addresses(&opened.card()?.offer.addresses, &theirs.offer.addresses)?;
     let peer = opened.peer(&theirs)?;
 
     let mut header = Versions::header();
     header.set(Key::Provider, opened.rails.provider.clone()).set(Key::Rails, opened.rails.names.clone());
-    header.note(format!("the server is {visit}")).notes(&opened.rails.notes).note(
-        "each message goes to the server and back twice at the same time, by the socket and by send and receive of the fabric, \
-         on one thread of each side; times are round trips, percentiles are over messages, every echo is verified",
+    header.note(format!("server: {visit}")).notes(&opened.rails.notes).note(
+        "each message makes two concurrent round trips, over the socket and with send and receive over the fabric, on \
+         one thread per side; times are round trips, percentiles are over messages, every echo is verified",
     );
     let mut output = Output::open(&args.output, &header, &ABOUT, plan.sizes.len() as u64)?;
     let mut socket = Socket::new(visit, rail.timeout)?;
@@ -60,11 +62,11 @@ fn wrong_data(rows: &[(Row, Vec<f64>)]) -> Result<(), Failure> {
     let wrong = rows.iter().find_map(|(row, _)| Some((row, row.wrong.filter(|wrong| *wrong > 0)?)));
     let Some((row, wrong)) = wrong else { return Ok(()) };
     let size = row.size_bytes.unwrap_or_default();
-    let text = format!("verification failed: {wrong} wrong bytes by the {} in echoes of {size} B", row.case);
+    let text = format!("verification failed: {wrong} wrong bytes over the {} in echoes of {size} B", row.case);
     Err(Failure::WrongData(text))
 }
 
-/// All messages of one size: a row for the socket and one for the fabric.
+/// Sends all messages of one size. Returns a row for the socket and one for the fabric.
 async fn measure(
     plan: &Plan,
     bytes: u64,
@@ -101,7 +103,7 @@ async fn measure(
         let mut row = Row::new("echo", case, "cpu", fabric);
         (row.ranks, row.size_bytes, row.wrong) = (2, Some(bytes), Some(wrong));
         row.iterations = Some(1);
-        row.times(times);
+        row.times(times).tail(times);
         row
     };
     let socket_row = row("socket", "socket", &by_socket, wrong_socket);

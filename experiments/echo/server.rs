@@ -1,25 +1,25 @@
-//! The server: a task per client, all on one thread.
+//! Server: one task per client, all on one thread.
 
 use super::args::Plan;
-use super::side::{self, Card, Opened, Socket};
+use super::side::{self, Opened, RankInfo, Socket};
 use crate::error::Failure;
 use crate::events;
-use crate::rails::Wanted;
+use crate::rails::RailRequest;
 use crate::visitors;
-use ginlab::bootstrap::session::{Entrance, Session, bounded};
+use ginlab::bootstrap::session::{Session, SessionListener, bounded};
 use std::cell::RefCell;
 use std::rc::Rc;
 
-/// Clients at a time: each has rails and memory of its own here.
+/// Maximum number of concurrent clients. Each has its own rails and memory in the server.
 const MOST_CLIENTS: usize = 64;
 
-/// Why clients have been left, the last one of them, for one who serves only himself.
+/// Failure of the last client that failed, for a process that serves only itself.
 pub type Cause = Rc<RefCell<Option<Failure>>>;
 
-/// Serves until so many clients have come and gone, or until Ctrl-C. What becomes of them is told on stdout, unless there is a place for it.
+/// Serves until `clients` clients have disconnected, or until Ctrl-C. Prints events to stdout, unless `cause` is given.
 pub async fn serve(
-    entrance: Entrance,
-    rail: &Wanted,
+    entrance: SessionListener,
+    rail: &RailRequest,
     clients: Option<u64>,
     cause: Option<Cause>,
 ) -> Result<(), Failure> {
@@ -33,12 +33,12 @@ pub async fn serve(
             true
         }
     };
-    let crowded = format!("{MOST_CLIENTS} clients are here already");
+    let crowded = format!("{MOST_CLIENTS} clients are already connected");
     visitors::hear(entrance, clients, (MOST_CLIENTS, &crowded), visitor, || Ok(())).await
 }
 
-/// One client, from its coming to its leaving. Its failure is its own: the server goes on.
-async fn client(visit: Session, rail: &Wanted, cause: Option<Cause>) {
+/// Serves one client. A failure affects only this client; the server continues.
+async fn client(visit: Session, rail: &RailRequest, cause: Option<Cause>) {
     let (member, from) = (visit.member(), visit.from());
     let who = [("host", member.host.clone()), ("pid", member.pid.to_string()), ("from", from.to_string())];
     let event = |what: &str, more: &[(&str, String)]| {
@@ -49,7 +49,7 @@ async fn client(visit: Session, rail: &Wanted, cause: Option<Cause>) {
     event("joined", &[]);
     match echo(visit, rail).await {
         Ok(messages) => event("left", &[("messages", messages.to_string())]),
-        // It is the server that ends, not the client.
+        // The server is being stopped; the client did not fail.
         Err(Failure::Interrupted) => {}
         Err(failure) => match &cause {
             Some(cause) => *cause.borrow_mut() = Some(failure),
@@ -58,7 +58,7 @@ async fn client(visit: Session, rail: &Wanted, cause: Option<Cause>) {
     }
 }
 
-async fn echo(mut visit: Session, rail: &Wanted) -> Result<u64, Failure> {
+async fn echo(mut visit: Session, rail: &RailRequest) -> Result<u64, Failure> {
     let plan: Plan = visit.hear("plan").await?;
     if let Err(why) = plan.check() {
         return Err(visit.refuse(why).await.into());
@@ -72,19 +72,20 @@ async fn echo(mut visit: Session, rail: &Wanted) -> Result<u64, Failure> {
             return Err(failure);
         }
     };
-    let theirs: Card = visit.hear("fabric address").await?;
+    let theirs: RankInfo = visit.hear("fabric address").await?;
     if theirs.provider != opened.rails.provider {
-        let why = format!(
-            "the provider is {:?} at the server but {:?} at the client",
-            opened.rails.provider, theirs.provider
-        );
+        let why =
+            format!("the server uses provider {:?}, but the client uses {:?}", opened.rails.provider, theirs.provider);
         return Err(visit.refuse(why).await.into());
+    }
+    if let Err(error) = visit.check_addresses(&opened.card()?.offer.addresses, &theirs.offer.addresses) {
+        return Err(visit.refuse(error.to_string()).await.into());
     }
     let peer = opened.peer(&theirs)?;
     visit.say("fabric address", &opened.card()?).await?;
     let mut socket = Socket::new(visit, rail.timeout)?;
     side::both(&mut socket, &opened, async |socket| socket.echo(&plan).await, opened.echo(peer, &plan)).await?;
-    // The last echo may still be under way to the client, who closes when it has it.
+    // The last echo may still be in flight. The client closes the socket when it has received it.
     let _ = bounded(rail.timeout, socket.until_closed()).await;
     Ok(2 * plan.total())
 }

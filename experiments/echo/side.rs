@@ -1,8 +1,8 @@
-//! One side of an echo: a socket, and a rail with room for two messages each way.
+//! One side of an echo: a socket, and a rail with space for two messages in each direction.
 
 use super::args::Plan;
 use crate::error::Failure;
-use crate::rails::{Rails, STRANGER, Wanted};
+use crate::rails::{RailRequest, Rails, UNEXPECTED_MESSAGE};
 use crate::runner::drive;
 use crate::visitors::HINDSIGHT;
 use ginlab::bootstrap::session::{Ended, Session, bounded};
@@ -18,9 +18,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 
-/// What the two sides tell each other over the socket.
+/// Information that the two sides exchange over the socket.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct Card {
+pub struct RankInfo {
     pub provider: String,
     pub offer: Offer,
 }
@@ -29,23 +29,23 @@ pub struct Card {
 pub struct Opened {
     pub rails: Rails,
     region: Region<AnyRail>,
-    /// Bytes of one slot of the region.
+    /// Bytes per slot of the region.
     slot: u64,
     driver: JoinHandle<()>,
 }
 
 impl Drop for Opened {
     fn drop(&mut self) {
-        // The driver holds the flow; with it gone the flow winds up what is in flight.
+        // The driver task holds the flow. When the task has ended, dropping the flow drains transfers in flight.
         self.driver.abort();
     }
 }
 
 impl Opened {
     /// Opens a rail that reaches the peer, and registers memory for the plan's messages.
-    pub fn new(wanted: &Wanted, plan: &Plan, same_host: bool) -> Result<Opened, Failure> {
+    pub fn new(wanted: &RailRequest, plan: &Plan, same_host: bool) -> Result<Opened, Failure> {
         let rails = wanted.open(if same_host { Reach::SameHost } else { Reach::Network })?;
-        // The sockets matter as much.
+        // Poll the sockets as often as the rail.
         rails.flow.poll_at_most(1);
         let (device, _) = Device::open(Choice::Emulated, 0)?;
         let slot = plan.largest().next_multiple_of(4096);
@@ -55,22 +55,23 @@ impl Opened {
         Ok(Opened { rails, region, slot, driver })
     }
 
-    pub fn card(&self) -> Result<Card, Failure> {
-        Ok(Card { provider: self.rails.provider.clone(), offer: self.rails.flow.offer(&[&self.region])? })
+    pub fn card(&self) -> Result<RankInfo, Failure> {
+        Ok(RankInfo { provider: self.rails.provider.clone(), offer: self.rails.flow.offer(&[&self.region])? })
     }
 
-    /// The other side, once its card is known.
-    pub fn peer(&self, theirs: &Card) -> Result<Peer, Failure> {
+    /// Adds the other side as a peer, given its card.
+    pub fn peer(&self, theirs: &RankInfo) -> Result<Peer, Failure> {
         Ok(self.rails.flow.add_peer(&theirs.offer)?)
     }
 
-    /// Puts bytes where [`round_trip`](Opened::round_trip) sends from, and `poison` where the echo arrives.
+    /// Writes `message` to the slot that [`round_trip`](Opened::round_trip) sends from, and `poison` to the slot that
+    /// receives the echo.
     pub fn set(&self, message: &[u8], poison: &[u8]) -> Result<(), Failure> {
         self.region.buffer().write(0, message)?;
         Ok(self.region.buffer().write(self.slot as usize, poison)?)
     }
 
-    /// What has arrived.
+    /// Reads the received echo.
     pub fn arrived(&self, into: &mut [u8]) -> Result<(), Failure> {
         Ok(self.region.buffer().read(self.slot as usize, into)?)
     }
@@ -84,13 +85,14 @@ impl Opened {
         sent.await?;
         if length != bytes {
             return Err(Failure::Run(format!(
-                "an echo of {length} B came for a message of {bytes} B by the fabric: {STRANGER}"
+                "unexpected echo of {length} B for a message of {bytes} B over the fabric: {UNEXPECTED_MESSAGE}"
             )));
         }
         Ok(())
     }
 
-    /// Sends back every message of the plan; there is room for the next one before the echo of the last one leaves.
+    /// Echoes every message of the plan. Posts the receive for the next message before it sends the echo of the
+    /// previous one.
     pub async fn echo(&self, peer: Peer, plan: &Plan) -> Result<(), Failure> {
         let Opened { rails: Rails { flow, .. }, region, slot, .. } = self;
         let total = plan.total();
@@ -99,10 +101,11 @@ impl Opened {
         for number in 0..total {
             let Some(message) = next.take() else { break };
             let bytes = message.await?;
-            // What is echoed counts as the client's: one of somebody else would be the client's last one's end.
+            // Every message counts towards the plan. A message from another peer would take the place of the client's
+            // last one, so that the sizes are checked.
             if let Some(&expected) = plan.sizes.get((number / plan.messages) as usize).filter(|size| **size != bytes) {
                 return Err(Failure::Run(format!(
-                    "a message of {bytes} B came by the fabric where the client sends {expected} B: {STRANGER}"
+                    "unexpected message of {bytes} B over the fabric (the client sends {expected} B): {UNEXPECTED_MESSAGE}"
                 )));
             }
             next = (number + 1 < total).then(|| room(number + 1));
@@ -112,7 +115,7 @@ impl Opened {
     }
 }
 
-/// Messages by the socket.
+/// The socket of this side.
 pub struct Socket {
     stream: TcpStream,
     peer: String,
@@ -128,19 +131,20 @@ impl Socket {
     /// Sends the message and waits for its echo.
     pub async fn round_trip(&mut self, message: &[u8], echo: &mut [u8]) -> Result<(), Failure> {
         let (mut reader, mut writer) = self.stream.split();
-        // At the same time: neither side could take a long message while it waits for the other to take one.
+        // Send and receive concurrently. Otherwise neither side could receive a long message while it waits for the
+        // other to receive one.
         let both = async { tokio::try_join!(writer.write_all(message), reader.read_exact(echo)) };
-        let what = format!("a message of {} B was on its way by the socket", message.len());
+        let what = format!("a message of {} B was in flight over the socket", message.len());
         judged(bounded(self.limit, both).await, &self.peer, &what, self.limit).map(drop)
     }
 
-    /// Sends back every message of the plan.
+    /// Echoes every message of the plan.
     pub async fn echo(&mut self, plan: &Plan) -> Result<(), Failure> {
         let mut message = vec![0; plan.largest() as usize];
         for bytes in &plan.sizes {
             let message = &mut message[..*bytes as usize];
             for number in 0..plan.messages {
-                let what = format!("message {number} of {bytes} B was on its way by the socket");
+                let what = format!("message {number} of {bytes} B was in flight over the socket");
                 let one = async {
                     self.stream.read_exact(message).await?;
                     self.stream.write_all(message).await
@@ -151,15 +155,15 @@ impl Socket {
         Ok(())
     }
 
-    /// Waits until the other side has closed, or speaks out of turn.
+    /// Waits until the other side closes the socket or sends unexpected data.
     pub async fn until_closed(&mut self) {
         let _ = self.stream.peek(&mut [0; 1]).await;
     }
 }
 
-/// Messages by both ways at the same time. The socket tells of the peer's end at once, which the fabric may not: it is watched
-/// also when its own part is done. A side whose messages by the fabric stand still sends none by the socket either: a timeout of the socket says
-/// what the fabric has in flight.
+/// Exchanges messages over both paths concurrently. The socket reports a disconnect immediately, while the fabric may
+/// not, so that it is watched even when its own part is done. A side that is stalled on the fabric does not send on the
+/// socket either; a timeout of the socket therefore reports what is in flight on the fabric.
 pub async fn both<A, B>(
     socket: &mut Socket,
     opened: &Opened,
@@ -174,13 +178,13 @@ pub async fn both<A, B>(
             tokio::select! {
                 first = &mut by_socket => match first {
                     Err(Failure::Timeout(text)) if second.is_none() => {
-                        return Err(Failure::Timeout(format!("{text}; by the fabric: {}", opened.rails.flow.state())));
+                        return Err(Failure::Timeout(format!("{text}; over the fabric: {}", opened.rails.flow.state())));
                     }
                     first => break first?,
                 },
                 done = &mut by_fabric, if second.is_none() => match done {
                     Ok(done) => second = Some(done),
-                    // The socket may know why, a moment later.
+                    // The socket may report the cause a moment later.
                     Err(failure) => match bounded(HINDSIGHT, by_socket).await {
                         Ok(Err(cause)) if !matches!(cause, Failure::Timeout(_)) => return Err(cause),
                         _ => return Err(failure),
@@ -196,7 +200,7 @@ pub async fn both<A, B>(
         biased;
         second = &mut by_fabric => Ok((first, second?)),
         () = socket.until_closed() => {
-            Err(Failure::Run(format!("{} left while a message was on its way by the fabric", socket.peer)))
+            Err(Failure::Run(format!("{} disconnected while a message was in flight over the fabric", socket.peer)))
         }
     }
 }
@@ -204,10 +208,11 @@ pub async fn both<A, B>(
 fn judged<T>(ended: Result<std::io::Result<T>, Ended>, peer: &str, what: &str, limit: Duration) -> Result<T, Failure> {
     match ended {
         Ok(Ok(value)) => Ok(value),
-        Ok(Err(_)) => Err(Failure::Run(format!("{peer} left while {what}"))),
+        Ok(Err(_)) => Err(Failure::Run(format!("{peer} disconnected while {what}"))),
         Err(Ended::Interrupted) => Err(Failure::Interrupted),
-        Err(Ended::TimedOut) => {
-            Err(Failure::Timeout(format!("timed out after {} s while {what}; {peer} is silent", limit.as_secs())))
-        }
+        Err(Ended::TimedOut) => Err(Failure::Timeout(format!(
+            "timed out after {} s while {what}; {peer} does not respond",
+            limit.as_secs()
+        ))),
     }
 }

@@ -1,10 +1,15 @@
 #!/usr/bin/env bash
-# The same sweep over EFA and without it, and one table with a ratio column.
+# Runs the same sweep without and with EFA, and compares the rows in one table with a ratio column.
 #
-#   experiments/efa-or-not/run.sh [FOLDER]      EFA="efa --rails 4" NONE="tcp --rails 1" EXPERIMENT=write SWEEP="-b 512 -e 64M -f 2"
+#   experiments/efa-or-not/run.sh [DIR]     DIR: directory for results [default: OUT, or target/efa-or-not]
 #
-# Under a launcher each rank runs this line (srun, mpirun, deploy/ranks.sh); alone it starts two ranks here. Rank 0 prints.
-# More rails than cards are refused: four endpoints on one card would be called four rails.
+#   GINLAB       program                        [default: target/release/ginlab]
+#   EXPERIMENT   subcommand                     [default: write]
+#   SWEEP        its options                    [default: -b 512 -e 64M -f 2]
+#   EFA, NONE    provider and rails with/without EFA   [default: efa --rails 4, tcp --rails 1]
+#
+# Under a launcher (srun, mpirun, deploy/ranks.sh) each rank runs this command; otherwise it starts two ranks here. Rank
+# 0 prints. More rails than NICs are rejected. Exit codes: those of ginlab.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 ginlab=${GINLAB:-target/release/ginlab}
@@ -17,6 +22,6 @@ mkdir -p "$out"
 "$ginlab" "$experiment" -p "${without[@]}" "${sweep[@]}" --no-header --csv "$out/without.csv" >&2
 "$ginlab" "$experiment" -p "${with[@]}" "${sweep[@]}" --no-header --csv "$out/with.csv" >&2
 if [[ ${RANK:-${OMPI_COMM_WORLD_RANK:-${SLURM_PROCID:-0}}} == 0 ]]; then
-    # What is chosen differently on the two sides: the fabric, and how many rails it has.
+    # Columns that differ by design: the fabric and its rails.
     "$ginlab" compare "$out/without.csv" "$out/with.csv" --ignore fabric,rails,strategy
 fi

@@ -1,4 +1,4 @@
-//! A domain as a row: the same columns in CSV and JSON, whatever the provider.
+//! Row of a domain, with the same columns in CSV and JSON for all providers.
 
 use crate::listing::{Entry, Field, entries};
 use ginlab::fabric::discover::Provider;
@@ -12,14 +12,14 @@ const SCHEMA: u32 = 1;
 /// One domain.
 pub struct Row {
     pub listed: Listed,
-    /// Where a run that may choose opens rails on it: `network`, or `local` for ranks of one machine.
+    /// Reach of rails that a run opens on it by default: `network`, or `local` for ranks of one machine.
     pub rails: Option<&'static str>,
-    /// Why the row is shown with --all only.
+    /// Reason for which the row is shown only with --all.
     pub hidden: Option<String>,
 }
 
 impl Row {
-    /// A row for each entry of the listing.
+    /// Returns a row for each entry of the listing.
     pub fn all(listing: &Listing) -> Vec<Row> {
         let place = |reach| match reach {
             Reach::Network => "network",
@@ -39,7 +39,7 @@ impl Row {
     }
 }
 
-/// The columns of the CSV, which are the keys of a row of the JSON document. Names are libfabric's.
+/// Columns of the CSV, which are also the keys of a row in the JSON document. Names are libfabric's.
 pub const FIELDS: [Field<Row>; 29] = [
     ("schema", |_| SCHEMA.into()),
     ("provider", |row| row.listed.domain.provider.clone().into()),
@@ -73,7 +73,7 @@ pub const FIELDS: [Field<Row>; 29] = [
     ("hidden", |row| row.hidden.clone().into()),
 ];
 
-/// The JSON document: lists as lists.
+/// The JSON document. Lists are JSON arrays.
 #[derive(Serialize)]
 pub struct Document<'a> {
     schema: u32,
@@ -83,7 +83,7 @@ pub struct Document<'a> {
     pub domains: Vec<Entry>,
 }
 
-/// The document of these rows.
+/// Returns the JSON document of these rows.
 pub fn document<'a>(header: &'a Header, listing: &'a Listing, rows: &[Row]) -> Document<'a> {
     Document {
         schema: SCHEMA,

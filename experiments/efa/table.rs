@@ -1,9 +1,9 @@
-//! Rows for people: one line per domain, and only the columns in which a domain has something.
+//! Table of domains: one line each, without columns that are empty for all domains.
 
 use super::row::Row;
 use crate::listing::{Column, yes};
 
-/// The columns of the table.
+/// Columns of the table.
 pub const COLUMNS: [Column<Row>; 18] = [
     ("provider", "", |row| row.listed.domain.provider.clone()),
     ("fabric", "", |row| row.listed.domain.fabric.clone()),
@@ -28,7 +28,7 @@ pub const COLUMNS: [Column<Row>; 18] = [
         let words: Vec<_> = row.listed.mr_mode.iter().map(|word| short(word, "FI_MR_")).collect();
         words.join(" ")
     }),
-    // Only --all shows such rows.
+    // Only set in rows that `--all` shows.
     ("hidden because", "", |row| row.hidden.clone().unwrap_or_default()),
 ];
 
@@ -40,14 +40,30 @@ fn message(bytes: u64) -> String {
     if bytes == u64::MAX { "no limit".to_owned() } else { bytes.to_string() }
 }
 
-/// Which of two operations posted one after the other arrive in that order: writes, or sends.
+/// Returns which consecutive operations arrive in order: writes, sends, both or neither.
 fn order(kept: &[String]) -> String {
-    let has = |names: [&str; 2]| kept.iter().any(|word| names.contains(&word.as_str()));
-    match (has(["FI_ORDER_WAW", "FI_ORDER_RMA_WAW"]), has(["FI_ORDER_SAS", "FI_ORDER_SAS"])) {
+    let has = |names: &[&str]| kept.iter().any(|word| names.contains(&word.as_str()));
+    // FI_ORDER_WAW covers writes and atomics, FI_ORDER_RMA_WAW only writes. FI_ORDER_SAS is the only bit of sends.
+    match (has(&["FI_ORDER_WAW", "FI_ORDER_RMA_WAW"]), has(&["FI_ORDER_SAS"])) {
         (true, true) => "writes,sends",
         (true, false) => "writes",
         (false, true) => "sends",
         (false, false) => "nothing",
     }
     .to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn order_names_only_guaranteed_operations() {
+        let of = |names: &[&str]| order(&names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>());
+        assert_eq!(of(&["FI_ORDER_SAS", "FI_ORDER_RMA_WAW"]), "writes,sends");
+        assert_eq!(of(&["FI_ORDER_RAW", "FI_ORDER_WAW"]), "writes");
+        assert_eq!(of(&["FI_ORDER_SAR", "FI_ORDER_SAS"]), "sends");
+        // A send after a write, a write after a send, and atomics.
+        assert_eq!(of(&["FI_ORDER_SAW", "FI_ORDER_WAS", "FI_ORDER_ATOMIC_WAW", "FI_ORDER_RMA_RAR"]), "nothing");
+    }
 }

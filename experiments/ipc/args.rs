@@ -1,7 +1,8 @@
-//! The options of `ginlab ipc`.
+//! Options of `ginlab ipc`.
 
+use crate::args::RepeatArgs;
 use crate::mps::MpsArgs;
-use crate::values::{List, counts, seconds};
+use crate::values::{List, corrupt, counts, seconds};
 use clap::ValueEnum;
 use ginlab::cuda::Choice;
 use ginlab::measure::size;
@@ -11,28 +12,28 @@ use strum::IntoStaticStr;
 
 const EXAMPLES: &str = "\
 Examples:
-  ginlab ipc                                            the first pair, a few grids and sizes; emulated without a GPU
-  ginlab ipc -b 1G -e 1G --grid 1,8,128 --store plain,bulk --operation write,copy,read
-  ginlab ipc -b 1G -e 1G --grid auto                    where more blocks do not help any more
-  ginlab ipc -b 64K -e 1M -f 2 --launch stream,graph --grid 16,64
-  ginlab ipc --np 4 --pairs matrix -b 1G -e 1G --grid 128
-  ginlab ipc --np 4 --pairs all -b 256M -e 256M --grid 32 --store plain,together
-  ginlab ipc --direction one,both -b 1G -e 1G --grid 128";
+  ginlab ipc                                            measure one pair with a few grids and sizes; emulated without a GPU
+  ginlab ipc -b 1G -e 1G --grid 1,8,128 --store plain,bulk --operation write,copy,read   compare operations
+  ginlab ipc -b 1G -e 1G --grid auto                    find the number of blocks that saturates the link
+  ginlab ipc -b 64K -e 1M -f 2 --launch stream,graph --grid 16,64   compare streams with graphs
+  ginlab ipc --np 4 --pairs matrix -b 1G -e 1G --grid 128   measure every pair, one after another
+  ginlab ipc --np 4 --pairs all -b 256M -e 256M --grid 32 --store plain,together   write from every rank to every other one
+  ginlab ipc --direction one,both -b 1G -e 1G --grid 128   compare one direction with both";
 
 /// Options of `ginlab ipc`.
 #[derive(clap::Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// Smallest size [K, M, G are powers of two]
+    /// Smallest size; K, M and G are powers of two
     #[arg(short = 'b', long, default_value = "64K", value_name = "SIZE", value_parser = size::parse)]
     pub begin: u64,
     /// Largest size [default: 1G on GPUs, 4M emulated]
     #[arg(short = 'e', long, value_name = "SIZE", value_parser = size::parse)]
     pub end: Option<u64>,
-    /// Factor from one size to the next
+    /// Factor between consecutive sizes
     #[arg(short = 'f', long, default_value_t = 8, value_name = "N")]
     pub factor: u64,
-    /// What is done: write (a pattern), copy (from local memory), read (the other's memory)
+    /// Operations: write (a pattern), copy (from local memory), read (the peer's memory); a list to sweep
     #[arg(
         short = 'o',
         long,
@@ -43,11 +44,12 @@ pub struct Args {
         hide_possible_values = true
     )]
     pub operation: Vec<Operation>,
-    /// Bytes of one store or load of a thread: 4, 8, 16
-    #[arg(long, default_value = "16", value_name = "LIST", value_delimiter = ',', value_parser = width)]
+    /// Bytes per store or load of a thread: 4, 8, 16; a list to sweep
+    #[arg(long, default_value = "16", value_name = "LIST", value_delimiter = ',', value_parser = width, help_heading = "Measurement")]
     pub width: Vec<u32>,
-    /// How kernels store: plain (a fixed part for each thread), parts (of 32 KiB, which warps take one after another; write alone), together (one
-    /// launch for all targets of a rank, of the grid's blocks for each; write alone), bulk (TMA, compute capability 9.0)
+    /// How kernels store: plain (a fixed part per thread), parts (of 32 KiB, which warps take one after another; only
+    /// write), together (one launch for all targets of a rank, with the grid's blocks for each; only write), bulk (TMA,
+    /// compute capability 9.0); a list to sweep
     #[arg(
         long,
         default_value = "plain",
@@ -57,13 +59,14 @@ pub struct Args {
         hide_possible_values = true
     )]
     pub store: Vec<Store>,
-    /// Blocks of the grid, a list that is swept, or auto: doubled up to 256 (emulated 8), and the knee is marked
+    /// Number of blocks: a list to sweep, or auto (doubled up to 256, emulated 8, and the knee is marked)
     #[arg(short = 'g', long, value_name = "LIST", value_parser = grid)]
     pub grid: Option<Grid>,
-    /// Threads per block [default: 256]
+    /// Threads per block; a list to sweep [default: 256]
     #[arg(long, default_value = "256", hide_default_value = true, value_name = "LIST", value_parser = counts::<u32>(u32::MAX))]
     pub block: List<u32>,
-    /// How work gets to the device: stream (a launch each), graph (recorded, launched as a whole)
+    /// How launches are submitted: stream (one by one), graph (recorded and launched together); a list to
+    /// sweep
     #[arg(
         long,
         default_value = "stream",
@@ -73,7 +76,7 @@ pub struct Args {
         hide_possible_values = true
     )]
     pub launch: Vec<Launch>,
-    /// One way, or both ways at once
+    /// Directions: one, or both at the same time; a list to sweep
     #[arg(
         long,
         default_value = "one",
@@ -83,44 +86,42 @@ pub struct Args {
         hide_possible_values = true
     )]
     pub direction: Vec<Direction>,
-    /// Who with whom: first (ranks 0 and 1), matrix (every pair in turn), all (every rank to every other at once)
+    /// Pairs of ranks: first (ranks 0 and 1), matrix (every pair, one after another), all (every rank to every other at
+    /// the same time)
     #[arg(long, default_value = "first", value_name = "WHICH", value_enum, hide_possible_values = true)]
     pub pairs: Pairs,
-    /// Ranks; each has a GPU of its own where there are enough [default: 2; all GPUs for --pairs matrix and all]
+    /// Number of ranks; each has its own GPU if there are enough [default: 2; all GPUs for --pairs matrix and all]
     #[arg(long, alias = "ranks", value_name = "N")]
     pub np: Option<usize>,
     #[command(flatten)]
     pub mps: MpsArgs,
-    /// A cubin or PTX with the kernels of experiments/ipc/baseline, compiled by nvcc, to compare with
+    /// Cubin or PTX with the kernels of experiments/ipc/baseline, compiled by nvcc, to compare with
     #[arg(long, value_name = "FILE")]
     pub cuda_module: Option<PathBuf>,
-    /// Launches per repeat, between two events; fewer where they would move more than --volume [default: 100, emulated 4]
+    /// Launches per repeat, between two events; reduced if they would move more than --volume [default: 100, emulated
+    /// 4]
     #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     pub iterations: Option<u32>,
-    /// Bytes that the launches of a repeat move, at most
+    /// Maximum bytes that the launches of a repeat move
     #[arg(long, default_value = "2G", value_name = "SIZE", value_parser = size::parse)]
     pub volume: u64,
     /// Untimed launches before the first repeat
     #[arg(short = 'w', long, default_value_t = 2, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=1 << 20))]
     pub warmup: u32,
-    /// Repeats; times are given as median, min and p99 over them
-    #[arg(short = 'r', long, default_value_t = 10, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
-    pub repeats: u32,
-    /// Do not verify
-    #[arg(long)]
-    pub no_check: bool,
-    /// Where kernels run
-    #[arg(short = 'd', long, value_enum, default_value_t = Choice::Auto)]
+    #[command(flatten)]
+    pub repeat: RepeatArgs,
+    /// Device that runs kernels: gpu, emulated (CPU threads), or auto (the GPU if there is one)
+    #[arg(short = 'd', long, value_enum, default_value_t = Choice::Auto, hide_possible_values = true)]
     pub device: Choice,
-    /// Longest wait of any kind, in seconds; of ranks for one another twice that and 6 s: one may be in a wait of its own
+    /// Limit for every wait without progress, in seconds. Ranks wait for each other for twice this time plus 6 s
     #[arg(short = 't', long, default_value = "30", value_name = "SECONDS", value_parser = seconds())]
     pub timeout: Duration,
-    /// Spoil a byte of every payload before it is checked
-    #[arg(long, hide = true)]
-    pub spoil: bool,
+    /// Inject a fault: corrupt (a byte of every payload is corrupted before the check)
+    #[arg(long, hide = true, alias = "spoil", value_name = "FAULT", num_args = 0..=1, default_missing_value = "corrupt", value_parser = corrupt)]
+    pub fault: Option<()>,
 }
 
-/// What is done with the other's memory.
+/// Operation on the peer's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr, ValueEnum)]
 #[strum(serialize_all = "kebab-case")]
 pub enum Operation {
@@ -130,13 +131,13 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// The name of its cases.
+    /// Returns the name of its cases.
     pub fn name(self) -> &'static str {
         self.into()
     }
 }
 
-/// How kernels store.
+/// Method of storing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Store {
     Plain,
@@ -145,7 +146,7 @@ pub enum Store {
     Bulk,
 }
 
-/// Which pairs.
+/// Pairs of ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Pairs {
     First,
@@ -153,26 +154,26 @@ pub enum Pairs {
     All,
 }
 
-/// How work gets to the device.
+/// Method of submitting launches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Launch {
     Stream,
     Graph,
 }
 
-/// How many ways at once.
+/// Number of directions at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Direction {
     One,
     Both,
 }
 
-/// Grids.
+/// Grids to measure.
 #[derive(Clone, Debug)]
 pub enum Grid {
-    /// Doubled, and the knee is marked.
+    /// Doubled, and the knee is marked
     Auto,
-    /// These.
+    /// The given grids
     List(List<u32>),
 }
 
@@ -185,5 +186,5 @@ fn width(text: &str) -> Result<u32, String> {
         .parse()
         .ok()
         .filter(|width| [4, 8, 16].contains(width))
-        .ok_or_else(|| format!("{text:?} is none of 4, 8, 16"))
+        .ok_or_else(|| format!("invalid width {text:?}: expected 4, 8 or 16"))
 }

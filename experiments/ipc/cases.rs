@@ -1,4 +1,5 @@
-//! The cases that are run in turn for one tuple: ours, the copy engine, the predecessor's loop, and nvcc's twins.
+//! Cases of a tuple, which are interleaved: ginlab's kernels, the copy engine, the predecessor's loop, and equivalents
+//! compiled by nvcc.
 
 use super::args::Store;
 use super::plan::{Operation, Plan, Tuple};
@@ -10,43 +11,43 @@ use kernels::ipc_kernel::*;
 use kernels::ipc_parts::IPC_PARTS_WRITE;
 use kernels::ipc_together::{IPC_TOGETHER_WRITE, TogetherArgs};
 
-/// The case that the others are divided by.
+/// Baseline of the other cases.
 pub const COPY_ENGINE: &str = "copy-engine";
 
-/// What moves them.
+/// Mechanism that moves the bytes.
 pub enum By {
     CopyEngine,
-    /// A kernel for each flow.
+    /// One kernel per flow.
     Each(Function<IpcArgs>),
-    /// One for all flows of a rank.
+    /// One kernel for all flows of a rank.
     Together(Function<TogetherArgs>),
 }
 
-/// One way to move the bytes.
+/// A method of moving the bytes.
 pub struct Case {
     pub name: &'static str,
     pub width: Option<u32>,
     pub store: Option<&'static str>,
-    /// The case it is divided by, with its width where that has one.
+    /// Name of the baseline case, and its width if it has one.
     pub baseline: Option<(&'static str, Option<u32>)>,
     pub by: By,
-    /// Whether the time is also taken where the bytes arrive.
+    /// Whether the receiving device also measures the time.
     pub received: bool,
 }
 
-/// The width and the way of stores of a bulk case.
+/// Width and store method of a bulk case.
 pub const BULK: (u32, &str) = (16, "bulk");
 
-/// The bulk case that this device has not, and why.
+/// Name of a bulk case that this device does not support, and the reason.
 pub type Missing = (&'static str, String);
 
 impl Case {
-    /// Whether it takes the bytes from memory, instead of writing a pattern that it knows.
+    /// Returns whether the case reads the bytes from memory instead of generating a pattern.
     pub fn has_source(&self, operation: Operation) -> bool {
         matches!(self.by, By::CopyEngine) || operation != Operation::Write
     }
 
-    /// Whether it leaves the bytes in memory; a kernel that reads leaves sums.
+    /// Returns whether the case stores the bytes in memory. A kernel that reads stores sums instead.
     pub fn has_destination(&self, operation: Operation) -> bool {
         matches!(self.by, By::CopyEngine) || operation != Operation::Read
     }
@@ -70,12 +71,12 @@ fn bulk(operation: Operation) -> Option<(&'static str, &'static Kernel<IpcArgs>)
     match operation {
         Operation::Write => Some(("bulk-write", &IPC_BULK_WRITE)),
         Operation::Copy => Some(("bulk-copy", &IPC_BULK_COPY)),
-        // A read has no stores.
+        // A read stores no bytes in bulk.
         Operation::Read => None,
     }
 }
 
-/// The cases of a tuple, and the one that is not to be had.
+/// Returns the cases of a tuple, and the case that the device does not support.
 pub fn cases(
     plan: &Plan,
     device: &Device,
@@ -125,7 +126,7 @@ pub fn cases(
         cases.push(baseline("int-loop", 4, engine, device.function(&IPC_INT_LOOP, tuple.block)?));
     }
     if let Some(cuda) = cuda {
-        // SAFETY: experiments/ipc/baseline says that these kernels take IpcArgs; a file that is something else has no
+        // SAFETY: the kernels of these names in experiments/ipc/baseline take IpcArgs. Other files do not contain
         // kernels of these names.
         let twin = |name| unsafe { cuda.function::<IpcArgs>(name) };
         for &width in plan.args.width.iter().filter(|_| plain) {

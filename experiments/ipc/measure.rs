@@ -1,4 +1,4 @@
-//! Runs the cases of one tuple in turn, and has them seen by the receiver and verified.
+//! Measurement of one tuple: runs the cases alternately, has the receiver measure them, and verifies the bytes.
 
 use super::cases::{By, Case, Missing, cases};
 use super::plan::{self, Flow, Operation, Plan, Scene, Tuple};
@@ -6,40 +6,40 @@ use super::rank::Rank;
 use super::rows::{Measured, Outcome};
 use crate::error::Failure;
 use ginlab::bootstrap::Bootstrap;
-use ginlab::cuda::{Buffer, DeviceError, Event, ForeignModule, Function, Graph, Launch, Place, Stream, wait_for};
-use ginlab::signals;
+use ginlab::cuda::{Buffer, DeviceError, Event, ForeignModule, Function, Graph, Launch, Place, Stream};
+use ginlab::gin::watch::{Watch, Work};
 use kernels::ipc::IpcArgs;
 use kernels::ipc_kernel::{IPC_CHECK, IPC_FILL};
 use kernels::ipc_together::TogetherArgs;
 use kernels::ipc_wait::{GateArgs, IPC_GATE};
 use kernels::ring::Status;
 use std::collections::BTreeSet;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-/// One scene and tuple, on this rank.
+/// The measurement of a tuple in a scene, on this rank.
 pub struct Bench<'a> {
     pub plan: &'a Plan,
     pub scene: &'a Scene,
     pub tuple: Tuple,
-    /// Number of the tuple in the run, which names its patterns.
+    /// Number of the tuple in the run. Selects its patterns.
     pub number: u32,
     pub rank: &'a Rank,
     pub ranks: &'a mut Bootstrap,
     pub cuda: Option<&'a ForeignModule>,
 }
 
-/// What is set up once for a tuple. Dropped before the streams, whose work is done by then.
+/// State that is set up once per tuple. Dropped before the streams, whose work has completed by then.
 pub struct Setup {
     pub cases: Vec<Case>,
-    /// The flows that this rank works for, with their numbers in the scene.
+    /// Flows that this rank executes, with their index in the scene.
     pub mine: Vec<(usize, Flow)>,
-    /// By case, then by flow of ours.
+    /// Graphs, indexed by case and by position in `mine`.
     graphs: Vec<Vec<Graph>>,
-    /// One sum per thread and flow of ours.
+    /// One sum per thread and flow of `mine`. `None` unless the operation is a read.
     pub sums: Option<Buffer>,
-    /// What a launch for all flows of ours reads: without signals, and with them.
+    /// Argument tables of a launch for all flows of `mine`: without signals, and with signals.
     together: Option<[Buffer; 2]>,
-    /// The gate's words and their number; none where nobody else works.
+    /// Table of the gate's words, and their number. `None` if no other rank executes flows.
     gate: Option<(Buffer, u32)>,
     gate_function: Function<GateArgs>,
     pub fill: Function<IpcArgs>,
@@ -48,14 +48,14 @@ pub struct Setup {
 }
 
 impl Setup {
-    /// Streams that a case has work on: one for each flow of ours, or one for all.
+    /// Returns the number of streams that a case uses: one per flow of `mine`, or one for all.
     fn streams(&self, case: usize) -> usize {
         if matches!(self.cases[case].by, By::Together(_)) { self.mine.len().min(1) } else { self.mine.len() }
     }
 }
 
 impl Bench<'_> {
-    /// Every rank gets what all ranks have found.
+    /// Measures the tuple. Returns the results of all ranks on every rank.
     pub fn run(mut self) -> Result<(Measured, Option<Missing>), Failure> {
         let (setup, missing) = self.setup()?;
         let mut outcome = Outcome::default();
@@ -64,8 +64,8 @@ impl Bench<'_> {
                 self.batch(&setup, case, self.plan.args.warmup, false)?;
             }
         }
-        for _ in 0..self.plan.args.repeats {
-            // Nobody waits for the others longer than for one repeat.
+        for _ in 0..self.plan.args.repeat.repeats {
+            // Limits the wait for other ranks to the duration of one repeat.
             self.ranks.barrier("a repeat")?;
             for case in 0..setup.cases.len() {
                 outcome.times.extend(self.batch(&setup, case, setup.iterations, false)?);
@@ -75,7 +75,7 @@ impl Bench<'_> {
             if setup.cases[case].received && self.tuple.launch == plan::Launch::Stream {
                 self.received(&setup, case, &mut outcome)?;
             }
-            if !self.plan.args.no_check {
+            if !self.plan.args.repeat.no_check {
                 self.verify(&setup, case, &mut outcome)?;
             }
         }
@@ -89,7 +89,7 @@ impl Bench<'_> {
         let me = self.rank.me;
         let mine: Vec<(usize, Flow)> =
             self.scene.flows.iter().copied().enumerate().filter(|(_, flow)| flow.from == me).collect();
-        let others = self.others();
+        let others = others(self.rank, self.scene);
         let gate = if mine.is_empty() || others.is_empty() {
             None
         } else {
@@ -102,7 +102,7 @@ impl Bench<'_> {
             Operation::Read => Some(device.allocate(Place::Device, self.threads() * mine.len() * 4)?),
             _ => None,
         };
-        // Launches of other sizes have taken other numbers of parts.
+        // Launches of other sizes have taken a different number of parts.
         mine.iter().try_for_each(|(_, flow)| self.rank.reset_taken(Some(flow.to)))?;
         self.rank.reset_taken(None)?;
         let mut setup = Setup {
@@ -142,26 +142,21 @@ impl Bench<'_> {
         Ok((setup, missing))
     }
 
-    /// The other ranks that work in this scene.
-    fn others(&self) -> BTreeSet<usize> {
-        self.scene.flows.iter().map(|flow| flow.from).filter(|worker| *worker != self.rank.me).collect()
-    }
-
     pub fn threads(&self) -> usize {
         self.tuple.grid as usize * self.tuple.block as usize
     }
 
-    /// Grid of what fills and checks.
+    /// Returns the grid and block of the kernels that fill and check memory.
     pub fn helpers(&self) -> (u32, u32) {
         if self.plan.emulated { (1, 2) } else { (512, 256) }
     }
 
-    /// Names the pattern of a case whose bytes come from this rank's memory, or kernel.
+    /// Returns the seed of a case's pattern whose bytes come from the memory or kernel of rank `owner`.
     pub fn seed(&self, case: usize, owner: usize) -> u32 {
         kernels::pattern::seed(owner as u32, self.number, case as u32) as u32
     }
 
-    /// Who has the bytes of a flow in the end, and whose they are.
+    /// Returns the rank whose memory receives the bytes of a flow, and the rank that provides them.
     pub fn holder(&self, flow: Flow) -> (usize, usize) {
         if self.tuple.operation == Operation::Read { (flow.from, flow.to) } else { (flow.to, flow.from) }
     }
@@ -183,7 +178,7 @@ impl Bench<'_> {
         }
     }
 
-    /// Appends one launch, or one copy, of a flow of ours.
+    /// Appends one launch or copy of the flow at `index` of `mine`.
     fn append(
         &self,
         setup: &Setup,
@@ -195,25 +190,26 @@ impl Bench<'_> {
         let args = self.args(setup, case, index, signals);
         let Tuple { grid, block, .. } = self.tuple;
         match (&setup.cases[case].by, &setup.together) {
-            // SAFETY: the memories are as long as the tuple's bytes, and are kept until the streams' work is done; a slot
-            // and its counter have one writer at a time.
+            // SAFETY: both memories have the tuple's size and are kept until the streams' work is done. A slot and its
+            // counter have only one writer at a time.
             (By::Each(function), _) => unsafe { stream.launch(function, grid, block, args) },
             (By::Together(function), Some(tables)) => {
                 let count = setup.mine.len() as u32;
                 let flows = tables[usize::from(signals)].pointer();
                 let args = TogetherArgs { flows, count, taken: self.rank.taken(None) };
-                // SAFETY: as above; the table has as many, and is kept as long.
+                // SAFETY: the memories meet the same requirements as above. The table has `count` entries and is kept
+                // as long.
                 unsafe { stream.launch(function, grid * count, block, args) }
             }
-            // The table is there wherever a flow is ours, and who has none appends nothing.
+            // The table exists if this rank has flows; without flows nothing is appended.
             (By::Together(_), None) => Ok(()),
-            // SAFETY: as above.
+            // SAFETY: both memories have the tuple's size and are kept until the streams' work is done.
             (By::CopyEngine, _) => unsafe { stream.copy(args.destination as u64, args.source as u64, args.bytes) },
         }
     }
 
-    /// One pass of a case over all flows of ours at once, behind the gate: for each (case, number of the flow, microseconds per
-    /// launch, microseconds until it was posted).
+    /// Runs one pass of a case over all flows of `mine` at the same time, after the gate. Returns for each flow: case,
+    /// index of the flow, microseconds per launch, and microseconds per launch until posted.
     pub fn batch(
         &mut self,
         setup: &Setup,
@@ -247,7 +243,8 @@ impl Bench<'_> {
         match graphs {
             Some(graphs) => {
                 for (stream, graph) in streams.iter().zip(graphs) {
-                    // SAFETY: as for what was recorded; the replay before has ended.
+                    // SAFETY: the requirements of the recorded operations still hold, and the previous replay has
+                    // ended.
                     unsafe { stream.replay(graph) }?;
                 }
             }
@@ -273,50 +270,77 @@ impl Bench<'_> {
         setup.mine.iter().enumerate().map(sample).collect()
     }
 
-    /// Waits for events, and looks after the other ranks meanwhile. Whatever ends it early also ends the waits of our kernels.
+    /// Waits for events. On a failure it also aborts the waits of this rank's kernels.
     pub fn wait(&mut self, events: &[Event], what: &str) -> Result<(), Failure> {
-        let (rank, deadline) = (self.rank, Instant::now() + self.plan.timeout);
-        let abort = |_: &Failure| rank.abort();
+        let mut work = Events { events, what, tuple: &self.tuple, rank: self.rank, scene: self.scene };
         let done = || events.iter().try_fold(true, |done, event| Ok(done && event.is_complete()?));
-        let ended = wait_for(Launch::ENDING, done, || self.look(deadline, what).inspect_err(abort));
-        ended.inspect_err(abort)
-    }
-
-    /// What ends a wait before its events do.
-    fn look(&mut self, deadline: Instant, what: &str) -> Result<(), Failure> {
-        if signals::interrupted() {
-            return Err(Failure::Interrupted);
-        }
-        if Instant::now() > deadline {
-            return Err(Failure::Timeout(format!(
-                "{what} of {} B at {} x {} is not done after {} s; {}",
-                self.tuple.bytes,
-                self.tuple.grid,
-                self.tuple.block,
-                self.plan.timeout.as_secs(),
-                self.state()
-            )));
-        }
-        Ok(self.ranks.check_peers()?)
-    }
-
-    /// How far the others have come, for messages about waits that ended.
-    fn state(&self) -> String {
-        let of = |other: usize| match self.rank.gates_of(other) {
-            Ok(gates) => format!("rank {other} at gate {gates}"),
-            Err(error) => format!("rank {other}: {error}"),
-        };
-        let others = self.others().into_iter().map(of);
-        std::iter::once(format!("pair {}", self.scene.pair())).chain(others).collect::<Vec<_>>().join(", ")
+        let watch = Watch::new(self.ranks, Duration::ZERO).with_limit(self.plan.timeout);
+        watch.wait(&mut work, Launch::ENDING, done).inspect_err(|_| self.rank.abort())
     }
 
     pub fn check_stop(&self, what: &str) -> Result<(), Failure> {
         match self.rank.stopped()? {
             None => Ok(()),
-            Some(Status::DEADLINE) => {
-                Err(Failure::Timeout(format!("{what}: a kernel waited for another GPU in vain; {}", self.state())))
+            Some(Status::DEADLINE) => Err(Failure::Timeout(format!(
+                "{what}: a kernel timed out waiting for another GPU; {}",
+                state(self.rank, self.scene)
+            ))),
+            Some(_) => {
+                Err(Failure::Run(format!("{what}: a kernel's wait was aborted; {}", state(self.rank, self.scene))))
             }
-            Some(_) => Err(Failure::Run(format!("{what}: a kernel's wait was ended; {}", self.state()))),
         }
     }
+}
+
+/// Events of a flow's operations on this rank.
+struct Events<'a> {
+    events: &'a [Event],
+    what: &'a str,
+    tuple: &'a Tuple,
+    rank: &'a Rank,
+    scene: &'a Scene,
+}
+
+impl Work for Events<'_> {
+    type Error = Failure;
+
+    /// Returns the number of completed events.
+    fn pulse(&mut self, _: bool) -> Result<Option<u64>, Failure> {
+        let mut complete = 0;
+        for event in self.events {
+            complete += u64::from(event.is_complete()?);
+        }
+        Ok(Some(complete))
+    }
+
+    fn late(&mut self, limit: Duration) -> Failure {
+        Failure::Timeout(format!(
+            "{} of {} B at {} x {} has not completed after {} s; {}",
+            self.what,
+            self.tuple.bytes,
+            self.tuple.grid,
+            self.tuple.block,
+            limit.as_secs(),
+            state(self.rank, self.scene)
+        ))
+    }
+
+    fn abort(&mut self, _: &Failure) {
+        self.rank.abort();
+    }
+}
+
+/// Returns the other ranks that execute flows in this scene.
+fn others(rank: &Rank, scene: &Scene) -> BTreeSet<usize> {
+    scene.flows.iter().map(|flow| flow.from).filter(|worker| *worker != rank.me).collect()
+}
+
+/// Returns the progress of the other ranks, for messages about failed waits.
+fn state(rank: &Rank, scene: &Scene) -> String {
+    let of = |other: usize| match rank.gates_of(other) {
+        Ok(gates) => format!("rank {other} at gate {gates}"),
+        Err(error) => format!("rank {other}: {error}"),
+    };
+    let others = others(rank, scene).into_iter().map(of);
+    std::iter::once(format!("pair {}", scene.pair())).chain(others).collect::<Vec<_>>().join(", ")
 }

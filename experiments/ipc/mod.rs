@@ -1,7 +1,7 @@
-//! `ginlab ipc`: kernels that write into, copy into and read from another GPU's memory, beside the copy engine and the loop of
-//! ginlab's C++ predecessor, all in turn in one run.
+//! `ginlab ipc`: kernels that write to, copy to and read from another GPU's memory. They are compared with the copy
+//! engine and the loop of ginlab's C++ predecessor, all interleaved in one run.
 //!
-//! Every rank has a GPU of its own and walks through the same tuples in the same order.
+//! Every rank has its own GPU and processes the same tuples in the same order.
 
 mod args;
 mod cases;
@@ -33,16 +33,16 @@ use std::collections::HashMap;
 
 pub const PROGRAMS: &[Program] = &[program::<Ipc>()];
 
-/// What a rank holds for all tuples. Fields are dropped in this order: kernels go before the device.
+/// State of a rank for all tuples. Fields are dropped in order: kernels must be dropped before the device.
 pub struct Ipc {
     plan: Plan,
     cuda: Option<ForeignModule>,
     rank: Rank,
-    /// Median times of one way alone.
+    /// Median times of flows that run on their own, in one direction.
     alone: HashMap<String, f64>,
     /// Rows of a sweep of grids whose knee is not known yet.
     held: Rows,
-    /// Number of the last tuple, which names its patterns.
+    /// Number of the last tuple. Selects its patterns.
     number: u32,
 }
 
@@ -55,12 +55,12 @@ impl Experiment for Ipc {
         without: &["rails", "mode"],
         headlines: &[
             Headline::most(
-                "a kernel's writes over NVLink, most",
+                "a kernel's writes to a peer, highest bandwidth",
                 "bandwidth_gbytes_s",
                 &[("operation", "write"), ("direction", "one"), ("store", "plain")],
             ),
             Headline::most(
-                "the copy engine, most",
+                "the copy engine, highest bandwidth",
                 "bandwidth_gbytes_s",
                 &[("case", "copy-engine"), ("direction", "one")],
             ),
@@ -71,10 +71,7 @@ impl Experiment for Ipc {
             Plot::RATIO,
             Plot::TIME,
         ],
-        ..About::new(
-            "ipc",
-            "Writes between GPUs of one host over NVLink: grids, widths, every pair, beside the copy engine",
-        )
+        ..About::new("ipc", "Measure writes to a peer's mapped memory on one host, compared with the copy engine")
     };
 
     fn plan(args: &mut Args) -> Result<runner::Plan<(usize, Tuple)>, Failure> {
@@ -86,9 +83,9 @@ impl Experiment for Ipc {
             default: count,
             check: Box::new(move |ranks| match ranks == count {
                 true => Ok(()),
-                false => Err(Failure::Usage(format!("--np: {ranks} ranks were started; say --np {ranks}"))),
+                false => Err(Failure::Usage(format!("--np: {ranks} ranks were started; specify --np {ranks}"))),
             }),
-            // A rank waits while others measure a repeat, each wait of which is bounded.
+            // A rank waits while others measure a repeat, in which every wait is bounded.
             timeout: plan.timeout * 2,
             interfaces: None,
             fingerprint: plan.fingerprint(),
@@ -99,8 +96,8 @@ impl Experiment for Ipc {
 
     async fn open(args: &Args, _: &mut Vec<(usize, Tuple)>, ranks: &mut Bootstrap) -> Result<(Ipc, Header), Failure> {
         if !ranks.same_host() {
-            let text =
-                "the ranks are on several hosts; memory is opened between GPUs of one host (ginlab proxy goes further)";
+            let text = "the ranks are on several hosts, but memory can be mapped only between GPUs of one host; use \
+                        ginlab proxy for several hosts";
             return Err(Failure::Usage(text.into()));
         }
         let plan = Plan::new(args)?;
@@ -115,7 +112,7 @@ impl Experiment for Ipc {
         let scene = &plan.scenes[*scene];
         let mut writer = Writer { scene, tuple: *tuple, plan, rank, alone };
         if let Some((flow, why)) = scene.flows.iter().find_map(|flow| Some((*flow, rank.unreachable(*flow)?))) {
-            // Once for each operation.
+            // Print the row once per operation.
             let first = [plan.sizes[0], plan.args.block[0].into(), plan.grids[0].into()];
             let is_first =
                 [tuple.bytes, tuple.block.into(), tuple.grid.into()] == first && tuple.launch == plan.args.launch[0];
@@ -126,7 +123,7 @@ impl Experiment for Ipc {
         let (measured, missing) = bench.run()?;
         held.extend(writer.rows(&measured));
         held.extend(missing.map(|missing| writer.missing(missing)));
-        // The knee is known once all grids are.
+        // The knee is known after all grids have been measured.
         if plan.knee && plan.grids.last() != Some(&tuple.grid) {
             return Ok(Rows::new());
         }
@@ -147,22 +144,24 @@ impl Experiment for Ipc {
 
 fn header(plan: &Plan, ranks: &Bootstrap, rank: &Rank) -> Header {
     let mut header = Versions::header();
-    header.set(Key::Gpu, rank.device.name()).set(Key::Memory, "device memory, opened by the other ranks");
+    header.set(Key::Gpu, rank.device.name()).set(Key::Memory, "device memory, mapped by the other ranks");
     mps::describe(&mut header, &rank.sharing);
     if let Some(link) = rank.link(plan.scenes[0].flows[0]) {
         let count = link.count.map(|count| format!(", {count} links")).unwrap_or_default();
-        let rate = link.bits_per_second.map(|rate| format!(", {} GB/s one way", rate as f64 / 8e9)).unwrap_or_default();
+        let rate =
+            link.bits_per_second.map(|rate| format!(", {} GB/s per direction", rate as f64 / 8e9)).unwrap_or_default();
         header.set(Key::Provider, format!("{}{count}{rate}", link.fabric()));
     }
     let module = plan.args.cuda_module.as_ref();
     header.notes(module.map(|path| format!("cuda-c++: {}", path.display()))).notes(&rank.notes);
     if plan.emulated {
-        header.note("emulated device over shared memory: its times say nothing about a GPU");
+        header.note("emulated device over shared memory: times are not representative of a GPU");
     }
     header.note(format!("{} ranks by the {} bootstrap", ranks.size(), ranks.kind()));
     header.note(
-        "time_us is the time per launch between two events around the launches of a repeat; of several flows at once the \
-         slowest counts, and their bytes are added up; cuda-c++ is divided by ginlab's own kernel of the same width",
+        "time_us is the time per launch, between events before and after the launches of a repeat; for concurrent \
+         flows it is that of the slowest, and their bytes are summed; cuda-c++ is compared with ginlab's kernel of the \
+         same width",
     );
     header
 }

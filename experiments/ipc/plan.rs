@@ -1,4 +1,4 @@
-//! The options, checked: what will be run, or one line that says why not.
+//! Checked options: the measurements of the run, or a one-line error.
 
 use super::args::{Args, Direction, Grid, Pairs};
 pub use super::args::{Launch, Operation};
@@ -11,7 +11,7 @@ use itertools::iproduct;
 use std::fmt;
 use std::time::Duration;
 
-/// Bytes from one rank's GPU to another's; `from` does the work.
+/// Transfer from one rank's GPU to another's, executed by `from`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flow {
     pub from: usize,
@@ -24,7 +24,7 @@ impl fmt::Display for Flow {
     }
 }
 
-/// What goes on at once.
+/// Flows that run at the same time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Scene {
     pub flows: Vec<Flow>,
@@ -32,7 +32,7 @@ pub struct Scene {
 }
 
 impl Scene {
-    /// As the `pair` of a row about all flows.
+    /// Returns the value of column `pair` for a row about all flows.
     pub fn pair(&self) -> String {
         match (self.direction, self.flows.as_slice()) {
             ("both", [Flow { from, to }, ..]) => format!("{from}<>{to}"),
@@ -42,7 +42,7 @@ impl Scene {
     }
 }
 
-/// One measurement of a scene: every case of it is run in turn.
+/// One measurement of a scene, in which all cases are interleaved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tuple {
     pub operation: Operation,
@@ -52,7 +52,7 @@ pub struct Tuple {
     pub grid: u32,
 }
 
-/// Everything that will be run: the options, and what follows from them and from the GPUs that are here.
+/// The measurements of a run, derived from the options and the GPUs of this machine.
 #[derive(Clone, Debug)]
 pub struct Plan {
     pub args: Args,
@@ -61,19 +61,19 @@ pub struct Plan {
     pub scenes: Vec<Scene>,
     pub sizes: Vec<u64>,
     pub grids: Vec<u32>,
-    /// Whether the grids are a sweep of which the knee is wanted.
+    /// Whether the grids are a sweep to find the knee.
     pub knee: bool,
     pub timeout: Duration,
 }
 
-/// Grids of a sweep for the knee.
+/// Returns the grids of a sweep to find the knee.
 fn doubled(most: u32) -> Vec<u32> {
     std::iter::successors(Some(1), |grid| Some(grid * 2).filter(|grid| *grid <= most)).collect()
 }
 
-/// More ranks than this are a slip of the finger; the memory's head has room for their words.
+/// Maximum number of ranks, for which the head of the memory has words.
 pub const MOST_RANKS: usize = 64;
-/// Largest size. Indices of words have 32 bits in the pattern.
+/// Maximum size. The pattern indexes 4-byte words with 32 bits.
 const MOST_BYTES: u64 = 16 << 30;
 
 impl Plan {
@@ -82,7 +82,7 @@ impl Plan {
         let (emulated, ranks) = devices(args)?;
         let end = args.end.unwrap_or_else(|| args.begin.max(if emulated { 4 << 20 } else { 1 << 30 }));
         if args.begin == 0 || end > MOST_BYTES {
-            return Err(usage("--begin, --end", "sizes from 1 B to 16 GiB"));
+            return Err(usage("--begin, --end", "sizes must be from 1 B to 16 GiB"));
         }
         let (grids, knee) = match &args.grid {
             Some(Grid::Auto) => (doubled(if emulated { 8 } else { 256 }), true),
@@ -101,13 +101,13 @@ impl Plan {
         })
     }
 
-    /// Launches of a repeat.
+    /// Returns the number of launches per repeat.
     pub fn iterations(&self, bytes: u64) -> u32 {
         let asked = self.args.iterations.unwrap_or(if self.emulated { 4 } else { 100 });
         u64::from(asked).min(self.args.volume / bytes).max(1) as u32
     }
 
-    /// Every tuple of every scene. Those that differ in their grid alone are side by side.
+    /// Returns every tuple of every scene. Tuples that differ only in their grid are adjacent.
     pub fn tuples(&self) -> Vec<(usize, Tuple)> {
         let Args { operation, launch, block, .. } = &self.args;
         iproduct!(0..self.scenes.len(), operation, &self.sizes, launch, block, &self.grids)
@@ -117,21 +117,21 @@ impl Plan {
             .collect()
     }
 
-    /// What all ranks must have the same.
+    /// Returns the settings that must be equal on all ranks.
     pub fn fingerprint(&self) -> Vec<(String, String)> {
         vec![("options".into(), format!("{self:?}"))]
     }
 }
 
-/// Whether the emulated device is meant, and how many ranks.
+/// Returns whether the emulated device is used, and the number of ranks.
 fn devices(args: &Args) -> Result<(bool, usize), Failure> {
-    // Not by CUDA: where ranks share a GPU it is initialised once they have a server.
+    // Does not use CUDA: if ranks share a GPU, CUDA must be initialized after the MPS server has started.
     let seen = mps::gpu_count();
     let gpus = match args.device {
         Choice::Emulated => None,
         Choice::Auto => Some(seen).filter(|seen| *seen > 0),
         Choice::Gpu if seen > 0 => Some(seen),
-        // It says why there is none.
+        // Opening the device returns the reason for which there is no GPU.
         Choice::Gpu => return Device::open(Choice::Gpu, 0).map(|_| (false, 2)).map_err(Failure::from),
     };
     let ranks = args.np.unwrap_or(match (args.pairs, gpus) {
@@ -139,7 +139,7 @@ fn devices(args: &Args) -> Result<(bool, usize), Failure> {
         (_, Some(gpus)) => gpus.max(2),
     });
     if !(2..=MOST_RANKS).contains(&ranks) {
-        return Err(usage("--np", format!("{ranks}; from 2 to {MOST_RANKS}")));
+        return Err(usage("--np", format!("{ranks}: must be from 2 to {MOST_RANKS}")));
     }
     Ok((gpus.is_none(), ranks))
 }
@@ -148,8 +148,7 @@ fn scenes(pairs: Pairs, ranks: usize, directions: &[Direction]) -> Vec<Scene> {
     let every = || iproduct!(0..ranks, 0..ranks).map(|(from, to)| Flow { from, to });
     let mut scenes = Vec::new();
     if pairs == Pairs::All {
-        // Each rank begins with the next one: where the streams of a rank are not equally fast, those of all ranks do not favour one GPU. Four H200: 1198
-        // GB/s by 64 blocks, 1143 by the order of targets; what else keeps it below the 1423 of 44 blocks is not known.
+        // Each rank starts with the next one, so that streams of different speed do not favour one GPU over all ranks.
         let flows =
             iproduct!(0..ranks, 1..ranks).map(|(from, step)| Flow { from, to: (from + step) % ranks }).collect();
         return vec![Scene { flows, direction: "all" }];
@@ -176,7 +175,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn scenes_have_every_pair_once() {
+    fn scenes_contain_every_pair_once() {
         let pairs = |scenes: Vec<Scene>| scenes.iter().map(Scene::pair).collect::<Vec<_>>().join(" ");
         assert_eq!(pairs(scenes(Pairs::First, 4, &[Direction::One, Direction::Both])), "0>1 0<>1");
         assert_eq!(pairs(scenes(Pairs::Matrix, 3, &[Direction::One])), "0>1 0>2 1>0 1>2 2>0 2>1");
@@ -186,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn the_sweep_doubles() {
+    fn auto_grid_sweep_doubles() {
         assert_eq!(doubled(8), [1, 2, 4, 8]);
         assert_eq!(doubled(9), [1, 2, 4, 8]);
     }

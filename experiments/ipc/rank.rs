@@ -1,9 +1,9 @@
-//! What one rank holds for the whole run: its device, the memory it lets the others open, and theirs.
+//! State of one rank for the whole run: its device, its memory, which other ranks can open, and their memories.
 //!
 //! ```text
 //!   the memory of a rank:  gate words | flags | source | slot for rank r+1 | slot for rank r+2 | ...
 //! ```
-//! Slots are where the others write; there is one for all where only one writes at a time.
+//! Other ranks write to slots. There is only one slot if only one rank writes at a time.
 
 use super::plan::{Flow, Plan};
 use crate::error::Failure;
@@ -12,6 +12,7 @@ use cuda_std::memory::{Word, store_release_host_u64};
 use ginlab::bootstrap::Bootstrap;
 use ginlab::cores;
 use ginlab::cuda::{Buffer, Choice, Device, DeviceError, OpenedMemory, PeerHandle, Place, Stream};
+use ginlab::gin::seat::{Seat, Wants};
 use ginlab::pci::PciAddress;
 use ginlab::sharing::{SAME_GPU, Sharing};
 use ginlab::topology::nvlink::{self, Links};
@@ -21,55 +22,56 @@ use std::cell::Cell;
 
 use serde::{Deserialize, Serialize};
 
-/// Bytes between words that different ranks write.
+/// Distance in bytes between words that different ranks write.
 const APART: u64 = 128;
-/// Where the flags begin, behind the gate words of 64 ranks.
+/// Offset of the flags, after the gate words of 64 ranks.
 const FLAGS: u64 = super::plan::MOST_RANKS as u64 * APART;
-/// Where the source begins.
+/// Offset of the source.
 const HEAD: u64 = 2 * FLAGS;
-/// Sources and slots begin at multiples of it.
+/// Alignment of source and slots.
 const ALIGNMENT: u64 = 4096;
 
-/// See the module. Fields are dropped in this order: streams wait for their work, and what is opened is closed before our own
-/// memory goes.
+/// State of one rank. Fields are dropped in order: streams wait for their work, and opened memories are closed before
+/// this rank's memory is freed.
 pub struct Rank {
     pub me: usize,
     ranks: usize,
     pub device: Device,
     pub sharing: Sharing,
-    /// One for each rank that we can work towards at once, and one for each that can work towards us.
+    /// One stream per rank that this rank can write to at the same time, and one receiver per rank that can write to
+    /// it.
     pub streams: Vec<Stream>,
     pub receivers: Vec<Stream>,
     opened: Vec<Option<OpenedMemory>>,
     memory: Buffer,
-    /// Why the first rank cannot reach the memory of the second, when it cannot.
+    /// Reason for which the first rank cannot access the second one's memory. `None` if it can.
     unreachable: Vec<Vec<Option<String>>>,
     links: Vec<Vec<Option<Link>>>,
     abort: Buffer,
     words: Buffer,
     slot_bytes: u64,
     slots: u64,
-    /// Number of the last gate; all ranks count alike.
+    /// Number of the last gate. All ranks count alike.
     round: Cell<u64>,
     pub notes: Vec<String>,
 }
 
-/// What lies between two ranks' GPUs.
+/// Connection between two ranks' GPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Between {
     NvLink,
     Pcie,
-    /// Nothing: both ranks are on one GPU.
+    /// None: both ranks use the same GPU
     SameGpu,
 }
 
-/// What lies between two ranks' GPUs, and how fast it is.
+/// Connection between two ranks' GPUs, and its rate.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Link {
     pub between: Between,
-    /// Links that lead from one to the other, through a switch or not, where NVML says it.
+    /// Number of links between the GPUs, directly or through a switch, if NVML reports it.
     pub count: Option<u32>,
-    /// Of all links together, in one direction, where NVML says it.
+    /// Rate of all links together in one direction, if NVML reports it.
     pub bits_per_second: Option<u64>,
 }
 
@@ -80,7 +82,7 @@ impl Between {
 }
 
 impl Link {
-    /// As the `fabric` of a row.
+    /// Returns the value of column `fabric`.
     pub fn fabric(&self) -> &'static str {
         match self.between {
             Between::NvLink => "nvlink",
@@ -90,20 +92,20 @@ impl Link {
     }
 }
 
-/// What ranks tell each other after opening each other's memories.
+/// Information that ranks exchange after opening each other's memories.
 #[derive(Serialize, Deserialize)]
-struct Card {
+struct RankInfo {
     unreachable: Vec<Option<String>>,
     links: Vec<Option<Link>>,
 }
 
 impl Rank {
-    /// Allocates, and opens what the others have.
+    /// Allocates this rank's memory and opens that of the other ranks.
     pub fn open(plan: &Plan, ranks: &mut Bootstrap) -> Result<Rank, Failure> {
-        let (device, _) = Device::open(if plan.emulated { Choice::Emulated } else { Choice::Gpu }, ranks.local_rank())?;
-        let sharing = Sharing::find(&device, true, ranks)?;
-        // Every rank runs kernels, and nobody else is busy.
-        emulation::set_workers((cores::allowed().len() / ranks.local_size()).max(1));
+        let choice = if plan.emulated { Choice::Emulated } else { Choice::Gpu };
+        let Seat { device, sharing, mut notes, .. } = Seat::open(ranks, Wants::new(choice))?;
+        // Every rank runs kernels, and no other process needs the cores.
+        emulation::set_workers((cores::usable() / ranks.local_size()).max(1));
         for (&grid, &block) in iproduct!(&plan.grids, &plan.args.block[..]) {
             device.check_grid(grid, block)?;
         }
@@ -112,18 +114,17 @@ impl Rank {
         let memory = device.peer_memory(HEAD + most * (1 + slots))?;
         let handles: Vec<PeerHandle> = ranks.all_gather_values(&memory.handle()?, "memory handles")?;
         let me = ranks.rank();
-        let mut notes = sharing.notes().to_vec();
         if sharing.is_shared() {
-            notes.push(format!("{SAME_GPU}: bytes between ranks of one GPU stay in its memory; no link is crossed"));
+            notes.push(format!("{SAME_GPU}: bytes between ranks of one GPU stay in its memory and cross no link"));
         }
         let nvml = if plan.emulated { None } else { nvlink::links().map_err(|why| notes.push(why)).ok() };
         let mut opened = Vec::new();
-        let mut card = Card { unreachable: Vec::new(), links: Vec::new() };
+        let mut card = RankInfo { unreachable: Vec::new(), links: Vec::new() };
         for (rank, handle) in handles.iter().enumerate() {
             let (memory, why) = if rank == me {
                 (None, None)
             } else {
-                // A pair that cannot is not the end of the others.
+                // A pair without access must not prevent the measurement of others.
                 OpenedMemory::open(&device, handle)
                     .map_or_else(|error| (None, Some(error.to_string())), |one| (Some(one), None))
             };
@@ -131,7 +132,7 @@ impl Rank {
             card.unreachable.push(why);
             card.links.push(link(&device, nvml.as_deref(), &handles[me], handle));
         }
-        let cards: Vec<Card> = ranks.all_gather_values(&card, "who reaches whom")?;
+        let cards: Vec<RankInfo> = ranks.all_gather_values(&card, "reachable ranks")?;
         let words = device.allocate(Place::Device, ((3 + 2 * ranks.size() as u64) * APART) as usize)?;
         let streams = || (0..slots).map(|_| Stream::new(&device)).collect::<Result<Vec<_>, _>>();
         Ok(Rank {
@@ -154,7 +155,7 @@ impl Rank {
         })
     }
 
-    /// Lets go of the others' memories, waits until they have let go of this one's, and frees it.
+    /// Closes the other ranks' memories, waits until they have closed this rank's, and frees it.
     pub fn close(mut self, ranks: &mut Bootstrap) -> Result<(), Failure> {
         self.streams.clear();
         self.receivers.clear();
@@ -162,12 +163,12 @@ impl Rank {
         Ok(ranks.barrier("memories closed")?)
     }
 
-    /// Why this flow cannot be.
+    /// Returns the reason for which a flow is impossible. `None` if it is possible.
     pub fn unreachable(&self, flow: Flow) -> Option<&String> {
         self.unreachable[flow.from][flow.to].as_ref()
     }
 
-    /// What lies between two ranks, where NVML knows.
+    /// Returns the connection between two ranks, if NVML reports it.
     pub fn link(&self, flow: Flow) -> Option<&Link> {
         self.links[flow.from][flow.to].as_ref()
     }
@@ -179,12 +180,13 @@ impl Rank {
         }
     }
 
-    /// Where a rank's source is, seen from here.
+    /// Returns the address of a rank's source in this rank's address space.
     pub fn source(&self, rank: usize) -> u64 {
         self.base(rank) + HEAD
     }
 
-    /// Where the bytes between `owner` and `other` arrive in the owner's memory, seen from here.
+    /// Returns the address in this rank's address space at which bytes between `owner` and `other` arrive in the
+    /// owner's memory.
     pub fn slot(&self, owner: usize, other: usize) -> u64 {
         self.base(owner) + self.slot_offset(owner, other)
     }
@@ -194,30 +196,30 @@ impl Rank {
         HEAD + self.slot_bytes * (1 + number as u64)
     }
 
-    /// The flag of a flow, in the receiver's memory, seen from here.
+    /// Returns the address of the flag of a flow, which is in the receiver's memory, in this rank's address space.
     pub fn flag(&self, flow: Flow) -> *const Word {
         (self.base(flow.to) + FLAGS + flow.from as u64 * APART) as *const Word
     }
 
-    /// Lowers our flag of an incoming flow.
+    /// Clears this rank's flag of an incoming flow.
     pub fn lower_flag(&self, flow: Flow) -> Result<(), DeviceError> {
         self.memory.write((FLAGS + flow.from as u64 * APART) as usize, &[0u64])
     }
 
-    /// For the gate: the other's word for us, and ours for it.
+    /// Returns the addresses of the gate's words: the other rank's word for this rank, and this rank's for the other.
     pub fn gate_words(&self, other: usize) -> [u64; 2] {
         let word = |rank: usize, from: usize| self.base(rank) + from as u64 * APART;
         [word(other, self.me), word(self.me, other)]
     }
 
-    /// How far another rank has come, by the gates it told us of.
+    /// Returns the number of the last gate that another rank has reported.
     pub fn gates_of(&self, other: usize) -> Result<u64, DeviceError> {
         let mut word = [0u64];
         self.memory.read(other * APART as usize, &mut word)?;
         Ok(word[0])
     }
 
-    /// Spoils one byte of our memory: of the source, or of the slot for another rank.
+    /// Corrupts one byte of this rank's memory: of the source, or of the slot for another rank.
     pub fn spoil(&self, other: Option<usize>, offset: u64) -> Result<(), DeviceError> {
         let at = (other.map_or(HEAD, |other| self.slot_offset(self.me, other)) + offset) as usize;
         let mut byte = [0u8];
@@ -225,34 +227,35 @@ impl Rank {
         self.memory.write(at, &[!byte[0]])
     }
 
-    /// Number of the next gate. Every rank counts every gate, also those that it has no part in.
+    /// Advances to the next gate and returns its number. Every rank counts every gate, including those that it does not
+    /// take part in.
     pub fn next_round(&self) -> u64 {
         self.round.set(self.round.get() + 1);
         self.round.get()
     }
 
-    /// Host memory: ends the waits of our kernels.
+    /// Returns the host word that aborts the waits of this rank's kernels.
     pub fn abort_word(&self) -> *const Word {
         self.abort.pointer()
     }
 
-    /// Ends the waits of our kernels.
+    /// Aborts the waits of this rank's kernels.
     pub fn abort(&self) {
         // SAFETY: zeroed host memory of this size and alignment, which kernels and this thread access atomically.
         store_release_host_u64(unsafe { &*self.abort_word() }, 1);
     }
 
-    /// Device memory: why a wait of a kernel ended early.
+    /// Returns the device word in which a kernel stores the reason for an early end of its wait.
     pub fn stop_word(&self) -> *const Word {
         self.words.pointer()
     }
 
-    /// The reason a wait of a kernel ended early, when one did.
+    /// Returns the reason for which a kernel's wait ended early. `None` if it did not.
     pub fn stopped(&self) -> Result<Option<Status>, DeviceError> {
         Ok(Some(Status(self.word(0)?)).filter(|stop| stop.0 != 0))
     }
 
-    /// Device memory: counts wrong bytes (`None`), or the blocks of a flow to this rank.
+    /// Returns the device word that counts wrong bytes (`None`), or the blocks of a flow to rank `to`.
     pub fn counter(&self, to: Option<usize>) -> *const Word {
         (self.words.address() + counter_offset(to)) as *const Word
     }
@@ -262,22 +265,24 @@ impl Rank {
         self.words.write(counter_offset(to) as usize, &[0u64])
     }
 
-    /// Device memory: the number of the next part of a flow, or of all (`None`; `kernels::ipc_parts`).
+    /// Returns the device word with the number of the next part of a flow, or of all flows (`None`;
+    /// `kernels::ipc_parts`).
     pub fn taken(&self, to: Option<usize>) -> *const Word {
         (self.words.address() + self.taken_offset(to)) as *const Word
     }
 
-    /// Sets it to 0.
+    /// Sets the number of the next part to 0.
     pub fn reset_taken(&self, to: Option<usize>) -> Result<(), DeviceError> {
         self.words.write(self.taken_offset(to) as usize, &[0u64])
     }
 
     fn taken_offset(&self, to: Option<usize>) -> u64 {
-        // Behind the counters; those of the flows are beside theirs.
+        // `words` contains pairs of a counter and the number of the next part for each flow, and the word for all flows
+        // at the end.
         to.map_or(2 + 2 * self.ranks as u64, |to| 3 + 2 * to as u64) * APART
     }
 
-    /// The wrong bytes counted.
+    /// Returns the counted wrong bytes.
     pub fn counted(&self) -> Result<u64, DeviceError> {
         self.word(counter_offset(None))
     }
@@ -293,7 +298,7 @@ fn counter_offset(to: Option<usize>) -> u64 {
     to.map_or(1, |to| 2 + 2 * to as u64) * APART
 }
 
-/// What lies between our GPU and another rank's.
+/// Returns the connection between this rank's GPU and another rank's.
 fn link(device: &Device, nvml: Option<&[Links]>, ours: &PeerHandle, theirs: &PeerHandle) -> Option<Link> {
     let (PeerHandle::Cuda { gpu: ours, .. }, PeerHandle::Cuda { gpu: theirs, .. }) = (ours, theirs) else {
         return None;
@@ -301,7 +306,8 @@ fn link(device: &Device, nvml: Option<&[Links]>, ours: &PeerHandle, theirs: &Pee
     if ours == theirs {
         return Some(Link { between: Between::SameGpu, count: None, bits_per_second: None });
     }
-    // The driver's word, also where NVML has none (in a guest, say): atomic operations on another GPU's memory are NVLink's.
+    // The driver reports atomics even if NVML reports no links, for example in a guest. Atomic operations on another
+    // GPU's memory require NVLink.
     let atomics = device.peer_atomics(theirs);
     let addresses: Option<(PciAddress, PciAddress)> = ours.parse().ok().zip(theirs.parse().ok());
     let Some((links, (ours, theirs))) = nvml.zip(addresses) else {

@@ -1,4 +1,4 @@
-//! The time that the receiver sees: from one flag to the next, each behind its data.
+//! Time measured by the receiver between consecutive flags, each of which follows its data.
 
 use super::measure::{Bench, Setup};
 use super::plan::Flow;
@@ -9,11 +9,11 @@ use ginlab::measure::stats::Summary;
 use kernels::ipc_wait::{IPC_RECEIVE, ReceiveArgs};
 use std::time::Duration;
 
-/// Signalled launches of the pass, at most.
+/// Maximum number of launches with signals per pass.
 const RECEIVED: u32 = 16;
 
 impl Bench<'_> {
-    /// The time from one flag to the next, each behind its data, on the receiver's clock.
+    /// Measures the time between consecutive flags on the receiver's clock. Each flag follows its data.
     pub fn received(&mut self, setup: &Setup, case: usize, outcome: &mut Outcome) -> Result<(), Failure> {
         let count = setup.iterations.clamp(4, RECEIVED);
         let me = self.rank.me;
@@ -31,8 +31,8 @@ impl Bench<'_> {
                 abort: self.rank.abort_word(),
                 stop: self.rank.stop_word(),
             };
-            // SAFETY: flag, times and words are kept until the stream's work is done, for which this function waits; on
-            // an error it ends the kernel's wait, and the buffer's free waits for the device.
+            // SAFETY: flag, times and words are kept until the stream's work is done, for which this function waits. On
+            // an error it aborts the kernel's wait, and freeing the buffer waits for the device.
             unsafe { self.rank.receivers[index].launch(&receive, 1, 1, args) }?;
         }
         for (_, flow) in &setup.mine {
@@ -40,7 +40,7 @@ impl Bench<'_> {
         }
         if let Err(failure) = self.signal_and_see(setup, case, count, incoming.len()) {
             self.rank.abort();
-            // Not before the receivers have let go of the times, which they do now that their waits are ended.
+            // The receivers' waits have been aborted; wait until they no longer use `times`.
             if let Ok(events) = self.rank.receivers.iter().map(Stream::event).collect::<Result<Vec<_>, _>>() {
                 while events.iter().any(|event| matches!(event.is_complete(), Ok(false))) {
                     std::thread::sleep(Duration::from_millis(1));
@@ -59,7 +59,7 @@ impl Bench<'_> {
     }
 
     fn signal_and_see(&mut self, setup: &Setup, case: usize, count: u32, incoming: usize) -> Result<(), Failure> {
-        self.ranks.barrier("receivers are there")?;
+        self.ranks.barrier("receivers are running")?;
         self.batch(setup, case, count, true)?;
         let events = self.rank.receivers[..incoming].iter().map(Stream::event).collect::<Result<Vec<_>, _>>()?;
         self.wait(&events, "the receiver")?;

@@ -1,4 +1,4 @@
-//! From what all ranks have found to rows.
+//! Conversion of all ranks' results to rows.
 
 use super::cases::{BULK, By, Case, Missing};
 use super::columns::{DIRECTION, KNEE, LAUNCH, ONE_WAY, OPERATION, PAIR, RECEIVED, STORE, WIDTH};
@@ -13,24 +13,24 @@ use ginlab::report::{Row, Status};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeSet, HashMap};
 
-/// A grid is as good as the best one within this factor of its time.
+/// Factor of the best time within which a smaller grid counts as equally good.
 const GOOD_ENOUGH: f64 = 1.02;
 
-/// What a rank has found: by case and number of the flow.
+/// Results of one rank, each with the indices of case and flow.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Outcome {
     /// Microseconds per launch, and until it was posted, repeat by repeat.
     pub times: Vec<(usize, usize, f64, f64)>,
-    /// Microseconds from flag to flag.
+    /// Microseconds between consecutive flags.
     pub received: Vec<(usize, usize, f64)>,
     /// Wrong bytes.
     pub wrong: Vec<(usize, usize, u64)>,
 }
 
-/// A tuple that was measured.
+/// Results of a tuple.
 pub struct Measured {
     pub cases: Vec<Case>,
-    /// By rank.
+    /// Results by rank.
     pub outcomes: Vec<Outcome>,
     pub iterations: u32,
 }
@@ -42,13 +42,13 @@ impl Measured {
     }
 }
 
-/// Makes rows, and remembers what later ones are held against.
+/// Creates rows, and stores the times that later rows are compared with.
 pub struct Writer<'a> {
     pub scene: &'a Scene,
     pub tuple: Tuple,
     pub plan: &'a Plan,
     pub rank: &'a Rank,
-    /// Median times of one way alone.
+    /// Median times of flows that run on their own, in one direction.
     pub alone: &'a mut HashMap<String, f64>,
 }
 
@@ -67,7 +67,7 @@ impl Writer<'_> {
         row
     }
 
-    /// A scene with a pair that cannot.
+    /// Returns the row of a scene with a pair whose ranks cannot access each other.
     pub fn unreachable(&self, flow: Flow, why: &str) -> (Row, Vec<f64>) {
         let operation = self.tuple.operation.name();
         let mut row = self.blank(operation, self.scene.pair(), flow);
@@ -76,7 +76,7 @@ impl Writer<'_> {
         (row, Vec::new())
     }
 
-    /// A case that is not to be had.
+    /// Returns the row of a case that the device does not support.
     pub fn missing(&self, (name, why): Missing) -> (Row, Vec<f64>) {
         let mut row = self.blank(name, self.scene.pair(), self.scene.flows[0]);
         fill_variables(&mut row, &self.tuple, Some(BULK.0), Some(BULK.1), true);
@@ -84,7 +84,7 @@ impl Writer<'_> {
         (row, Vec::new())
     }
 
-    /// The rows of a tuple: of each flow, and of all together where there are several.
+    /// Returns the rows of a tuple: one for all flows together if there are several, and one per flow.
     pub fn rows(&mut self, measured: &Measured) -> Rows {
         let mut rows = Rows::new();
         let flows = self.scene.flows.len();
@@ -113,18 +113,18 @@ impl Writer<'_> {
         let mut row = self.blank(case.name, pair, scene.flows[flows[0]]);
         fill_variables(&mut row, &tuple, case.width, case.store, !matches!(case.by, By::CopyEngine));
         row.iterations = Some(measured.iterations.into());
-        // All together are done when the last one is.
+        // Flows that run together have finished when the last one has.
         let parts: Vec<_> = flows.iter().map(|flow| measured.samples(number, *flow)).collect();
         let (samples, posted) = (slowest(&parts, |(times, _)| times), slowest(&parts, |(_, posts)| posts));
         timed(&mut row, &samples, tuple.bytes * flows.len() as u64, flows.len() as u64);
         row.set(&POST, Summary::of(&posted).map(|summary| summary.p50));
-        // Towards several at once, a rank has its own links once.
+        // Flows from one rank to several ranks share that rank's links.
         let senders: BTreeSet<usize> = flows.iter().map(|flow| scene.flows[*flow].from).collect();
         let rate = self.rank.link(scene.flows[flows[0]]).and_then(|link| link.bits_per_second);
         row.line_rate(rate.map(|rate| rate * senders.len() as u64));
         let counts = |case: usize, flow: &usize| case == number && flows.contains(flow);
         let received = outcomes.iter().flat_map(|outcome| &outcome.received).filter(|one| counts(one.0, &one.1));
-        // Of several the slowest, as with the times.
+        // The slowest of several flows, as for the times.
         row.set(&RECEIVED, received.map(|one| one.2).reduce(f64::max));
         let wrong = outcomes.iter().flat_map(|outcome| &outcome.wrong).filter(|one| counts(one.0, &one.1));
         let wrong: Vec<u64> = wrong.map(|one| one.2).collect();
@@ -164,7 +164,7 @@ fn fill_variables(row: &mut Row, tuple: &Tuple, width: Option<u32>, store: Optio
     }
 }
 
-/// Marks the smallest grid within 2 % of the best, case by case.
+/// Marks the smallest grid within 2 % of the best time, for each case.
 pub fn mark_knees(rows: &mut Rows) {
     let key = |row: &Row| format!("{} {:?} {:?}", row.case, row.own(PAIR.name), row.own(WIDTH.name));
     let point = |(row, _): &(Row, _)| Some((key(row), row.grid?, row.time_us_p50?));
@@ -185,7 +185,7 @@ mod tests {
     use ginlab::report::Value;
 
     #[test]
-    fn the_knee_is_the_smallest_grid_that_is_good_enough() {
+    fn knee_is_smallest_grid_near_best() {
         let row = |grid: Option<u32>, time: f64| {
             let mut row = Row::new("ipc", "write", "d", "f");
             (row.grid, row.time_us_p50) = (grid, Some(time));

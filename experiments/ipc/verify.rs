@@ -1,4 +1,4 @@
-//! Whether every byte arrives.
+//! Verification of every byte.
 
 use super::measure::{Bench, Setup};
 use super::plan::Flow;
@@ -8,7 +8,7 @@ use ginlab::cuda::Function;
 use kernels::ipc::{IpcArgs, POISON, sum};
 
 impl Bench<'_> {
-    /// Poisons what will be written, runs the case as it was timed, and has the bytes checked where they arrived.
+    /// Poisons the destination, runs the case as it was timed, and checks the bytes at the rank that holds them.
     pub fn verify(&mut self, setup: &Setup, case: usize, outcome: &mut Outcome) -> Result<(), Failure> {
         let me = self.rank.me;
         let operation = self.tuple.operation;
@@ -23,7 +23,7 @@ impl Bench<'_> {
                 let (_, owner) = self.holder(*flow);
                 self.help(&setup.fill, self.rank.slot(me, owner), self.seed(case, owner), POISON)?;
             }
-        } else if self.plan.args.spoil {
+        } else if self.plan.args.fault.is_some() {
             self.rank.spoil(None, self.tuple.bytes / 2)?;
         }
         self.ranks.barrier("poisoned")?;
@@ -33,30 +33,30 @@ impl Bench<'_> {
             let (_, owner) = self.holder(flow);
             let seed = self.seed(case, owner);
             let wrong = if in_memory {
-                if self.plan.args.spoil {
+                if self.plan.args.fault.is_some() {
                     self.rank.spoil(Some(owner), self.tuple.bytes / 2)?;
                 }
                 self.rank.reset_counter(None)?;
                 self.help(&setup.check, self.rank.slot(me, owner), seed, 0)?;
                 self.rank.counted()?
             } else {
-                // The flow is ours: who reads holds the sums.
+                // The rank that reads holds the sums, so that the flow is in `mine`.
                 let index = setup.mine.iter().position(|(mine, _)| *mine == number).unwrap_or_default();
                 let mut sums = vec![0u32; self.threads()];
                 if let Some(buffer) = &setup.sums {
                     buffer.read(index * self.threads() * 4, &mut sums)?;
                 }
                 let found = sums.iter().fold(0u32, |sum, one| sum.wrapping_add(*one));
-                // A sum does not say which bytes.
+                // A wrong sum does not show which bytes are wrong; count all of them.
                 if found == sum(seed, self.tuple.bytes) { 0 } else { self.tuple.bytes }
             };
             outcome.wrong.push((case, number, wrong));
         }
-        // Nobody poisons for the next case what somebody still looks at.
+        // All ranks must have checked before any rank poisons memory for the next case.
         Ok(self.ranks.barrier("checked")?)
     }
 
-    /// Fills or checks memory of ours.
+    /// Fills or checks memory of this rank.
     fn help(&mut self, function: &Function<IpcArgs>, address: u64, seed: u32, xor: u32) -> Result<(), Failure> {
         let args = IpcArgs {
             destination: address as *mut u8,
@@ -70,7 +70,7 @@ impl Bench<'_> {
             taken: std::ptr::null(),
         };
         let (grid, block) = self.helpers();
-        // SAFETY: the memory is as long as the tuple's bytes; barriers keep the others away from it.
+        // SAFETY: the memory has the tuple's size, and barriers keep other ranks from accessing it at the same time.
         unsafe { self.rank.streams[0].launch(function, grid, block, args) }?;
         let event = self.rank.streams[0].event()?;
         self.wait(&[event], "filling or checking")

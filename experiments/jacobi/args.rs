@@ -1,5 +1,6 @@
-//! Options of `ginlab jacobi`, and the rows that they ask for.
+//! Options of `ginlab jacobi`, and the rows that they select.
 
+use crate::args::RepeatArgs;
 use crate::error::Failure;
 use crate::values::{List, counts, list, name, usage};
 use crate::world::WorldArgs;
@@ -13,60 +14,60 @@ use std::str::FromStr;
 
 const EXAMPLES: &str = "\
 Examples:
-  ginlab jacobi                                           two PEs on this machine, every exchange
-  ginlab jacobi --nx 1024,4096,16384                      three fields, square
-  ginlab jacobi --exchange row,host-write --path rails --provider tcp
-  ginlab jacobi --exchange block --norm-when now,delayed,every=10 --sync barrier,neighbours
-  ginlab jacobi --np 1 --exchange row --norm thread-atomic,block --nx 16384 --iterations 10 --repeats 1";
+  ginlab jacobi                                           compare every exchange between two PEs on this machine
+  ginlab jacobi --nx 1024,4096,16384                      sweep three square fields
+  ginlab jacobi --exchange row,host-write --path rails --provider tcp   exchange rows over rails
+  ginlab jacobi --exchange block --norm-when now,delayed,every=10 --sync barrier,neighbours   compare synchronization
+  ginlab jacobi --np 1 --exchange row --norm thread-atomic,block --nx 16384 --iterations 10 --repeats 1   compare sums on one GPU";
 
-/// How boundary rows get to the neighbours.
+/// Method of sending boundary rows to the neighbours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Exchange {
-    /// NCCL, behind the stencil.
+    /// NCCL, after the stencil
     Nccl,
-    /// NCCL, while all rows but the outermost are computed.
+    /// NCCL, while all rows except the outermost are computed
     NcclOverlap,
-    /// As nccl-overlap, in CUDA graphs.
+    /// Like nccl-overlap, in CUDA graphs
     NcclGraph,
-    /// The CPU: by the copy engine over NVLink, by a write with a signal over rails.
+    /// The CPU: the copy engine over NVLink, a write with a signal over rails
     HostWrite,
-    /// The stencil's threads, element by element.
+    /// The stencil's threads, element by element
     P,
-    /// The stencil's blocks: each puts its piece of a row.
+    /// The stencil's blocks: each puts its piece of a row
     Block,
-    /// The stencil's last block of a row: one put of the whole row.
+    /// The stencil's last block of a row: one put of the whole row
     Row,
-    /// One grid for all iterations, the field on the chip.
+    /// One grid for all iterations, with the field on chip
     Resident,
 }
 
 impl Exchange {
-    /// Whether NCCL sends the rows.
+    /// Returns whether NCCL sends the rows.
     pub fn by_nccl(self) -> bool {
         matches!(self, Exchange::Nccl | Exchange::NcclOverlap | Exchange::NcclGraph)
     }
 }
 
-/// Who sums the squares of the changes, by the number that kernels take.
+/// Summation of the squared changes, numbered as in kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 #[repr(u32)]
 pub enum Norm {
-    /// Each point adds to one float: the artefact of builds without a block reduction.
+    /// Every point adds to one float, as in builds without a block reduction
     ThreadAtomic = NORM_THREAD_ATOMIC,
-    /// Each block adds once.
+    /// Each block adds once
     Block = NORM_BLOCK,
-    /// Nobody.
+    /// No sums
     Never = NORM_NEVER,
 }
 
-/// When the CPU sees the norm of all PEs.
+/// Time at which the CPU receives the norm of all PEs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum When {
-    /// Before the next iteration begins.
+    /// Before the next iteration starts.
     Now,
-    /// While later iterations run, some at a time ([`DELAYED_NORMS`](super::run::DELAYED_NORMS)).
+    /// While later iterations run, several norms at a time ([`DELAYED_NORMS`](super::run::DELAYED_NORMS)).
     Delayed,
-    /// Every so many iterations, before the next one begins.
+    /// Once per this number of iterations, before the next one starts.
     Every(u32),
 }
 
@@ -88,24 +89,25 @@ impl FromStr for When {
         match text {
             "now" => Ok(When::Now),
             "delayed" => Ok(When::Delayed),
-            _ => every().ok_or_else(|| format!("{text:?} is none of now, delayed, every=K with K from 1")),
+            _ => every()
+                .ok_or_else(|| format!("invalid time {text:?}: expected now, delayed or every=K with K of at least 1")),
         }
     }
 }
 
-/// What stands between an iteration and the next.
+/// Synchronization between consecutive iterations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum SyncBy {
-    /// A barrier of all PEs.
+    /// A barrier of all PEs
     Barrier,
-    /// Each PE waits for its two neighbours' rows.
+    /// Each PE waits for its two neighbours' rows
     Neighbours,
 }
 
-/// Blocks of a grid.
+/// Number of blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Grid {
-    /// By the field and the device.
+    /// Chosen by the field and the device.
     Auto,
     Blocks(u32),
 }
@@ -117,7 +119,7 @@ impl FromStr for Grid {
         match text.parse() {
             _ if text == "auto" => Ok(Grid::Auto),
             Ok(blocks) if (1..=1 << 20).contains(&blocks) => Ok(Grid::Blocks(blocks)),
-            _ => Err(format!("{text:?} is neither auto nor a number of blocks")),
+            _ => Err(format!("invalid grid {text:?}: expected auto or a number of blocks")),
         }
     }
 }
@@ -125,46 +127,44 @@ impl FromStr for Grid {
 /// Options of `ginlab jacobi`.
 #[derive(clap::Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
+#[command(mut_arg("repeats", |arg| arg.help("Number of runs").default_value("5")))]
+#[command(mut_arg("no_check", |arg| arg.help("Do not compare the field with that of one device")))]
 pub struct Args {
-    /// How boundary rows get to the neighbours; a list [default: all; NCCL's on GPUs alone]
+    /// How boundary rows are sent to the neighbours; a list to sweep [default: all, those of NCCL only on GPUs]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_enum)]
     pub exchange: Vec<Exchange>,
-    /// Who sums the squares of the changes; a list
+    /// How the squares of the changes are summed; a list to sweep
     #[arg(long, default_value = "block", value_name = "LIST", value_delimiter = ',', value_enum)]
     pub norm: Vec<Norm>,
-    /// When the CPU sees the norm: now, delayed, every=K; a list
+    /// When the CPU receives the norm: now, delayed, every=K; a list to sweep
     #[arg(long, default_value = "delayed", value_name = "LIST", value_parser = list::<When>)]
     pub norm_when: List<When>,
-    /// What stands between two iterations; a list
+    /// Synchronization between two iterations; a list to sweep
     #[arg(long, default_value = "neighbours", value_name = "LIST", value_delimiter = ',', value_enum)]
     pub sync: Vec<SyncBy>,
-    /// How PEs are reached: auto, nvlink, rails, direct; a list
+    /// How PEs are reached: auto, nvlink, rails, direct; a list to sweep
     #[arg(long, default_value = "auto", value_name = "LIST", value_parser = list::<Path>)]
     pub path: List<Path>,
-    /// Columns of the field, a list [default: 4096; 64 on the emulated device]
+    /// Columns of the field; a list to sweep [default: 4096; 64 on the emulated device]
     #[arg(long, value_name = "LIST", value_parser = counts::<u32>(1 << 20))]
     pub nx: Option<List<u32>>,
-    /// Rows of the field, a list [default: as many as columns]
+    /// Rows of the field; a list to sweep [default: equal to the columns]
     #[arg(long, value_name = "LIST", value_parser = counts::<u32>(1 << 20))]
     pub ny: Option<List<u32>>,
-    /// Iterations of one run, a list [default: 1000; 20 on the emulated device]
+    /// Iterations per run; a list to sweep [default: 1000; 20 on the emulated device]
     #[arg(short = 'n', long, value_name = "LIST", value_parser = counts::<u32>(10_000_000))]
     pub iterations: Option<List<u32>>,
-    /// Blocks of a grid, or auto; a list
+    /// Number of blocks, or auto; a list to sweep
     #[arg(long, default_value = "auto", value_name = "LIST", value_parser = list::<Grid>)]
     pub grid: List<Grid>,
-    /// Threads of a block, a multiple of 32; resident takes what a row needs
+    /// Threads per block, a multiple of 32; a list to sweep. resident uses as many as a row requires
     #[arg(long, default_value = "256", value_name = "LIST", value_parser = threads)]
     pub block: List<u32>,
-    /// Rows of a tile of the launched kernel, 0: by the field
+    /// Rows per tile of the launched kernel; 0 to choose by the field
     #[arg(long, default_value_t = 0, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=4096))]
     pub strip: u32,
-    /// Runs
-    #[arg(short = 'r', long, default_value_t = 5, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
-    pub repeats: u32,
-    /// Do not compare the field with that of one device
-    #[arg(long)]
-    pub no_check: bool,
+    #[command(flatten)]
+    pub repeat: RepeatArgs,
     #[command(flatten)]
     pub world: WorldArgs,
 }
@@ -172,12 +172,12 @@ pub struct Args {
 fn threads(text: &str) -> Result<List<u32>, String> {
     let list = counts::<u32>(1024)(text)?;
     match list.iter().find(|threads| !threads.is_multiple_of(32)) {
-        Some(threads) => Err(format!("{threads} threads; a block is whole warps: 32, 64, ... 1024")),
+        Some(threads) => Err(format!("{threads} threads: must be a multiple of 32, up to 1024")),
         None => Ok(list),
     }
 }
 
-/// One row.
+/// Parameters of one row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tuple {
     pub exchange: Exchange,
@@ -189,20 +189,21 @@ pub struct Tuple {
     pub ny: u32,
     pub iterations: u32,
     pub grid: Grid,
-    /// 0: what a row needs.
+    /// Threads per block. 0 for as many as a row requires.
     pub block: u32,
 }
 
-/// What is taken where nothing is said.
+/// Default values.
 #[derive(Clone, Copy, Debug)]
 pub struct Defaults {
     pub nx: u32,
     pub iterations: u32,
-    /// NCCL's exchanges too.
+    /// Whether NCCL's exchanges are included.
     pub nccl: bool,
 }
 
-/// Every row that the options ask for. Factors that make no difference to one another are not multiplied.
+/// Returns the tuples of all rows that the options select. Tuples that differ only in parameters without effect are
+/// listed once.
 pub fn tuples(args: &Args, defaults: Defaults) -> Result<Vec<Tuple>, Failure> {
     let list_or = |given: &Option<List<u32>>, otherwise: u32| given.clone().unwrap_or_else(|| vec![otherwise]);
     let every = Exchange::value_variants().iter().copied().filter(|exchange| defaults.nccl || !exchange.by_nccl());
@@ -210,7 +211,7 @@ pub fn tuples(args: &Args, defaults: Defaults) -> Result<Vec<Tuple>, Failure> {
     let by = |nx| list_or(&args.ny, nx).into_iter().map(move |ny| (nx, ny));
     let fields: Vec<(u32, u32)> = list_or(&args.nx, defaults.nx).into_iter().flat_map(by).collect();
     if let Some((nx, ny)) = fields.iter().find(|(nx, ny)| *nx < 3 || *ny < 3) {
-        return Err(usage("--nx/--ny", format!("{nx} x {ny}: a field has three columns and three rows or more")));
+        return Err(usage("--nx/--ny", format!("{nx} x {ny}: a field requires at least 3 columns and 3 rows")));
     }
     let iterations = list_or(&args.iterations, defaults.iterations);
     let Args { path, norm, norm_when, sync, grid, block, .. } = args;
@@ -234,27 +235,27 @@ pub fn tuples(args: &Args, defaults: Defaults) -> Result<Vec<Tuple>, Failure> {
 }
 
 impl Tuple {
-    /// Why there is no such row.
+    /// Returns the reason for which the combination is not supported. `None` if it is.
     pub fn refused(&self) -> Option<String> {
         if self.exchange.by_nccl() && matches!(self.path, Path::Rails | Path::Direct) {
-            return Some(format!("{} chooses its way itself: --path auto or nvlink", self.case()));
+            return Some(format!("{} does not use rails: requires --path auto or nvlink", self.case()));
         }
         if self.exchange == Exchange::HostWrite && self.path == Path::Direct {
-            return Some("host-write is the CPU's, which by path direct writes nothing: --path rails".into());
+            return Some("host-write writes from the CPU, which path direct does not support: use --path rails".into());
         }
         if self.exchange != Exchange::Resident {
             return None;
         }
         match (self.norm, self.when) {
-            (Norm::ThreadAtomic, _) => Some("resident has its sums on the chip: --norm block or never".into()),
+            (Norm::ThreadAtomic, _) => Some("resident sums on the chip: requires --norm block or never".into()),
             (Norm::Block, When::Now) => {
-                Some("resident has no CPU between two iterations: --norm-when delayed or every=K".into())
+                Some("resident runs without the CPU between iterations: requires --norm-when delayed or every=K".into())
             }
             _ => None,
         }
     }
 
-    /// For rows: the name of a value.
+    /// Returns the case name shown in rows.
     pub fn case(&self) -> String {
         name(self.exchange)
     }

@@ -1,4 +1,4 @@
-//! How a field is laid over a device: tiles of the launched kernel, blocks of the resident one.
+//! Partition of a field: tiles of the launched kernel, blocks of the resident one.
 
 use super::args::{Grid, SyncBy, Tuple};
 use super::problem::Problem;
@@ -9,15 +9,15 @@ use ginlab::cuda::{Device, Function};
 use kernels::jacobi::launched::{StepArgs, tiles};
 use kernels::jacobi::resident::{LEAST_ROWS, MOST_COLUMNS, shared_bytes};
 
-/// Rows of a tile: as many as a thread has under way at once in 64 registers. (A CUDA probe of the same kernel, one H200, 16384 x 8192 points,
-/// blocks of 256: 2, 4 and 8 rows take 299, 262 and 257 us, and 8 rows are best at 1024 x 512, too.)
+/// Rows per tile: the number of rows that a thread can load at the same time with 64 registers.
 const STRIP: u32 = 6;
-/// The same where there are tiles enough: what a block does before its first rows and behind its last ones is spread over three times as many.
+/// Rows per tile if there are enough tiles. The fixed cost of a block before its first and after its last rows is
+/// amortized over three times as many rows.
 const LONG_STRIP: u32 = 3 * STRIP;
-/// Tiles enough: four times as many as are on an H200 at once.
+/// Number of tiles that are enough: four times as many as are resident on an H200.
 const TILES: u32 = 4 * 4 * 132;
 
-/// Rows of a tile and blocks of a grid, for so many rows of a field.
+/// Returns the rows per tile and the number of blocks for `rows` rows of a field.
 pub fn launched(tuple: &Tuple, strip: u32, rows: u32) -> (u32, u32) {
     let (across, _) = tiles(tuple.problem().pitch(), rows, tuple.block, 1);
     let strip = match strip {
@@ -32,8 +32,8 @@ pub fn launched(tuple: &Tuple, strip: u32, rows: u32) -> (u32, u32) {
     }
 }
 
-/// Why the launched kernel's blocks that wait for neighbours cannot wait here, if they cannot: where PEs share a GPU, those of all PEs must
-/// leave room for the ones that they wait for.
+/// Returns the reason for which blocks of the launched kernel cannot wait for neighbours here. `None` if they can. If
+/// PEs share a GPU, waiting blocks must leave space for the blocks that they wait for.
 pub fn waiting(
     device: &Device,
     step: &Function<StepArgs>,
@@ -43,21 +43,22 @@ pub fn waiting(
     if device.sharers() < 2 || tuple.sync != SyncBy::Neighbours || tuple.block == 0 {
         return Ok(None);
     }
-    // Tiles of the first and the last row of tiles.
+    // Tiles in the first and last row of tiles.
     let outer = 2 * tiles(tuple.problem().pitch(), rows, tuple.block, STRIP).0;
     let waiting = launched(tuple, 0, rows).1.min(outer);
     let most = device.resident_blocks_of(step, tuple.block)?;
     Ok((waiting >= most).then(|| {
         format!(
-            "{waiting} blocks wait for neighbours, and of a GPU that {} PEs share each has {most} blocks of {} threads at once: try a \
-             smaller --nx, or --sync barrier",
+            "{waiting} blocks wait for neighbours, but for each of the {} PEs on the GPU only {most} blocks of {} \
+             threads are resident: try a smaller --nx, or --sync barrier",
             device.sharers(),
             tuple.block
         )
     }))
 }
 
-/// The resident grid for the parts of a field, whose neighbours are reached by rails or not; the reason where it does not fit.
+/// Returns the resident grid for the parts of a field, whose neighbours are reached over rails if `by_rails`. The inner
+/// error is the reason if the field does not fit.
 pub fn resident(
     device: &Device,
     tuple: &Tuple,
@@ -67,7 +68,7 @@ pub fn resident(
     let problem = tuple.problem();
     let no = |why: String| Ok(Err(format!("resident: {why}")));
     if problem.pitch() > MOST_COLUMNS {
-        return no(format!("{} columns; a row of a block is at most {MOST_COLUMNS} columns", problem.nx));
+        return no(format!("{} columns: a row of a block has at most {MOST_COLUMNS} columns", problem.nx));
     }
     let block = problem.threads();
     let most = device.most_shared_memory()?;
@@ -77,11 +78,11 @@ pub fn resident(
     };
     let processors = blocks_at_once(most)?;
     let most_rows = (LEAST_ROWS..).find(|rows| shared_bytes(rows + 1, block) > most).unwrap_or(LEAST_ROWS);
-    // The first rank has most rows, the last one least.
+    // The first rank has the most rows, the last one the fewest.
     let rows = problem.rows(0, ranks).len() as u32;
     let least = problem.rows(ranks - 1, ranks).len() as u32;
     if least < LEAST_ROWS {
-        return no(format!("{least} rows of a rank; a block has {LEAST_ROWS} rows or more"));
+        return no(format!("{least} rows of a rank: a block requires at least {LEAST_ROWS} rows"));
     }
     let grid = match tuple.grid {
         Grid::Auto => rows.div_ceil(rows.div_ceil(processors.max(1)).max(LEAST_ROWS)).min(least / LEAST_ROWS),
@@ -92,20 +93,21 @@ pub fn resident(
         let largest = u64::from(most_rows) * u64::from(processors) * u64::from(ranks);
         let Problem { nx, ny } = problem;
         return no(format!(
-            "{nx} x {ny} does not fit on the chips of {ranks} devices in {grid} blocks each; the largest field of {nx} columns that \
-             does has {largest} rows"
+            "{nx} x {ny} does not fit on the chips of {ranks} devices in {grid} blocks each: the maximum for {nx} \
+             columns is {largest} rows"
         ));
     }
     if least / grid < LEAST_ROWS {
         let blocks = least / LEAST_ROWS;
         return no(format!(
-            "{grid} blocks for {least} rows of a rank; a block has {LEAST_ROWS} rows or more, so at most {blocks} blocks"
+            "{grid} blocks for {least} rows of a rank: a block requires at least {LEAST_ROWS} rows, so that at most \
+             {blocks} blocks are possible"
         ));
     }
     let shared_bytes = shared_bytes(of_block, block);
     let at_once = blocks_at_once(shared_bytes)?;
     if grid > at_once {
-        return no(format!("{grid} blocks wait for one another, and at most {at_once} are on the device at once"));
+        return no(format!("{grid} blocks wait for each other, but at most {at_once} are resident on the device"));
     }
     Ok(Ok(Resident { grid, block, shared_bytes, by_rails }))
 }
@@ -133,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn a_field_that_does_not_fit_is_refused_with_the_largest_that_does() {
+    fn oversized_field_is_rejected_with_maximum() {
         let why = |nx, ny, grid| resident(&Device::Emulated, &tuple(nx, ny, grid), 2, false).unwrap().unwrap_err();
         let text = why(4096, 8192, Grid::Auto);
         assert!(text.contains("4096 x 8192 does not fit on the chips of 2 devices"), "{text}");
@@ -141,14 +143,14 @@ mod tests {
         assert!((4096..8192).contains(&largest), "{text}");
         let fits = resident(&Device::Emulated, &tuple(4096, largest, Grid::Auto), 2, false).unwrap().unwrap();
         assert_eq!((fits.grid, fits.block), (132, 1024));
-        assert!(why(4096, largest + 1, Grid::Auto).contains(&format!("has {largest} rows")));
+        assert!(why(4096, largest + 1, Grid::Auto).contains(&format!("is {largest} rows")));
         assert!(why(4100, 64, Grid::Auto).contains("at most 4096 columns"));
         assert!(why(64, 64, Grid::Blocks(9)).contains("at most 8 blocks"));
         assert!(why(64, 7, Grid::Auto).contains("3 rows of a rank"));
     }
 
     #[test]
-    fn the_fields_of_the_page_lie_as_it_says() {
+    fn fields_of_page_have_documented_layout() {
         let fits = |n| resident(&Device::Emulated, &tuple(n, n, Grid::Auto), 2, false).unwrap().unwrap();
         assert_eq!((fits(1024).grid, fits(1024).block), (128, 256));
         assert_eq!((fits(4096).grid, fits(4096).block), (128, 1024));
@@ -157,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_that_is_asked_is_the_one_that_is_launched() {
+    fn queried_kernel_matches_launched_kernel() {
         for (by_rails, name) in [(false, "jacobi_resident"), (true, "jacobi_resident_rails")] {
             let resident = resident(&Device::Emulated, &tuple(64, 64, Grid::Auto), 2, by_rails).unwrap().unwrap();
             assert_eq!((resident.kernel().name(), kernel(by_rails).name()), (name, name));

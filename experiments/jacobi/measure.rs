@@ -1,31 +1,32 @@
-//! One tuple: runs on one device and on all, the field compared, and what a trace shows.
+//! Measurement of one tuple: runs on one device and on all, the comparison of fields, and a trace.
 
 use super::args::{Exchange, Norm, SyncBy, Tuple, When};
 use super::check::far;
-use super::rank::{Alone, Jacobi};
+use super::rank::{Alone, How, Jacobi};
 use super::{columns, fit};
+use crate::agreed::Agreed;
 use crate::error::Failure;
-use crate::mps;
 use crate::runner::{Rows, slowest};
 use crate::values::name;
 use ginlab::bootstrap::Bootstrap;
 use ginlab::measure::stats::Summary;
 use ginlab::report::{Row, Status};
 
-/// A field is held against a plain loop on the CPU up to so many points times iterations: a part of a second.
+/// Maximum points x iterations of a field that is compared with a simple loop on the CPU, which takes less than a
+/// second.
 const PLAIN_POINTS: u64 = 1 << 28;
-/// Runs on one device at most: there is nobody that disturbs them.
+/// Maximum number of runs on one device, which vary little because nothing disturbs them.
 const MOST_ALONE: u32 = 5;
-/// Runs without a norm, for its share.
+/// Number of runs without a norm, to determine the time of the norm.
 const RUNS_WITHOUT: u32 = 2;
 
-/// What a rank tells of its part of a row.
+/// Results of one rank for a row.
 #[derive(serde::Serialize, serde::Deserialize)]
 struct Told {
     times: Vec<f64>,
     alone: Vec<f64>,
     without: Vec<f64>,
-    /// Of nccl-graph, in turns.
+    /// Times of nccl-graph, interleaved with `times`.
     theirs: Vec<f64>,
     wrong: Option<u64>,
     trace: [Option<f64>; 3],
@@ -34,28 +35,31 @@ struct Told {
 impl Jacobi {
     pub fn measure(&mut self, tuple: &Tuple, ranks: &mut Bootstrap) -> Result<Rows, Failure> {
         self.reach(tuple, ranks)?;
-        if let Some(why) = self.refused(tuple)? {
-            let mut row = self.row(tuple, tuple.block)?;
+        let agreed = Agreed::of(&self.session()?.world, self.session()?.neighbours(), ranks)?;
+        if let Some(why) = self.refused_by_any(tuple, ranks)? {
+            let mut row = self.row(tuple, tuple.block, &agreed)?;
             row.status = Status::Skipped(why);
             return Ok(vec![(row, Vec::new())]);
         }
         self.lay_out(tuple)?;
         self.run_alone(tuple, ranks)?;
-        let beside = self.beside(tuple)?;
-        // The first run finds everything cold.
+        let beside = self.beside(tuple, ranks)?;
+        let exchanged = self.wrong_rows(tuple, ranks)?;
+        // The first run is a warm-up.
         let mut last = self.run(tuple, false, ranks)?;
         let (mut times, mut theirs) = (Vec::new(), Vec::new());
-        for _ in 0..self.args.repeats {
+        for _ in 0..self.args.repeat.repeats {
             if let Some(beside) = &beside {
                 theirs.push(self.run(beside, false, ranks)?.each_us);
             }
             last = self.run(tuple, false, ranks)?;
             times.push(last.each_us);
         }
-        let wrong = if self.args.no_check { None } else { Some(self.wrong(tuple, &last)?) };
+        let wrong =
+            if self.args.repeat.no_check { None } else { Some(self.wrong(tuple, &last)? + exchanged.unwrap_or(0)) };
         let mut without = Vec::new();
         if tuple.norm == Norm::Block {
-            for _ in 0..RUNS_WITHOUT.min(self.args.repeats) {
+            for _ in 0..RUNS_WITHOUT.min(self.args.repeat.repeats) {
                 let tuple = Tuple { norm: Norm::Never, when: When::Delayed, ..*tuple };
                 without.push(self.run(&tuple, false, ranks)?.each_us);
             }
@@ -68,12 +72,12 @@ impl Jacobi {
         let alone = slowest(&all, |told| &told.alone);
         let without = slowest(&all, |told| &told.without);
         let grid = self.grid(tuple)?;
-        let mut row = self.row(tuple, grid.1)?;
+        let mut row = self.row(tuple, grid.1, &agreed)?;
         row.grid = Some(grid.0);
         row.times(&times).verified(all.iter().filter_map(|told| told.wrong).reduce(|a, b| a + b));
         let largest = |index: usize| all.iter().filter_map(|told| told.trace[index]).reduce(f64::max);
         if let Some(beside) = &beside {
-            row.against(&self.row(beside, beside.block)?, &times, &slowest(&all, |told| &told.theirs));
+            row.against(&self.row(beside, beside.block, &agreed)?, &times, &slowest(&all, |told| &told.theirs));
         }
         row.set(&columns::KERNEL, largest(0)).set(&columns::WAIT, largest(1)).set(&columns::SEND, largest(2));
         let median = |times: &[f64]| Summary::of(times).map(|summary| summary.p50);
@@ -85,8 +89,8 @@ impl Jacobi {
         Ok(vec![(row, times)])
     }
 
-    /// What a row is compared with, in turns: NCCL in graphs, where that is measured too.
-    fn beside(&self, tuple: &Tuple) -> Result<Option<Tuple>, Failure> {
+    /// Returns the tuple that a row is compared with, interleaved: NCCL in graphs, if that is measured too.
+    fn beside(&self, tuple: &Tuple, ranks: &mut Bootstrap) -> Result<Option<Tuple>, Failure> {
         let graph = Exchange::NcclGraph;
         let asked = self.args.exchange.is_empty() || self.args.exchange.contains(&graph);
         if tuple.exchange == graph || !asked || !matches!(self.nccl, Some(Ok(_))) {
@@ -94,10 +98,17 @@ impl Jacobi {
         }
         let block = if tuple.block == 0 { self.args.block[0] } else { tuple.block };
         let beside = Tuple { exchange: graph, sync: SyncBy::Neighbours, block, ..*tuple };
-        Ok(self.refused(&beside)?.is_none().then_some(beside))
+        Ok(self.refused_by_any(&beside, ranks)?.is_none().then_some(beside))
     }
 
-    /// Blocks and threads of a tuple's grid.
+    /// Returns the reason for which a tuple cannot be measured on some rank, so that either all ranks skip it or none.
+    /// `None` if all can measure it.
+    fn refused_by_any(&self, tuple: &Tuple, ranks: &mut Bootstrap) -> Result<Option<String>, Failure> {
+        let all = ranks.all_gather_values(&self.refused(tuple)?, "list of ranks that cannot run a row")?;
+        Ok(all.into_iter().flatten().next())
+    }
+
+    /// Returns the blocks and threads of a tuple's grid.
     fn grid(&self, tuple: &Tuple) -> Result<(u32, u32), Failure> {
         let world = &self.session()?.world;
         if let (Exchange::Resident, Some(words)) = (tuple.exchange, &self.words) {
@@ -107,29 +118,30 @@ impl Jacobi {
         Ok((fit::launched(tuple, self.args.strip, rows).1, tuple.block))
     }
 
-    /// The tuple as it is run on one device: the launched kernel, whatever the exchange.
+    /// Returns the tuple for the run on one device, which always uses the launched kernel.
     fn of_one(&self, tuple: &Tuple) -> Tuple {
         let block = if tuple.block == 0 { self.args.block[0] } else { tuple.block };
         let when = if tuple.exchange == Exchange::Resident { When::Delayed } else { tuple.when };
         Tuple { exchange: Exchange::Row, sync: SyncBy::Neighbours, block, when, ..*tuple }
     }
 
-    /// The whole field on this rank's device, unless that has been run: time and field to hold the parts against.
+    /// Runs the whole field on this rank's device, unless that was done already. Stores the times and the field for
+    /// comparisons.
     fn run_alone(&mut self, tuple: &Tuple, ranks: &mut Bootstrap) -> Result<(), Failure> {
         let tuple = self.of_one(tuple);
         if self.alone.as_ref().is_some_and(|alone| alone.tuple == tuple) {
             return Ok(());
         }
-        // The first run finds everything cold here, too.
-        let mut ran = self.run_part(&tuple, true, false, ranks)?;
+        // The first run is a warm-up.
+        let mut ran = self.run_part(&tuple, How { alone: true, ..How::default() }, ranks)?;
         let mut times = Vec::new();
-        for _ in 0..self.args.repeats.min(MOST_ALONE) {
-            ran = self.run_part(&tuple, true, false, ranks)?;
+        for _ in 0..self.args.repeat.repeats.min(MOST_ALONE) {
+            ran = self.run_part(&tuple, How { alone: true, ..How::default() }, ranks)?;
             times.push(ran.each_us);
         }
         let mut alone = Alone { tuple, times, ran, wrong: None };
         let points = u64::from(tuple.nx) * u64::from(tuple.ny) * u64::from(tuple.iterations);
-        if !self.args.no_check && points <= PLAIN_POINTS {
+        if !self.args.repeat.no_check && points <= PLAIN_POINTS {
             let problem = tuple.problem();
             let (expected, sum) = problem.plain(tuple.iterations);
             let found = self.read(&self.fields()?.whole[alone.ran.last], 0, problem.ny)?;
@@ -140,19 +152,15 @@ impl Jacobi {
         Ok(())
     }
 
-    fn row(&self, tuple: &Tuple, block: u32) -> Result<Row, Failure> {
-        let session = self.session()?;
-        let world = &session.world;
-        let towards = session.neighbours()[1];
+    fn row(&self, tuple: &Tuple, block: u32, agreed: &Agreed) -> Result<Row, Failure> {
         let by_nccl = tuple.exchange.by_nccl();
-        let path = if by_nccl { "nccl" } else { world.path_to(towards) };
-        let mut row = Row::new("jacobi", tuple.case(), world.device().name(), path);
-        row.ranks = world.n_pes();
-        row.memory = Some(world.memory().into());
-        mps::mark(&mut row, world.sharing());
+        let mut row = agreed.row("jacobi", tuple.case(), &self.session()?.world);
+        if by_nccl {
+            row.fabric = "nccl".into();
+        }
         row.block = Some(block);
         row.iterations = Some(u64::from(tuple.iterations));
-        if !by_nccl && !world.is_mapped(towards) {
+        if !by_nccl && agreed.by_rails {
             self.args.world.name_rails(&mut row);
         }
         columns::chosen(&mut row, tuple, &name(tuple.norm), &name(tuple.sync));

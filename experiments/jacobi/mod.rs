@@ -1,5 +1,5 @@
-//! `ginlab jacobi`: what an exchange of boundary rows costs, with the exchange, the norm and what stands between two iterations apart; and
-//! a field that never leaves the chip.
+//! `ginlab jacobi`: measures the cost of an exchange of boundary rows. Exchange, norm and synchronization between
+//! iterations are separate parameters. One exchange keeps the field on chip.
 
 mod args;
 mod check;
@@ -29,7 +29,7 @@ pub use columns::{EXPOSED, NORM_WHEN, SYNC};
 
 pub const PROGRAMS: &[Program] = &[program::<Jacobi>()];
 
-/// What is taken where nothing is said, by the device.
+/// Default values for a GPU.
 const ON_GPU: Defaults = Defaults { nx: 4096, iterations: 1000, nccl: true };
 const ON_CPU: Defaults = Defaults { nx: 64, iterations: 20, nccl: false };
 
@@ -57,7 +57,7 @@ impl Experiment for Jacobi {
             },
             Plot {
                 name: "exposed",
-                title: "what is not computing, by exchange",
+                title: "exposed communication, by exchange",
                 x: &["case"],
                 y: "exposed_us",
                 y_label: Some("time of an iteration - t1 / ranks (us)"),
@@ -67,25 +67,25 @@ impl Experiment for Jacobi {
                 ..Plot::TIME
             },
         ],
-        ..About::new(
-            "jacobi",
-            "What exchanging boundary rows costs in a stencil, by who sends them, and what a field on the chip saves",
-        )
+        ..About::new("jacobi", "Run a Jacobi stencil and measure the exchange of boundary rows")
     };
 
     const WRONG: &'static str = "points";
 
     fn plan(args: &mut Args) -> Result<Plan<Tuple>, Failure> {
-        // By the device, which is not known yet; bad options are told now.
+        // The defaults depend on the device, which is not known yet. Parse the options now to report errors early.
         let planned = tuples(args, ON_GPU)?;
         let least = planned.iter().map(|tuple| tuple.ny).min().unwrap_or(0) as usize;
         let fingerprint = vec![
             ("rows".to_owned(), format!("{planned:?}")),
-            ("options".to_owned(), format!("{} check {} strip {}", args.repeats, !args.no_check, args.strip)),
+            (
+                "options".to_owned(),
+                format!("{} check {} strip {}", args.repeat.repeats, !args.repeat.no_check, args.strip),
+            ),
         ];
         let ranks = args.world.ranks(fingerprint, move |ranks| match ranks {
-            0 => Err(usage("--np", "one PE or more")),
-            _ if ranks > least => Err(usage("--np", format!("{ranks} PEs for a field of {least} rows"))),
+            0 => Err(usage("--np", "requires at least 1 PE")),
+            _ if ranks > least => Err(usage("--np", format!("{ranks} PEs are too many for a field of {least} rows"))),
             _ => Ok(()),
         });
         Ok(Plan::of_ranks(planned, ranks))
@@ -97,19 +97,19 @@ impl Experiment for Jacobi {
         }
         let jacobi = Jacobi::open(args, planned, ranks)?;
         let why: Vec<Option<String>> = planned.iter().map(|tuple| jacobi.refused(tuple)).collect::<Result<_, _>>()?;
-        // Some that cannot be are rows that say so; where none can be, it was asked for in vain.
+        // Unsupported tuples become skipped rows. If all are unsupported, the options are an error.
         if let Some(why) = why.into_iter().collect::<Option<Vec<String>>>().and_then(|why| why.into_iter().next()) {
             return Err(Failure::Usage(why));
         }
         let world = &jacobi.session()?.world;
         let mut header = world::header(world, ranks);
         header.notes(jacobi.nccl_note()).note(
-            "times are of one iteration: a run's wall time from a barrier of all ranks to the end of its last kernel and norm, over its \
-             iterations; t1 is that of the launched kernel on one device",
+            "times are per iteration: a run's wall time from a barrier of all ranks to the end of its last kernel and \
+             norm, divided by its iterations; t1 is that of the launched kernel on one device",
         );
         header.note(
-            "every field is compared with that of one device, bit by bit; that one with a plain loop on the CPU where points times \
-             iterations are at most 2^28",
+            "every field is compared bit by bit with that of one device, which is compared with a simple loop on the \
+             CPU if points times iterations are at most 2^28",
         );
         Ok((jacobi, header))
     }

@@ -1,9 +1,10 @@
-//! NCCL's exchanges: rows sent and received on streams, behind the stencil or beside most of it, launched one by one or in graphs.
+//! NCCL's exchanges: rows are sent and received on streams, after the stencil or overlapping with most of it.
+//! Iterations are launched one by one or in graphs.
 //!
 //! ```text
 //! nccl            main:   all tiles -> rows
 //! nccl-overlap    push:   outer tiles -> rows            of the highest priority
-//!                 main:   inner tiles       each waits for what the other has computed in the iteration before
+//!                 main:   inner tiles       each waits for what the other computed in the previous iteration
 //! ```
 
 use super::args::{Exchange, Tuple};
@@ -17,7 +18,7 @@ use ginlab::nccl::{Communicator, NcclError, Type};
 use kernels::jacobi::{ABOVE, BELOW};
 
 impl Session {
-    /// NCCL makes its connections at the first operation, which must not be a recorded one, nor one that is timed.
+    /// Runs a first exchange, in which NCCL connects its ranks. It must not be recorded or timed.
     pub fn connect(&self, nccl: &Communicator, ranks: &mut Bootstrap) -> Result<(), Failure> {
         let [above, below] = self.neighbours().map(|pe| pe as usize);
         let row = |row: Sym<f32>| self.world.address_of(row, self.world.my_pe());
@@ -26,7 +27,7 @@ impl Session {
             return Ok(());
         };
         let pairs = [(from, below, first, above), (from, above, second, below)];
-        // SAFETY: rows of the heap, which nobody uses yet; every rank is here.
+        // SAFETY: the rows are in the heap and not in use yet. Every rank makes this call.
         unsafe { nccl.exchange(pairs.into_iter(), self.out[0][0].len() as usize, Type::F32, &self.main) }?;
         self.world.wait_for_stream(ranks, "NCCL's first exchange", &self.main)?;
         Ok(())
@@ -39,7 +40,7 @@ impl Session {
             return self.send_by_nccl(part, nccl, iteration, &self.main);
         }
         let [outer, inner] = part.outer_and_inner();
-        // The iteration before has computed the inner tiles, and read what the outer ones now write.
+        // The previous iteration must have computed the inner tiles, and must have read what the outer tiles now write.
         self.push.wait_for(&self.main.mark()?)?;
         self.step(part, iteration, &self.push, outer)?;
         let computed = self.push.mark()?;
@@ -47,8 +48,8 @@ impl Session {
         if !inner.is_empty() {
             self.step(part, iteration, &self.main, inner)?;
         }
-        // What the next inner tiles read, and the norm. The rows that come are read by the next outer tiles alone, behind them in their
-        // own stream.
+        // The next inner tiles and the norm read the outer tiles. Received rows are only read by the next outer tiles,
+        // which follow in the same stream.
         self.main.wait_for(&computed)
     }
 
@@ -68,14 +69,17 @@ impl Session {
         };
         let first = part.fields[iteration as usize % 2].address();
         let last = first + part.problem.bytes(part.rows - 1) as u64;
-        // Of two ranks one is above and below the other: what it sends down it sends first, and what comes from above is received first.
+        // With two ranks, the neighbours above and below are the same rank. Each rank therefore sends its last row
+        // first, and first receives the row from above.
         let pairs = [(last, below, halo(ABOVE)?, above), (first, above, halo(BELOW)?, below)];
         let count = part.problem.pitch() as usize;
-        // SAFETY: rows of the fields and of the heap, which live until the streams were waited for; every rank has the same iterations.
+        // SAFETY: the rows are in the fields and the heap, which live until the streams have been waited for. Every
+        // rank runs the same iterations.
         unsafe { nccl.exchange(pairs.into_iter(), count, Type::F32, stream) }.map_err(said)
     }
 
-    /// The iterations of a run as graphs, each up to where something is due; none where they are launched one by one.
+    /// Records the iterations of a run as graphs, each up to the next norm. Returns none if iterations are launched one
+    /// by one.
     pub fn record(&self, part: &Part) -> Result<Vec<Graph>, Failure> {
         let Tuple { exchange, iterations, .. } = part.tuple;
         let Some(nccl) = part.nccl.filter(|_| exchange == Exchange::NcclGraph) else { return Ok(Vec::new()) };
@@ -85,7 +89,7 @@ impl Session {
                 for iteration in first..(first + part.turn()).min(iterations + 1) {
                     self.step_by_nccl(part, nccl, iteration)?;
                 }
-                // The rows that came last.
+                // Wait for the rows received last.
                 main.wait_for(&self.push.mark()?)
             })
         });

@@ -1,4 +1,4 @@
-//! A part of a field on this device, how it is run, and what a run has shown.
+//! A part of a field on this device, the parameters of its run, and the results of a run.
 
 use super::args::{Exchange, Norm, SyncBy, Tuple, When};
 use super::problem::Problem;
@@ -8,39 +8,42 @@ use kernels::jacobi::launched::tiles;
 use kernels::jacobi::{EXCHANGE_BLOCK, EXCHANGE_HOST, EXCHANGE_NONE, EXCHANGE_P, EXCHANGE_ROW};
 use std::ops::Range;
 
-/// Norms that the CPU gets at a time where nobody waits for them: an event and a grid for each iteration would stand between its grids.
+/// Number of delayed norms that the CPU receives at a time. An event and a grid per iteration would separate the
+/// stencil's grids.
 pub const DELAYED_NORMS: u32 = 8;
 
-/// A part of a field on this device, and how it is run.
+/// A part of a field on this device, and the parameters of its run.
 pub struct Part<'a> {
     pub tuple: Tuple,
     pub problem: Problem,
-    /// Whether it is the whole field, and not joined to other PEs' parts.
+    /// Whether it is the whole field, without exchange with other PEs.
     pub alone: bool,
     pub traced: bool,
-    /// Rows here.
+    /// Whether rows that neighbours send overwrite poison, so that the exchange can be verified.
+    pub poisoned: bool,
+    /// Number of rows on this device.
     pub rows: u32,
-    /// The field, and where the next one goes.
+    /// The current field and the buffer of the next one, which alternate.
     pub fields: [&'a Buffer; 2],
     pub grid: u32,
-    /// Rows of a tile.
+    /// Rows per tile.
     pub strip: u32,
-    /// Where NCCL joins it.
+    /// NCCL, if it exchanges the rows.
     pub nccl: Option<&'a Communicator>,
 }
 
-/// What a run has shown.
+/// Results of a run.
 pub struct Ran {
-    /// Microseconds of one iteration.
+    /// Microseconds per iteration.
     pub each_us: f64,
-    /// Which of the fields holds the last values.
+    /// Index of the field that holds the last values.
     pub last: usize,
     /// Norm of the last iteration.
     pub norm: Option<f64>,
 }
 
 impl Exchange {
-    /// As the kernels count them; nothing where others than the launched kernel send the rows.
+    /// Returns the number of the exchange in kernels, `EXCHANGE_NONE` if the launched kernel does not send the rows.
     pub fn number(self) -> u32 {
         match self {
             Exchange::HostWrite => EXCHANGE_HOST,
@@ -53,25 +56,25 @@ impl Exchange {
 }
 
 impl Part<'_> {
-    /// Tiles beside each other, and all.
+    /// Returns the number of tiles across, and of all tiles.
     pub fn tiles(&self) -> (u32, u32) {
         let (across, strips) = tiles(self.problem.pitch(), self.rows, self.tuple.block, self.strip);
         (across, across * strips)
     }
 
-    /// All tiles.
+    /// Returns all tiles.
     pub fn all(&self) -> Range<u32> {
         0..self.tiles().1
     }
 
-    /// Those of the first and the last rows, and those between.
+    /// Returns the tiles of the first and last rows of tiles, and the tiles in between.
     pub fn outer_and_inner(&self) -> [Range<u32>; 2] {
         let (across, all) = self.tiles();
         let outer = all.min(2 * across);
         [0..outer, outer..all]
     }
 
-    /// What an iteration adds to a signal.
+    /// Returns the number that an iteration adds to a signal.
     pub fn each(&self) -> u64 {
         match self.tuple.exchange {
             Exchange::P | Exchange::Block => u64::from(self.tiles().0),
@@ -79,12 +82,12 @@ impl Part<'_> {
         }
     }
 
-    /// Whether neighbours tell one another by signals that their rows are there.
+    /// Returns whether neighbours notify each other by signals that rows have arrived.
     pub fn by_signals(&self) -> bool {
         !self.alone && self.tuple.sync == SyncBy::Neighbours && !self.tuple.exchange.by_nccl()
     }
 
-    /// Iterations behind which something is due: of norms that are delayed, some at a time.
+    /// Returns the number of iterations after which norms are due. Delayed norms are due several at a time.
     pub fn turn(&self) -> u32 {
         match self.tuple.when {
             _ if self.tuple.norm == Norm::Never => DELAYED_NORMS,
@@ -95,7 +98,7 @@ impl Part<'_> {
         .min(self.tuple.iterations)
     }
 
-    /// How many norms the CPU is told behind this iteration, counted from 1.
+    /// Returns the number of norms that the CPU receives after this iteration. Iterations are counted from 1.
     pub fn norms_due(&self, iteration: u32) -> u32 {
         let turn = self.turn();
         if self.tuple.norm == Norm::Never || !(iteration.is_multiple_of(turn) || iteration == self.tuple.iterations) {

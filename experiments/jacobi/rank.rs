@@ -1,4 +1,4 @@
-//! A rank of the experiment: what it has open and laid out, what it refuses, and one run.
+//! A rank of the experiment: its resources and fields, the tuples that it rejects, and one run.
 
 use super::args::{Args, Exchange, Tuple};
 use super::fit;
@@ -17,30 +17,40 @@ pub struct Fields {
     pub problem: Problem,
     /// The whole field before the first iteration.
     pub initial: Buffer,
-    /// The whole field, for the runs on one device.
+    /// The whole field, for runs on one device.
     pub whole: [Buffer; 2],
     /// This rank's rows.
     pub part: [Buffer; 2],
 }
 
-/// The run on one device.
+/// Results on one device.
 pub struct Alone {
     pub tuple: Tuple,
     pub times: Vec<f64>,
     pub ran: Ran,
-    /// Points that differ from a plain loop's; nothing where that would take too long.
+    /// Number of points that differ from the reference solution. `None` if computing that would take too long.
     pub wrong: Option<u64>,
 }
 
-/// Words of resident rows between blocks.
+/// Words by which resident blocks exchange rows.
 pub struct Words {
     pub resident: Resident,
     pub buffer: Buffer,
 }
 
-/// A rank of the experiment. Dropped in this order: NCCL's operations end before the streams that they are in.
+/// Options of a run.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct How {
+    /// Whether each rank computes the whole field without the others.
+    pub alone: bool,
+    pub traced: bool,
+    /// See [`Part::poisoned`].
+    pub poisoned: bool,
+}
+
+/// A rank of the experiment. Fields are dropped in order: NCCL's operations must end before their streams are dropped.
 pub struct Jacobi {
-    /// NCCL, or why there is none; nothing where nobody asks for it.
+    /// NCCL, or the reason for which it is not available. `None` if no tuple uses it.
     pub nccl: Option<Result<Communicator, String>>,
     pub args: Args,
     sizes: Sizes,
@@ -68,36 +78,36 @@ impl Jacobi {
         Ok(jacobi)
     }
 
-    /// What a header says of NCCL.
+    /// Returns the header's note about NCCL.
     pub fn nccl_note(&self) -> Option<String> {
         Some(match self.nccl.as_ref()? {
             Ok(nccl) => format!("NCCL {}", nccl.version()),
-            Err(why) => format!("without NCCL: {why}"),
+            Err(why) => format!("NCCL is not measured: {why}"),
         })
     }
 
-    /// The open session.
+    /// Returns the open session.
     pub fn session(&self) -> Result<&Session, Failure> {
         self.session.as_ref().ok_or_else(|| Failure::Run("no world is open".into()))
     }
 
-    /// Whether rows that come lie in device memory: NCCL writes nowhere else.
+    /// Returns whether received rows are in device memory. NCCL can only write there.
     fn in_device_memory(&self) -> Result<bool, Failure> {
         Ok(self.session()?.world.memory() == "device")
     }
 
-    /// Why a tuple cannot be measured here, if it cannot.
+    /// Returns the reason for which a tuple cannot be measured on this rank. `None` if it can.
     pub fn refused(&self, tuple: &Tuple) -> Result<Option<String>, Failure> {
         let session = self.session()?;
         let world = &session.world;
         if tuple.ny < world.n_pes() {
-            return Ok(Some(format!("{} rows for {} ranks", tuple.ny, world.n_pes())));
+            return Ok(Some(format!("{} rows are too few for {} ranks", tuple.ny, world.n_pes())));
         }
         let in_device_memory = self.in_device_memory()?;
         Ok(match (tuple.refused(), &self.nccl) {
             (None, Some(Err(why))) if tuple.exchange.by_nccl() => Some(why.clone()),
             (None, _) if tuple.exchange.by_nccl() && !in_device_memory => {
-                Some("NCCL's rows come into the heap, which is in host memory here: --path nvlink".into())
+                Some("NCCL receives rows into the heap, which is in host memory: requires --path nvlink".into())
             }
             (None, _) if tuple.exchange == Exchange::Resident => {
                 fit::resident(world.device(), tuple, world.n_pes(), self.session()?.by_rails())?.err()
@@ -110,7 +120,7 @@ impl Jacobi {
         })
     }
 
-    /// Sees to it that the world is open by the tuple's path.
+    /// Opens the world for the tuple's path, unless it is open.
     pub fn reach(&mut self, tuple: &Tuple, ranks: &mut Bootstrap) -> Result<(), Failure> {
         if self.session()?.path == tuple.path {
             return Ok(());
@@ -123,13 +133,13 @@ impl Jacobi {
         Ok(())
     }
 
-    /// Memory for the tuple's field.
+    /// Allocates memory for the tuple's field.
     pub fn lay_out(&mut self, tuple: &Tuple) -> Result<(), Failure> {
         let problem = tuple.problem();
         let world = &self.session()?.world;
         let (device, ranks) = (world.device().clone(), world.n_pes());
         if self.fields.as_ref().is_none_or(|fields| fields.problem != problem) {
-            // The old ones' memory first.
+            // Free the old fields first.
             (self.fields, self.alone, self.words) = (None, None, None);
             let allocate = |rows: u32| device.allocate(Place::Device, problem.bytes(rows));
             let most = problem.rows(0, ranks).len() as u32;
@@ -157,19 +167,14 @@ impl Jacobi {
         laid_out(&self.fields)
     }
 
-    /// One run by all ranks.
+    /// Runs the tuple on all ranks.
     pub fn run(&mut self, tuple: &Tuple, traced: bool, ranks: &mut Bootstrap) -> Result<Ran, Failure> {
-        self.run_part(tuple, false, traced, ranks)
+        self.run_part(tuple, How { traced, ..How::default() }, ranks)
     }
 
-    /// One run, by all ranks together or by each alone.
-    pub fn run_part(
-        &mut self,
-        tuple: &Tuple,
-        alone: bool,
-        traced: bool,
-        ranks: &mut Bootstrap,
-    ) -> Result<Ran, Failure> {
+    /// Runs the tuple, either on all ranks together or on each rank alone.
+    pub fn run_part(&mut self, tuple: &Tuple, how: How, ranks: &mut Bootstrap) -> Result<Ran, Failure> {
+        let How { alone, traced, poisoned } = how;
         let fields = laid_out(&self.fields)?;
         let problem = tuple.problem();
         let session = self.session.as_mut().ok_or_else(|| Failure::Run("no world is open".into()))?;
@@ -178,13 +183,14 @@ impl Jacobi {
         let rows = mine.len() as u32;
         let [first, second] = if alone { &fields.whole } else { &fields.part };
         let source = fields.initial.address() + problem.bytes(mine.start) as u64;
-        // SAFETY: both are of this length, and the run waits for its stream.
+        // SAFETY: both buffers have this size, and this function waits for the stream.
         unsafe { session.main.copy(first.address(), source, problem.bytes(rows) as u64) }?;
         session.world.wait_for_stream(ranks, "copying the field", &session.main)?;
         let (strip, grid) = if tuple.block == 0 { (1, 1) } else { fit::launched(tuple, self.args.strip, rows) };
         let nccl = self.nccl.as_ref().and_then(|nccl| nccl.as_ref().ok());
         let nccl = nccl.filter(|_| tuple.exchange.by_nccl() && !alone);
-        let part = Part { tuple: *tuple, problem, alone, traced, rows, fields: [first, second], grid, strip, nccl };
+        let part =
+            Part { tuple: *tuple, problem, alone, traced, poisoned, rows, fields: [first, second], grid, strip, nccl };
         let ran = match &self.words {
             Some(words) if tuple.exchange == Exchange::Resident => {
                 session.run_resident(&part, words.resident, &words.buffer, ranks)
@@ -200,5 +206,5 @@ impl Jacobi {
 }
 
 fn laid_out(fields: &Option<Fields>) -> Result<&Fields, Failure> {
-    fields.as_ref().ok_or_else(|| Failure::Run("no field is laid out".into()))
+    fields.as_ref().ok_or_else(|| Failure::Run("no field is allocated".into()))
 }

@@ -1,4 +1,4 @@
-//! One run of the resident kernel: all iterations, or those up to a norm that is waited for, by one grid.
+//! A run of the resident kernel: one grid computes all iterations, or those up to a norm that the CPU waits for.
 
 use super::args::{Norm, Tuple, When};
 use super::part::{Part, Ran};
@@ -11,30 +11,31 @@ use ginlab::cuda::Buffer;
 use kernels::jacobi::resident::{JACOBI_RESIDENT, JACOBI_RESIDENT_RAILS, PLACES, ResidentArgs, row_words};
 use std::time::Instant;
 
-/// The resident kernel, as a field and a device have it.
+/// Launch parameters of the resident kernel for a field and a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Resident {
     pub grid: u32,
     pub block: u32,
     pub shared_bytes: u32,
-    /// Whether a neighbour is reached by rails.
+    /// Whether a neighbour is reached over rails.
     pub by_rails: bool,
 }
 
-/// The kernel of a field whose neighbours are reached so: its blocks need other registers, and so others of them are on a device at once.
+/// Returns the kernel for a field whose neighbours are reached over rails or not. The two kernels use different numbers
+/// of registers, which determines how many of their blocks are resident.
 pub fn kernel(by_rails: bool) -> Kernel<ResidentArgs> {
     if by_rails { JACOBI_RESIDENT_RAILS } else { JACOBI_RESIDENT }
 }
 
 impl Resident {
-    /// What is launched.
+    /// Returns the kernel to launch.
     pub fn kernel(&self) -> Kernel<ResidentArgs> {
         kernel(self.by_rails)
     }
 }
 
 impl Session {
-    /// One run of the resident kernel, over the first of the fields.
+    /// Runs the resident kernel on the first of the fields.
     pub fn run_resident(
         &mut self,
         part: &Part,
@@ -46,7 +47,7 @@ impl Session {
         let kernel = resident.kernel();
         let function =
             self.world.device().function(&kernel, FEW_REGISTERS)?.with_shared_memory(resident.shared_bytes)?;
-        ranks.barrier("the end of the run before")?;
+        ranks.barrier("end of the previous run")?;
         self.prepare(part)?;
         ranks.barrier("start of a run")?;
         let began = Instant::now();
@@ -67,7 +68,8 @@ impl Session {
                 inbox: self.words.slice(0, PLACES * row_words(resident.block)),
                 link: self.link.pointer(),
             };
-            // SAFETY: as in `step`.
+            // SAFETY: the buffers belong to the part and this session, which wait for the stream before they are
+            // dropped.
             unsafe { self.main.launch(&function, resident.grid, resident.block, args) }?;
             self.next_tag += count;
             done += count;

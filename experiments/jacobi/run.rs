@@ -1,5 +1,5 @@
-//! One run: all iterations of a field, with the exchange and the norm that a tuple asks for. The same loop runs one PE's part of it and,
-//! for the reference, the whole field on one device.
+//! A run: all iterations of a field, with the exchange and norm of a tuple. The same loop runs one PE's part of the
+//! field and, for reference, the whole field on one device.
 
 use super::args::{Exchange, Norm, SyncBy, When};
 use super::part::{Part, Ran};
@@ -16,20 +16,20 @@ use std::time::Instant;
 
 /// Threads of the norm's only block.
 const MEET_THREADS: u32 = 64;
-/// Looks at a word, before the streams are asked too.
+/// Number of polls of a word after which the streams are checked too.
 const LOOKS_ALONE: u32 = 1 << 16;
-/// What kernels and waits of a run are called in errors.
+/// A value that differs from all field values in every byte: field values are between -1 and 1.
+pub const POISON: f32 = f32::from_bits(0xa5a5_a5a5);
+/// Name of kernels and waits in errors.
 pub const NAME: &str = "jacobi";
 
 impl Session {
-    /// One run by launched kernels.
-    ///
-    /// All ranks come to it at the same time when the part is joined.
+    /// Runs the launched kernel. If the part exchanges rows, all ranks must call it at the same time.
     pub fn run(&mut self, part: &Part, ranks: &mut Bootstrap) -> Result<Ran, Failure> {
         let iterations = part.tuple.iterations;
         if !part.alone {
-            // The last rows of the run before: their puts are complete when the neighbours' kernels have ended.
-            ranks.barrier("the end of the run before")?;
+            // Puts of the previous run's last rows are complete when the neighbours' kernels have ended.
+            ranks.barrier("end of the previous run")?;
         }
         self.prepare(part)?;
         let graphs = self.record(part)?;
@@ -40,7 +40,7 @@ impl Session {
         for iteration in 1..=iterations {
             let begins = (iteration - 1).is_multiple_of(part.turn());
             match (graphs.get((iteration - 1) as usize / part.turn() as usize), part.nccl) {
-                // SAFETY: as in `step`; the graph is replayed once.
+                // SAFETY: the graph contains launches with the same requirements as in `step`, and is replayed once.
                 (Some(graph), _) if begins => unsafe { self.main.replay(graph) }?,
                 (Some(_), _) => {}
                 (None, Some(nccl)) => self.step_by_nccl(part, nccl, iteration)?,
@@ -73,7 +73,7 @@ impl Session {
         Ok(Ran { each_us: seconds * 1e6 / f64::from(part.tuple.iterations), last, norm })
     }
 
-    /// What must lie in memory before the first iteration, but for the field itself.
+    /// Initializes memory before the first iteration, except the field itself.
     pub fn prepare(&mut self, part: &Part) -> Result<(), Failure> {
         let iterations = part.tuple.iterations as usize;
         self.world.prepare()?;
@@ -88,20 +88,26 @@ impl Session {
             self.trace.write(0, &vec![0u64; (iterations + 1) * TRACE_WORDS])?;
         }
         for (side, counted) in self.counted.into_iter().enumerate() {
-            // At the neighbour, whose other side it is: all PEs have counted alike.
+            // Counts for the neighbour's signal of the opposite side. All PEs have counted alike.
             let counts: Vec<u64> = (1..=iterations as u64).map(|iteration| counted + iteration).collect();
             self.counts.write((1 - side) * iterations * 8, &counts)?;
         }
-        // Iteration 1 reads the neighbours' first rows, which everyone knows.
+        // Iteration 1 reads the neighbours' initial rows, which every rank can compute.
         let mine = part.problem.rows(self.world.my_pe(), self.world.n_pes());
         let ny = part.problem.ny;
         for (side, row) in [(ABOVE, (mine.start + ny - 1) % ny), (BELOW, mine.end % ny)] {
             self.world.write(link.halo[1][side], &part.problem.first_values(row))?;
+            // The first iteration's rows are received with the other parity. The resident kernel also sends its initial
+            // rows.
+            let poisoned = if part.tuple.exchange == Exchange::Resident { &[0, 1][..] } else { &[0][..] };
+            for &parity in poisoned.iter().filter(|_| part.poisoned) {
+                self.world.write(link.halo[parity][side], &vec![POISON; part.problem.pitch() as usize])?;
+            }
         }
         Ok(())
     }
 
-    /// Appends these tiles of an iteration.
+    /// Appends the tiles `tiles` of an iteration.
     pub fn step(&self, part: &Part, iteration: u32, stream: &Stream, tiles: Range<u32>) -> Result<(), DeviceError> {
         let parity = iteration as usize % 2;
         let (from, to) = (part.fields[1 - parity], part.fields[parity]);
@@ -131,11 +137,11 @@ impl Session {
             sum: self.sums.pointer::<cuda_std::memory::Word>().wrapping_add(iteration as usize - 1),
             link: if part.alone { std::ptr::null() } else { self.link.pointer() },
         };
-        // SAFETY: the buffers are the part's and this session's, which wait for the stream before they are dropped.
+        // SAFETY: the buffers belong to the part and this session, which wait for the stream before they are dropped.
         unsafe { stream.launch(&self.step_kernel, part.grid.min(tiles.len() as u32), part.tuple.block, args) }
     }
 
-    /// What the CPU does between two iterations for the exchange.
+    /// Appends the CPU's part of the exchange between two iterations.
     fn join(&mut self, part: &Part, iteration: u32, ranks: &mut Bootstrap) -> Result<(), Failure> {
         if part.tuple.exchange == Exchange::HostWrite {
             self.host_write(part, iteration, ranks)?;
@@ -147,7 +153,7 @@ impl Session {
         Ok(())
     }
 
-    /// The CPU sends the rows that the kernel has left in the heap.
+    /// Sends the rows that the kernel has written to the heap.
     fn host_write(&self, part: &Part, iteration: u32, ranks: &mut Bootstrap) -> Result<(), Failure> {
         let parity = (iteration as usize + 1) % 2;
         let signalled = part.tuple.sync == SyncBy::Neighbours;
@@ -160,14 +166,15 @@ impl Session {
             let me = self.world.my_pe();
             match (self.world.address_of(halo, peer), self.world.address_of(out, me)) {
                 (Some(to), Some(from)) => {
-                    // SAFETY: both rows are of heaps, which are mapped while the world is; the kernel before has written, and the next
-                    // but one writes again.
+                    // SAFETY: both rows are in heaps, which stay mapped as long as the world is open. The preceding
+                    // kernel has written the row, and the next kernel to write it is two iterations later.
                     unsafe { self.main.copy(to, from, out.bytes()) }?;
                     let word = self.world.address_of_signal(signal, peer).filter(|_| signalled);
                     if let Some(word) = word {
                         let at = side as u64 * u64::from(part.tuple.iterations) + u64::from(iteration) - 1;
                         let count = self.counts.address() + at * 8;
-                        // SAFETY: as above; copies of one stream are done in order, and nobody else adds to this signal.
+                        // SAFETY: the word is in a mapped heap. Copies in one stream run in order, and no other
+                        // operation changes this signal.
                         unsafe { self.main.copy(word, count, 8) }?;
                     }
                 }
@@ -182,7 +189,8 @@ impl Session {
         Ok(())
     }
 
-    /// The last norms up to this iteration: summed over all PEs behind it, and waited for as the tuple says.
+    /// Sums the last `norms` norms up to this iteration over all PEs, after the iteration. Waits for the result as the
+    /// tuple specifies.
     fn norm(&mut self, part: &Part, iteration: u32, norms: u32, ranks: &mut Bootstrap) -> Result<(), Failure> {
         let counter = if part.alone { &mut self.norms_alone } else { &mut self.norms };
         *counter += 1;
@@ -192,19 +200,20 @@ impl Session {
             let event: Event = self.main.mark()?;
             self.side.wait_for(&event)?;
             self.launch_meeting(part, &self.side, args)?;
-            // Those before, while these run.
+            // Wait for the preceding norms while these are computed.
             return self.known(part.alone, round - 1, ranks);
         }
         self.launch_meeting(part, &self.main, args)?;
         self.known(part.alone, round, ranks)
     }
 
-    /// Waits until a norm exchange is done.
+    /// Waits until the norm exchange `round` has completed.
     pub fn known(&self, alone: bool, round: u32, ranks: &mut Bootstrap) -> Result<(), Failure> {
         let word = self.done.pointer::<cuda_std::memory::Word>().wrapping_add(usize::from(alone));
         // SAFETY: a word of pinned host memory, which the kernel stores to and this CPU only reads.
         let seen = || cuda_std::memory::load_acquire_host_u64(unsafe { &*word }) >= u64::from(round);
-        // A kernel that was never started (no memory for its threads, say) stores no word: what its stream says is asked where the word takes long.
+        // A kernel that failed to start, for example for lack of memory for its threads, never stores the word. If the
+        // word takes long, the streams are checked for errors.
         let (mut looks, mut events) = (0u32, Vec::new());
         let is_known = || {
             looks = looks.saturating_add(1);
@@ -221,7 +230,7 @@ impl Session {
         Ok(self.world.wait_for(ranks, NAME, is_known)?)
     }
 
-    /// Sums of `count` iterations up to `last`.
+    /// Returns the arguments to sum `count` iterations up to iteration `last`.
     pub fn meeting(&self, part: &Part, last: u32, count: u32, round: u32) -> MeetArgs {
         let first = (last - count) as usize;
         MeetArgs {
@@ -243,7 +252,8 @@ impl Session {
         if part.alone {
             (world.me, world.pes) = (0, 1);
         }
-        // SAFETY: as in `step`; every PE of the job launches its own.
+        // SAFETY: the buffers belong to the part and this session, which wait for the stream before they are dropped.
+        // Every PE of the job launches this kernel.
         Ok(unsafe { stream.launch(&self.meet_kernel, 1, MEET_THREADS, Program { world, args }) }?)
     }
 }

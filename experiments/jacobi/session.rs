@@ -1,4 +1,4 @@
-//! A rank's world for one path: the heap's objects, the streams, and what all runs share.
+//! A rank's world for one path: objects in the heap, streams, and state shared by all runs.
 
 use super::args::{Args, Exchange, Tuple, When};
 use super::part::{DELAYED_NORMS, Part};
@@ -11,25 +11,25 @@ use kernels::jacobi::launched::{JACOBI_STEP, SHARED_BYTES, StepArgs};
 use kernels::jacobi::meet::{JACOBI_MEET, MeetArgs};
 use kernels::jacobi::{ABOVE, BELOW, Link, TRACE_WORDS, resident};
 
-/// A block of which a thread has few registers, for functions as they are compiled for the largest blocks: of smaller ones more are then on
-/// a multiprocessor at once, and one compilation by the driver does for all.
+/// Block size for which functions are compiled: the largest, so that threads have few registers. More of the smaller
+/// blocks are then resident per multiprocessor, and one compilation by the driver serves all block sizes.
 pub const FEW_REGISTERS: u32 = 1024;
 
-/// What lies in the heap, by the largest field.
+/// Sizes of objects in the heap, for the largest field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sizes {
-    /// Points of a row.
+    /// Points per row.
     pub pitch: u32,
-    /// Norms that are summed at a time.
+    /// Maximum number of norms summed at a time.
     pub norms: u32,
-    /// Iterations of one run.
+    /// Maximum iterations per run.
     pub iterations: u32,
-    /// Words of a resident row; 0: none is resident.
+    /// Words of a resident row. 0 if no tuple is resident.
     pub row_words: u64,
 }
 
 impl Sizes {
-    /// What these tuples need.
+    /// Returns the sizes that these tuples need.
     pub fn of(tuples: &[Tuple]) -> Sizes {
         let mut sizes = Sizes { pitch: 0, norms: DELAYED_NORMS, iterations: 0, row_words: 0 };
         for tuple in tuples {
@@ -44,7 +44,7 @@ impl Sizes {
         sizes
     }
 
-    /// Bytes of a heap.
+    /// Returns the bytes of the heap.
     pub fn heap_bytes(&self, pes: u32) -> u64 {
         let norms = u64::from(self.norms) * 8;
         let rows = 8 * u64::from(self.pitch) * 4 + resident::PLACES * self.row_words * 8;
@@ -53,12 +53,12 @@ impl Sizes {
 }
 
 impl Tuple {
-    /// Its field.
+    /// Returns the field of the tuple.
     pub fn problem(&self) -> Problem {
         Problem { nx: self.nx, ny: self.ny }
     }
 
-    /// Iterations of one launch of the resident kernel: up to a norm that is waited for, or all.
+    /// Returns the iterations per launch of the resident kernel: up to a norm that the CPU waits for, or all.
     pub fn resident_turn(&self) -> u32 {
         match self.when {
             When::Every(count) => count.min(self.iterations),
@@ -68,49 +68,49 @@ impl Tuple {
 }
 
 impl Problem {
-    /// Threads of a block that has whole rows of this field.
+    /// Returns the threads of a block that processes whole rows of this field.
     pub fn threads(&self) -> u32 {
         (self.pitch() / 4).next_multiple_of(32)
     }
 }
 
-/// See the module. Fields are dropped in this order: streams end their work before its memory goes.
+/// State of a rank for one path. Fields are dropped in order: streams must finish before their memory is freed.
 pub struct Session {
-    /// Iterations.
+    /// Stream of the iterations.
     pub main: Stream,
-    /// Outer tiles that do not wait for inner ones, and what NCCL sends behind them.
+    /// Stream of outer tiles that do not wait for inner ones, followed by NCCL's exchange.
     pub push: Stream,
-    /// Norms that nobody waits for.
+    /// Stream of delayed norms.
     pub side: Stream,
     pub step_kernel: Function<StepArgs>,
     pub meet_kernel: Function<Program<MeetArgs>>,
     pub path: Path,
-    /// Rows to send and rows received, by parity and side.
+    /// Rows to send (`out`) and received rows (`halo`), indexed by parity and side.
     pub out: [[Sym<f32>; 2]; 2],
     pub halo: [[Sym<f32>; 2]; 2],
     /// Words of resident rows.
     pub words: Sym<u64>,
-    /// The next tag of resident rows: they count on over the same heap, whatever the field.
+    /// Next tag of resident rows. Tags increase over all fields, because the heap is reused.
     pub next_tag: u32,
     pub signals: Signal,
-    /// What the signal of each side has counted.
+    /// Value that each side's signal has reached.
     pub counted: [u64; 2],
-    /// Of resident rows over rails, by side: their rounds are the tags.
+    /// Signals of resident rows over rails, by side. Their rounds are the tags.
     rounds: Signal,
     pub inbox: Inbox,
     pub own: Sym<f64>,
     pub all: Sym<f64>,
-    /// Norm exchanges that all PEs have had; the next one's number is one more.
+    /// Number of norm exchanges by all PEs so far. The next exchange has the next number.
     pub norms: u32,
-    /// As above, of this PE alone.
+    /// Number of norm exchanges of this PE on its own.
     pub norms_alone: u32,
-    /// Device memory: this PE's sums, one for each iteration.
+    /// Device memory: this PE's sums, one per iteration.
     pub sums: Buffer,
-    /// Host memory: the sums of all PEs.
+    /// Host memory: the sums over all PEs.
     pub totals: Buffer,
-    /// Host memory: the last norm exchange that is done: of all PEs, and of this PE alone.
+    /// Host memory: numbers of the last completed norm exchanges, of all PEs and of this PE on its own.
     pub done: Buffer,
-    /// Device memory: the link, the counters of boundary tiles, what the copy engine signals.
+    /// Device memory: the link, the counters of boundary tiles, and the values that the copy engine writes to signals.
     pub link: Buffer,
     pub tiles: Buffer,
     pub counts: Buffer,
@@ -119,8 +119,8 @@ pub struct Session {
 }
 
 impl Session {
-    /// A bug of a kernel that the emulated device has found. It ends the grid a moment after the failed call that has uncovered it, which
-    /// is what the run's wait has seen.
+    /// Returns a kernel bug that the emulated device detected. The run's wait reports the failed call that exposed the
+    /// bug, shortly before the bug ends the grid.
     pub fn kernel_bug(&self) -> Option<Failure> {
         [&self.main, &self.push, &self.side].into_iter().find_map(Stream::kernel_bug).map(Failure::from)
     }
@@ -170,23 +170,23 @@ impl Session {
         })
     }
 
-    /// The PEs above and below.
+    /// Returns the PEs above and below.
     pub fn neighbours(&self) -> [u32; 2] {
         let (me, pes) = (self.world.my_pe(), self.world.n_pes());
         [(me + pes - 1) % pes, (me + 1) % pes]
     }
 
-    /// Whether one of them is reached by rails.
+    /// Returns whether a neighbour is reached over rails.
     pub fn by_rails(&self) -> bool {
         self.neighbours().map(|pe| self.world.is_mapped(pe)).contains(&false)
     }
 
-    /// Rows of the heap for a field of this pitch.
+    /// Returns the parts of the heap's rows for a field of this pitch.
     fn rows(rows: [[Sym<f32>; 2]; 2], problem: &Problem) -> [[Sym<f32>; 2]; 2] {
         rows.map(|sides| sides.map(|row| row.slice(0, u64::from(problem.pitch()))))
     }
 
-    /// The link of a part.
+    /// Returns the link of a part.
     pub fn link(&self, part: &Part) -> Link {
         Link {
             world: self.world.description(),

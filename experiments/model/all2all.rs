@@ -1,4 +1,4 @@
-//! `ginlab model all2all`.
+//! `ginlab model all2all`: simulates an all-to-all.
 
 use super::Cards;
 use super::all_to_all::{self, MOST_GPUS, Order, Setting};
@@ -17,94 +17,96 @@ use std::time::Instant;
 
 const EXAMPLES: &str = "\
 Examples:
-  ginlab model all2all                                    8, 64 and 512 machines of a p5, 64 KiB to each GPU
-  ginlab model all2all -p p5en --nodes 2,4,8,16 -b 4K -e 4M -f 4 --rails 1,2
-  ginlab model all2all --nodes 2,4,8,16,32 --rails 4 --total 2G    as nccl-tests counts, what stays in a machine included
-  ginlab model all2all --nodes 32 --rails 4 --total 2G --route direct,gathered --packet 128K,1G
-  ginlab model all2all --nodes 64 --strategy round-robin,split --order rotated,same --csv scale.csv";
+  ginlab model all2all                                    model 8, 64 and 512 p5 machines, with 64 KiB to each GPU
+  ginlab model all2all -p p5en --nodes 2,4,8,16 -b 4K -e 4M -f 4 --rails 1,2   sweep sizes and rails
+  ginlab model all2all --nodes 2,4,8,16,32 --rails 4 --total 2G    count bytes as nccl-tests does, including those within a machine
+  ginlab model all2all --nodes 32 --rails 4 --total 2G --route direct,gathered --packet 128K,1G   compare routes
+  ginlab model all2all --nodes 64 --strategy round-robin,split --order rotated,same --csv scale.csv   compare orders";
 
 /// Options of `ginlab model all2all`.
 #[derive(clap::Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// Profile of the cards
+    /// Profile of the modelled cards
     #[arg(short = 'p', long, default_value = "p5", value_name = "NAME")]
     profile: String,
-    /// Machines, a list that is swept
+    /// Number of machines; a list to sweep
     #[arg(long, default_value = "8,64,512", value_name = "LIST", value_parser = counts::<u32>(u32::MAX))]
     nodes: List<u32>,
-    /// GPUs of each machine [default: the profile's]
+    /// GPUs per machine [default: the profile's]
     #[arg(long, value_name = "N")]
     gpus: Option<u64>,
-    /// Rails of each GPU, a list that is swept
+    /// Rails per GPU; a list to sweep
     #[arg(long, default_value = "1,4", value_name = "LIST", value_parser = counts::<u32>(u32::MAX))]
     rails: List<u32>,
-    /// Smallest block that each GPU writes to each GPU of the other machines [K, M, G are powers of two]
+    /// Smallest block that each GPU writes to each GPU of the other machines; K, M and G are powers of two
     #[arg(short = 'b', long, default_value = "64K", value_name = "SIZE", value_parser = size::parse)]
     begin: u64,
-    /// In place of blocks: bytes of each GPU for all GPUs, those of its own machine and itself too, as nccl-tests counts; a list
+    /// Instead of block sizes: total bytes that each GPU has for all GPUs, including itself and those of its machine,
+    /// as defined by nccl-tests; a list to sweep
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = size::parse, conflicts_with_all = ["begin", "end", "factor"])]
     total: Vec<u64>,
     /// Largest block [default: the smallest]
     #[arg(short = 'e', long, value_name = "SIZE", value_parser = size::parse)]
     end: Option<u64>,
-    /// Factor from one size to the next
+    /// Factor between consecutive sizes
     #[arg(short = 'f', long, default_value_t = 4, value_name = "N")]
     factor: u64,
-    /// How blocks are laid over the rails, a list that is swept
+    /// How blocks are distributed over rails; a list to sweep
     #[arg(long, value_enum, value_delimiter = ',', default_value = "round-robin")]
     strategy: Vec<Strategy>,
-    /// In which order a GPU writes to the others, a list that is swept
+    /// Order in which a GPU writes to the others; a list to sweep
     #[arg(long, value_enum, value_delimiter = ',', default_value = "rotated")]
     order: Vec<Order>,
-    /// How blocks go to the GPUs of another machine, a list that is swept
+    /// Route of blocks to the GPUs of another machine; a list to sweep
     #[arg(long, value_enum, value_delimiter = ',', default_value = "direct")]
     route: Vec<Route>,
-    /// Bytes of one write at most, a list that is swept [default: a whole block, or its part on a rail]
+    /// Maximum bytes of one write; a list to sweep [default: a whole block, or its part on a rail]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = size::parse)]
     packet: Vec<u64>,
-    /// Pieces of a GPU that are outstanding, at most
+    /// Maximum number of outstanding pieces per GPU
     #[arg(long, default_value_t = 64, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65536))]
     window: u32,
-    /// Runs of each row, with latencies of their own
+    /// Number of runs per row, each with different latencies
     #[arg(short = 'r', long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1000))]
     repeats: u64,
-    /// Of the first run; each following one takes the next
+    /// Seed of the first run; each following run uses the next number
     #[arg(long, default_value_t = 1, value_name = "N")]
     seed: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Strategy {
-    /// Each block by one rail, in turn.
+    /// Whole blocks on alternating rails
     RoundRobin,
-    /// Each block cut over all rails.
+    /// Each block striped over all rails
     Split,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Route {
-    /// Each GPU writes to each.
+    /// Each GPU writes to each other GPU
     Direct,
-    /// By NVLink to the GPU of the machine that has the target's place, which writes all of its machine's blocks for that GPU as one.
+    /// Over NVLink to the GPU at the target's position in this machine, which sends all blocks of its machine for the
+    /// target in one write
     Gathered,
 }
 
-/// What the options ask for: a setting for each row, and its name for the order.
+/// Returns the settings of all rows that the options select.
 fn settings(args: &Args, profile: &Profile) -> Result<Vec<Whole>, Failure> {
     let end = args.end.unwrap_or(args.begin);
     let sizes = if args.total.is_empty() { sizes(args.begin, end, args.factor)? } else { args.total.clone() };
     if args.total.iter().any(|total| *total == 0 || *total > 1 << 44) {
-        return Err(usage("--total", "1 B or more for each GPU, and up to 16 TiB"));
+        return Err(usage("--total", "must be from 1 B to 16 TiB per GPU"));
     }
     if args.begin == 0 || end > 1 << 40 {
-        return Err(usage("-b/-e/-f", "blocks of 1 B to 1 TiB can be simulated"));
+        return Err(usage("-b/-e/-f", "blocks must be from 1 B to 1 TiB"));
     }
     let gpus = args.gpus.unwrap_or(profile.gpus.value as u64);
     let most = args.nodes.iter().copied().max().map_or(0, u64::from);
     if args.nodes.iter().any(|nodes| *nodes < 2) || gpus == 0 || most.saturating_mul(gpus) > MOST_GPUS / 64 {
         let text = format!(
-            "{gpus} GPUs in each of {:?} machines; 2 machines or more, and up to {} GPUs",
+            "{gpus} GPUs in each of {:?} machines: requires at least 2 machines, and at most {} GPUs",
             &args.nodes[..],
             MOST_GPUS / 64
         );
@@ -112,14 +114,14 @@ fn settings(args: &Args, profile: &Profile) -> Result<Vec<Whole>, Failure> {
     }
     let cards = profile.cards_per_gpu() as u32;
     if cards == 0 {
-        let text = format!("GPUs of a {} share cards, which this simulation does not know", args.profile);
+        let text = format!("GPUs of a {} share cards, which this simulation does not support", args.profile);
         return Err(usage("--profile", text));
     }
     if let Some(rails) = args.rails.iter().find(|rails| **rails > cards) {
-        return Err(usage("--rails", format!("{rails}; a GPU of a {} has {cards} for itself", args.profile)));
+        return Err(usage("--rails", format!("{rails}: a GPU of a {} has only {cards} cards", args.profile)));
     }
     if args.packet.contains(&0) {
-        return Err(usage("--packet", "1 B or more"));
+        return Err(usage("--packet", "must be at least 1 byte"));
     }
     let packets: Vec<Option<u64>> =
         if args.packet.is_empty() { vec![None] } else { args.packet.iter().copied().map(Some).collect() };
@@ -144,25 +146,26 @@ fn settings(args: &Args, profile: &Profile) -> Result<Vec<Whole>, Failure> {
     Ok(iproduct!(order, strategy, route, &packets, rails, &sizes, nodes).map(setting).collect())
 }
 
-/// A row: an all-to-all of blocks from every GPU to every GPU.
+/// Parameters of a row: an all-to-all of blocks from every GPU to every GPU.
 #[derive(Clone, Debug)]
 pub struct Whole {
-    /// As if each GPU wrote to each.
+    /// Setting as if every GPU wrote to every other one directly.
     setting: Setting,
     route: Route,
     packet: Option<u64>,
 }
 
 impl Whole {
-    /// Bytes that a GPU stores to others of its machine: what stays there, and what others of it write for this one.
+    /// Returns the bytes that a GPU stores to other GPUs of its machine: their own blocks, and blocks that others
+    /// forward for this GPU.
     fn inside(&self) -> u64 {
         let Setting { nodes, gpus_per_node, bytes, .. } = self.setting;
         let relayed = if self.route == Route::Gathered { nodes - 1 } else { 0 };
         (gpus_per_node - 1) * bytes * (1 + relayed)
     }
 
-    /// What the cards do. Where blocks are gathered, the GPUs of one place are a world of their own, and all places are alike: those of
-    /// one are simulated.
+    /// Returns the setting to simulate. With gathered blocks, the GPUs at one position of their machines only exchange
+    /// blocks with each other, and all positions behave alike, so that only one is simulated.
     fn simulated(&self, profile: &Profile) -> Setting {
         let direct = &self.setting;
         let local = direct.gpus_per_node;
@@ -222,7 +225,7 @@ impl Experiment for Model {
                 ..Plot::BANDWIDTH
             },
         ],
-        ..About::new("model", "Modelled cards in virtual time: an all-to-all of many machines")
+        ..About::new("model", "Simulate an all-to-all of many machines over modelled cards")
     };
 
     fn plan(args: &mut Args) -> Result<Plan<Whole>, Failure> {
@@ -259,7 +262,7 @@ fn measure(args: &Args, cards: &Cards, whole: &Whole) -> Result<(Row, Vec<f64>),
         imbalance = imbalance.max(100.0 * (outcome.received.0 as f64 / mean - 1.0));
         events += outcome.events;
     }
-    // For whoever wonders how long the next one will take; never part of a row, which is the same on each run.
+    // Progress information for the user. Durations are never part of a row, because rows are deterministic.
     eprintln!("# {} machines: {events} events in {:.1} s", setting.nodes, started.elapsed().as_secs_f64());
     let mut row = Row::new("model", "all2all", "virtual", cards.fabric());
     let gpus = setting.nodes * setting.gpus_per_node;
@@ -275,7 +278,7 @@ fn measure(args: &Args, cards: &Cards, whole: &Whole) -> Result<(Row, Vec<f64>),
     if let Some(time) = row.time_us_p50 {
         row.set(&PAIR, setting.bytes as f64 / time / 1000.0);
         row.line_rate(Some((profile.line_rate_gbps.value * 1e9) as u64 * u64::from(setting.rails)));
-        // What stays in the machine goes by NVLink meanwhile.
+        // Blocks for the same machine are transferred over NVLink at the same time.
         let (n, local) = (gpus as f64, setting.gpus_per_node as f64);
         let inside = whole.inside() as f64 / profile.nvlink_gbytes_s.value / 1000.0;
         let busbw = (n - 1.0) * setting.bytes as f64 / time.max(inside) / 1000.0;

@@ -1,77 +1,78 @@
-//! An all-to-all in virtual time: many machines' modelled cards, event by event, the same on each run.
+//! Discrete-event simulation of an all-to-all between modelled NICs of many machines. Results are deterministic.
 //!
-//! Every GPU writes a block to every GPU of the other machines. Its one proxy thread posts them one after another, at most a
-//! window of pieces outstanding; a piece leaves by one of its cards, crosses the network, is taken by the target's card of
-//! the same number, and is acknowledged. Both cards work through what they have one piece at a time, which is where pieces
-//! that go to one target meet.
+//! Every GPU writes a block to every GPU of the other machines. Its proxy thread posts the blocks one after another,
+//! with at most `window` outstanding pieces. A piece leaves through one of the GPU's NICs, crosses the network, is
+//! received by the target's NIC of the same number, and is acknowledged. Both NICs process one piece at a time, so that
+//! pieces for the same target queue up.
 
 use ginlab::fabric::model::{Nic, Picoseconds, Profile};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// GPUs in all, at most: what an event has room for.
+/// Maximum total number of GPUs, limited by the encoding of an event.
 pub const MOST_GPUS: u64 = 1 << 20;
 
-/// What is simulated.
+/// Parameters of a simulation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Setting {
-    /// Machines, at least 2.
+    /// Number of machines, at least 2.
     pub nodes: u64,
-    /// GPUs of each.
+    /// GPUs per machine.
     pub gpus_per_node: u64,
-    /// Cards of each GPU that are used.
+    /// NICs used per GPU.
     pub rails: u32,
     /// Bytes from each GPU to each GPU of another machine.
     pub bytes: u64,
-    /// Whether each block is cut over the rails; otherwise blocks take the rails in turn, and so do the pieces of one.
+    /// Whether each block is striped over the rails. Otherwise blocks, and the pieces of a block, use the rails
+    /// round-robin.
     pub split: bool,
-    /// Bytes of a piece at most: blocks, or their parts on the rails, are cut into equal ones.
+    /// Maximum bytes of a piece. Blocks, or their parts on the rails, are split into pieces of equal size.
     pub packet: u64,
-    /// From when one block is there to be posted until the next one is; of none of them the proxy waits for more than that.
+    /// Interval at which gathered blocks become available for posting. 0 if all are available at the start.
     pub gathering: Picoseconds,
-    /// Pieces of a GPU that are outstanding, at most.
+    /// Maximum number of outstanding pieces per GPU.
     pub window: u32,
-    /// In which order a GPU writes.
+    /// Order in which a GPU writes to the others.
     pub order: Order,
-    /// Which latencies are drawn.
+    /// Seed of the latencies.
     pub seed: u64,
 }
 
-/// In which order a GPU writes to the others.
+/// Order in which a GPU writes to the others.
 ///
-/// Of each value the first paragraph is what `--help` says.
+/// The first paragraph of each value's doc is its `--help` text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Order {
-    /// Each begins behind itself.
+    /// Each GPU starts with the next one
     ///
-    /// At any time everybody writes to somebody else.
+    /// All GPUs write to different targets at any time.
     Rotated,
-    /// All begin with the first.
+    /// All GPUs start with the first one
     ///
-    /// Everybody writes to the same one.
+    /// All GPUs write to the same target.
     Same,
 }
 
-/// What came of it.
+/// Results of a simulation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome {
-    /// From the first post to the last acknowledgement.
+    /// Time from the first post to the last acknowledgement.
     pub time: Picoseconds,
-    /// Blocks that each GPU sent.
+    /// Number of blocks that each GPU sent.
     pub blocks: u64,
-    /// Bytes that the busiest and the idlest card received.
+    /// Bytes received by the busiest and by the least busy NIC.
     pub received: (u64, u64),
-    /// Events worked through.
+    /// Number of processed events.
     pub events: u64,
 }
 
-/// Something happens to a piece: it reaches the target's card, or its acknowledgement is back.
-/// Packed into one word behind its time, so that a heap of millions of them stays small.
+/// An event of a piece: it reaches the target's NIC, or its acknowledgement returns. Packed into one word, so that a
+/// heap of millions of events stays small.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Event(u64);
 
 impl Event {
-    /// `longer`: the piece is one of those that are a byte longer than the others of its block.
+    /// Creates an event. `longer` marks a piece that is one byte longer than others of its block.
     fn new(acknowledged: bool, longer: bool, from: u64, to: u64, rail: u32) -> Event {
         Event(u64::from(acknowledged) << 63 | u64::from(longer) << 62 | from << 28 | to << 8 | u64::from(rail))
     }
@@ -82,16 +83,16 @@ impl Event {
     }
 }
 
-/// A GPU with its proxy and cards.
+/// A GPU with its proxy and NICs.
 #[derive(Default)]
 struct Gpu {
     nics: Vec<Nic>,
-    /// When each card is free to take another piece from the network.
+    /// Time at which each NIC can receive the next piece from the network.
     receiving: Vec<Picoseconds>,
     received: Vec<u64>,
-    /// The proxy posts nothing before.
+    /// Time before which the proxy cannot post.
     proxy: Picoseconds,
-    /// Steps of the order that are behind it, and pieces of the current block that are posted.
+    /// Completed steps of the order, and posted pieces of the current block.
     step: u64,
     piece: u32,
     blocks: u64,
@@ -105,12 +106,13 @@ struct Simulation<'a> {
     post: Picoseconds,
 }
 
-/// Runs it. `look` is called now and then with the share of blocks that is done; its error ends the run.
+/// Runs a simulation. Calls `look` periodically with the fraction of blocks that is done. An error of `look` ends the
+/// run.
 ///
 /// # Errors
-/// That of `look`.
+/// Returns the error of `look`.
 pub fn run<E>(setting: &Setting, profile: &Profile, mut look: impl FnMut(f64) -> Result<(), E>) -> Result<Outcome, E> {
-    /// Events between two looks.
+    /// Number of events between two calls of `look`.
     const LOOK_EVERY: u64 = 1 << 16;
     let mut simulation = Simulation::new(setting, profile);
     for gpu in 0..simulation.gpus.len() as u64 {
@@ -137,28 +139,28 @@ pub fn run<E>(setting: &Setting, profile: &Profile, mut look: impl FnMut(f64) ->
 }
 
 impl Setting {
-    /// GPUs that each GPU writes to: those of its own machine are reached otherwise.
+    /// Returns the number of GPUs that each GPU writes to. GPUs of its machine are not included.
     #[must_use]
     pub fn peers(&self) -> u64 {
         (self.nodes - 1) * self.gpus_per_node
     }
 
-    /// Pieces of a block.
+    /// Returns the number of pieces per block.
     fn pieces(&self) -> u64 {
         let rails = if self.split { u64::from(self.rails).min(self.bytes.max(1)) } else { 1 };
         rails * self.bytes.div_ceil(rails * self.packet.max(1)).max(1)
     }
 
-    /// Bytes of a piece, which may be one of the longer ones.
+    /// Returns the bytes of a piece, which may be one of the longer ones.
     fn piece(&self, longer: bool) -> u64 {
         self.bytes / self.pieces() + u64::from(longer)
     }
 
-    /// The GPU that is written to in this step, unless it is of the same machine.
+    /// Returns the GPU that is the target of this step. `None` if it is in the same machine.
     fn target(&self, from: u64, step: u64) -> Option<u64> {
         let all = self.nodes * self.gpus_per_node;
         let to = match self.order {
-            // The machine moves first, so that the cards of one number write to each other.
+            // The machine advances before the position within it, so that NICs of the same number write to each other.
             Order::Rotated => {
                 let (node, gpu) = (from / self.gpus_per_node, from % self.gpus_per_node);
                 let node = (node + step % self.nodes) % self.nodes;
@@ -188,7 +190,7 @@ impl<'a> Simulation<'a> {
         }
     }
 
-    /// The proxy of this GPU posts what it may.
+    /// Posts pieces of this GPU's proxy until the window is full or all blocks are posted.
     fn post(&mut self, number: u64, now: Picoseconds) {
         let setting = self.setting;
         let steps = setting.nodes * setting.gpus_per_node;
@@ -212,7 +214,7 @@ impl<'a> Simulation<'a> {
             if u64::from(gpu.piece) == setting.pieces() {
                 (gpu.step, gpu.piece, gpu.blocks) = (gpu.step + 1, 0, gpu.blocks + 1);
             }
-            // Its first byte is there a one-way latency after it has left.
+            // The first byte arrives one one-way latency after it was sent.
             let arrives = course.begun + (course.delivered - course.sent);
             self.events.push(Reverse((arrives, Event::new(false, longer, number, to, rail))));
         }
@@ -263,7 +265,7 @@ mod tests {
         run(setting, &profile, |_| Ok::<(), Infallible>(())).expect("cannot fail")
     }
 
-    /// GB/s that a GPU sends.
+    /// Returns the GB/s that a GPU sends.
     fn rate(setting: &Setting) -> f64 {
         let outcome = outcome(setting);
         (outcome.blocks * setting.bytes) as f64 / outcome.time as f64 * 1000.0
@@ -290,45 +292,45 @@ mod tests {
                 prop_assert_eq!(gpu.received.iter().sum::<u64>(), setting.peers() * bytes);
                 prop_assert_eq!((gpu.outstanding, gpu.blocks), (0, setting.peers()));
             }
-            // No card is faster than its peak.
+            // No NIC exceeds its peak rate.
             let peak = 100e9 / 8.0 * 0.974 / 1e12;
             prop_assert!(outcome.time as f64 * peak >= outcome.received.0 as f64);
         }
     }
 
     #[test]
-    fn the_same_seed_gives_the_same_run_and_another_one_another() {
+    fn runs_are_deterministic_per_seed() {
         let first = outcome(&setting(4, 4, 8192));
         assert_eq!(outcome(&setting(4, 4, 8192)), first);
         assert_ne!(outcome(&Setting { seed: 8, ..setting(4, 4, 8192) }).time, first.time);
     }
 
     #[test]
-    fn four_rails_are_four_times_one_and_twice_the_nodes_halve_each_pairs_share() {
+    fn bandwidth_scales_with_rails_and_nodes() {
         let large = |nodes, rails| rate(&setting(nodes, rails, 4 << 20));
         let four = large(4, 4) / large(4, 1);
         assert!((3.8..=4.05).contains(&four), "{four}");
-        // What a GPU sends stays; the pairs share it.
+        // A GPU's total rate stays the same and is shared by its pairs.
         let (few, many) = (large(4, 4) / 24.0, large(8, 4) / 56.0);
         let halved = few / many;
         assert!((2.1..=2.6).contains(&halved), "{halved}: 56 peers instead of 24");
     }
 
-    /// What a card loses at the start of each write is lost once for each piece.
+    /// The fixed cost of a write at the NIC is incurred once per piece.
     #[test]
-    fn small_pieces_are_slower_and_one_block_for_a_machine_costs_little() {
+    fn small_packets_are_slower_and_gathering_is_cheap() {
         let whole = setting(8, 4, 8 << 20);
         let cut = Setting { packet: 128 << 10, ..whole.clone() };
         let gathered =
             Setting { gpus_per_node: 1, bytes: 8 * whole.bytes, split: true, gathering: 150_000_000, ..whole.clone() };
         let (direct, cut, gathered) = (rate(&whole), rate(&cut), rate(&gathered));
         assert!(cut < 0.95 * direct, "{cut} {direct}");
-        // What it gains among many machines it does not yet gain among four.
+        // Gathering only pays off with many machines; with few it costs little.
         assert!((0.98 * direct..1.02 * direct).contains(&gathered), "{direct} {gathered}");
     }
 
     #[test]
-    fn everybody_to_the_same_one_is_slower() {
+    fn same_order_is_slower_than_rotated() {
         let same = rate(&Setting { order: Order::Same, ..setting(4, 4, 1 << 20) });
         assert!(same < 0.5 * rate(&setting(4, 4, 1 << 20)), "{same}");
     }

@@ -1,4 +1,4 @@
-//! `ginlab model figures`.
+//! `ginlab model figures`: lists the figures of profiles.
 
 use crate::error::Failure;
 use crate::listing::{Column, ListingArgs, described, table};
@@ -7,20 +7,19 @@ use serde::Serialize;
 
 const EXAMPLES: &str = "\
 Examples:
-  ginlab model figures                  all profiles
-  ginlab model figures p5 --json -      one of them";
+  ginlab model figures                  list the figures of all profiles
+  ginlab model figures p5 --json -      print those of one profile as JSON";
 
 /// Options of `ginlab model figures`.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// Only this profile (p4d, p5, p5en, p6-b200)
+    /// Show only this profile (p4d, p5, p5en, p6-b200)
     profile: Option<String>,
     #[command(flatten)]
     output: ListingArgs,
 }
 
-/// One figure.
 #[derive(Debug, Serialize)]
 struct Row {
     profile: String,
@@ -34,7 +33,7 @@ const COLUMNS: [Column<Row>; 4] = [
     ("profile", "", |row| format!("{PREFIX}{}", row.profile)),
     ("figure", "", |row| row.figure.to_owned()),
     ("value", "", |row| row.value.to_string()),
-    ("where it comes from", "", |row| match (&row.source, &row.assumption) {
+    ("source or assumption", "", |row| match (&row.source, &row.assumption) {
         (Some(source), _) => source.clone(),
         (None, assumption) => format!("ASSUMED: {}", assumption.as_deref().unwrap_or_default()),
     }),

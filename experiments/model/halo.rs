@@ -1,63 +1,64 @@
-//! Jacobi iterations of many machines in virtual time: what of the exchange of boundary rows is not hidden behind computing. The same on
-//! each run.
+//! Simulation of Jacobi iterations on many machines: the time of the exchange of boundary rows that is not hidden
+//! behind computation. Results are deterministic.
 //!
-//! GPUs stand in a ring, those of a machine side by side, so that two GPUs of each machine have a neighbour across the network. An
-//! iteration computes the boundary tiles first, when the neighbours' rows are there, and sends them; the rest of the field is computed
-//! meanwhile. A proxy posts one piece after another; cards, latencies and the wire are the profile's.
+//! GPUs form a ring in which those of a machine are adjacent, so that two GPUs of each machine have a neighbour across
+//! the network. An iteration computes its boundary tiles first, once the neighbours' rows have arrived, and sends them.
+//! It computes the rest of the field in the meantime. A proxy posts one piece after another. NICs, latencies and the
+//! wire are those of the profile.
 
 use ginlab::fabric::model::{Nic, Picoseconds, Profile};
 
-/// What is simulated.
+/// Parameters of a simulation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Setting {
-    /// Machines, at least 2.
+    /// Number of machines, at least 2.
     pub nodes: u64,
-    /// GPUs of each.
+    /// GPUs per machine.
     pub gpus_per_node: u64,
-    /// Cards of each GPU that are used.
+    /// NICs used per GPU.
     pub rails: u32,
-    /// Pieces of a boundary row that are sent for themselves, and their bytes.
+    /// Number of pieces in which a boundary row is sent.
     pub pieces: u64,
-    /// Bytes of each.
+    /// Bytes per piece.
     pub bytes: u64,
     /// Time in which a GPU computes its part.
     pub compute: Picoseconds,
-    /// Of that, the boundary tiles, which come first.
+    /// Time of the boundary tiles within `compute`. They are computed first.
     pub boundary: Picoseconds,
-    /// What stands between two iterations.
+    /// Synchronization between two iterations.
     pub between: Between,
-    /// Whether the next iteration waits for the norm of all.
+    /// Whether the next iteration waits for the norm of all GPUs.
     pub norm_now: bool,
-    /// One way within a machine (NVLink).
+    /// One-way time within a machine (NVLink).
     pub near: Picoseconds,
-    /// Iterations.
+    /// Number of iterations.
     pub iterations: u32,
-    /// Which latencies are drawn.
+    /// Seed of the latencies.
     pub seed: u64,
 }
 
-/// What stands between two iterations.
+/// Synchronization between two iterations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Between {
     /// Each GPU waits for the rows of its two neighbours.
     Neighbours,
-    /// All rows have arrived everywhere, then a barrier of all.
+    /// All rows have arrived at all GPUs, followed by a barrier of all.
     Barrier,
 }
 
 #[derive(Default)]
 struct Gpu {
     nics: Vec<Nic>,
-    /// The proxy posts nothing before.
+    /// Time before which the proxy cannot post.
     proxy: Picoseconds,
     posted: u64,
-    /// This iteration's rows of the PE above and below are there.
+    /// Times at which this iteration's rows of the GPUs above and below have arrived.
     rows: [Picoseconds; 2],
-    /// Its last iteration has ended.
+    /// Time at which the last iteration ended.
     end: Picoseconds,
 }
 
-/// Mean time of an iteration.
+/// Returns the mean time of an iteration.
 #[must_use]
 pub fn run(setting: &Setting, profile: &Profile) -> Picoseconds {
     let all = setting.nodes * setting.gpus_per_node;
@@ -73,7 +74,7 @@ pub fn run(setting: &Setting, profile: &Profile) -> Picoseconds {
             let number = number as u64;
             let begin = gpu.end;
             let sent = begin.max(gpu.rows[0]).max(gpu.rows[1]) + setting.boundary;
-            // The boundary tiles wait where others could compute; the last of the field ends when both are done.
+            // While the boundary tiles wait for rows, other tiles are computed. The iteration ends when both are done.
             gpu.end = (begin + setting.compute).max(sent);
             for (side, other) in [(0, (number + all - 1) % all), (1, (number + 1) % all)] {
                 let arrives = if other / setting.gpus_per_node == number / setting.gpus_per_node {
@@ -81,7 +82,7 @@ pub fn run(setting: &Setting, profile: &Profile) -> Picoseconds {
                 } else {
                     gpu.send(setting, sent, post)
                 };
-                // What goes up comes from below.
+                // A row that is sent up arrives from below.
                 arrivals[other as usize][1 - side] = arrives;
             }
         }
@@ -93,7 +94,7 @@ pub fn run(setting: &Setting, profile: &Profile) -> Picoseconds {
                 gpu.end = met + gpu.latency_of_all(all);
             }
             if setting.norm_now {
-                // To everyone from everyone: one post for each GPU of another machine.
+                // All GPUs send to all GPUs: one post per GPU of another machine.
                 let others = all - setting.gpus_per_node;
                 gpu.end = gpu.end.max(met) + others * post + gpu.latency();
             }
@@ -103,7 +104,7 @@ pub fn run(setting: &Setting, profile: &Profile) -> Picoseconds {
 }
 
 impl Gpu {
-    /// A boundary row, piece by piece; when the last one is in the neighbour's memory.
+    /// Sends a boundary row piece by piece. Returns the time at which the last piece is in the neighbour's memory.
     fn send(&mut self, setting: &Setting, from: Picoseconds, post: Picoseconds) -> Picoseconds {
         let mut last = from;
         for _ in 0..setting.pieces {
@@ -120,7 +121,7 @@ impl Gpu {
         self.nics[0].latency()
     }
 
-    /// Rounds in which everyone has heard of everyone.
+    /// Returns the latency of the rounds of a dissemination barrier.
     fn latency_of_all(&mut self, all: u64) -> Picoseconds {
         (0..all.next_power_of_two().trailing_zeros()).map(|_| self.latency()).sum()
     }
@@ -149,23 +150,23 @@ mod tests {
         }
     }
 
-    /// Microseconds that are not computing.
+    /// Returns the microseconds of an iteration that are not computation.
     fn exposed(setting: &Setting) -> f64 {
         let profile = Profile::named("p5").expect("known");
         (run(setting, &profile) as f64 - setting.compute as f64) / US as f64
     }
 
     #[test]
-    fn rows_in_one_piece_hide_behind_computing_and_elements_do_not() {
+    fn whole_rows_overlap_computing_but_elements_do_not() {
         let row = exposed(&setting());
         assert!((0.0..1.0).contains(&row), "{row}");
         let elements = exposed(&Setting { pieces: 16_384, bytes: 4, ..setting() });
-        // The proxy's posts alone are 7.4 ms.
+        // The proxy's posts take 7.4 ms of it.
         assert!((7_000.0..12_000.0).contains(&elements), "{elements}");
     }
 
     #[test]
-    fn waiting_for_all_costs_trips_and_more_of_them_with_more_machines() {
+    fn barrier_cost_grows_with_machines() {
         let barrier = |nodes| exposed(&Setting { nodes, between: Between::Barrier, ..setting() });
         let norm = |nodes| exposed(&Setting { nodes, norm_now: true, ..setting() });
         assert!(barrier(2) > 20.0 && barrier(16) > barrier(2), "{} {}", barrier(2), barrier(16));

@@ -1,4 +1,4 @@
-//! `ginlab model jacobi`.
+//! `ginlab model jacobi`: simulates Jacobi iterations.
 
 use super::Cards;
 use super::halo::{self, Between, Setting};
@@ -13,62 +13,62 @@ use itertools::iproduct;
 /// Options of `ginlab model jacobi`.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Args {
-    /// Profile of the cards
+    /// Profile of the modelled cards
     #[arg(short = 'p', long, default_value = "p5", value_name = "NAME")]
     profile: String,
-    /// Machines, a list that is swept
+    /// Number of machines; a list to sweep
     #[arg(long, default_value = "2,4,8,16", value_name = "LIST", value_parser = counts::<u32>(4096))]
     nodes: List<u32>,
-    /// Rails of each GPU
+    /// Rails per GPU
     #[arg(long, default_value_t = 4, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
     rails: u32,
     /// Columns and rows of the field
     #[arg(long, default_value_t = 16384, value_name = "N", value_parser = clap::value_parser!(u32).range(64..=1 << 20))]
     n: u32,
-    /// Bytes a second that a GPU's memory gives the stencil, in GB/s [assumed: 85 % of an H100's 3350]
+    /// Memory bandwidth of a GPU available to the stencil, in GB/s [assumed: 85 % of an H100's 3350]
     #[arg(long, default_value_t = 2850.0, value_name = "GB/S")]
     memory: f64,
-    /// How boundary rows are sent, a list
+    /// How boundary rows are sent; a list to sweep
     #[arg(long, value_enum, value_delimiter = ',', default_value = "p,block,row")]
     exchange: Vec<Exchange>,
-    /// What stands between two iterations, a list
+    /// Synchronization between two iterations; a list to sweep
     #[arg(long, value_enum, value_delimiter = ',', default_value = "barrier,neighbours")]
     sync: Vec<Sync>,
-    /// When the norm is known, a list
+    /// When the norm is known; a list to sweep
     #[arg(long, value_enum, value_delimiter = ',', default_value = "now,delayed")]
     norm_when: Vec<When>,
-    /// Iterations
+    /// Number of iterations
     #[arg(short = 'n', long, default_value_t = 100, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     iterations: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Exchange {
-    /// Element by element.
+    /// Element by element
     P,
-    /// In pieces of 4 KiB.
+    /// In pieces of 4 KiB
     Block,
-    /// In one piece.
+    /// In one piece
     Row,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Sync {
-    /// A barrier of all.
+    /// A barrier of all GPUs
     Barrier,
-    /// A wait for both neighbours.
+    /// A wait for both neighbours
     Neighbours,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum When {
-    /// Before the next iteration.
+    /// Before the next iteration
     Now,
-    /// While it runs.
+    /// While the next iteration runs
     Delayed,
 }
 
-/// One row.
+/// Parameters of one row.
 pub struct Tuple {
     nodes: u32,
     exchange: Exchange,
@@ -76,15 +76,16 @@ pub struct Tuple {
     when: When,
 }
 
-/// One way of a put with a signal over NVLink, in microseconds: 8 B of a block of 256, two H200 (experiments/shmem).
+/// One-way time of a put with a signal over NVLink, in microseconds: 8 B by a block of 256 threads, two H200
+/// (experiments/shmem).
 const NEAR_US: f64 = 2.4;
-/// Rows that the boundary tiles of a GPU have.
+/// Number of rows in the boundary tiles of a GPU.
 const BOUNDARY_ROWS: f64 = 64.0;
-/// Points of a piece of `block`.
+/// Points of a piece with exchange `block`.
 const PIECE: u64 = 1024;
 
-/// Exposed time of an iteration on 16, 32, 64 and 128 GPUs of p5 machines, 16384 x 16384, in microseconds: published times less the
-/// atomic additions that they contain (experiments/jacobi). Derived, not measured as such.
+/// Exposed time of an iteration on 16, 32, 64 and 128 GPUs of p5 machines, 16384 x 16384, in microseconds. Derived: the
+/// published times minus the atomic additions that they contain (experiments/jacobi).
 const PUBLISHED: [(&str, [f64; 4]); 3] = [
     ("p", [12_930.0, 13_590.0, 18_720.0, 20_720.0]),
     ("block", [151.0, 254.0, 336.0, 542.0]),
@@ -95,11 +96,12 @@ const EXPOSED: Column = crate::jacobi::EXPOSED;
 const SYNC: Column = crate::jacobi::SYNC;
 const NORM_WHEN: Column = crate::jacobi::NORM_WHEN;
 const COMPUTE: Column =
-    Column::measured("compute_us", "us", "Time in which a GPU computes its part, by its memory").shown("compute", 9);
+    Column::measured("compute_us", "us", "Time in which a GPU computes its part, by its memory bandwidth")
+        .shown("compute", 9);
 const RESIDUAL: Column = Column::measured(
     "published_us",
     "us",
-    "Exposed time of the published variant that is alike, derived: published time less its atomic additions",
+    "Exposed time of the corresponding published variant, derived: published time minus its atomic additions",
 )
 .shown("publ.", 8);
 
@@ -129,7 +131,7 @@ impl Experiment for Model {
         headlines: &[],
         plots: &[Plot {
             name: "exposed",
-            title: "modelled: what is not computing, by the number of GPUs",
+            title: "modelled: exposed communication, by the number of GPUs",
             x: &["ranks"],
             y: "exposed_us",
             y_label: Some("exposed time of an iteration (us)"),
@@ -138,12 +140,12 @@ impl Experiment for Model {
             log_y: Some(true),
             ..Plot::TIME
         }],
-        ..About::new("model-jacobi", "Modelled cards in virtual time: Jacobi iterations of many machines")
+        ..About::new("model-jacobi", "Simulate Jacobi iterations of many machines over modelled cards")
     };
 
     fn plan(args: &mut Args) -> Result<Plan<Tuple>, Failure> {
         if args.nodes.contains(&1) {
-            return Err(usage("--nodes", "2 machines or more"));
+            return Err(usage("--nodes", "requires at least 2 machines"));
         }
         let tuples = iproduct!(&args.exchange, &args.sync, &args.norm_when, &args.nodes[..])
             .map(|(&exchange, &sync, &when, &nodes)| Tuple { nodes, exchange, sync, when });
@@ -153,11 +155,13 @@ impl Experiment for Model {
     async fn open(args: &Args, _: &mut Vec<Tuple>, _: &mut Bootstrap) -> Result<(Model, Header), Failure> {
         let cards = Cards::named(&args.profile)?;
         let mut header = cards.header(&format!(
-            "; {} GB/s of memory for the stencil, {NEAR_US} us one way within a machine, no time between kernels",
+            "; {} GB/s of memory bandwidth for the stencil, {NEAR_US} us one way within a machine, no time between \
+             kernels",
             args.memory
         ));
         header.note(
-            "published_us is derived: published times of one seed of runs less the atomic additions that they contain",
+            "published_us is derived: published times of one series of runs minus the atomic additions that they \
+             contain",
         );
         Ok((Model { args: args.clone(), cards }, header))
     }
@@ -202,7 +206,7 @@ impl Experiment for Model {
     }
 }
 
-/// What was published of a variant like this one.
+/// Returns the published time of the variant that corresponds to this tuple. `None` if there is none.
 fn published(tuple: &Tuple, gpus: u64, profile: &str, n: u32) -> Option<f64> {
     let like = match (tuple.exchange, tuple.sync, tuple.when) {
         (Exchange::P, Sync::Barrier, When::Now) => 0,

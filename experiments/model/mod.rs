@@ -1,4 +1,4 @@
-//! `ginlab model`: what is known of modelled cards, and many of them in virtual time.
+//! `ginlab model`: figures of modelled NICs, and simulations of many of them.
 
 mod all2all;
 mod all_to_all;
@@ -19,18 +19,13 @@ use ginlab::versions::Versions;
 
 pub const PROGRAMS: &[Program] = &[Program {
     about: Some(all2all::Model::ABOUT),
-    ..program!(
-        "model",
-        "Modelled cards: their figures with sources, and an all-to-all of many machines in virtual time",
-        Args,
-        run
-    )
+    ..program!("model", "Show figures of modelled cards, and simulate many machines in virtual time", Args, run)
 }];
 
-/// Rows of `ginlab model jacobi`, which is no subcommand of its own.
+/// Declaration of the rows of `ginlab model jacobi`, which is not a top-level subcommand.
 pub const JACOBI: About = jacobi::Model::ABOUT;
 
-/// Rows of `ginlab model moe`.
+/// Declaration of the rows of `ginlab model moe`.
 pub const MOE: About = moe::Model::ABOUT;
 
 /// Options of `ginlab model`.
@@ -43,19 +38,21 @@ pub struct Args {
 
 #[derive(Subcommand, Debug)]
 enum What {
-    /// The figures of each profile: value, and where it comes from or what is assumed
+    /// List the figures of each profile: value, and its source or assumption
     Figures(figures::Args),
-    /// An all-to-all of many machines in virtual time: no rank is started, no byte moved, and each run gives the same
+    /// Simulate an all-to-all of many machines in virtual time; starts no ranks, moves no bytes, and is deterministic
     All2all(Box<WithOutput<all2all::Args>>),
-    /// Jacobi iterations of many machines in virtual time: what of the exchange of rows and of the norm is not hidden
+    /// Simulate Jacobi iterations of many machines in virtual time: the time of the exchange of rows and of the norm
+    /// that is not hidden
     Jacobi(Box<WithOutput<jacobi::Args>>),
-    /// A mixture of experts' dispatch and combine of many GPUs in virtual time, beside published figures
+    /// Simulate dispatch and combine of a mixture of experts on many GPUs in virtual time, compared with published
+    /// figures
     Moe(Box<WithOutput<moe::Args>>),
 }
 
-/// The modelled cards of a profile.
+/// Modelled NICs of a profile.
 pub struct Cards {
-    /// Without the prefix that a provider has.
+    /// Name without the provider's prefix.
     pub name: String,
     pub profile: Profile,
 }
@@ -67,19 +64,19 @@ impl Cards {
         Ok(Cards { name: name.to_owned(), profile })
     }
 
-    /// As rows name them.
+    /// Returns the value of column `fabric`.
     pub fn fabric(&self) -> String {
         format!("{PREFIX}{}", self.name)
     }
 
-    /// The header of a simulation; `more` are further assumptions.
+    /// Returns the header of a simulation. `more` lists further assumptions.
     pub fn header(&self, more: &str) -> Header {
         let mut header = Versions::header();
         header.note(format!("{}{more}", self.note()));
         header
     }
 
-    /// That they are modelled, and what is assumed.
+    /// Returns the note that the NICs are modelled, with the assumptions.
     pub fn note(&self) -> String {
         let assumed = self.profile.assumed().collect::<Vec<_>>().join(", ");
         format!("MODELLED cards of a {} in virtual time; assumed: {assumed}", self.name)

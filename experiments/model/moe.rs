@@ -1,4 +1,4 @@
-//! `ginlab model moe`: dispatch and combine of many GPUs in virtual time, beside what was published.
+//! `ginlab model moe`: simulates dispatch and combine on many GPUs, compared with published figures.
 
 use super::Cards;
 use super::tokens::{self, Outcome, Setting};
@@ -20,59 +20,59 @@ use std::time::Instant;
 
 const EXAMPLES: &str = "\
 Examples:
-  ginlab model moe                                        8 to 1024 GPUs of three kinds of machines, every unit, beside what was published
-  ginlab model moe -p p5en --gpus 16,64 --count signal,word,immediate --proxies 1
-  ginlab model moe -p p5 --tokens 4096 --unit node,rank --gpus 16,32,64 --csv throughput.csv";
+  ginlab model moe                                        model 8 to 1024 GPUs of three machine types, every unit; compare with published figures
+  ginlab model moe -p p5en --gpus 16,64 --count signal,word,immediate --proxy-threads 1   compare the ways of sending counts
+  ginlab model moe -p p5 --tokens 4096 --unit node,rank --gpus 16,32,64 --csv throughput.csv   model large batches; write rows to a file";
 
 /// Options of `ginlab model moe`.
 #[derive(clap::Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// Profiles of the cards, a list that is swept
+    /// Profiles of the modelled cards; a list to sweep
     #[arg(short = 'p', long, default_value = "p5,p5en,p6-b200", value_name = "LIST", value_parser = list::<String>)]
     profile: List<String>,
-    /// GPUs in all, a list that is swept
+    /// Total number of GPUs; a list to sweep
     #[arg(long, default_value = "8,16,24,32,64,128,256,512,1024", value_name = "LIST", value_parser = counts::<u32>(4096))]
     gpus: List<u32>,
-    /// What is sent as one message, a list that is swept
+    /// Unit that is sent as one message; a list to sweep
     #[arg(long, value_enum, value_delimiter = ',', default_value = "expert,rank,node", value_name = "LIST")]
     unit: Vec<Unit>,
-    /// How counts travel, a list that is swept
+    /// How counts are sent; a list to sweep
     #[arg(long, value_enum, value_delimiter = ',', default_value = "signal", value_name = "LIST")]
     count: Vec<Count>,
-    /// Numbers on their way to the experts (bf16 on the way back), a list that is swept
+    /// Element type on the way to the experts (bf16 on the way back); a list to sweep
     #[arg(long = "type", value_enum, value_delimiter = ',', default_value = "fp8", value_name = "LIST")]
     kind: Vec<Type>,
-    /// Tokens of each GPU
+    /// Tokens per GPU
     #[arg(long, default_value_t = 128, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=16384))]
     tokens: u32,
-    /// Values of a token
+    /// Elements per token
     #[arg(long, default_value_t = 7168, value_name = "N")]
     hidden: u32,
-    /// Experts; rounded up to a multiple of the GPUs
+    /// Number of experts, rounded up to a multiple of the GPUs
     #[arg(long, default_value_t = 256, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65536))]
     experts: u32,
-    /// Experts of each token
+    /// Experts per token
     #[arg(long, default_value_t = 8, value_name = "N")]
     topk: u32,
-    /// How much the router prefers some experts: shares fall as this power of their place; 0: all alike
+    /// Preference of the router for some experts: shares fall as this power of their rank; 0 for equal shares
     #[arg(long, default_value_t = 0.0, value_name = "POWER")]
     skew: f64,
-    /// What the router draws, and latencies
+    /// Seed of the router and of the latencies
     #[arg(long, default_value_t = 1, value_name = "N")]
     seed: u64,
-    /// Cards of each GPU [default: all that it has]
+    /// Rails per GPU [default: all cards of the GPU]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
     rails: Option<u32>,
-    /// Messages of a GPU to another one that go as one write, at most; a list that is swept
+    /// Maximum number of messages from a GPU to another one that are sent in one write; a list to sweep
     #[arg(long, default_value = "1", value_name = "LIST", value_parser = counts::<u32>(1 << 20))]
     chunk: List<u32>,
-    /// Threads of a GPU that post
-    #[arg(long, default_value_t = 4, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
-    proxies: u32,
+    /// Posting threads per GPU
+    #[arg(long, alias = "proxies", default_value_t = 4, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
+    proxy_threads: u32,
 }
 
-/// One row.
+/// Parameters of one row.
 pub struct Tuple {
     profile: String,
     gpus: u32,
@@ -82,17 +82,18 @@ pub struct Tuple {
     chunk: u32,
 }
 
-/// One way of a put with a signal over NVLink, in microseconds: 8 B of a block of 256, two H200 (experiments/shmem).
+/// One-way time of a put with a signal over NVLink, in microseconds: 8 B by a block of 256 threads, two H200
+/// (experiments/shmem).
 const NEAR_US: f64 = 2.4;
-/// More GPUs x tokens x choices take minutes.
+/// Maximum of GPUs x tokens x choices. More take minutes.
 const MOST_CHOICES: u64 = 1 << 25;
 
 const PUBLISHED: &str = include_str!("../moe/published/efa.csv");
 
-/// What somebody has published, of a problem like this one.
+/// Published results for a comparable problem.
 #[derive(Clone, Debug, Deserialize)]
 struct Published {
-    /// Who.
+    /// Name of the publication.
     case: String,
     profile: String,
     ranks: u32,
@@ -111,23 +112,25 @@ fn published() -> Result<Vec<Published>, Failure> {
 }
 
 const PROXY_THREADS: Column = crate::columns::PROXIES;
-const CHUNK: Column = Column::chosen("chunk", "", "Messages to one target that go as one write over rails, at most");
+const CHUNK: Column =
+    Column::chosen("chunk", "", "Maximum number of messages to one target that are sent in one write over rails");
 const NODE_RATES: [Column; 2] = [
     Column::measured(
         "dispatch_node_gbytes_s",
         "GB/s",
-        "As DeepEP's high-throughput test counts: a message for each token and node that it is for, its own among them, over the time; of unit `node`",
+        "Bandwidth as defined by DeepEP's high-throughput test: a message for each token and target node, including \
+         its own, divided by the time; for unit `node`",
     ),
-    Column::measured("combine_node_gbytes_s", "GB/s", "The same of answers"),
+    Column::measured("combine_node_gbytes_s", "GB/s", "The same for answers"),
 ];
 const RATIOS: [Column; 2] = [
     Column::measured(
         "dispatch_ratio",
         "",
-        "What was published over what is modelled, as times: above 1 the model is faster",
+        "Published time divided by modelled time of dispatch; above 1 the model is faster",
     )
     .shown("d ratio", 7),
-    Column::measured("combine_ratio", "", "The same of combine"),
+    Column::measured("combine_ratio", "", "The same for combine"),
 ];
 
 /// The simulation.
@@ -190,10 +193,7 @@ impl Experiment for Model {
             log_y: Some(true),
             ..Plot::TIME
         }],
-        ..About::new(
-            "model-moe",
-            "Modelled cards in virtual time: a mixture of experts' dispatch and combine of many machines",
-        )
+        ..About::new("model-moe", "Simulate dispatch and combine of many machines over modelled cards")
     };
 
     fn plan(args: &mut Args) -> Result<Plan<Tuple>, Failure> {
@@ -202,11 +202,11 @@ impl Experiment for Model {
             if cards == 0 {
                 return Err(usage(
                     "--profile",
-                    format!("GPUs of a {profile} share cards, which this simulation does not know"),
+                    format!("GPUs of a {profile} share cards, which this simulation does not support"),
                 ));
             }
             if let Some(rails) = args.rails.filter(|rails| *rails > cards) {
-                return Err(usage("--rails", format!("{rails}; a GPU of a {profile} has {cards} for itself")));
+                return Err(usage("--rails", format!("{rails}: a GPU of a {profile} has only {cards} cards")));
             }
         }
         for gpus in &args.gpus {
@@ -214,7 +214,7 @@ impl Experiment for Model {
         }
         let most = args.gpus.iter().copied().max().map_or(0, u64::from) * u64::from(args.tokens) * u64::from(args.topk);
         if most > MOST_CHOICES {
-            return Err(usage("--gpus", format!("{most} choices of tokens; up to {MOST_CHOICES} can be simulated")));
+            return Err(usage("--gpus", format!("{most} choices of tokens: at most {MOST_CHOICES} can be simulated")));
         }
         let all = iproduct!(&args.profile, &args.unit, &args.count, &args.kind, &args.chunk[..], &args.gpus[..]);
         let tuple = |(profile, &unit, &count, &kind, &chunk, &gpus): (&String, _, _, _, _, _)| Tuple {
@@ -234,9 +234,10 @@ impl Experiment for Model {
             header.note(Cards::named(profile)?.note());
         }
         header.note(format!(
-            "dispatch and combine each from time 0, when all tokens are there; {NEAR_US} us one way within a machine; not modelled: what the GPU does \
-             with tokens (cast, copies, sums), what receivers and posts of other threads cost, switches, loss; rows of device `published` are others' \
-             figures (experiments/moe/published), the ratios theirs over the modelled row above them"
+            "dispatch and combine each start at time 0 with all tokens available; {NEAR_US} us one way within a \
+             machine; not modelled: work of the GPU on tokens (cast, copies, sums), costs of receivers and of other \
+             threads' posts, switches, loss; rows of device `published` are published figures \
+             (experiments/moe/published), and their ratios are relative to the preceding modelled row"
         ));
         Ok((Model { args: args.clone(), published: published()? }, header))
     }
@@ -258,14 +259,14 @@ impl Experiment for Model {
             count: tuple.count,
             kind: tuple.kind,
             rails,
-            proxies: args.proxies,
+            proxies: args.proxy_threads,
             chunk: tuple.chunk,
             near,
             seed: args.seed,
         };
         let started = Instant::now();
         let both = tokens::run(&setting, profile, &router);
-        // Never part of a row, which is the same on each run.
+        // Durations are never part of a row, because rows are deterministic.
         eprintln!(
             "# {} GPUs by {} of a {}: {:.1} s",
             tuple.gpus,
@@ -281,14 +282,14 @@ impl Experiment for Model {
         row.rails = Some(rails);
         row.iterations = Some(1);
         row.size_bytes = Some(problem.message_bytes(tuple.kind));
-        row.set(&PROXY_THREADS, u64::from(args.proxies)).set(&SKEW, args.skew);
+        row.set(&PROXY_THREADS, u64::from(args.proxy_threads)).set(&SKEW, args.skew);
         row.set(&DISPATCH, dispatch).set(&COMBINE, combine);
         let posted = |of: fn(&Outcome) -> u64| both.iter().map(of).sum::<u64>();
         let (messages, bytes) = (posted(|outcome| outcome.posted), posted(|outcome| outcome.bytes));
         row.set(&MESSAGES, messages).set(&SENT, bytes);
         let wire = bytes as f64 * 8.0 / (profile.line_rate_gbps.value * f64::from(rails)) / 1000.0;
         let cards_rate = profile.rate_per_rail_mops.value * f64::from(rails);
-        let rate = messages as f64 / cards_rate.min(f64::from(args.proxies) / profile.post_us.value);
+        let rate = messages as f64 / cards_rate.min(f64::from(args.proxy_threads) / profile.post_us.value);
         if messages > 0 {
             let bound = match wire.max(rate) {
                 most if whole > 2.0 * most => "neither",
@@ -299,7 +300,7 @@ impl Experiment for Model {
         }
         let mut node_rates = [None; 2];
         if tuple.unit == Unit::Node {
-            // Of all GPUs, so of the mean one.
+            // Sum over all GPUs, for the mean per GPU.
             let crossings = (0..problem.pes)
                 .map(|pe| problem.messages(tuple.unit, pe, &router.choices(&problem, pe, 0)).len())
                 .sum::<usize>();

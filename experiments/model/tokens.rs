@@ -1,55 +1,55 @@
-//! A mixture of experts' dispatch or combine in virtual time: what all GPUs send, message by message, over modelled cards and NVLink; the same on each
-//! run.
+//! Simulation of a mixture of experts' dispatch or combine: the messages of all GPUs over modelled NICs and NVLink.
+//! Results are deterministic.
 //!
-//! Everything is there to be sent at time 0. A proxy thread posts one message after another, its cards take them in turn; a card sends and a card
-//! receives one at a time. Inside a machine a GPU stores to the others at the profile's NVLink rate, and takes as much. By node a message is handed on as
-//! soon as it is there, and parts of sums go to who sends their sum as soon as they are there.
+//! All data is available at time 0. A proxy thread posts one message after another, to the GPU's NICs round-robin. A
+//! NIC sends one message at a time and receives one at a time. Within a machine a GPU stores to the others, and
+//! receives, at the profile's NVLink rate. With unit `node`, a message is forwarded when it arrives. Partial sums are
+//! sent to the GPU that adds them up when they are available.
 
 use crate::moe::plan::{Count, Problem, Router, Type, Unit};
 use ginlab::fabric::model::{Nic, Picoseconds, Profile};
 use std::collections::HashMap;
 
-/// What is simulated.
+/// Parameters of a simulation.
 #[derive(Clone, Debug)]
 pub struct Setting {
     pub problem: Problem,
     pub unit: Unit,
     pub count: Count,
     pub kind: Type,
-    /// Cards of a GPU.
+    /// NICs per GPU.
     pub rails: u32,
-    /// Threads of a GPU that post.
+    /// Posting threads per GPU.
     pub proxies: u32,
-    /// Messages of a GPU to another one that go as one write over rails, at most.
+    /// Maximum number of messages from a GPU to another one that are sent in one write over rails.
     pub chunk: u32,
-    /// One way within a machine.
+    /// One-way time within a machine.
     pub near: Picoseconds,
     pub seed: u64,
 }
 
-/// What came of one of the two.
+/// Results of dispatch or combine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
-    /// Until the last message is where it should be.
+    /// Time at which the last message has arrived.
     pub time: Picoseconds,
-    /// Over rails, of the GPU that posts the most: messages, counts among them, and bytes.
+    /// Messages (including counts) and bytes that are sent over rails by the GPU that posts the most.
     pub posted: u64,
     pub bytes: u64,
 }
 
-/// A message on its way.
 #[derive(Clone, Copy, Debug)]
 struct Message {
-    /// When it may be sent.
+    /// Time from which it can be sent.
     ready: Picoseconds,
     from: u32,
     to: u32,
     bytes: u64,
-    /// Whose token.
+    /// GPU and number of the token.
     of: (u32, u32),
 }
 
-/// The cards of all GPUs and their threads, in one of the two.
+/// NICs and threads of all GPUs, during dispatch or combine.
 struct Wires<'a> {
     setting: &'a Setting,
     nics: Vec<Nic>,
@@ -57,7 +57,7 @@ struct Wires<'a> {
     picoseconds_per_byte: f64,
 }
 
-/// Both: dispatch, then combine, each from time 0.
+/// Simulates dispatch, then combine, each from time 0.
 pub fn run(setting: &Setting, profile: &Profile, router: &Router) -> [Outcome; 2] {
     let Setting { problem, unit, .. } = setting;
     let (pes, local) = (problem.pes, problem.local);
@@ -70,7 +70,7 @@ pub fn run(setting: &Setting, profile: &Profile, router: &Router) -> [Outcome; 2
     };
     let (sent, back) = (problem.message_bytes(setting.kind), problem.answer_bytes());
     let (mut dispatch, mut combine) = (Vec::new(), Vec::new());
-    // By node: the PEs of a node that a token is for.
+    // With unit `node`: the PEs of a node that need a token.
     let mut within: HashMap<(u32, u32, u32), Vec<u32>> = HashMap::new();
     for me in 0..pes {
         let choices = router.choices(problem, me, 0);
@@ -121,7 +121,7 @@ pub fn run(setting: &Setting, profile: &Profile, router: &Router) -> [Outcome; 2
 }
 
 impl Wires<'_> {
-    /// Carries messages, those of one GPU in the order in which they are ready; when each is there.
+    /// Sends messages, those of one GPU in the order in which they become ready. Returns the arrival time of each.
     fn carry(&mut self, mut messages: Vec<Message>) -> (Vec<(Message, Picoseconds)>, Outcome) {
         let Setting { problem, rails, proxies, near, .. } = *self.setting;
         let pes = problem.pes as usize;
@@ -130,7 +130,7 @@ impl Wires<'_> {
         let (mut posted, mut bytes) = (vec![0u64; pes], vec![0u64; pes]);
         let (mut storing, mut taking) = (vec![0; pes], vec![0; pes]);
         let mut there = Vec::with_capacity(messages.len());
-        // Card by card what comes, with the card that it comes to and what is in it.
+        // Arrivals at NICs: time of the first byte, NIC, and messages of the write.
         let mut coming: Vec<(Picoseconds, usize, Vec<Message>)> = Vec::new();
         for chunk in self.chunked(messages, &mut |message| {
             let Message { ready, from, to, bytes: length, .. } = message;
@@ -148,7 +148,7 @@ impl Wires<'_> {
             *thread = ready.max(*thread) + self.post;
             let rail = (number % u64::from(rails)) as usize;
             let course = self.nics[from * rails as usize + rail].post(*thread, length);
-            // Its first byte is there a one-way latency after it has left.
+            // The first byte arrives one one-way latency after it was sent.
             coming.push((course.begun + (course.delivered - course.sent), to * rails as usize + rail, chunk));
             posted[from] += 1;
             bytes[from] += length;
@@ -169,7 +169,8 @@ impl Wires<'_> {
 }
 
 impl Wires<'_> {
-    /// What goes over rails, joined into writes, in the order in which the last of each is ready; the others are handed to `inside`.
+    /// Groups messages over rails into writes, ordered by the time at which the last message of each is ready. Passes
+    /// the other messages to `inside`.
     fn chunked(&self, messages: Vec<Message>, inside: &mut dyn FnMut(Message)) -> Vec<Vec<Message>> {
         let local = self.setting.problem.local;
         let mut begun: HashMap<(u32, u32), usize> = HashMap::new();
@@ -205,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn no_card_is_faster_than_its_wire_and_no_proxy_than_its_posts() {
+    fn cards_and_proxies_respect_their_rates() {
         for unit in [Unit::Expert, Unit::Rank, Unit::Node] {
             for outcome in both(32, unit, Count::Signal) {
                 let wire = outcome.bytes as f64 / (2.0 * 25e9 * 0.91) * 1e12;
@@ -216,17 +217,18 @@ mod tests {
     }
 
     #[test]
-    fn a_token_goes_over_rails_once_for_each_expert_rank_or_node() {
+    fn token_is_sent_once_per_unit() {
         let [expert, rank, node] =
             [Unit::Expert, Unit::Rank, Unit::Node].map(|unit| both(16, unit, Count::Immediate)[0]);
-        // Half of 1024; on eight ranks about five; one.
+        // Messages to the other machine: half of 1024 with unit `expert`, to about five of eight ranks with `rank`, one
+        // per token with `node`.
         assert!((450..600).contains(&expert.posted), "{expert:?}");
         assert!((350..450).contains(&rank.posted) && rank.posted < expert.posted, "{rank:?}");
         assert!((120..=128).contains(&node.posted), "{node:?}");
         assert!(node.time < rank.time && rank.time < expert.time);
-        // One machine has no rails.
+        // A single machine uses no rails.
         assert_eq!(both(8, Unit::Expert, Count::Signal)[0].posted, 0);
-        // A count for each other rank, of which 8 are on the other machine.
+        // One count per other rank, of which 8 are on the other machine.
         assert_eq!(both(16, Unit::Rank, Count::Word)[0].posted.abs_diff(rank.posted), 8);
     }
 }

@@ -1,4 +1,5 @@
-//! Tests of what senders and receivers of a round must agree on without telling each other: how much signals add, where messages and answers lie.
+//! Tests of values that senders and receivers of a round compute independently: the increments of signals, and the
+//! positions of messages and answers.
 
 use super::args::Tuple;
 use super::memory::{objects, way};
@@ -12,7 +13,8 @@ use std::collections::BTreeSet;
 
 const UNITS: [Unit; 3] = [Unit::Expert, Unit::Rank, Unit::Node];
 
-/// Problems of odd sizes, with one expert of a token and with many, some of which nobody chooses: the choices of all PEs.
+/// Generates problems of odd sizes, with one or many experts per token, some of which are never chosen, and the choices
+/// of all PEs.
 fn problems() -> impl Strategy<Value = (Problem, Vec<Vec<Choice>>)> {
     (1u32..12, 1u32..5, 1u32..4, 1u32..4, 1u32..9, any::<u64>(), 0.0..4.0, any::<bool>()).prop_map(
         |(tokens, each, nodes, local, topk, seed, skew, all_alike)| {
@@ -26,7 +28,7 @@ fn problems() -> impl Strategy<Value = (Problem, Vec<Vec<Choice>>)> {
     )
 }
 
-/// The messages of a PE's table: token, choice, to whom.
+/// Returns the messages in a PE's table: token, choice, target PE.
 fn sent(problem: &Problem, table: &[[u32; 4]]) -> Vec<(u32, u32, u32)> {
     let all = (0..).zip(table).map(|(number, entry)| (number / problem.topk, number % problem.topk, entry[2]));
     all.filter(|(.., to)| *to != NONE).collect()
@@ -35,9 +37,9 @@ fn sent(problem: &Problem, table: &[[u32; 4]]) -> Vec<(u32, u32, u32)> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(96))]
 
-    /// A receiver waits for as much as is added, whatever it knows before: that a count comes, or that the sum is always the same.
+    /// A receiver waits for exactly the sum of the increments, both if it expects a count and if the sum is fixed.
     #[test]
-    fn signals_add_up_to_what_is_waited_for((problem, choices) in problems()) {
+    fn signals_sum_to_expected_counts((problem, choices) in problems()) {
         for (unit, count) in UNITS.iter().flat_map(|unit| [Count::Signal, Count::Word, Count::Immediate].map(|count| (*unit, count))) {
             let (way, span, most) = (way(count), problem.span(unit), problem.tokens * problem.each(unit));
             for me in 0..problem.pes {
@@ -48,12 +50,12 @@ proptest! {
                     let (sum, count) = (added.iter().sum::<u32>(), counts[pe as usize]);
                     prop_assert!(added.iter().all(|add| (1..=most).contains(add)));
                     if pe % span != me % span {
-                        prop_assert_eq!((count, added.len()), (NONE, 0), "a PE of another place hears nothing");
+                        prop_assert_eq!((count, added.len()), (NONE, 0), "a PE at another position gets no signals");
                         continue;
                     }
                     prop_assert_eq!(count as usize, added.len());
                     prop_assert!(count <= most);
-                    // Of no message, the announcement alone adds all.
+                    // Without messages, the announcement adds the whole sum.
                     let announced = if way == BY_SUM && count == 0 { most } else { 0 };
                     prop_assert_eq!(sum + announced, if way == BY_SUM { most } else { count });
                 }
@@ -61,10 +63,10 @@ proptest! {
         }
     }
 
-    /// No two messages of a round lie at one place of a PE, no two answers at one place of the sender's, and all places are in the heap. An
-    /// answer comes to the place of a choice that the sender sums.
+    /// Messages of a round have different positions at a PE, answers have different positions at the sender, and all
+    /// positions are in the heap. An answer arrives at the position of a choice that the sender sums.
     #[test]
-    fn places_do_not_overlap_and_are_in_the_heap((problem, choices) in problems()) {
+    fn slots_are_disjoint_and_within_heap((problem, choices) in problems()) {
         for unit in UNITS {
             let tuple = Tuple { unit, count: Count::Signal, kind: Type::Fp8, scope: Scope::Warp, batch: 1, grid: 1 };
             let [_, landed, received, made, parts, answers, returned] = objects(&problem, &[tuple]);
@@ -83,7 +85,8 @@ proptest! {
                 for (token, choice, to) in sent(&problem, &table) {
                     let number = (me * problem.tokens + token) * each + choice % each;
                     prop_assert!(u64::from(number) < places && landing.insert((to, number)));
-                    // What the receiver reads off the place, and the first of the token's choices that are for it or its node.
+                    // The receiver derives PE and token from the position, and the first of the token's choices that
+                    // are for its PE or node.
                     prop_assert_eq!((number / (problem.tokens * each), number / each % problem.tokens), (me, token));
                     let of_token = &chosen[(token * problem.topk) as usize..][..problem.topk as usize];
                     let first = (0..).zip(of_token).find(|(_, one)| problem.pe_of(one.expert) / span == to / span);
@@ -98,9 +101,10 @@ proptest! {
         }
     }
 
-    /// A problem goes through if, and only if, ranks divide the experts, nodes the ranks, and a token has as many experts as it wants.
+    /// A problem is accepted if and only if the ranks divide the experts, the nodes divide the ranks, and there are
+    /// enough experts for a token.
     #[test]
-    fn what_does_not_divide_is_refused(
+    fn indivisible_problems_are_rejected(
         tokens in 0u32..3, eights in 0u32..4, odd in 0u32..2, experts in 0u32..40, topk in 0u32..40, pes in 1u32..9, local in 0u32..9,
     ) {
         let problem = Problem { tokens, hidden: 8 * eights + odd, experts, topk, pes, local };

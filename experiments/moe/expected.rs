@@ -1,4 +1,4 @@
-//! What a round must bring, by the CPU: the tokens, the messages they are sent in, and the sums that come back, to the bit.
+//! Expected results of a round, computed by the CPU: the tokens, their messages, and the returned sums, bit by bit.
 
 use super::plan::{Choice, Problem, Type, Unit};
 use cuda_std::fp8::{E4M3_MOST, from_e4m3, to_e4m3};
@@ -10,7 +10,7 @@ use kernels::moe::{expert_factor, header_words};
 use kernels::pattern::{mixed, seed};
 use std::collections::BTreeSet;
 
-/// A token's values as bf16, two in a word: of both signs, between 2^-7 and 4.
+/// Returns a token's values as bf16, two per word: of both signs, with magnitudes between 2^-7 and 4.
 pub fn token(problem: &Problem, pe: u32, variant: u32, token: u32) -> Vec<u32> {
     let seed = seed(pe, variant, token);
     (0..u64::from(problem.hidden / 2)).map(|at| mixed(seed, at) as u32 & 0x83ff_83ff | 0x3c00_3c00).collect()
@@ -24,7 +24,7 @@ fn packed(values: &[f32]) -> Vec<u32> {
     values.iter().tuples().map(|(low, high)| pack_bf16([*low, *high])).collect()
 }
 
-/// A token as it is sent: codes, and a scale for each group of values.
+/// Returns a token as it is sent: codes, and a scale for each group of values.
 fn quantised(words: &[u32]) -> (Vec<u8>, Vec<f32>) {
     let values = unpacked(words);
     let (mut codes, mut scales) = (Vec::new(), Vec::new());
@@ -36,12 +36,12 @@ fn quantised(words: &[u32]) -> (Vec<u8>, Vec<f32>) {
     (codes, scales)
 }
 
-/// The bytes of a message.
+/// Returns the bytes of a message.
 pub fn message(problem: &Problem, kind: Type, choices: &[Choice], row: &[u32], round: u32, token: u32) -> Vec<u8> {
     let mut bytes: Vec<u8> = [round, token].into_iter().flat_map(u32::to_le_bytes).collect();
     let words = |choice: &Choice| [choice.expert, choice.weight.to_bits()];
     bytes.extend(choices.iter().flat_map(words).flat_map(u32::to_le_bytes));
-    // What stands between the header and the values, and behind them, is nobody's.
+    // Padding between header and values, and after the values, is zero.
     bytes.resize(4 * header_words(problem.topk) as usize, 0);
     match kind {
         Type::Bf16 => bytes.extend(row.iter().flat_map(|word| word.to_le_bytes())),
@@ -55,7 +55,7 @@ pub fn message(problem: &Problem, kind: Type, choices: &[Choice], row: &[u32], r
     bytes
 }
 
-/// The values that an expert gets.
+/// Returns the values that an expert receives.
 fn received(kind: Type, words: &[u32]) -> Vec<f32> {
     match kind {
         Type::Bf16 => unpacked(words),
@@ -66,14 +66,14 @@ fn received(kind: Type, words: &[u32]) -> Vec<f32> {
     }
 }
 
-/// Sums rows in order, each times a weight; bf16 of it.
+/// Sums weighted rows in order and rounds to bf16.
 fn summed(rows: &[(f32, Vec<f32>)]) -> Vec<f32> {
     let length = rows.first().map_or(0, |(_, row)| row.len());
     let sum = |at: usize| rows.iter().fold(0.0, |sum, (weight, row)| sum + weight * row[at]);
     unpacked(&packed(&(0..length).map(sum).collect::<Vec<f32>>()))
 }
 
-/// What must come back for a token.
+/// Returns the result that must be returned for a token.
 pub fn output(problem: &Problem, unit: Unit, kind: Type, choices: &[Choice], words: &[u32]) -> Vec<u32> {
     let values = received(kind, words);
     let made = |expert: u32| {
@@ -82,7 +82,7 @@ pub fn output(problem: &Problem, unit: Unit, kind: Type, choices: &[Choice], wor
     };
     let weighted = |choice: &Choice| (choice.weight, made(choice.expert));
     let pes: Vec<u32> = choices.iter().map(|choice| problem.pe_of(choice.expert)).collect();
-    // The part of a PE: of its experts, in the router's order.
+    // Sum of a PE's experts, in the router's order.
     let part = |pe: u32| {
         let here = choices.iter().zip(&pes).filter(|(_, of)| **of == pe);
         summed(&here.map(|(choice, _)| weighted(choice)).collect::<Vec<_>>())
@@ -108,9 +108,9 @@ mod tests {
 
     const PROBLEM: Problem = Problem { tokens: 4, hidden: 136, experts: 8, topk: 3, pes: 4, local: 2 };
 
-    /// Whatever the unit, the sum is that of the weights times what experts make, but for roundings.
+    /// For every unit, the sum is that of the weights times the experts' results, except for rounding.
     #[test]
-    fn units_differ_by_roundings_alone() {
+    fn units_differ_only_by_rounding() {
         let choices = [(1, 0.5), (6, 0.2), (0, 0.3)].map(|(expert, weight)| Choice { expert, weight });
         let words = token(&PROBLEM, 1, 0, 2);
         let exact = unpacked(&words);
@@ -121,7 +121,7 @@ mod tests {
                 for (sum, value) in sums.iter().zip(&exact) {
                     let all: f32 =
                         choices.iter().map(|choice| choice.weight * expert_factor(choice.expert) * value).sum();
-                    // e4m3 has 3 bits behind the first one; the largest value of a group is below 4.
+                    // e4m3 has 3 fraction bits, and the largest value of a group is below 4.
                     let most = if kind == Type::Fp8 { 0.07 * all.abs() + 0.001 } else { 0.02 * all.abs() };
                     assert!((sum - all).abs() <= most, "{kind:?} {unit:?}: {sum} {all}");
                 }
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_has_the_length_that_the_kernel_says() {
+    fn message_length_matches_kernel() {
         let choices = [Choice { expert: 1, weight: 0.5 }; 3];
         for kind in [Type::Fp8, Type::Bf16] {
             let bytes = message(&PROBLEM, kind, &choices, &token(&PROBLEM, 0, 0, 0), 7, 3);

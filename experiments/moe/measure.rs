@@ -1,4 +1,4 @@
-//! One tuple of `ginlab moe`: a launch that is checked, launches that are timed, and a row.
+//! Measurement of one tuple of `ginlab moe`: a verified launch, timed launches, and a row.
 
 use super::args::{Args, Tuple};
 use super::expected;
@@ -9,12 +9,13 @@ use super::{
     BATCH, BOUND, COMBINE, COMBINE_RATE, COUNT, DISPATCH, DISPATCH_RATE, EXPERTS, HIDDEN, MESSAGES, NODES,
     RAIL_TRANSFERS, RATE_US, SENT, SIGNALS, SKEW, TOKENS, TOPK, TYPE, UNIT, WIRE_US,
 };
+use crate::agreed::{self, Agreed};
 use crate::columns::{PROXIES, RAIL_BYTES, SCOPE};
 use crate::error::Failure;
-use crate::mps;
+use crate::nodes;
 use crate::runner::{Rows, added, percentile};
 use crate::values::name;
-use crate::world::{Scope, ways};
+use crate::world::Scope;
 use cuda_std::Kernel;
 use ginlab::bootstrap::Bootstrap;
 use ginlab::fabric::model::{PREFIX, Profile};
@@ -22,31 +23,33 @@ use ginlab::gin::{GinError, Program, World};
 use ginlab::report::Row;
 use kernels::moe::{MOE_BLOCK, MOE_THREAD, MOE_WARP, MoeArgs};
 
-/// What lies in destinations before.
+/// Contents of destinations before a round.
 const POISON: u8 = 0xA5;
 
-/// A rank of the experiment.
+/// State of one rank.
 pub struct Moe {
     args: Args,
     pub world: World,
+    agreed: Agreed,
     problem: Problem,
     memory: Memory,
-    /// The choices of all PEs, by variant.
+    /// Choices indexed by variant and PE.
     choices: Vec<Vec<Vec<Choice>>>,
-    /// Rounds so far.
+    /// Number of rounds so far.
     rounds: u32,
-    /// What is in memory for: [`Memory::load`].
+    /// Unit and count of the tables in memory; see [`Memory::load`].
     loaded: Option<(Unit, Count)>,
 }
 
 impl Moe {
     pub fn open(args: &Args, mut world: World, tuples: &[Tuple], ranks: &mut Bootstrap) -> Result<Moe, Failure> {
-        let problem = problem_of(args, &world)?;
+        let problem = problem_of(args, &world, ranks)?;
+        let agreed = Agreed::of_all(&world, ranks)?;
         let router = Router::of(args.seed, args.skew, args.routing.as_ref(), args.experts, args.topk)?;
         let of_variant = |variant| (0..problem.pes).map(|pe| router.choices(&problem, pe, variant)).collect();
         let choices = (0..args.check_rounds).map(of_variant).collect();
         let memory = Memory::open(args, &problem, tuples, &mut world, ranks)?;
-        Ok(Moe { args: args.clone(), world, problem, memory, choices, rounds: 0, loaded: None })
+        Ok(Moe { args: args.clone(), world, agreed, problem, memory, choices, rounds: 0, loaded: None })
     }
 
     pub fn measure(&mut self, tuple: &Tuple, ranks: &mut Bootstrap) -> Result<Rows, Failure> {
@@ -57,12 +60,14 @@ impl Moe {
             self.loaded = Some(wanted);
         }
         let mut wrong = None;
-        if !self.args.no_check {
-            self.memory.poison(&self.world, POISON)?;
-            let before = self.rounds;
-            self.launch(tuple, self.args.check_rounds, ranks)?;
-            self.world.barrier(ranks)?;
-            wrong = Some(self.wrong(tuple, before)?);
+        if !self.args.repeat.no_check {
+            // First a single round, after which all messages are in memory, then several rounds in one launch, whose
+            // messages overwrite each other.
+            let mut found = self.check(tuple, 1, ranks)?;
+            if self.args.check_rounds > 1 {
+                found += self.check(tuple, self.args.check_rounds, ranks)?;
+            }
+            wrong = Some(found);
         }
         let counters = |world: &World| -> Result<[Vec<u64>; 2], Failure> {
             let snapshots = world.snapshots().map_err(GinError::from)?;
@@ -72,23 +77,21 @@ impl Moe {
         let before = counters(&self.world)?;
         let rounds = self.args.warmup + self.args.iterations;
         let mut times: Vec<[f64; 2]> = Vec::new();
-        for _ in 0..self.args.repeats {
+        for _ in 0..self.args.repeat.repeats {
             let all = self.launch(tuple, rounds, ranks)?;
             times.extend(&all[self.args.warmup as usize..]);
         }
-        let all = u64::from(rounds * self.args.repeats).max(1);
+        let all = u64::from(rounds * self.args.repeat.repeats).max(1);
         let after = counters(&self.world)?;
         let by_rail =
             |at: usize| after[at].iter().zip(&before[at]).map(|(after, before)| (after - before) / all).collect();
         let rails: [Vec<u64>; 2] = [by_rail(0), by_rail(1)];
-        let posted = Round::of(&self.problem, (tuple.unit, tuple.count, tuple.kind), me, &self.choices[0], |pe| {
-            self.world.is_mapped(pe)
-        });
+        let posted = self.posted(tuple);
         let Some(all) = ranks.gather_values(&(times, wrong, posted, rails), "times")? else { return Ok(Rows::new()) };
         let mut row = self.row(tuple);
         row.verified(all.iter().filter_map(|of_rank| of_rank.1).reduce(|a, b| a + b));
         let rounds = all.iter().map(|of_rank| of_rank.0.len()).min().unwrap_or(0);
-        // Of each round the slowest PE.
+        // The slowest PE of each round.
         let slowest = |part: fn(&[f64; 2]) -> f64| -> Vec<f64> {
             (0..rounds).map(|at| all.iter().map(|of_rank| part(&of_rank.0[at])).fold(0.0, f64::max)).collect()
         };
@@ -115,6 +118,18 @@ impl Moe {
         Ok(vec![(row, whole)])
     }
 
+    /// Returns what this PE posts in a timed round, by plan: the mean over the choices of these rounds.
+    fn posted(&self, tuple: &Tuple) -> Round {
+        let (me, kind) = (self.world.my_pe(), (tuple.unit, tuple.count, tuple.kind));
+        let Args { warmup, iterations, .. } = self.args;
+        let of_variant = |(variant, choices): (usize, &Vec<Vec<Choice>>)| {
+            let is_of = |round: &u32| *round as usize % self.choices.len() == variant;
+            let count = (warmup..warmup + iterations).filter(is_of).count() as u64;
+            (count, Round::of(&self.problem, kind, me, choices, |pe| self.world.is_mapped(pe)))
+        };
+        Round::mean(&self.choices.iter().enumerate().map(of_variant).collect::<Vec<_>>())
+    }
+
     fn fill(
         &self,
         row: &mut Row,
@@ -134,14 +149,14 @@ impl Moe {
         row.set(&DISPATCH_RATE, rate(self.problem.counted_bytes(tuple.kind), dispatch));
         row.set(&COMBINE_RATE, rate(self.problem.answer_bytes(), combine));
         let posted = posted.unwrap_or_default();
-        row.times(whole).throughput(posted.bytes, posted.messages);
+        row.times(whole).tail(whole).throughput(posted.bytes, posted.messages);
         row.set(&MESSAGES, posted.messages).set(&SIGNALS, posted.signals).set(&SENT, posted.bytes);
-        // Cards of which the figures are known.
+        // Only NICs with known figures.
         let profile = self.world.fabric().strip_prefix(PREFIX).and_then(|name| Profile::named(name).ok());
-        let (Some(rails), Some(profile), Some(line)) = (by_rails, profile, self.world.line_rate()) else { return };
+        let (Some(rails), Some(profile), Some(line)) = (by_rails, profile, self.agreed.line_rate) else { return };
         let wire = rails.bytes as f64 * 8e6 / line as f64;
         let cards = self.args.world.rails as f64 * profile.rate_per_rail_mops.value;
-        let proxies = self.args.world.proxies as f64 / profile.post_us.value;
+        let proxies = self.args.world.proxy_threads as f64 / profile.post_us.value;
         let rate = (rails.messages + rails.signals) as f64 / cards.min(proxies);
         row.set(&WIRE_US, wire).set(&RATE_US, rate);
         if let Some(time) = row.time_us_p50 {
@@ -157,17 +172,14 @@ impl Moe {
     }
 
     fn row(&self, tuple: &Tuple) -> Row {
-        let Problem { tokens, hidden, experts, topk, pes, .. } = self.problem;
-        let mut row = Row::new("moe", name(tuple.unit), self.world.device().name(), ways(&self.world));
-        row.ranks = pes;
-        row.memory = Some(self.world.memory().into());
-        mps::mark(&mut row, self.world.sharing());
+        let Problem { tokens, hidden, experts, topk, .. } = self.problem;
+        let mut row = self.agreed.row("moe", name(tuple.unit), &self.world);
         row.size_bytes = Some(self.problem.message_bytes(tuple.kind));
         (row.grid, row.block) = (Some(tuple.grid), Some(self.args.block));
         row.iterations = Some(1);
-        if (0..pes).any(|pe| !self.world.is_mapped(pe)) {
+        if self.agreed.by_rails {
             self.args.world.name_rails(&mut row);
-            row.set(&PROXIES, self.args.world.proxies as u64);
+            row.set(&PROXIES, self.args.world.proxy_threads as u64);
         }
         row.set(&UNIT, name(tuple.unit)).set(&COUNT, name(tuple.count)).set(&TYPE, name(tuple.kind));
         row.set(&SCOPE, name(tuple.scope))
@@ -178,31 +190,46 @@ impl Moe {
         row
     }
 
-    /// Runs so many rounds; microseconds of dispatch and combine of each.
+    /// Runs `rounds` rounds. Returns the microseconds of dispatch and combine of each round.
     fn launch(&mut self, tuple: &Tuple, rounds: u32, ranks: &mut Bootstrap) -> Result<Vec<[f64; 2]>, Failure> {
-        // What has been counted is read before anybody adds to it again.
+        // Reads the signals' counts before any PE adds to them again.
         self.memory.prepare(&self.world)?;
         let args = MoeArgs { rounds, before: self.rounds, ..self.memory.args(&self.problem, tuple) };
         self.world.barrier(ranks)?;
-        // SAFETY: the arguments are of this world, and `Memory` has made the tables for this problem, this unit and so many rounds.
+        // SAFETY: the arguments belong to this world, and `Memory` has tables for this problem, this unit and this
+        // number of rounds.
         unsafe { self.world.launch(ranks, &kernel(tuple.scope), tuple.grid, self.args.block, args) }?;
         self.rounds += rounds;
         self.memory.stamps(rounds)
     }
 
-    /// Wrong bytes after the launch that began behind so many rounds: of messages at their places, of what lies between them, of sums.
-    fn wrong(&self, tuple: &Tuple, before: u32) -> Result<u64, Failure> {
+    /// Runs `rounds` rounds over poisoned memory. Returns the number of wrong bytes.
+    fn check(&mut self, tuple: &Tuple, rounds: u32, ranks: &mut Bootstrap) -> Result<u64, Failure> {
+        self.memory.poison(&self.world, POISON)?;
+        let before = self.rounds;
+        self.launch(tuple, rounds, ranks)?;
+        self.world.barrier(ranks)?;
+        let wrong = self.wrong(tuple, before, rounds)?;
+        // All PEs must compare before any PE poisons or writes again.
+        self.world.barrier(ranks)?;
+        Ok(wrong)
+    }
+
+    /// Returns the number of wrong bytes after a launch of `rounds` rounds that followed `before` others: in messages,
+    /// between messages, and in sums.
+    fn wrong(&self, tuple: &Tuple, before: u32, rounds: u32) -> Result<u64, Failure> {
         let (problem, me, kind) = (&self.problem, self.world.my_pe(), tuple.kind);
         let (tokens, topk) = (problem.tokens, problem.topk as usize);
         let chosen = |variant: u32, pe: u32, token: u32| {
             &self.choices[variant as usize][pe as usize][token as usize * topk..][..topk]
         };
         let mut wrong = 0;
-        // Every round has had other tokens: all their sums are still there.
+        // Each round used different tokens, so that the sums of all rounds are in memory.
         let words = self.memory.outputs()?;
         let mut sums = words.chunks(problem.hidden as usize / 2);
-        for variant in 0..self.args.check_rounds {
+        for variant in 0..rounds {
             for token in 0..tokens {
+                ginlab::progress::record();
                 let input = expected::token(problem, me, variant, token);
                 let output = expected::output(problem, tuple.unit, kind, chosen(variant, me, token), &input);
                 let differ =
@@ -210,12 +237,13 @@ impl Moe {
                 wrong += 4 * differ as u64;
             }
         }
-        // At each place the message of the last round that had one for it, and nothing else.
+        // Each position must contain the message of the last round that had one for it, and otherwise poison.
         let stride = problem.message_bytes(kind) as usize;
         let of_token = problem.each(tuple.unit);
         for pe in 0..problem.pes {
             let places = self.memory.places(&self.world, pe * tokens * of_token, tokens * of_token, stride)?;
             for (number, there) in (0..).zip(places.chunks(stride)) {
+                ginlab::progress::record();
                 let (token, choice) = (number / of_token, (number % of_token) as usize);
                 let is_for_me = |variant: &u32| {
                     let choices = chosen(*variant, pe, token);
@@ -224,7 +252,7 @@ impl Moe {
                         Unit::Rank | Unit::Node => choices.iter().any(|choice| problem.pe_of(choice.expert) == me),
                     }
                 };
-                let wanted = (0..self.args.check_rounds).rev().find(is_for_me).map(|variant| {
+                let wanted = (0..rounds).rev().find(is_for_me).map(|variant| {
                     let input = expected::token(problem, pe, variant, token);
                     expected::message(problem, kind, chosen(variant, pe, token), &input, before + variant + 1, token)
                 });
@@ -236,19 +264,18 @@ impl Moe {
     }
 }
 
-/// By rails and by mapped memory together.
+/// Returns the sum over rails and mapped memory.
 fn both(round: &Round) -> Posted {
     let (a, b) = (round.rails, round.mapped);
     Posted { messages: a.messages + b.messages, signals: a.signals + b.signals, bytes: a.bytes + b.bytes }
 }
 
-/// The problem among this world's PEs.
-pub fn problem_of(args: &Args, world: &World) -> Result<Problem, Failure> {
-    let node = world.description().teams[kernels::gin::TeamKind::Node as usize];
-    let (pes, local) = (world.n_pes(), node.pes.max(1));
-    // Nodes of PEs whose numbers are no neighbours, or of which one has more: each PE is its own.
-    let neighbours = pes.is_multiple_of(local) && node.me == world.my_pe() % local;
-    let problem = args.problem(pes, if neighbours { local } else { 1 });
+/// Returns the problem among the PEs of `world`, with nodes that all ranks agree on.
+fn problem_of(args: &Args, world: &World, ranks: &mut Bootstrap) -> Result<Problem, Failure> {
+    let hosts = nodes::of_ranks(ranks, args.node_size);
+    let mine: Vec<u32> =
+        (0..).zip(&hosts).filter(|(_, host)| **host == hosts[ranks.rank()]).map(|(pe, _)| pe).collect();
+    let problem = args.problem(world.n_pes(), agreed::node_size(&mine, ranks)?);
     problem.check()?;
     Ok(problem)
 }

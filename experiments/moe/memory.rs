@@ -1,4 +1,4 @@
-//! What the kernels work on: objects of the heap, signals, and tables in the device's memory.
+//! Memory of the kernels: objects in the heap, signals, and tables in device memory.
 
 use super::args::{Args, Tuple};
 use super::expected;
@@ -12,7 +12,7 @@ use ginlab::gin::{Plain, Signal, Sym, World};
 use kernels::gin::{BY_SIGNAL, BY_SUM, BY_VALUE, Counts, Tally};
 use kernels::moe::MoeArgs;
 
-/// See the module.
+/// Memory of the kernels of one rank.
 pub struct Memory {
     args: Args,
     pes: u32,
@@ -36,14 +36,15 @@ pub struct Memory {
     times: Buffer,
 }
 
-/// Objects of the heap, in bytes: messages that are sent, to be handed on, received; what is made of them, parts of sums, their sums, answers.
+/// Returns the bytes of the objects in the heap: messages to send, to forward, and received; the experts' results,
+/// partial sums, their sums, answers.
 pub(super) fn objects(problem: &Problem, tuples: &[Tuple]) -> [u64; 7] {
     let has = |unit| tuples.iter().any(|tuple| tuple.unit == unit);
     let message = tuples.iter().map(|tuple| problem.message_bytes(tuple.kind)).max().unwrap_or(16);
     let (tokens, row) = (u64::from(problem.tokens), problem.answer_bytes());
     let by_sender = u64::from(problem.pes) * tokens;
     let received = by_sender * if has(Unit::Expert) { u64::from(problem.topk) } else { 1 };
-    // By node alone.
+    // Only with unit `node`.
     let landed = if has(Unit::Node) { by_sender } else { 0 };
     [
         tokens * message,
@@ -56,7 +57,7 @@ pub(super) fn objects(problem: &Problem, tuples: &[Tuple]) -> [u64; 7] {
     ]
 }
 
-/// All that tuples need of the heap, with places to begin on.
+/// Returns the bytes of heap that the tuples need, including alignment.
 pub fn heap_bytes(problem: &Problem, tuples: &[Tuple]) -> u64 {
     objects(problem, tuples).iter().map(|bytes| bytes + 512).sum::<u64>() + u64::from(problem.pes) * 8 + (1 << 16)
 }
@@ -104,7 +105,7 @@ impl Memory {
         })
     }
 
-    /// The tables of a unit and a way of counts.
+    /// Writes the tables of a unit and a count method.
     pub fn load(
         &self,
         problem: &Problem,
@@ -118,7 +119,8 @@ impl Memory {
         Ok(write(&self.planned, &planned.concat())?)
     }
 
-    /// What lies where bytes are to arrive; and zeros where messages are made, since their headers have bytes that nobody writes.
+    /// Fills destinations with `with`, and the buffer of outgoing messages with zeros, because their headers contain
+    /// padding that kernels do not write.
     pub fn poison(&self, world: &World, with: u8) -> Result<(), Failure> {
         let arriving = [self.landing, self.slots, self.parts, self.returned].map(|object| (object, with));
         for (object, with) in arriving.into_iter().chain([(self.staged, 0)]) {
@@ -133,19 +135,19 @@ impl Memory {
         Ok(self.output.write(0, &vec![with; self.output.bytes()])?)
     }
 
-    /// Before a launch.
+    /// Prepares memory for a launch.
     pub fn prepare(&self, world: &World) -> Result<(), Failure> {
         let mut seen = Vec::new();
         for number in 0..TALLIES * self.pes {
             seen.push(world.signal(self.signals.at(number))?);
         }
         self.seen.write(0, &seen)?;
-        // Rounds are told apart by three bits: a count that another tuple has left may have this one's.
+        // A count carries three bits of its round. Clear counts of a previous tuple, which may have the same bits.
         world.write(self.values, &vec![0u64; self.values.len() as usize])?;
         Ok(self.met.write(0, &[0u64])?)
     }
 
-    /// Arguments of a tuple, but for its rounds.
+    /// Returns the arguments of a tuple, except its rounds.
     pub fn args(&self, problem: &Problem, tuple: &Tuple) -> MoeArgs {
         let (each, span, pes) = (problem.each(tuple.unit), problem.span(tuple.unit), self.pes as usize);
         let tally = |number: u32| Tally {
@@ -197,7 +199,7 @@ impl Memory {
         }
     }
 
-    /// Microseconds of dispatch and combine of the last launch's rounds.
+    /// Returns the microseconds of dispatch and combine of the last launch's rounds.
     pub fn stamps(&self, rounds: u32) -> Result<Vec<[f64; 2]>, Failure> {
         let mut stamps = vec![[0u64; 4]; rounds as usize];
         self.times.read(0, &mut stamps)?;
@@ -205,14 +207,14 @@ impl Memory {
         Ok(stamps.iter().map(|[begin, here, made, end]| [since(*begin, *here), since(*made, *end)]).collect())
     }
 
-    /// The sums of all variants.
+    /// Returns the sums of all variants.
     pub fn outputs(&self) -> Result<Vec<u32>, Failure> {
         let mut words = vec![0u32; self.output.bytes() / 4];
         self.output.read(0, &mut words)?;
         Ok(words)
     }
 
-    /// Places of messages that have arrived here.
+    /// Returns the contents of positions of received messages.
     pub fn places(&self, world: &World, first: u32, count: u32, stride: usize) -> Result<Vec<u8>, Failure> {
         let (first, count, words) = (u64::from(first), u64::from(count), stride as u64 / 4);
         let words = world.read(self.slots.slice(first * words, count * words))?;
@@ -220,7 +222,7 @@ impl Memory {
     }
 }
 
-/// A PE's tokens, of all variants.
+/// Allocates and fills a buffer with a PE's tokens of all variants.
 fn given(device: &Device, problem: &Problem, me: u32, variants: u32) -> Result<Buffer, DeviceError> {
     let row = problem.answer_bytes() as usize;
     let buffer = device.allocate(Place::Device, variants as usize * problem.tokens as usize * row)?;

@@ -1,4 +1,5 @@
-//! `ginlab moe`: a mixture of experts' dispatch and combine from inside a kernel, by the protocols of the field, over every path.
+//! `ginlab moe`: dispatch and combine of a mixture of experts from inside a kernel, with the common protocols, over
+//! every path.
 
 mod args;
 #[cfg(test)]
@@ -9,6 +10,7 @@ mod memory;
 pub mod plan;
 mod posted;
 
+use crate::agreed;
 use crate::columns::{PROXIES, RAIL_BYTES, RULE, SCOPE, SHARING};
 use crate::error::Failure;
 use crate::output::OutputArgs;
@@ -26,64 +28,70 @@ pub const PROGRAMS: &[Program] = &[program::<Moe>()];
 pub const UNIT: Column = Column::follows(
     "unit",
     "",
-    "What is sent as one message: a token for each `expert`, for each `rank`, or for each `node`, where a rank hands it on",
+    "Unit that is sent as one message: a token for each `expert`, for each `rank`, or for each `node`, where a rank \
+     forwards it",
 );
 pub const COUNT: Column = Column::chosen(
     "count",
     "",
-    "How counts travel: a `signal`, a `word` in memory, or in the first message's `immediate`",
+    "Method of sending counts: a `signal`, a `word` in memory, or in the first message's `immediate`",
 )
 .shown("count", 9);
 pub const TYPE: Column =
-    Column::chosen("type", "", "Numbers of a token on its way to the experts: `fp8` with scales, `bf16`")
+    Column::chosen("type", "", "Element type of tokens on the way to the experts: `fp8` with scales, `bf16`")
         .shown("type", 4);
-pub const BATCH: Column = Column::chosen("batch", "", "Puts behind one fence");
+pub const BATCH: Column = Column::chosen("batch", "", "Puts per fence");
 pub const NODES: Column =
-    Column::chosen("nodes", "", "Nodes: inside a node heaps are mapped, between nodes there are rails")
+    Column::chosen("nodes", "", "Number of nodes: heaps are mapped within a node, and rails connect nodes")
         .shown("nodes", 5);
-pub const TOKENS: Column = Column::chosen("tokens", "", "Tokens of a rank").shown("tokens", 6);
-pub const HIDDEN: Column = Column::chosen("hidden", "", "Values of a token");
-pub const EXPERTS: Column = Column::chosen("experts", "", "Experts of all ranks together");
-pub const TOPK: Column = Column::chosen("topk", "", "Experts of a token");
-pub const SKEW: Column = Column::chosen("skew", "", "The power by which the experts' shares fall; 0: all alike");
+pub const TOKENS: Column = Column::chosen("tokens", "", "Tokens per rank").shown("tokens", 6);
+pub const HIDDEN: Column = Column::chosen("hidden", "", "Elements per token");
+pub const EXPERTS: Column = Column::chosen("experts", "", "Total number of experts");
+pub const TOPK: Column = Column::chosen("topk", "", "Experts per token");
+pub const SKEW: Column = Column::chosen("skew", "", "Power by which the experts' shares fall; 0 for equal shares");
 pub const DISPATCH: Column = Column::measured(
     "dispatch_us",
     "us",
-    "Median time until all tokens are with their experts, of each round the slowest rank",
+    "Median time until all tokens have arrived at their experts, on the slowest rank of each round",
 )
 .shown("dispatch", 9);
 pub const COMBINE: Column =
-    Column::measured("combine_us", "us", "Median time until all sums are made, of each round the slowest rank")
+    Column::measured("combine_us", "us", "Median time until all sums are complete, on the slowest rank of each round")
         .shown("combine", 9);
 pub const DISPATCH_RATE: Column = Column::measured(
     "dispatch_gbytes_s",
     "GB/s",
-    "As DeepEP's low-latency test counts: a message for each token and expert of a rank, whatever was sent, over `dispatch_us`",
+    "Bandwidth as defined by DeepEP's low-latency test: a message for each token and expert of a rank, regardless of \
+     the unit, divided by `dispatch_us`",
 )
 .shown("d GB/s", 7);
 pub const COMBINE_RATE: Column =
-    Column::measured("combine_gbytes_s", "GB/s", "The same of answers in bf16, over `combine_us`");
-pub const MESSAGES: Column =
-    Column::measured("messages", "", "Puts of a round to other ranks, answers included, of the rank that has the most");
+    Column::measured("combine_gbytes_s", "GB/s", "The same for answers in bf16, divided by `combine_us`");
+pub const MESSAGES: Column = Column::measured(
+    "messages",
+    "",
+    "Puts to other ranks per round, including answers: mean of the timed rounds, on the rank with the most",
+);
 const SIGNALS: Column =
-    Column::measured("signals", "", "Signals without a put of a round to other ranks, of the rank that has the most");
-pub const SENT: Column = Column::measured("sent_bytes", "B", "Bytes of those puts, of the rank that has the most");
+    Column::measured("signals", "", "Signals without a put to other ranks per round, counted like `messages`");
+pub const SENT: Column = Column::measured("sent_bytes", "B", "Bytes of those puts, counted like `messages`");
 const RAIL_TRANSFERS: Column =
-    Column::measured("rail_transfers", "", "Transfers of a round that all ranks have posted, per rail, joined by `;`");
+    Column::measured("rail_transfers", "", "Transfers per round posted by all ranks, per rail, joined by `;`");
 pub const WIRE_US: Column = Column::measured(
     "wire_us",
     "us",
-    "The least time of a round by the line rate of a rank's rails, where the card's figures are known",
+    "Lower bound of a round's time by the line rate of a rank's rails, if the NIC's figures are known",
 );
 pub const RATE_US: Column = Column::measured(
     "rate_us",
     "us",
-    "The least time by what its cards and proxies can post: every message and signal over rails, one after another",
+    "Lower bound of a round's time by the posting rate of its NICs and proxies: every message and signal over rails, \
+     one after another",
 );
 pub const BOUND: Column = Column::measured(
     "bound",
     "",
-    "What bounds the time: the `wire`, the rate of `messages`, or `neither` where it takes more than twice as long as both",
+    "Bound of the time: the `wire`, the rate of `messages`, or `neither` if the time is more than twice either bound",
 )
 .shown("bound", 8);
 
@@ -132,11 +140,8 @@ impl Experiment for Moe {
             "baseline_ratio",
         ],
         headlines: &[Headline::least("dispatch", "dispatch_us", &[]), Headline::least("combine", "combine_us", &[])],
-        plots: &[Plot::TIME.by("unit", "a round by what is sent as one message", &["unit"])],
-        ..About::new(
-            "moe",
-            "A mixture of experts' dispatch and combine from inside a kernel: which protocol wins, and what bounds it",
-        )
+        plots: &[Plot::TIME.by("unit", "a round by the unit sent as one message", &["unit"])],
+        ..About::new("moe", "Run dispatch and combine of a mixture of experts from kernels")
     };
 
     fn plan(args: &mut Args) -> Result<Plan<Tuple>, Failure> {
@@ -151,7 +156,7 @@ impl Experiment for Moe {
                 "options".to_owned(),
                 format!(
                     "{} x {} + {} check {} {}",
-                    args.repeats, args.iterations, args.warmup, args.check_rounds, !args.no_check
+                    args.repeat.repeats, args.iterations, args.warmup, args.check_rounds, !args.repeat.no_check
                 ),
             ),
         ];
@@ -161,7 +166,7 @@ impl Experiment for Moe {
 
     async fn open(args: &Args, tuples: &mut Vec<Tuple>, ranks: &mut Bootstrap) -> Result<(Moe, Header), Failure> {
         let pes = ranks.size() as u32;
-        // The most that nodes of any size need.
+        // Upper bound for nodes of any size.
         let problem = args.problem(pes, pes);
         let heap_bytes = memory::heap_bytes(&problem, tuples);
         let options = Options { node_size: args.node_size, ..args.world.options(args.path, heap_bytes)? };
@@ -169,9 +174,10 @@ impl Experiment for Moe {
         fit(args, tuples, &world, ranks)?;
         let mut header = world::header(&world, ranks);
         header.note(
-            "times by the device's own clock, around the barriers of its blocks: dispatch ends when every message is found, combine when every sum \
-             is made and every put complete; GB/s count a message for each token and expert (DeepEP's low-latency test), whatever the unit; \
-             an expert multiplies by a number of its own; size_bytes is a message's",
+            "times are taken by the device's clock, between barriers of its blocks: dispatch ends when every message \
+             has been found, combine when every sum and every put is complete; GB/s count a message for each token and \
+             expert (as DeepEP's low-latency test does), regardless of the unit; each expert multiplies by a different \
+             number; size_bytes is the size of a message",
         );
         Ok((Moe::open(args, world, tuples, ranks)?, header))
     }
@@ -185,9 +191,10 @@ impl Experiment for Moe {
     }
 }
 
-/// Grids that are on the device at once, with those of the PEs that share it; the same on every rank.
+/// Sets grids that are resident on the device, together with those of the PEs that share it. They are equal on every
+/// rank.
 fn fit(args: &Args, tuples: &mut [Tuple], world: &World, ranks: &mut Bootstrap) -> Result<(), Failure> {
-    /// Blocks of the emulated device, where none are named.
+    /// Default number of blocks on the emulated device.
     const EMULATED: u32 = 4;
     let device = world.device();
     for tuple in tuples {
@@ -195,10 +202,9 @@ fn fit(args: &Args, tuples: &mut [Tuple], world: &World, ranks: &mut Bootstrap) 
         tuple.grid = match args.grid {
             Some(grid) => grid,
             None => {
-                let mine = device.resident_blocks(&kernel, args.block)?;
-                let all = ranks.all_gather_values(&mine, "blocks that are on a device at once")?;
                 let most = if args.world.is_emulated() { EMULATED } else { args.tokens };
-                all.into_iter().min().unwrap_or(1).min(most).max(1)
+                let mine = device.resident_blocks(&kernel, args.block)?.min(most);
+                agreed::least(mine, "number of resident blocks", ranks)?.max(1)
             }
         };
         device.check_resident(&kernel, tuple.grid, args.block)?;

@@ -1,11 +1,13 @@
-// NCCL EP's low-latency dispatch and combine between the GPUs of one machine, to stand beside `ginlab moe`.
+// Measures NCCL EP's low-latency dispatch and combine between the GPUs of one machine, for comparison with
+// `ginlab moe`.
 //
 //   nccl_ep [ranks] [tokens] [hidden] [topk] [experts] [rounds]
 //
-// A process for each rank, and a GPU while there are enough. Tokens are bf16 (this release of NCCL EP casts nothing). Experts change nothing, so each output is its token times
-// the sum of its weights, which is checked. Times by CUDA events: of each round the slowest rank, of those the median. All rounds of a launch are
-// queued behind a kernel that takes some milliseconds, so that no event waits for the CPU. Every wait is bounded: the library's by timeout_ns, the
-// whole by alarm().
+// Runs one process per rank, each with its own GPU if there are enough. Tokens are bf16, because this release of NCCL
+// EP does not convert them. Experts return tokens unchanged, so that each output is its token times the sum of its
+// weights, which is verified. Times are measured by CUDA events: the slowest rank of each round, and the median over
+// rounds. All rounds of a launch are queued after a kernel that runs for some milliseconds, so that no event waits for
+// the CPU. Every wait is bounded: those of the library by timeout_ns, the process by alarm().
 #include <cuda_bf16.h>
 #include <nccl.h>
 #include <nccl_ep.h>
@@ -39,7 +41,7 @@
 
 constexpr int MOST_RANKS = 8, MOST_ROUNDS = 1000, WARM = 5;
 
-// What the processes share.
+// Memory shared by the processes.
 struct Shared {
     ncclUniqueId id;
     volatile int ready;
@@ -51,14 +53,14 @@ struct Problem {
     int ranks, tokens, hidden, topk, experts, rounds;
 };
 
-// Some milliseconds, whatever the CPU does.
+// Occupies the stream for some milliseconds while the CPU queues work.
 __global__ void hold(long long cycles) {
     long long from = clock64();
     while (clock64() - from < cycles) {
     }
 }
 
-// By rank: what the experts of a rank make of a token, times their weights.
+// Layout by rank: multiplies a token by the sum of the weights of the rank's experts.
 __global__ void weigh(__nv_bfloat16* tokens, const float* weights, const int* experts, int topk, int hidden) {
     float sum = 0;
     for (int choice = 0; choice < topk; choice++)

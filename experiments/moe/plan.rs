@@ -1,5 +1,5 @@
-//! Who sends what to whom: the router's choices, and the messages that follow from them. The kernel's arithmetic over again, for rows, for checks
-//! and for the model in virtual time.
+//! Plan of a round: the router's choices, and the messages that result from them. Repeats the kernel's arithmetic, for
+//! rows, verification and the simulation.
 
 use crate::error::Failure;
 use crate::values::usage;
@@ -10,92 +10,95 @@ use kernels::moe::{NONE, message_words};
 use kernels::pattern::{mixed, seed};
 use std::path::{Path, PathBuf};
 
-/// Tallies of a PE: messages, their counts, answers.
+/// Number of tallies of a PE: messages, their counts, answers.
 pub const TALLIES: u32 = 3;
 
-/// What is sent as one message.
+/// Unit that is sent as one message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Unit {
-    /// A token for each of its experts.
+    /// A token for each of its experts
     Expert,
-    /// A token for each PE that has experts of it.
+    /// A token for each PE that has any of its experts
     Rank,
-    /// A token for each node, where a PE hands it on.
+    /// A token for each node, where a PE forwards it
     Node,
 }
 
-/// How a receiver learns how many messages there are.
+/// How a receiver learns that all messages have arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Count {
-    /// By a signal of the count and one.
+    /// A signal with the count plus one
     Signal,
-    /// By a word in memory.
+    /// A word in memory
     Word,
-    /// By what the first message's signal adds.
+    /// The signal of the first message, which completes the sum of a round to a fixed total
     Immediate,
 }
 
-/// Numbers of tokens on their way to the experts; on the way back they are bf16.
+/// Element type of tokens on the way to the experts. On the way back they are bf16.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Type {
-    /// e4m3, with a scale for each 128 values.
+    /// e4m3, with a scale per 128 values
     Fp8,
-    /// As they are.
+    /// bf16, not converted
     Bf16,
 }
 
 /// A choice of the router for a token.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Choice {
-    /// Of all experts, which lie on the PEs in order.
+    /// Number of the expert. Experts are assigned to PEs in order.
     pub expert: u32,
-    /// The weight of what it makes.
+    /// Weight of the expert's result.
     pub weight: f32,
 }
 
-/// What a PE sends to another one in a round.
+/// Messages from a PE to another one in a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Planned {
-    /// Messages.
+    /// Number of messages.
     pub count: u32,
-    /// The first one: `token * topk + choice`.
+    /// Number of the first message: `token * topk + choice`.
     pub first: u32,
 }
 
-/// The problem.
+/// Parameters of the problem.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Problem {
-    /// Of a PE.
+    /// Tokens per PE.
     pub tokens: u32,
-    /// Values of a token.
+    /// Elements per token.
     pub hidden: u32,
-    /// Of all PEs.
+    /// Experts of all PEs.
     pub experts: u32,
-    /// Of a token.
+    /// Experts per token.
     pub topk: u32,
     pub pes: u32,
-    /// PEs of a node.
+    /// PEs per node.
     pub local: u32,
 }
 
 impl Problem {
-    /// What cannot be.
+    /// Rejects parameters that do not match.
     pub fn check(&self) -> Result<(), Failure> {
         let Problem { tokens, hidden, experts, topk, pes, local } = *self;
         if tokens == 0 || !hidden.is_multiple_of(8) || hidden == 0 || hidden > 1 << 16 {
-            return Err(usage("--hidden", format!("{hidden} values; a multiple of 8, up to 65536")));
+            return Err(usage("--hidden", format!("{hidden} elements: must be a multiple of 8, up to 65536")));
         }
         if experts == 0 || !experts.is_multiple_of(pes) {
-            return Err(usage("--experts", format!("{experts}; a multiple of the {pes} ranks")));
+            return Err(usage("--experts", format!("{experts}: must be a multiple of the {pes} ranks")));
         }
         if topk == 0 || topk > experts.min(MOST_TERMS) {
             return Err(usage(
                 "--topk",
-                format!("{topk}; 1 to {}, each token's experts are different", experts.min(MOST_TERMS)),
+                format!(
+                    "{topk}: must be from 1 to {}, because the experts of a token are distinct",
+                    experts.min(MOST_TERMS)
+                ),
             ));
         }
         if local == 0 || local > MOST_TERMS || !pes.is_multiple_of(local) {
-            return Err(usage("--node-size", format!("{local}; {pes} ranks are no nodes of so many each, up to 32")));
+            return Err(usage("--node-size", format!("{local}: must divide the {pes} ranks and be at most 32")));
         }
         Ok(())
     }
@@ -104,7 +107,7 @@ impl Problem {
         self.pes / self.local
     }
 
-    /// Bytes of a message, and of an answer.
+    /// Returns the bytes of a message.
     pub fn message_bytes(&self, kind: Type) -> u64 {
         u64::from(4 * message_words(self.hidden, self.topk, kind == Type::Fp8))
     }
@@ -113,34 +116,35 @@ impl Problem {
         2 * u64::from(self.hidden)
     }
 
-    /// Bytes of a token for one expert, as DeepEP's low-latency test counts them.
+    /// Returns the bytes of a token for one expert, as counted by DeepEP's low-latency test.
     pub fn counted_bytes(&self, kind: Type) -> u64 {
         let hidden = u64::from(self.hidden);
         if kind == Type::Fp8 { hidden + hidden / 128 * 4 + 16 } else { 2 * hidden }
     }
 
-    /// The PE that an expert lies on.
+    /// Returns the PE of an expert.
     pub fn pe_of(&self, expert: u32) -> u32 {
         expert / (self.experts / self.pes)
     }
 
-    /// Messages of a token to one PE, at most.
+    /// Returns the maximum number of messages of a token to one PE.
     pub fn each(&self, unit: Unit) -> u32 {
         if unit == Unit::Expert { self.topk } else { 1 }
     }
 
-    /// PEs that a message is for.
+    /// Returns the number of PEs that a message can be for.
     pub fn span(&self, unit: Unit) -> u32 {
         if unit == Unit::Node { self.local } else { 1 }
     }
 
-    /// The PE that PE `me`'s message for an expert goes to.
+    /// Returns the PE that receives PE `me`'s message for an expert.
     pub fn target(&self, unit: Unit, me: u32, expert: u32) -> u32 {
         let (pe, span) = (self.pe_of(expert), self.span(unit));
         pe / span * span + me % span
     }
 
-    /// The messages of PE `me` for such choices: token, choice, and the PE it goes to. One that is for several choices counts as the first's.
+    /// Returns the messages of PE `me`: token, choice, and target PE. A message for several choices has the number of
+    /// the first one.
     pub fn messages(&self, unit: Unit, me: u32, choices: &[Choice]) -> Vec<(u32, u32, u32)> {
         let mut messages = Vec::new();
         for (token, chosen) in (0..).zip(choices.chunks(self.topk as usize)) {
@@ -156,7 +160,7 @@ impl Problem {
         messages
     }
 
-    /// What goes to each PE.
+    /// Returns the messages to each PE.
     pub fn planned(&self, messages: &[(u32, u32, u32)]) -> Vec<Planned> {
         let mut planned = vec![Planned { count: 0, first: u32::MAX }; self.pes as usize];
         for (token, choice, to) in messages {
@@ -167,8 +171,8 @@ impl Problem {
         planned
     }
 
-    /// The kernel's tables of PE `me`: for each choice its expert, the bits of its weight, the PE that its message goes to and what its signal adds;
-    /// and how many messages go to each PE.
+    /// Returns the kernel's tables for PE `me`. The first has, for each choice, its expert, the bits of its weight, the
+    /// target PE of its message, and the increment of its signal. The second has the number of messages to each PE.
     pub fn tables(&self, unit: Unit, way: u32, me: u32, choices: &[Choice]) -> (Vec<[u32; 4]>, Vec<u32>) {
         let messages = self.messages(unit, me, choices);
         let (planned, span, most) = (self.planned(&messages), self.span(unit), self.tokens * self.each(unit));
@@ -189,14 +193,15 @@ impl Problem {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Router {
     seed: u64,
-    /// Shares of the experts so far, for drawing.
+    /// Cumulative shares of the experts, for random choices.
     shares: Vec<f64>,
-    /// Lists from a file, in place of drawing.
+    /// Lists from a file. Empty for random choices.
     lists: Vec<Vec<u32>>,
 }
 
 impl Router {
-    /// Draws experts with shares that fall as the power `skew` of their place in an order that the seed gives; 0: all alike.
+    /// Creates a router that chooses experts at random. Shares fall as the power `skew` of an expert's rank in an order
+    /// derived from the seed. With 0 all are equal.
     pub fn drawn(seed: u64, experts: u32, skew: f64) -> Router {
         let mut order: Vec<u32> = (0..experts).collect();
         order.sort_by_key(|expert| mixed(seed, u64::from(*expert)));
@@ -212,7 +217,8 @@ impl Router {
         Router { seed, shares, lists: Vec::new() }
     }
 
-    /// Takes lists from a file: a token's experts on each line, the tokens of all PEs one after another, from the first again behind the last.
+    /// Reads lists from a file: a token's experts on each line, for the tokens of all PEs in order. The file is
+    /// repeated as often as needed.
     pub fn from_file(path: &Path, seed: u64, experts: u32, topk: u32) -> Result<Router, Failure> {
         let refused = |why: String| usage("--routing", format!("{}: {why}", path.display()));
         let text = std::fs::read_to_string(path).map_err(|error| refused(error.to_string()))?;
@@ -225,7 +231,7 @@ impl Router {
                 numbers.collect::<Result<_, _>>().map_err(|error| refused(format!("line {line}: {error}")))?;
             let twice = (1..list.len()).any(|at| list[..at].contains(&list[at]));
             if list.len() != topk as usize || twice || list.iter().any(|expert| *expert >= experts) {
-                return Err(refused(format!("line {line}: {topk} different experts below {experts} are wanted")));
+                return Err(refused(format!("line {line}: expected {topk} distinct experts below {experts}")));
             }
             lists.push(list);
         }
@@ -236,15 +242,15 @@ impl Router {
         }
     }
 
-    /// The router that options ask for.
+    /// Creates the router that the options specify.
     pub fn of(seed: u64, skew: f64, file: Option<&PathBuf>, experts: u32, topk: u32) -> Result<Router, Failure> {
         if !(0.0..=4.0).contains(&skew) {
-            return Err(usage("--skew", format!("{skew}; 0 (all experts alike) to 4")));
+            return Err(usage("--skew", format!("{skew}: must be from 0 (equal shares) to 4")));
         }
         file.map_or_else(|| Ok(Router::drawn(seed, experts, skew)), |file| Router::from_file(file, seed, experts, topk))
     }
 
-    /// The choices of PE `pe`'s tokens, in this variant of the problem.
+    /// Returns the choices of PE `pe`'s tokens in a variant of the problem.
     pub fn choices(&self, problem: &Problem, pe: u32, variant: u32) -> Vec<Choice> {
         let mut choices = Vec::with_capacity((problem.tokens * problem.topk) as usize);
         for token in 0..problem.tokens {
@@ -261,7 +267,8 @@ impl Router {
             experts.clone_from(&self.lists[((number + u64::from(token)) % self.lists.len() as u64) as usize]);
         }
         let all = self.shares.last().copied().unwrap_or(0.0);
-        // Where some have very small shares it would take long to meet them: then the next that is free.
+        // Experts with very small shares are drawn rarely. After `TRIES` draws, take the next expert that is not chosen
+        // yet.
         const TRIES: u32 = 1000;
         let mut tries = 0;
         while experts.len() < problem.topk as usize {
@@ -281,7 +288,7 @@ impl Router {
     }
 }
 
-/// Numbers of one token.
+/// Random numbers of one token.
 struct Draw {
     seed: u64,
     drawn: u64,
@@ -302,10 +309,10 @@ mod tests {
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
-        /// Every token reaches every expert that was chosen for it exactly once, in every unit: the message for it goes to the expert's PE, or to
-        /// one of its node that hands it on.
+        /// In every unit, every token reaches each of its experts exactly once: its message is sent to the expert's PE,
+        /// or to one on the same node that forwards it.
         #[test]
-        fn every_token_goes_to_every_chosen_expert_once(
+        fn tokens_reach_every_chosen_expert_once(
             tokens in 1u32..20, each in 1u32..5, nodes in 1u32..4, local in 1u32..4, topk in 1u32..9, variant in 0u32..3, from: u64, skew in 0.0..3.0,
         ) {
             let pes = nodes * local;
@@ -349,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn skew_prefers_some_and_the_same_seed_draws_the_same() {
+    fn skewed_router_is_deterministic_per_seed() {
         let problem = Problem { tokens: 500, hidden: 64, experts: 32, topk: 4, pes: 2, local: 2 };
         let busiest = |skew| {
             let mut counts = [0; 32];
@@ -363,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_of_a_file_are_taken_in_turn_and_bad_ones_named() {
+    fn routing_file_is_read_in_order_or_rejected() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("lists");
         let problem = Problem { tokens: 2, hidden: 64, experts: 4, topk: 2, pes: 2, local: 2 };

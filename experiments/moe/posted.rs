@@ -1,4 +1,4 @@
-//! What a PE posts in a round, by plan: for rows, and for what bounds them.
+//! Number of operations that a PE posts in a round, by plan. Used in rows and for the bounds of the time.
 
 use super::plan::{Choice, Count, Problem, Type, Unit};
 use serde::{Deserialize, Serialize};
@@ -18,7 +18,7 @@ impl Posted {
     }
 }
 
-/// What a PE posts to other PEs in a round: over rails, and by mapped memory.
+/// Operations that a PE posts to other PEs in a round, over rails and over mapped memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Round {
     pub rails: Posted,
@@ -26,7 +26,22 @@ pub struct Round {
 }
 
 impl Round {
-    /// Of PE `me`, with all PEs' choices; `is_mapped` says how another PE is reached.
+    /// Returns the mean over rounds, weighted by the number of each.
+    pub fn mean(rounds: &[(u64, Round)]) -> Round {
+        let all = rounds.iter().map(|(count, _)| count).sum::<u64>().max(1);
+        let mean = |of: &dyn Fn(&Round) -> u64| {
+            (rounds.iter().map(|(count, round)| count * of(round)).sum::<u64>() + all / 2) / all
+        };
+        let of = |part: fn(&Round) -> &Posted| Posted {
+            messages: mean(&|round| part(round).messages),
+            signals: mean(&|round| part(round).signals),
+            bytes: mean(&|round| part(round).bytes),
+        };
+        Round { rails: of(|round| &round.rails), mapped: of(|round| &round.mapped) }
+    }
+
+    /// Returns the operations of PE `me`, given all PEs' choices. `is_mapped` returns whether a PE is reached over
+    /// mapped memory.
     pub fn of(
         problem: &Problem,
         (unit, count, kind): (Unit, Count, Type),
@@ -58,7 +73,7 @@ impl Round {
         for (from, chosen) in (0..).zip(choices) {
             let here: Vec<_> =
                 problem.messages(unit, from, chosen).into_iter().filter(|(_, _, to)| *to == me).collect();
-            // An answer for each, or a bare one.
+            // One answer per message, or an answer without data if there were none.
             here.iter().for_each(|_| way(from, &|posted| posted.put(back)));
             if here.is_empty() && hears(from) {
                 way(from, &|posted| posted.signals += 1);
@@ -66,7 +81,7 @@ impl Round {
             if unit != Unit::Node {
                 continue;
             }
-            // Handed on to those of this node, or made here for who has handed it on.
+            // Messages forwarded within this node, and partial sums for the PE that forwarded a message.
             let by_rank = problem.messages(Unit::Rank, from, chosen);
             for (_, _, to) in by_rank {
                 if hears(from) && in_node.contains(&to) {
@@ -86,9 +101,18 @@ mod tests {
     use super::super::plan::Router;
     use super::*;
 
-    /// Every message has one answer, whatever the unit, and over rails a token goes to a node once.
     #[test]
-    fn all_pes_together_answer_what_they_send() {
+    fn mean_weighs_rounds_by_their_count() {
+        let round =
+            |messages, bytes| Round { rails: Posted { messages, signals: 1, bytes }, mapped: Posted::default() };
+        let mean = Round::mean(&[(1, round(10, 100)), (3, round(2, 20)), (0, round(1000, 1000))]);
+        assert_eq!(mean, round(4, 40));
+        assert_eq!(Round::mean(&[]), Round::default());
+    }
+
+    /// Every message has one answer in every unit, and a token is sent to a node at most once over rails.
+    #[test]
+    fn answers_match_sent_messages() {
         let problem = Problem { tokens: 30, hidden: 64, experts: 16, topk: 4, pes: 8, local: 4 };
         let router = Router::drawn(5, 16, 0.5);
         let choices: Vec<_> = (0..8).map(|pe| router.choices(&problem, pe, 0)).collect();
@@ -100,7 +124,7 @@ mod tests {
         let by_unit = [Unit::Expert, Unit::Rank, Unit::Node].map(|unit| sum(&all(unit, Count::Immediate)));
         assert!(by_unit[0] > by_unit[1] && by_unit[1] > by_unit[2], "{by_unit:?}");
         assert!(by_unit.iter().all(|messages| messages % 2 == 0));
-        // To the other node at most once for each token, and back.
+        // At most one message per token to the other node, and one answer.
         assert!(by_unit[2] <= 2 * 8 * 30);
         let signals = |count| all(Unit::Rank, count).iter().map(|round| round.rails.signals).max();
         assert_eq!(signals(Count::Signal), Some(4));

@@ -1,9 +1,10 @@
-// What a GPU's copies to and from pinned memory wait for when threads of the CPU have copied there just before: a GPU that writes lines which a
-// core's own cache has, or reads lines that are changed there, waits for that core.
+// Measures how a GPU's copies to and from pinned memory depend on preceding copies by CPU threads. A GPU that writes
+// lines cached by a core, or reads lines modified there, waits for that core.
 //
 //   nvcc -std=c++17 -O2 -arch=sm_80 -cudart static -o caches caches.cu && ./caches
 //
-// One row for each: what the threads did before, who copies, and GB/s each way.
+// Each row shows the preceding operation of the threads, the number of blocks that copy (0 for the copy engine), and
+// GB/s in each direction.
 #include <cuda_runtime.h>
 #include <immintrin.h>
 

@@ -1,10 +1,12 @@
-// NCCL's GIN from kernels: puts, signals, counters, values, gets, all-to-all, each checked word by word, and timed.
+// Exercises NCCL's GIN from kernels: puts, signals, counters, values, gets and an all-to-all. Each is verified word by
+// word and timed.
 //
 //   nvcc -std=c++17 -O2 -arch=sm_90 -cudart static -I NCCL/include -o gin gin.cu -L NCCL/lib -l:libnccl.so.2
 //   ginlab nccl --np 2 -- ./gin                     rank 0 prints one line of CSV for each case
 //
-// Ranks by RANK, WORLD_SIZE and LOCAL_RANK; they find each other by NCCL_COMM_ID or MASTER_ADDR and MASTER_PORT. Variables: GIN_ITERATIONS
-// (200), GIN_CASES (a list of put, lanes, value, window, get, all; default: all of them), GIN_DEADLINE_S (20: of every wait in a kernel).
+// Ranks are given by RANK, WORLD_SIZE and LOCAL_RANK. They connect by NCCL_COMM_ID, or by MASTER_ADDR and MASTER_PORT.
+// Variables: GIN_ITERATIONS (default 200), GIN_CASES (a list of put, lanes, value, window, get, all; default: all of
+// them), GIN_DEADLINE_S (limit of every wait in a kernel, default 20).
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
@@ -39,7 +41,7 @@ void check_nccl(ncclResult_t result, const char* what) {
 #define CUDA(call) check_cuda((call), #call)
 #define NCCL(call) check_nccl((call), #call)
 
-// A word of a payload: another one for each pair of ranks, place and round.
+// Returns a word of a payload, different for each pair of ranks, index and round.
 __host__ __device__ inline uint32_t word_of(int from, int to, size_t index, uint32_t round) {
   uint32_t x = (uint32_t)index * 0x9e3779b9u ^ (uint32_t)(from * 0x85ebca6b) ^ (uint32_t)(to * 0xc2b2ae35) ^ round * 0x27d4eb2fu;
   return x ^ x >> 15;
@@ -51,7 +53,7 @@ __device__ inline uint64_t now() {
   return time;
 }
 
-// What a kernel leaves: the first result that is no success (and its line), wrong words, nanoseconds.
+// Results of a kernel: the first result other than success and its line, the number of wrong words, nanoseconds.
 struct Out {
   unsigned long long result, line, wrong, ns;
 };
@@ -66,8 +68,8 @@ struct Out {
 
 constexpr auto ACQUIRE = cuda::memory_order_acquire;
 
-// Waits with a deadline in the GPU's cycles. Before 2.32 NCCL has none: signals and counters are looked at here, and a flush, which comes behind
-// them, has no bound but that of whoever runs the program.
+// Waits with a deadline in GPU cycles. NCCL before 2.32 has no deadlines, so that signals and counters are polled here.
+// A flush, which follows them, is then only limited by the caller of this program.
 template <typename Coop>
 __device__ ncclResult_t wait_signal(ncclGin const& gin, Coop coop, ncclGinSignal_t signal, uint64_t least, uint64_t deadline) {
 #if NCCL_VERSION_CODE >= 23200
@@ -118,11 +120,11 @@ __device__ void check(const uint32_t* got, size_t words, int from, int to, uint3
   if (wrong) atomicAdd(&out->wrong, wrong);
 }
 
-// Rounds before those that are timed. The first put of a process waits for what the driver makes at first use (1.1 to 1.8 ms), and the rank that comes
-// last to a barrier has it behind that barrier: of 200 rounds of 8 B some runs told 18 us each and others 25.
+// Untimed rounds. The first put of a process waits for the driver's initialization (1 to 2 ms), which the last rank to
+// enter a barrier would still have to do after it.
 constexpr int BEFORE = 10;
 
-// Pairs of ranks put `bytes` to each other `times` times, and wait for the other's each time.
+// Pairs of ranks put `bytes` to each other `times` times, and wait for the peer's put each time.
 __global__ void put(ncclDevComm comm, ncclWindow_t from, ncclWindow_t to, uint32_t* got, size_t bytes, int times, uint32_t round, Out* out,
                     uint64_t deadline) {
   ncclGin gin{comm, 0};
@@ -166,7 +168,7 @@ __global__ void lanes(ncclDevComm comm, ncclWindow_t from, ncclWindow_t to, uint
   check(got, 32 * 1024, peer, me, round, out);
 }
 
-// A value there and back.
+// Sends a value to the peer and waits for one in return, `times` times.
 __global__ void value(ncclDevComm comm, ncclWindow_t to, uint64_t* got, int times, Out* out, uint64_t deadline) {
   ncclGin gin{comm, 0};
   const int me = comm.rank, peer = me ^ 1;
@@ -186,7 +188,7 @@ __global__ void value(ncclDevComm comm, ncclWindow_t to, uint64_t* got, int time
   out->ns = now() - begun;
 }
 
-// The even rank puts `times` times without waiting, to places of a window of 8; the odd one waits for all.
+// The even rank puts `times` times without waiting, all to the same place. The odd rank waits for all signals.
 __global__ void window(ncclDevComm comm, ncclWindow_t from, ncclWindow_t to, uint32_t* got, size_t bytes, int times, uint32_t round, Out* out,
                        uint64_t deadline) {
   ncclGin gin{comm, 0};
@@ -197,7 +199,7 @@ __global__ void window(ncclDevComm comm, ncclWindow_t from, ncclWindow_t to, uin
   if (threadIdx.x == 0) {
     const uint64_t begun = now();
     if (me % 2 == 0) {
-      // The same bytes wherever they go: two puts of one place may be under way at once, and are alike.
+      // All puts have the same bytes, so that puts in flight to the same place do not conflict.
       for (int i = 0; i < times; i++)
         gin.put(ncclTeamWorld(comm), peer, to, 0, from, 0, bytes, ncclGin_WeakSignalAdd{3, 3});
       TRY(flush(gin, ncclCoopThread(), deadline));
@@ -223,11 +225,11 @@ __global__ void get(ncclDevComm comm, ncclWindow_t from, ncclWindow_t to, uint32
   }
   __syncthreads();
   check(got, bytes / 4, peer, me, round, out);
-  // The peer reads our source until it is here too.
+  // The peer reads this rank's source; wait until it has finished.
   meet(comm, gin, out, deadline);
 }
 
-// All to all, `times` times with a barrier before each.
+// All-to-all, `times` times with a barrier before each.
 __global__ void all(ncclDevComm comm, ncclWindow_t from, ncclWindow_t to, const uint32_t* got, size_t bytes, int times, uint32_t round, Out* out,
                     uint64_t deadline) {
   ncclGin gin{comm, 0};
@@ -271,7 +273,7 @@ int main() {
   }
   int gpus = 0;
   CUDA(cudaGetDeviceCount(&gpus));
-  // Cores are for the threads that move bytes, not for one that waits for a kernel.
+  // Leave the cores to the threads that move bytes: do not spin while waiting for a kernel.
   CUDA(cudaSetDeviceFlags(cudaDeviceScheduleBlockingSync));
   CUDA(cudaSetDevice(atoi(variable("LOCAL_RANK", "0")) % gpus));
   int khz = 0;
@@ -316,7 +318,7 @@ int main() {
   if (rank_ == 0) printf("case,ranks,bytes,iterations,time_us,gbytes_s,wrong,status\n");
   int failed = 0;
   uint32_t round = 0;
-  // `to_of`: which rank's words stand at a place of the source; `moved`: bytes that one rank sends in an iteration.
+  // `by_rank`: whether the source has a part per target rank. `moved`: bytes that one rank sends per iteration.
   auto run = [&](const char* name, size_t bytes, int times, double moved, bool by_rank, auto launch) {
     round++;
     const size_t words = bytes / 4;
@@ -341,7 +343,7 @@ int main() {
              good ? "ok" : ("rank " + std::to_string(rank_) + ": result " + std::to_string(left.result) + " at line " + std::to_string(left.line)).c_str());
       fflush(stdout);
     }
-    if (left.result != 0) stop(name, "a wait has ended by its deadline: the ranks are not together any more");
+    if (left.result != 0) stop(name, "a wait timed out: the ranks are out of step");
   };
   if (asked("put"))
     for (size_t bytes : {(size_t)8, (size_t)64, (size_t)4096, (size_t)65536, (size_t)1 << 20, (size_t)4 << 20}) {

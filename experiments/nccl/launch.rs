@@ -1,4 +1,4 @@
-//! Starts the program: once, or as ranks.
+//! Starts the program once, or as several ranks.
 
 use super::{Args, Variable};
 use crate::error::Failure;
@@ -9,19 +9,20 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitStatus};
 use std::time::{Duration, Instant};
 
-/// How often it is looked whether they have ended.
+/// Interval at which children are checked for exit.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// How long the others may take when a rank has failed: they wait for it by bounds of their own, and say more by then.
+/// Time for the other ranks to exit after a rank has failed. Their waits for it have their own limits, after which they
+/// report more.
 const GRACE: Duration = Duration::from_secs(10);
 
-/// As a shell gives it.
+/// Returns the exit code as reported by a shell.
 fn code_of(status: ExitStatus) -> u8 {
     let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(1);
     u8::try_from(code).unwrap_or(1)
 }
 
 fn command(program: &[OsString], variables: &[Variable]) -> Result<Command, Failure> {
-    let Some((program, rest)) = program.split_first() else { return Err(Failure::Usage("no program is named".into())) };
+    let Some((program, rest)) = program.split_first() else { return Err(Failure::Usage("no program given".into())) };
     let mut command = Command::new(program);
     command.args(rest).envs(variables.iter().map(|(name, value)| (name, value)));
     Ok(command)
@@ -32,19 +33,19 @@ fn start(program: &[OsString], command: &mut Command) -> Result<Child, Failure> 
     command.spawn().map_err(|error| Failure::Usage(format!("{name}: {error}")))
 }
 
-/// Once, and whatever it starts; its exit code.
+/// Runs the program once. Returns its exit code.
 pub fn one(program: &[OsString], variables: &[Variable]) -> Result<u8, Failure> {
     let mut child = start(program, &mut command(program, variables)?)?;
     await_all(std::slice::from_mut(&mut child))
 }
 
-/// A port that is free now.
+/// Returns a port that is currently free.
 fn free_port() -> Result<u16, Failure> {
-    let failed = |error: std::io::Error| Failure::Run(format!("looking for a free port: {error}"));
+    let failed = |error: std::io::Error| Failure::Run(format!("cannot find a free port: {error}"));
     Ok(TcpListener::bind(("127.0.0.1", 0)).map_err(failed)?.local_addr().map_err(failed)?.port())
 }
 
-/// As so many ranks; the first exit code that is no success.
+/// Runs the program as `count` ranks. Returns the first exit code other than success.
 pub fn ranks(args: &Args, count: usize, variables: &[Variable]) -> Result<u8, Failure> {
     let (port, meeting) = (free_port()?, free_port()?);
     let mut children = Vec::new();
@@ -75,7 +76,7 @@ pub fn ranks(args: &Args, count: usize, variables: &[Variable]) -> Result<u8, Fa
     await_all(&mut children)
 }
 
-/// Waits until all have ended; after a failure, or Ctrl-C, not for long.
+/// Waits until all children have exited. After a failure or Ctrl-C, kills them when the grace period has passed.
 fn await_all(children: &mut [Child]) -> Result<u8, Failure> {
     let mut first = None;
     let mut late: Option<Instant> = None;
@@ -86,11 +87,11 @@ fn await_all(children: &mut [Child]) -> Result<u8, Failure> {
                 Ok(None) => running += 1,
                 Ok(Some(status)) if status.success() => {}
                 Ok(Some(status)) if first.is_none() => {
-                    eprintln!("ginlab: rank {rank} ended: {status}");
+                    eprintln!("ginlab: rank {rank} failed: {status}");
                     first = Some(code_of(status));
                 }
                 Ok(Some(_)) => {}
-                Err(error) => return Err(Failure::Run(format!("waiting for rank {rank}: {error}"))),
+                Err(error) => return Err(Failure::Run(format!("cannot wait for rank {rank}: {error}"))),
             }
         }
         if running == 0 {
@@ -106,10 +107,10 @@ fn await_all(children: &mut [Child]) -> Result<u8, Failure> {
     }
 }
 
-/// Ends those that still run.
+/// Kills children that are still running.
 fn end(children: &mut [Child]) {
     for child in children {
-        // One that has ended already is reaped by the next look.
+        // Fails if the child has exited; the next check reaps it.
         let _ = child.kill();
     }
 }

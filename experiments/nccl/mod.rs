@@ -1,4 +1,4 @@
-//! `ginlab nccl`: an unmodified program of NCCL's GIN over ginlab's rails, on one GPU, without a network card.
+//! `ginlab nccl`: runs an unmodified program that uses NCCL's GIN over ginlab's rails, on one GPU and without a NIC.
 
 mod launch;
 mod library;
@@ -13,80 +13,91 @@ use ginlab::fabric::{Fabric, soft};
 use ginlab::mps::{self, Asked, Choice, Step};
 use ginlab::proxy::signal_order::Rule;
 use ginlab::rails::strategy::Strategy;
-use ginlab::signals;
+use ginlab::{scratch, signals};
 use std::ffi::{OsStr, OsString};
 use std::io::Write;
 use std::path::PathBuf;
 use std::time::Duration;
 
 pub const PROGRAMS: &[Program] =
-    &[program!("nccl", "Run a program of NCCL's GIN over ginlab's rails: one GPU, no network card", Args, run)];
+    &[program!("nccl", "Run a program that uses NCCL's GIN over ginlab's rails, on one GPU without a NIC", Args, run)];
 
 const EXAMPLES: &str = "\
 Examples:
-  ginlab nccl --np 2 -- ./gin                               two ranks on this GPU, over shared memory
-  ginlab nccl --np 8 -p model:p5 --rails 4 -- ./gin         eight, over four modelled cards of a p5 each
-  ginlab nccl -p worst:seed=7 -- mpirun -np 2 ./a.out       ranks of mpirun, over the worst network that EFA may be
-  ginlab nccl -p tcp -- torchrun --nproc-per-node 2 t.py    ranks of torchrun, over libfabric's tcp
-  ginlab nccl --np 2 --type queues -- ./gin                 NCCL's kernels write a card's queues themselves (GIN of type 5)
-  ginlab nccl --np 2 --trace puts.jsonl -- ./gin            every put, one a line, for `ginlab replay`
-  ginlab nccl --np 2 --trace puts.json -- ./gin             the same as slices for Perfetto (ui.perfetto.dev)
-  eval \"$(ginlab nccl --print-env)\"                         the variables alone, for ranks that something else starts
-Needs NCCL 2.30 or newer (pip install nvidia-nccl-cu13). Each process is a node of its own for NCCL. docs/nccl.md.";
+  ginlab nccl --np 2 -- ./gin                               run two ranks on this GPU, over shared memory
+  ginlab nccl --np 8 -p model:p5 --rails 4 -- ./gin         run eight ranks, each with four modelled p5 cards
+  ginlab nccl -p worst:seed=7 -- mpirun -np 2 ./a.out       run ranks started by mpirun, over the worst-case network
+  ginlab nccl -p tcp -- torchrun --nproc-per-node 2 t.py    run ranks started by torchrun, over libfabric's tcp
+  ginlab nccl --np 2 --type queues -- ./gin                 let NCCL's kernels write a NIC's queues (GIN type 5)
+  ginlab nccl --np 2 --trace puts.jsonl -- ./gin            record every put, one per line, for `ginlab replay`
+  ginlab nccl --np 2 --trace puts.json -- ./gin             record puts as slices for Perfetto (ui.perfetto.dev)
+  eval \"$(ginlab nccl --print-env)\"                         set only the variables, for ranks started by another launcher
 
-/// Names the plugin in the place of the one beside the program.
+Requires NCCL 2.30 or newer (pip install nvidia-nccl-cu13). NCCL treats each process as a separate node. See docs/nccl.md.";
+
+/// Environment variable with the path of the plugin, instead of the one next to the executable.
 const PLUGIN: &str = "GINLAB_NCCL_PLUGIN";
 const PLUGIN_FILE: &str = "libnccl_ginlab.so";
-/// Puts that each communicator records, with `--trace`.
+/// Maximum number of puts that each communicator records with `--trace`.
 const TRACED: usize = 1 << 20;
 
 /// Options of `ginlab nccl`.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// The rails: shared (shared memory, no model), model:p5, soft-efa:p5, worst:seed=N, tcp, efa
+    /// Rails: shared (shared memory, no model), model:p5, soft-efa:p5, worst:seed=N, tcp, efa
     #[arg(short = 'p', long, value_name = "PROVIDER", default_value = "shared")]
     provider: String,
-    /// How NCCL's kernels reach the rails: proxy (GIN of type 2, by NCCL's thread), queues (type 5: they write a card's queues themselves)
-    #[arg(long = "type", value_enum, default_value_t = Type::Proxy, value_name = "TYPE", hide_possible_values = true)]
+    /// How NCCL's kernels reach the rails: proxy (GIN type 2, through NCCL's thread), queues (type 5: kernels write a
+    /// NIC's queues themselves)
+    #[arg(
+        long = "type",
+        value_enum,
+        default_value_t = Type::Proxy,
+        value_name = "TYPE",
+        hide_possible_values = true,
+        help_heading = "Fabric"
+    )]
     kind: Type,
-    /// How many
+    /// Number of rails
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=64))]
     rails: u8,
-    /// How puts are laid over them: single, split, round-robin, auto
+    /// How puts are distributed over rails: single, split, round-robin, auto
     #[arg(long, default_value = "round-robin", value_name = "STRATEGY")]
     strategy: Strategy,
-    /// How a signal is kept behind its put on the rails: count, own, drain, sequence
+    /// How a put and its signal are kept in order on rails: count, own, drain, sequence
     #[arg(long, default_value = "count", value_name = "RULE")]
     rule: Rule,
-    /// Start the program so many times, as ranks of this machine (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT, NCCL_COMM_ID)
+    /// Start the program this many times, as ranks of this machine (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR,
+    /// MASTER_PORT, NCCL_COMM_ID)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     np: Option<u16>,
-    /// Ranks of each node, as NCCL sees them, with --np: those of one talk past the rails
+    /// Number of ranks per node, as seen by NCCL (with --np); ranks of one node do not use the rails
     #[arg(long, default_value_t = 1, value_name = "N", requires = "np", value_parser = clap::value_parser!(u16).range(1..=256))]
     node_size: u16,
-    /// No put may stand still for longer
+    /// Maximum time that a put makes no progress, in seconds
     #[arg(long, default_value = "30", value_name = "SECONDS", value_parser = seconds())]
     timeout: Duration,
-    /// A fault in the plugin of rank 0: lost:N (the N-th put is never sent), error:N (it fails), dead:N (from it on the rank does nothing), slow:US (each put is held back so many us)
+    /// Fault to inject into the plugin of rank 0: lost:N (the N-th put is never sent), error:N (it fails), dead:N (from
+    /// then on the rank does nothing), slow:US (each put is delayed by this many us)
     #[arg(long, value_name = "FAULT", requires = "np")]
     fault: Option<String>,
-    /// Write every put and its arrival here: FILE.json for Perfetto, otherwise one JSON object a line
+    /// Write every put and its arrival to this file: FILE.json for Perfetto, otherwise one JSON object per line
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
-    /// The folder of the NCCL that the program shall load (libnccl.so.2); otherwise the one that the loader finds
-    #[arg(long, value_name = "FOLDER")]
+    /// Directory of the NCCL library (libnccl.so.2) that the program loads [default: found by the loader]
+    #[arg(long, value_name = "DIR")]
     nccl: Option<PathBuf>,
-    /// CUDA's MPS for ranks that share a GPU: auto (start a server of their own where none is there), off (start none)
+    /// CUDA MPS for ranks that share a GPU: auto (start a private server if none is running), off
     #[arg(long, value_enum, default_value_t = Choice::Auto, value_name = "WHICH", hide_possible_values = true)]
     mps: Choice,
-    /// Each process has a host name of its own, too: for libraries above NCCL that look for ranks of their machine by it (NCCL EP)
+    /// Also give each process its own host name, for libraries that use it to find ranks of the same machine (NCCL EP)
     #[arg(long)]
     hostnames: bool,
-    /// Print the variables, as a shell reads them, and start nothing
+    /// Print the variables as shell commands, and start nothing
     #[arg(long)]
     print_env: bool,
-    /// The program with its arguments
+    /// Program and its arguments
     #[arg(last = true, value_name = "PROGRAM")]
     program: Vec<OsString>,
 }
@@ -100,7 +111,7 @@ enum Type {
     Queues,
 }
 
-/// Name and value.
+/// Name and value of an environment variable.
 type Variable = (String, OsString);
 
 fn run(args: &Args) -> Result<(), Failure> {
@@ -108,10 +119,12 @@ fn run(args: &Args) -> Result<(), Failure> {
         return print(&variables(args)?);
     }
     if args.program.is_empty() {
-        return Err(Failure::Usage("name a program behind --, or ask for the variables by --print-env".into()));
+        return Err(Failure::Usage(
+            "no program given: specify it after --, or use --print-env to print the variables".into(),
+        ));
     }
     let mut variables = variables(args)?;
-    // Ranks of mpirun or torchrun are not counted here: more than one, or a server does no harm.
+    // The number of ranks of mpirun or torchrun is unknown. Assume more than one; an unnecessary server does no harm.
     let ranks = args.np.map_or(2, usize::from);
     let asked = Asked { choice: args.mps, device: cuda::Choice::Auto, ranks, gpus: None };
     if let Step::Ended(code) = mps::before_ranks(&asked) {
@@ -119,7 +132,13 @@ fn run(args: &Args) -> Result<(), Failure> {
     }
     check_gpus()?;
     library::check(args.nccl.as_deref(), args.kind == Type::Queues)?;
-    let folder = tempfile::tempdir().map_err(|error| Failure::Run(format!("a folder for records: {error}")))?;
+    let folder = scratch::folder();
+    let folder = tempfile::tempdir_in(&folder).map_err(|error| {
+        Failure::Run(format!(
+            "cannot create a directory for records in {}: {error}; set TMPDIR to a writable directory",
+            folder.display()
+        ))
+    })?;
     variables.push(("GINLAB_NCCL_RECORDS".into(), folder.path().into()));
     if args.trace.is_some() {
         variables.push(("GINLAB_NCCL_TRACE".into(), TRACED.to_string().into()));
@@ -131,8 +150,8 @@ fn run(args: &Args) -> Result<(), Failure> {
     let found = records::read(folder.path()).map_err(Failure::Run)?;
     if found.is_empty() {
         eprintln!(
-            "ginlab: NCCL has not used the plugin: it is older than 2.30, or the program asks for no GIN, or NCCL has refused it \
-             (NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=ALL says why)"
+            "ginlab: NCCL has not used the plugin: NCCL is older than 2.30, the program does not use GIN, or NCCL has \
+             rejected the plugin (NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=ALL prints the reason)"
         );
     }
     records::table(&found, &mut std::io::stderr());
@@ -148,13 +167,14 @@ fn run(args: &Args) -> Result<(), Failure> {
     }
 }
 
-/// What NCCL and the plugin need. Variables of NCCL's that the user has set stay.
+/// Returns the variables that NCCL and the plugin need. NCCL variables that the user has set are kept.
 fn variables(args: &Args) -> Result<Vec<Variable>, Failure> {
     let fabric: Fabric = args.provider.parse().map_err(|why: String| usage("--provider", why))?;
     if matches!(fabric, Fabric::Null) {
         return Err(usage(
             "--provider",
-            "null moves nothing, and NCCL's kernels would wait for ever; shared moves bytes and costs no modelled time",
+            "null moves no bytes, so that NCCL's kernels would wait indefinitely; shared moves bytes without modelled \
+             time",
         ));
     }
     if let Some(fault) = &args.fault {
@@ -162,7 +182,7 @@ fn variables(args: &Args) -> Result<Vec<Variable>, Failure> {
     }
     let plugin = soft::beside_program(PLUGIN_FILE, PLUGIN)
         .and_then(std::fs::canonicalize)
-        .map_err(|error| Failure::Usage(format!("the plugin: {error}")))?;
+        .map_err(|error| Failure::Usage(format!("cannot find the plugin: {error}")))?;
     let mut variables: Vec<Variable> = Vec::new();
     let mut set = |name: &str, value: &OsStr| variables.push((name.to_owned(), value.to_owned()));
     set("NCCL_RMA_PLUGIN", plugin.as_os_str());
@@ -171,7 +191,7 @@ fn variables(args: &Args) -> Result<Vec<Variable>, Failure> {
         Type::Queues => {
             set("NCCL_GIN_PLUGIN", plugin.as_os_str());
             set("NCCL_GIN_TYPE", "5".as_ref());
-            // NCCL's own symmetric kernels want strong signals, which queues of a card do not have.
+            // NCCL's symmetric kernels require strong signals, which a NIC's queues do not support.
             set("NCCL_SYM_GIN_KERNELS_ENABLE", "0".as_ref());
         }
     }
@@ -203,7 +223,7 @@ fn variables(args: &Args) -> Result<Vec<Variable>, Failure> {
         set("GINLAB_NCCL_HOSTNAMES", "1".as_ref());
     }
     if args.np.is_none() || args.hostnames {
-        // Makes each process a node, whatever starts it.
+        // Makes each process a node, however it is started.
         set("GINLAB_NCCL_NODES", "process".as_ref());
         preload.insert(0, plugin.clone().into_os_string());
     }
@@ -216,7 +236,7 @@ fn variables(args: &Args) -> Result<Vec<Variable>, Failure> {
     if let Some(folder) = &args.nccl {
         let library = folder.join("libnccl.so.2");
         if !library.is_file() {
-            return Err(usage("--nccl", format!("there is no {}", library.display())));
+            return Err(usage("--nccl", format!("{} does not exist", library.display())));
         }
         let before = std::env::var_os("LD_LIBRARY_PATH").filter(|before| !before.is_empty());
         let all: Vec<OsString> = std::iter::once(folder.clone().into_os_string()).chain(before).collect();
@@ -232,26 +252,31 @@ fn fault_is_known(fault: &str) -> Result<(), Failure> {
     if known {
         Ok(())
     } else {
-        Err(usage("--fault", format!("{fault:?} is none of lost:N, error:N, dead:N, slow:US, from 1")))
+        Err(usage(
+            "--fault",
+            format!(
+                "invalid fault {fault:?}: expected lost:N, error:N, dead:N or slow:US, with a number of at least 1"
+            ),
+        ))
     }
 }
 
-/// Why NCCL would refuse these GPUs, before it does.
+/// Rejects GPUs that NCCL would reject.
 fn check_gpus() -> Result<(), Failure> {
     let gpus = cuda::visible_gpus().map_err(|error| Failure::Run(error.to_string()))?;
     if let Some(gpu) = gpus.iter().find(|gpu| !gpu.gpu_direct_virtual) {
         return Err(Failure::Unfit(format!(
-            "GPU {} ({}): its driver offers no GPUDirect RDMA of virtual memory, and without that NCCL has no GIN",
+            "GPU {} ({}): its driver does not support GPUDirect RDMA of virtual memory, which NCCL's GIN requires",
             gpu.ordinal, gpu.name
         )));
     }
     if gpus.is_empty() {
-        eprintln!("# note: no GPU is seen here: NCCL will find none either");
+        eprintln!("# note: no GPU found; NCCL will not find one either");
     }
     Ok(())
 }
 
-/// As a shell reads them.
+/// Prints the variables as shell commands.
 fn print(variables: &[Variable]) -> Result<(), Failure> {
     let mut out = signals::stdout();
     for (name, value) in variables {
@@ -266,7 +291,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn faults_are_named() {
+    fn faults_are_validated() {
         assert!(["lost:1", "error:9", "dead:3"].iter().all(|fault| fault_is_known(fault).is_ok()));
         assert!(["lost", "lost:0", "late:1", "dead:x"].iter().all(|fault| fault_is_known(fault).is_err()));
     }

@@ -1,11 +1,11 @@
-//! What the plugin of each rank has left behind: tables, the check that nothing got lost, and single puts.
+//! Records that the plugin of each rank writes: tables, a check that nothing was lost, and single puts.
 
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::Path;
 
-/// What has gone to one peer, or come from it.
+/// Operations from or to one peer.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub struct Flow {
     puts: u64,
@@ -19,7 +19,7 @@ pub struct Flow {
     slowest_ns: u64,
 }
 
-/// The record of one rank in one communicator.
+/// Record of one rank in one communicator.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Record {
     pub communicator: String,
@@ -31,7 +31,7 @@ pub struct Record {
     rail_transfers: Vec<u64>,
     copies: String,
     failure: Option<String>,
-    /// False where the program has not closed the communicator.
+    /// Whether the program has closed the communicator.
     ended: bool,
     to: Vec<Flow>,
     from: Vec<Flow>,
@@ -39,7 +39,7 @@ pub struct Record {
     pub trace: Vec<serde_json::Value>,
 }
 
-/// All of a folder, by communicator and rank.
+/// Reads all records of a directory, ordered by communicator and rank.
 pub fn read(folder: &Path) -> Result<Vec<Record>, String> {
     let failed = |error: std::io::Error| format!("{}: {error}", folder.display());
     let mut records: Vec<Record> = Vec::new();
@@ -56,7 +56,7 @@ fn micros(ns: u64, count: u64) -> f64 {
     if count == 0 { 0.0 } else { ns as f64 / count as f64 / 1e3 }
 }
 
-/// A size class, as people say it.
+/// Formats the upper bound of a size class.
 fn below(bytes: u64) -> String {
     match bytes {
         0 => "0".into(),
@@ -66,9 +66,9 @@ fn below(bytes: u64) -> String {
     }
 }
 
-/// For each rank and peer that has sent it something.
+/// Writes a table with a line for each rank and each peer that sent data to it.
 pub fn table(records: &[Record], out: &mut impl Write) {
-    // Nobody is told when stderr is closed.
+    // Ignore the error: stderr may be closed.
     let _ = write_table(records, out);
 }
 
@@ -117,7 +117,10 @@ fn write_table(records: &[Record], out: &mut impl Write) -> std::io::Result<()> 
             sizes.join(", ")
         )?;
     }
-    writeln!(out, "us: from NCCL's call on the sender to the bytes in memory on the receiver, by the machine's clock")?;
+    writeln!(
+        out,
+        "us: time from NCCL's call on the sender until the bytes are in the receiver's memory, by the machine's clock"
+    )?;
     let mut rails: BTreeMap<(usize, &str), (u64, u64)> = BTreeMap::new();
     for record in records {
         for (index, name) in record.rail_names.iter().enumerate() {
@@ -135,11 +138,11 @@ fn write_table(records: &[Record], out: &mut impl Write) -> std::io::Result<()> 
         .iter()
         .map(|(index, (bytes, transfers))| format!("rail {index}: {transfers} transfers, {bytes} B"))
         .collect();
-    writeln!(out, "all ranks, headers of 128 B and answers too: {}", text.join("; "))?;
+    writeln!(out, "all ranks, including headers of 128 B and answers: {}", text.join("; "))?;
     for record in records.iter().filter(|record| !record.ended) {
         writeln!(
             out,
-            "rank {} has not closed communicator {}: what it has counted is not here in full",
+            "rank {} has not closed communicator {}: its counts are incomplete",
             record.rank, record.communicator
         )?;
     }
@@ -150,8 +153,8 @@ fn write_table(records: &[Record], out: &mut impl Write) -> std::io::Result<()> 
     Ok(())
 }
 
-/// Whether each put and signal that was sent has arrived, once; otherwise the first difference, in a line. Not asked where a rank has failed or
-/// has not ended in order.
+/// Checks that each put and signal arrived exactly once. Returns the first difference in one line, if any.
+/// Communicators with a rank that failed or did not close are skipped.
 pub fn conservation(records: &[Record]) -> Option<String> {
     let mut all: BTreeMap<&str, Vec<&Record>> = BTreeMap::new();
     for record in records {
@@ -173,7 +176,8 @@ pub fn conservation(records: &[Record]) -> Option<String> {
                 ] {
                     if sent != come {
                         return Some(format!(
-                            "communicator {communicator}: rank {} has sent rank {} {sent} {what}, and {come} have arrived",
+                            "communicator {communicator}: rank {} has sent {sent} {what} to rank {}, but {come} have \
+                             arrived",
                             sender.rank, receiver.rank
                         ));
                     }
@@ -217,20 +221,20 @@ pub mod tests {
     }
 
     #[test]
-    fn what_is_sent_must_arrive() {
+    fn lost_puts_are_reported() {
         let good = [record(0, [1, 2], [1, 3]), record(1, [3, 0], [2, 0])];
         assert_eq!(conservation(&good), None);
         let bad = [record(0, [1, 2], [1, 3]), record(1, [3, 0], [1, 0])];
         let said = conservation(&bad).expect("a put is missing");
-        assert_eq!(said, "communicator c: rank 0 has sent rank 1 2 puts, and 1 have arrived");
-        // A rank that has left nothing says nothing, and neither does one that was cut off.
+        assert_eq!(said, "communicator c: rank 0 has sent 2 puts to rank 1, but 1 have arrived");
+        // Communicators with a missing record, or with one that was cut off, are not checked.
         assert_eq!(conservation(&bad[..1]), None);
         let [first, second] = bad;
         assert_eq!(conservation(&[Record { ended: false, ..first }, second]), None);
     }
 
     #[test]
-    fn the_table_has_a_line_for_each_pair() {
+    fn table_has_one_line_per_pair() {
         let mut out = Vec::new();
         write_table(&[record(0, [1, 2], [1, 3]), record(1, [3, 0], [2, 0])], &mut out).expect("memory");
         let text = String::from_utf8(out).expect("text");

@@ -1,11 +1,12 @@
-//! Single puts: one JSON object a line, or slices as Perfetto shows them.
+//! Traces of single puts: one JSON object per line, or slices for Perfetto.
 
 use super::records::Record;
 use serde_json::{Value, json};
 use std::io::Write;
 use std::path::Path;
 
-/// Writes every recorded put, get and arrival: `.json` in the format of Chrome's tracing, otherwise by lines.
+/// Writes every recorded put, get and arrival: in Chrome's trace format if the file ends in `.json`, otherwise one per
+/// line.
 pub fn write(records: &[Record], file: &Path) -> Result<(), String> {
     let failed = |error: std::io::Error| format!("{}: {error}", file.display());
     let entries = entries(records);
@@ -21,12 +22,12 @@ pub fn write(records: &[Record], file: &Path) -> Result<(), String> {
     out.flush().map_err(failed)?;
     let missed: u64 = records.iter().map(|record| record.not_recorded).sum();
     if missed > 0 {
-        eprintln!("ginlab: {missed} puts are not in {}: each communicator records its first ones", file.display());
+        eprintln!("ginlab: {missed} puts are not in {}: each communicator records only its first puts", file.display());
     }
     Ok(())
 }
 
-/// By time: nanoseconds from the first.
+/// Returns the entries ordered by time, in nanoseconds since the first.
 fn entries(records: &[Record]) -> Vec<Value> {
     let mut all: Vec<(u64, Value)> = Vec::new();
     for record in records {
@@ -49,7 +50,8 @@ fn entries(records: &[Record]) -> Vec<Value> {
     all.into_iter().map(relative).collect()
 }
 
-/// A process for each rank, a track for each put from NCCL's call to its completion, and to its arrival at the peer.
+/// Returns a process for each rank, and a slice for each put from NCCL's call to its completion, and to its arrival at
+/// the peer.
 fn slices(entries: &[Value]) -> Vec<Value> {
     let mut events = Vec::new();
     let ranks = entries.iter().filter_map(|entry| entry["rank"].as_u64()).max().map_or(0, |most| most + 1);
@@ -95,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trace_is_by_time() {
+    fn trace_is_sorted_by_time() {
         let text = written("puts.jsonl");
         let time =
             |line: &str| serde_json::from_str::<Value>(line).expect("JSON")["asked_ns"].as_u64().expect("a time");
@@ -103,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn perfetto_gets_a_slice_that_begins_and_ends_for_each() {
+    fn perfetto_trace_has_matching_slices() {
         let text: Value = serde_json::from_str(&written("puts.json")).expect("JSON");
         let events = text["traceEvents"].as_array().expect("a list");
         let phases: Vec<&str> = events.iter().filter_map(|event| event["ph"].as_str()).collect();

@@ -1,8 +1,14 @@
 #!/usr/bin/env bash
-# The ladder of a whole node over modelled cards: one sender with one rail, four, and all 32 by one thread; then eight senders with four rails
-# and a pinned thread each, lazily posted beside batches that are awaited together.
+# Measures a whole node of modelled cards: one sender with 1, 4 and 32 rails on one thread, then eight senders with four
+# rails and a pinned thread each, and CPU-initiated writes in batches for comparison.
 #
-#   experiments/node/run.sh [FOLDER]     GINLAB=path, MODEL=p5, DEVICE=gpu (emulated where there is none); 32 cores or more
+#   experiments/node/run.sh [DIR]     DIR: directory for results [default: OUT, or target/node]
+#
+#   GINLAB  program                    [default: target/release/ginlab]
+#   MODEL   profile of the cards       [default: p5]
+#   DEVICE  gpu, or emulated           [default: gpu]
+#
+# Needs 32 cores or more. Exit codes: 0 ok, otherwise that of the step that failed (124: its time limit).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 ginlab=${GINLAB:-target/release/ginlab}

@@ -1,4 +1,4 @@
-//! How the slots of a tuple lie in memory.
+//! Memory layout of the slots of a tuple.
 
 use super::args::{Args, Scope, Tuple};
 use ginlab::cuda::{Buffer, Device};
@@ -8,42 +8,44 @@ use ginlab::measure::size;
 /// Region numbers, the same on every rank.
 pub const SOURCE: u32 = 0;
 pub const DESTINATION: u32 = 1;
-/// What a rank registers where it has nothing to give: regions keep their numbers.
+/// Bytes that a rank registers for a region that it does not use, to keep the region numbers.
 pub const PLACEHOLDER: u64 = 4096;
 
-/// Slots begin at multiples of this: the largest store of a kernel, and whole cache lines.
+/// Alignment of slots: the largest store of a kernel, and whole cache lines.
 const SLOT_ALIGNMENT: u64 = 256;
 
-/// Slots of a producer where nobody names their number. Writes that the CPU initiates have all the proxy's window under way, a kernel
-/// that rewrites its slots no more than these (two AMD EPYC cores, tcp, 4 KiB: 0.5 of CPU-initiated with 16, 0.9 with 64).
+/// Default number of slots per producer: as many as fit in 64 MiB, between 16 and 64. They limit the puts in flight of
+/// a kernel that rewrites its slots, while CPU-initiated writes use the proxy's whole window. With fewer slots, the
+/// kernel would be at a disadvantage.
 const MOST_WINDOW: u64 = 64;
 const LEAST_WINDOW: u64 = 16;
 const MOST_WINDOW_BYTES: u64 = 64 << 20;
 
-/// Payloads that a block of the emulated device writes between two barriers are as many as these, and no more bytes: the barrier's time is
-/// divided by their number, and what was written first should still be in a cache when it is sent. (On a GPU the kernel writes one.)
+/// Maximum number of payloads, and of their bytes, that a block of the emulated device writes between two barriers.
+/// More payloads amortize the barrier, and fewer bytes are more likely to be cached when they are sent. On a GPU the
+/// kernel writes one payload at a time.
 const MOST_AHEAD: u64 = 16;
 const MOST_BYTES_AHEAD: u64 = 1 << 20;
 
-/// How one tuple lies in memory, the same on every rank.
+/// Memory layout of a tuple, the same on every rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
-    /// Producers of the grid.
+    /// Number of producers in the grid.
     pub producers: u64,
-    /// Slots of each.
+    /// Slots per producer.
     pub window: u64,
-    /// Bytes from one slot to the next.
+    /// Distance in bytes between consecutive slots.
     pub stride: u64,
-    /// Payloads that a block writes between two barriers, where it does not wait for each put.
+    /// Payloads that a block writes between two barriers if it does not wait for each put.
     pub ahead: u64,
     /// Timed puts per producer and repeat.
     pub iterations: u64,
-    /// Untimed ones before.
+    /// Untimed puts per producer before the first repeat.
     pub warmup: u64,
 }
 
 impl Layout {
-    /// The layout of a tuple, or why it does not fit.
+    /// Returns the layout of a tuple. The error is the reason if it does not fit.
     pub fn new(args: &Args, tuple: &Tuple, device: &Device) -> Result<Layout, String> {
         let producers = match args.scope {
             Scope::Block => u64::from(tuple.grid),
@@ -53,14 +55,14 @@ impl Layout {
         let one_slot_each = producers.checked_mul(stride).filter(|bytes| *bytes <= args.memory_limit());
         let Some(one_slot_each) = one_slot_each else {
             return Err(format!(
-                "{producers} producers with {} each are more than --memory-limit {}",
+                "{producers} producers with {} each exceed --memory-limit {}",
                 size::human(tuple.bytes),
                 size::human(args.memory_limit())
             ));
         };
         let usual = (MOST_WINDOW_BYTES / stride).clamp(LEAST_WINDOW, MOST_WINDOW);
         let most = (args.volume / (producers * tuple.bytes)).max(1);
-        // No repeat has more puts than `most`, and the verifying pass has two for each slot.
+        // No repeat has more puts than `most`, and the verification pass has two per slot.
         let window = args.window.map_or(usual, u64::from).min(args.memory_limit() / one_slot_each).min(most);
         let ahead = match device {
             Device::Emulated => args.fill_ahead.map_or((MOST_BYTES_AHEAD / tuple.bytes).min(MOST_AHEAD), u64::from),
@@ -77,19 +79,19 @@ impl Layout {
         })
     }
 
-    /// Bytes of the source, and of the destination.
+    /// Returns the bytes of the source, which are those of the destination.
     pub fn bytes(&self) -> u64 {
         self.producers * self.window * self.stride
     }
 
-    /// The last iteration of a pass of `iterations` that wrote this slot.
+    /// Returns the last iteration that wrote this slot in a pass of `iterations`. `None` if none did.
     pub fn last_writer(&self, slot: u64, iterations: u64) -> Option<u64> {
         let in_window = slot % self.window;
         (in_window < iterations).then(|| in_window + (iterations - 1 - in_window) / self.window * self.window)
     }
 }
 
-/// A buffer as a rail registers it.
+/// Returns a buffer as a rail registers it.
 pub fn memory_of(buffer: &Buffer, device: &Device, in_device: bool) -> Memory {
     Memory {
         address: buffer.address(),
@@ -107,7 +109,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_layout_fits_its_limits_and_keeps_slots_apart(
+        fn layout_respects_limits_and_separates_slots(
             bytes in 1u64..1 << 26, grid in 1u32..200, block in 1u32..64, thread in proptest::bool::ANY, window in 1u32..64,
         ) {
             let scope = if thread { "thread" } else { "block" };
@@ -127,7 +129,7 @@ mod tests {
         }
 
         #[test]
-        fn the_last_writer_of_a_slot(window in 1u64..20, iterations in 0u64..100, slot in 0u64..20) {
+        fn last_writer_of_slot_is_known(window in 1u64..20, iterations in 0u64..100, slot in 0u64..20) {
             let layout = Layout { producers: 1, window, stride: 16, ahead: 1, iterations: 1, warmup: 0 };
             let expected = (0..iterations).filter(|iteration| iteration % window == slot % window).max();
             prop_assert_eq!(layout.last_writer(slot, iterations), expected);

@@ -1,4 +1,4 @@
-//! What this machine gives a rank: domains, a way to the payload, memory, cores.
+//! Resources of a rank on this machine: domains, access to the payload, memory, cores.
 
 use super::args::Args;
 use super::layout::{Layout, PLACEHOLDER, memory_of};
@@ -7,65 +7,63 @@ use crate::job::MemoryKind;
 use cuda_std::emulation;
 use ginlab::bootstrap::Bootstrap;
 use ginlab::cuda::{Device, Place};
-use ginlab::fabric::Chosen;
-use ginlab::fabric::discover::Domain;
+use ginlab::fabric::RailPlan;
 use ginlab::fabric::libfabric::RailOptions;
-use ginlab::measure::size;
-use ginlab::proxy::{self, Cores, choose_cores};
-use ginlab::{cores, memory};
+use ginlab::gin::seat::{CoreWants, MemoryWants, RailWants, Seat};
 use strum::IntoStaticStr;
 
-/// How the rails reach the payload.
+/// Path from the rails to the payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr)]
 #[strum(serialize_all = "kebab-case")]
 pub enum MemoryPath {
-    /// Plain host memory (emulated device).
+    /// Ordinary host memory (emulated device).
     Host,
     /// Pinned host memory that the GPU writes over PCIe.
     Pinned,
-    /// GPU memory that the NIC reads and writes itself.
+    /// GPU memory that the NIC accesses directly.
     Device,
-    /// GPU memory that modelled cards read themselves while no bytes are moved; copied by the proxy in the pass that is verified.
+    /// GPU memory that modelled NICs access directly while they move no bytes. The proxy copies it in the verification
+    /// pass.
     #[strum(serialize = "device-modelled")]
     Modelled,
-    /// GPU memory that the proxy copies into pinned host memory before the write; it arrives in pinned host memory.
+    /// GPU memory that the proxy copies to pinned host memory before each write. The destination is pinned host memory.
     #[strum(serialize = "device-staged")]
     Staged,
 }
 
 impl MemoryPath {
-    /// Whether the proxy copies the payload into pinned host memory.
+    /// Returns whether the proxy copies the payload to pinned host memory.
     pub fn is_staged(self) -> bool {
         matches!(self, MemoryPath::Staged | MemoryPath::Modelled)
     }
 
-    /// For rows.
+    /// Returns the name for rows.
     pub fn name(self) -> &'static str {
         self.into()
     }
 
-    /// For the header.
+    /// Returns the description for the header.
     pub fn text(self) -> &'static str {
         match self {
             MemoryPath::Host => "host memory (the emulated device has no other)",
             MemoryPath::Pinned => "pinned host memory, written by the GPU over PCIe, registered with the fabric",
             MemoryPath::Device => {
-                "GPU memory, registered with the card, which moves its bytes (libfabric: FI_HMEM, and the provider may make no CUDA call; verbs: \
-                 by dma-buf or peer memory)"
+                "GPU memory, registered with the NIC, which transfers it directly (libfabric: FI_HMEM, and the \
+                 provider must not call CUDA; verbs: by dma-buf or peer memory)"
             }
             MemoryPath::Modelled => {
-                "GPU memory; the modelled cards read it themselves (GPUDirect RDMA), and its bytes are copied through the host \
-                 only in the pass that is verified; the destination is pinned host memory"
+                "GPU memory; the modelled cards read it themselves (GPUDirect RDMA), and its bytes are copied through \
+                 the host only in the verified pass; the destination is pinned host memory"
             }
             MemoryPath::Staged => {
-                "GPU memory, copied by the proxy into pinned host memory before each write (the card does not reach GPU \
-                 memory here, or is not known to); the destination is pinned host memory"
+                "GPU memory, copied by the proxy into pinned host memory before each write (the NIC cannot access GPU \
+                 memory, or is not known to); the destination is pinned host memory"
             }
         }
     }
 }
 
-/// The largest of each over all tuples.
+/// Maximum requirements over all tuples.
 pub struct Needs {
     pub payload: u64,
     pub slots: u64,
@@ -73,7 +71,7 @@ pub struct Needs {
 }
 
 impl Needs {
-    /// Refuses grids that the device cannot run, before anything is opened.
+    /// Computes the requirements. Rejects grids that the device cannot run, before anything is opened.
     pub fn of(args: &Args, device: &Device) -> Result<Needs, Failure> {
         let mut needs = Needs { payload: PLACEHOLDER, slots: 1, blocks: 1 };
         for tuple in args.tuples()? {
@@ -88,54 +86,49 @@ impl Needs {
         Ok(needs)
     }
 
-    /// Refuses what this machine's memory cannot hold: an allocation succeeds lazily and kills the process later.
+    /// Rejects requirements that exceed this machine's memory.
     pub fn check_memory(&self, ranks: &Bootstrap, args: &Args, device: &Device) -> Result<(), Failure> {
         let per_rank = self.payload.saturating_add((args.ring_slots * args.proxy_threads * 32) as u64);
-        let copies = if args.mem == MemoryKind::Device && matches!(device, Device::Gpu(_)) { 2 } else { 1 };
-        let here = per_rank.saturating_mul(ranks.local_size() as u64).saturating_mul(copies);
-        let Some(available) = memory::available().filter(|_| args.memory_limit.is_none()) else { return Ok(()) };
-        if here > available {
-            return Err(Failure::Usage(format!(
-                "the {} ranks on this machine need {} for payloads, and {} is available: try a smaller -e, --grid, \
-                 --window, or name a --memory-limit that this machine can give",
-                ranks.local_size(),
-                size::human(here),
-                size::human(available)
-            )));
+        let copies = if args.memory == MemoryKind::Device && matches!(device, Device::Gpu(_)) { 2 } else { 1 };
+        let memory = MemoryWants {
+            bytes: per_rank.saturating_mul(copies),
+            purpose: "payloads",
+            advice: "try a smaller -e, --grid or --window, or specify a smaller --memory-limit",
+        };
+        if args.memory_limit.is_none() {
+            memory.check(ranks)?;
         }
         Ok(())
     }
 }
 
-/// Chooses the rails with the other ranks, and notes what they are.
-pub fn choose_rails(
-    args: &Args,
-    ranks: &mut Bootstrap,
-    device: &Device,
-    count: usize,
-    notes: &mut Vec<String>,
-) -> Result<Chosen, Failure> {
+/// Chooses the rails with the other ranks, and adds notes about them. Returns how they access the payload.
+pub fn choose_rails(args: &Args, ranks: &mut Bootstrap, seat: &mut Seat) -> Result<MemoryPath, Failure> {
     let options = RailOptions { level: args.completion, ..RailOptions::default() };
-    let chosen = proxy::choose_rails(&args.fabric()?, count, options, ranks, device)?;
+    seat.choose_rails(ranks, RailWants { fabric: &args.fabric()?, count: args.most_rails(), options })?;
+    let Seat { device, rails: Some(chosen), notes, .. } = seat else {
+        return Err(Failure::Run("no rails were chosen".into()));
+    };
     if args.is_model() {
-        let when = if args.moves() { "" } else { " in the pass that is verified alone" };
-        notes.push(format!("bytes of the modelled cards are moved through shared memory{when}"));
+        let when = if args.moves() { "" } else { " only in the verified pass" };
+        notes.push(format!("bytes of the modelled cards are copied through shared memory{when}"));
     }
     notes.extend(args.why_null.iter().chain(&args.why_fewer).cloned());
-    Ok(chosen)
+    memory_path(args, device, chosen, notes)
 }
 
-/// Whether the rails' cards reach device memory is proven by registering some; why they do not becomes a note.
-pub fn memory_path(
+/// Determines how the rails access the payload. Registers a test buffer to determine whether NICs can access device
+/// memory, and adds a note if they cannot.
+fn memory_path(
     args: &Args,
     device: &Device,
-    chosen: &mut Chosen,
+    chosen: &mut RailPlan,
     notes: &mut Vec<String>,
 ) -> Result<MemoryPath, Failure> {
     if matches!(device, Device::Emulated) {
         return Ok(MemoryPath::Host);
     }
-    if args.mem == MemoryKind::Pinned {
+    if args.memory == MemoryKind::Pinned {
         return Ok(MemoryPath::Pinned);
     }
     if args.is_null() {
@@ -155,34 +148,21 @@ pub fn memory_path(
     }
 }
 
-/// Cores for this rank's proxy threads: one each, near the GPU or the cards, where this machine has them beside one for each rank's kernel
-/// and main thread; otherwise none is pinned and idle polls give way.
-pub fn pins(
-    args: &Args,
-    ranks: &mut Bootstrap,
-    device: &Device,
-    domains: &[Domain],
-    notes: &mut Vec<String>,
-) -> Result<Cores, Failure> {
-    let threads = args.proxy_threads * ranks.local_size();
-    let busy = match device {
-        Device::Emulated => threads + ranks.local_size() + 1,
-        Device::Gpu(_) => threads + 1,
-    };
-    let mut pins = choose_cores(&args.pin, args.proxy_threads, busy, ranks, device, domains)?;
-    if pins.shared {
-        notes.push(format!(
-            "{busy} busy threads share {} cores: idle proxies give way, and latencies include the scheduler",
-            cores::allowed().len()
-        ));
-    }
-    if matches!(device, Device::Emulated) {
-        // Every rank with a kernel has one already; half of what is left is for whoever copies for modelled cards.
+/// Chooses the cores of this rank's proxy threads: one each, near the GPU or the NICs, if the machine also has one for
+/// each rank's kernel and main thread. Otherwise no thread is pinned, and idle proxies yield. Sets the number of workers
+/// of the emulated device.
+pub fn choose_cores(args: &Args, ranks: &mut Bootstrap, seat: &mut Seat) -> Result<(), Failure> {
+    let is_emulated = matches!(seat.device, Device::Emulated);
+    let busy = args.proxy_threads * ranks.local_size() + 1 + if is_emulated { ranks.local_size() } else { 0 };
+    seat.choose_cores(ranks, CoreWants { pin: &args.pin, threads: args.proxy_threads, busy })?;
+    if is_emulated {
+        // Every rank with a kernel already has one worker. Half of the spare cores is left for threads that copy for
+        // modelled NICs.
         let kernels = if args.is_null() { ranks.local_size() } else { (ranks.local_size() / 2).max(1) };
-        let more = pins.spare / 2 / kernels;
-        pins.spare -= more * kernels;
+        let more = seat.cores.spare / 2 / kernels;
+        seat.cores.spare -= more * kernels;
         emulation::set_workers(1 + more);
-        notes.push(format!("the emulated device of each rank has {} workers", 1 + more));
+        seat.notes.push(format!("the emulated device of each rank has {} workers", 1 + more));
     }
-    Ok(pins)
+    Ok(())
 }

@@ -1,5 +1,5 @@
-//! One tuple: the kernel in every mode, the CPU-initiated writes and, on null rails, the bare round trip; interleaved,
-//! then verified, then gathered into rows on rank 0.
+//! Measurement of one tuple: the kernel in every mode, CPU-initiated writes and, on null rails, the bare round trip.
+//! Cases are verified, then timed interleaved, then gathered into rows on rank 0.
 
 use super::args::{Args, Scope, Tuple, Way};
 use super::layout::Layout;
@@ -21,23 +21,23 @@ use ginlab::report::{Row, Status};
 use serde::{Deserialize, Serialize};
 use std::time::{Duration, Instant};
 
-/// Repeats where nobody says how many, and how many are enough of what takes long.
+/// Default number of repeats, and the number that suffices if a measurement takes longer than `LONG`.
 const REPEATS: u32 = 10;
 const ENOUGH: u32 = 3;
 const LONG: Duration = Duration::from_secs(5);
 
-/// What one rank knows of one case.
+/// Results of one case on one rank.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 struct Findings {
     samples: Vec<Sample>,
     wrong: Option<u64>,
     again: u64,
     rail_bytes: Vec<u64>,
-    /// Microseconds that a modelled card has waited for this machine.
+    /// Microseconds that a modelled NIC has waited for this machine.
     behind: f64,
 }
 
-/// Measures one tuple. Rows, with their raw samples, are returned on rank 0.
+/// Measures one tuple. Returns rows with their raw samples on rank 0, and no rows on other ranks.
 pub fn measure(
     args: &Args,
     tuple: &Tuple,
@@ -52,27 +52,32 @@ pub fn measure(
     let shape = Shape { args, tuple, layout };
     for proxy in rank.group.proxies() {
         proxy.configure(tuple.rails, tuple.strategy)?;
-        proxy.stay_awake(rank.source.is_some() && rank.target.is_none());
+        proxy.set_busy_poll(rank.source.is_some() && rank.target.is_none());
     }
     let cases = cases(&shape, rank);
     let mut findings = vec![Findings::default(); cases.len()];
     let what = format!("{} B over {} rails, {} x {}", tuple.bytes, tuple.rails, tuple.grid, tuple.block);
+    if !args.no_check {
+        rank.move_bytes(true);
+        for (case, found) in cases.iter().zip(&mut findings) {
+            found.wrong = verify::verify(&shape, rank, ranks, *case)?;
+        }
+    }
     rank.move_bytes(args.moves());
     let started = Instant::now();
-    // Round 0 warms up. Interleaved, so that what drifts (clocks, neighbours) meets every case alike.
+    // Round 0 is the warm-up. Cases are interleaved, so that drift of clocks and load affects all of them alike.
     for round in 0..=args.repeats.unwrap_or(REPEATS) {
         if args.repeats.is_none() && round > ENOUGH && is_long(started, ranks, &what)? {
             break;
         }
         for (case, found) in cases.iter().zip(&mut findings) {
+            if round == 0 && verify::is_whole(&shape, *case) {
+                continue;
+            }
             ranks.barrier(&what)?;
             let iterations = if round == 0 { layout.warmup } else { layout.iterations };
             let (before, behind) = (counters(rank)?, rank.behind());
-            let sample = if round == 1 && verify::is_timed(&shape, *case) {
-                let (sample, wrong) = verify::verified(&shape, rank, ranks, *case, iterations)?;
-                found.wrong = wrong;
-                sample
-            } else if rank.target.is_some() && iterations > 0 {
+            let sample = if rank.target.is_some() && iterations > 0 {
                 Some(run(&shape, rank, ranks, *case, iterations)?)
             } else {
                 None
@@ -84,13 +89,6 @@ pub fn measure(
             }
         }
     }
-    rank.move_bytes(true);
-    if !args.no_check {
-        let own_pass = |case: Case| !verify::is_timed(&shape, case);
-        for (case, found) in cases.iter().zip(&mut findings).filter(|(case, _)| own_pass(**case)) {
-            found.wrong = verify::verify(&shape, rank, ranks, *case)?;
-        }
-    }
     let mut lives = Vec::new();
     if args.trace.is_some() {
         rank.move_bytes(args.moves());
@@ -100,7 +98,7 @@ pub fn measure(
             }
         }
     }
-    rank.group.proxies().iter().for_each(|proxy| proxy.stay_awake(false));
+    rank.group.proxies().iter().for_each(|proxy| proxy.set_busy_poll(false));
     let Some(all) = ranks.gather_values(&findings, &what)? else { return Ok(Vec::new()) };
     let mut rows = rows(&shape, rank, ranks, &cases, &all);
     for (index, found) in &lives {
@@ -112,13 +110,13 @@ pub fn measure(
     Ok(rows)
 }
 
-/// Whether the rounds so far have taken long, by rank 0's clock: all ranks end alike.
+/// Returns whether the rounds so far have taken longer than `LONG` on rank 0's clock, so that all ranks stop together.
 fn is_long(started: Instant, ranks: &mut Bootstrap, what: &str) -> Result<bool, Failure> {
     let long = ranks.all_gather_values(&(started.elapsed() > LONG), what)?;
     Ok(long.first().is_some_and(|long| *long))
 }
 
-/// The baseline and the floor first: the rows after them are divided by them.
+/// Returns the cases of a tuple. Baseline and lower bound are first, because later rows refer to them.
 fn cases(shape: &Shape<'_>, rank: &Rank) -> Vec<Case> {
     let mut cases = Vec::new();
     let (args, modes) = (shape.args, shape.args.mode.iter().copied());
@@ -135,7 +133,7 @@ fn cases(shape: &Shape<'_>, rank: &Rank) -> Vec<Case> {
     cases
 }
 
-/// Why nothing is measured by the cards' queues, where they are asked for.
+/// Returns the reason for which case `direct` is not measured although it is requested.
 fn without_queues(rank: &Rank) -> Option<&str> {
     rank.queues.as_ref()?.as_ref().err().map(String::as_str)
 }
@@ -147,13 +145,13 @@ fn counters(rank: &Rank) -> Result<(u64, Vec<u64>), Failure> {
 }
 
 impl Findings {
-    /// Whether these times are this machine's and not the modelled card's: what it let the card wait is more than a share of
-    /// the rest.
+    /// Returns a note if the times are those of this machine and not of the modelled NIC, because the NIC waited for
+    /// more than the tolerated fraction of the remaining time.
     fn slower_than_the_card(&self) -> Option<String> {
         let all: f64 = self.samples.iter().map(|sample| sample.done).sum();
         let percent = 100.0 * self.behind / all;
         (self.behind > TOLERATED * (all - self.behind))
-            .then(|| format!("slower than the modelled card: it waited for this machine {percent:.0} % of the time"))
+            .then(|| format!("slower than the modelled card, which waited for this machine {percent:.0} % of the time"))
     }
 
     fn add(&mut self, before: &(u64, Vec<u64>), after: &(u64, Vec<u64>)) {
@@ -163,7 +161,7 @@ impl Findings {
     }
 }
 
-/// A row with everything that is known before it is measured.
+/// Creates a row with all columns that are known before the measurement.
 fn blank(args: &Args, tuple: &Tuple, rank: &Rank, ranks: &Bootstrap, case: Case) -> Row {
     let device = if matches!(case, Case::CpuWrite | Case::CpuBatch(_) | Case::BareWrite) {
         "cpu".into()
@@ -173,7 +171,7 @@ fn blank(args: &Args, tuple: &Tuple, rank: &Rank, ranks: &Bootstrap, case: Case)
     let mut row = Row::new("proxy", case.name(), device, &rank.provider);
     row.ranks = ranks.size() as u32;
     row.rails = Some(tuple.rails as u32);
-    // A block's queue is one card's, and nobody lays its puts over several.
+    // A block uses the queue of one NIC, so that its puts are not distributed over rails.
     let by_card = matches!(case, Case::Direct(_));
     row.strategy = (!by_card).then(|| tuple.strategy.to_string());
     row.mode = match case {
@@ -220,7 +218,7 @@ fn rows(shape: &Shape<'_>, rank: &Rank, ranks: &Bootstrap, cases: &[Case], all: 
         let of_ranks: Vec<&Findings> = all.iter().filter_map(|found| found.get(index)).collect();
         let iterations = shape.layout.iterations;
         let senders = senders(shape, all, index);
-        // All pairs run side by side: a repeat takes as long as its slowest.
+        // All pairs run concurrently: a repeat takes as long as the slowest.
         let samples = slowest(&senders, |sender| &sender.times);
         let operations = if case == Case::PingPong { 1 } else { pairs * shape.layout.producers };
         row.iterations = Some(iterations);
@@ -244,7 +242,7 @@ fn rows(shape: &Shape<'_>, rank: &Rank, ranks: &Bootstrap, cases: &[Case], all: 
         }
         row.verified(of_ranks.iter().filter_map(|found| found.wrong).reduce(|sum, wrong| sum + wrong));
         if let Some(wrong) = row.wrong.filter(|wrong| *wrong > 0) {
-            row.status = Status::Failed(format!("verification found {wrong} wrong bytes or puts"));
+            row.status = Status::Failed(format!("verification failed: {wrong} wrong bytes or puts"));
         }
         let floor = matches!(case, Case::Put(Mode::Quiet))
             .then(|| rows.iter().find(|(row, _)| row.case == Case::PingPong.name()));
@@ -271,7 +269,7 @@ fn rows(shape: &Shape<'_>, rank: &Rank, ranks: &Bootstrap, cases: &[Case], all: 
     rows
 }
 
-/// What each rank that put has done in a case.
+/// Returns the results of each rank that put in a case.
 fn senders(shape: &Shape<'_>, all: &[Vec<Findings>], case: usize) -> Vec<Sender> {
     let iterations = shape.layout.iterations as f64;
     let of_rank = |(rank, found): (usize, &Vec<Findings>)| {
@@ -287,8 +285,8 @@ fn senders(shape: &Shape<'_>, all: &[Vec<Findings>], case: usize) -> Vec<Sender>
     all.iter().enumerate().filter_map(of_rank).collect()
 }
 
-/// Whether CPU-initiated writes over one modelled card take longer than the card would, by what the arithmetic says of it: then
-/// they show this machine, whose cores have something else to do.
+/// Returns a note if CPU-initiated writes over one modelled NIC take longer than the NIC would. The times then show
+/// this machine, whose cores are busy otherwise.
 fn slower_than_its_pace(shape: &Shape<'_>, rank: &Rank, case: Case, samples: &[f64]) -> Option<String> {
     if case != Case::CpuWrite || shape.tuple.rails != 1 || shape.args.proxy_threads != 1 {
         return None;
@@ -304,7 +302,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_card_that_waited_for_this_machine_is_told_from_one_that_did_not() {
+    fn delayed_model_cards_are_marked_suspect() {
         let of = |behind| {
             let samples = vec![Sample { done: 60.0, posted: None }, Sample { done: 55.0, posted: None }];
             Findings { samples, behind, ..Findings::default() }.slower_than_the_card()
@@ -312,7 +310,7 @@ mod tests {
         assert_eq!((of(0.0), of(14.9)), (None, None));
         assert_eq!(
             of(23.0).as_deref(),
-            Some("slower than the modelled card: it waited for this machine 20 % of the time")
+            Some("slower than the modelled card, which waited for this machine 20 % of the time")
         );
         assert_eq!(Findings::default().slower_than_the_card(), None);
     }

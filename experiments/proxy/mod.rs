@@ -1,8 +1,9 @@
-//! `ginlab proxy`: GPU-initiated puts through ring, proxy and rails, beside CPU-initiated writes of the same buffers.
+//! `ginlab proxy`: measures GPU-initiated puts through ring, proxy and rails, compared with CPU-initiated writes of the
+//! same buffers.
 //!
-//! Half of the ranks runs the kernel, each putting to one of the other half, across hosts where there are several
-//! ([`ginlab::pairing`]); on null rails every rank puts, and to itself. Every rank walks through the same rows in the same order; what they must agree on is compared
-//! before the first one.
+//! Half of the ranks run the kernel, and each puts to one of the other half, on another host if there are several
+//! ([`ginlab::pairing`]). On null rails every rank puts to itself. Every rank measures the same rows in the same order.
+//! Settings that must be equal are compared before the first row.
 
 mod args;
 mod layout;
@@ -38,14 +39,14 @@ const FILL: Column = Column::follows("fill", "", "Whether the kernel wrote the p
 const FILL_AHEAD: Column = Column::follows(
     "fill_ahead",
     "",
-    "Payloads that a block wrote between two barriers, where it did not wait for each put",
+    "Payloads that a block wrote between two barriers, if it did not wait for each put",
 );
 const PROXY_THREADS: Column = Column::follows("proxy_threads", "", "Proxy threads per device");
-const RING_MEMORY: Column = Column::chosen("ring_memory", "", "Where the rings are: `pinned`, `managed`, `gdr`");
+const RING_MEMORY: Column = Column::chosen("ring_memory", "", "Memory of the rings: `pinned`, `managed`, `gdr`");
 const POST_RATE: Column =
-    Column::measured("post_rate_mops", "Mops", "Puts posted, 10^6 per second, at the median posting time");
+    Column::measured("post_rate_mops", "Mops", "Posting rate in 10^6 puts per second, at the median posting time");
 
-/// Puts, and the writes they are compared with: a bare round trip is a time, and no rate.
+/// Puts, and the writes they are compared with. A bare round trip has a time, but no rate.
 const WRITES: (&str, &[&str]) = ("case", &["put", "direct", "cpu-write", "bare-write"]);
 
 /// A rank with its rings and proxies.
@@ -89,11 +90,11 @@ impl Experiment for Proxy {
                 &[("case", "put"), ("mode", "quiet"), ("size_bytes", "64")],
             ),
             Headline::most(
-                "puts of 64 B, most",
+                "puts of 64 B, highest rate",
                 "rate_mops",
                 &[("case", "put"), ("mode", "nbi"), ("size_bytes", "64")],
             ),
-            Headline::most("puts, most bandwidth", "bandwidth_gbytes_s", &[("case", "put")]),
+            Headline::most("puts, highest bandwidth", "bandwidth_gbytes_s", &[("case", "put")]),
         ],
         plots: &[
             Plot::TIME,
@@ -102,10 +103,7 @@ impl Experiment for Proxy {
             Plot::RATE.by("grid", "operations per second by blocks of the grid", &["grid"]).only(&[WRITES]),
             Plot::RATE.only(&[WRITES]),
         ],
-        ..About::new(
-            "proxy",
-            "GPU-initiated puts through ring, proxy and rails: quiet against nbi, beside CPU-initiated writes",
-        )
+        ..About::new("proxy", "Measure GPU-initiated puts through ring and proxy, compared with CPU-initiated writes")
     };
 
     fn plan(args: &mut Args) -> Result<Plan<Tuple>, Failure> {
@@ -117,8 +115,9 @@ impl Experiment for Proxy {
         }
         args.settle_rails();
         let tuples = args.tuples()?;
-        // A rank waits while another one measures a row, which is bounded by the volume of a row and by the device's own timeout.
-        let ranks = args.meet.ranks(args.timeout, args.fingerprint(&tuples), args.check_ranks());
+        // A rank may wait while another one measures a row, which is limited by the volume of a row and by the device's
+        // timeout.
+        let ranks = args.meet.ranks(args.fingerprint(&tuples), args.check_ranks());
         let kernels = args.meet.mps.on(args.device);
         let (default, kernels) = if args.is_null() { (1, kernels) } else { (2, kernels.by_half()) };
         let ranks = Ranks { default, mps: Some(kernels), ..ranks };
@@ -165,8 +164,8 @@ fn header(args: &Args, ranks: &Bootstrap, rank: &Rank) -> Header {
     mps::describe(&mut header, &rank.sharing);
     if matches!(rank.queues, Some(Ok(_))) {
         header.note(
-            "direct: the same kernel without ring and proxy, a queue on each rail's card; block b puts by the card of rail b modulo the \
-             rails, and a put is one request",
+            "direct: the same kernel without ring and proxy, with one queue on the NIC of each rail; block b uses the \
+             NIC of rail b modulo the rails, and a put is one request",
         );
     }
     header.notes(&rank.notes).note(format!("{} rank{plural} by the {} bootstrap", ranks.size(), ranks.kind()));

@@ -1,23 +1,23 @@
-//! The modes of `ginlab proxy`: how a kernel waits for its puts.
+//! Modes of `ginlab proxy`: the waits of a kernel for its puts.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// How the kernel waits.
+/// Waits of the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// After every put.
+    /// Wait after every put.
     Quiet,
-    /// Once at the end.
+    /// Wait once at the end.
     Nbi,
-    /// After every so many puts.
+    /// Wait after every given number of puts.
     QuietEvery(u32),
-    /// Once at the end; so many puts of a block are published together, behind one fence.
+    /// Wait once at the end. A block publishes the given number of puts together after a single fence.
     Batch(u32),
 }
 
 impl Mode {
-    /// As the kernel takes it: 0 is once at the end.
+    /// Returns the number of puts between two waits, or 0 to wait once at the end.
     pub fn quiet_every(self) -> u32 {
         match self {
             Mode::Quiet => 1,
@@ -47,13 +47,13 @@ impl FromStr for Mode {
             None if text == "nbi" => Ok(Mode::Nbi),
             Some(("quiet-every", puts)) => match puts.parse() {
                 Ok(puts) if puts > 0 => Ok(Mode::QuietEvery(puts)),
-                _ => Err(format!("quiet-every={puts}: a number of puts from 1 on")),
+                _ => Err(format!("invalid mode quiet-every={puts}: must be at least 1 put")),
             },
             Some(("nbi-batch", puts)) => match puts.parse() {
                 Ok(puts @ 1..=32) => Ok(Mode::Batch(puts)),
-                _ => Err(format!("nbi-batch={puts}: a number of puts from 1 to 32")),
+                _ => Err(format!("invalid mode nbi-batch={puts}: must be from 1 to 32 puts")),
             },
-            _ => Err(format!("mode {text:?} is none of quiet, nbi, quiet-every=K, nbi-batch=K")),
+            _ => Err(format!("invalid mode {text:?}: expected quiet, nbi, quiet-every=K or nbi-batch=K")),
         }
     }
 }
@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn modes_go_both_ways() {
+    fn modes_round_trip() {
         for text in ["quiet", "nbi", "quiet-every=8", "nbi-batch=16"] {
             assert_eq!(text.parse::<Mode>().expect("known").to_string(), text);
         }

@@ -1,4 +1,4 @@
-//! Case `direct`: the same kernel, whose puts become requests in the cards' own queues, without ring and proxy.
+//! Case `direct`: the same kernel posts its puts as requests to the NICs' own queues, without ring and proxy.
 
 use super::args::Args;
 use super::layout::memory_of;
@@ -7,38 +7,43 @@ use crate::error::Failure;
 use ginlab::bootstrap::Bootstrap;
 use ginlab::cuda::{Buffer, Device, Place};
 use ginlab::direct::{ChannelError, ChannelOptions, Channels};
-use ginlab::fabric::Chosen;
+use ginlab::fabric::RailPlan;
 use ginlab::proxy::device_timeout;
+use kernels::gin::Control;
 use kernels::ring::{Ring, Status};
 
-/// Requests of a queue that are under way at most: as many as a rail has.
+/// Maximum number of requests in flight per queue: that of a rail.
 const DEPTH: u32 = 4096;
-/// Puts raise nothing at their target.
+/// Number of receive entries. Puts without signals use none at their target.
 const ARRIVALS: u32 = 64;
 
-/// A queue on each rail's card: block `b` puts by that of rail `b` modulo the rails of a row.
+/// A queue on each rail's NIC. Block `b` uses the queue of rail `b` modulo the rails of a row.
 pub struct Queues {
     channels: Channels,
     abort: Buffer,
 }
 
 impl Queues {
-    /// Opens them with all ranks, where the case is measured; otherwise says why not, alike on all ranks.
+    /// Opens the queues on all ranks. The inner error is the reason if they cannot be used, the same on all ranks.
     ///
     /// # Safety
-    /// The payload stays in place until they are dropped.
+    /// The payload must stay valid until the queues are dropped.
     pub unsafe fn open(
         args: &Args,
         ranks: &mut Bootstrap,
-        (device, chosen): (&Device, &Chosen),
+        (device, chosen): (&Device, &RailPlan),
         (payload, path): (&Buffer, MemoryPath),
     ) -> Result<Result<Queues, String>, Failure> {
-        // A staged payload is copied by a proxy, and none has a part in this case.
+        // A staged payload is copied by a proxy, which this case does not have.
         let is_reached = !path.is_staged();
-        if ranks.all_gather_values(&is_reached, "payloads that cards' queues reach")?.contains(&false) {
-            return Ok(Err("the payload is in GPU memory that the card does not register, for the reason in the header: --mem pinned".into()));
+        if ranks.all_gather_values(&is_reached, "payloads that NIC queues can access")?.contains(&false) {
+            return Ok(Err(
+                "the payload is in GPU memory that the NIC cannot register (see the header for the reason); \
+                           use --memory pinned"
+                    .into(),
+            ));
         }
-        let abort = device.allocate(Place::Host, 8)?;
+        let abort = device.allocate(Place::Host, size_of::<Control>())?;
         let cards: Vec<&str> = chosen.domains().iter().take(args.most_rails()).map(|card| card.name.as_str()).collect();
         let options = ChannelOptions {
             device,
@@ -49,30 +54,35 @@ impl Queues {
             arrivals: ARRIVALS,
             counted_signals: 0,
             abort: &abort,
-            timeout_ns: device_timeout(args.timeout).as_nanos() as u64,
+            timeout_ns: device_timeout(args.meet.timeout).as_nanos() as u64,
         };
-        // SAFETY: the caller's word.
+        // SAFETY: the caller of `open` keeps the payload valid.
         let channels = unsafe { Channels::open(ranks, &options) }?;
         Ok(Ok(Queues { channels, abort }))
     }
 
-    /// In place of a proxy's rings.
+    /// Returns the rings that lead to the queues, instead of a proxy's rings.
     pub fn rings(&self) -> *const Ring {
         self.channels.rings()
     }
 
-    /// As many as these rails have.
+    /// Returns the number of queues of the first `rails` rails.
     pub fn count(&self, rails: usize) -> u32 {
         self.channels.count().min(u32::try_from(rails).unwrap_or(u32::MAX))
     }
 
-    /// Ends the kernels that wait.
+    /// Returns a number that changes when a kernel rings a doorbell.
+    pub fn pulse(&self) -> Result<u64, Failure> {
+        Ok(self.channels.pulse()?)
+    }
+
+    /// Aborts the waits of kernels.
     pub fn stop(&self) {
-        // A driver that writes no host memory has said so before, and the kernels have a deadline.
+        // A driver that cannot write host memory has reported that before, and the kernels have a deadline.
         let _ = self.abort.write(0, &[Status::ENDED.0]);
     }
 
-    /// What the cards say.
+    /// Returns the failures that the NICs report.
     pub fn failures(&self) -> Vec<String> {
         self.channels.failures().unwrap_or_else(|error| vec![error.to_string()])
     }

@@ -1,26 +1,26 @@
-//! What one rank holds for the whole run: device, memory, rings, proxy threads, and the connection to its peers.
+//! State of one rank for the whole run: device, memory, rings, proxy threads, and connections to peers.
 
 use super::args::{Args, Way};
 use super::layout::{PLACEHOLDER, memory_of};
-use super::machine::{MemoryPath, Needs, choose_rails, memory_path, pins};
+use super::machine::{MemoryPath, Needs, choose_cores, choose_rails};
 use super::queues::Queues;
 use crate::error::Failure;
 use ginlab::bootstrap::Bootstrap;
 use ginlab::cuda::{Buffer, Device, Place};
 use ginlab::fabric::null::{Counted, NullCounts};
-use ginlab::fabric::same_host::Stores;
-use ginlab::fabric::{Access, Chosen, Memory};
+use ginlab::fabric::{Access, Memory, RailPlan};
+use ginlab::gin::seat::{Seat, Wants};
 use ginlab::proxy::{Bytes, GroupOptions, GroupRegion, ProxyGroup};
 use ginlab::sharing::Sharing;
 use kernels::put_kernel::BlockResult;
 use std::time::Duration;
 
-/// See the module. Fields are dropped in this order: the proxies let go of the memory before it is freed.
+/// State of one rank. Fields are dropped in order: the proxies must release the memory before it is freed.
 pub struct Rank {
     pub group: ProxyGroup,
-    /// Of the case `direct`: the cards' queues, or why there are none.
+    /// Queues of the case `direct`, or the reason for which they cannot be used. `None` if the case is not measured.
     pub queues: Option<Result<Queues, String>>,
-    /// Source of an initiator, destination of a target: what the kernel writes or the verification reads.
+    /// Source of an initiator or destination of a target: memory that the kernel writes or the verification reads.
     pub payload: Buffer,
     _other: Buffer,
     pub tickets: Buffer,
@@ -28,66 +28,57 @@ pub struct Rank {
     pub device: Device,
     pub sharing: Sharing,
     pub provider: String,
-    chosen: Chosen,
+    chosen: RailPlan,
     pub path: MemoryPath,
     pub notes: Vec<String>,
-    /// The rank we put to, when we are one that puts.
+    /// Rank that this rank puts to. `None` if it does not put.
     pub target: Option<usize>,
-    /// The rank that puts to us.
+    /// Rank that puts to this rank, if any.
     pub source: Option<usize>,
-    /// Number of the next verified iteration: no pass repeats the pattern of an earlier one.
+    /// Number of the next verified iteration, so that every pass has a different pattern.
     pub next_iteration: u32,
 }
 
 impl Rank {
-    /// Opens everything and connects to all ranks.
+    /// Opens all resources and connects to all ranks.
     pub fn open(args: &Args, ranks: &mut Bootstrap) -> Result<Rank, Failure> {
         let pairing = ranks.pairing();
-        let mut notes = Vec::new();
-        let (target, from) = match ranks.rank() {
-            // Nothing leaves the proxy: every rank puts, and is its own target.
-            rank if args.is_null() => (Some(rank), None),
-            rank => {
-                notes.extend(pairing.note());
-                (pairing.target(rank), pairing.source(rank))
-            }
+        let (target, from, notes) = match ranks.rank() {
+            // On null rails nothing leaves the proxy: every rank puts, and is its own target.
+            rank if args.is_null() => (Some(rank), None, None),
+            rank => (pairing.target(rank), pairing.source(rank), pairing.note()),
         };
-        let (device, why_emulated) = Device::open(args.device, ranks.local_rank())?;
-        if let Some(why) = why_emulated {
-            notes.push(format!("emulated device, whose times say nothing about a GPU: {why}"));
+        let launches = target.is_some();
+        let wants = Wants { launches, notes: notes.into_iter().collect(), ..Wants::new(args.device) };
+        let mut seat = Seat::open(ranks, wants)?;
+        let path = choose_rails(args, ranks, &mut seat)?;
+        let needs = Needs::of(args, &seat.device)?;
+        needs.check_memory(ranks, args, &seat.device)?;
+        choose_cores(args, ranks, &mut seat)?;
+        if launches {
+            seat.start_movers(seat.cores.spare / (ranks.local_size() / 2).max(1))?;
         }
-        let sharing = Sharing::find(&device, target.is_some(), ranks)?;
-        notes.extend(sharing.notes().iter().cloned());
-        let most_rails = args.most_rails();
-        let mut chosen = choose_rails(args, ranks, &device, most_rails, &mut notes)?;
-        let path = memory_path(args, &device, &mut chosen, &mut notes)?;
-        let needs = Needs::of(args, &device)?;
-        needs.check_memory(ranks, args, &device)?;
+        let Seat { device, sharing, rails: Some(chosen), cores, notes, .. } = seat else {
+            return Err(Failure::Run("no rails were chosen".into()));
+        };
 
         let place = if path == MemoryPath::Device || path.is_staged() { Place::Device } else { Place::Host };
-        let initiates = target.is_some();
-        // Bytes arrive in host memory where the rails cannot reach the GPU's.
-        let payload_place = if initiates || path == MemoryPath::Device { place } else { chosen.place() };
+        // The destination is in host memory if the rails cannot access GPU memory.
+        let payload_place = if launches || path == MemoryPath::Device { place } else { chosen.place() };
         let payload = device.allocate(payload_place, to_usize(needs.payload)?)?;
         let null_destination = if args.is_null() { needs.payload } else { PLACEHOLDER };
         let other = device.allocate(Place::Host, PLACEHOLDER as usize)?;
-        let pins = pins(args, ranks, &device, chosen.domains(), &mut notes)?;
-        if initiates {
-            let started = chosen.start_movers(pins.spare / (ranks.local_size() / 2).max(1), Stores::Cached);
-            started.map_err(|error| Failure::Run(format!("starting threads that copy: {error}")))?;
-        }
-        notes.extend(chosen.notes().iter().cloned());
 
         let placeholder = memory_of(&other, &device, false);
         let null = Memory { bytes: to_usize(null_destination)?, ..placeholder };
         let own = memory_of(&payload, &device, path == MemoryPath::Device);
-        let (source, destination) = match (initiates, args.is_null()) {
+        let (source, destination) = match (launches, args.is_null()) {
             (true, true) => (own, null),
             (true, false) => (own, placeholder),
             (false, _) => (placeholder, own),
         };
-        let staged = initiates && path.is_staged();
-        // Of a peer's memory the destination alone is written, and nothing is read.
+        let staged = launches && path.is_staged();
+        // Peers' destinations are only written, and no peer memory is read.
         let regions = [
             GroupRegion {
                 bytes: if staged { Bytes::Staged(&payload) } else { Bytes::Here(source) },
@@ -99,17 +90,17 @@ impl Rank {
             threads: args.proxy_threads,
             ring_place: args.ring_memory,
             ring_slots: args.ring_slots,
-            timeout: args.timeout,
-            fault: args.fault.filter(|_| initiates),
-            cores: &pins,
+            timeout: args.meet.timeout,
+            fault: args.fault.filter(|_| launches),
+            cores: &cores,
             signals: None,
-            // Nothing is told of what arrives here: the destination is read by kernels that are launched after the ranks have met.
+            // Arrivals are not reported: kernels that read the destination are launched after a barrier of the ranks.
             flush: &|| None,
         };
-        // SAFETY: the Rank keeps the buffers behind its group.
+        // SAFETY: the rank drops its buffers after its group.
         let group = unsafe { ProxyGroup::start::<Failure>(&device, &chosen, &regions, &options) }?;
         let queues = if args.measures(Way::Direct) {
-            // SAFETY: as above.
+            // SAFETY: the rank drops the payload after its queues.
             Some(unsafe { Queues::open(args, ranks, (&device, &chosen), (&payload, path)) }?)
         } else {
             None
@@ -135,7 +126,7 @@ impl Rank {
         Ok(rank)
     }
 
-    /// Ends whatever kernels wait for.
+    /// Aborts all waits of kernels.
     pub fn stop(&self) {
         self.group.stop();
         if let Some(Ok(queues)) = &self.queues {
@@ -143,34 +134,35 @@ impl Rank {
         }
     }
 
-    /// Line rate of the cards of the first `rails` rails in bit/s, where it is known.
+    /// Returns the line rate of the NICs of the first `rails` rails in bits per second, if it is known.
     pub fn line_rate(&self, rails: usize) -> Option<u64> {
         self.chosen.line_rate(rails)
     }
 
-    /// What null rails have been given so far.
+    /// Returns the totals that null rails have received so far.
     pub fn counted(&self) -> Counted {
         self.chosen.counts().map(NullCounts::sum).unwrap_or_default()
     }
 
-    /// Whether modelled cards move bytes from now on; others do in any case.
+    /// Sets whether modelled NICs move bytes from now on. Has no effect on other rails.
     pub fn move_bytes(&self, moves: bool) {
         if let Some(model) = self.chosen.model() {
             model.move_bytes(moves);
         }
     }
 
-    /// How long the modelled card that has waited longest has done so for this machine; see [`Model::behind`].
+    /// Returns the longest time that a modelled NIC has waited for this machine; see [`Model::behind`].
     pub fn behind(&self) -> Duration {
         self.chosen.model().and_then(|model| model.behind().into_iter().max()).unwrap_or_default()
     }
 
-    /// How long a modelled card takes for so many writes, one after another; nothing where cards are not modelled.
+    /// Returns the time that a modelled NIC takes for `count` consecutive writes. `None` if the NICs are not modelled.
     pub fn pace(&self, bytes: u64, count: u64) -> Option<Duration> {
         self.chosen.model().map(|model| model.pace(bytes, count))
     }
 }
 
 fn to_usize(bytes: u64) -> Result<usize, Failure> {
-    usize::try_from(bytes).map_err(|_| Failure::Usage(format!("{bytes} bytes are more than this machine can address")))
+    usize::try_from(bytes)
+        .map_err(|_| Failure::Usage(format!("{bytes} bytes exceed the address space of this machine")))
 }

@@ -1,5 +1,5 @@
-//! Ways through the rails, each for so many puts: the kernel by ring and proxy or by the cards' queues, CPU-initiated writes of the same buffers, the plainest loop, and
-//! the bare round trip.
+//! Cases of `ginlab proxy`: the kernel through ring and proxy or through the NICs' queues, CPU-initiated writes of the
+//! same buffers, a minimal loop, and the bare round trip.
 
 use super::args::{Args, Scope, Tuple};
 use super::layout::{DESTINATION, Layout, SOURCE};
@@ -9,28 +9,33 @@ use super::rank::Rank;
 use crate::error::Failure;
 use ginlab::bootstrap::Bootstrap;
 use ginlab::cuda::{Kernel, Launch};
+use ginlab::gin::watch::{Watch, Work};
 use ginlab::measure::ping_pong::{Flag, round_trip};
 use ginlab::proxy::{ProxyError, Writes};
-use ginlab::signals;
 use kernels::put_batch::{BatchedPutArgs, PUT_BATCHED_BY_CARD_KERNEL, PUT_BATCHED_KERNEL};
 use kernels::put_kernel::{BlockResult, PUT_BY_CARD_KERNEL, PUT_KERNEL, PutArgs, SCOPE_BLOCK, SCOPE_THREAD};
 use kernels::ring::Status;
 use serde::{Deserialize, Serialize};
+use std::time::Duration;
 
-/// What is measured side by side.
+/// Interval at which the NICs' queues are checked for progress while a kernel runs.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// Cases that are measured interleaved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Case {
     /// GPU-initiated puts.
     Put(Mode),
-    /// The same by the cards' own queues.
+    /// GPU-initiated puts through the NICs' own queues.
     Direct(Mode),
     /// CPU-initiated writes of the same buffers over the same rails.
     CpuWrite,
-    /// The same in batches: so many are posted, and all of them awaited before the next ones.
+    /// CPU-initiated writes in batches of the given size. All writes of a batch complete before the next batch is
+    /// posted.
     CpuBatch(u32),
     /// A loop of fi_write over one buffer on one rail, without ring, engine and checks.
     BareWrite,
-    /// A flag's round trip between device and CPU, with the payload and the fence of a put.
+    /// Round trip of a flag between device and CPU, with the payload and the fence of a put.
     PingPong,
 }
 
@@ -45,12 +50,13 @@ impl Case {
         }
     }
 
-    /// Whether a kernel puts, which writes the payload itself; and how it waits.
+    /// Returns the kernel's mode. `None` if no kernel puts, so that the payload must be written by the CPU.
     pub fn of_kernel(self) -> Option<Mode> {
         if let Case::Put(mode) | Case::Direct(mode) = self { Some(mode) } else { None }
     }
 
-    /// After how many CPU-initiated writes all are awaited; 0 for the end alone.
+    /// Returns the number of CPU-initiated writes that complete before the next ones are posted. 0 to wait only at the
+    /// end.
     pub fn quiet_every(self) -> u64 {
         if let Case::CpuBatch(batch) = self { batch.into() } else { 0 }
     }
@@ -63,7 +69,7 @@ pub struct Sample {
     pub posted: Option<f64>,
 }
 
-/// A tuple with all that follows from it on this rank.
+/// A tuple with the values derived from it on this rank.
 pub struct Shape<'a> {
     pub args: &'a Args,
     pub tuple: &'a Tuple,
@@ -90,14 +96,14 @@ pub fn run(
             let count = iterations * shape.layout.producers;
             match rank.group.proxies()[0].bare_write(route, shape.tuple.bytes, count)? {
                 Some(time) => Ok(Sample { done: time.as_secs_f64() * 1e6, posted: None }),
-                None => Err(Failure::Usage("--bare: this fabric has no interface below ours".into())),
+                None => Err(Failure::Usage("--bare: this fabric has no lower-level interface".into())),
             }
         }
         Case::PingPong => ping_pong(shape, rank, iterations),
     }
 }
 
-/// The kernel's arguments for so many puts per producer.
+/// Returns the kernel's arguments for `iterations` puts per producer.
 pub fn put_args(shape: &Shape<'_>, rank: &Rank, ranks: &Bootstrap, mode: Mode, iterations: u64) -> PutArgs {
     PutArgs {
         rings: rank.group.table().pointer(),
@@ -124,7 +130,7 @@ pub fn put_args(shape: &Shape<'_>, rank: &Rank, ranks: &Bootstrap, mode: Mode, i
     }
 }
 
-/// One launch of the put kernel; times from the device's clock.
+/// Runs one launch of the put kernel. Times are those of the device's clock.
 pub fn run_kernel(
     shape: &Shape<'_>,
     rank: &mut Rank,
@@ -139,7 +145,7 @@ pub fn run_kernel(
     }
 }
 
-/// The same launch, whose puts go to the cards' queues.
+/// Runs one launch of the same kernel, whose puts go to the NICs' queues.
 fn run_direct(
     shape: &Shape<'_>,
     rank: &mut Rank,
@@ -156,7 +162,7 @@ fn run_direct(
     }
 }
 
-/// One launch of a kernel that leaves a [`BlockResult`] of each block.
+/// Runs one launch of a kernel that stores a [`BlockResult`] per block.
 pub fn run_grid<A: Copy + Send + Sync + 'static>(
     shape: &Shape<'_>,
     rank: &mut Rank,
@@ -165,9 +171,10 @@ pub fn run_grid<A: Copy + Send + Sync + 'static>(
     args: A,
 ) -> Result<Sample, Failure> {
     let (grid, block) = (shape.tuple.grid, shape.tuple.block);
-    // SAFETY: the buffers belong to the rank and are as long as the layout asks for (`Needs`); the launch ends here.
-    let launch = unsafe { rank.device.launch(kernel, grid, block, args) }?;
-    watch(launch, rank, ranks)?;
+    // SAFETY: the buffers belong to the rank and have the sizes that the layout requires (`Needs`). The launch ends in
+    // this function.
+    let mut launch = unsafe { rank.device.launch(kernel, grid, block, args) }?;
+    Watch::new(ranks, LOOK_EVERY).wait(&mut &*rank, Launch::ENDING, || launch.is_done())?;
     let mut results = vec![BlockResult::default(); grid as usize];
     rank.results.read(0, &mut results)?;
     if let Some(stop) = results.iter().map(|result| result.stop).find(|stop| *stop != 0) {
@@ -179,26 +186,28 @@ pub fn run_grid<A: Copy + Send + Sync + 'static>(
     Ok(Sample { done: micros(latest(|result| result.done)), posted: Some(micros(latest(|result| result.posted))) })
 }
 
-/// Waits for a grid. A proxy that fails ends it itself.
-fn watch(launch: Launch, rank: &Rank, ranks: &mut Bootstrap) -> Result<(), Failure> {
-    launch.wait(|| look_around(rank, ranks))
-}
+/// Grids and writes of this rank. A proxy that fails aborts them itself, and their own waits are bounded. A rail may not
+/// detect that a peer has exited, and would wait until its deadline.
+impl Work for &Rank {
+    type Error = Failure;
 
-/// Ctrl-C and a peer that has gone end the proxies, and by that the grid: a rail may hear nothing of a peer that has gone, and would wait for its
-/// deadline.
-fn look_around(rank: &Rank, ranks: &mut Bootstrap) -> Result<(), Failure> {
-    let reason =
-        if signals::interrupted() { Err(Failure::Interrupted) } else { ranks.check_peers().map_err(Failure::from) };
-    if reason.is_err() {
-        rank.stop();
+    /// Returns the progress of the NICs' queues. Proxies record theirs.
+    fn pulse(&mut self, is_due: bool) -> Result<Option<u64>, Failure> {
+        match &self.queues {
+            Some(Ok(queues)) if is_due => Ok(Some(queues.pulse()?)),
+            _ => Ok(None),
+        }
     }
-    reason
+
+    fn abort(&mut self, _: &Failure) {
+        self.stop();
+    }
 }
 
-/// Why a kernel ended early: its own reason, and the proxy's.
+/// Returns the failure of a kernel that ended early, with the reasons of the kernel and of the proxies.
 fn ended_early(stop: Status, rank: &Rank, shape: &Shape<'_>) -> Failure {
     let failures: Vec<ProxyError> = rank.group.failures().collect();
-    let card = rank.queues.iter().flatten().flat_map(Queues::failures).map(|said| format!("the card: {said}"));
+    let card = rank.queues.iter().flatten().flat_map(Queues::failures).map(|said| format!("NIC: {said}"));
     let reasons: Vec<String> = failures.iter().map(ProxyError::to_string).chain(card).collect();
     let text = format!(
         "the kernel ended early ({} B, {} x {}): {}{}{}; {}",
@@ -217,8 +226,8 @@ fn ended_early(stop: Status, rank: &Rank, shape: &Shape<'_>) -> Failure {
     }
 }
 
-/// The same writes, initiated by the proxy threads themselves; microseconds until all are complete. With `quiet_every` above 0 so
-/// many are awaited together.
+/// Runs the same writes, initiated by the proxy threads. Returns the microseconds until all have completed. If
+/// `quiet_every` is above 0, every group of that many writes completes before the next group is posted.
 pub fn cpu_write(
     shape: &Shape<'_>,
     rank: &Rank,
@@ -240,11 +249,11 @@ pub fn cpu_write(
             route: (SOURCE, DESTINATION, rank.target.unwrap_or_default() as u32),
         })?;
     }
-    let mut longest = 0f64;
+    let (mut watch, mut longest) = (Watch::new(ranks, LOOK_EVERY), 0f64);
     for proxy in rank.group.proxies() {
         let mut reason = Ok(());
         let time = proxy.finish_write(|| {
-            reason = look_around(rank, ranks);
+            reason = watch.check(&mut &*rank);
             reason.is_ok()
         });
         reason?;
@@ -253,11 +262,13 @@ pub fn cpu_write(
     Ok(longest)
 }
 
-/// The bare round trip: the proxy's thread answers the device's flag.
+/// Runs the bare round trip: the proxy's thread answers the device's flag.
 fn ping_pong(shape: &Shape<'_>, rank: &Rank, iterations: u64) -> Result<Sample, Failure> {
-    // A floor does no more than what it is the floor of: where nothing is written before a put, one thread raises the flag.
+    // A lower bound must not do more than the measured operation: if the kernel writes no payload, a single thread
+    // raises the flag.
     let (bytes, block) = if shape.args.no_fill { (0, 1) } else { (shape.tuple.bytes / 8 * 8, shape.tuple.block) };
     let flag = Flag { payload: Some((&rank.payload, bytes)), first_poll_ns: 0 };
-    let each = round_trip(&rank.device, block, iterations, shape.args.timeout, flag, rank.group.proxies().first())?;
+    let each =
+        round_trip(&rank.device, block, iterations, shape.args.meet.timeout, flag, rank.group.proxies().first())?;
     Ok(Sample { done: each * iterations as f64, posted: None })
 }

@@ -1,9 +1,15 @@
 #!/usr/bin/env bash
-# The proxy experiment by each way of starting ranks. Prints the command before it runs it; more arguments are passed on.
+# Runs `ginlab proxy` with each way of starting ranks. Prints the command first; further arguments are passed on.
 #
 #   experiments/proxy/run.sh local  [OPTIONS]     two ranks on this machine
-#   experiments/proxy/run.sh mpirun [OPTIONS]     two ranks by mpirun (build with --features mpi); HOSTS=a,b for two hosts
-#   experiments/proxy/run.sh srun   [OPTIONS]     inside an allocation of two nodes: one rank per GPU (not run yet)
+#   experiments/proxy/run.sh mpirun [OPTIONS]     two ranks through mpirun (build with --features mpi)
+#   experiments/proxy/run.sh srun   [OPTIONS]     one rank per GPU in an allocation of two nodes (not run yet)
+#
+#   GINLAB  program                    [default: target/release/ginlab]
+#   HOSTS   hosts for mpirun, as a,b   [default: this machine]
+#   GPUS    ranks per node for srun    [default: 8]
+#
+# Exit codes: those of ginlab or the launcher, 2 usage.
 set -euo pipefail
 ginlab=${GINLAB:-$(dirname "${BASH_SOURCE[0]}")/../../target/release/ginlab}
 how=${1:-local}

@@ -1,5 +1,5 @@
-//! `--trace`: the life of sampled puts, in a pass of its own. The device stamps what its threads do, the proxy what it does,
-//! and both clocks are put on one line.
+//! `--trace`: timeline of sampled puts, recorded in a separate pass. The device and the proxy stamp their steps, and
+//! the stamps are converted to one clock.
 
 use super::args::TraceTo;
 use super::mode::Mode;
@@ -17,51 +17,51 @@ use kernels::put_kernel::{PUT_TRACED_KERNEL, TracedPutArgs};
 use kernels::put_trace::PutStamps;
 use std::fmt::Write;
 
-/// Sampled puts per ring, at most.
+/// Maximum number of sampled puts per ring.
 const ENTRIES: u64 = 1024;
-/// Puts of one row that go into the file for Perfetto, at most.
+/// Maximum number of puts per row in the file for Perfetto.
 const DRAWN: usize = 64;
-/// Questions to the device's clock, before and after.
+/// Number of queries of the device's clock, before and after the pass.
 const ROUNDS: u64 = 500;
 
-/// The stages, each from the end of the one before.
+/// Stages of a put. Each starts at the end of the preceding one.
 pub const STAGES: [(&str, &str); 9] = [
-    ("wait", "the producer's turn: its slot is free, its block together"),
+    ("wait", "the producer waits until its slot is free and its block is synchronized"),
     ("fill", "the producer's threads write the payload"),
-    ("ticket", "ticket, free slot, and the fence that puts the payload before the command"),
+    ("ticket", "the producer takes a ticket, waits for a free slot, and fences the payload before the command"),
     ("store", "the command's stores are issued"),
-    ("pop", "they cross PCIe, and the proxy finds them"),
-    ("post", "the proxy checks, splits, and the last rail takes its piece"),
-    ("network", "until the proxy has seen the last completion"),
-    ("publish", "older puts complete, and the watermark is written"),
-    ("quiet", "the device sees it, and the quiet returns"),
+    ("pop", "the proxy finds the command"),
+    ("post", "the proxy checks and splits the put, and the last rail accepts its fragment"),
+    ("network", "the proxy receives the last completion"),
+    ("publish", "older puts complete, and the proxy writes the watermark"),
+    ("quiet", "the device reads the watermark, and quiet returns"),
 ];
 
-/// What the file of stages shows.
+/// Declaration of the file of stages.
 pub const ABOUT: About = About {
-    columns: &[Column::chosen("stage", "", "The stage of a put's life, or `total`")],
+    columns: &[Column::chosen("stage", "", "Stage of a put, or `total`")],
     plots: &[
         Plot {
             name: "stages",
-            title: "where the time of a put goes, stage by stage",
+            title: "time of a put by stage",
             y: "p50_us",
-            y_label: Some("medians of the stages, added up (us)"),
+            y_label: Some("sum of the medians of the stages (us)"),
             ..STACKED
         },
         Plot {
             name: "share",
-            title: "where the time of a put goes: share of each stage",
+            title: "share of each stage in the time of a put",
             y: "share_pct",
             y_label: Some("share of the time (%)"),
             ..STACKED
         },
     ],
-    ..About::new("stages", "Where the time of a put goes")
+    ..About::new("stages", "Measure the stages of a put")
 };
 const STACKED: Plot =
     Plot { x: &["mode", "size_bytes"], range: None, shape: Drawn::Stacked, log_y: Some(false), ..Plot::TIME };
 
-/// One sampled put: the boundaries of its stages by this process's clock, in nanoseconds.
+/// A sampled put: the boundaries of its stages on this process's clock, in nanoseconds.
 #[derive(Clone, Debug, PartialEq)]
 struct Life {
     ticket: u64,
@@ -79,12 +79,12 @@ impl Life {
     }
 }
 
-/// What was found of one row.
+/// Traced puts of one row.
 pub struct Lives {
     lives: Vec<Life>,
     alignment: Alignment,
-    /// How many of the stages these puts have: with one quiet at the end the last one says when the grid ended, and
-    /// nothing of a put.
+    /// Number of stages of these puts. With a single quiet at the end, the last stage would show the end of the grid
+    /// instead of the put.
     stages: usize,
     /// Microseconds per put of the traced pass.
     traced: f64,
@@ -92,19 +92,19 @@ pub struct Lives {
 
 /// One line of the table and of the CSV.
 struct StageRow {
-    /// What was traced, as it was timed without.
+    /// The row of the traced case, with times measured without tracing.
     timed: Row,
     stage: &'static str,
     summary: Summary,
-    /// Of the mean total.
+    /// Share of the mean total.
     share_pct: f64,
-    /// How far the two stages that cross from one clock to the other may be off, one way what the other is the other way.
+    /// Maximum error of the two stages that start on one clock and end on the other. The two errors have opposite
+    /// signs.
     clock_uncertainty_us: f64,
-    /// Per put, of the traced pass.
+    /// Microseconds per put of the traced pass.
     traced_us: f64,
 }
 
-/// The columns of the CSV.
 const FIELDS: [Field<StageRow>; 19] = [
     ("kind", |_| ABOUT.name.into()),
     ("case", |row| row.timed.case.clone().into()),
@@ -123,12 +123,12 @@ const FIELDS: [Field<StageRow>; 19] = [
     ("p99_us", |row| row.summary.p99.into()),
     ("share_pct", |row| row.share_pct.into()),
     ("clock_uncertainty_us", |row| row.clock_uncertainty_us.into()),
-    // Per put, of the timed repeats.
+    // Microseconds per put of the timed repeats.
     ("untraced_us", |row| row.timed.time_us_p50.into()),
     ("traced_us", |row| row.traced_us.into()),
 ];
 
-/// Traces one mode of a tuple; nothing where this rank does not report.
+/// Traces one mode of a tuple. Returns the result on rank 0, and `None` on other ranks.
 pub fn trace(shape: &Shape<'_>, rank: &mut Rank, ranks: &mut Bootstrap, mode: Mode) -> Result<Option<Lives>, Failure> {
     ranks.barrier("trace")?;
     if rank.target.is_none() {
@@ -148,14 +148,14 @@ pub fn trace(shape: &Shape<'_>, rank: &mut Rank, ranks: &mut Bootstrap, mode: Mo
         every,
         entries: ENTRIES,
     };
-    let before = clocks::offset(&rank.device, ROUNDS, shape.args.timeout)?;
+    let before = clocks::offset(&rank.device, ROUNDS, shape.args.meet.timeout)?;
     let sampling = Sampling { every, entries: ENTRIES as usize };
     for proxy in rank.group.proxies() {
         proxy.trace(Some(sampling))?;
     }
     let sample = run_grid(shape, rank, ranks, &PUT_TRACED_KERNEL, args)?;
     let times = rank.group.proxies().iter().map(|proxy| proxy.trace(None)).collect::<Result<Vec<_>, _>>()?;
-    let after = clocks::offset(&rank.device, ROUNDS, shape.args.timeout)?;
+    let after = clocks::offset(&rank.device, ROUNDS, shape.args.meet.timeout)?;
     let alignment = Alignment { before, after };
     let mut stamps = vec![PutStamps::default(); (rings * ENTRIES) as usize];
     buffer.read(0, &mut stamps)?;
@@ -165,7 +165,7 @@ pub fn trace(shape: &Shape<'_>, rank: &mut Rank, ranks: &mut Bootstrap, mode: Mo
     Ok(Some(Lives { lives, alignment, stages, traced: sample.done / iterations as f64 }))
 }
 
-/// Both halves of each put that has both, and all of them.
+/// Joins the stamps of device and proxy for each put that has all of them.
 fn join(times: &[Times], stamps: &[PutStamps], every: u64, alignment: &Alignment) -> Vec<Life> {
     let life = |times: &Times| {
         let stamps = stamps.get((times.ticket / every % stamps.len() as u64) as usize)?;
@@ -185,7 +185,7 @@ fn join(times: &[Times], stamps: &[PutStamps], every: u64, alignment: &Alignment
     times.iter().filter_map(life).collect()
 }
 
-/// Everything that was traced, for the files and the table.
+/// All traced puts, for the files and the table.
 #[derive(Default)]
 pub struct Traces {
     rows: Vec<StageRow>,
@@ -193,7 +193,7 @@ pub struct Traces {
 }
 
 impl Traces {
-    /// Adds what was found of the row's case.
+    /// Adds the traced puts of a row.
     pub fn add(&mut self, row: &Row, found: &Lives) {
         let totals: Vec<f64> = found.lives.iter().map(|life| life.total(found.stages)).collect();
         let Some(total) = Summary::of(&totals) else { return };
@@ -213,7 +213,7 @@ impl Traces {
         self.draw(row, found);
     }
 
-    /// Nested slices, a track for each put, in the format of Chrome's tracing that Perfetto reads.
+    /// Adds nested slices in Chrome's trace format, which Perfetto reads, with a track per put.
     fn draw(&mut self, row: &Row, found: &Lives) {
         let process = self.rows.len();
         let words = [
@@ -238,7 +238,7 @@ impl Traces {
             for (stage, (name, _)) in STAGES.iter().enumerate().take(found.stages) {
                 let [from, to] = [life.boundaries[stage], life.boundaries[stage + 1]];
                 slice("b", name, from);
-                // A stage that crosses the clocks may come out shorter than nothing, by less than their uncertainty.
+                // A stage that crosses clocks may have a negative length, within the uncertainty of the clocks.
                 slice("e", name, to.max(from));
             }
             for (rail, posted) in life.posted.iter().enumerate().filter(|(_, posted)| **posted != 0) {
@@ -248,10 +248,9 @@ impl Traces {
         }
     }
 
-    /// Writes the files and shows the table: on stdout, or on stderr where stdout has other data.
+    /// Writes the files and prints the table to stdout, or to stderr if stdout is used for other data.
     pub fn finish(self, to: &TraceTo, header: &Header, stdout_is_taken: bool) -> Result<(), Failure> {
-        let unwritable =
-            |error: &dyn std::fmt::Display| Failure::Run(format!("cannot put the trace into words: {error}"));
+        let unwritable = |error: &dyn std::fmt::Display| Failure::Run(format!("cannot serialize the trace: {error}"));
         let target = |extension: &str| Target::File(to.with(extension));
         let csv =
             csv(&FIELDS.map(|(key, _)| key), &entries(&FIELDS, &self.rows)).map_err(|error| unwritable(&error))?;

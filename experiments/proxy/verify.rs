@@ -1,54 +1,66 @@
-//! What a pass has written, checked byte by byte: the payload differs by rank, iteration, slot and offset.
+//! Verification of a pass, byte by byte. The payload differs by rank, iteration, slot and offset.
 
 use super::layout::Layout;
 use super::rank::Rank;
-use super::run::{Case, Sample, Shape, run};
+use super::run::{Case, Shape, run};
 use crate::error::Failure;
 use ginlab::bootstrap::Bootstrap;
 use ginlab::fabric::null::{Counted, transfer_checksum};
 use ginlab::measure::pattern;
+use ginlab::progress;
 use ginlab::rails::strategy::Scheduler;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What lies between the slots; a write beyond its slot changes it.
+/// Number of slots between two records of progress.
+const SLOTS_PER_RECORD: usize = 1024;
+/// Contents of the gaps between slots. A write beyond its slot changes them.
 const GAP: u8 = 0x5e;
 
-/// Whether a timed pass is the one that is verified: every slot gets one payload, so what the pass leaves is all that it wrote.
-/// With a full grid of producers a pass takes a second, and another one would show nothing else.
-pub fn is_timed(shape: &Shape<'_>, case: Case) -> bool {
+/// Returns whether the verified pass is as long as a timed one, so that it also serves as warm-up. Every slot then
+/// receives one payload, and the memory contains everything that the pass wrote. With a full grid of producers a pass
+/// takes a second.
+pub fn is_whole(shape: &Shape<'_>, case: Case) -> bool {
     let moves = !shape.args.is_null() && shape.args.moves() && case != Case::BareWrite;
     !shape.args.no_check && moves && shape.layout.iterations == shape.layout.window
 }
 
-/// A pass of its own. Twice around the window: slots are reused, and what must be found is the second payload. Once for what the
-/// CPU puts, whose payload stays.
+/// Runs a case once, before it is timed. Returns the number of errors on this rank: wrong bytes at the target, or wrong
+/// puts on null rails. `None` if nothing is compared on this rank, or if the case has no payload.
+///
+/// The first pass goes once around the window, so that the payload of each put remains. A kernel's second pass goes
+/// around twice: slots are reused, and the second payload must be found.
 pub fn verify(shape: &Shape<'_>, rank: &mut Rank, ranks: &mut Bootstrap, case: Case) -> Result<Option<u64>, Failure> {
-    let rounds = if case.of_kernel().is_some() { 2 } else { 1 };
-    Ok(verified(shape, rank, ranks, case, shape.layout.window * rounds)?.1)
+    if matches!(case, Case::PingPong | Case::BareWrite) {
+        return Ok(None);
+    }
+    let window = shape.layout.window;
+    if shape.args.is_null() {
+        return verify_counts(shape, rank, ranks, case, 2 * window).map(Some);
+    }
+    let once = pass(shape, rank, ranks, case, window)?;
+    if case.of_kernel().is_none() || is_whole(shape, case) {
+        return Ok(once);
+    }
+    let twice = pass(shape, rank, ranks, case, 2 * window)?;
+    Ok(once.map(|wrong| wrong + twice.unwrap_or(0)))
 }
 
-/// Runs a case once; returns its times, on a rank that puts, and what is wrong on this rank: bytes at the target, puts on null
-/// rails. `None` where there is nothing to verify on this rank, or for a case that moves nothing.
-pub fn verified(
+/// Runs a case for `iterations` iterations. Returns the number of wrong bytes if this rank is a target.
+fn pass(
     shape: &Shape<'_>,
     rank: &mut Rank,
     ranks: &mut Bootstrap,
     case: Case,
     iterations: u64,
-) -> Result<(Option<Sample>, Option<u64>), Failure> {
-    if matches!(case, Case::PingPong | Case::BareWrite) {
-        return Ok((None, None));
-    }
-    if shape.args.is_null() {
-        return verify_counts(shape, rank, ranks, case, iterations).map(|wrong| (None, Some(wrong)));
-    }
-    // A target is here as soon as the last timed pass has begun: what it writes now would meet that pass's puts, and take its time.
+) -> Result<Option<u64>, Failure> {
+    // A target enters this function as soon as the last timed pass has started. Without the barrier, its writes would
+    // conflict with that pass's puts and affect its time.
     ranks.barrier("earlier passes complete")?;
-    // Behind the iterations of timed passes: what one of them left is not what must be found.
+    // Skip the iterations of timed passes, so that their payloads are not mistaken for those of this pass.
     rank.next_iteration = rank.next_iteration.wrapping_add(shape.layout.iterations as u32);
     let first = rank.next_iteration;
     let expected = Expected { layout: shape.layout, bytes: shape.tuple.bytes as usize, iterations, first };
-    // Who does not write the payload itself puts what is in the source.
+    // If the kernel does not write the payload, the CPU writes it to the source.
     let prepared = case.of_kernel().is_none() || shape.args.no_fill;
     if prepared && rank.target.is_some() {
         expected.fill(rank, ranks.rank() as u32)?;
@@ -57,16 +69,18 @@ pub fn verified(
         expected.poison(rank, source as u32)?;
     }
     ranks.barrier("destination poisoned")?;
-    let sample = if rank.target.is_some() { Some(run(shape, rank, ranks, case, iterations)?) } else { None };
+    if rank.target.is_some() {
+        run(shape, rank, ranks, case, iterations)?;
+    }
     rank.next_iteration = first.wrapping_add(iterations as u32);
     ranks.barrier("verified pass complete")?;
     let wrong = rank.source.map(|source| expected.count_wrong(rank, source as u32)).transpose()?;
-    // The next pass writes into what is being read here.
+    // The next pass overwrites what is being read here.
     ranks.barrier("destination checked")?;
-    Ok((sample, wrong))
+    Ok(wrong)
 }
 
-/// What a target must find after a pass.
+/// Expected contents of a target after a pass.
 struct Expected {
     layout: Layout,
     bytes: usize,
@@ -76,12 +90,12 @@ struct Expected {
 
 impl Expected {
     fn seed(&self, source: u32, slot: u64) -> u64 {
-        // The window divides the pass, so every slot has a last writer.
+        // The window divides the pass, so that every slot has a last writer.
         let last = self.layout.last_writer(slot, self.iterations).unwrap_or_default();
         pattern::seed(source, self.first.wrapping_add(last as u32), slot as u32)
     }
 
-    /// Writes the source's payloads, as the kernel would in such a pass.
+    /// Writes the payloads to the source as the kernel would in such a pass.
     fn fill(&self, rank: &Rank, me: u32) -> Result<(), Failure> {
         self.for_each_slot(rank, true, |slot, bytes| pattern::fill(&mut bytes[..self.bytes], self.seed(me, slot)))
     }
@@ -105,7 +119,7 @@ impl Expected {
         Ok(wrong.into_inner())
     }
 
-    /// Calls `visit` with every slot of this rank's payload, on several threads where the memory is the host's.
+    /// Calls `visit` with every slot of this rank's payload, on several threads if it is in host memory.
     fn for_each_slot(
         &self,
         rank: &Rank,
@@ -114,7 +128,7 @@ impl Expected {
     ) -> Result<(), Failure> {
         let stride = self.layout.stride as usize;
         let total = self.layout.bytes() as usize;
-        // SAFETY: between two barriers of a verification pass nobody else touches the payload.
+        // SAFETY: between two barriers of a verification pass no other thread accesses the payload.
         if let Some(bytes) = unsafe { rank.payload.host_bytes() } {
             let slots = total / stride;
             let threads = std::thread::available_parallelism().map_or(1, usize::from).min(slots).max(1);
@@ -124,16 +138,18 @@ impl Expected {
                     let visit = &visit;
                     let each = move || {
                         for (offset, slot) in share.chunks_mut(stride).enumerate() {
+                            record(offset);
                             visit((index * per_thread + offset) as u64, slot);
                         }
                     };
                     std::thread::Builder::new().spawn_scoped(scope, each).map(drop)
                 })
             });
-            return started.map_err(|error| Failure::Run(format!("starting a thread that checks bytes: {error}")));
+            return started.map_err(|error| Failure::Run(format!("cannot start a verification thread: {error}")));
         }
         let mut copy = vec![0u8; stride];
         for slot in 0..total / stride {
+            record(slot);
             rank.payload.read(slot * stride, &mut copy)?;
             visit(slot as u64, &mut copy);
             if write_back {
@@ -144,8 +160,15 @@ impl Expected {
     }
 }
 
-/// On null rails: every put must have arrived once, none twice, none changed. The rails' counts and an order-independent
-/// checksum are compared with those of the puts that the grid had to make.
+/// Records progress, because other ranks wait while this one processes its slots.
+fn record(slot: usize) {
+    if slot.is_multiple_of(SLOTS_PER_RECORD) {
+        progress::record();
+    }
+}
+
+/// Verification on null rails: every put must have arrived exactly once and unchanged. Compares the rails' counts and
+/// an order-independent checksum with those of the expected puts.
 fn verify_counts(
     shape: &Shape<'_>,
     rank: &mut Rank,
@@ -162,6 +185,7 @@ fn verify_counts(
     for iteration in 0..iterations {
         for producer in 0..layout.producers {
             let offset = (producer * layout.window + iteration % layout.window) * layout.stride;
+            record(producer as usize);
             scheduler.schedule(shape.tuple.bytes, u64::MAX, false, |piece| {
                 let at = offset + piece.offset;
                 expected.transfers += 1;
@@ -175,6 +199,6 @@ fn verify_counts(
         bytes: after.bytes.wrapping_sub(before.bytes),
         checksum: after.checksum.wrapping_sub(before.checksum),
     };
-    // A right number of transfers with a wrong sum means that at least one was wrong.
+    // A correct number of transfers with a wrong checksum implies at least one wrong transfer.
     Ok(if found == expected { 0 } else { found.transfers.abs_diff(expected.transfers).max(1) })
 }

@@ -1,11 +1,17 @@
 #!/usr/bin/env bash
-# What a signal behind a put costs under each rule, and whether each rule is right: rails x rules x message sizes x blocks x pairs of PEs.
+# Measures the cost of a signal after a put under each rule, and checks each rule: rails x rules x sizes x blocks x
+# pairs.
 #
-#   experiments/put-signal/run.sh [FOLDER]     GINLAB=path, FABRICS="tcp model:p5 worst", GRIDS="1 8 132", QUICK=1
+#   experiments/put-signal/run.sh [DIR]     DIR: directory for results [default: OUT, or target/put-signal]
 #
-# FOLDER gets one CSV for each fabric and rule: rows put-bandwidth and put-signal-bandwidth (the same puts without and with signals;
-# size_bytes is that of all blocks together), and signal-order, in which a kernel looks at each byte as soon as it sees the signal.
-# Without a GPU the emulated device runs, and its rows say so.
+#   GINLAB   program                           [default: target/release/ginlab]
+#   FABRICS  fabrics                           [default: tcp model:p5 worst]
+#   GRIDS    numbers of blocks                 [default: 1 8 132]
+#   QUICK    1: a tenth of the repetitions
+#
+# Writes one CSV per fabric and rule: rows put-bandwidth and put-signal-bandwidth (the same puts without and with
+# signals; size_bytes is the total of all blocks), and signal-order, in which a kernel checks each byte immediately
+# after the signal. Uses the emulated device if there is no GPU. Exit codes: 0 ok, 1 a step failed.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit
 ginlab=${GINLAB:-target/release/ginlab}
@@ -21,7 +27,7 @@ if [[ -n ${QUICK:-} ]]; then
 fi
 failures=0
 
-# step NAME arguments: its rows go behind those that NAME.csv has.
+# step NAME ARGUMENTS...: appends the rows to NAME.csv.
 step() {
     local name=$1 part
     shift
@@ -30,7 +36,7 @@ step() {
         if [[ -s $out/$name.csv ]]; then
             tail -n +2 "$part" >>"$out/$name.csv"
         else
-            # The header of the first step; the others differ in sizes and grid alone.
+            # The header of the first step; the other steps differ only in sizes and grid.
             cp "$part" "$out/$name.csv"
             cp "${part%.csv}.header.json" "$out/$name.header.json"
         fi
@@ -53,7 +59,7 @@ for fabric in "${fabrics[@]}"; do
             step "$name" "${args[@]}" --np 2 --cases put-bandwidth,put-signal-bandwidth --grid "$grid" "${turns[@]}" --volume 64M --no-check \
                 -b $((64 * grid)) -e $((65536 * grid)) -f 32
         done
-        # Two pairs at once.
+        # Two pairs at the same time.
         step "$name" "${args[@]}" --np 4 --cases put-bandwidth,put-signal-bandwidth --grid "${grids[0]}" "${turns[@]}" --volume 64M --no-check \
             -b $((64 * grids[0])) -e $((65536 * grids[0])) -f 32
         step "$name" "${args[@]}" --np 2 --cases signal-order --scope warp,block --grid 8 -n "$checked" -r 2

@@ -1,5 +1,6 @@
-//! The options of `ginlab queue`.
+//! Options of `ginlab queue`.
 
+use crate::args::RepeatArgs;
 use crate::values::{List, Pin, counts, list, seconds, slots};
 use ::kernels::queue::kernel::{self as kernels, QueueArgs, SCOPE_THREAD, SCOPE_WARP};
 use clap::ValueEnum;
@@ -12,20 +13,21 @@ use std::time::Duration;
 
 const EXAMPLES: &str = "\
 Examples:
-  ginlab queue                                          ring and Vyukov's queue, blocking and nbi, a few grids
-  ginlab queue --algorithm ticket --mode nbi --grid 1,4,32,132 --block 1,32,256,1024
-  ginlab queue --scope warp --mode blocking --grid 1,8,32,64,132 --block 32
-  ginlab queue --memory pinned,managed,gdr --payload 8,32,128,1024
-  ginlab queue --rings 1,4 --grid 132 --block 256 --mode nbi
-  ginlab queue -d emulated --ring-slots 1,2,64 --pause 1000:200   stress: full ring, wraps, a consumer that pauses
+  ginlab queue                                          compare the ring with Vyukov's queue, blocking and nbi
+  ginlab queue --algorithm ticket --mode nbi --grid 1,4,32,132 --block 1,32,256,1024   sweep grids
+  ginlab queue --scope warp --mode blocking --grid 1,8,32,64,132 --block 32   push by whole warps
+  ginlab queue --memory pinned,managed,gdr --payload 8,32,128,1024   compare memories
+  ginlab queue --rings 1,4 --grid 132 --block 256 --mode nbi   distribute producers over several rings
+  ginlab queue -d emulated --ring-slots 1,2,64 --pause 1000:200   stress a full ring, wraps and a pausing consumer
   ginlab queue --csv q.csv && ginlab chart q.csv -x grid,block -y rate_mops --series case,mode -o q.svg";
 
 /// Options of `ginlab queue`.
 #[derive(clap::Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
+#[command(mut_arg("no_check", |arg| arg.help("Do not check each element in a separate pass (counts and sums are always checked)")))]
 pub struct Args {
-    /// Queues to compare: ticket (the ring), lanes (the ring; a warp's lanes over all --rings), release (the ring with a
-    /// release store per element), vyukov
+    /// Queues to compare, interleaved: ticket (the ring), lanes (the ring; a warp's lanes over all --rings), release
+    /// (the ring with a release store per element), vyukov
     #[arg(
         short = 'a',
         long,
@@ -36,7 +38,7 @@ pub struct Args {
         hide_possible_values = true
     )]
     pub algorithm: Vec<Algorithm>,
-    /// Memory that GPU and CPU share: pinned, managed, gdr (GDRCopy)
+    /// Memory shared by GPU and CPU: pinned, managed, gdr (GDRCopy); a list to sweep
     #[arg(
         long,
         default_value = "pinned",
@@ -46,13 +48,13 @@ pub struct Args {
         hide_possible_values = true
     )]
     pub memory: Vec<RingPlace>,
-    /// Bytes of an element, powers of two from 8 to 1024; each word of 8 has 63 bits of content
+    /// Bytes per element, powers of two from 8 to 1024; a list to sweep. Each 8-byte word has 63 bits of content
     #[arg(short = 'p', long, default_value = "32", value_name = "LIST", value_parser = list::<Words<1024>>)]
     pub payload: List<Words<1024>>,
-    /// Bytes from one slot of the ring to the next, a power of two [default: those of the element]
+    /// Distance between the slots of a ring in bytes, a power of two [default: the element size]
     #[arg(long, value_name = "BYTES")]
     pub slot_bytes: Option<Words<4096>>,
-    /// How producers wait: blocking (each push acknowledged), nbi (once at the end)
+    /// When producers wait: blocking (until each push is acknowledged), nbi (once at the end); a list to sweep
     #[arg(
         short = 'm',
         long,
@@ -63,7 +65,7 @@ pub struct Args {
         hide_possible_values = true
     )]
     pub mode: Vec<Mode>,
-    /// Who pushes: thread (each its own element), warp (one element together); each a row
+    /// Threads that push an element: thread (each its own), warp (one together); a list to sweep
     #[arg(
         long,
         default_value = "thread",
@@ -73,63 +75,60 @@ pub struct Args {
         hide_possible_values = true
     )]
     pub scope: Vec<Scope>,
-    /// Blocks of the grid
+    /// Number of blocks; a list to sweep
     #[arg(short = 'g', long, default_value = "1,8,32", value_name = "LIST", value_parser = counts::<u32>(u32::MAX))]
     pub grid: List<u32>,
-    /// Threads per block [default: 1,32]
+    /// Threads per block; a list to sweep [default: 1,32]
     #[arg(long, default_value = "1,32", hide_default_value = true, value_name = "LIST", value_parser = counts::<u32>(u32::MAX))]
     pub block: List<u32>,
-    /// Emulated device: lanes take turns in an order, and come together in groups, drawn from this number [default: in turn]
+    /// Emulated device: seed for the order and grouping in which lanes run [default: in lane order]
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
-    /// Rings side by side; block b (in `lanes`: producer b) uses ring b modulo their number
+    /// Number of rings; a list to sweep. Block b (with `lanes`: producer b) uses ring b modulo their number
     #[arg(long, default_value = "1", value_name = "LIST", value_parser = counts::<u32>(64))]
     pub rings: List<u32>,
-    /// Consumer threads, at most one per ring [default: one per ring]
+    /// Number of consumer threads, at most one per ring [default: one per ring]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
     pub consumers: Option<u32>,
-    /// Slots of a ring, powers of two
+    /// Slots per ring, powers of two; a list to sweep
     #[arg(long, default_value = "16384", value_name = "LIST", value_delimiter = ',', value_parser = slots)]
     pub ring_slots: Vec<usize>,
     /// Pushes per producer and repeat [default: as many as take about --time]
     #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 31))]
     pub pushes: Option<u32>,
-    /// Milliseconds that a repeat shall take
+    /// Target duration of a repeat in milliseconds
     #[arg(long, default_value_t = 20, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=60_000))]
     pub time: u64,
-    /// Repeats; times are given as median, min and p99 over them
-    #[arg(short = 'r', long, default_value_t = 10, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
-    pub repeats: u32,
-    /// A library made of experiments/queue/baseline/prototype.cu: the ring in CUDA C++, in turns with `ticket` (nbi, 32 bytes)
+    #[command(flatten)]
+    pub repeat: RepeatArgs,
+    /// Library built from experiments/queue/baseline/prototype.cu: the ring in CUDA C++, interleaved with `ticket`
+    /// (nbi, 32 bytes)
     #[arg(long, value_name = "PATH.so")]
     pub prototype: Option<PathBuf>,
-    /// The consumer stands still for so many microseconds after every so many elements
+    /// Pause the consumer for US microseconds after every ELEMENTS elements
     #[arg(long, value_name = "ELEMENTS:US", value_parser = pause)]
     pub pause: Option<(u64, Duration)>,
-    /// Do not check each element in a pass of its own (counts and sums are checked all the same)
-    #[arg(long)]
-    pub no_check: bool,
     /// Cores for the consumer threads: auto, off, or a list
     #[arg(long, default_value = "auto", value_name = "WHICH")]
     pub pin: Pin,
-    /// Where kernels run
-    #[arg(short = 'd', long, value_enum, default_value_t = Choice::Auto)]
+    /// Device that runs kernels: gpu, emulated (CPU threads), or auto (the GPU if there is one)
+    #[arg(short = 'd', long, value_enum, default_value_t = Choice::Auto, hide_possible_values = true)]
     pub device: Choice,
-    /// Longest wait of any kind, in seconds
-    #[arg(short = 't', long, default_value = "30", value_name = "SECONDS", value_parser = seconds())]
+    /// Limit for every wait, in seconds
+    #[arg(short = 't', long, default_value = "30", value_name = "SECONDS", value_parser = seconds(), help_heading = "Measurement")]
     pub timeout: Duration,
 }
 
 /// A queue to compare.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Algorithm {
-    /// The ring.
+    /// The ring
     Ticket,
-    /// The ring; a warp's lanes over all rings.
+    /// The ring; a warp's lanes over all rings
     Lanes,
-    /// The ring with a release store per element.
+    /// The ring with a release store per element
     Release,
-    /// Vyukov's bounded queue.
+    /// Vyukov's bounded queue
     Vyukov,
 }
 
@@ -148,26 +147,26 @@ impl Algorithm {
     }
 }
 
-/// How producers wait.
+/// Waits of producers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Mode {
-    /// Each push acknowledged.
+    /// Until each push is acknowledged
     Blocking,
-    /// Once at the end.
+    /// Once at the end
     Nbi,
 }
 
-/// Who pushes, by the number that kernels take.
+/// Threads that push, numbered as in kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 #[repr(u32)]
 pub enum Scope {
-    /// Each thread its own element.
+    /// Each thread pushes its own element
     Thread = SCOPE_THREAD,
-    /// A warp one element together.
+    /// A warp pushes one element together
     Warp = SCOPE_WARP,
 }
 
-/// Bytes as words of 8: a power of two, up to so many bytes.
+/// Bytes as a number of 8-byte words: a power of two, at most `MOST` bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Words<const MOST: u64>(pub u32);
 
@@ -177,18 +176,20 @@ impl<const MOST: u64> FromStr for Words<MOST> {
     fn from_str(text: &str) -> Result<Self, String> {
         let bytes = size::parse(text).map_err(|why| why.to_string())?;
         if !bytes.is_power_of_two() || !(8..=MOST).contains(&bytes) {
-            return Err(format!("{text}; a power of two from 8 to {MOST}"));
+            return Err(format!("{text}: must be a power of two from 8 to {MOST}"));
         }
         Ok(Words((bytes / 8) as u32))
     }
 }
 
-/// After how many elements the consumer stands still, and for how long.
+/// Parses the number of elements between pauses of the consumer, and the length of a pause.
 fn pause(text: &str) -> Result<(u64, Duration), String> {
     let parsed = text.split_once(':').and_then(|(every, micros)| {
         let every = every.parse().ok().filter(|every| *every > 0)?;
         let micros = micros.parse().ok().filter(|micros| *micros <= 1_000_000)?;
         Some((every, Duration::from_micros(micros)))
     });
-    parsed.ok_or_else(|| format!("{text:?}; ELEMENTS:MICROSECONDS, as 1000:50, at most a second"))
+    parsed.ok_or_else(|| {
+        format!("invalid pause {text:?}: expected ELEMENTS:MICROSECONDS, such as 1000:50, with a pause of at most 1 s")
+    })
 }

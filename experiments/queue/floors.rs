@@ -1,4 +1,4 @@
-//! What no queue can be faster than: bare round trips, looks and stores.
+//! Lower bounds for every queue: bare round trips, polls and stores.
 
 use super::Tuple;
 use super::args::Algorithm;
@@ -14,20 +14,22 @@ use ginlab::ring::RingPlace;
 use ginlab::signals;
 use kernels::queue::kernel::QUEUE_STORES;
 
-/// What does not depend on the grid: bare round trips of a flag, and what a look at an empty ring costs the CPU.
+/// Measures the bounds that do not depend on the grid: bare round trips of a flag, and the cost of polling an empty
+/// ring on the CPU.
 pub fn floors(bench: &Bench<'_>) -> Result<Rows, Failure> {
     by_words!(bench, measured_floors())
 }
 
 impl Bench<'_> {
-    /// The bare stores, which nobody takes: the floor of every push. Nothing where the memory is not to be had.
+    /// Measures bare stores that are not consumed, the lower bound of every push. `None` if the memory is not
+    /// available.
     pub(super) fn stores(&self, results: &Buffer) -> Result<Option<(Row, Vec<f64>)>, Failure> {
         let Ok(queues) = self.queues(Algorithm::Ticket) else { return Ok(None) };
         let pushes = (MOST_ELEMENTS / 4 / self.producers()).clamp(1, 200_000) as u32;
         let args = self.args(queues.pointer(), pushes, results);
         let mut samples = Vec::new();
-        for _ in 0..self.args.repeats {
-            // SAFETY: the queues and the results outlive the launch, which ends here.
+        for _ in 0..self.args.repeat.repeats {
+            // SAFETY: the queues and the results outlive the launch, which ends in this function.
             let launch = unsafe { self.device.launch(&QUEUE_STORES, self.tuple.grid, self.tuple.block, args) }?;
             launch.wait(|| if signals::interrupted() { Err(Failure::Interrupted) } else { Ok(()) })?;
             samples.push(self.elapsed(results, &queues)?.0 / f64::from(pushes));
@@ -45,7 +47,7 @@ impl Bench<'_> {
         if self.tuple.place == RingPlace::Pinned {
             let iterations = if matches!(self.queue.device, Device::Emulated) { 200 } else { 5000 };
             let mut samples = [Vec::new(), Vec::new()];
-            for _ in 0..self.args.repeats {
+            for _ in 0..self.args.repeat.repeats {
                 for (late, samples) in samples.iter_mut().enumerate() {
                     let flag = Flag { payload: None, first_poll_ns: late as u64 * 250 };
                     samples.push(round_trip(&self.device, 1, iterations, self.args.timeout, flag, None)?);
@@ -59,9 +61,9 @@ impl Bench<'_> {
                 rows.push((row, samples));
             }
         }
-        // SAFETY: elements of WORDS words by the dispatch above; the queues live on.
+        // SAFETY: the dispatch above selects elements of WORDS words, and the queues outlive the consumers.
         let mut consumers = unsafe { queues.consumers::<WORDS>() };
-        let samples: Vec<f64> = (0..self.args.repeats).map(|_| consumers[0].empty_poll_ns() / 1000.0).collect();
+        let samples: Vec<f64> = (0..self.args.repeat.repeats).map(|_| consumers[0].empty_poll_ns() / 1000.0).collect();
         let mut row = Row::new("queue", "empty-poll", "cpu", "none");
         row.memory = Some(values::name(self.tuple.place));
         row.size_bytes = Some(WORDS as u64 * 8);

@@ -1,4 +1,4 @@
-//! Runs the cases of one tuple in turn.
+//! Measurement of one tuple: runs its cases alternately.
 
 use super::args::{Algorithm, Mode, Scope};
 use super::{CONSUMERS, EMPTY_POLLS, FULL_STALLS, HOST_POLLS, LOST_EXCHANGES, PUSH, Queue, RINGS, Tuple, WATCHED};
@@ -9,7 +9,7 @@ use crate::values;
 use crossbeam_utils::CachePadded;
 use cuda_std::memory::Word;
 use ginlab::cuda::{Buffer, DeviceError, Place};
-use ginlab::queue::{Duty, QueueConsumer, QueueMemory, Queues, Taken, VyukovMemory, consume, expected_sum};
+use ginlab::queue::{ConsumerOptions, QueueConsumer, QueueMemory, Queues, Taken, VyukovMemory, consume, expected_sum};
 use ginlab::report::{Row, Status};
 use ginlab::ring::RingMemory;
 use ginlab::signals;
@@ -18,9 +18,9 @@ use kernels::ring::Status as DeviceStatus;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Elements that one repeat pushes at most.
+/// Maximum number of elements that one repeat pushes.
 pub(super) const MOST_ELEMENTS: u64 = 1 << 25;
-/// Samples of single pushes that one watched pass keeps at most.
+/// Maximum number of samples of single pushes that one watched pass stores.
 const MOST_SAMPLES: u64 = 1 << 20;
 
 /// A tuple on a device.
@@ -38,7 +38,7 @@ impl Deref for Bench<'_> {
     }
 }
 
-/// One way through a queue.
+/// A queue and a mode that are measured.
 struct Case<const WORDS: usize> {
     algorithm: Algorithm,
     mode: Mode,
@@ -50,14 +50,13 @@ struct Case<const WORDS: usize> {
     wrong: u64,
 }
 
-/// What one launch gave.
 struct Run {
     us: f64,
     ns_per_cycle: f64,
     taken: Taken,
 }
 
-/// Calls a method for the tuple's words, which are a constant of the consumers' code.
+/// Calls a method specialized for the tuple's number of words, which is a constant in the consumers' code.
 macro_rules! by_words {
     ($bench:expr, $method:ident($($argument:expr),*)) => {
         match $bench.tuple.words {
@@ -74,7 +73,7 @@ macro_rules! by_words {
 }
 pub(super) use by_words;
 
-/// The rows of a tuple.
+/// Measures a tuple and returns its rows.
 pub fn measure(bench: &Bench<'_>) -> Result<Rows, Failure> {
     by_words!(bench, rows())
 }
@@ -90,7 +89,7 @@ impl Bench<'_> {
         u64::from(self.tuple.grid) * u64::from(each)
     }
 
-    /// Producers that use this ring.
+    /// Returns the number of producers that use this ring.
     fn producers_of(&self, algorithm: Algorithm, ring: u32) -> u64 {
         if algorithm == Algorithm::Lanes {
             return (u64::from(ring)..self.producers()).step_by(self.tuple.rings as usize).count() as u64;
@@ -141,7 +140,8 @@ impl Bench<'_> {
                     }
                     Err(error) => return Err(error.into()),
                 };
-                // SAFETY: elements have WORDS words by the dispatch above; the consumers stay beside their queues.
+                // SAFETY: the dispatch above selects elements of WORDS words, and the consumers are stored together
+                // with their queues.
                 let consumers = unsafe { queues.consumers() };
                 let (samples, empty, wrong) = (Vec::new(), 0, 0);
                 cases.push(Case { algorithm, mode, queues, consumers, pushes: 1, samples, empty, wrong });
@@ -155,7 +155,7 @@ impl Bench<'_> {
         let mut prototype = self.prototype.as_ref().map(|prototype| (prototype.ring(self.tuple.slots), Vec::new()));
         let like = cases.iter().find(|case| case.algorithm == Algorithm::Ticket && case.mode == Mode::Nbi);
         let like = like.map_or(1, |case| case.pushes);
-        for _ in 0..self.args.repeats {
+        for _ in 0..self.args.repeat.repeats {
             if let Some((ring, samples)) = &mut prototype {
                 let core = self.cores.first().copied();
                 let us = ring.run(self.tuple.grid, self.tuple.block, like, self.args.timeout, core)?;
@@ -201,7 +201,7 @@ impl Bench<'_> {
         Ok(rows)
     }
 
-    /// How many pushes of each producer take about the time that is asked for.
+    /// Returns the number of pushes per producer that take about the requested time.
     fn calibrate<const WORDS: usize>(&self, case: &mut Case<WORDS>, results: &Buffer) -> Result<u32, Failure> {
         if let Some(pushes) = self.args.pushes {
             return Ok(pushes);
@@ -218,7 +218,7 @@ impl Bench<'_> {
         }
     }
 
-    /// The checked and the watched pass, and the row.
+    /// Runs the checked and the watched pass, and returns the row.
     fn finish<const WORDS: usize>(&self, case: &mut Case<WORDS>, results: &Buffer) -> Result<Row, Failure> {
         let pushes = case.pushes;
         let mut row = self.blank(&values::name(case.algorithm));
@@ -226,7 +226,7 @@ impl Bench<'_> {
         row.iterations = Some(pushes.into());
         row.set(&CONSUMERS, self.consumer_threads()).set(&EMPTY_POLLS, case.empty);
         timed(&mut row, &case.samples, self.producers() * WORDS as u64 * 8, self.producers());
-        if !self.args.no_check {
+        if !self.args.repeat.no_check {
             let producers = self.producers() as u32;
             let run = self.run(case, pushes, Some(producers), None, results)?;
             case.wrong += run.taken.wrong;
@@ -239,7 +239,7 @@ impl Bench<'_> {
         Ok(row)
     }
 
-    /// A pass that takes the time of single pushes and counts what they met.
+    /// Runs a pass that times single pushes and counts their waits and retries.
     fn watch<const WORDS: usize>(
         &self,
         case: &mut Case<WORDS>,
@@ -271,7 +271,7 @@ impl Bench<'_> {
         rings.div_ceil(rings.div_ceil(self.args.consumers.unwrap_or(self.tuple.rings) as usize))
     }
 
-    /// One launch beside its consumers.
+    /// Runs one launch together with its consumers.
     fn run<const WORDS: usize>(
         &self,
         case: &mut Case<WORDS>,
@@ -297,11 +297,12 @@ impl Bench<'_> {
                     .map(|ring| self.producers_of(case.algorithm, ring as u32) * u64::from(pushes))
                     .collect();
                 let slots = self.tuple.slots as u64;
-                let duty = Duty { expected, slots, check, pause: self.args.pause, yields: cores.is_empty() };
+                let duty = ConsumerOptions { expected, slots, check, pause: self.args.pause, yields: cores.is_empty() };
                 let stop = &stop;
                 let serve = move || {
                     if let Some(core) = cores.get(index) {
-                        // Refused (a container's mask, say): it runs where it may, and shares a core at worst.
+                        // If pinning is rejected, for example by a container's CPU mask, the thread runs unpinned and
+                        // may share a core.
                         let _ = ginlab::cores::pin(*core);
                     }
                     consume(consumers, &duty, stop)
@@ -310,11 +311,12 @@ impl Bench<'_> {
                     Ok(thread) => threads.push(thread),
                     Err(error) => {
                         stop.store(true, Ordering::Relaxed);
-                        return Err(Failure::Run(format!("starting a consumer thread: {error}")));
+                        return Err(Failure::Run(format!("cannot start a consumer thread: {error}")));
                     }
                 }
             }
-            // SAFETY: the queues, the results and what is watched outlive the launch, which ends here.
+            // SAFETY: the queues, the results and the buffers of the watched pass outlive the launch, which ends in
+            // this function.
             let launched = unsafe { self.device.launch(kernel, self.tuple.grid, self.tuple.block, args) };
             let launched = launched.map_err(Failure::from).and_then(|launch| {
                 launch.wait(|| {
@@ -360,7 +362,7 @@ impl Bench<'_> {
         }
     }
 
-    /// From the first block's start to the last one's end; nanoseconds of a cycle.
+    /// Returns the microseconds from the first block's start to the last one's end, and the nanoseconds per cycle.
     pub(super) fn elapsed(&self, results: &Buffer, queues: &Queues) -> Result<(f64, f64), Failure> {
         let mut blocks = vec![QueueResult::default(); self.tuple.grid as usize];
         results.read(0, &mut blocks)?;

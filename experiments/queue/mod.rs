@@ -1,4 +1,5 @@
-//! `ginlab queue`: the GPU-to-CPU queue alone, algorithms and memories side by side, with the floors of the same run.
+//! `ginlab queue`: measures only the GPU-to-CPU queue. Compares algorithms and memories with each other and with lower
+//! bounds from the same run.
 
 mod args;
 mod floors;
@@ -27,28 +28,31 @@ use std::path::Path;
 
 pub const PROGRAMS: &[Program] = &[program::<Queue>()];
 
-const RINGS: Column = Column::chosen("rings", "", "Queues side by side");
-const CONSUMERS: Column = Column::chosen("consumers", "", "CPU threads that take from them");
+const RINGS: Column = Column::chosen("rings", "", "Number of rings that are used concurrently");
+const CONSUMERS: Column = Column::chosen("consumers", "", "Number of consumer threads");
 const PUSH: [Column; 3] = [
     Column::measured("push_us_p50", "us", "Median time of one push on the device's clock, without waiting"),
-    Column::measured("push_us_p99", "us", "99th percentile of it"),
-    Column::measured("push_us_p999", "us", "99.9th percentile of it"),
+    Column::measured("push_us_p99", "us", "99th percentile of that time"),
+    Column::measured("push_us_p999", "us", "99.9th percentile of that time"),
 ];
 const FULL_STALLS: Column =
-    Column::measured("full_stalls", "", "How often a push found the queue full, in the watched pass");
+    Column::measured("full_stalls", "", "Number of times that a push found the queue full, in the watched pass");
 const HOST_POLLS: Column =
-    Column::measured("host_polls", "", "Looks of device threads at memory that the CPU shares, in the watched pass");
-const LOST_EXCHANGES: Column =
-    Column::measured("lost_exchanges", "", "Compare-exchanges that another thread won, in the watched pass");
-const WATCHED: Column = Column::measured("watched", "", "Pushes of the watched pass");
+    Column::measured("host_polls", "", "Loads by device threads from memory shared with the CPU, in the watched pass");
+const LOST_EXCHANGES: Column = Column::measured(
+    "lost_exchanges",
+    "",
+    "Compare-exchanges that failed because of another thread, in the watched pass",
+);
+const WATCHED: Column = Column::measured("watched", "", "Number of pushes in the watched pass");
 const EMPTY_POLLS: Column =
-    Column::measured("empty_polls", "", "Looks of the consumers that found nothing, in the timed repeats");
+    Column::measured("empty_polls", "", "Unsuccessful polls of the consumers, in the timed repeats");
 
-/// The queues that are drawn side by side.
+/// Queues that are compared in charts.
 const QUEUES: (&str, &[&str]) = ("case", &["ticket", "vyukov", "release"]);
 const SIDE_BY_SIDE: Plot = Plot { shape: Shape::Bars, several: Some("case"), across: Some("memory"), ..Plot::RATE };
 
-/// One combination of variables, measured for every algorithm and mode.
+/// A combination of parameters, measured for every algorithm and mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tuple {
     place: RingPlace,
@@ -60,34 +64,34 @@ pub struct Tuple {
     block: u32,
 }
 
-/// What is held for all tuples.
+/// State for all tuples.
 pub struct Queue {
     args: Args,
     device: Device,
-    /// Cores for the consumers; none when they share cores with others and give way.
+    /// Cores for the consumers. Empty if they share cores with other threads, so that they yield.
     cores: Vec<usize>,
     /// The ring in CUDA C++.
     prototype: Option<Prototype>,
-    /// Of the memory that was measured last.
+    /// Lower bounds for the memories measured so far.
     floors: Rows,
     place: Option<RingPlace>,
 }
 
-/// All tuples, which the device must take.
+/// Returns all tuples. Rejects grids that the device does not support.
 fn tuples(args: &Args, device: &Device) -> Result<Vec<Tuple>, Failure> {
     let Args { memory, payload, ring_slots, scope, rings, grid, block, .. } = args;
     iproduct!(memory, &payload[..], ring_slots, scope, &rings[..], &grid[..], &block[..])
         .map(|(&place, words, &slots, &scope, &rings, &grid, &block)| {
             device.check_grid(grid, block)?;
             if u64::from(grid) * u64::from(block) > u64::from(u32::MAX) / 2 {
-                return Err(usage("--grid", format!("{grid} x {block}: more than 2^31 producers")));
+                return Err(usage("--grid", format!("{grid} x {block}: must be at most 2^31 producers")));
             }
             Ok(Tuple { place, words: words.0, slots, scope, rings, grid, block })
         })
         .collect()
 }
 
-/// Cores near the GPU. None where the grid needs them, or too few.
+/// Returns cores near the GPU. Empty if the emulated grid needs them, or if there are too few.
 fn consumer_cores(args: &Args, device: &Device) -> Vec<usize> {
     let threads = args.rings.iter().copied().max().unwrap_or(1) as usize;
     let allowed = cores::allowed();
@@ -129,31 +133,36 @@ impl Experiment for Queue {
         ],
         without: &["rails"],
         headlines: &[
-            Headline::most("commands through one ring, most", "rate_mops", &[("case", "ticket"), ("rings", "1")]),
+            Headline::most(
+                "commands through one ring, highest rate",
+                "rate_mops",
+                &[("case", "ticket"), ("rings", "1")],
+            ),
             Headline::least("one push, acknowledged", "time_us_p50", &[("case", "ticket"), ("mode", "blocking")]),
         ],
         plots: &[
             SIDE_BY_SIDE
-                .by("queues-nbi", "queues side by side: operations per second by grid and block", &["grid", "block"])
+                .by("queues-nbi", "comparison of queues: operations per second by grid and block", &["grid", "block"])
                 .only(&[QUEUES, ("mode", &["nbi"])]),
             Plot { shape: Shape::Bars, several: Some("case"), across: Some("memory"), ..Plot::TIME }
-                .by("queues-blocking", "queues side by side: acknowledged pushes by grid and block", &["grid", "block"])
+                .by(
+                    "queues-blocking",
+                    "comparison of queues: acknowledged pushes by grid and block",
+                    &["grid", "block"],
+                )
                 .only(&[QUEUES, ("mode", &["blocking"])]),
             Plot::RATE.by("grid", "operations per second by blocks of the grid", &["grid"]).only(&[("mode", &["nbi"])]),
             Plot::TIME.by("grid-time", "time by blocks of the grid", &["grid"]).only(&[("mode", &["blocking"])]),
             Plot::RATE,
             Plot::TIME,
         ],
-        ..About::new(
-            "queue",
-            "The queue from GPU to CPU alone: algorithms, memories and grids side by side, with the floors of the same run",
-        )
+        ..About::new("queue", "Measure the queue from GPU to CPU: algorithms, memories and grids")
     };
 
     fn plan(args: &mut Args) -> Result<Plan<Tuple>, Failure> {
         let large = args.payload.iter().max_by_key(|payload| payload.0).map_or(0, |payload| payload.0);
         if let Some(slot) = args.slot_bytes.filter(|slot| slot.0 < large) {
-            return Err(usage("--slot-bytes", format!("{} are too few for elements of {}", slot.0 * 8, large * 8)));
+            return Err(usage("--slot-bytes", format!("{} is too small for elements of {}", slot.0 * 8, large * 8)));
         }
         let beside = args.algorithm.contains(&Algorithm::Ticket) && args.mode.contains(&Mode::Nbi);
         let known_to_it = args.memory == [RingPlace::Pinned]
@@ -162,9 +171,9 @@ impl Experiment for Queue {
             && args.rings[..] == [1];
         if args.prototype.is_some() && !(beside && known_to_it) {
             let allowed = "-a ticket, -m nbi, -p 32, --rings 1, --scope thread and --memory pinned";
-            return Err(usage("--prototype", format!("it is compared with {allowed} alone")));
+            return Err(usage("--prototype", format!("it can be compared only with {allowed}")));
         }
-        // The device says which grids it takes.
+        // The tuples depend on the device, which limits the grids.
         Ok(Plan::alone(Vec::new()))
     }
 
@@ -181,8 +190,8 @@ impl Experiment for Queue {
         header.set(Key::Gpu, device.name()).set(Key::Affinity, format!("consumers on cores {cores:?}"));
         header.notes(why_emulated.map(|why| format!("emulated device: {why}")));
         header.note(
-            "time_us is the time per push of one producer until all elements of a repeat are taken, on the device's clock; \
-             rates count all producers; push_us and ack_us are of single pushes in a watched pass",
+            "time_us is the time per push of one producer until all elements of a repeat are consumed, on the device's \
+             clock; rates count all producers; push_us and ack_us are times of single pushes in a watched pass",
         );
         Ok((Queue { args: args.clone(), device, cores, prototype, floors: Rows::new(), place: None }, header))
     }

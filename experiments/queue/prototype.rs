@@ -1,5 +1,5 @@
-//! The yardstick: a ring in CUDA C++, kernel and consumer (`baseline/prototype.cu`), compiled by whoever has nvcc and run in turns
-//! with ours.
+//! Reference implementation: a ring in CUDA C++, with kernel and consumer (`baseline/prototype.cu`). It is compiled by
+//! users who have nvcc, and run alternately with ginlab's ring.
 
 use crate::error::Failure;
 use libloading::Library;
@@ -8,21 +8,21 @@ use std::path::Path;
 use std::ptr::null_mut;
 use std::time::Duration;
 
-/// `ginlab_prototype` of prototype.cu.
+/// Type of `ginlab_prototype` in prototype.cu.
 type Run = unsafe extern "C" fn(*mut *mut c_void, u32, u32, u32, u32, u64, *mut f64) -> c_int;
-/// `ginlab_prototype_free` of prototype.cu.
+/// Type of `ginlab_prototype_free` in prototype.cu.
 type Free = unsafe extern "C" fn(*mut c_void);
 
-/// The compiled yardstick.
+/// The loaded reference implementation.
 #[derive(Debug)]
 pub struct Prototype {
     run: Run,
     free: Free,
-    /// The functions are there as long as this is.
+    /// Keeps the functions loaded.
     _library: Library,
 }
 
-/// One ring of the yardstick's.
+/// A ring of the reference implementation.
 #[derive(Debug)]
 pub struct PrototypeRing<'a> {
     prototype: &'a Prototype,
@@ -30,25 +30,25 @@ pub struct PrototypeRing<'a> {
     slots: u32,
 }
 
-// SAFETY: the library's functions do not care which thread calls them, and a ring is used by one at a time.
+// SAFETY: the library's functions can be called from any thread, and a ring is used by one thread at a time.
 unsafe impl Send for PrototypeRing<'_> {}
 
 impl Prototype {
-    /// Loads the library of this path.
+    /// Loads the library at this path.
     ///
     /// # Errors
-    /// When it does not load, or is another one.
+    /// Returns [`Failure::Usage`] if it cannot be loaded, or lacks the functions.
     pub fn load(path: &Path) -> Result<Prototype, Failure> {
         let wrong = |why: String| {
             Failure::Usage(format!(
-                "--prototype {}: {why}; build it by: nvcc -O3 -arch=native -std=c++17 -shared -Xcompiler -fPIC -o \
+                "--prototype {}: {why}; build it with: nvcc -O3 -arch=native -std=c++17 -shared -Xcompiler -fPIC -o \
                  libprototype.so experiments/queue/baseline/prototype.cu",
                 path.display()
             ))
         };
-        // SAFETY: what the user names runs what it runs on loading.
+        // SAFETY: the user is responsible for the code that the named library runs on loading.
         let library = unsafe { Library::new(path) }.map_err(|error| wrong(error.to_string()))?;
-        // SAFETY: the types that prototype.cu gives the functions of these names.
+        // SAFETY: the types are those of the functions of these names in prototype.cu.
         let functions = unsafe {
             library
                 .get::<Run>("ginlab_prototype")
@@ -58,17 +58,18 @@ impl Prototype {
         Ok(Prototype { run, free, _library: library })
     }
 
-    /// A ring with so many slots.
+    /// Creates a ring with `slots` slots.
     pub fn ring(&self, slots: usize) -> PrototypeRing<'_> {
         PrototypeRing { prototype: self, memory: null_mut(), slots: slots as u32 }
     }
 }
 
 impl PrototypeRing<'_> {
-    /// Microseconds from the launch until so many pushes of each thread are taken, by a consumer that runs on this core.
+    /// Returns the microseconds from the launch until `pushes` commands of each thread are consumed, by a consumer that
+    /// runs on `core`.
     ///
     /// # Errors
-    /// What the yardstick reports.
+    /// Returns the failure that the library reports.
     pub fn run(
         &mut self,
         grid: u32,
@@ -77,11 +78,11 @@ impl PrototypeRing<'_> {
         timeout: Duration,
         core: Option<usize>,
     ) -> Result<f64, Failure> {
-        // The consumer is the thread that calls; ours has a thread of its own too.
+        // The calling thread is the consumer. Use a separate thread, as for ginlab's ring.
         let thread = std::thread::scope(|scope| {
             let consumer = scope.spawn(|| {
                 if let Some(core) = core {
-                    // Refused: as for ours, it runs where it may.
+                    // If pinning is rejected, the thread runs unpinned, as for ginlab's ring.
                     let _ = ginlab::cores::pin(core);
                 }
                 self.call(grid, block, pushes, timeout)
@@ -90,7 +91,7 @@ impl PrototypeRing<'_> {
         });
         let why = match thread {
             Ok((0, us)) => return Ok(us),
-            Ok((1, _)) => "no command came for too long",
+            Ok((1, _)) => "timed out waiting for a command",
             Ok((3, _)) => "wrong commands",
             Ok(_) => "a CUDA call failed",
             Err(_) => "its thread panicked (a bug)",
@@ -100,7 +101,7 @@ impl PrototypeRing<'_> {
 
     fn call(&mut self, grid: u32, block: u32, pushes: u32, timeout: Duration) -> (c_int, f64) {
         let (slots, timeout_ns, mut us) = (self.slots, timeout.as_nanos() as u64, 0.0);
-        // SAFETY: the arguments are those of prototype.cu; `memory` is null or what an earlier call has left.
+        // SAFETY: the arguments are those of prototype.cu. `memory` is null or was set by an earlier call.
         let code = unsafe { (self.prototype.run)(&mut self.memory, grid, block, pushes, slots, timeout_ns, &mut us) };
         (code, us)
     }
@@ -109,7 +110,7 @@ impl PrototypeRing<'_> {
 impl Drop for PrototypeRing<'_> {
     fn drop(&mut self) {
         if !self.memory.is_null() {
-            // SAFETY: what `run` has left; its kernels have ended.
+            // SAFETY: `run` has set the memory, and its kernels have ended.
             unsafe { (self.prototype.free)(self.memory) };
         }
     }

@@ -1,4 +1,4 @@
-//! `ginlab replay`: the puts of a recorded trace again, over modelled cards, in virtual time.
+//! `ginlab replay`: simulates the puts of a recorded trace over modelled NICs, in virtual time.
 
 mod run;
 mod trace;
@@ -20,36 +20,38 @@ pub const PROGRAMS: &[Program] = &[program::<Replay>()];
 
 const EXAMPLES: &str = "\
 Examples:
-  ginlab nccl --np 2 --trace puts.jsonl -- ./gin          records
-  ginlab replay puts.jsonl -p model:p5en --rails 4        over four modelled cards of a p5en each
-  ginlab replay puts.jsonl -p model:p5,model:p5en --rails 1,2,4 --strategy split,round-robin --csv -
-Virtual time: no rank is started, no byte moved, and each run gives the same. What a put has waited for is inferred: `arrived` takes everything
-that was there before it, `paused` what came while its context stood still; the truth is between the two rows. experiments/replay/README.md.";
+  ginlab nccl --np 2 --trace puts.jsonl -- ./gin          record a trace
+  ginlab replay puts.jsonl -p model:p5en --rails 4        replay it over four modelled p5en cards per rank
+  ginlab replay puts.jsonl -p model:p5,model:p5en --rails 1,2,4 --strategy split,round-robin --csv -   sweep cards and rails
+
+Time is virtual: no rank is started, no byte is moved, and every run gives the same result. The arrivals that a put waited for are inferred:
+`arrived` assumes all preceding arrivals, `paused` those during a pause of its context. The actual time is between the two rows.
+See experiments/replay/README.md.";
 
 /// Options of `ginlab replay`.
 #[derive(clap::Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// What `ginlab nccl --trace FILE.jsonl` has written
+    /// Trace written by `ginlab nccl --trace FILE.jsonl`
     trace: PathBuf,
-    /// Modelled cards, a list: model:p4d, model:p5, model:p5en, model:p6-b200
+    /// Modelled cards: model:p4d, model:p5, model:p5en, model:p6-b200; a list to sweep
     #[arg(short = 'p', long, default_value = "model:p5", value_name = "LIST", value_parser = list::<String>)]
     provider: List<String>,
-    /// Cards of each rank, a list
+    /// Number of rails per rank; a list to sweep
     #[arg(long, default_value = "1", value_name = "LIST", value_parser = counts::<u8>(64))]
     rails: List<u8>,
-    /// How puts are laid over them, a list: single, split, round-robin, auto
+    /// How puts are distributed over rails: single, split, round-robin, auto; a list to sweep
     #[arg(long, default_value = "round-robin", value_name = "LIST", value_parser = list::<Strategy>)]
     strategy: List<Strategy>,
-    /// What a put is taken to have waited for, a list
+    /// Arrivals that a put is assumed to have waited for; a list to sweep
     #[arg(long, value_enum, value_delimiter = ',', default_value = "paused,arrived")]
     depends: Vec<Depends>,
-    /// Which latencies are drawn
+    /// Seed of the latencies
     #[arg(long, default_value_t = 1, value_name = "N")]
     seed: u64,
 }
 
-/// One row.
+/// Parameters of one row.
 pub struct Tuple {
     provider: usize,
     rails: u8,
@@ -60,31 +62,32 @@ pub struct Tuple {
 const DEPENDS: Column = Column::chosen(
     "depends",
     "",
-    "What a put is taken to have waited for: `arrived`, all that was there before it; `paused`, what came while its context stood still",
+    "Arrivals that a put is assumed to have waited for: `arrived`, all preceding ones; `paused`, those during a pause \
+     of its context",
 )
 .shown("depends", 8);
-const PUTS: Column = Column::follows("recorded_puts", "", "Puts and gets of the trace");
-const BYTES: Column = Column::follows("bytes", "B", "Their bytes");
+const PUTS: Column = Column::follows("recorded_puts", "", "Number of puts and gets in the trace");
+const BYTES: Column = Column::follows("bytes", "B", "Bytes of the puts and gets");
 const RECORDED: Column = Column::measured(
     "recorded_us",
     "us",
-    "The same in the recording: from the first put to the last arrival, over the rails of that run",
+    "Recorded time from the first put to the last arrival, over the rails of that run",
 )
 .shown("recorded", 10);
-const GAPS: Column = Column::measured(
-    "computing_us",
-    "us",
-    "Of the longest chain: what was between an arrival and the next put in the recording",
-);
-const POSTING: Column = Column::measured("posting_us", "us", "Of it: a thread posts, or is busy with others");
-const SENDING: Column = Column::measured("sending_us", "us", "Of it: the sending card is busy with others");
-const WIRE: Column = Column::measured("wire_us", "us", "Of it: the wire carries the bytes");
-const LATENCY: Column = Column::measured("latency_us", "us", "Of it: the way through the network");
-const RECEIVING: Column = Column::measured("receiving_us", "us", "Of it: the receiving card is busy with others");
-const BOUND: Column = Column::measured("bound", "", "What most of it is").shown("bound by", 20);
+const GAPS: Column =
+    Column::measured("computing_us", "us", "Critical path: recorded time between an arrival and the next put");
+const POSTING: Column =
+    Column::measured("posting_us", "us", "Critical path: a thread posts, or is busy with other puts");
+const SENDING: Column = Column::measured("sending_us", "us", "Critical path: the sending card is busy with other puts");
+const WIRE: Column = Column::measured("wire_us", "us", "Critical path: the wire carries the bytes");
+const LATENCY: Column = Column::measured("latency_us", "us", "Critical path: latency of the network");
+const RECEIVING: Column =
+    Column::measured("receiving_us", "us", "Critical path: the receiving card is busy with other puts");
+const BOUND: Column = Column::measured("bound", "", "Largest part of the critical path").shown("bound by", 20);
 const BUSIEST: Column =
-    Column::measured("busiest", "", "The card that carries bytes longest").shown("busiest card", 24);
-const BUSY: Column = Column::measured("busiest_pct", "%", "The share of the time in which it does").shown("busy %", 7);
+    Column::measured("busiest", "", "NIC that carries bytes for the longest time").shown("busiest card", 24);
+const BUSY: Column =
+    Column::measured("busiest_pct", "%", "Share of the time in which that card carries bytes").shown("busy %", 7);
 
 /// The simulation.
 pub struct Replay {
@@ -126,7 +129,7 @@ impl Experiment for Replay {
             range: None,
             ..Plot::TIME
         }],
-        ..About::new("replay", "Recorded puts again, over modelled cards in virtual time")
+        ..About::new("replay", "Replay recorded puts over modelled cards in virtual time")
     };
 
     fn plan(args: &mut Args) -> Result<Plan<Tuple>, Failure> {
@@ -139,14 +142,14 @@ impl Experiment for Replay {
         let cards = args.provider.iter().map(|provider| Cards::named(provider)).collect::<Result<Vec<_>, _>>()?;
         let read = |depends: &Depends| Trace::read(&args.trace, *depends).map(|trace| (*depends, trace));
         let traces = args.depends.iter().map(read).collect::<Result<Vec<_>, _>>().map_err(|why| usage("TRACE", why))?;
-        let mut header = cards[0].header("; each rank has cards of its own, and one thread that posts");
+        let mut header = cards[0].header("; each rank has its own cards and one posting thread");
         for more in &cards[1..] {
             header.note(more.note());
         }
         if let Some((_, trace)) = traces.first()
             && trace.lost > 0
         {
-            header.note(format!("{} puts have no arrival in the trace: what waited for them is not known", trace.lost));
+            header.note(format!("{} puts have no arrival in the trace: dependencies on them are unknown", trace.lost));
         }
         Ok((Replay { args: args.clone(), cards, traces }, header))
     }
@@ -185,7 +188,7 @@ impl Experiment for Replay {
         row.set(&BUSY, if time > 0.0 { 100.0 * us(busiest.busy) / time } else { 0.0 });
         row.set(&RAIL_BYTES, outcome.rail_bytes.iter().map(u64::to_string).collect::<Vec<_>>().join(";"));
         if outcome.stuck > 0 {
-            row.status = Status::Failed(format!("{} puts came after what is not in the trace", outcome.stuck));
+            row.status = Status::Failed(format!("{} puts depend on arrivals that are not in the trace", outcome.stuck));
         }
         Ok(vec![(row, vec![time])])
     }

@@ -1,7 +1,8 @@
-//! Puts of a trace over modelled cards, in virtual time; the same on each run.
+//! Simulation of the puts of a trace over modelled NICs. Results are deterministic.
 //!
-//! A put is issued when all that it came after has happened, and its gap of computing has passed. A thread of its rank posts it, piece by piece, to
-//! the rank's cards; a card sends and a card receives one piece at a time. Its signal is raised when its last piece is there.
+//! A put is issued when everything that it depends on has happened and its gap of computation has passed. The rank's
+//! thread posts it, piece by piece, to the rank's NICs. A NIC sends one piece at a time and receives one at a time. The
+//! put raises its signal when its last piece has arrived.
 
 use super::trace::{Before, Trace};
 use ginlab::fabric::model::{Nic, Picoseconds, Profile};
@@ -9,25 +10,25 @@ use ginlab::rails::strategy::{Scheduler, Strategy};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// What a piece of the longest chain is spent on.
+/// Times on the longest chain, by cause.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Path {
-    /// Computing, and whatever else was between an arrival and the next put in the recording.
+    /// Computation, and any other time between an arrival and the next put in the recording.
     pub gaps: Picoseconds,
-    /// A thread posts, or is busy with others.
+    /// A thread posts, or is busy with other posts.
     pub posting: Picoseconds,
-    /// The sending card is busy with others.
+    /// The sending NIC is busy with other pieces.
     pub sending: Picoseconds,
-    /// The wire carries the bytes.
+    /// The wire transfers the bytes.
     pub wire: Picoseconds,
-    /// The way through the network.
+    /// Latency of the network.
     pub latency: Picoseconds,
-    /// The receiving card is busy with others.
+    /// The receiving NIC is busy with other pieces.
     pub receiving: Picoseconds,
 }
 
 impl Path {
-    /// By name, the longest first.
+    /// Returns the parts with their names, the longest first.
     pub fn parts(&self) -> [(&'static str, Picoseconds); 6] {
         let mut parts = [
             ("computing", self.gaps),
@@ -42,50 +43,49 @@ impl Path {
     }
 }
 
-/// The busiest card.
+/// The busiest NIC.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Busiest {
-    /// Of whom.
+    /// Rank of the NIC.
     pub rank: usize,
-    /// Which.
+    /// Rail of the NIC.
     pub rail: usize,
-    /// It receives; otherwise it sends.
+    /// Whether it is busy receiving; otherwise sending.
     pub receives: bool,
-    /// How long.
+    /// Time for which it is busy.
     pub busy: Picoseconds,
 }
 
-/// What came of it.
+/// Results of a simulation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
-    /// From the first put to the last arrival.
+    /// Time from the first put to the last arrival.
     pub time: Picoseconds,
-    /// The chain that ends with the last arrival.
+    /// Times on the chain that ends with the last arrival.
     pub path: Path,
-    /// Bytes by rail, of all ranks.
+    /// Bytes by rail, over all ranks.
     pub rail_bytes: Vec<u64>,
-    /// The card that is busy longest.
+    /// The NIC that is busy longest.
     pub busiest: Busiest,
-    /// Puts that were never issued: what they came after is not in the trace.
+    /// Number of puts that were never issued, because they depend on something that is not in the trace.
     pub stuck: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Happening {
     Issue(usize),
-    /// The first byte of a piece is at the card that receives it.
+    /// The first byte of a piece reaches the receiving NIC.
     Reach(usize),
-    /// A piece is there in full.
+    /// A piece has arrived completely.
     There(usize),
     /// A put is complete at its sender.
     Complete(usize),
 }
 
-/// A piece on its way.
 #[derive(Clone, Copy, Debug)]
 struct Piece {
     put: usize,
-    /// Receiving rank and its card.
+    /// Receiving rank and its NIC.
     to: (usize, usize),
     bytes: u64,
     issued: Picoseconds,
@@ -96,16 +96,15 @@ struct Piece {
     there: Picoseconds,
 }
 
-/// A put's state.
 #[derive(Clone, Default)]
 struct State {
     waits: usize,
     gap: Picoseconds,
-    /// What the last of its waits ended by: a put that was issued, or the last piece of one.
+    /// Event that satisfied the last dependency: a put was issued, or the last piece of one arrived.
     cause: Option<Cause>,
     issued: Picoseconds,
     pieces: usize,
-    /// Its get is on the way back.
+    /// Whether the data of a get is on its way back.
     answered: bool,
     last_piece: Option<usize>,
 }
@@ -116,7 +115,7 @@ enum Cause {
     Piece(usize),
 }
 
-/// Cards and threads of all ranks.
+/// NICs and threads of all ranks.
 struct Replay<'a> {
     trace: &'a Trace,
     rails: usize,
@@ -131,16 +130,16 @@ struct Replay<'a> {
     pieces: Vec<Piece>,
     states: Vec<State>,
     sums: Vec<u64>,
-    /// Who waits for a put to be issued, to be complete, and for a signal to reach a value.
+    /// Puts that wait until a put is issued, until a put is complete, and until a signal reaches a value.
     issued: Vec<Vec<usize>>,
     complete: Vec<Vec<usize>>,
     signals: Vec<Vec<(u64, usize)>>,
 }
 
-/// The longest write that a card takes.
+/// Maximum bytes of one write.
 const LONGEST: u64 = 1 << 30;
 
-/// Replays it.
+/// Runs the simulation.
 pub fn run(trace: &Trace, profile: &Profile, rails: usize, strategy: Strategy, seed: u64) -> Outcome {
     let cards = trace.ranks * rails;
     let puts = trace.puts.len();
@@ -200,7 +199,7 @@ impl Replay<'_> {
         self.queue.push(Reverse((at, self.order, what)));
     }
 
-    /// Notes who waits for what; those that wait for nothing are issued.
+    /// Registers all dependencies, and issues puts without any.
     fn wait(&mut self) {
         for (index, put) in self.trace.puts.iter().enumerate() {
             self.states[index].gap = put.gap * 1000;
@@ -224,7 +223,7 @@ impl Replay<'_> {
         let state = &mut self.states[put];
         state.waits -= 1;
         if state.waits == 0 {
-            // The last one decides.
+            // The dependency satisfied last is on the longest chain.
             state.cause = cause;
             let at = now + state.gap;
             self.push(at, Happening::Issue(put));
@@ -238,12 +237,12 @@ impl Replay<'_> {
         }
         let put = &self.trace.puts[index];
         let (from, to) = (put.from, put.to);
-        // A get asks by a read without bytes, which the other rank's card answers.
+        // A get starts with a read request without data, which the other rank's NIC answers.
         let bytes = if put.is_get { 0 } else { put.bytes };
         self.send(index, from, to, bytes, now, true);
     }
 
-    /// Pieces of a put, to be posted by a thread; or what a card answers by itself.
+    /// Sends the pieces of a put, posted by a thread, or the pieces of an answer, which the NIC sends without a thread.
     fn send(&mut self, index: usize, from: usize, to: usize, bytes: u64, now: Picoseconds, by_thread: bool) {
         let mut pieces = Vec::new();
         self.schedulers[from].schedule(bytes, LONGEST, false, |piece| pieces.push((piece.rail, piece.bytes)));
@@ -262,7 +261,7 @@ impl Replay<'_> {
             };
             let number = self.pieces.len();
             if from == to {
-                // It stays in this rank's memory.
+                // The data stays in this rank's memory.
                 self.pieces.push(piece);
                 self.push(now, Happening::There(number));
                 continue;
@@ -306,7 +305,7 @@ impl Replay<'_> {
         if put.is_get || put.from == put.to {
             self.push(now, Happening::Complete(index));
         } else {
-            // The acknowledgement needs as long as the way there.
+            // The acknowledgement takes as long as the data.
             let piece = &self.pieces[number];
             self.push(now + (piece.reached - piece.begun), Happening::Complete(index));
         }
@@ -323,7 +322,7 @@ impl Replay<'_> {
         }
     }
 
-    /// From the last arrival back to the first put.
+    /// Returns the times on the chain from the last arrival back to the first put.
     fn path(&self, last: Option<usize>) -> Path {
         let mut path = Path::default();
         let mut at = last.map(Cause::Piece);
@@ -333,14 +332,14 @@ impl Replay<'_> {
                 Cause::Issued(put) => put,
                 Cause::Piece(number) => {
                     let piece = self.pieces[number];
-                    // An acknowledgement, if it was waited for.
+                    // Acknowledgement, if the put waited for it.
                     path.latency += until.saturating_sub(piece.there);
                     path.wire += piece.there - piece.taken;
                     path.receiving += piece.taken - piece.reached;
                     path.latency += piece.reached - piece.begun;
                     path.sending += piece.begun - piece.posted;
                     path.posting += piece.posted - piece.issued;
-                    // Of a get: the way of its question.
+                    // For a get: the latency of its request.
                     path.latency += piece.issued.saturating_sub(self.states[piece.put].issued);
                     piece.put
                 }
@@ -366,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ping_pong_takes_its_latencies_its_posts_and_its_gaps() {
+    fn ping_pong_time_sums_latencies_posts_and_gaps() {
         let text = pair(0, 1, 1, 8, 0, 10_000) + &pair(1, 0, 1, 8, 17_000, 27_000);
         let outcome = replayed(&text, "p5", 1);
         let profile = Profile::named("p5").expect("known");
@@ -380,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn long_puts_are_bound_by_the_wire_and_more_rails_carry_more() {
+    fn long_puts_scale_with_rails() {
         let text: String = (0..8).map(|n| pair(0, 1, n + 1, 64 << 20, n, 1_000_000)).collect();
         let (one, four) = (replayed(&text, "p5", 1), replayed(&text, "p5", 4));
         assert_eq!(one.busiest.rank, 0);
@@ -392,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn two_senders_share_the_card_that_receives() {
+    fn two_senders_share_receiving_card() {
         let one = replayed(&pair(0, 2, 1, 64 << 20, 0, 9), "p5", 1).time;
         let both = replayed(&(pair(0, 2, 1, 64 << 20, 0, 9) + &pair(1, 2, 1, 64 << 20, 0, 9)), "p5", 1);
         let ratio = both.time as f64 / one as f64;
@@ -400,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn a_get_goes_there_and_back() {
+    fn get_takes_round_trip() {
         let put = pair(0, 1, 1, 1 << 20, 0, 10_000);
         let get = put.lines().next().expect("a line").replace("\"put\"", "\"get\"");
         let (put, get) = (replayed(&put, "p5", 1).time, replayed(&get, "p5", 1).time);

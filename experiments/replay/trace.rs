@@ -1,25 +1,27 @@
-//! A trace of puts (`ginlab nccl --trace FILE`) as a graph: what each put came after.
+//! A trace of puts (`ginlab nccl --trace FILE`) as a dependency graph.
 //!
-//! What the plugin has seen are puts, gets and arrivals; it does not see a kernel wait. So what a put has waited for is inferred, in two ways that
-//! lie on both sides of the truth ([`Depends`]): after everything that had arrived before it, or only after what arrived in a pause before it.
+//! The plugin records puts, gets and arrivals, but not the waits of kernels. The dependencies of a put are therefore
+//! inferred, in two ways that bound the truth from both sides ([`Depends`]): everything that arrived before it, or only
+//! what arrived during a pause before it.
 
 use serde::Deserialize;
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
-/// A put that follows the one before it in its context sooner than this has not waited.
+/// Minimum time between consecutive puts of a context for the second one to count as having waited.
 const PAUSE_NS: u64 = 3_000;
 
-/// What a put is taken to have waited for.
+/// Assumption about what a put waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Depends {
-    /// Every signal, get and completion that was there before it: no later than that, and so an upper bound.
+    /// Every signal, get and completion before it: an upper bound
+    ///
+    /// The put cannot have depended on anything later.
     Arrived,
-    /// Those alone that came while its context stood still for more than 3 us: waits that ended at once are missed.
+    /// Only those that arrived while its context paused for more than 3 us; waits that ended immediately are missed
     Paused,
 }
 
-/// A line of the file.
 #[derive(Clone, Debug, Deserialize)]
 struct Line {
     kind: String,
@@ -32,67 +34,62 @@ struct Line {
     asked_ns: u64,
     done_ns: u64,
     signal: Option<(u32, u64, u64)>,
-    /// What the signal adds.
+    /// Increment of the signal.
     #[serde(default)]
     add: u64,
 }
 
-/// A signal of a rank: communicator, rank, region, offset.
+/// Location of a signal: communicator, rank, region, offset.
 type Place = (usize, usize, u32, u64);
 
-/// What stands before a put.
+/// Dependency of a put.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Before {
-    /// The one before it in its context was issued.
+    /// The preceding put of its context was issued.
     Issued(usize),
-    /// One of its context is complete.
+    /// A put of its context is complete.
     Complete(usize),
-    /// A signal of its rank has reached this.
-    Signal {
-        /// Which, of all signals.
-        signal: usize,
-        /// The sum.
-        value: u64,
-    },
+    /// A signal of its rank has reached a value.
+    Signal { signal: usize, value: u64 },
 }
 
-/// A put, or a get.
+/// A put or a get.
 #[derive(Clone, Debug)]
 pub struct Put {
-    /// It fetches.
+    /// Whether it is a get.
     pub is_get: bool,
-    /// Who puts.
+    /// Rank that issues it.
     pub from: usize,
-    /// To whom.
+    /// Target rank.
     pub to: usize,
-    /// Bytes.
+    /// Number of bytes.
     pub bytes: u64,
-    /// Which signal it raises, of all, and by how much.
+    /// Index of the signal that it raises, and the increment.
     pub signal: Option<(usize, u64)>,
-    /// When it was asked for, in nanoseconds.
+    /// Time at which it was requested, in nanoseconds.
     pub asked: u64,
-    /// What it came after.
+    /// Dependencies.
     pub after: Vec<Before>,
-    /// From the last of those to it: time of computing.
+    /// Time from the last dependency to this put, in nanoseconds, attributed to computation.
     pub gap: u64,
 }
 
-/// See the module.
+/// Puts of a trace and their dependencies.
 #[derive(Clone, Debug, Default)]
 pub struct Trace {
-    /// Ranks.
+    /// Number of ranks.
     pub ranks: usize,
-    /// Puts, by the time at which they were asked for.
+    /// Puts, ordered by the time of their request.
     pub puts: Vec<Put>,
-    /// Signals.
+    /// Number of signals.
     pub signals: usize,
-    /// From the first put to the last arrival, in nanoseconds.
+    /// Time from the first put to the last arrival, in nanoseconds.
     pub recorded: u64,
-    /// Puts whose arrival is not in the trace.
+    /// Number of puts without an arrival in the trace.
     pub lost: usize,
 }
 
-/// Something that a put can come after, at a time of the recording.
+/// An event that a put can depend on, and its time in the recording.
 #[derive(Clone, Copy)]
 struct Event {
     at: u64,
@@ -103,14 +100,17 @@ impl Trace {
     /// Reads a file.
     ///
     /// # Errors
-    /// In one line: the file, the line, and what is wrong there.
+    /// Returns a one-line message with the file, the line and the problem.
     pub fn read(file: &Path, depends: Depends) -> Result<Trace, String> {
         let failed = |error: &dyn std::fmt::Display| format!("{}: {error}", file.display());
         let text = std::fs::read_to_string(file).map_err(|error| failed(&error))?;
         let mut lines = Vec::new();
         for (number, text) in text.lines().enumerate().filter(|(_, text)| !text.trim().is_empty()) {
             let line: Line = serde_json::from_str(text).map_err(|error| {
-                failed(&format!("line {}: {error}; a file of `ginlab nccl --trace FILE.jsonl` is wanted", number + 1))
+                failed(&format!(
+                    "line {}: {error}; expected a file written by `ginlab nccl --trace FILE.jsonl`",
+                    number + 1
+                ))
             })?;
             lines.push(line);
         }
@@ -120,9 +120,9 @@ impl Trace {
     fn of(mut lines: Vec<Line>, depends: Depends) -> Result<Trace, String> {
         lines.sort_by_key(|line| line.asked_ns);
         if !lines.iter().any(|line| line.kind != "arrival") {
-            return Err("there is no put in it".into());
+            return Err("the trace contains no puts".into());
         }
-        let most = |rank: usize| if rank < 4096 { Ok(rank) } else { Err(format!("rank {rank}: at most 4096")) };
+        let most = |rank: usize| if rank < 4096 { Ok(rank) } else { Err(format!("rank {rank}: must be at most 4096")) };
         let mut communicators: BTreeMap<String, usize> = BTreeMap::new();
         for line in &lines {
             let next = communicators.len();
@@ -130,7 +130,8 @@ impl Trace {
         }
         let mut trace = Trace::default();
         let mut signals: HashMap<Place, usize> = HashMap::new();
-        // Index of a put by communicator, sender, receiver and number; events by rank and by (communicator, rank, context).
+        // Index of a put by communicator, sender, receiver and number. Events are stored by (communicator, rank) and by
+        // (communicator, rank, context).
         let mut by_number: HashMap<(usize, usize, usize, u64), usize> = HashMap::new();
         let mut contexts = Vec::new();
         let mut of_rank: BTreeMap<(usize, usize), Vec<Event>> = BTreeMap::new();
@@ -193,7 +194,7 @@ impl Trace {
         of_rank: &BTreeMap<(usize, usize), Vec<Event>>,
         of_context: &BTreeMap<(usize, usize, u16), Vec<Event>>,
     ) {
-        // How far each context has read the two lists, and its last put.
+        // Position of each context in the two lists, and its last put.
         let mut read: HashMap<(usize, usize, u16), (usize, usize)> = HashMap::new();
         let mut before: HashMap<(usize, usize, u16), usize> = HashMap::new();
         let first = self.puts[0].asked;
@@ -206,7 +207,7 @@ impl Trace {
             let waited = depends == Depends::Arrived || since.is_none_or(|since| asked - since > PAUSE_NS);
             let (signals, completions) = read.entry(*context).or_default();
             let lists = [(of_rank.get(&(context.0, context.1)), signals), (of_context.get(context), completions)];
-            // Of several values of a signal the last one stands for all.
+            // Only the last value of a signal is needed.
             let mut reached: BTreeMap<usize, u64> = BTreeMap::new();
             for (events, at) in lists {
                 let events = events.map(Vec::as_slice).unwrap_or_default();
@@ -233,7 +234,7 @@ impl Trace {
 pub mod tests {
     use super::*;
 
-    /// A put and its arrival.
+    /// Returns a put and its arrival.
     pub fn pair(from: usize, to: usize, number: u64, bytes: u64, asked: u64, done: u64) -> String {
         format!(
             "{{\"kind\":\"put\",\"communicator\":\"c\",\"rank\":{from},\"peer\":{to},\"number\":{number},\"context\":0,\"bytes\":{bytes},\
@@ -249,7 +250,7 @@ pub mod tests {
     }
 
     #[test]
-    fn an_answer_comes_after_the_signal_and_a_stream_after_itself() {
+    fn answers_depend_on_signals_and_streams_on_themselves() {
         let text = pair(0, 1, 1, 8, 0, 10_000) + &pair(1, 0, 1, 8, 12_000, 22_000) + &pair(1, 0, 2, 8, 12_500, 23_000);
         for depends in [Depends::Arrived, Depends::Paused] {
             let trace = parse(&text, depends).expect("a trace");
@@ -262,7 +263,7 @@ pub mod tests {
     }
 
     #[test]
-    fn what_comes_in_a_stream_is_waited_for_in_one_reading_and_not_in_the_other() {
+    fn arrived_and_paused_differ_for_streams() {
         let text = pair(0, 1, 1, 8, 0, 10_000) + &pair(1, 0, 1, 8, 9_000, 30_000) + &pair(1, 0, 2, 8, 10_500, 31_000);
         let after = |depends| parse(&text, depends).expect("a trace").puts[2].after.clone();
         assert_eq!(after(Depends::Paused), [Before::Issued(1)]);
@@ -270,7 +271,7 @@ pub mod tests {
     }
 
     #[test]
-    fn a_trace_without_puts_is_none() {
+    fn trace_without_puts_is_rejected() {
         assert!(Trace::of(Vec::new(), Depends::Arrived).expect_err("empty").contains("no put"));
     }
 }

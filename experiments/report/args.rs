@@ -1,35 +1,43 @@
-//! The options of `ginlab report`, as typed.
+//! Options of `ginlab report`.
 
 use std::path::PathBuf;
 
 const EXAMPLES: &str = "\
 Examples:
-  ginlab report data/2026-11-21-h200x4 -o report.html
-  ginlab report --newest data -o newest.html
-  ginlab report run.csv -o run.html --svg pictures --title 'One run'
-  ginlab report after.csv --against before.csv -o comparison.html";
+  ginlab report data/2026-11-21-h200x4 -o report.html          show all runs of a directory
+  ginlab report --newest data -o newest.html                   show the newest of all runs
+  ginlab report run.csv -o run.html --svg charts --title 'One run'   also write each chart as SVG
+  ginlab report after.csv --against before.csv -o comparison.html    compare two runs
+  ginlab report --pages                                        rewrite the tables and charts of the repository's pages";
 
 /// Options of `ginlab report`.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// CSV files that ginlab wrote, and folders with such files in them or below
-    #[arg(required = true, value_name = "DIR|CSV")]
+    /// CSV files written by ginlab, and directories to search for such files
+    #[arg(required_unless_present = "pages", value_name = "DIR|CSV")]
     pub paths: Vec<PathBuf>,
-    /// Where the page goes; - is stdout
-    #[arg(short = 'o', long, value_name = "FILE.html")]
-    pub output: PathBuf,
-    /// Also write each picture into this folder, which is made if it is not there
+    /// HTML file to write; - for stdout
+    #[arg(short = 'o', long, required_unless_present = "pages", value_name = "FILE.html")]
+    pub output: Option<PathBuf>,
+    /// Also write each chart to this directory, which is created if needed
     #[arg(long, value_name = "DIR")]
     pub svg: Option<PathBuf>,
-    /// Compare with this earlier run, a file or a folder, and show the ratios in the page
+    /// Compare with this earlier run, a file or a directory, and show the ratios
     #[arg(long, value_name = "DIR|CSV")]
     pub against: Option<PathBuf>,
-    /// Of all files only the newest of each: one each of whose rows was measured again in a newer folder is left out. The page
-    /// begins with the headlines, beside what they are held against
+    /// Use only the newest of all files: omit a file if each of its rows was measured again in a newer directory. The
+    /// page has the headlines with their references and one chart of each experiment, and links to a page of each
     #[arg(long, conflicts_with = "against")]
     pub newest: bool,
-    /// Heading
+    /// Rewrite the tables, figures and charts of the pages of ginlab's repository from its data (CONTRIBUTING.md
+    /// describes the markers); DIR: root of the repository [default: current directory]
+    #[arg(long, conflicts_with_all = ["output", "svg", "against", "newest"])]
+    pub pages: bool,
+    /// Write nothing, and fail if a page or a chart is not current (with --pages)
+    #[arg(long, requires = "pages")]
+    pub check: bool,
+    /// Heading of the page
     #[arg(long, value_name = "TEXT", default_value = "ginlab report")]
     pub title: String,
 }

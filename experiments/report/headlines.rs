@@ -1,7 +1,8 @@
-//! What a reader of the project's newest results wants to know: each figure, and that of a peer or a limit beside it.
+//! Headline figures of the project's newest results, each with that of a reference or a limit.
 //!
-//! An entry takes both figures from one file, the newest that has both. A new one is an entry here: the experiment, the column, the
-//! rows of the figure, the rows that it is held against. Rows that nobody has measured say so in the table.
+//! Both figures of an entry are taken from one file, the newest that contains both. A new headline is a new entry here:
+//! the experiment, the column, the rows of the figure, and the rows of its reference. The table states if there are no
+//! such rows.
 
 use ginlab::report::Finding;
 
@@ -39,7 +40,7 @@ pub const HEADLINES: &[Finding] = &[
             "case=cpu-write fabric=model:p5/unmoved size_bytes=8388608 rails=4 grid=1 ranks=2",
         ),
     Finding::most("ipc", BANDWIDTH, "a kernel's writes of 1 GiB over NVLink")
-        .of("case=write operation=write direction=one store=plain size_bytes=1073741824 grid=128 ranks=2")
+        .of("case=write fabric=nvlink operation=write direction=one store=plain size_bytes=1073741824 grid=128 ranks=2")
         .beside("copy engine", "case=copy-engine operation=write direction=one size_bytes=1073741824 ranks=2"),
     Finding::least("shmem", TIME, "put of 8 B by a block, NVLink")
         .of("case=put-latency fabric=nvlink size_bytes=8 scope=block ranks=2")

@@ -1,4 +1,4 @@
-//! `ginlab report`: a page of what earlier runs measured.
+//! `ginlab report`: writes a page about recorded runs.
 
 mod args;
 mod headlines;
@@ -8,17 +8,18 @@ use crate::program::{Program, catalog, program};
 use args::Args;
 use ginlab::report::compare::Comparison;
 use ginlab::report::figures::Figure;
-use ginlab::report::page::Page;
+use ginlab::report::page::{Newest, Page};
+use ginlab::report::pages::Generated;
 use ginlab::report::run::Runs;
 use ginlab::report::{Target, WholeFile, same_file};
 use std::path::Path;
 
 pub const PROGRAMS: &[Program] =
-    &[program!("report", "Write one HTML page of earlier runs: headers, curves, comparisons, every row", Args, run)];
+    &[program!("report", "Write an HTML page of earlier runs: headers, curves, comparisons, every row", Args, run)];
 
-/// Writes the page.
 fn run(args: &Args) -> Result<(), Failure> {
-    let output = Target::from(args.output.as_os_str());
+    let Some(path) = &args.output else { return pages(args) };
+    let output = Target::from(path.as_os_str());
     let mut found = Runs::find(&args.paths)?;
     if args.newest {
         found = found.newest(catalog());
@@ -26,7 +27,7 @@ fn run(args: &Args) -> Result<(), Failure> {
     if let Target::File(path) = &output
         && found.runs.iter().any(|run| same_file(&run.path, path))
     {
-        return Err(Failure::Usage(format!("-o {} is one of the files to read", path.display())));
+        return Err(Failure::Usage(format!("-o {} is one of the input files", path.display())));
     }
     let against = match &args.against {
         Some(path) => {
@@ -38,23 +39,54 @@ fn run(args: &Args) -> Result<(), Failure> {
     };
     let ours = args.paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ");
     let comparison = against.as_ref().map(|(comparison, path)| (comparison, path.as_str(), ours.as_str()));
-    let newest = args.newest.then_some(headlines::HEADLINES);
+    if args.newest && output == Target::Stdout {
+        return Err(Failure::Usage("--newest writes several pages: name a file with -o".into()));
+    }
+    let stem = path.file_stem().map(|stem| stem.to_string_lossy()).unwrap_or_default();
+    let newest = args.newest.then_some(Newest { findings: headlines::HEADLINES, stem: &stem });
     let built = Page { title: &args.title, runs: &found.runs, comparison, catalog: catalog(), newest }.build();
     for line in &found.left_out {
         eprintln!("# left out: {line}");
     }
-    // Opened before the pictures are written: a page that cannot be leaves no pictures either.
+    // Create the page before writing charts, so that no charts are written if it fails.
     let page = WholeFile::create("the page", &output)?;
     if let Some(folder) = &args.svg {
         write_pictures(folder, &built.figures)?;
     }
+    for (name, html) in &built.parts {
+        let target = Target::File(path.with_file_name(name));
+        WholeFile::create("the page", &target)?.write(html.as_bytes())?;
+    }
     page.write(built.html.as_bytes())?;
-    eprintln!("# {} files, {} pictures", found.runs.len(), built.figures.len());
+    eprintln!("# {} files, {} charts", found.runs.len(), built.figures.len());
     Ok(())
 }
 
+/// Rewrites or checks the pages of the repository.
+fn pages(args: &Args) -> Result<(), Failure> {
+    let root = match &args.paths[..] {
+        [] => Path::new("."),
+        [root] => root,
+        more => return Err(Failure::Usage(format!("--pages takes one directory, not {}", more.len()))),
+    };
+    let generated = Generated::of(root)?;
+    for place in &generated.stale {
+        eprintln!("# {}: {place}", if args.check { "not current" } else { "rewritten" });
+    }
+    if !args.check {
+        return Ok(generated.write()?);
+    }
+    match generated.stale.len() {
+        0 => Ok(()),
+        count => Err(Failure::Run(format!(
+            "{count} of {} markers are not current; ginlab report --pages rewrites them",
+            generated.markers
+        ))),
+    }
+}
+
 fn write_pictures(folder: &Path, figures: &[Figure]) -> Result<(), Failure> {
-    let unwritable = |error| Failure::Run(format!("cannot make the folder {}: {error}", folder.display()));
+    let unwritable = |error| Failure::Run(format!("cannot create directory {}: {error}", folder.display()));
     std::fs::create_dir_all(folder).map_err(unwritable)?;
     for figure in figures {
         let target = Target::File(folder.join(format!("{}.svg", figure.name)));

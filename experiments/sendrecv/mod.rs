@@ -1,12 +1,13 @@
-//! `ginlab sendrecv`: two-sided messages, round trips and windows, through the fabric layer.
+//! `ginlab sendrecv`: measures two-sided messages through the fabric layer, as round trips and windows.
 
+use crate::args::{RepeatArgs, SizeArgs};
 use crate::columns::{ACK, AGAIN, COMPLETION, RAIL_BYTES, WINDOW};
 use crate::error::Failure;
 use crate::job::{Job, JobArgs, USUAL_RAILS, rails_text};
 use crate::program::Program;
-use crate::rails::STRANGER;
+use crate::rails::UNEXPECTED_MESSAGE;
 use crate::runner::{Experiment, Plan, Rows, drive, percentiles, program, slowest, timed};
-use crate::values::{self, List, counts, sizes, usage};
+use crate::values::{self, List, counts, usage};
 use ginlab::bootstrap::Bootstrap;
 use ginlab::fabric::Access;
 use ginlab::fabric::any::AnyRail;
@@ -21,76 +22,67 @@ pub const PROGRAMS: &[Program] = &[program::<Sendrecv>()];
 
 const EXAMPLES: &str = "\
 Examples:
-  ginlab sendrecv                                     two ranks on this machine: round trips and windows of 16
-  ginlab sendrecv -b 8 -e 1M -f 8 --rails 1,4 --window 64
-  ginlab sendrecv --mode roundtrip -b 8 -e 8 -n 10000 latency of a small message, p50 and p99
-  mpirun -np 2 ginlab sendrecv --provider efa         ranks from MPI (build with --features mpi)
-  RANK=0 WORLD_SIZE=2 MASTER_ADDR=10.0.0.1 GINLAB_TOKEN=secret ginlab sendrecv   one of two hosts by TCP";
+  ginlab sendrecv                                     run two ranks on this machine: round trips and windows of 16
+  ginlab sendrecv -b 8 -e 1M -f 8 --rails 1,4 --window 64   sweep sizes and rails
+  ginlab sendrecv --mode roundtrip -b 8 -e 8 -n 10000 measure the latency of a small message, p50 and p99
+  mpirun -np 2 ginlab sendrecv --provider efa         run ranks started by MPI (build with --features mpi)
+  RANK=0 WORLD_SIZE=2 MASTER_ADDR=10.0.0.1 GINLAB_TOKEN=secret ginlab sendrecv   run one of two hosts, over TCP";
 
-/// How many ranks there must be.
-const EVEN: &str = "half of the ranks talks to the other half: an even number";
+/// Requirement for the number of ranks.
+const EVEN: &str = "must be even, because half of the ranks send to the other half";
 
 /// Options of `ginlab sendrecv`.
 #[derive(clap::Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// Smallest message [K, M, G are powers of two]
-    #[arg(short = 'b', long, default_value = "8", value_name = "SIZE", value_parser = size::parse)]
-    begin: u64,
-    /// Largest message
-    #[arg(short = 'e', long, default_value = "1M", value_name = "SIZE", value_parser = size::parse)]
-    end: u64,
-    /// Factor from one size to the next
-    #[arg(short = 'f', long, default_value_t = 8, value_name = "N")]
-    factor: u64,
-    /// Round trips, or messages of a window, per repeat; fewer where a repeat would move more than --volume
+    #[command(flatten)]
+    sizes: SizeArgs,
+    /// Round trips, or messages in window mode, per repeat; reduced if a repeat would move more than --volume
     #[arg(short = 'n', long, default_value_t = 1000, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000_000))]
     iterations: u32,
-    /// Repeats; times are given as median, min and p99 over them
-    #[arg(short = 'r', long, default_value_t = 10, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
-    repeats: u32,
-    /// Bytes that one repeat may move; fewer messages above it
+    #[command(flatten)]
+    repeat: RepeatArgs,
+    /// Maximum bytes that one repeat moves; larger messages are sent fewer times
     #[arg(long, default_value = "64M", value_name = "SIZE", value_parser = size::parse)]
     volume: u64,
-    /// What is measured; a list
+    /// Modes to measure: roundtrip (one message at a time; time_us is half of a round trip), window (one direction,
+    /// with --window messages in flight)
     #[arg(
         short = 'm',
         long,
         default_value = "roundtrip,window",
         value_name = "LIST",
         value_delimiter = ',',
-        value_enum
+        value_enum,
+        hide_possible_values = true
     )]
     mode: Vec<Mode>,
-    /// Messages in flight, in window mode
+    /// Messages in flight in window mode
     #[arg(long, default_value_t = 16, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
     window: u32,
-    /// Rails per rank, a list that is swept; messages take turns [default: 1,4, and no more than there are cards]
+    /// Number of rails per rank; a list to sweep. Messages use the rails round-robin [default: 1,4, limited to the
+    /// number of NICs]
     #[arg(long, value_name = "LIST", value_parser = counts::<usize>(64))]
     rails: Option<List<usize>>,
-    /// Do not verify every byte in a pass of its own
-    #[arg(long)]
-    no_check: bool,
     #[command(flatten)]
     job: JobArgs,
 }
 
-/// What is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Mode {
-    /// There and back, one message at a time; time_us is half of it.
+    /// Round trips of one message at a time; time_us is half of a round trip
     Roundtrip,
-    /// One way, a window of messages in flight.
+    /// One direction, with a window of messages in flight
     Window,
 }
 
-/// One row.
+/// Parameters of one row.
 #[derive(Clone, Copy, Debug)]
 pub struct Tuple {
     mode: Mode,
     bytes: u64,
     rails: usize,
-    /// In flight: 1 in a round trip.
+    /// Messages in flight: 1 for round trips.
     window: u64,
     messages: u64,
 }
@@ -102,10 +94,10 @@ impl Tuple {
 }
 
 fn tuples(args: &Args) -> Result<Vec<Tuple>, Failure> {
-    if args.end > 1 << 40 {
-        return Err(usage("-e", "messages of more than 1 TiB"));
+    if args.sizes.end > 1 << 40 {
+        return Err(usage("-e", "messages must be at most 1 TiB"));
     }
-    let sizes = sizes(args.begin, args.end, args.factor)?;
+    let sizes = args.sizes.list()?;
     let rails = args.rails.as_deref().unwrap_or(&USUAL_RAILS);
     let tuple = |(&mode, &rails, &bytes): (&Mode, &_, &u64)| {
         let window = if mode == Mode::Roundtrip { 1 } else { u64::from(args.window) };
@@ -124,7 +116,7 @@ pub struct Sendrecv {
     into: Region<AnyRail>,
     peer: Peer,
     other: usize,
-    /// Whether this rank begins.
+    /// Whether this rank sends first.
     begins: bool,
     iteration: u32,
 }
@@ -142,7 +134,7 @@ impl Experiment for Sendrecv {
             &[("mode", "roundtrip"), ("size_bytes", "8")],
         )],
         plots: &[Plot::TIME, Plot::BANDWIDTH, Plot::RATE],
-        ..About::new("sendrecv", "Two-sided messages through the fabric layer: round trips and windows")
+        ..About::new("sendrecv", "Measure two-sided messages: round trips and windows")
     };
 
     fn plan(args: &mut Args) -> Result<Plan<Tuple>, Failure> {
@@ -151,7 +143,7 @@ impl Experiment for Sendrecv {
         let fingerprint = vec![
             ("rails".to_owned(), rails_text(args.rails.as_deref().unwrap_or_default())),
             ("rows".to_owned(), format!("{tuples:?}")),
-            ("options".to_owned(), format!("{} check {}", args.repeats, !args.no_check)),
+            ("options".to_owned(), format!("{} check {}", args.repeat.repeats, !args.repeat.no_check)),
         ];
         let ranks = args.job.ranks(fingerprint, |ranks| match ranks {
             0 | 1 => Err(usage("--np", EVEN)),
@@ -165,18 +157,18 @@ impl Experiment for Sendrecv {
         let memory = tuples.iter().map(|tuple| tuple.stride() * tuple.window).max().unwrap_or(64);
         let rails = tuples.iter().map(|tuple| tuple.rails).max().unwrap_or(1);
         let mut job = Job::open(&args.job, rails, true, memory * 2, ranks)?;
-        let out = job.register(args.job.mem, memory, Access::SOURCE)?;
-        let into = job.register(args.job.mem, memory, Access::SINK)?;
+        let out = job.register(args.job.memory, memory, Access::SOURCE)?;
+        let into = job.register(args.job.memory, memory, Access::SINK)?;
         job.connect(&[], ranks)?;
         drive(&job.flow);
         let pairing = ranks.pairing();
-        // The number of ranks is even: everybody has a partner.
+        // The number of ranks is even, so that every rank has a partner.
         let other = pairing.partner(ranks.rank()).unwrap_or_default();
         let begins = pairing.target(ranks.rank()).is_some();
-        let mut header = job.header(args.job.mem, ranks);
+        let mut header = job.header(args.job.memory, ranks);
         header.notes(pairing.note()).note(
-            "time_us is the time per message and pair; in mode roundtrip half of a round trip, and ack_us are percentiles of \
-             single ones (half of each)",
+            "time_us is the time per message and pair; in mode roundtrip it is half of a round trip, and ack_us has \
+             percentiles of half of single round trips",
         );
         let peer = job.connections[other].peer;
         Ok((Sendrecv { args: args.clone(), job, out, into, peer, other, begins, iteration: 1 }, header))
@@ -184,13 +176,13 @@ impl Experiment for Sendrecv {
 
     async fn tuple(&mut self, tuple: &Tuple, ranks: &mut Bootstrap) -> Result<Rows, Failure> {
         let (mut times, mut singles) = (Vec::new(), Vec::new());
+        let wrong = if self.args.repeat.no_check { None } else { Some(self.verify(tuple, ranks).await?) };
         self.repeat(tuple, &mut Vec::new(), ranks).await?;
         let before = self.job.flow.counters();
-        for _ in 0..self.args.repeats {
+        for _ in 0..self.args.repeat.repeats {
             times.push(self.repeat(tuple, &mut singles, ranks).await?);
         }
         let after = self.job.flow.counters();
-        let wrong = if self.args.no_check { None } else { Some(self.verify(tuple, ranks).await?) };
         let Some(all) = ranks.gather_values(&(times, wrong), "results of a row")? else { return Ok(Rows::new()) };
         let pairs = all.len() as u64 / 2;
         let mut row = self.job.row("sendrecv", "sendrecv", tuple.rails, &self.args.job);
@@ -213,7 +205,8 @@ impl Experiment for Sendrecv {
 }
 
 impl Sendrecv {
-    /// One repeat: microseconds per message of the rank that begins; single round trips go to `singles`.
+    /// Runs one repeat. Returns the microseconds per message on the rank that sends first, and 0 on the other. Appends
+    /// the times of single round trips to `singles`.
     async fn repeat(&self, tuple: &Tuple, singles: &mut Vec<f64>, ranks: &mut Bootstrap) -> Result<f64, Failure> {
         ranks.barrier("start of a repeat")?;
         let started = Instant::now();
@@ -235,7 +228,7 @@ impl Sendrecv {
         let begins = self.begins;
         for number in 0..tuple.messages {
             let rail = (number % tuple.rails as u64) as usize;
-            // Room first: a message that finds none is the provider's to keep.
+            // Post the receive first; otherwise the provider would have to buffer the message.
             let room = flow.recv(rail, &self.into, 0, tuple.bytes);
             if begins {
                 let started = Instant::now();
@@ -259,14 +252,14 @@ impl Sendrecv {
         }
         let Tuple { bytes: expected, .. } = tuple;
         Err(Failure::Run(format!(
-            "a message of {bytes} B came where rank {} sends {expected} B: {STRANGER}",
+            "unexpected message of {bytes} B (rank {} sends {expected} B): {UNEXPECTED_MESSAGE}",
             self.other
         )))
     }
 
     async fn stream_out(&self, tuple: &Tuple, messages: u64) -> Result<(), Failure> {
         let flow = &self.job.flow;
-        // The receiver's word that its first room is posted, and at the end that all has arrived.
+        // The receiver's messages that its first receives are posted, and at the end that everything has arrived.
         flow.recv(0, &self.into, 0, 1).await?;
         let all = flow.recv(0, &self.into, 0, 1);
         let mut flight: VecDeque<Operation<AnyRail>> = VecDeque::with_capacity(tuple.window as usize);
@@ -304,7 +297,8 @@ impl Sendrecv {
         Ok(())
     }
 
-    /// A window of messages over poison, of the rank that begins; the wrong bytes that this rank has found.
+    /// Sends a window of messages into poisoned memory, from the rank that sends first. Returns the number of wrong
+    /// bytes that this rank received.
     async fn verify(&mut self, tuple: &Tuple, ranks: &mut Bootstrap) -> Result<u64, Failure> {
         let iteration = self.iteration;
         self.iteration += 1;

@@ -1,12 +1,13 @@
-//! A peer of a server: joins, writes, has it verified, and leaves.
+//! Client of a server: joins, writes, has the data verified, and leaves.
 
 use super::window::Ahead;
 use super::words::{self, Answer, Done, Joining, Place, Server, Verdict};
 use crate::columns::{AGAIN, RAIL_BYTES, WINDOW};
 use crate::error::Failure;
 use crate::output::{Output, OutputArgs};
-use crate::rails::{self, Wanted};
+use crate::rails::{self, RailRequest};
 use crate::runner::{drive, in_event_loop, timed};
+use crate::values;
 use crate::visitors::HINDSIGHT;
 use ginlab::bootstrap::session::{Session, bounded};
 use ginlab::bootstrap::{Ending, process_env, token_for};
@@ -24,59 +25,63 @@ use std::time::{Duration, Instant};
 
 const EXAMPLES: &str = "\
 Examples:
-  GINLAB_TOKEN=secret ginlab join host-a:7002                   1000 writes of 64 KiB into the server's memory
-  GINLAB_TOKEN=secret ginlab join 127.0.0.1:7002 -b 1M -n 100 --window 4 --csv -";
+  GINLAB_TOKEN=secret ginlab join host-a:7002                   write 64 KiB into the server's memory 1000 times
+  GINLAB_TOKEN=secret ginlab join 127.0.0.1:7002 -b 1M -n 100 --window 4 --csv -   print rows as CSV";
 
-/// What the row is.
+/// Declaration of the rows.
 pub const ABOUT: About = About {
     columns: &[WINDOW, AGAIN, RAIL_BYTES],
     without: &["mode", "grid"],
     plots: &[Plot::BANDWIDTH],
-    ..About::new("serve", "Writes into the memory of a server by peers that join and leave")
+    ..About::new("serve", "Measure writes into the memory of a server by peers that join and leave")
 };
 
 /// Options of `ginlab join`.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// The server
+    /// Address of the server
     #[arg(value_name = "HOST:PORT")]
     server: String,
-    /// Bytes of a write [K, M, G are powers of two]
+    /// Bytes per write; K, M and G are powers of two
     #[arg(short = 'b', long, default_value = "64K", value_name = "SIZE", value_parser = size::parse)]
     bytes: u64,
-    /// Writes
+    /// Number of writes
     #[arg(short = 'n', long, default_value_t = 1000, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
     iterations: u64,
-    /// Writes in flight; the server may allow fewer
+    /// Writes in flight; the server may permit fewer
     #[arg(long, default_value_t = 16, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
     window: u32,
-    /// Cards in software, where the server has such: soft-efa:p5. Any other provider is the server's to say
+    /// Software NICs, if the server uses them: soft-efa:p5. Any other provider is specified by the server
     #[arg(short = 'p', long, value_name = "CARDS", value_parser = cards)]
     provider: Option<String>,
-    /// Domains to open rails on, in this order [default: chosen]
+    /// Domains on which to open rails, in this order [default: automatic]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     domain: Vec<String>,
-    /// Longest wait of any kind, in seconds
-    #[arg(short = 't', long, default_value_t = 30, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86400))]
+    /// Limit for every wait, in seconds
+    #[arg(short = 't', long, default_value_t = 30, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86400), help_heading = "Connection")]
     timeout: u64,
     #[command(flatten)]
     output: OutputArgs,
-    /// Send one wrong byte
-    #[arg(long, hide = true)]
-    corrupt: bool,
+    /// Inject a fault: corrupt (one byte is sent wrong)
+    #[arg(long, hide = true, alias = "corrupt", value_name = "FAULT", num_args = 0..=1, default_missing_value = "corrupt", value_parser = values::corrupt)]
+    fault: Option<()>,
 }
 
 fn cards(name: &str) -> Result<String, String> {
-    if soft::is_asked(name) { Ok(name.to_owned()) } else { Err("the server says which provider it is".to_owned()) }
+    if soft::is_asked(name) {
+        Ok(name.to_owned())
+    } else {
+        Err("must be soft-efa:...; any other provider is specified by the server".to_owned())
+    }
 }
 
-/// Joins.
+/// Runs the client.
 pub fn run(args: &Args) -> Result<(), Failure> {
-    // Before it connects: which rails the server has is known behind that, and mostly they are libfabric's.
+    // Check before connecting: the server's provider is known only after that, but it usually requires libfabric.
     ginlab::fabric::libfabric::require_library()?;
     if args.bytes == 0 {
-        return Err(Failure::Usage("--bytes 0: a write has 1 byte or more".to_owned()));
+        return Err(Failure::Usage("--bytes 0: must be at least 1 byte".to_owned()));
     }
     let token = token_for(&args.server, &process_env)?;
     in_event_loop(visit(args, args.bytes, &token))
@@ -89,37 +94,36 @@ async fn visit(args: &Args, bytes: u64, token: &str) -> Result<(), Failure> {
     let server: Server = visit.hear(words::SERVER).await?;
     if bytes > server.bytes {
         return Err(Failure::Usage(format!(
-            "-b {}: the server gives each peer {} ({} B)",
+            "-b {}: exceeds the memory that the server provides per peer, {} ({} B)",
             args.bytes,
             size::human(server.bytes),
             server.bytes
         )));
     }
     if soft::label() != soft::label_of(&server.provider).as_deref() {
-        let ours = soft::label().unwrap_or("the machine's own cards");
-        let text = format!(
-            "the server's provider is {}, ours are {ours}: the option -p names the same cards",
-            server.provider
-        );
+        let ours = soft::label().unwrap_or("the NICs of the machine");
+        let text =
+            format!("the server uses {}, but this client uses {ours}: specify the same NICs with -p", server.provider);
         return Err(Failure::Usage(text));
     }
     let fabric = rails::check_provider(Some(&server.provider), &args.domain)?;
-    let wanted = Wanted { fabric, rails: server.rails, messages: false, timeout, rank: 1 };
+    let wanted = RailRequest { fabric, rails: server.rails, messages: false, timeout, rank: 1 };
     let rails = wanted.open(server.reach())?;
     let flow = rails.flow.clone();
     let driver = drive(&flow);
-    // The writes go round as many places as fit: what is verified at the end is all of them.
+    // The writes cycle through as many positions as fit in the slot. The checksum at the end covers all of them.
     let places = args.iterations.min(server.bytes / bytes).max(1);
     let extent = places * bytes;
     let (device, _) = Device::open(Choice::Emulated, 0)?;
     let source = flow.register(device.allocate(Where::Host, extent as usize)?, Access::SOURCE)?;
     visit.say(words::JOINING, &Joining { offer: flow.offer(&[])?, write_bytes: bytes }).await?;
     let place: Place = visit.hear(words::PLACE).await?;
+    visit.check_addresses(&flow.offer(&[])?.addresses, &place.offer.addresses)?;
     let target = Target::new(flow.add_peer(&place.offer)?, &place.offer, 0)?;
     let mut payload = vec![0; extent as usize];
     pattern::fill(&mut payload, pattern::seed(place.number, 0, 0));
     let crc32 = crc32fast::hash(&payload);
-    if args.corrupt {
+    if args.fault.is_some() {
         payload[extent as usize - 1] ^= 1;
     }
     source.buffer().write(0, &payload)?;
@@ -128,7 +132,8 @@ async fn visit(args: &Args, bytes: u64, token: &str) -> Result<(), Failure> {
     header.set(Key::Provider, rails.provider.as_str()).set(Key::Rails, rails.names.clone());
     header.note(format!("peer {} of the server {visit}", place.number));
     header.note(
-        "time_us is the time per write until all are complete; the server's checksum of what arrived verifies them",
+        "time_us is the time per write until all are complete; they are verified by the server's checksum of the \
+         received data",
     );
     let mut output = Output::open(&args.output, &header, &ABOUT, 1)?;
     let began = Instant::now();
@@ -163,7 +168,7 @@ async fn visit(args: &Args, bytes: u64, token: &str) -> Result<(), Failure> {
                 Ok(())
             } else {
                 let text = format!(
-                    "the server has checksum {:08x} after {} writes, and {crc32:08x} after {} is right",
+                    "the server has checksum {:08x} after {} writes, but {crc32:08x} after {} writes is expected",
                     answer.crc32, answer.writes, args.iterations
                 );
                 row.status = Status::Failed(text.clone());
@@ -177,8 +182,8 @@ async fn visit(args: &Args, bytes: u64, token: &str) -> Result<(), Failure> {
     output.close(result)
 }
 
-/// All writes, so many of them in flight and at most so many ahead of what the server has counted, which the socket tells, and also when the
-/// server has gone.
+/// Posts all writes, with at most `in_flight` in flight and at most `window` ahead of those that the server has
+/// counted. The server reports its count over the socket, which also shows a disconnect.
 async fn writes(
     args: &Args,
     (in_flight, window): (usize, u64),
@@ -209,19 +214,19 @@ async fn writes(
         loop {
             match visit.hear(words::DONE).await {
                 Ok(Answer::Counted(counted)) => ahead.told(counted),
-                // It has nothing to say meanwhile, for as long as they take.
+                // The server sends nothing while it has nothing to report, however long the writes take.
                 Err(error) if error.ending() == Ending::TimedOut => {}
                 Err(error) => return Failure::from(error),
-                Ok(Answer::Checksum(_)) => return Failure::Run("the server speaks out of turn".to_owned()),
+                Ok(Answer::Checksum(_)) => return Failure::Run("the server sent an unexpected message".to_owned()),
             }
         }
     };
     let mut gone = std::pin::pin!(gone);
     tokio::select! {
-        // What the server says comes first: it wakes the writes that wait for it.
+        // Poll the server's messages first: they enable the writes that wait for them.
         biased;
         failure = &mut gone => Err(failure),
-        // The socket may know why, a moment later.
+        // The socket may report the cause a moment later.
         result = all => match result {
             Err(failure @ (Failure::Run(_) | Failure::Timeout(_))) => Err(bounded(HINDSIGHT, gone).await.unwrap_or(failure)),
             other => other,

@@ -1,20 +1,20 @@
-//! The memory of a place: poisoned before a peer gets it, summed when the peer has written.
+//! Memory of a slot: poisoned before a peer receives it, and checksummed when the peer has written.
 
 use crate::error::Failure;
 use ginlab::cuda::Buffer;
 use std::ops::Range;
 
-/// What a place holds before anybody writes there.
+/// Contents of a slot before the first write.
 const POISON: u8 = 0xA5;
-/// Pieces of a place that are written or read at a time: in between the other peers have their turn.
+/// Bytes that are written or read at a time. The tasks of other peers run in between.
 const PIECE: usize = 1 << 20;
 
-/// Where a place begins and ends, piece by piece.
+/// Returns the ranges of the pieces of a slot.
 fn pieces(bytes: usize) -> impl Iterator<Item = Range<usize>> {
     (0..bytes).step_by(PIECE).map(move |start| start..bytes.min(start + PIECE))
 }
 
-/// Takes away what the last peer has left.
+/// Overwrites the data of the previous peer.
 pub async fn poison(memory: &Buffer) -> Result<(), Failure> {
     let poison = vec![POISON; PIECE.min(memory.bytes())];
     for piece in pieces(memory.bytes()) {
@@ -24,7 +24,7 @@ pub async fn poison(memory: &Buffer) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The CRC-32 of the first bytes.
+/// Returns the CRC-32 of the first `bytes` bytes.
 pub async fn checksum(memory: &Buffer, bytes: usize) -> Result<u32, Failure> {
     let (mut hasher, mut arrived) = (crc32fast::Hasher::new(), vec![0; PIECE.min(bytes)]);
     for piece in pieces(bytes) {
@@ -43,9 +43,9 @@ mod tests {
     use std::cell::Cell;
     use std::rc::Rc;
 
-    /// A place of many pieces is filled and summed while the other peers' tasks go on.
+    /// A slot of several pieces is filled and checksummed while the tasks of other peers continue.
     #[tokio::test]
-    async fn the_others_have_their_turn_between_two_pieces() {
+    async fn checksum_yields_between_chunks() {
         let memory = Device::Emulated.allocate(Place::Host, 4 * PIECE + 1).expect("a few MiB");
         let turns = Rc::new(Cell::new(0));
         let other = {

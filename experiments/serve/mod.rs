@@ -1,8 +1,8 @@
-//! `ginlab serve` and `ginlab join`: peers that join a running program, write into its memory, and leave or die.
+//! `ginlab serve` and `ginlab join`: peers that join a running program, write to its memory, and leave or die.
 //!
-//! There is no communicator and no rank: the server registers memory before anybody is there and listens for visits. Whoever
-//! joins gets a place in that memory and the key to it, writes, asks for the checksum of what has arrived, and leaves. What
-//! becomes of one peer is nothing to the others.
+//! There are neither communicators nor ranks. The server allocates memory in advance and listens for connections.
+//! A peer that joins receives a slot of that memory and its key, writes, requests the checksum of what has arrived, and
+//! leaves. A failure of one peer does not affect the others.
 
 mod join;
 mod memory;
@@ -15,17 +15,12 @@ use crate::program::{Program, program};
 pub const PROGRAMS: &[Program] = &[
     program!(
         "serve",
-        "A server whose memory peers write into that join while it runs, leave or die",
+        "Run a server whose memory peers write to; they can join, leave or die at any time",
         server::Args,
         server::run
     ),
     Program {
         about: Some(join::ABOUT),
-        ..program!(
-            "join",
-            "Join a running server: write into its memory, have it verified, leave",
-            join::Args,
-            join::run
-        )
+        ..program!("join", "Join a running server, write into its memory and verify the data", join::Args, join::run)
     },
 ];

@@ -1,9 +1,10 @@
-//! The window of a peer: how many of its writes may be ahead of those that the server has counted.
+//! The window of a peer: the number of writes by which it may be ahead of those that the server has counted.
 //!
-//! A card puts the immediate of a write into the server's completion queue whether or not the server polls, and acknowledges the write: what
-//! the peer has in flight bounds nothing, and a queue that overflows loses the immediates of everybody. So a peer sends a write only when it is
-//! less than a window ahead of what the server has *said* that it has counted, which it says every half a window. The queue of each rail has
-//! room for the windows of all places, whichever rail carries the writes. Each tag is of one peer, so no credits are needed beyond this count.
+//! A NIC puts the immediate of a write into the server's completion queue whether or not the server polls, and
+//! acknowledges the write. The peer's writes in flight are therefore no bound, and a queue that overflows loses the
+//! immediates of all peers. For this reason a peer posts a write only if it is less than a window ahead of the count
+//! that the server has *reported*, which happens every half window. The queue of each rail has space for the windows of
+//! all slots, whichever rail carries the writes. Each tag belongs to one peer, so that no other credits are needed.
 
 use crate::error::Failure;
 use ginlab::bootstrap::session::{Ended, bounded};
@@ -12,18 +13,20 @@ use std::future::poll_fn;
 use std::task::Poll;
 use std::time::Duration;
 
-/// The longest window of a peer: a server with few peers answers often enough.
+/// Maximum window of a peer. A server with few peers reports often enough.
 const LONGEST: u64 = 1024;
 
-/// The window of each of so many peers at rails whose queues have room for so many immediates.
+/// Returns the window of each of `peers` peers, for rails whose queues have space for `room` immediates.
 pub fn share_out(room: usize, peers: u32) -> Result<u64, Failure> {
     match (room as u64 / u64::from(peers.max(1))).min(LONGEST) {
-        0 => Err(Failure::Usage(format!("--peers {peers}: a rail's completion queue has room for {room} immediates"))),
+        0 => Err(Failure::Usage(format!(
+            "--peers {peers}: too many for a rail's completion queue, which holds {room} immediates"
+        ))),
         window => Ok(window),
     }
 }
 
-/// What the server has told a peer.
+/// The count that the server has reported to a peer.
 #[derive(Debug)]
 pub struct Told {
     window: u64,
@@ -35,7 +38,7 @@ impl Told {
         Told { window, counted: 0 }
     }
 
-    /// What the peer is to be told now that so many are counted, if anything.
+    /// Returns the count to report now that `counted` writes are counted, if a report is due.
     pub fn due(&mut self, counted: u64) -> Option<u64> {
         let due = counted.saturating_sub(self.counted) >= self.window.div_ceil(2);
         due.then(|| {
@@ -45,7 +48,7 @@ impl Told {
     }
 }
 
-/// What a peer has been told.
+/// The count that a peer has received.
 #[derive(Debug)]
 pub struct Ahead {
     window: u64,
@@ -57,17 +60,18 @@ impl Ahead {
         Ahead { window: window.max(1), counted: Cell::new(0) }
     }
 
-    /// The server has counted so many.
+    /// Records that the server has counted `counted` writes.
     pub fn told(&self, counted: u64) {
         self.counted.set(self.counted.get().max(counted));
     }
 
-    /// Whether the write of this number, from 0, may be sent.
+    /// Returns whether the write of this number, starting at 0, may be sent.
     fn may(&self, number: u64) -> bool {
         number.saturating_sub(self.counted.get()) < self.window
     }
 
-    /// Waits until it may. Nothing wakes the wait: it stands in one task with what hears the server, behind it.
+    /// Waits until the write may be sent. Does not register a waker: it must be polled in the same task as, and after,
+    /// the future that receives the server's messages.
     pub async fn wait(&self, number: u64, limit: Duration) -> Result<(), Failure> {
         if self.may(number) {
             return Ok(());
@@ -76,7 +80,8 @@ impl Ahead {
         bounded(limit, may).await.map_err(|ended| match ended {
             Ended::Interrupted => Failure::Interrupted,
             Ended::TimedOut => Failure::Timeout(format!(
-                "{number} writes are complete or under way, and for {} s the server has not said that it has counted more than {} of them",
+                "{number} writes are complete or in flight, but for {} s the server has not acknowledged more than {} \
+                 of them",
                 limit.as_secs(),
                 self.counted.get()
             )),
@@ -89,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_windows_fit_into_the_queue() {
+    fn all_windows_fit_in_queue() {
         for (room, peers, window) in
             [(4096, 1, 1024), (4096, 8, 512), (4096, 1024, 4), (16, 2, 8), (16, 3, 5), (3, 3, 1)]
         {
@@ -98,9 +103,9 @@ mod tests {
         assert!(matches!(share_out(2, 3), Err(Failure::Usage(_))));
     }
 
-    /// The server counts nothing until the peer is stuck, for every window; then it counts one at a time.
+    /// For every window, the server counts nothing until the peer is blocked, and then counts one write at a time.
     #[test]
-    fn a_peer_is_never_further_ahead_than_its_window_and_never_stuck() {
+    fn peer_stays_within_window_and_progresses() {
         for window in 1..=9 {
             let (ahead, mut told) = (Ahead::new(window), Told::new(window));
             let (mut sent, mut counted) = (0, 0);

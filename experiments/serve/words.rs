@@ -1,24 +1,24 @@
-//! What a server and those who join it tell each other.
+//! Messages between a server and its peers.
 
 use ginlab::fabric::discover::Reach;
 use ginlab::flow::Offer;
 use serde::{Deserialize, Serialize};
 
-/// Names of the steps, for both sides.
+/// Names of the steps, used by both sides.
 pub const SERVER: &str = "server";
 pub const JOINING: &str = "joining";
 pub const PLACE: &str = "place";
 pub const DONE: &str = "writes";
 pub const VERDICT: &str = "verdict";
 
-/// The server, first: how to open rails that reach it.
+/// First message of the server: how to open rails that reach it.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Server {
     pub provider: String,
     pub rails: usize,
-    /// The rails are on the loopback, or are shared memory: peers of other hosts cannot reach them.
+    /// Whether the rails are on the loopback or use shared memory, so that peers on other hosts cannot reach them.
     pub local: bool,
-    /// Bytes of a place.
+    /// Bytes of a slot.
     pub bytes: u64,
 }
 
@@ -28,51 +28,53 @@ impl Server {
     }
 }
 
-/// A peer that wants to join.
+/// Request of a peer to join.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Joining {
-    /// Its address on each rail, and no region: the server never writes to it, but a card must know whose writes it takes.
+    /// Address of the peer on each rail, without regions. The server never writes to the peer, but an EFA device
+    /// accepts writes only from known addresses.
     pub offer: Offer,
     /// Bytes of each of its writes.
     pub write_bytes: u64,
 }
 
-/// Where it may write: into region 0 of the offer, raising its tag behind each write.
+/// The peer's slot: it may write to region 0 of the offer, and raises its tag with each write.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Place {
     pub offer: Offer,
-    /// What the server's events call it.
+    /// Number of the peer in the server's events.
     pub number: u32,
-    /// Random, and known to nobody else: whoever raises it counts as this peer.
+    /// Random immediate known only to this peer. Writes with it count as this peer's.
     pub tag: u32,
-    /// So many writes ahead of those that the server says it has counted, and no more.
+    /// Maximum number of writes by which the peer may be ahead of those that the server has reported as counted.
     pub window: u64,
 }
 
-/// The peer has written: so many writes, and this many bytes from the start of its place are to be right.
+/// The peer has finished writing: the number of writes, and the number of bytes from the start of its slot that must be
+/// correct.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Done {
     pub writes: u64,
     pub extent: u64,
 }
 
-/// What the server says to the writes, under the label [`DONE`].
+/// The server's messages about writes, with the label [`DONE`].
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Answer {
-    /// It has counted so many: the peer may go on.
+    /// Number of writes counted so far, which lets the peer continue.
     Counted(u64),
-    /// The last one, once the peer is done.
+    /// The last message, when the peer is done.
     Checksum(Checksum),
 }
 
-/// What has arrived.
+/// Checksum of the received data.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Checksum {
     pub crc32: u32,
     pub writes: u64,
 }
 
-/// The peer's last word.
+/// Last message of the peer.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Verdict {
     pub right: bool,

@@ -1,4 +1,5 @@
-//! `data-order`: is anything ever read before it is there, or written while it is read? kernels/src/data_check.rs has the ways.
+//! `data-order`: checks that data is never read before it has arrived, and never written while it is read. The methods
+//! are documented in kernels/src/data_check.rs.
 
 use super::args::{Case, DATA_BYTES, Tuple};
 use crate::error::Failure;
@@ -9,7 +10,7 @@ use ginlab::cuda::Place;
 use ginlab::gin::{Inbox, Program, Signal, Sym, World};
 use kernels::data_check::{self, DataCheck, SOURCES};
 
-/// What all rows count on from.
+/// State that all rows share and continue to count from.
 pub struct Data {
     circle: Inbox,
     all: Inbox,
@@ -21,18 +22,18 @@ fn is_asked(tuples: &[Tuple]) -> bool {
     tuples.iter().any(|tuple| tuple.case == Case::DataOrder)
 }
 
-/// Bytes that are sent and received.
+/// Returns the bytes of source and destination.
 pub fn payload(pes: u64) -> u64 {
     DATA_BYTES * pes.max(SOURCES.into())
 }
 
-/// What these tuples need of the heap, beside that.
+/// Returns the additional bytes of heap that these tuples need.
 pub fn heap_bytes(tuples: &[Tuple], pes: u64) -> u64 {
     if is_asked(tuples) { 2 * Inbox::bytes(DATA_BYTES, pes as u32) + 4096 } else { 0 }
 }
 
 impl Data {
-    /// Inboxes and signals, where a row needs them.
+    /// Allocates inboxes and signals if a row needs them.
     pub fn open(tuples: &[Tuple], world: &mut World, ranks: &mut Bootstrap) -> Result<Option<Data>, Failure> {
         if !is_asked(tuples) {
             return Ok(None);
@@ -41,8 +42,7 @@ impl Data {
         Ok(Some(Data { circle, all, checked: world.signals(ranks, 2)?, rounds: 0 }))
     }
 
-    /// In as many launches as there are repeats, from one place to the other: what each PE has found, wrong bytes and those that it has
-    /// looked at.
+    /// Runs `repeats` launches. Returns for each PE the number of wrong bytes and of checked bytes.
     pub fn look(
         &mut self,
         tuple: &Tuple,
@@ -68,7 +68,7 @@ impl Data {
                 found: found.pointer(),
             };
             world.barrier(ranks)?;
-            // SAFETY: the arguments are of this world.
+            // SAFETY: the arguments belong to this world.
             unsafe { world.launch(ranks, &kernel(tuple), tuple.grid, tuple.block, check) }?;
             self.rounds += tuple.iterations;
         }
@@ -78,7 +78,7 @@ impl Data {
     }
 }
 
-/// What sends, gets and looks.
+/// Returns the kernel that sends, gets and checks.
 pub fn kernel(tuple: &Tuple) -> Kernel<Program<DataCheck>> {
     match tuple.scope {
         Scope::Thread => data_check::DATA_CHECK_THREAD,

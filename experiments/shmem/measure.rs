@@ -1,14 +1,16 @@
-//! One tuple of `ginlab shmem`: launches in turns with the baseline's, and a look at what arrived.
+//! Measurement of one tuple of `ginlab shmem`: launches interleaved with the baseline's, and verification.
 
 use super::P999;
 use super::args::{Args, Case, Tuple};
 use super::data::{self, Data};
 use super::nvshmem::{Nvshmem, Times};
 use super::order;
-use crate::columns::{PROXIES, SCOPE};
+use super::verify::{self, Slots};
+use crate::agreed::Agreed;
+use crate::columns::{ALIGNMENT, PROXIES, SCOPE};
 use crate::error::Failure;
-use crate::mps;
 use crate::nodes::{self, Sender};
+use crate::random::Ratios;
 use crate::runner::{Rows, percentile};
 use crate::values::name;
 use crate::world::{self, Scope};
@@ -23,46 +25,72 @@ use kernels::shmem::latency::*;
 use kernels::shmem::loaded::*;
 use kernels::shmem::{self, MOVES_GETS, MOVES_PUT_SIGNALS, MOVES_PUTS, SIGNALS_SET, ShmemArgs};
 
-/// A rank of the experiment.
+/// State of one rank.
 pub struct Shmem {
-    args: Args,
+    pub(super) args: Args,
     pub(super) world: World,
+    /// Columns of rows in which pairs of PEs communicate, and of those in which all PEs do.
+    agreed: [Agreed; 2],
     pub(super) from: Sym<u8>,
     pub(super) to: Sym<u8>,
-    word: Sym<u64>,
-    signal: Signal,
+    pub(super) word: Sym<u64>,
+    pub(super) signal: Signal,
     exchanged: Signal,
-    /// Of ping-pongs, which pairs have, and of exchanges, which all have: each counts rounds of its own.
+    /// Inbox of ping-pongs between pairs, and that of exchanges between all PEs. Each counts its own rounds.
     pairs: Mail,
     all: Mail,
-    /// Exchanges by puts.
+    /// Number of exchanges by puts.
     puts: u32,
-    /// Of `data-order`.
+    /// Signals of [`MOVES_PUT_SIGNALS`] sent to a PE, over all launches.
+    pub(super) streamed: u64,
+    /// State of `data-order`. `None` if the case is not measured.
     data: Option<Data>,
     times: Buffer,
     pub(super) baseline: Option<Nvshmem>,
-    /// Names the payload of a tuple.
+    /// Number of the tuple. Selects its payload.
     pub(super) number: u32,
+    /// Ratios to the baseline.
+    pub(super) ratios: Ratios,
 }
 
-/// An inbox, and the rounds that it has had.
+/// Role of a PE in a tuple.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Part {
+    pub peer: u32,
+    /// Whether the peer exists.
+    pub pairs: bool,
+    /// Whether this PE starts, or is the one that puts and gets.
+    pub begins: bool,
+    pub takes_part: bool,
+    /// Whether its kernel waits for data from other PEs.
+    pub waits: bool,
+}
+
+/// An inbox, and the number of its rounds so far.
 struct Mail {
     inbox: Inbox,
     rounds: u32,
 }
 
 impl Shmem {
-    /// What all tuples need of the heap.
+    /// Returns the bytes of heap that the tuples need.
     pub fn heap_bytes(tuples: &[Tuple], pes: u64, message_limit: u64) -> u64 {
-        let [source, target] = Shmem::longest(tuples, pes);
+        let [source, target] = verify::longest(tuples, pes);
         let checked = tuples.iter().map(order::heap_bytes).max().unwrap_or(0);
         let inboxes = 2 * Inbox::bytes(message_limit.next_multiple_of(8), pes as u32);
-        checked + data::heap_bytes(tuples, pes) + source + target + 2 * 4096 + inboxes + (1 << 16)
+        checked
+            + data::heap_bytes(tuples, pes)
+            + source
+            + target
+            + 2 * 4096
+            + inboxes
+            + verify::words(tuples) * 8
+            + (1 << 16)
     }
 
     pub fn open(args: &Args, mut world: World, tuples: &[Tuple], ranks: &mut Bootstrap) -> Result<Shmem, Failure> {
         let pes = u64::from(world.n_pes());
-        let [source, target] = Shmem::longest(tuples, pes);
+        let [source, target] = verify::longest(tuples, pes);
         let words = tuples
             .iter()
             .map(|tuple| (shmem::latency_words(tuple.iterations) + 1).max(2 * tuple.grid as usize))
@@ -70,24 +98,28 @@ impl Shmem {
             .unwrap_or(2);
         let times = world.device().allocate(Place::Device, words * 8)?;
         let baseline = match &args.nvshmem {
-            Some(command) if ranks.rank() == 0 => Some(Nvshmem::start(command, args.world.timeout)?),
+            Some(command) if ranks.rank() == 0 => Some(Nvshmem::start(command, args.world.meet.timeout)?),
             _ => None,
         };
+        let agreed = [Agreed::of(&world, [world.my_pe() ^ 1], ranks)?, Agreed::of_all(&world, ranks)?];
         Ok(Shmem {
+            agreed,
             from: world.alloc(ranks, source)?,
             to: world.alloc(ranks, target)?,
-            word: world.alloc(ranks, 1)?,
+            word: world.alloc(ranks, verify::words(tuples))?,
             signal: world.signals(ranks, 2)?,
             exchanged: world.signals(ranks, world.n_pes())?,
             pairs: Mail { inbox: world.inbox(ranks, args.longest_message())?, rounds: 0 },
             all: Mail { inbox: world.inbox(ranks, args.longest_message())?, rounds: 0 },
             data: Data::open(tuples, &mut world, ranks)?,
             puts: 0,
+            streamed: 0,
             args: args.clone(),
             world,
             times,
             baseline,
             number: 0,
+            ratios: Ratios::default(),
         })
     }
 
@@ -100,66 +132,61 @@ impl Shmem {
         let peer = me ^ 1;
         let pairs = peer < self.world.n_pes();
         let begins = me.is_multiple_of(2);
-        let together = tuple.case == Case::AllToAll || tuple.case == Case::BarrierAll;
-        let mut row = self.row(tuple, if together { (me + 1) % self.world.n_pes() } else { peer });
-        // All ranks decide alike.
-        let by_rails = ranks.all_gather_values(&(pairs && !self.world.is_mapped(peer)), "paths")?.contains(&true);
+        let together = tuple.case.is_of_all();
+        let mut row = self.row(tuple);
+        let by_rails = self.agreed[0].by_rails;
         if (tuple.case == Case::AtomicLatency || tuple.case.sets()) && by_rails {
             let why = if tuple.case.sets() { "rails only add to signals" } else { "rails have no fetching atomics" };
             row.status = Status::Skipped(why.into());
             return Ok(vec![(row, Vec::new())]);
         }
-        self.fill(tuple)?;
-        self.world.barrier(ranks)?;
-        // One-sided calls are those of the PEs that begin; the others' proxies answer.
+        // One-sided calls are made by the PEs that start. Only the other PEs' proxies take part.
         let both = together || tuple.case.is_there_and_back();
         let takes_part = together || pairs && (both || begins);
+        let part = Part { peer, pairs, begins, takes_part, waits: both };
+        let wrong = if self.args.repeat.no_check { None } else { self.verify(tuple, part, ranks)? };
+        let slots = Slots::timed(tuple, self.world.n_pes().into());
         let (mut all, mut ours, mut theirs, mut beside) = (Vec::new(), Vec::new(), Vec::new(), None);
         let before = world::rail_bytes(&self.world)?;
-        for _ in 0..self.args.repeats {
-            // Before anybody adds to it again.
+        for _ in 0..self.args.repeat.repeats {
+            // Read the signal before any PE adds to it again.
             let counted = self.world.signal(self.signal)?;
             self.world.barrier(ranks)?;
             if takes_part {
-                let turns = self.launch(tuple, peer, counted, ranks)?;
+                let turns = self.launch(tuple, peer, counted, slots, ranks)?;
                 ours.push(median(&turns).unwrap_or(0.0));
                 all.extend(turns);
             }
-            if let Some(rounds) = self.rounds(tuple) {
-                *rounds += tuple.warmup + tuple.iterations;
-            }
+            self.advance(tuple);
             if let Some(baseline) = &mut self.baseline {
                 let times: Option<Times> = baseline.measure(tuple)?;
                 theirs.extend(times.map(|times| times.p50));
                 beside = times.or(beside);
             }
         }
-        // What a kernel has waited for is there when it ends.
-        let waited = both && !self.args.no_check;
-        let mut wrong = if waited { Some(self.wrong(tuple, pairs, begins)?) } else { None };
         self.world.barrier(ranks)?;
         let bytes = match tuple.case {
-            // A word: the size is the load's.
+            // The size is that of the load; the measured put moves one word.
             Case::PutLatencyLoaded => 8,
             _ if together => tuple.bytes * u64::from(self.world.n_pes() - 1),
             _ => tuple.bytes,
         };
         let senders: Vec<Sender> = if self.args.per_node && tuple.case.sums() {
-            // Of warm-up turns too: what counts is how the rails share them.
+            // Includes warm-up iterations, because only the distribution over rails matters.
             let rail_bytes =
                 world::rail_bytes(&self.world)?.iter().zip(&before).map(|(after, before)| after - before).collect();
             let mine = Sender { rank: ranks.rank(), times: ours.clone(), bytes, operations: 1, rail_bytes };
-            ranks.all_gather_values(&mine, "what each PE moved")?
+            ranks.all_gather_values(&mine, "bytes moved by each PE")?
         } else {
             Vec::new()
         };
-        if !waited && !self.args.no_check {
-            wrong = Some(self.wrong(tuple, pairs, begins)?);
-        }
         let Some(wrong) = ranks.gather_values(&wrong, "wrong bytes")? else { return Ok(Rows::new()) };
         all.sort_by(f64::total_cmp);
         row.times(&all).throughput(bytes, 1);
-        row.set(&P999, percentile(&all, 999));
+        // Times of bandwidth cases are means over a launch.
+        if !tuple.case.is_bandwidth() {
+            row.tail(&all).set(&P999, percentile(&all, 999));
+        }
         row.repeats = Some(ours.len() as u64);
         row.verified(wrong.into_iter().flatten().reduce(|a, b| a + b));
         let mut rows = Rows::new();
@@ -173,13 +200,16 @@ impl Shmem {
             theirs_row.time_us_p99 = Some(times.p99);
             theirs_row.set(&P999, times.p999).set(&SCOPE, name(tuple.scope));
             theirs_row.throughput(tuple.bytes, 1);
+            self.align(&mut theirs_row, tuple);
             row.against(&theirs_row, &ours, &theirs);
+            self.ratios.add(row.baseline_ratio.unwrap_or(0.0), told(tuple));
             rows.push((theirs_row, theirs));
         }
-        // Percent of a line where rails alone carry the bytes.
-        let line = if by_rails { self.world.line_rate() } else { None };
+        // The percentage of line rate is only defined if rails carry all bytes.
+        let agreed = &self.agreed[usize::from(together)];
+        let line = agreed.line_rate.filter(|_| !agreed.by_mapping);
         let mut sums = nodes::sums(&row, &senders, line, &nodes::of_ranks(ranks, None));
-        // Of one PE's turns.
+        // Percentiles describe the iterations of one PE.
         for (sum, _) in &mut sums {
             sum.set(&P999, None::<f64>);
         }
@@ -188,41 +218,45 @@ impl Shmem {
         Ok(rows)
     }
 
-    /// A row without times, of the cases that only look.
+    /// Returns a row without times, for cases that only check.
     fn look(&mut self, tuple: &Tuple, ranks: &mut Bootstrap) -> Result<Rows, Failure> {
-        let (me, pes) = (self.world.my_pe(), self.world.n_pes());
-        let (repeats, seed, world) = (self.args.repeats, self.number, &mut self.world);
-        let (all, towards) = match &mut self.data {
-            _ if tuple.case == Case::SignalOrder => (order::look(tuple, repeats, seed, world, ranks)?, me ^ 1),
-            Some(data) => (data.look(tuple, repeats, seed, [self.from, self.to], world, ranks)?, (me + 1) % pes),
+        let (repeats, seed, world) = (self.args.repeat.repeats, self.number, &mut self.world);
+        let all = match &mut self.data {
+            _ if tuple.case == Case::SignalOrder => order::look(tuple, repeats, seed, world, ranks)?,
+            Some(data) => data.look(tuple, repeats, seed, [self.from, self.to], world, ranks)?,
             None => return Err(Failure::Run("data-order has no inboxes".into())),
         };
-        let mut row = self.row(tuple, towards);
-        // What was looked at, by all PEs together.
+        let mut row = self.row(tuple);
+        // Number of bytes checked by all PEs together.
         row.iterations = Some(all.iter().map(|found| found[1]).sum());
         row.repeats = Some(u64::from(repeats));
         row.verified(Some(all.iter().map(|found| found[0]).sum()));
         Ok(vec![(row, Vec::new())])
     }
 
-    fn row(&self, tuple: &Tuple, towards: u32) -> Row {
-        let towards = towards.min(self.world.n_pes() - 1);
-        let mut row = Row::new("shmem", name(tuple.case), self.world.device().name(), self.world.path_to(towards));
-        row.ranks = self.world.n_pes();
-        row.memory = Some(self.world.memory().into());
-        mps::mark(&mut row, self.world.sharing());
+    fn row(&self, tuple: &Tuple) -> Row {
+        let agreed = &self.agreed[usize::from(tuple.case.is_of_all())];
+        let mut row = agreed.row("shmem", name(tuple.case), &self.world);
         row.size_bytes = Some(tuple.bytes);
         (row.grid, row.block) = (Some(tuple.grid), Some(tuple.block));
         row.iterations = Some(u64::from(tuple.iterations));
         row.set(&SCOPE, name(tuple.scope));
-        if !self.world.is_mapped(towards) {
+        self.align(&mut row, tuple);
+        if agreed.by_rails {
             self.args.world.name_rails(&mut row);
-            row.set(&PROXIES, self.args.world.proxies as u64);
+            row.set(&PROXIES, self.args.world.proxy_threads as u64);
         }
         row
     }
 
-    /// What counts the turns of a case over all launches, where something does.
+    /// Sets the alignment of a random shape.
+    fn align(&self, row: &mut Row, tuple: &Tuple) {
+        if self.args.random.random.is_some() {
+            row.set(&ALIGNMENT, format!("{}/{}", tuple.to_at, tuple.from_at));
+        }
+    }
+
+    /// Returns the counter of a case's iterations over all launches, if it has one.
     fn rounds(&mut self, tuple: &Tuple) -> Option<&mut u32> {
         match tuple.case {
             Case::MessagePingPong => Some(&mut self.pairs.rounds),
@@ -232,13 +266,31 @@ impl Shmem {
         }
     }
 
-    /// Microseconds of each turn of one launch.
-    fn launch(&mut self, tuple: &Tuple, peer: u32, counted: u64, ranks: &mut Bootstrap) -> Result<Vec<f64>, Failure> {
-        let bytes = Shmem::payload(tuple, u64::from(self.world.n_pes()));
-        let (places, step) = Shmem::places(tuple);
+    /// Counts the iterations of one launch.
+    pub(super) fn advance(&mut self, tuple: &Tuple) {
+        if let Some(rounds) = self.rounds(tuple) {
+            *rounds += tuple.warmup + tuple.iterations;
+        }
+        if tuple.case == Case::PutSignalBandwidth {
+            self.streamed += u64::from(tuple.iterations) * verify::callers(tuple);
+        }
+    }
+
+    /// Runs one launch. Returns the microseconds of each iteration.
+    pub(super) fn launch(
+        &mut self,
+        tuple: &Tuple,
+        peer: u32,
+        counted: u64,
+        slots: Slots,
+        ranks: &mut Bootstrap,
+    ) -> Result<Vec<f64>, Failure> {
+        let bytes = verify::payload(tuple, u64::from(self.world.n_pes()));
+        let Slots { places, step, to_step } = slots;
         let args = ShmemArgs {
             places,
             step,
+            to_step,
             moves: match tuple.case {
                 Case::GetBandwidth => MOVES_GETS,
                 Case::PutSignalBandwidth => MOVES_PUT_SIGNALS,
@@ -249,9 +301,9 @@ impl Shmem {
             iterations: tuple.iterations,
             rounds: self.rounds(tuple).map_or(0, |rounds| *rounds),
             counted,
-            from: self.from.slice(0, bytes),
-            to: self.to.slice(0, bytes),
-            word: self.word,
+            from: self.from.slice(tuple.from_at.into(), bytes),
+            to: self.to.slice(tuple.to_at.into(), bytes),
+            word: self.word.slice(0, 1),
             signal: self.signal,
             exchanged: self.exchanged,
             streamed: self.signal.at(1),
@@ -264,7 +316,7 @@ impl Shmem {
         if tuple.case == Case::PutLatencyLoaded {
             self.times.write(shmem::latency_words(tuple.iterations) * 8, &[0u64])?;
         }
-        // SAFETY: the arguments are of this world, and `times` is as long as the tuple asks for.
+        // SAFETY: the arguments belong to this world, and `times` has the size that the tuple requires.
         unsafe { self.world.launch(ranks, &kernel, tuple.grid, tuple.block, args) }?;
         if tuple.case.is_bandwidth() {
             return Ok(vec![world::stamped_us(&self.times, tuple.grid)? / f64::from(tuple.iterations)]);
@@ -279,13 +331,12 @@ impl Shmem {
     }
 }
 
-/// Above it one thread's all-to-all is faster by puts: it stores 8 bytes of a message for each 4 of the block, one after the other, where a put copies
-/// 16 at a time (4 KiB 90 us by messages where NVSHMEM takes 50; put with signal of 64 B 116 percent of NVSHMEM's speed, a message 67: one H200,
-/// data/2026-11-25-h200-one-gpu).
+/// Maximum bytes for which one thread's all-to-all uses messages. For larger ones puts are faster: a message requires
+/// 8-byte stores for each 4 bytes, one after another, while a put copies 16 bytes at a time.
 const THREADS_MESSAGE: u64 = 32;
 
-/// Refuses grids that are not on the GPU at once, with those of the PEs that share it, or makes them as small as they must be where nobody has
-/// named them. The same on every rank.
+/// Rejects grids that are not resident on the GPU, together with those of PEs that share it. Default grids are reduced
+/// instead. The result is the same on every rank.
 pub fn fit(args: &Args, tuples: &mut Vec<Tuple>, world: &World, ranks: &mut Bootstrap) -> Result<(), Failure> {
     let device = world.device();
     let mapped = (0..world.n_pes()).all(|pe| world.is_mapped(pe));
@@ -302,7 +353,7 @@ pub fn fit(args: &Args, tuples: &mut Vec<Tuple>, world: &World, ranks: &mut Boot
         _ => device.resident_blocks(&kernel(tuple), tuple.block),
     };
     let mine = tuples.iter().map(most).collect::<Result<Vec<u32>, _>>()?;
-    let all: Vec<Vec<u32>> = ranks.all_gather_values(&mine, "blocks that are on a device at once")?;
+    let all: Vec<Vec<u32>> = ranks.all_gather_values(&mine, "number of resident blocks")?;
     for (number, tuple) in tuples.iter_mut().enumerate() {
         let most = all.iter().filter_map(|of_rank| of_rank.get(number)).copied().min().unwrap_or(0);
         if args.grid.is_none() {
@@ -335,7 +386,7 @@ fn kernel(tuple: &Tuple) -> Kernel<Program<ShmemArgs>> {
         Case::MessagePingPong => [SHMEM_MESSAGE_THREAD, SHMEM_MESSAGE_WARP, SHMEM_MESSAGE_BLOCK],
         Case::BarrierAll => [SHMEM_BARRIER_THREAD, SHMEM_BARRIER_WARP, SHMEM_BARRIER_BLOCK],
         Case::AllToAll => [SHMEM_ALL_TO_ALL_THREAD, SHMEM_ALL_TO_ALL_WARP, SHMEM_ALL_TO_ALL_BLOCK],
-        // The two that only look have kernels of their own.
+        // The two checking cases have their own kernels.
         Case::PutBandwidth | Case::PutSignalBandwidth | Case::GetBandwidth | Case::SignalOrder | Case::DataOrder => {
             [SHMEM_BANDWIDTH_THREAD, SHMEM_BANDWIDTH_WARP, SHMEM_BANDWIDTH_BLOCK]
         }
@@ -345,6 +396,12 @@ fn kernel(tuple: &Tuple) -> Kernel<Program<ShmemArgs>> {
         Scope::Warp => by_warp,
         Scope::Block => by_block,
     }
+}
+
+/// Returns a shape in words.
+fn told(tuple: &Tuple) -> String {
+    let Tuple { case, scope, bytes, grid, block, to_at, from_at, .. } = tuple;
+    format!("{} {bytes} B, {} of {block}, grid {grid}, alignment {to_at}/{from_at}", name(*case), name(*scope))
 }
 
 fn median(values: &[f64]) -> Option<f64> {

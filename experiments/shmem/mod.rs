@@ -1,13 +1,14 @@
-//! `ginlab shmem`: what the calls of the device API cost from inside a kernel, by size, scope, path and grid.
+//! `ginlab shmem`: measures calls of the device API from inside a kernel, by size, scope, path and grid.
 
 mod args;
 mod data;
 mod measure;
 mod nvshmem;
 mod order;
-mod payload;
+mod random;
+mod verify;
 
-use crate::columns::{PROXIES, RULE, SCOPE, SHARING};
+use crate::columns::{ALIGNMENT, PROXIES, RULE, SCOPE, SHARING};
 use crate::error::Failure;
 use crate::nodes;
 use crate::output::OutputArgs;
@@ -33,6 +34,7 @@ impl Experiment for Shmem {
     const ABOUT: About = About {
         columns: &[
             SCOPE,
+            ALIGNMENT,
             SHARING,
             RULE,
             PROXIES,
@@ -50,10 +52,7 @@ impl Experiment for Shmem {
             Headline::least("barrier of all PEs", "time_us_p50", &[("case", "barrier-all")]),
         ],
         plots: &[Plot::TIME, Plot::BANDWIDTH, Plot::RATIO],
-        ..About::new(
-            "shmem",
-            "What put, get, signal, barrier and all-to-all cost from inside a kernel, to a peer over NVLink or over rails",
-        )
+        ..About::new("shmem", "Measure puts, gets, signals and all-to-all from kernels, over NVLink or rails")
     };
 
     fn plan(args: &mut Args) -> Result<Plan<Tuple>, Failure> {
@@ -61,10 +60,13 @@ impl Experiment for Shmem {
         order::check(&tuples)?;
         let fingerprint = vec![
             ("rows".to_owned(), format!("{tuples:?}")),
-            ("options".to_owned(), format!("{} x {} check {}", args.repeats, args.iterations, !args.no_check)),
+            (
+                "options".to_owned(),
+                format!("{} x {} check {}", args.repeat.repeats, args.iterations, !args.repeat.no_check),
+            ),
         ];
         let ranks = args.world.ranks(fingerprint, |ranks| match ranks {
-            0 | 1 => Err(usage("--np", "a PE talks to another one: two ranks or more")),
+            0 | 1 => Err(usage("--np", "requires at least 2 ranks, because PEs communicate in pairs")),
             _ => Ok(()),
         });
         Ok(Plan::of_ranks(tuples, ranks))
@@ -77,11 +79,12 @@ impl Experiment for Shmem {
         measure::fit(args, tuples, &world, ranks)?;
         let mut header = world::header(&world, ranks);
         header.note(
-            "each turn is stamped inside the kernel; time_us of the ping-pongs is one way, half of a turn, and of put-bandwidth, \
-             put-signal-bandwidth and get-bandwidth the time of all bytes of a turn; size_bytes of all-to-all is what goes to each PE",
+            "each iteration is timed inside the kernel; time_us of the ping-pongs is half of an iteration, the one-way \
+             time, and that of put-bandwidth, put-signal-bandwidth and get-bandwidth is the time of all bytes of an \
+             iteration; size_bytes of all-to-all is the size per PE",
         );
         let shmem = Shmem::open(args, world, tuples, ranks)?;
-        header.notes(shmem.baseline.as_ref().map(|baseline| format!("beside it in turns: {}", baseline.version)));
+        header.notes(shmem.baseline.as_ref().map(|baseline| format!("interleaved with: {}", baseline.version)));
         Ok((shmem, header))
     }
 
@@ -90,6 +93,11 @@ impl Experiment for Shmem {
     }
 
     async fn close(self, _: &Header, _: &OutputArgs, ranks: &mut Bootstrap) -> Result<(), Failure> {
+        if ranks.rank() == 0 && self.args.random.random.is_some() {
+            for line in self.ratios.lines("see --nvshmem") {
+                eprintln!("# {line}");
+            }
+        }
         drop(self.baseline);
         Ok(self.world.close(ranks)?)
     }

@@ -1,4 +1,4 @@
-//! NVSHMEM's side of a comparison: a program of its own (baseline/nvshmem.cu) that measures what it is asked for, line by line.
+//! NVSHMEM's side of a comparison: a separate program (baseline/nvshmem.cu) that measures on request, line by line.
 
 use super::args::Tuple;
 use crate::error::Failure;
@@ -8,7 +8,7 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-/// What it answers to one launch, in microseconds as ours: one way of ping-pongs.
+/// Times of one launch in microseconds, defined as ginlab's: one way of ping-pongs.
 #[derive(Clone, Copy, Debug)]
 pub struct Times {
     pub min: f64,
@@ -17,18 +17,18 @@ pub struct Times {
     pub p999: f64,
 }
 
-/// The running program. Dropping it ends it.
+/// The running program. Dropping it ends the program.
 pub struct Nvshmem {
     child: Child,
     requests: Option<ChildStdin>,
     answers: Receiver<String>,
     timeout: Duration,
-    /// What it said first.
+    /// Version from the program's first line.
     pub version: String,
 }
 
 impl Nvshmem {
-    /// Starts it, through a shell.
+    /// Starts the program through a shell.
     pub fn start(command: &str, timeout: Duration) -> Result<Nvshmem, Failure> {
         let failed = |what: &str| Failure::Run(format!("--nvshmem {command:?}: {what}"));
         let mut child = Command::new("sh")
@@ -40,28 +40,29 @@ impl Nvshmem {
         let requests = child.stdin.take();
         let output = child.stdout.take().ok_or_else(|| failed("no output"))?;
         let (sender, answers) = channel();
-        // Ends with the program's output.
+        // The thread ends with the program's output.
         let mut lines = BufReader::new(output).lines().map_while(Result::ok);
         std::thread::spawn(move || lines.try_for_each(|line| sender.send(line)));
         let mut started = Nvshmem { child, requests, answers, timeout, version: String::new() };
-        // Other libraries talk on stdout too.
+        // Other libraries print to stdout too.
         started.version =
-            started.line("ready ").ok_or_else(|| failed("it did not start (its first line is \"ready\")"))?;
+            started.line("ready ").ok_or_else(|| failed("it did not start (its first line must be \"ready\")"))?;
         Ok(started)
     }
 
-    /// The next line that begins so, without that; `None` when none comes in time.
+    /// Returns the rest of the next line that starts with `begin`. `None` if there is none within the timeout.
     fn line(&mut self, begin: &str) -> Option<String> {
         let mut lines = std::iter::from_fn(|| self.answers.recv_timeout(self.timeout).ok());
         lines.find_map(|line| Some(line.strip_prefix(begin)?.trim().to_owned()))
     }
 
-    /// One launch; `None` where it has no such case.
+    /// Requests one launch. Returns `None` if the program does not support the case.
     pub fn measure(&mut self, tuple: &Tuple) -> Result<Option<Times>, Failure> {
-        let Tuple { case, scope, bytes, grid, block, iterations, warmup, .. } = tuple;
-        let request = format!("{} {} {bytes} {grid} {block} {warmup} {iterations}", name(*case), name(*scope));
-        let failed = |what: &str| Failure::Run(format!("the NVSHMEM baseline, asked for {request:?}: {what}"));
-        let requests = self.requests.as_mut().ok_or_else(|| failed("it has ended"))?;
+        let Tuple { case, scope, bytes, grid, block, iterations, warmup, to_at, from_at, .. } = tuple;
+        let shape = format!("{bytes} {grid} {block} {warmup} {iterations} {to_at} {from_at}");
+        let request = format!("{} {} {shape}", name(*case), name(*scope));
+        let failed = |what: &str| Failure::Run(format!("NVSHMEM baseline, request {request:?}: {what}"));
+        let requests = self.requests.as_mut().ok_or_else(|| failed("it exited"))?;
         writeln!(requests, "{request}").and_then(|()| requests.flush()).map_err(|error| failed(&error.to_string()))?;
         let answer = self.line("times ").ok_or_else(|| failed("no answer in time"))?;
         let numbers: Vec<f64> = answer.split_whitespace().filter_map(|word| word.parse().ok()).collect();
@@ -71,7 +72,7 @@ impl Nvshmem {
 
 impl Drop for Nvshmem {
     fn drop(&mut self) {
-        // The end of its input ends it; a launcher that does not pass that on is ended.
+        // The program exits at the end of its input. Kill a launcher that does not forward it.
         self.requests = None;
         for _ in 0..200 {
             if matches!(self.child.try_wait(), Ok(Some(_))) {

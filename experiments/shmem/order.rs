@@ -1,4 +1,5 @@
-//! `signal-order`: is a signal ever seen before its bytes? kernels/src/signal_check.rs has the question's two sides.
+//! `signal-order`: checks that a signal is never observed before its bytes. Both sides are documented in
+//! kernels/src/signal_check.rs.
 
 use super::args::{Case, Tuple};
 use crate::error::Failure;
@@ -11,10 +12,10 @@ use ginlab::gin::{Program, World};
 use kernels::gin::USER_SIGNALS;
 use kernels::signal_check::{self, SignalCheck};
 
-/// Puts that a producer has under way at once.
+/// Number of puts that a producer has in flight.
 const SLOTS: u32 = 4;
 
-/// Slots of all producers; none of other cases.
+/// Returns the number of slots of all producers, or 0 for other cases.
 fn slots(tuple: &Tuple) -> u32 {
     match tuple.case {
         Case::SignalOrder => signal_check::producers(tuple.scope as u32, tuple.grid, tuple.block).saturating_mul(SLOTS),
@@ -22,29 +23,29 @@ fn slots(tuple: &Tuple) -> u32 {
     }
 }
 
-/// What a tuple needs of the heap.
+/// Returns the bytes of heap that a tuple needs.
 pub fn heap_bytes(tuple: &Tuple) -> u64 {
     2 * u64::from(slots(tuple)) * tuple.bytes
 }
 
-/// A world's signals are given once and counted on: each row needs its own, two for each slot.
+/// Checks that the world has enough signals. They are never freed, so that each row needs its own: two per slot.
 pub fn check(tuples: &[Tuple]) -> Result<(), Failure> {
     let needed: u64 = tuples.iter().map(|tuple| 2 * u64::from(slots(tuple))).sum();
-    // Some are for the other cases.
+    // Other cases use the remaining signals.
     let most = u64::from(USER_SIGNALS) * 7 / 8;
     if needed > most {
         return Err(usage(
             "--grid",
             format!(
-                "signal-order needs {needed} signals for these rows, and has {most} of a world's: try fewer blocks or threads, or \
-                 --scope block"
+                "signal-order requires {needed} signals for these rows, but only {most} are available: try fewer \
+                 blocks or threads, or --scope block"
             ),
         ));
     }
     Ok(())
 }
 
-/// What looks and puts.
+/// Returns the kernel that puts and checks.
 pub fn kernel(tuple: &Tuple) -> Kernel<Program<SignalCheck>> {
     match tuple.scope {
         Scope::Thread => signal_check::SIGNAL_CHECK_THREAD,
@@ -53,8 +54,8 @@ pub fn kernel(tuple: &Tuple) -> Kernel<Program<SignalCheck>> {
     }
 }
 
-/// Puts by the half of the grid, looked at by the other half, in as many launches as there are repeats: what each PE has found, wrong
-/// bytes and those that it has looked at.
+/// Runs `repeats` launches, in which half of the grid puts and the other half checks. Returns for each PE the number of
+/// wrong bytes and of checked bytes.
 pub fn look(
     tuple: &Tuple,
     repeats: u32,
@@ -83,7 +84,7 @@ pub fn look(
             found: found.pointer(),
         };
         world.barrier(ranks)?;
-        // SAFETY: the arguments are of this world; the grid is even.
+        // SAFETY: the arguments belong to this world, and the grid is even.
         unsafe { world.launch(ranks, &kernel, tuple.grid, tuple.block, check) }?;
     }
     let mut words = [0u64; 2];

@@ -1,17 +1,19 @@
-//! Random programs: a command line for each seed. The same seed is the same line in every build of one version.
+//! Random programs: a command line per seed. A seed has the same command line in every build of one version.
 
-/// What is drawn for a seed.
+use crate::random::Random;
+
+/// Program of a seed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Drawn {
-    /// The experiment, and its options.
+    /// The experiment and its options.
     pub words: Vec<String>,
-    /// Whether a fault was drawn with it: then it may fail, but by its own limits and without wrong bytes.
+    /// Whether the program has a fault. It may then fail, but within its own limits and without wrong bytes.
     pub has_fault: bool,
 }
 
-/// One of so many programs has a fault.
+/// Number of programs per program with a fault.
 const FAULT_EVERY: u64 = 10;
-/// The longest wait of a program with a fault, in seconds; of one without, what a busy machine needs.
+/// Timeout in seconds of a program with a fault, and of one without, which must suffice on a busy machine.
 const TIMEOUTS: (&str, &str) = ("2", "30");
 
 const SHMEM: [&str; 14] = [
@@ -36,36 +38,9 @@ const RULES: [&str; 4] = ["count", "own", "drain", "sequence"];
 const SCOPES: [&str; 3] = ["thread", "warp", "block"];
 const MODES: [&str; 4] = ["quiet", "nbi", "quiet-every=3", "nbi-batch=4"];
 
-/// Splitmix64.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut word = self.0;
-        word = (word ^ word >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        word = (word ^ word >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
-        word ^ word >> 31
-    }
-
-    fn from(&mut self, first: u64, last: u64) -> u64 {
-        first + self.next() % (last - first + 1)
-    }
-
-    fn one<'a>(&mut self, of: &[&'a str]) -> &'a str {
-        of[self.next() as usize % of.len()]
-    }
-
-    /// Any size up to 2^`most`: each octave as often, and odd ones as often as even ones.
-    fn size(&mut self, most: u64) -> u64 {
-        let power = self.from(0, most - 1);
-        self.from(1 << power, (2 << power) - 1)
-    }
-}
-
-/// The program of a seed. The network is the worst one in seven of eight, else cards of the model.
+/// Returns the program of a seed. In seven of eight the network is the worst-case model, otherwise modelled NICs.
 pub fn draw(seed: u64) -> Drawn {
-    let mut random = Random(seed);
+    let mut random = Random::new(seed);
     let has_fault = random.from(1, FAULT_EVERY) == 1;
     let cards = if random.from(1, 8) == 1 {
         "model:p5".to_owned()
@@ -82,7 +57,7 @@ pub fn draw(seed: u64) -> Drawn {
     let by_rails = format!("-d emulated --path rails {network} --rule {rule}");
     let size = random.size(14);
     let turns = random.from(1, 12);
-    // Modelled cards stand under programs with a proxy alone.
+    // Modelled NICs require a program with a proxy.
     let by_cpu = |network: &str| network.replacen("model:p5", &format!("worst:seed={seed}"), 1);
     let pairs = network.replacen("--np 3", "--np 4", 1);
     let (line, takes_faults) = match random.from(0, 9) {
@@ -117,7 +92,7 @@ pub fn draw(seed: u64) -> Drawn {
         }
         7 => {
             let (mode, grid, scope) = (random.one(&MODES), random.from(1, 3), random.one(&["block", "thread"]));
-            // A batch is of a block.
+            // Batches require scope block.
             let scope = if mode.starts_with("nbi-batch") { "block" } else { scope };
             let line = format!("--mode {mode} --grid {grid} --block {block} --scope {scope} --ring-slots 64");
             (format!("proxy -d emulated {pairs} {line} -b {size} -e {size} -n {turns} -w 1 -r 1 --window 4"), true)
@@ -139,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_seed_is_a_program_and_all_kinds_come() {
+    fn seeds_are_deterministic_and_cover_all_programs() {
         let drawn: Vec<Drawn> = (0..2000).map(draw).collect();
         assert_eq!(drawn, (0..2000).map(draw).collect::<Vec<_>>());
         let has = |word: &str| drawn.iter().filter(|drawn| drawn.words.iter().any(|own| own.contains(word))).count();
@@ -152,15 +127,15 @@ mod tests {
         assert!((100..300).contains(&faults) && faults == has("--fault"), "{faults}");
         let by_cpu = |drawn: &&Drawn| ["write", "all2all"].contains(&&*drawn.words[0]);
         assert!(drawn.iter().filter(by_cpu).all(|drawn| !drawn.words.contains(&"model:p5".into())));
-        // Ranks of these are paired.
+        // These programs pair their ranks.
         assert!(drawn.iter().all(|drawn| !["proxy", "write"].contains(&&*drawn.words[0])
             || !drawn.words.contains(&"3".into())
             || !drawn.words.join(" ").contains("--np 3")));
     }
 
     #[test]
-    fn sizes_are_of_every_octave() {
-        let mut random = Random(1);
+    fn sizes_cover_every_octave() {
+        let mut random = Random::new(1);
         let sizes: Vec<u64> = (0..1000).map(|_| random.size(14)).collect();
         assert!((0..14).all(|power| sizes.iter().any(|size| size.ilog2() == power)));
         assert!(sizes.iter().all(|size| *size < 1 << 14) && sizes.iter().filter(|size| *size % 2 == 1).count() > 300);

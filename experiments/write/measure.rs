@@ -1,4 +1,5 @@
-//! One tuple: writes and, interleaved, the bare loop; then single writes timed; then every byte verified.
+//! Measurement of one tuple: a pass in which every byte is verified, then writes interleaved with the bare loop, then
+//! timed single writes.
 
 use super::Tuple;
 use super::args::{Args, Targets};
@@ -18,16 +19,16 @@ use ginlab::report::Row;
 use std::cell::Cell;
 use std::time::Instant;
 
-/// Raised at a target when its writer is done with a repeat.
+/// Immediate that notifies a target that its writer has finished a repeat.
 const DONE: u32 = 1;
-/// Raised at a target now and then in a long repeat.
+/// Immediate that notifies a target in a long repeat that its writer is making progress.
 const GOES_ON: u32 = 2;
-/// Writes, or bytes of them, between two looks at the clock.
+/// Maximum number of writes, and of their bytes, between two checks of the clock.
 const LOOK_EVERY: (u64, u64) = (256, 1 << 20);
-/// Single writes that are timed.
+/// Number of timed single writes.
 const SINGLES: u64 = 1000;
 
-/// What a rank tells of its part of a row: what it has sent, microseconds per write of the bare loop, wrong bytes.
+/// Results of one rank for a row: bytes sent, microseconds per write of the bare loop, wrong bytes.
 #[derive(serde::Serialize, serde::Deserialize)]
 struct Part {
     sender: Sender,
@@ -35,18 +36,18 @@ struct Part {
     wrong: Option<u64>,
 }
 
-/// What a tuple is for this rank.
+/// Role of this rank in a tuple.
 struct Round<'a> {
     tuple: &'a Tuple,
     targets: Vec<Target>,
-    /// How many ranks write to us.
+    /// Number of ranks that write to this rank.
     writers: u64,
-    /// When the targets last heard from this rank.
+    /// Time of the last notification of the targets.
     told: Cell<Instant>,
 }
 
 impl Round<'_> {
-    /// All ranks begin together, and a target's patience with them.
+    /// Starts all ranks together, and with them the deadlines of targets.
     fn begin(&self, ranks: &mut Bootstrap, what: &str) -> Result<(), Failure> {
         ranks.barrier(what)?;
         self.told.set(Instant::now());
@@ -61,12 +62,12 @@ pub struct Write {
     pub source: Region<AnyRail>,
     pub destination: Region<AnyRail>,
     pub pairing: Pairing,
-    /// Number of the next verified pass: no pass repeats the pattern of an earlier one.
+    /// Number of the next verified pass, so that every pass has a different pattern.
     pub iteration: u32,
 }
 
 impl Write {
-    /// All rows of a tuple; they are whole on rank 0.
+    /// Measures a tuple and returns its rows, which are complete on rank 0.
     pub async fn measure(&mut self, tuple: &Tuple, ranks: &mut Bootstrap) -> Result<Rows, Failure> {
         let (rank, size) = (ranks.rank(), ranks.size());
         let mine = tuple.targets.of(rank, &self.pairing);
@@ -75,11 +76,12 @@ impl Write {
         let round = Round { tuple, targets, writers, told: Cell::new(Instant::now()) };
         self.job.flow.use_rails(tuple.rails, tuple.strategy);
 
+        let wrong = if self.args.repeat.no_check { None } else { Some(self.verify(&round, ranks).await?) };
         self.repeat(&round, ranks).await?;
         let before = self.job.flow.counters();
         let (mut times, mut bare) = (Vec::new(), Vec::new());
         let measures_bare = self.args.bare && tuple.rails == 1 && tuple.targets == Targets::One;
-        for _ in 0..self.args.repeats {
+        for _ in 0..self.args.repeat.repeats {
             times.push(self.repeat(&round, ranks).await?);
             if measures_bare {
                 bare.push(self.bare(&round, ranks).await?);
@@ -87,7 +89,6 @@ impl Write {
         }
         let after = self.job.flow.counters();
         let singles = self.singles(&round, ranks).await?;
-        let wrong = if self.args.no_check { None } else { Some(self.verify(&round, ranks).await?) };
         let operations = if tuple.targets == Targets::Turn { 1 } else { round.targets.len() as u64 };
         let sender = Sender {
             rank,
@@ -99,7 +100,7 @@ impl Write {
         let Some(all) = ranks.gather_values(&Part { sender, bare, wrong }, "results of a row")? else {
             return Ok(Rows::new());
         };
-        // The slowest writer of each repeat is the repeat's time.
+        // The time of a repeat is that of its slowest writer.
         let (times, bare) = (slowest(&all, |part| &part.sender.times), slowest(&all, |part| &part.bare));
 
         let pairs = match tuple.targets {
@@ -139,7 +140,7 @@ impl Write {
         row
     }
 
-    /// One repeat; microseconds per write and target where this rank writes, 0 elsewhere.
+    /// Runs one repeat. Returns the microseconds per write and target if this rank writes, otherwise 0.
     async fn repeat(&self, round: &Round<'_>, ranks: &mut Bootstrap) -> Result<f64, Failure> {
         let Round { tuple, targets, .. } = round;
         round.begin(ranks, "start of a repeat")?;
@@ -157,11 +158,11 @@ impl Write {
         Ok(elapsed / (tuple.writes * turns.len() as u64) as f64)
     }
 
-    /// All writes of a repeat, a window of them in flight to each target.
+    /// Posts all writes of a repeat, with a window of them in flight to each target.
     async fn writes(&self, round: &Round<'_>, tuple: &Tuple, targets: &[Target]) -> Result<(), Failure> {
         let flow = &self.job.flow;
         let look_every = (LOOK_EVERY.1 / tuple.bytes.max(1)).clamp(1, LOOK_EVERY.0);
-        // The oldest write makes room for the next one.
+        // The oldest write must complete before the next one is posted.
         let mut flight: Vec<Option<Operation<AnyRail>>> = Vec::new();
         flight.resize_with(tuple.window as usize * targets.len(), || None);
         let (mut place, mut offset) = (0, 0);
@@ -174,7 +175,7 @@ impl Write {
             }
             for target in targets {
                 if let Some(oldest) = flight[place].take() {
-                    // What is held back would be waited for in vain.
+                    // Release the held posts; otherwise this would wait for a write that is not posted yet.
                     if hold.is_some() && !oldest.is_done() {
                         hold = None;
                     }
@@ -183,7 +184,7 @@ impl Write {
                 if self.args.batch > 1 {
                     held += 1;
                     if hold.is_none() || held >= self.args.batch {
-                        // The old one goes first: what it held is posted, in one chain.
+                        // Drop the old hold first, which posts its writes in one chain.
                         drop(hold.take());
                         hold = Some(flow.hold());
                         held = 0;
@@ -201,7 +202,7 @@ impl Write {
         Ok(())
     }
 
-    /// Tells the targets that this rank's writes are complete, and waits until its own writers are done.
+    /// Notifies the targets that this rank's writes are complete, and waits until its own writers have finished.
     async fn end(&self, targets: &[Target], round: &Round<'_>, ranks: &mut Bootstrap) -> Result<(), Failure> {
         self.tell(targets, DONE).await?;
         if round.writers > 0 {
@@ -211,7 +212,8 @@ impl Write {
         Ok(())
     }
 
-    /// Nobody sees a write arrive: a target that hears nothing until its deadline takes this rank for one that hangs.
+    /// Returns whether a notification is due. Targets do not observe the arrival of writes, and treat a rank as stalled
+    /// if it does not notify them before their deadline.
     fn is_late(&self, round: &Round<'_>) -> bool {
         round.told.get().elapsed() > self.job.timeout / 4
     }
@@ -229,7 +231,7 @@ impl Write {
         Ok(())
     }
 
-    /// The plainest loop, microseconds per write.
+    /// Runs the minimal loop. Returns the microseconds per write.
     async fn bare(&self, round: &Round<'_>, ranks: &mut Bootstrap) -> Result<f64, Failure> {
         let Round { tuple, targets, .. } = round;
         let first = &targets[..targets.len().min(1)];
@@ -240,10 +242,10 @@ impl Write {
             let (bytes, count, deadline) = (tuple.bytes, tuple.writes, self.job.timeout);
             let seconds = flow.on_idle_rail(&self.source, target, |rail, region, peer, remote| {
                 let run = BareLoop { peer, remote, bytes, count, deadline };
-                // SAFETY: nothing of ours is in flight, and nobody else runs before the loop ends.
+                // SAFETY: this rank has no operations in flight, and no other task runs until the loop ends.
                 unsafe { rail.bare_writes(region, &run) }.transpose()
             })?;
-            let none = || usage("--bare", "this fabric has no interface below ours");
+            let none = || usage("--bare", "this fabric has no lower-level interface");
             let seconds = seconds.ok_or_else(none)?;
             each = seconds * 1e6 / tuple.writes as f64;
         }
@@ -251,7 +253,7 @@ impl Write {
         Ok(each)
     }
 
-    /// Single writes to the first target, each from its post to its completion, in microseconds.
+    /// Returns the microseconds of single writes to the first target, each from its post to its completion.
     async fn singles(&self, round: &Round<'_>, ranks: &mut Bootstrap) -> Result<Vec<f64>, Failure> {
         let Round { tuple, targets, .. } = round;
         round.begin(ranks, "start of the single writes")?;
@@ -270,7 +272,7 @@ impl Write {
         Ok(times)
     }
 
-    /// Every buffer written once, over poison; the wrong bytes that this rank has found.
+    /// Writes every buffer once, over poison. Returns the number of wrong bytes that this rank received.
     async fn verify(&mut self, round: &Round<'_>, ranks: &mut Bootstrap) -> Result<u64, Failure> {
         let Round { tuple, targets, .. } = round;
         let iteration = self.iteration;
@@ -307,7 +309,7 @@ impl Write {
     }
 }
 
-/// The pattern of a buffer.
+/// Returns the seed of a buffer's pattern.
 fn seed(rank: usize, iteration: u32, slot: u64) -> u64 {
     pattern::seed(rank as u32, iteration, slot as u32)
 }

@@ -1,4 +1,4 @@
-//! `ginlab write`: CPU-initiated writes through the fabric layer, beside the plainest loop of `fi_write`.
+//! `ginlab write`: measures CPU-initiated writes through the fabric layer, compared with a minimal loop of `fi_write`.
 
 mod args;
 mod measure;
@@ -9,7 +9,7 @@ use crate::job::{Job, USUAL_RAILS, rails_text};
 use crate::nodes;
 use crate::program::Program;
 use crate::runner::{Experiment, Plan, Rows, drive, program};
-use crate::values::{sizes, usage};
+use crate::values::usage;
 use args::{Args, Targets};
 use ginlab::bootstrap::Bootstrap;
 use ginlab::fabric::Access;
@@ -20,7 +20,7 @@ use measure::Write;
 
 pub const PROGRAMS: &[Program] = &[program::<Write>()];
 
-/// One row, or two with the bare loop.
+/// Parameters of one row, or of two with the bare loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tuple {
     bytes: u64,
@@ -34,15 +34,15 @@ pub struct Tuple {
 }
 
 impl Tuple {
-    /// From one buffer to the next.
+    /// Returns the distance in bytes between consecutive buffers.
     fn stride(&self) -> u64 {
         self.bytes.next_multiple_of(64)
     }
 }
 
-/// Every combination of what is swept.
+/// Returns every combination of the swept options.
 fn tuples(args: &Args) -> Result<Vec<Tuple>, Failure> {
-    let sizes = sizes(args.begin, args.end, args.factor)?;
+    let sizes = args.sizes.list()?;
     let rails = args.rails.as_deref().unwrap_or(&USUAL_RAILS);
     let tuple = |(&targets, &rails, &strategy, &window, &bytes): (&_, &_, &_, &u32, &u64)| {
         let most = (args.volume / bytes).max(u64::from(window.min(4)));
@@ -52,11 +52,11 @@ fn tuples(args: &Args) -> Result<Vec<Tuple>, Failure> {
     Ok(iproduct!(&args.targets, rails, &args.strategy, &args.window, &sizes).map(tuple).collect())
 }
 
-/// Bytes of the source, and of the destination.
+/// Returns the bytes of the source, which are those of the destination.
 fn memory(tuples: &[Tuple]) -> Result<u64, Failure> {
     let need = tuples.iter().map(|tuple| u128::from(tuple.stride()) * u128::from(tuple.buffers)).max().unwrap_or(64);
     let memory = u64::try_from(need).ok().filter(|memory| *memory < 1 << 46);
-    memory.ok_or_else(|| usage("-e", "buffers of more than 64 TiB"))
+    memory.ok_or_else(|| usage("-e", "buffers must be at most 64 TiB"))
 }
 
 impl Experiment for Write {
@@ -83,7 +83,7 @@ impl Experiment for Write {
         ],
         without: &["grid"],
         headlines: &[
-            Headline::most("CPU-initiated writes, most bandwidth", "bandwidth_gbytes_s", &[("case", "write")]),
+            Headline::most("CPU-initiated writes, highest bandwidth", "bandwidth_gbytes_s", &[("case", "write")]),
             Headline::least(
                 "one write of 64 B until it is complete",
                 "ack_us_p50",
@@ -91,31 +91,34 @@ impl Experiment for Write {
             ),
         ],
         plots: &[Plot::BANDWIDTH, Plot::RATIO, Plot::TIME, Plot::RATE],
-        ..About::new(
-            "write",
-            "CPU-initiated writes through the fabric layer: windows, rails, strategies, one target or many, beside the plainest loop",
-        )
+        ..About::new("write", "Measure CPU-initiated writes: windows, rails, strategies, one or many targets")
     };
 
     fn plan(args: &mut Args) -> Result<Plan<Tuple>, Failure> {
-        if args.begin == 0 {
-            return Err(usage("--begin", "a write of 0 bytes moves nothing and takes no time; from 1 on"));
+        if args.sizes.begin == 0 {
+            return Err(usage("--begin", "must be at least 1 byte"));
         }
         args.job.usual_rails(&mut args.rails);
         let tuples = tuples(args)?;
         memory(&tuples)?;
         let options = format!(
             "{}x{} batch {} bare {} check {} {:?} {:?}",
-            args.iterations, args.repeats, args.batch, args.bare, !args.no_check, args.job.mem, args.job.completion
+            args.iterations,
+            args.repeat.repeats,
+            args.batch,
+            args.bare,
+            !args.repeat.no_check,
+            args.job.memory,
+            args.job.completion
         );
         let rails = rails_text(args.rails.as_deref().unwrap_or_default());
         let fingerprint =
             vec![("rails".into(), rails), ("rows".into(), format!("{tuples:?}")), ("options".into(), options)];
         let one = args.targets.contains(&Targets::One);
         let ranks = args.job.ranks(fingerprint, move |ranks| match ranks {
-            0 | 1 => Err(usage("--np", "writes need two ranks or more")),
+            0 | 1 => Err(usage("--np", "requires at least 2 ranks")),
             odd if one && !odd.is_multiple_of(2) => {
-                Err(Failure::Usage(format!("--np {odd}: --targets one pairs an even number of ranks")))
+                Err(Failure::Usage(format!("--np {odd}: --targets one requires an even number of ranks")))
             }
             _ => Ok(()),
         })?;
@@ -126,17 +129,18 @@ impl Experiment for Write {
         let memory = memory(tuples)?;
         let rails = tuples.iter().map(|tuple| tuple.rails).max().unwrap_or(1);
         let mut job = Job::open(&args.job, rails, false, memory * 2, ranks)?;
-        let source = job.register(args.job.mem, memory, Access::SOURCE)?;
-        let destination = job.register(args.job.mem, memory, Access::REMOTE_WRITE)?;
+        let source = job.register(args.job.memory, memory, Access::SOURCE)?;
+        let destination = job.register(args.job.memory, memory, Access::REMOTE_WRITE)?;
         job.connect(&[&destination], ranks)?;
-        // Also while a rank waits for the others.
+        // Drives the rails even while a rank waits for the others.
         drive(&job.flow);
         let pairing = ranks.pairing();
-        let mut header = job.header(args.job.mem, ranks);
+        let mut header = job.header(args.job.memory, ranks);
         header.notes(pairing.note().filter(|_| args.targets.contains(&Targets::One)));
         header.note(
-            "time_us is the time per write and target until all writes of a repeat are complete; ack_us is of single writes, \
-             from post to completion, in a pass of its own; rates and bandwidths count all targets and pairs of ranks",
+            "time_us is the time per write and target until all writes of a repeat are complete; ack_us is the time of \
+             single writes from post to completion, in a separate pass; rates and bandwidths count all targets and \
+             pairs of ranks",
         );
         Ok((Write { args: args.clone(), job, source, destination, pairing, iteration: 1 }, header))
     }

@@ -1,15 +1,15 @@
-//! Memory that this process can still get: of the machine, and of the control groups (cgroups) that it runs in.
+//! Memory that is available to this process, on the machine and in its control groups (cgroups).
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Bytes that can be had: what the machine has available, and no more than any control group on the way to the root still
-/// allows; `None` where the system says neither.
+/// Returns the number of available bytes: the minimum of what the machine has available and what each control group up
+/// to the root still allows. `None` if the system reports neither.
 pub fn available() -> Option<u64> {
     available_in(Path::new("/"))
 }
 
-/// As [`available`]; `root` is `/`, or a recorded tree.
+/// Like [`available`], below `root`, which is `/` or a recorded tree.
 pub fn available_in(root: &Path) -> Option<u64> {
     let text = |path: &str| fs::read_to_string(root.join(path)).unwrap_or_default();
     let machine = available_of_machine(&text("proc/meminfo"));
@@ -17,30 +17,32 @@ pub fn available_in(root: &Path) -> Option<u64> {
     groups.into_iter().chain(machine).min()
 }
 
-/// MemAvailable, in bytes.
+/// Returns MemAvailable in bytes.
 fn available_of_machine(meminfo: &str) -> Option<u64> {
     let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
     line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// The names of one version's files.
+/// File names of one version of cgroups.
 struct Names {
-    limit: &'static str,
+    /// Limits of a group; the smallest one counts. Above `memory.high`, the kernel throttles the group severely.
+    limits: &'static [&'static str],
     used: &'static str,
-    /// In memory.stat: pages of files that the kernel drops before it runs out. MemAvailable counts them as available too; without
-    /// them a pod that has read a large file could start nothing.
+    /// Entry of memory.stat for file pages that the kernel reclaims before memory runs out. They count as available, as
+    /// in MemAvailable; otherwise a pod that has read a large file could not start anything.
     reclaimable: &'static str,
 }
 
 const V1: Names =
-    Names { limit: "memory.limit_in_bytes", used: "memory.usage_in_bytes", reclaimable: "total_inactive_file" };
-const V2: Names = Names { limit: "memory.max", used: "memory.current", reclaimable: "inactive_file" };
+    Names { limits: &["memory.limit_in_bytes"], used: "memory.usage_in_bytes", reclaimable: "total_inactive_file" };
+const V2: Names =
+    Names { limits: &["memory.max", "memory.high"], used: "memory.current", reclaimable: "inactive_file" };
 
-/// What each group with a limit still allows.
+/// Returns the remaining bytes of each group that has a limit.
 fn groups(root: &Path, cgroup: &str, mountinfo: &str) -> Vec<u64> {
     let mut left = Vec::new();
     for line in cgroup.lines() {
-        // number:controllers:path; the number of version 2 is 0 and its controllers are empty.
+        // Format: number:controllers:path. Version 2 has number 0 and no controllers.
         let mut parts = line.splitn(3, ':');
         let (Some(number), Some(controllers), Some(path)) = (parts.next(), parts.next(), parts.next()) else {
             continue;
@@ -52,7 +54,7 @@ fn groups(root: &Path, cgroup: &str, mountinfo: &str) -> Vec<u64> {
         let names = if second { V2 } else { V1 };
         let Some((mount, below)) = mountinfo.lines().find_map(|line| mounted(line, second)) else { continue };
         let mount = root.join(mount.trim_start_matches('/'));
-        // A container often sees its own group as the root of the mount, and its path as the host does.
+        // A container often sees its own group as the root of the mount, but its path as on the host.
         let path = path.strip_prefix(&below).unwrap_or(path).trim_start_matches('/');
         let mut folder: PathBuf =
             if path.split('/').any(|part| part == "..") { mount.clone() } else { mount.join(path) };
@@ -69,7 +71,7 @@ fn groups(root: &Path, cgroup: &str, mountinfo: &str) -> Vec<u64> {
     left
 }
 
-/// Where a line of mountinfo mounts the groups of this version, and which group is its root.
+/// Parses a line of mountinfo. Returns the mount point of this version's groups, and the group that is its root.
 fn mounted(line: &str, second: bool) -> Option<(String, String)> {
     let (before, after) = line.split_once(" - ")?;
     let mut fields = before.split(' ').skip(3);
@@ -85,8 +87,8 @@ fn mounted(line: &str, second: bool) -> Option<(String, String)> {
 
 fn left_in(folder: &Path, names: &Names) -> Option<u64> {
     let text = |name: &str| fs::read_to_string(folder.join(name)).ok();
-    // `max` is no number: no limit at this level.
-    let limit: u64 = text(names.limit)?.trim().parse().ok()?;
+    // `max` is not a number: no limit at this level.
+    let limit = names.limits.iter().filter_map(|name| text(name)?.trim().parse::<u64>().ok()).min()?;
     let used: u64 = text(names.used)?.trim().parse().ok()?;
     let stat = text("memory.stat").unwrap_or_default();
     let entry = stat.lines().find_map(|line| line.strip_prefix(names.reclaimable)?.trim().parse().ok());
@@ -115,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_on_a_large_host() {
+    fn pod_limit_applies_on_large_host() {
         // Version 2 with its own namespace: 64 GiB, of which 10 are in use, 4 of them pages of files.
         let files = [
             MACHINE,
@@ -127,10 +129,14 @@ mod tests {
         check(&files, Some(54 * GIB));
         let stat = ("sys/fs/cgroup/memory.stat", "anon 6442450944\ninactive_file 4294967296\nactive_file 1\n");
         check(&[&files[..], &[stat]].concat(), Some(58 * GIB));
+        // The smaller one of the two limits counts.
+        let high = ("sys/fs/cgroup/memory.high", "32212254720\n");
+        check(&[&files[..], &[high]].concat(), Some(20 * GIB));
+        check(&[&files[..3], &[("sys/fs/cgroup/memory.max", "max\n"), files[4], high]].concat(), Some(20 * GIB));
     }
 
     #[test]
-    fn the_smallest_on_the_way_to_the_root_counts() {
+    fn smallest_limit_of_ancestors_applies() {
         let files = [
             MACHINE,
             ("proc/self/cgroup", "0::/user.slice/user-1000.slice/run-7.scope\n"),
@@ -146,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn version_1_of_a_container_that_sees_the_hosts_path() {
+    fn cgroup_v1_limit_applies_with_host_path() {
         let mount = "40 30 0:35 /docker/abc /sys/fs/cgroup/memory ro,nosuid - cgroup cgroup rw,memory\n";
         let other = "41 30 0:36 / /sys/fs/cgroup/cpu,cpuacct ro - cgroup cgroup rw,cpu,cpuacct\n";
         let mounts = format!("{other}{mount}");
@@ -159,13 +165,13 @@ mod tests {
             ("sys/fs/cgroup/memory/memory.stat", "inactive_file 1\ntotal_inactive_file 536870912\n"),
         ];
         check(&files, Some(GIB + GIB / 2));
-        // Without a limit the number is as large as a page counter can be: the machine's memory counts.
+        // Without a limit the value is the maximum of a page counter, so the machine's memory counts.
         let free = ("sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");
         check(&[&files[..4], &[files[4], files[5], free]].concat(), Some(2_000_000_000 * 1024));
     }
 
     #[test]
-    fn what_says_nothing_limits_nothing() {
+    fn missing_or_invalid_limits_are_ignored() {
         check(&[MACHINE], Some(2_000_000_000 * 1024));
         check(&[], None);
         check(

@@ -1,5 +1,5 @@
-//! Memory that other processes of this machine map: an anonymous file of the kernel's, which lies in no folder and goes
-//! with the last process that has it open or mapped, however that one ends.
+//! Memory that other processes of this machine can map: an anonymous file (memfd) without a path. The kernel frees it
+//! when the last process that has it open or mapped exits, for whatever reason.
 
 use nix::fcntl::{FcntlArg, SealFlag, fcntl, posix_fallocate};
 use nix::sys::memfd::{MFdFlags, memfd_create};
@@ -14,53 +14,53 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-/// Files of this process that regions may lie in, by [`share`].
+/// Files of this process that were passed to [`share`], for lookup by address.
 static SHARED: Mutex<Vec<Weak<MemoryFile>>> = Mutex::new(Vec::new());
 
-/// What another process needs to open a file: its process and the descriptor there. The number tells a file from a later
-/// one under the same descriptor.
+/// Name by which another process opens a file. The number distinguishes a file from a later one with the same
+/// descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileName {
-    /// The process.
+    /// Process ID of the owner.
     pub pid: u32,
-    /// Its descriptor there.
+    /// File descriptor in the owner's process.
     pub descriptor: i32,
-    /// Counts the files of that process.
+    /// Number of the file, counted per process.
     pub number: u32,
 }
 
-/// A file of memory, mapped here from its first byte to its last. Unmapped when dropped.
+/// A memory file that is mapped as a whole. Unmapped on drop.
 #[derive(Debug)]
 pub struct MemoryFile {
     start: NonNull<c_void>,
     bytes: NonZeroUsize,
     name: FileName,
-    /// Of the process that made it. Others need none once it is mapped.
+    /// Descriptor in the creating process. Other processes need none once the file is mapped.
     _file: Option<OwnedFd>,
 }
 
-// SAFETY: plain shared bytes; access is by unsafe pointers and by kernels only.
+// SAFETY: the memory is plain shared bytes, accessed only through unsafe pointers and by kernels.
 unsafe impl Send for MemoryFile {}
-// SAFETY: as above.
+// SAFETY: as for `Send`, all access is through unsafe pointers and by kernels.
 unsafe impl Sync for MemoryFile {}
 
 impl MemoryFile {
-    /// New zeroed memory of this length.
+    /// Creates zeroed memory of `bytes` bytes.
     pub fn create(bytes: NonZeroUsize) -> io::Result<MemoryFile> {
         static NUMBER: AtomicU32 = AtomicU32::new(1);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
         let file = memfd_create(format!("ginlab-{number}").as_str(), flags)?;
         let length = i64::try_from(bytes.get()).map_err(|_| nix::Error::EFBIG)?;
-        // Here and now: pages that are missing later would end the process at its first touch of them.
+        // Allocates all pages now: if one were missing later, its first access would end the process.
         posix_fallocate(&file, 0, length)?;
-        // And nobody takes any back.
+        // No process can shrink the file.
         fcntl(&file, FcntlArg::F_ADD_SEALS(SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_SEAL))?;
         let name = FileName { pid: std::process::id(), descriptor: file.as_raw_fd(), number };
         Ok(MemoryFile { start: map(&file, bytes)?, bytes, name, _file: Some(file) })
     }
 
-    /// The memory of this name, which a process of the same user on this machine has made.
+    /// Opens the memory of this name, which a process of the same user on this machine has created.
     pub fn open(name: FileName) -> io::Result<MemoryFile> {
         let path = format!("/proc/{}/fd/{}", name.pid, name.descriptor);
         let called = std::fs::read_link(&path)?;
@@ -71,41 +71,41 @@ impl MemoryFile {
         }
         let file = File::options().read(true).write(true).open(path)?;
         let bytes = usize::try_from(fstat(&file)?.st_size).ok().and_then(NonZeroUsize::new);
-        let bytes = bytes.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "it has no length"))?;
+        let bytes = bytes.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "it is empty"))?;
         Ok(MemoryFile { start: map(&file, bytes)?, bytes, name, _file: None })
     }
 
-    /// First byte, a multiple of 4096.
+    /// Returns the address of the first byte, a multiple of 4096.
     pub fn address(&self) -> u64 {
         self.start.as_ptr() as u64
     }
 
-    /// Length in bytes.
+    /// Returns the length in bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes.get() as u64
     }
 
-    /// For other processes.
+    /// Returns the name for other processes.
     pub fn name(&self) -> FileName {
         self.name
     }
 }
 
-/// With all its pages: a first touch costs as much as writing some KiB.
+/// Maps a file with all its pages, because the first access to a page is expensive.
 fn map(file: &impl AsFd, bytes: NonZeroUsize) -> io::Result<NonNull<c_void>> {
     let (access, flags) = (ProtFlags::PROT_READ | ProtFlags::PROT_WRITE, MapFlags::MAP_SHARED | MapFlags::MAP_POPULATE);
-    // SAFETY: a new mapping, at an address of the system's choice.
+    // SAFETY: the call creates a new mapping at an address that the system chooses.
     Ok(unsafe { mmap(None, bytes, access, flags, file, 0) }?)
 }
 
 impl Drop for MemoryFile {
     fn drop(&mut self) {
-        // SAFETY: the mapping is of this length and nobody uses it any more; an error would leave it in place.
+        // SAFETY: the mapping has this length and is no longer used. After an error it stays in place.
         let _ = unsafe { munmap(self.start, self.bytes.get()) };
     }
 }
 
-/// From now on [`containing`] finds it, as long as it lives.
+/// Makes [`containing`] find the file as long as it exists.
 pub fn share(file: MemoryFile) -> Arc<MemoryFile> {
     let file = Arc::new(file);
     let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
@@ -114,7 +114,7 @@ pub fn share(file: MemoryFile) -> Arc<MemoryFile> {
     file
 }
 
-/// The shared file that this stretch of memory lies in.
+/// Returns the shared file that contains this memory range.
 pub fn containing(address: u64, bytes: u64) -> Option<Arc<MemoryFile>> {
     let shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
     let holds = |file: &MemoryFile| {
@@ -133,20 +133,20 @@ mod tests {
     }
 
     #[test]
-    fn what_is_opened_is_the_owners_memory_and_outlives_it() {
+    fn opened_memory_is_shared_and_outlives_owner() {
         let ours = file(10_000);
         let theirs = MemoryFile::open(ours.name()).unwrap();
         assert_eq!(theirs.bytes(), 10_000);
         assert_ne!(theirs.address(), ours.address());
-        // SAFETY: both are this long, and nobody else knows of them.
+        // SAFETY: both mappings are long enough, and no other code accesses them.
         unsafe { ((ours.address() + 9_992) as *mut u64).write(7) };
         drop(ours);
-        // SAFETY: as above.
+        // SAFETY: as for the write, the mapping is long enough, and no other code accesses it.
         assert_eq!(unsafe { ((theirs.address() + 9_992) as *const u64).read() }, 7);
     }
 
     #[test]
-    fn another_file_under_the_same_descriptor_is_not_taken_for_it() {
+    fn other_file_with_same_descriptor_is_rejected() {
         let ours = file(4096);
         let name = ours.name();
         let error = MemoryFile::open(FileName { number: name.number + 1_000_000, ..name }).unwrap_err().to_string();
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stretch_is_found_while_its_file_lives_and_not_beyond_its_ends() {
+    fn range_is_found_only_within_live_file() {
         let shared = share(file(8192));
         let first = shared.address();
         assert!([(0, 8192), (8191, 1), (8192, 0)].iter().all(|&(at, bytes)| containing(first + at, bytes).is_some()));

@@ -1,23 +1,24 @@
-//! Which ranks measure together in pairs: across hosts wherever that can be.
+//! Pairs of ranks that measure together, across hosts if possible.
 
 use std::fmt::Write;
 
-/// Half of the ranks begin, each with one partner of the other half.
+/// Pairing of ranks. Half of the ranks initiate, each with one partner of the other half.
 ///
-/// Ranks are put in order by host (hosts as they first appear, so rank 0's host first) and then by number; each of the first half
-/// is paired with the one half of the ranks further. A host's ranks stand side by side in that order, so no two of them are a pair
-/// unless the host has more than half of all. On one host rank `r` is paired with `r + n/2`.
+/// Ranks are ordered by host (in order of first appearance, so rank 0's host comes first) and then by number. Each rank
+/// of the first half is paired with the rank that is half the number of ranks further on. The ranks of a host are
+/// adjacent in this order, so no two of them form a pair unless the host has more than half of all ranks. On a single
+/// host, rank `r` is paired with `r + n/2`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pairing {
-    /// By rank: the partner, and whether this rank begins; `None` for the one rank that an odd number leaves over.
+    /// Partner of each rank, and whether the rank initiates; `None` for the one rank left over by an odd number.
     partners: Vec<Option<(usize, bool)>>,
-    /// Pairs within a host, in the order of the ranks that begin.
+    /// Pairs within a host, in the order of the ranks that initiate.
     within: Vec<(usize, usize)>,
     hosts: usize,
 }
 
 impl Pairing {
-    /// Pairs ranks; `hosts` says by rank where each runs.
+    /// Pairs ranks. `hosts` contains the host of each rank.
     pub fn of<H: PartialEq>(hosts: &[H]) -> Pairing {
         let mut groups: Vec<Vec<usize>> = Vec::new();
         for (rank, host) in hosts.iter().enumerate() {
@@ -39,27 +40,27 @@ impl Pairing {
         pairing
     }
 
-    /// The number of ranks, paired or not.
+    /// Returns the number of ranks, whether paired or not.
     pub fn ranks(&self) -> usize {
         self.partners.len()
     }
 
-    /// The other one of a rank's pair.
+    /// Returns the partner of a rank.
     pub fn partner(&self, rank: usize) -> Option<usize> {
         self.partners.get(rank)?.map(|(partner, _)| partner)
     }
 
-    /// Whom this rank writes to, where it begins.
+    /// Returns the rank that `rank` writes to, if `rank` initiates.
     pub fn target(&self, rank: usize) -> Option<usize> {
         self.partners.get(rank)?.filter(|(_, begins)| *begins).map(|(partner, _)| partner)
     }
 
-    /// Who writes to this rank, where the other one begins.
+    /// Returns the rank that writes to `rank`, if that rank initiates.
     pub fn source(&self, rank: usize) -> Option<usize> {
         self.partners.get(rank)?.filter(|(_, begins)| !begins).map(|(partner, _)| partner)
     }
 
-    /// For the header: which pairs never leave their host; `None` where all do.
+    /// Returns a note for the header with the pairs that are within a host; `None` if all pairs cross hosts.
     pub fn note(&self) -> Option<String> {
         if self.within.is_empty() {
             return None;
@@ -67,7 +68,7 @@ impl Pairing {
         if self.hosts == 1 {
             return Some("all ranks are on one host: no pair crosses a network".to_owned());
         }
-        let mut text = format!("{} hosts, but these pairs of ranks are each within one:", self.hosts);
+        let mut text = format!("{} hosts, but these pairs of ranks are within one host:", self.hosts);
         for (from, to) in &self.within {
             // Writing to a String cannot fail.
             let _ = write!(text, " {from}-{to}");
@@ -84,7 +85,8 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Everybody has one partner who has him, half of them begin, rank 0 does, and no other pairing crosses hosts more often.
+        /// Partners are mutual, half of the ranks including rank 0 initiate, and no other pairing crosses hosts more
+        /// often.
         #[test]
         fn pairs_cross_hosts_wherever_they_can(hosts in prop::collection::vec(0u8..5, 1..40)) {
             let pairing = Pairing::of(&hosts);
@@ -112,7 +114,7 @@ mod tests {
         }
 
         #[test]
-        fn on_one_host_the_first_half_begins(half in 1usize..20) {
+        fn first_half_of_host_targets_second_half(half in 1usize..20) {
             let pairing = Pairing::of(&vec!["here"; half * 2]);
             for rank in 0..half {
                 prop_assert_eq!((pairing.target(rank), pairing.source(rank + half)), (Some(rank + half), Some(rank)));
@@ -122,19 +124,19 @@ mod tests {
 
     #[test]
     fn ranks_dealt_out_by_node_pair_across_nodes() {
-        // mpirun --map-by node on two hosts.
+        // Order of mpirun --map-by node on two hosts.
         let pairing = Pairing::of(&["a", "b", "a", "b"]);
         assert_eq!((0..4).map(|rank| pairing.target(rank)).collect::<Vec<_>>(), [Some(1), None, Some(3), None]);
         assert_eq!(pairing.note(), None);
-        // --map-by slot.
+        // Order of --map-by slot.
         let pairing = Pairing::of(&["a", "a", "b", "b"]);
         assert_eq!((0..4).map(|rank| pairing.target(rank)).collect::<Vec<_>>(), [Some(2), Some(3), None, None]);
     }
 
     #[test]
-    fn a_pair_within_a_host_is_told() {
+    fn pair_within_host_is_noted() {
         let note = Pairing::of(&["a", "a", "a", "b"]).note().unwrap();
-        assert_eq!(note, "2 hosts, but these pairs of ranks are each within one: 0-2");
+        assert_eq!(note, "2 hosts, but these pairs of ranks are within one host: 0-2");
         assert!(Pairing::of(&["a", "a"]).note().unwrap().starts_with("all ranks are on one host"));
     }
 }

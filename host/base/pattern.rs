@@ -1,10 +1,15 @@
-//! The payload pattern on the host: fill a source, poison a destination, check what arrived.
+//! The payload pattern on the host: fills sources, poisons destinations and checks received data.
 //!
-//! The pattern itself is [`payload_pattern`], because kernels write it as well.
+//! The pattern itself is in [`payload_pattern`], because kernels write it as well.
 
+use super::progress;
 pub use payload_pattern::{byte, seed, word};
 
-/// What [`poison`] adds to every byte of the pattern. Any value but 0 would do; this one is easy to see in a dump.
+/// Minimum number of bytes for which a check counts as progress of the process.
+const LONG: usize = 4096;
+
+/// Value that [`poison`] XORs with every byte of the pattern. Any nonzero value would do; this one is easy to recognize
+/// in a dump.
 const POISON: u8 = 0xA5;
 
 /// Writes the pattern of `seed` into `bytes`.
@@ -12,9 +17,8 @@ pub fn fill(bytes: &mut [u8], seed: u64) {
     fill_xor(bytes, seed, 0);
 }
 
-/// Makes every byte of `bytes` differ from the pattern of `seed`.
-///
-/// A constant would agree with the pattern in one byte of 256; a byte that was never written must never pass.
+/// Makes every byte of `bytes` differ from the pattern of `seed`, so that a byte that was never written cannot pass
+/// [`check`]. A constant would equal one byte in 256 of the pattern.
 pub fn poison(bytes: &mut [u8], seed: u64) {
     fill_xor(bytes, seed, u64::from_ne_bytes([POISON; 8]));
 }
@@ -29,6 +33,9 @@ pub fn check(bytes: &[u8], seed: u64) -> usize {
             wrong += difference.to_ne_bytes().iter().filter(|byte| **byte != 0).count();
         }
     }
+    if bytes.len() >= LONG {
+        progress::record();
+    }
     let expected = word(seed, words.len() as u64).to_le_bytes();
     wrong + tail.iter().zip(expected).filter(|(found, expected)| **found != *expected).count()
 }
@@ -42,6 +49,9 @@ fn fill_xor(bytes: &mut [u8], seed: u64, xor: u64) {
     for (byte, value) in tail.iter_mut().zip(last) {
         *byte = value;
     }
+    if bytes.len() >= LONG {
+        progress::record();
+    }
 }
 
 #[cfg(test)]
@@ -51,7 +61,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_filled_payload_is_right(len in 0usize..4096, seed in any::<u64>()) {
+        fn filled_payload_verifies(len in 0usize..4096, seed in any::<u64>()) {
             let mut bytes = vec![0; len];
             fill(&mut bytes, seed);
             prop_assert_eq!(check(&bytes, seed), 0);
@@ -61,7 +71,7 @@ mod tests {
         }
 
         #[test]
-        fn every_byte_of_a_poisoned_payload_is_wrong_once(len in 0usize..4096, seed in any::<u64>()) {
+        fn every_poisoned_byte_is_counted_once(len in 0usize..4096, seed in any::<u64>()) {
             let mut bytes = vec![0; len];
             poison(&mut bytes, seed);
             prop_assert_eq!(check(&bytes, seed), len);
@@ -108,7 +118,7 @@ mod tests {
 
     #[test]
     fn neighbouring_seeds_are_no_shifted_copies() {
-        // Payloads are often laid out rank by rank, iteration by iteration: a misplaced one must not look right.
+        // Payloads are often ordered by rank and iteration: misplaced data must not pass.
         let first = seed(0, 0, 0);
         let words: std::collections::HashSet<u64> = (0..4096).map(|index| word(first, index)).collect();
         for other in [seed(1, 0, 0), seed(0, 1, 0), seed(0, 0, 1)] {

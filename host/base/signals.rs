@@ -1,10 +1,10 @@
 //! Ctrl-C, SIGTERM and a closed standard output.
 //!
-//! The first signal only raises a flag: every bounded wait of the library looks at it, so that ranks, kernels and rails are
-//! wound up in order. The second one ends the process at once, for the case that winding up hangs.
+//! The first signal only sets a flag, which every bounded wait of the library polls, so that ranks, kernels and rails
+//! are shut down in order. The second signal exits immediately, in case the shutdown hangs.
 //!
-//! SIGPIPE stays ignored, as Rust starts programs: a peer that closes a socket must be an error and not the end of the
-//! process. Write results through [`stdout`] instead of `println!`, which panics once `head` has seen enough.
+//! SIGPIPE stays ignored, as is the default in Rust: a closed socket must be an error and not end the process. Write
+//! results through [`stdout`] instead of `println!`, which panics when the reader, for example `head`, closes the pipe.
 
 use std::io::{self, ErrorKind, Write};
 use std::sync::OnceLock;
@@ -17,12 +17,12 @@ static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 static STDOUT_CLOSED: AtomicBool = AtomicBool::new(false);
 static INSTALLED: OnceLock<Result<(), String>> = OnceLock::new();
 
-/// Installs the handlers, once per process however often it is called.
+/// Installs the handlers. Calls after the first have no effect.
 pub fn install() -> io::Result<()> {
     let outcome = INSTALLED.get_or_init(|| {
         for signal in [SIGINT, SIGTERM] {
             take_over(signal).map_err(|error| format!("cannot take over signal {signal} from a library: {error}"))?;
-            // In this order: the shutdown acts only on a flag that an earlier signal has raised.
+            // The order matters: the shutdown acts only on a flag that an earlier signal has set.
             signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, &INTERRUPTED)
                 .and_then(|_| signal_hook::flag::register(signal, &INTERRUPTED))
                 .map_err(|error| format!("cannot install the handler of signal {signal}: {error}"))?;
@@ -32,37 +32,37 @@ pub fn install() -> io::Result<()> {
     outcome.clone().map_err(io::Error::other)
 }
 
-/// Puts a signal back to its default. Libraries below libfabric (libinfinipath) install handlers of their own when they are
-/// loaded, which end the process with code 1 and without a word; signal-hook would call them after ours.
+/// Restores the default action of a signal. Libraries used by libfabric (libinfinipath) install handlers on loading
+/// that exit with code 1 and without a message; signal-hook would call them after ours.
 fn take_over(signal: i32) -> Result<(), nix::Error> {
     let default = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
     // SAFETY: the default action runs no code of this process.
     unsafe { sigaction(Signal::try_from(signal)?, &default) }.map(drop)
 }
 
-/// Whether a signal asked the program to stop, or nobody reads its output any more.
+/// Returns whether a signal has requested a stop, or standard output was closed.
 pub fn interrupted() -> bool {
     INTERRUPTED.load(Ordering::Relaxed)
 }
 
-/// The flag itself, for waits that take one.
+/// Returns the flag, for waits that take one.
 pub fn flag() -> &'static AtomicBool {
     &INTERRUPTED
 }
 
-/// Whether the reader of standard output has gone. A program that stops for it ends quietly, with code 141 as a shell
-/// reports SIGPIPE.
+/// Returns whether the reader of standard output has closed it. The process should then exit without a message and with
+/// code 141, the code with which a shell reports SIGPIPE.
 pub fn stdout_closed() -> bool {
     STDOUT_CLOSED.load(Ordering::Relaxed)
 }
 
-/// Standard output for results. When its reader has gone, the interrupt flag is raised, so that the run is wound up as
-/// by Ctrl-C, and writes are swallowed.
+/// Returns standard output for results. If its reader closes it, the interrupt flag is set, so that the run shuts down
+/// as after Ctrl-C, and further writes are discarded.
 pub fn stdout() -> Stdout {
     Stdout(())
 }
 
-/// See [`stdout`].
+/// Standard output for results; see [`stdout`].
 #[derive(Debug)]
 pub struct Stdout(());
 
@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_closed_reader_is_a_request_to_stop() {
+    fn closed_reader_requests_stop() {
         let (closed, interrupt) = (AtomicBool::new(false), AtomicBool::new(false));
         let broken = Err(io::Error::from(ErrorKind::BrokenPipe));
         assert_eq!(swallow_broken_pipe(broken, 7, &closed, &interrupt).unwrap(), 7);

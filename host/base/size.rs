@@ -1,23 +1,23 @@
-//! Sizes and lists as people write them.
+//! Parsing and formatting of sizes and lists.
 
-/// Why a size, a sweep or a list was refused, in one line for people.
+/// Reason for which a size, a sweep or a list was refused, as one line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct SizeError(String);
 
-/// The suffixes, smallest first: each is 1024 times the one before.
+/// Suffixes, smallest first. Each is 1024 times the previous one.
 const SUFFIXES: [&str; 5] = ["", "K", "M", "G", "T"];
 
 /// Parses `64`, `4K`, `1M`, `2G`, `4KiB`: powers of two, in either case.
 ///
-/// Decimal `KB` is refused rather than guessed: tools disagree on what it means.
+/// Refuses decimal `KB`, because tools disagree on its meaning.
 pub fn parse(text: &str) -> Result<u64, SizeError> {
     let trimmed = text.trim();
     let digits = trimmed.find(|c: char| !c.is_ascii_digit()).unwrap_or(trimmed.len());
     let (number, suffix) = trimmed.split_at(digits);
-    let fail = |why: &str| Err(SizeError(format!("size {text:?}: {why}")));
+    let fail = |why: &str| Err(SizeError(format!("invalid size {text:?}: {why}")));
     if number.is_empty() {
-        return fail("expected a whole number, with K, M, G or T behind it if wanted (4096, 4K, 1M)");
+        return fail("expected a whole number with an optional unit K, M, G or T (4096, 4K, 1M)");
     }
     let suffix = suffix.trim_start().to_ascii_uppercase();
     let letter = match suffix.strip_suffix("IB") {
@@ -28,61 +28,73 @@ pub fn parse(text: &str) -> Result<u64, SizeError> {
     };
     let Some(power) = SUFFIXES.iter().position(|known| *known == letter) else {
         if letter.starts_with('.') {
-            return fail("fractions are not taken; use a smaller unit");
+            return fail("fractions are not accepted; use a smaller unit");
         }
         if letter.len() == 2 && letter.ends_with('B') {
-            return fail("decimal units are not taken; K, M, G and T (or KiB, MiB, ...) are powers of two");
+            return fail(
+                "decimal units are not accepted; use K, M, G or T (or KiB, MiB, ...), which are powers of two",
+            );
         }
         return fail("unknown unit; use K, M, G or T (powers of two)");
     };
     let bytes = number.parse::<u64>().ok().and_then(|number| number.checked_mul(1 << (10 * power)));
     match bytes {
         Some(bytes) => Ok(bytes),
-        None => fail("larger than 64 bits hold"),
+        None => fail("must fit into 64 bits"),
     }
 }
 
-/// The sizes from `begin` to at most `end`, each `factor` times the one before. Always holds `begin`.
+/// Returns the sizes from `begin` to at most `end`, each `factor` times the previous one, including `begin`.
 ///
-/// 0 is a size of its own (`begin` and `end` both 0), never the start of a sweep: it has no multiples.
+/// 0 is allowed only on its own (`begin` and `end` both 0), because it has no multiples.
 pub fn sweep(begin: u64, end: u64, factor: u64) -> Result<Vec<u64>, SizeError> {
     if factor < 2 {
-        return Err(SizeError(format!("sweep factor {factor}: must be at least 2")));
+        return Err(SizeError(format!("invalid sweep factor {factor}: must be at least 2")));
     }
     if end < begin {
-        return Err(SizeError(format!("sweep from {} to {}: the end lies below the begin", human(begin), human(end))));
+        return Err(SizeError(format!(
+            "sweep from {} to {}: the end is smaller than the beginning",
+            human(begin),
+            human(end)
+        )));
     }
     if begin == 0 && end > 0 {
         return Err(SizeError(format!("sweep from 0 to {}: 0 has no multiples; begin at 1 or more", human(end))));
     }
-    // `factor` is 2 or more, so the sizes grow until they pass the end or leave 64 bits; 0 stands alone.
+    // `factor` is at least 2, so the sizes grow until they exceed the end or 64 bits; 0 is the only size of its list.
     let next = |size: &u64| size.checked_mul(factor).filter(|next| *next > *size && *next <= end);
     Ok(std::iter::successors(Some(begin), next).collect())
 }
 
-/// Parses a list of positive counts, `1,8,32`: at least one, repeats dropped, order kept.
+/// Parses a list of positive counts, such as `1,8,32`: at least one entry, in the given order, without duplicates.
 pub fn parse_list(text: &str) -> Result<Vec<u32>, SizeError> {
     let mut list = Vec::new();
     for part in text.split(',') {
         let part = part.trim();
         match part.parse::<u32>() {
-            Ok(0) => return Err(SizeError(format!("list {text:?}: every entry must be at least 1"))),
+            Ok(0) => return Err(SizeError(format!("invalid list {text:?}: every entry must be at least 1"))),
             Ok(value) if list.contains(&value) => {}
             Ok(value) => list.push(value),
             Err(_) if part.is_empty() => {
-                return Err(SizeError(format!("list {text:?}: an entry is empty; write it as 1,8,32")));
+                return Err(SizeError(format!(
+                    "invalid list {text:?}: an entry is empty; expected a form like 1,8,32"
+                )));
             }
             Err(_) => {
-                return Err(SizeError(format!("list {text:?}: {part:?} is not a whole number from 1 to {}", u32::MAX)));
+                return Err(SizeError(format!(
+                    "invalid list {text:?}: {part:?} is not a whole number from 1 to {}",
+                    u32::MAX
+                )));
             }
         }
     }
     Ok(list)
 }
 
-/// A size for people, exact where that is short: `64 B`, `4 KiB`, `4097 B`, `1536 MiB`; otherwise marked, `~1.5 GiB`.
+/// Formats a size: exact if that is short (`64 B`, `4 KiB`, `4097 B`, `1536 MiB`), otherwise rounded and marked (`~1.5
+/// GiB`).
 pub fn human(bytes: u64) -> String {
-    // The largest unit the size holds, and the largest that divides it.
+    // Powers of the largest unit not above the size, and of the largest unit that divides it.
     let held = bytes.checked_ilog2().unwrap_or(0) as usize / 10;
     let dividing = bytes.trailing_zeros() as usize / 10;
     let unit = |power: usize| if power == 0 { "B".to_owned() } else { format!("{}iB", SUFFIXES[power]) };
@@ -128,18 +140,18 @@ mod tests {
                 .map(|text| parse(text).unwrap_err().to_string())
                 .collect();
         insta::assert_snapshot!(refusals.join("\n"), @r#"
-        size "": expected a whole number, with K, M, G or T behind it if wanted (4096, 4K, 1M)
-        size "K": expected a whole number, with K, M, G or T behind it if wanted (4096, 4K, 1M)
-        size "-1": expected a whole number, with K, M, G or T behind it if wanted (4096, 4K, 1M)
-        size "1.5M": fractions are not taken; use a smaller unit
-        size "4KB": decimal units are not taken; K, M, G and T (or KiB, MiB, ...) are powers of two
-        size "4X": unknown unit; use K, M, G or T (powers of two)
-        size "4iB": unknown unit; use K, M, G or T (powers of two)
-        size "17179869184G": larger than 64 bits hold
-        size "99999999999999999999": larger than 64 bits hold
-        size "4KK": unknown unit; use K, M, G or T (powers of two)
-        size "0x10": unknown unit; use K, M, G or T (powers of two)
-        size "é": expected a whole number, with K, M, G or T behind it if wanted (4096, 4K, 1M)
+        invalid size "": expected a whole number with an optional unit K, M, G or T (4096, 4K, 1M)
+        invalid size "K": expected a whole number with an optional unit K, M, G or T (4096, 4K, 1M)
+        invalid size "-1": expected a whole number with an optional unit K, M, G or T (4096, 4K, 1M)
+        invalid size "1.5M": fractions are not accepted; use a smaller unit
+        invalid size "4KB": decimal units are not accepted; use K, M, G or T (or KiB, MiB, ...), which are powers of two
+        invalid size "4X": unknown unit; use K, M, G or T (powers of two)
+        invalid size "4iB": unknown unit; use K, M, G or T (powers of two)
+        invalid size "17179869184G": must fit into 64 bits
+        invalid size "99999999999999999999": must fit into 64 bits
+        invalid size "4KK": unknown unit; use K, M, G or T (powers of two)
+        invalid size "0x10": unknown unit; use K, M, G or T (powers of two)
+        invalid size "é": expected a whole number with an optional unit K, M, G or T (4096, 4K, 1M)
         "#);
     }
 
@@ -154,9 +166,9 @@ mod tests {
         let refusals: Vec<String> = refusals.into_iter().map(|refusal| refusal.unwrap_err().to_string()).collect();
         insta::assert_snapshot!(refusals.join("\n"), @r"
         sweep from 0 to 1 KiB: 0 has no multiples; begin at 1 or more
-        sweep from 8 B to 4 B: the end lies below the begin
-        sweep factor 1: must be at least 2
-        sweep factor 0: must be at least 2
+        sweep from 8 B to 4 B: the end is smaller than the beginning
+        invalid sweep factor 1: must be at least 2
+        invalid sweep factor 0: must be at least 2
         ");
     }
 
@@ -169,12 +181,12 @@ mod tests {
             .map(|text| parse_list(text).unwrap_err().to_string())
             .collect();
         insta::assert_snapshot!(refusals.join("\n"), @r#"
-        list "": an entry is empty; write it as 1,8,32
-        list "1,,2": an entry is empty; write it as 1,8,32
-        list "1,0": every entry must be at least 1
-        list "a": "a" is not a whole number from 1 to 4294967295
-        list "-1": "-1" is not a whole number from 1 to 4294967295
-        list "4294967296": "4294967296" is not a whole number from 1 to 4294967295
+        invalid list "": an entry is empty; expected a form like 1,8,32
+        invalid list "1,,2": an entry is empty; expected a form like 1,8,32
+        invalid list "1,0": every entry must be at least 1
+        invalid list "a": "a" is not a whole number from 1 to 4294967295
+        invalid list "-1": "-1" is not a whole number from 1 to 4294967295
+        invalid list "4294967296": "4294967296" is not a whole number from 1 to 4294967295
         "#);
     }
 
@@ -190,7 +202,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_sweep_is_a_bounded_geometric_row(begin in 1u64.., span in any::<u64>(), factor in 2u64..) {
+        fn sweep_is_bounded_geometric_sequence(begin in 1u64.., span in any::<u64>(), factor in 2u64..) {
             let end = begin.saturating_add(span);
             let sizes = sweep(begin, end, factor).unwrap();
             prop_assert_eq!(sizes[0], begin);

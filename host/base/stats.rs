@@ -1,8 +1,8 @@
-//! Statistics of repeated measurements, and the units they are given in.
+//! Statistics of repeated measurements, and their units.
 
 use std::time::Duration;
 
-/// Microseconds: the unit of every time that is reported.
+/// Time in microseconds, the unit of all reported times.
 #[derive(Clone, Copy, Debug, Default, PartialEq, PartialOrd)]
 pub struct Micros(pub f64);
 
@@ -13,38 +13,39 @@ impl From<Duration> for Micros {
 }
 
 impl Micros {
-    /// Bandwidth in GB/s = 10^9 B/s of `bytes` moved in this time; `None` when no time passed.
+    /// Returns the bandwidth of `bytes` moved in this time, in GB/s (10^9 B/s). `None` if the time is 0.
     pub fn gbytes_s(self, bytes: u64) -> Option<f64> {
         (self.0 > 0.0).then(|| bytes as f64 / self.0 / 1e3)
     }
 
-    /// Rate in 10^6 operations per second; `None` when no time passed.
+    /// Returns the rate in 10^6 operations per second. `None` if the time is 0.
     pub fn mops(self, operations: u64) -> Option<f64> {
         (self.0 > 0.0).then(|| operations as f64 / self.0)
     }
 }
 
-/// What a set of samples comes to. The samples themselves go beside it into the JSON report.
+/// Statistics of a set of samples. The JSON report contains the samples in addition.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Summary {
-    /// How many samples.
+    /// Number of samples.
     pub count: usize,
-    /// The smallest.
+    /// Smallest sample.
     pub min: f64,
-    /// The median; for an even count the mean of the two in the middle.
+    /// Median; for an even count, the mean of the two middle samples.
     pub p50: f64,
-    /// The 99th percentile by nearest rank: a value that was measured, the maximum below 100 samples.
+    /// 99th percentile by nearest rank: a measured value, which is the maximum for fewer than 100 samples.
     pub p99: f64,
-    /// The largest.
+    /// Largest sample.
     pub max: f64,
-    /// The arithmetic mean.
+    /// Arithmetic mean.
     pub mean: f64,
-    /// Coefficient of variation in percent: sample standard deviation over mean. `None` below two samples or at mean 0.
+    /// Coefficient of variation in percent: sample standard deviation divided by mean. `None` for fewer than two
+    /// samples or a mean of 0.
     pub cv_pct: Option<f64>,
 }
 
 impl Summary {
-    /// Summarises the samples; `None` when there are none or one is not finite.
+    /// Summarizes samples. Returns `None` if there are none, or one is not finite.
     pub fn of(samples: &[f64]) -> Option<Self> {
         if samples.iter().any(|sample| !sample.is_finite()) {
             return None;
@@ -55,10 +56,10 @@ impl Summary {
         let count = sorted.len();
         let middle = count / 2;
         let p50 = if count % 2 == 1 { sorted[middle] } else { sorted[middle - 1].midpoint(sorted[middle]) };
-        // Nearest rank: the smallest sample that at least 99 % of all samples do not exceed. In whole numbers, because
-        // 0.99 has no exact binary form.
+        // Nearest rank: the smallest sample that at least 99 % of all samples do not exceed. Computed in integers,
+        // because 0.99 has no exact binary representation.
         let p99 = sorted[(count * 99).div_ceil(100) - 1];
-        // Around the minimum, so that large equal samples do not cancel.
+        // Relative to the minimum, to avoid cancellation for large, similar samples.
         let mean = min + sorted.iter().map(|sample| sample - min).sum::<f64>() / count as f64;
         let cv_pct = (count > 1 && mean != 0.0).then(|| {
             let squares = sorted.iter().map(|sample| (sample - mean).powi(2)).sum::<f64>();

@@ -1,10 +1,10 @@
-//! Text of others, made fit for a terminal.
+//! Sanitizing of text from other processes for a terminal.
 
-/// Longer texts of others are cut: a line stays a line.
+/// Maximum number of characters; longer texts are truncated, so that a message stays on one line.
 const LONGEST: usize = 1000;
 
-/// The text without what could act on a terminal or hide other text there: control characters (ESC among them) and
-/// invisible marks of direction and format become `?`. Cut at 1000 characters.
+/// Returns the text with `?` in place of characters that could control a terminal or hide other text: control
+/// characters (including ESC) and invisible marks of direction and format. Truncated to 1000 characters.
 #[must_use]
 pub fn printable(text: &str) -> String {
     let mut shown: String = text.chars().take(LONGEST).map(|c| if acts(c) { '?' } else { c }).collect();
@@ -26,7 +26,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_reaches_the_terminal_that_acts_on_it() {
+    fn control_characters_do_not_reach_terminal() {
         assert_eq!(printable("plain, ümlaut, 日本"), "plain, ümlaut, 日本");
         assert_eq!(printable("a\x1b[2Jb\r\nc\x07\u{9b}31m\u{202e}d\0"), "a?[2Jb??c??31m?d?");
         assert_eq!(printable(&"x".repeat(1001)).len(), 1003);

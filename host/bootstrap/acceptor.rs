@@ -1,8 +1,12 @@
-//! A listening socket, of rank 0 or of a server for visits: many connections at once, none of which can hold up the others.
+//! Listening socket of rank 0 or of a session server. Serves many connections concurrently. None of them can block the
+//! others.
 //!
-//! Before the other side has proved anything, a connection has [`HANDSHAKE_LIMIT`] in all, however many bytes it dribbles; no
-//! more than [`MAX_STRANGERS`] are kept, and when a further one comes the oldest goes, so that idle ones cannot keep the others
-//! out; and stderr gets a few lines however many are turned away.
+//! Until a connection is authenticated, three limits hold:
+//!
+//! - It has [`HANDSHAKE_LIMIT`] in total, however slowly its bytes arrive.
+//! - At most [`MAX_UNAUTHENTICATED`] connections are kept. A further one replaces the oldest, so that idle connections cannot
+//!   lock others out.
+//! - stderr gets a few lines, however many connections are rejected.
 
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener};
@@ -14,30 +18,31 @@ use super::frame::{self, Frame, FrameKind};
 use super::greeting::{self, Refusal};
 use super::handshake::{self, Key, Unwanted};
 use super::link::Link;
+use ginlab_base::limits::explain;
 use ginlab_base::text::printable;
 
-/// A connection must have proved that it knows the token, and said who it is, within this time.
+/// Time within which a connection must be authenticated and have identified itself.
 const HANDSHAKE_LIMIT: Duration = Duration::from_secs(5);
 
-/// Connections that have not, at most (of a job: beyond its own).
-const MAX_STRANGERS: usize = 64;
+/// Maximum number of unauthenticated connections, in addition to those that a job expects.
+const MAX_UNAUTHENTICATED: usize = 64;
 
-/// Bytes kept of a connection that has not proved anything.
+/// Maximum number of bytes that are buffered for an unauthenticated connection.
 const MAX_UNREAD: usize = 16 << 10;
 
-/// What the oldest is told off for when it goes for a newer one.
-const CROWDED_OUT: &str = "it said nothing for longest, and more came than are kept waiting";
+/// Reason that is reported when the oldest connection is replaced by a newer one.
+const CROWDED_OUT: &str = "it was silent for longest, and too many connections are waiting";
 
-/// Accepts those who know the token.
+/// Accepts connections and returns those that know the token.
 #[derive(Debug)]
 pub(super) struct Acceptor {
     listener: TcpListener,
     key: Key,
-    /// How many are kept.
+    /// Maximum number of connections kept.
     room: usize,
-    /// Each has this time.
+    /// Time that each connection has to authenticate itself.
     pub patience: Duration,
-    /// In the order of their coming.
+    /// Connections in the order of their arrival.
     callers: Vec<Caller>,
     pub notices: Notices,
 }
@@ -45,32 +50,33 @@ pub(super) struct Acceptor {
 #[derive(Debug)]
 struct Caller {
     link: Link,
-    /// When it came, or was refused.
+    /// Time of its arrival or of its refusal.
     since: Instant,
-    /// Refused: only waits for the other side to read the answer and close.
+    /// Whether it was refused. It is kept only until the other side has read the answer and closed.
     leaving: bool,
 }
 
 impl Acceptor {
-    /// For `expected` connections that will have proved themselves and may not be looked for yet.
+    /// Creates an acceptor that keeps up to `expected` connections more than [`MAX_UNAUTHENTICATED`], for authenticated ranks
+    /// that the caller has not collected yet.
     pub fn new(listener: TcpListener, token: &str, expected: usize) -> Result<Self, BootstrapError> {
         listener.set_nonblocking(true).map_err(|error| BootstrapError::system("listen", error))?;
-        let (key, room, patience) = (Key::of(token), expected + MAX_STRANGERS, HANDSHAKE_LIMIT);
+        let (key, room, patience) = (Key::of(token), expected + MAX_UNAUTHENTICATED, HANDSHAKE_LIMIT);
         Ok(Acceptor { listener, key, room, patience, callers: Vec::new(), notices: Notices::default() })
     }
 
-    /// Where it listens.
+    /// Returns the local address.
     pub fn address(&self) -> Result<SocketAddr, BootstrapError> {
         self.listener.local_addr().map_err(|error| BootstrapError::system("read the port of a socket", error))
     }
 
-    /// What to wait for, for a while: there are time limits too.
+    /// Returns the descriptors to poll. Poll with a timeout: connections also have time limits.
     pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         std::iter::once(self.listener.as_fd()).chain(self.callers.iter().map(|caller| caller.link.as_fd()))
     }
 
-    /// Moves every connection as far as it goes without waiting; those who have proved that they know the token, with the
-    /// frame that says who they are.
+    /// Advances every connection until it would have to wait. Returns the connections that have been
+    /// authenticated, each with the frame that identifies the peer.
     pub fn step(&mut self) -> Result<Vec<(Link, Frame)>, BootstrapError> {
         let accepted = self.accept();
         let mut come = Vec::new();
@@ -83,20 +89,21 @@ impl Acceptor {
                 Err(Unwanted::Other(why)) => self.turn_away(caller.link, why, false),
             }
         }
-        // Where no more can be accepted, those who have come still count.
+        // If no further connection can be accepted, those that have authenticated are returned nevertheless.
         match accepted {
             Err(error) if come.is_empty() => Err(error),
             _ => Ok(come),
         }
     }
 
-    /// Refuses one, and tells of it on stderr.
+    /// Refuses a connection and reports it on stderr. The parameters are those of [`refuse`](Acceptor::refuse).
     pub fn turn_away(&mut self, link: Link, why: String, last_word: bool) {
         self.notices.tell(link.from, &why);
         self.refuse(link, why, last_word);
     }
 
-    /// Answers with the reason, and closes when the other side has read it. [`Refusal`] says what a last word is.
+    /// Sends `why` and keeps the connection until the other side has read it and closed. [`Refusal::last_word`]
+    /// documents `last_word`.
     pub fn refuse(&mut self, mut link: Link, why: String, last_word: bool) {
         let refusal = greeting::json(&Refusal { why, last_word });
         link.send(frame::encode(FrameKind::Refuse, 0, "start", &refusal));
@@ -105,8 +112,8 @@ impl Acceptor {
     }
 
     fn accept(&mut self) -> Result<(), BootstrapError> {
-        // Those who come faster than they can be looked at wait for the next turn.
-        for _ in 0..MAX_STRANGERS {
+        // Connections beyond this number wait in the listen queue until the next call.
+        for _ in 0..MAX_UNAUTHENTICATED {
             match self.listener.accept() {
                 Ok((stream, from)) => {
                     if self.callers.len() >= self.room {
@@ -117,11 +124,11 @@ impl Acceptor {
                     }
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
-                // The connector gave up in between.
+                // The connector gave up before the connection was accepted.
                 Err(error) if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::ConnectionAborted) => {}
-                // Too many open files, say: those who have said nothing yet go first.
+                // For example too many open files: drop the oldest unauthenticated connections.
                 Err(error) if !self.let_oldest_go() => {
-                    return Err(BootstrapError::system("accept a connection", error));
+                    return Err(BootstrapError::system("accept a connection", explain(&error)));
                 }
                 Err(_) => {}
             }
@@ -129,7 +136,7 @@ impl Acceptor {
         Ok(())
     }
 
-    /// Drops the oldest connection; whether there was one.
+    /// Drops the oldest connection. Returns whether there was one.
     fn let_oldest_go(&mut self) -> bool {
         if self.callers.is_empty() {
             return false;
@@ -143,9 +150,10 @@ impl Acceptor {
 }
 
 impl Caller {
-    /// The frame that says who it is, when it has come: only who knows the token can have sealed it.
+    /// Returns the frame that identifies the peer, once it has arrived. Only a peer that knows the token can have
+    /// sealed it.
     fn advance(&mut self, key: &Key, patience: Duration) -> Result<Option<Frame>, Unwanted> {
-        // Before the bytes are looked at: what has come in time counts.
+        // Determined before the bytes are read, so that bytes that arrived in time count.
         let late = self.since.elapsed() >= patience;
         let link = &mut self.link;
         link.read(MAX_UNREAD.saturating_sub(link.buffer.len()));
@@ -166,19 +174,19 @@ impl Caller {
             decoded.map_err(Unwanted::Other)?;
         }
         if link.closed {
-            Err(Unwanted::Stranger("it closed before it said who it is".into()))
+            Err(Unwanted::Stranger("it closed the connection before it identified itself".into()))
         } else if late {
-            Err(Unwanted::Stranger(format!("it did not say who it is within {}", human(patience))))
+            Err(Unwanted::Stranger(format!("it did not identify itself within {}", human(patience))))
         } else {
             Ok(None)
         }
     }
 }
 
-/// Refusals told one by one; after these, only at 16, 32, 64, ... of them.
+/// Number of refusals that are printed individually. Beyond it a line is printed only at refusal 16, 32, 64 and so on.
 const MAX_NOTICES: usize = 8;
 
-/// Tells of connections that were turned away.
+/// Reports rejected connections.
 #[derive(Debug, Default)]
 pub(super) struct Notices {
     refused: usize,
@@ -186,7 +194,7 @@ pub(super) struct Notices {
 }
 
 impl Notices {
-    /// Notes one, and tells of it on stderr if it is due.
+    /// Records a rejected connection, and prints it on stderr if a line is due.
     pub fn tell(&mut self, from: SocketAddr, why: &str) {
         self.refused += 1;
         self.last = format!("{from}: {}", printable(why));
@@ -197,7 +205,8 @@ impl Notices {
         }
     }
 
-    /// For the error of a wait that ended without everybody.
+    /// Returns a clause about the rejected connections, for the error of a wait that ended before all ranks had
+    /// connected.
     pub fn clause(&self) -> String {
         match self.refused {
             0 => String::new(),

@@ -1,4 +1,4 @@
-//! The processes that rank 0 started.
+//! Child processes that rank 0 started.
 
 use std::io;
 use std::os::unix::process::CommandExt;
@@ -11,15 +11,17 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, getpid, getppid};
 
 use super::error::BootstrapError;
-use ginlab_base::left_behind;
+use ginlab_base::limits::explain;
+use ginlab_base::shm_cleanup;
 
-/// How long children may take to end after SIGTERM.
+/// Time that children have to exit after SIGTERM.
 const TERM_GRACE: Duration = Duration::from_millis(500);
 
-/// How often a bounded wait for the end of a process looks.
+/// Polling interval of a bounded wait for the exit of a process.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
-/// Children by rank. Dropping them ends and reaps all that still run, and removes what they have left behind.
+/// Child processes by rank. Dropping this kills and reaps those that still run, and removes files that they left in
+/// /dev/shm.
 #[derive(Default)]
 pub(super) struct Children {
     list: Vec<(usize, Child)>,
@@ -28,11 +30,12 @@ pub(super) struct Children {
 impl Children {
     /// Starts a copy of this program, with the same arguments, as `rank`.
     pub fn start(&mut self, rank: usize, environment: &[(&str, String)]) -> Result<(), BootstrapError> {
-        let program = std::env::current_exe().map_err(|e| BootstrapError::system("find this program's file", e))?;
+        let program =
+            std::env::current_exe().map_err(|e| BootstrapError::system("find this program's executable", e))?;
         let mut command = Command::new(&program);
         command.args(std::env::args_os().skip(1));
         command.envs(environment.iter().map(|(name, value)| (name, value)));
-        // Rank 0 alone writes results; what the others have to say goes to stderr.
+        // Only rank 0 writes results; messages of the other ranks go to stderr.
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::inherit());
         let parent = getpid();
         // SAFETY: between fork and exec the closure makes only the system calls prctl and getppid, which are
@@ -40,29 +43,31 @@ impl Children {
         unsafe { command.pre_exec(move || die_with(parent)) };
         let child = command
             .spawn()
-            .map_err(|e| BootstrapError::system(format!("start rank {rank} ({})", program.display()), e))?;
+            .map_err(|e| BootstrapError::system(format!("start rank {rank} ({})", program.display()), explain(&e)))?;
         self.list.push((rank, child));
         Ok(())
     }
 
-    /// A rank whose process has ended.
+    /// Returns a rank whose process has exited, if any.
     pub fn ended(&mut self) -> Option<usize> {
         self.list.iter_mut().find_map(|(rank, child)| matches!(child.try_wait(), Ok(Some(_))).then_some(*rank))
     }
 
-    /// How the rank's process ended; waits for its end within `limit`.
+    /// Waits up to `limit` until the process of `rank` exits, and returns its exit status as text. `None` if it is
+    /// still running.
     pub fn status(&mut self, rank: usize, limit: Duration) -> Option<String> {
         let (_, child) = self.list.iter_mut().find(|(other, _)| *other == rank)?;
         let status = await_end(child, Instant::now() + limit)?;
         Some(status.to_string())
     }
 
-    /// The process number of a rank.
+    /// Returns the process ID of `rank`.
     pub fn pid(&self, rank: usize) -> Option<u32> {
         self.list.iter().find(|(other, _)| *other == rank).map(|(_, child)| child.id())
     }
 
-    /// Waits for all to end by themselves, after the last step of the job. The first that failed is the error.
+    /// Waits up to `limit` until all children have exited on their own, after the last step of the job. Returns an
+    /// error for the first that failed.
     pub fn finish(&mut self, limit: Duration) -> Result<(), BootstrapError> {
         let deadline = Instant::now() + limit;
         for (rank, child) in &mut self.list {
@@ -80,8 +85,7 @@ impl Children {
 
 impl Drop for Children {
     fn drop(&mut self) {
-        let all: Vec<u32> = self.list.iter().map(|(_, child)| child.id()).collect();
-        // A child that is not reaped yet keeps its number, so no stranger can be hit.
+        // A child that has not been reaped keeps its process ID, so the signal cannot hit another process.
         self.list.retain_mut(|(_, child)| matches!(child.try_wait(), Ok(None)));
         for (_, child) in &self.list {
             let _ = kill(Pid::from_raw(child.id() as i32), Signal::SIGTERM);
@@ -92,7 +96,7 @@ impl Drop for Children {
             let _ = child.kill();
             let _ = child.wait();
         }
-        left_behind::remove_of(&all);
+        shm_cleanup::remove_stale();
     }
 }
 
@@ -106,9 +110,9 @@ fn await_end(child: &mut Child, deadline: Instant) -> Option<std::process::ExitS
     }
 }
 
-/// In the new process: end when the parent ends, however it ends.
+/// Runs in the new process: makes the system kill it when the parent ends for any reason.
 fn die_with(parent: Pid) -> io::Result<()> {
     set_pdeathsig(Signal::SIGKILL)?;
-    // The parent may have died before the line above took hold.
+    // The parent may have died before prctl took effect.
     if getppid() == parent { Ok(()) } else { Err(Errno::ESRCH.into()) }
 }

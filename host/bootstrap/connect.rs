@@ -1,4 +1,4 @@
-//! The way to who listens: of every other rank to rank 0, and of a visitor to its server.
+//! Connecting to a listener: from a rank to rank 0, and from a session client to its server.
 
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::AsFd;
@@ -13,30 +13,31 @@ use super::handshake::{self, Failure, Key, Opening};
 use super::link::Link;
 use super::wait::Clock;
 
-/// One connection attempt. A lost SYN is better repeated than waited for.
+/// Timeout of one connection attempt. If a SYN is lost, a new attempt is faster than waiting for its retransmission.
 const ATTEMPT: Duration = Duration::from_secs(1);
 
-/// How long one of several candidate addresses may keep the others waiting: behind a wrong one there may be anything.
+/// Maximum time spent on one of several candidate addresses: a wrong address may belong to any service.
 const CANDIDATE: Duration = Duration::from_secs(3);
 
 const FIRST_BACKOFF: Duration = Duration::from_millis(10);
 const LAST_BACKOFF: Duration = Duration::from_millis(500);
 
-/// What is looked for, and by whom.
+/// The listener to connect to, and the identity of the connecting side.
 pub(super) struct Search<'a> {
-    /// Where, in words.
+    /// The address in words, for messages.
     pub place: &'a str,
     pub token: &'a str,
-    /// The frame that says who we are.
+    /// The frame that identifies this side.
     pub greeting: Vec<u8>,
-    /// A rank goes on searching while something else answers than it looks for: the address may be wrong, or another job's for
-    /// the moment. A visitor knows one address and ends.
+    /// `Some` for a rank of a job, which keeps trying if the peer is not the expected one: the address may be wrong, or
+    /// may belong to another job for the moment. `None` for a session client, which has one address and fails
+    /// immediately.
     pub rank: Option<usize>,
 }
 
 impl Search<'_> {
-    /// Connects to one of the addresses that `candidates` gives, until the clock runs out; the connection, and the words of
-    /// welcome. Names are looked up again for every round: in a cluster that is starting, a name may appear late.
+    /// Tries the addresses that `candidates` returns until the clock expires. Returns the connection and the payload of
+    /// the welcome. Calls `candidates` again in every round, since names may appear late in a cluster that is starting.
     pub fn connect<W: DeserializeOwned>(
         &self,
         candidates: impl Fn() -> Result<Vec<SocketAddr>, String>,
@@ -95,11 +96,11 @@ impl Search<'_> {
 
     fn attempt<W: DeserializeOwned>(&self, address: SocketAddr, clock: &Clock) -> Result<(Link, W), Failure> {
         let retry = |error: std::io::Error| Failure::Retry(error.to_string());
-        // The limit must not be zero, and the time may run out just now.
+        // The limit must not be zero, and the clock may expire at any moment.
         let limit = clock.remaining().clamp(Duration::from_millis(1), ATTEMPT);
         let stream = TcpStream::connect_timeout(&address, limit).map_err(retry)?;
         if stream.local_addr().ok() == Some(address) {
-            // A port nobody listens on can connect to itself when it lies in the ephemeral range.
+            // Without a listener, a port in the ephemeral range can connect to itself.
             return Err(Failure::Retry("Connection refused".into()));
         }
         let mut link = Link::new(stream, address).map_err(retry)?;
@@ -124,7 +125,7 @@ impl Search<'_> {
     }
 }
 
-/// Waits for more of the other side's bytes, or for the end of the clock, for a moment.
+/// Waits one slice for more bytes of the other side.
 fn more(link: &mut Link, clock: &Clock) -> Result<(), Failure> {
     if link.closed {
         return Err(Failure::Retry("it closed the connection without an answer".into()));
@@ -133,7 +134,7 @@ fn more(link: &mut Link, clock: &Clock) -> Result<(), Failure> {
         return Err(Failure::End(BootstrapError::Interrupted("start".into())));
     }
     if clock.expired() {
-        return Err(Failure::Retry("it took the connection, but did not answer".into()));
+        return Err(Failure::Retry("it accepted the connection, but did not answer".into()));
     }
     let mut flags = PollFlags::POLLIN;
     flags.set(PollFlags::POLLOUT, !link.flush());

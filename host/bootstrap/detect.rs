@@ -1,47 +1,65 @@
-//! What the environment says: which launcher started this process, and which kind of bootstrap follows.
+//! Detection of the launcher and of the kind of bootstrap from environment variables.
 
 use std::str::FromStr;
 
 use super::error::BootstrapError;
 
-/// Set for the children of a `local` job, and for nobody else.
+/// Set only for the children of a `local` job.
 pub(super) const RANK: &str = "GINLAB_RANK";
 
-/// A look-up of environment variables; empty ones count as unset.
+/// Function that returns the value of an environment variable, `None` if it is unset or empty.
 pub(super) type Env<'a> = &'a dyn Fn(&str) -> Option<String>;
 
-/// The process's environment, as [`Kind::detect`] takes it.
+/// Returns a variable of the process's environment, for [`Kind::detect`].
 pub fn process_env(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
-/// How the ranks find each other.
+/// Kind of bootstrap: the way in which the ranks find each other.
 ///
-/// Of each value the first paragraph is what `--help` says.
+/// The first paragraph of each value's documentation is its `--help` text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, strum::Display, strum::EnumString, clap::ValueEnum)]
 #[strum(serialize_all = "lowercase")]
 pub enum Kind {
-    /// Spawned here.
+    /// This program starts the ranks
     ///
-    /// This program starts its own ranks on this machine.
+    /// All of them run on this machine.
     Local,
-    /// mpirun, srun.
+    /// mpirun or srun starts the ranks
     ///
-    /// One of these started the ranks; needs the cargo feature `mpi`.
+    /// Requires the cargo feature `mpi`.
     Mpi,
-    /// RANK, WORLD_SIZE, MASTER_ADDR.
+    /// RANK, WORLD_SIZE and MASTER_ADDR are set
     ///
-    /// Or SkyPilot's variables.
+    /// SkyPilot's variables are accepted as well.
     Tcp,
 }
 
 impl Kind {
-    /// The kind that the environment asks for. The innermost launcher wins: a rank started by ginlab itself, torchrun's
-    /// workers (they also see the srun that started torchrun), mpirun or srun, RANK and WORLD_SIZE, a SkyPilot job of
-    /// several nodes, and otherwise `local`. A ginlab without MPI takes RANK, WORLD_SIZE and MASTER_ADDR before srun's own
-    /// variables: that is how one runs it there.
+    /// Returns the kind that the environment indicates. The innermost launcher takes precedence:
+    ///
+    /// 1. ginlab itself, for ranks that it started.
+    /// 2. torchrun, whose workers also see the variables of the srun that started torchrun.
+    /// 3. mpirun or srun.
+    /// 4. RANK and WORLD_SIZE.
+    /// 5. A SkyPilot job of several nodes.
+    ///
+    /// Otherwise the kind is `local`. A ginlab built without MPI prefers RANK, WORLD_SIZE and MASTER_ADDR to srun's
+    /// variables, since it is run under srun with these set.
     pub fn detect(env: Env) -> Kind {
         Kind::detect_with(env, cfg!(feature = "mpi"))
+    }
+
+    /// Like [`Kind::detect`], but rejects incomplete variables.
+    ///
+    /// # Errors
+    /// Returns a usage error if only some of a launcher's variables are set.
+    pub fn asked_for(env: Env) -> Result<Kind, BootstrapError> {
+        let kind = Kind::detect(env);
+        if kind == Kind::Local {
+            refuse_half(env)?;
+        }
+        Ok(kind)
     }
 
     fn detect_with(env: Env, has_mpi: bool) -> Kind {
@@ -62,26 +80,26 @@ impl Kind {
     }
 }
 
-/// A process launcher that left its traces in the environment.
+/// A process launcher, identified by environment variables.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Launcher {
-    /// Its name for people.
+    /// Name for messages.
     pub name: &'static str,
-    /// How many ranks it started, when it says so.
+    /// Number of ranks it started, if the environment contains it.
     pub size: Option<usize>,
-    /// Our rank, when it says so.
+    /// This process's rank, if the environment contains it.
     pub rank: Option<usize>,
 }
 
 impl Launcher {
-    /// Finds mpirun, mpiexec or srun.
+    /// Detects mpirun, mpiexec or srun.
     pub fn detect(env: Env) -> Option<Launcher> {
         let value = |name: &str| env(name).and_then(|text| text.trim().parse().ok());
         let found = |name, size: Option<usize>, rank| Some(Launcher { name, size, rank });
         if env("OMPI_COMM_WORLD_SIZE").is_some() {
             found("mpirun", value("OMPI_COMM_WORLD_SIZE"), value("OMPI_COMM_WORLD_RANK"))
         } else if env("SLURM_STEP_ID").is_some_and(|id| is_srun_step(&id)) && env("SLURM_PROCID").is_some() {
-            // Before PMI and PMIx, which srun sets too.
+            // Checked before PMI and PMIx, whose variables srun sets too.
             found("srun", value("SLURM_STEP_NUM_TASKS").or_else(|| value("SLURM_NTASKS")), value("SLURM_PROCID"))
         } else if env("PMI_SIZE").is_some() {
             found("mpiexec", value("PMI_SIZE"), value("PMI_RANK"))
@@ -92,7 +110,7 @@ impl Launcher {
         }
     }
 
-    /// Whether it started more than one rank, as far as it tells.
+    /// Returns whether it started more than one rank, to the extent that the environment shows.
     pub fn started_several(&self) -> bool {
         self.size.is_some_and(|size| size > 1) || self.rank.is_some_and(|rank| rank > 0)
     }
@@ -105,7 +123,8 @@ impl Launcher {
     }
 }
 
-/// Slurm numbers its batch script, interactive shell and the like as steps at the top of the range; those are no srun.
+/// Returns whether `id` is a step that srun started. Slurm numbers its batch script, interactive shell and similar
+/// steps at the top of the range.
 fn is_srun_step(id: &str) -> bool {
     id.trim().parse::<u32>().is_ok_and(|id| id < 0xffff_fff0)
 }
@@ -115,7 +134,31 @@ fn several_skypilot_nodes(env: Env) -> bool {
         && env("SKYPILOT_NUM_NODES").and_then(|text| text.trim().parse::<usize>().ok()).is_some_and(|nodes| nodes > 1)
 }
 
-/// An error when a launcher started several ranks but this kind of bootstrap sees one.
+/// Returns an error if a launcher's variables are half set: the rank without the number of ranks, or the reverse. The
+/// launcher's own tools reject that too, and a local job instead would be a different job on each rank.
+fn refuse_half(env: Env) -> Result<(), BootstrapError> {
+    const PAIRS: [(&str, &str); 3] =
+        [("RANK", "WORLD_SIZE"), ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("PMI_RANK", "PMI_SIZE")];
+    if env(RANK).is_some() {
+        return Ok(());
+    }
+    // srun sets both for each task of a step.
+    let step = env("SLURM_STEP_ID").is_some_and(|id| is_srun_step(&id)) && env("SLURM_PROCID").is_none();
+    let half = PAIRS.into_iter().find_map(|(rank, size)| match (env(rank), env(size)) {
+        (Some(_), None) => Some((rank, size)),
+        (None, Some(_)) => Some((size, rank)),
+        _ => None,
+    });
+    if let Some((set, missing)) = half.or(step.then_some(("SLURM_STEP_ID", "SLURM_PROCID"))) {
+        return Err(BootstrapError::usage(format!(
+            "{set} is set but {missing} is not: a launcher sets both; set {missing}, unset {set} for a job on this \
+             machine, or use --bootstrap"
+        )));
+    }
+    Ok(())
+}
+
+/// Returns an error if a launcher started several ranks but this kind of bootstrap sees one.
 pub(super) fn refuse_alone(env: Env, kind: Kind) -> Result<(), BootstrapError> {
     let Some(launcher) = Launcher::detect(env).filter(Launcher::started_several) else { return Ok(()) };
     let (side, cause) = match kind {
@@ -124,38 +167,41 @@ pub(super) fn refuse_alone(env: Env, kind: Kind) -> Result<(), BootstrapError> {
             "ginlab was built against another MPI than the one launching it (compare `mpirun --version` with `ldd` of the \
              ginlab binary, or try `srun --mpi=pmix`)",
         ),
-        Kind::Tcp => ("WORLD_SIZE", "set RANK and WORLD_SIZE for all of them, or launch one"),
-        Kind::Local => ("the local bootstrap", "start ginlab once, it starts its own ranks; or use `--bootstrap mpi`"),
+        Kind::Tcp => ("WORLD_SIZE", "set RANK and WORLD_SIZE for every rank, or launch only one"),
+        Kind::Local => {
+            ("the local bootstrap", "start ginlab once, because it starts its own ranks, or use `--bootstrap mpi`")
+        }
     };
     let (name, started) = (launcher.name, launcher.started());
-    Err(BootstrapError::usage(format!("{name} started {started} but {side} says 1: {cause}")))
+    Err(BootstrapError::usage(format!("{name} started {started}, but {side} reports 1: {cause}")))
 }
 
-/// The error of a ginlab without MPI where MPI is asked for.
+/// Returns the error for the `mpi` bootstrap in a build without MPI.
 #[cfg(not(feature = "mpi"))]
 pub(super) fn no_mpi(env: Env) -> BootstrapError {
     let why = match Launcher::detect(env) {
         Some(launcher) => format!("{} started {}", launcher.name, launcher.started()),
-        None => "the mpi bootstrap was asked for".to_owned(),
+        None => "the mpi bootstrap was requested".to_owned(),
     };
     BootstrapError::usage(format!(
-        "{why}, but this ginlab was built without MPI: build it with `--features mpi`, or use the tcp bootstrap (set RANK, \
-         WORLD_SIZE, MASTER_ADDR and GINLAB_TOKEN on every rank)"
+        "{why}, but this ginlab was built without MPI; build it with `--features mpi`, or use the tcp bootstrap (set \
+         RANK, WORLD_SIZE, MASTER_ADDR and GINLAB_TOKEN on every rank)"
     ))
 }
 
-/// A variable that must be there.
+/// Returns a required variable.
 pub(super) fn required(env: Env, name: &str, needed_by: &str, fix: &str) -> Result<String, BootstrapError> {
     env(name).ok_or_else(|| BootstrapError::usage(format!("{name} is not set, and {needed_by}; {fix}")))
 }
 
-/// A number that must be there.
+/// Returns a required variable that is a number.
 pub(super) fn number<T: FromStr>(env: Env, name: &str, needed_by: &str, fix: &str) -> Result<T, BootstrapError> {
     let value = required(env, name, needed_by, fix)?;
-    value.trim().parse().map_err(|_| BootstrapError::bad_variable(name, value, "it must be a whole number in range"))
+    value.trim().parse().map_err(|_| BootstrapError::bad_variable(name, value, "expected a whole number in range"))
 }
 
-/// The first difference to rank 0, in rank 0's order, with all ranks that have that other value.
+/// Returns an error for the first key, in rank 0's order, whose value differs from rank 0's. It names all ranks with
+/// the differing value.
 pub(super) fn first_difference(fingerprints: &[Vec<(String, String)>]) -> Option<BootstrapError> {
     let first = fingerprints.first()?;
     let value = |rank: usize, key: &str| {
@@ -195,7 +241,7 @@ mod tests {
         [("SKYPILOT_NODE_RANK", "0"), ("SKYPILOT_NUM_NODES", "2"), ("SKYPILOT_NODE_IPS", "10.0.0.1\n10.0.0.2")];
 
     #[test]
-    fn the_innermost_launcher_wins() {
+    fn innermost_launcher_takes_precedence() {
         for has_mpi in [true, false] {
             assert_eq!(kind(&[], has_mpi), Kind::Local);
             assert_eq!(kind(&OMPI, has_mpi), Kind::Mpi);
@@ -224,28 +270,48 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_script_is_no_srun_step() {
+    fn incomplete_launcher_variables_are_rejected() {
+        for (set, missing) in [
+            ("RANK", "WORLD_SIZE"),
+            ("WORLD_SIZE", "RANK"),
+            ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+            ("PMI_RANK", "PMI_SIZE"),
+            ("SLURM_STEP_ID", "SLURM_PROCID"),
+        ] {
+            let error = refuse_half(&table(&[(set, "1")])).unwrap_err().to_string();
+            assert!(
+                error.starts_with(&format!("{set} is set but {missing} is not")) && !error.contains('\n'),
+                "{error}"
+            );
+            assert!(refuse_half(&table(&[(set, "1"), ("GINLAB_RANK", "0")])).is_ok(), "of a rank that ginlab started");
+        }
+        assert!(refuse_half(&table(&TCP)).is_ok());
+        assert!(refuse_half(&table(&[("MASTER_ADDR", "a"), ("LOCAL_RANK", "0")])).is_ok());
+    }
+
+    #[test]
+    fn batch_script_is_not_srun_step() {
         let batch = [("SLURM_STEP_ID", "4294967291"), ("SLURM_PROCID", "0"), ("SLURM_NTASKS", "8")];
         assert_eq!(kind(&batch, true), Kind::Local);
         assert_eq!(kind(&[("SLURM_PROCID", "0"), ("SLURM_NTASKS", "8")], true), Kind::Local);
     }
 
     #[test]
-    fn a_skypilot_job_of_one_node_is_local() {
+    fn skypilot_job_of_one_node_is_local() {
         assert_eq!(kind(&[("SKYPILOT_NODE_RANK", "0"), ("SKYPILOT_NUM_NODES", "1")], false), Kind::Local);
     }
 
     #[test]
-    fn a_world_of_one_beside_a_launcher_names_both() {
+    fn mpi_size_one_under_launcher_is_rejected() {
         let error = refuse_alone(&table(&OMPI), Kind::Mpi).unwrap_err().to_string();
         assert!(
-            error.starts_with("mpirun started 2 ranks but MPI says 1: ginlab was built against another MPI"),
+            error.starts_with("mpirun started 2 ranks, but MPI reports 1: ginlab was built against another MPI"),
             "{error}"
         );
         let pmix = refuse_alone(&table(&[("PMIX_RANK", "3")]), Kind::Mpi).unwrap_err().to_string();
         assert!(pmix.starts_with("a PMIx launcher started several ranks"), "{pmix}");
         assert!(refuse_alone(&table(&[]), Kind::Mpi).is_ok());
-        // Step size before job size.
+        // The size of the step takes precedence over that of the job.
         let step = [&SRUN[..], &[("SLURM_STEP_NUM_TASKS", "1")]].concat();
         assert!(refuse_alone(&table(&step), Kind::Mpi).is_ok());
     }

@@ -1,4 +1,4 @@
-//! What can go wrong among ranks, and on a visit. Every error is one line: what is wrong, what is allowed, what to try.
+//! Errors among ranks and in sessions. Every message is one line: what is wrong, what is allowed, what to try.
 
 use serde::{Deserialize, Serialize};
 use std::fmt::Display;
@@ -7,92 +7,93 @@ use strum::{EnumString, IntoStaticStr};
 
 use ginlab_base::text::printable;
 
-/// What kind of end an error is. It goes with the error's words to the other ranks, so that a job ends alike whichever of its
-/// ranks was the first to notice: a stall that a peer tells is a stall.
+/// Kind of an error. It is sent to the other ranks with the error's text, so that a job ends in the same way whichever
+/// rank noticed the error first. For example, a stall that a peer reports is a stall here too.
 ///
-/// As it travels it is the label of the frame that has the words; a label that is none of these failed.
+/// On the wire it is the label of the frame that contains the text. An unknown label is read as `Failed`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, EnumString, IntoStaticStr)]
 #[strum(serialize_all = "lowercase")]
 pub enum Ending {
-    /// It was tried and failed.
+    /// An operation failed.
     #[default]
     Failed,
-    /// A wait ran into its bound.
+    /// A wait exceeded its limit.
     #[strum(serialize = "timed out")]
     TimedOut,
-    /// The job cannot be as it was started: its options or its environment are to be changed.
+    /// The job cannot run as it was started: its options or its environment must be changed.
     Usage,
     /// Ctrl-C or SIGTERM.
     Interrupted,
 }
 
-/// An error among ranks, or of a visit. It can be cloned, because the first error of a job is also the answer to every later call.
+/// An error among ranks, or in a session. It can be cloned, because every later call returns the first error of a job.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BootstrapError {
     /// Ctrl-C or SIGTERM ended a wait at this step.
     #[error("interrupted at {0:?}")]
     Interrupted(String),
-    /// A peer closed its connection or its process ended.
-    #[error("rank {rank} (host {host}, pid {pid}) left during {what:?}{}", status.as_ref().map(|s| format!(": {s}")).unwrap_or_default())]
+    /// A peer closed its connection or its process exited.
+    #[error("lost connection to rank {rank} (host {host}, pid {pid}) during {what:?}{}", status.as_ref().map(|s| format!(": {s}")).unwrap_or_default())]
     Left {
-        /// Who left.
+        /// The rank that left.
         rank: usize,
-        /// Its host name.
+        /// Host name of that rank.
         host: String,
-        /// Its process.
+        /// Process ID of that rank.
         pid: u32,
-        /// How its process ended, when it was a child of this one.
+        /// Exit status of that process, if it was a child of this process.
         status: Option<String>,
-        /// What this rank was doing.
+        /// The step that this rank was in.
         what: String,
     },
-    /// A rank reported an error of its own, and the job stops for it.
+    /// A rank reported an error, which stops the job.
     #[error("rank {rank} stopped the job: {text}")]
     Aborted {
-        /// Who reported.
+        /// The rank that reported the error.
         rank: usize,
-        /// What kind of end it is there, and so here.
+        /// Kind of the error on that rank, and therefore on this one.
         ending: Ending,
-        /// Its words.
+        /// Text of the error.
         text: String,
     },
-    /// A child process failed at the end.
-    #[error("rank {rank} (pid {pid}) ended badly: {status}")]
+    /// A child process failed at the end of the job.
+    #[error("rank {rank} (pid {pid}) failed: {status}")]
     ChildFailed {
-        /// The rank.
+        /// Rank of the child.
         rank: usize,
-        /// Its process.
+        /// Process ID of the child.
         pid: u32,
-        /// Its exit status.
+        /// Exit status of the child.
         status: String,
     },
-    /// No secret is shared by the ranks.
+    /// The ranks share no secret.
     #[error(
-        "the ranks share no job token; set GINLAB_TOKEN to the same secret on every rank (`openssl rand -hex 16` makes one), \
-         or GINLAB_TOKEN_FILE to a file that holds it"
+        "the ranks share no job token; set GINLAB_TOKEN to the same secret on every rank (`openssl rand -hex 16` makes \
+         one), or GINLAB_TOKEN_FILE to a file that holds it"
     )]
     NoToken,
-    /// The number of ranks cannot be.
-    #[error("a job of {asked} ranks cannot be: allowed are 1 to {limit}")]
+    /// The number of ranks is out of range.
+    #[error("invalid number of ranks {asked}: must be from 1 to {limit}")]
     BadSize {
-        /// The number asked for.
+        /// Requested number of ranks.
         asked: usize,
-        /// The largest number allowed.
+        /// Maximum number of ranks.
         limit: usize,
     },
-    /// All others: what kind of end it is, and the line, which stands where the error is made.
+    /// Any other error: its kind and its message, which is written where the error is created.
     #[error("{1}")]
     Other(Ending, String),
 }
 
 impl BootstrapError {
-    /// The ranks were started with different options, versions or hardware: `key` is `first` on rank 0 and `other` on `ranks`.
+    /// The ranks were started with different options, versions or hardware: `key` is `first` on rank 0 and `other` on
+    /// `ranks`.
     pub fn differ(key: &str, first: &str, other: &str, ranks: &[usize]) -> Self {
         let ranks = rank_list(ranks);
         BootstrapError::usage(format!("ranks differ: {key} is {first} on rank 0 but {other} on {ranks}"))
     }
 
-    /// The time limit passed before everybody arrived at `what`. `note` has its own leading `; `, or is empty.
+    /// The time limit passed before all ranks arrived at `what`. `note` starts with `; ` or is empty.
     pub(super) fn timed_out(after: Duration, missing: &[usize], arrived: &[usize], what: &str, note: &str) -> Self {
         let (after, missing, arrived) = (human(after), rank_list(missing), numbers(arrived));
         let text = format!("timed out after {after} waiting for {missing} at {what:?} (arrived: {arrived}){note}");
@@ -109,30 +110,30 @@ impl BootstrapError {
 
     pub(super) fn too_large(what: &str, bytes: usize) -> Self {
         let most = super::frame::MAX_PART_BYTES;
-        BootstrapError::failed(format!("{what:?} needs {bytes} bytes of one rank; at most {most} are allowed"))
+        BootstrapError::failed(format!("{what:?} needs {bytes} bytes of one rank, but at most {most} are allowed"))
     }
 
-    /// A rank sent something that is not this protocol.
+    /// A peer sent something that is not part of this protocol.
     pub(super) fn garbage(from: impl Display, text: impl Display) -> Self {
-        BootstrapError::failed(format!("{from} sent something that is not ginlab's bootstrap protocol: {text}"))
+        BootstrapError::failed(format!("{from} does not follow ginlab's bootstrap protocol: {text}"))
     }
 
-    /// The other side of a visit speaks otherwise than it should.
+    /// The other side of a session sent something other than expected.
     pub(super) fn unexpected(peer: impl Display, what: &str, text: &str) -> Self {
-        BootstrapError::failed(format!("{peer} sent something unexpected at {what:?}: {}", printable(text)))
+        BootstrapError::failed(format!("{peer} sent an unexpected message at {what:?}: {}", printable(text)))
     }
 
-    /// The operating system refused something.
+    /// A system call failed.
     pub(super) fn system(action: impl Display, error: impl Display) -> Self {
         BootstrapError::failed(format!("cannot {action}: {error}"))
     }
 
-    /// An environment variable makes no sense.
+    /// An environment variable has an invalid value.
     pub(super) fn bad_variable(name: &str, value: impl ToString, allowed: impl Display) -> Self {
         BootstrapError::usage(format!("{name}={:?} is not valid: {allowed}", value.to_string()))
     }
 
-    /// What kind of end it is, here and on every rank that hears of it.
+    /// Returns the kind of the error, which is the same on every rank that the error is reported to.
     pub fn ending(&self) -> Ending {
         use BootstrapError as Error;
         match self {
@@ -144,7 +145,7 @@ impl BootstrapError {
     }
 }
 
-/// `60 s`, `200 ms`.
+/// Formats a duration, for example `60 s` or `200 ms`.
 pub(super) fn human(duration: Duration) -> String {
     if duration.subsec_millis() == 0 {
         format!("{} s", duration.as_secs())
@@ -153,12 +154,12 @@ pub(super) fn human(duration: Duration) -> String {
     }
 }
 
-/// `rank 1`, `ranks 1, 3`.
+/// Formats a list of ranks, for example `rank 1` or `ranks 1, 3`.
 pub(super) fn rank_list(ranks: &[usize]) -> String {
     format!("rank{} {}", if ranks.len() == 1 { "" } else { "s" }, numbers(ranks))
 }
 
-/// `0, 2`, `none`.
+/// Formats a list of numbers, for example `0, 2`, or `none`.
 fn numbers(ranks: &[usize]) -> String {
     if ranks.is_empty() {
         return "none".to_owned();
@@ -186,12 +187,12 @@ mod tests {
             status: Some("exit status: 3".into()),
             what: "start".into(),
         };
-        assert_eq!(left.to_string(), "rank 1 (host x, pid 123) left during \"start\": exit status: 3");
+        assert_eq!(left.to_string(), "lost connection to rank 1 (host x, pid 123) during \"start\": exit status: 3");
         assert_eq!(human(Duration::from_millis(200)), "200 ms");
     }
 
     #[test]
-    fn the_kind_of_an_end_survives_the_way() {
+    fn error_kind_survives_round_trip() {
         for ending in [Ending::Failed, Ending::TimedOut, Ending::Usage, Ending::Interrupted] {
             assert_eq!(<&str>::from(ending).parse(), Ok(ending));
         }

@@ -1,44 +1,49 @@
-//! Messages of the star: a fixed header, a label for people, a payload.
+//! Messages of the star: a fixed header, a label for people and a payload.
 
-/// The largest payload of one frame.
+/// Maximum payload of one frame, in bytes.
 pub(super) const MAX_BYTES: usize = 64 << 20;
 
-/// The longest part of a rank, in however many frames: more than any run measures, and less than would fill a machine by mistake.
+/// Maximum length of a rank's part, in any number of frames. More than any run measures, and too little to exhaust a
+/// machine's memory by mistake.
 pub(super) const MAX_PART_BYTES: usize = 1 << 30;
 
-/// kind, padding, label length (u16), payload length (u32), step (u64), all little-endian.
+/// Kind, padding, label length (u16), payload length (u32), step (u64), all little-endian.
 const HEADER_BYTES: usize = 16;
 
-/// Labels are cut here, on both sides alike, so that they stay comparable.
+/// Maximum length of a label. Both sides truncate at this length, so that labels stay comparable.
 const MAX_LABEL_BYTES: usize = 200;
 
-/// What a frame is for.
+/// Purpose of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, strum::FromRepr)]
 #[repr(u8)]
 pub(super) enum FrameKind {
-    /// Connector to rank 0: who it is.
+    /// Connector to rank 0: its identity.
     Hello = 1,
-    /// Rank 0 to connector: you are in.
+    /// Rank 0 to connector: accepted.
     Welcome = 2,
-    /// Rank 0 to connector: you are not, and why.
+    /// Rank 0 to connector: refused, with the reason.
     Refuse = 3,
     /// A rank's part of an all-gather.
     Part = 4,
     /// All parts, from rank 0.
     All = 5,
-    /// From rank 0 to those who wait: who is still missing. It tells a rank that rank 0 is at the same step and alive.
+    /// From rank 0 to the ranks that wait: the ranks that are still missing. It also shows that rank 0 is alive and at
+    /// the same step.
     Missing = 6,
-    /// An error that stops the job: whose it is by the step, what kind of end by the label.
+    /// An error that stops the job. The step field is the rank that it came from, the label is its
+    /// [`Ending`](super::error::Ending).
     Abort = 7,
-    /// Visitor to server: who it is.
+    /// Session client to server: its identity.
     Session = 8,
-    /// What the two sides of a visit say to each other.
+    /// A message between the two sides of a session.
     Word = 9,
     /// Listener to connector: its message of the handshake, which proves that it knows the token.
     Proof = 10,
+    /// To rank 0: this rank has made progress. From rank 0: the ranks that have made progress. Sent at most once a
+    /// second.
+    Progress = 11,
 }
 
-/// One message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Frame {
     pub kind: FrameKind,
@@ -47,7 +52,7 @@ pub(super) struct Frame {
     pub payload: Vec<u8>,
 }
 
-/// The label as it travels.
+/// Returns `text`, truncated to the maximum length of a label.
 pub(super) fn label(text: &str) -> &str {
     let mut end = text.len().min(MAX_LABEL_BYTES);
     while !text.is_char_boundary(end) {
@@ -56,7 +61,7 @@ pub(super) fn label(text: &str) -> &str {
     &text[..end]
 }
 
-/// Encodes a frame. The payload must not exceed [`MAX_BYTES`]; the callers check, with an error that names the step.
+/// Encodes a frame. The payload must not exceed [`MAX_BYTES`]; callers check this, with an error that names the step.
 pub(super) fn encode(kind: FrameKind, step: u64, what: &str, payload: &[u8]) -> Vec<u8> {
     let what = label(what);
     let mut out = Vec::with_capacity(HEADER_BYTES + what.len() + payload.len());
@@ -70,16 +75,18 @@ pub(super) fn encode(kind: FrameKind, step: u64, what: &str, payload: &[u8]) -> 
     out
 }
 
-/// Bytes of a frame with the longest label and so long a payload.
+/// Returns the length of a frame with the longest label and a payload of `payload_bytes`.
 pub(super) fn longest(payload_bytes: usize) -> usize {
     HEADER_BYTES + MAX_LABEL_BYTES + payload_bytes
 }
 
-/// Takes one frame from the front of `buffer`: the frame and its length, `None` while it is incomplete, or what is wrong.
+/// Decodes one frame at the front of `buffer`. Returns the frame and its length, `None` while it is incomplete, or the
+/// reason why it is invalid.
 ///
-/// By hand and not by tokio-util's codec: that one makes room for the length that a header announces before any of it has come
-/// (tests/fuzz holds that nobody can have memory for a header), knows one length where there are two, and its `Framed` needs
-/// a socket of an event loop, which ranks have not: they meet in plain calls, also from within a loop.
+/// Not built on tokio-util's codec, for three reasons. That codec reserves memory for the length in a header before any
+/// of these bytes have arrived; tests/fuzz checks that a bare header cannot allocate memory. It supports one length
+/// field per header, not two. Its `Framed` needs a socket of an event loop, but ranks use plain blocking calls, also
+/// from within an event loop.
 pub(super) fn decode(buffer: &[u8], max_bytes: usize) -> Result<Option<(Frame, usize)>, String> {
     let Some(header) = buffer.first_chunk::<HEADER_BYTES>() else { return Ok(None) };
     let Some(kind) = FrameKind::from_repr(header[0]) else {
@@ -90,7 +97,7 @@ pub(super) fn decode(buffer: &[u8], max_bytes: usize) -> Result<Option<(Frame, u
     let [.., a, b, c, d, e, f, g, h] = *header;
     let step = u64::from_le_bytes([a, b, c, d, e, f, g, h]);
     if label_bytes > MAX_LABEL_BYTES || payload_bytes > max_bytes {
-        return Err(format!("a message of {payload_bytes} bytes, at most {max_bytes} are allowed"));
+        return Err(format!("a message of {payload_bytes} bytes, but at most {max_bytes} are allowed"));
     }
     let total = HEADER_BYTES + label_bytes + payload_bytes;
     let Some(body) = buffer.get(HEADER_BYTES..total) else { return Ok(None) };
@@ -99,7 +106,7 @@ pub(super) fn decode(buffer: &[u8], max_bytes: usize) -> Result<Option<(Frame, u
     Ok(Some((frame, total)))
 }
 
-/// Joins byte strings into one payload.
+/// Joins byte strings into one payload, each with a length prefix.
 pub(super) fn join_parts<T: AsRef<[u8]>>(parts: &[T]) -> Vec<u8> {
     let lengths = parts.iter().map(|part| 4 + part.as_ref().len());
     let mut out = Vec::with_capacity(lengths.sum());
@@ -110,7 +117,7 @@ pub(super) fn join_parts<T: AsRef<[u8]>>(parts: &[T]) -> Vec<u8> {
     out
 }
 
-/// The inverse of [`join_parts`]; `None` when the bytes are not `count` parts.
+/// Inverse of [`join_parts`]. Returns `None` if `bytes` are not exactly `count` parts.
 pub(super) fn split_parts(mut bytes: &[u8], count: usize) -> Option<Vec<Vec<u8>>> {
     let mut parts = Vec::new();
     for _ in 0..count {
@@ -147,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_length_above_the_limit_is_refused_before_its_bytes_come() {
+    fn oversized_frame_is_rejected_by_its_length() {
         let mut bytes = encode(FrameKind::Part, 0, "x", b"");
         for (length, good) in [(MAX_BYTES as u32, true), (MAX_BYTES as u32 + 1, false), (u32::MAX, false)] {
             bytes[4..8].copy_from_slice(&length.to_le_bytes());
@@ -162,11 +169,11 @@ mod tests {
     }
 
     #[test]
-    fn a_long_label_is_cut_between_characters() {
+    fn long_label_is_truncated_between_characters() {
         assert_eq!((label("step 3"), label("")), ("step 3", ""));
         let plain = "x".repeat(MAX_LABEL_BYTES);
         assert_eq!((label(&plain), label(&format!("{plain}y"))), (plain.as_str(), plain.as_str()));
-        // The last character would end two bytes behind the limit.
+        // The last character would end two bytes after the limit.
         let wide = format!("{}\u{20ac}y", "x".repeat(MAX_LABEL_BYTES - 1));
         assert_eq!(label(&wide), "x".repeat(MAX_LABEL_BYTES - 1));
     }

@@ -1,4 +1,4 @@
-//! What tests/fuzz feeds: both sides of the handshake, with keys that are known beforehand, and what comes behind it.
+//! Inputs and entry points for tests/fuzz: both sides of the handshake with fixed keys, and the frames that follow it.
 
 use std::cell::RefCell;
 
@@ -16,7 +16,8 @@ fn listener() -> Key {
     Key::known("a token", [2; 32])
 }
 
-/// A connector and its listener: the beginning of the one, the answer of the other, and both seals.
+/// Runs a handshake. Returns the connector's first message, the listener's answer, the connector's seal and the
+/// listener's.
 fn met() -> Option<(Vec<u8>, Vec<u8>, Seal, Seal)> {
     let (opening, first) = Opening::new(&connector()).ok()?;
     let mut answer = Vec::new();
@@ -25,20 +26,20 @@ fn met() -> Option<(Vec<u8>, Vec<u8>, Seal, Seal)> {
     Some((first, answer, connector, listener))
 }
 
-/// The first frames of connectors: a visitor and a rank.
+/// Returns the first frames of connectors: of a session client and of a rank.
 pub fn greetings() -> Vec<Vec<u8>> {
     let hello = Hello { rank: 1, size: 2, member: Member::here() };
     [FrameKind::Session, FrameKind::Hello].map(|kind| frame::encode(kind, 0, "start", &json(&hello))).to_vec()
 }
 
-/// The first frames of listeners: one that welcomes and one that refuses.
+/// Returns the first frames of listeners: one welcomes, the other refuses.
 pub fn answers() -> Vec<Vec<u8>> {
     let refusal = Refusal { why: "two processes claim rank 1".into(), last_word: true };
     let ends = [(FrameKind::Welcome, json(&Member::here())), (FrameKind::Refuse, json(&refusal))];
     ends.map(|(kind, payload)| frame::encode(kind, 0, "start", &payload)).to_vec()
 }
 
-/// Everything that a connector sends, first a visitor's and then a rank's.
+/// Returns all bytes that a connector sends, of a session client and of a rank.
 pub fn connectors() -> Vec<Vec<u8>> {
     let whole = |greeting: Vec<u8>| {
         let (mut bytes, _, mut seal, _) = met()?;
@@ -47,7 +48,7 @@ pub fn connectors() -> Vec<Vec<u8>> {
     greetings().into_iter().filter_map(whole).collect()
 }
 
-/// Everything that a listener sends: one that welcomes and one that refuses.
+/// Returns all bytes that a listener sends, one that welcomes and one that refuses.
 pub fn listeners() -> Vec<Vec<u8>> {
     let whole = |answer: Vec<u8>| {
         let (_, mut bytes, _, mut seal) = met()?;
@@ -56,7 +57,7 @@ pub fn listeners() -> Vec<Vec<u8>> {
     answers().into_iter().filter_map(whole).collect()
 }
 
-/// What the listener makes of a connector's bytes; whether it let it in.
+/// Processes a connector's bytes as the listener does. Returns whether the connector was accepted.
 pub fn listen(bytes: &[u8]) -> bool {
     let (mut buffer, mut plain) = (bytes.to_vec(), Vec::new());
     match admit(&mut buffer, &listener(), &mut Vec::new()) {
@@ -67,7 +68,7 @@ pub fn listen(bytes: &[u8]) -> bool {
     }
 }
 
-/// What the connector makes of a listener's bytes; whether it took it for its own.
+/// Processes a listener's bytes as the connector does. Returns whether the listener was accepted.
 pub fn connect(bytes: &[u8]) -> bool {
     let (mut buffer, mut plain) = (bytes.to_vec(), Vec::new());
     let Ok(Some(theirs)) = reply(&mut buffer) else { return false };
@@ -77,16 +78,16 @@ pub fn connect(bytes: &[u8]) -> bool {
     })
 }
 
-/// What the listener makes of a connector's first frame, once it is opened; whether it is one.
+/// Processes a connector's first frame, after decryption, as the listener does. Returns whether it is valid.
 pub fn greeting(bytes: &[u8]) -> bool {
     let Ok(Some((frame, _))) = frame::decode(bytes, MAX_HELLO_BYTES) else { return false };
-    // A visitor's words are read by the session.
+    // The payload of a session client is parsed by the session.
     Hello::of(&frame).is_ok() || frame.kind == FrameKind::Session
 }
 
-/// What the connector makes of a listener's first frame, once it is opened; whether it is one.
+/// Processes a listener's first frame, after decryption, as the connector does. Returns whether it is valid.
 pub fn answer(bytes: &[u8]) -> bool {
-    // The same bytes in clear.
+    // The same bytes, unencrypted.
     let _ = reply(&mut bytes.to_vec());
     let Ok(Some((frame, _))) = frame::decode(bytes, MAX_HELLO_BYTES) else { return false };
     match handshake::welcome(frame) {
@@ -95,7 +96,7 @@ pub fn answer(bytes: &[u8]) -> bool {
     }
 }
 
-/// Frames of a job under way, and the parts in them; whether all bytes were frames.
+/// Decodes frames of a running job and the parts in them. Returns whether all bytes were frames.
 pub fn frames(mut bytes: &[u8]) -> bool {
     while let Ok(Some((frame, used))) = frame::decode(bytes, frame::MAX_BYTES) {
         bytes = &bytes[used..];
@@ -105,7 +106,7 @@ pub fn frames(mut bytes: &[u8]) -> bool {
     bytes.is_empty()
 }
 
-/// A step of a job of three ranks.
+/// Returns the frames of one step of a job of three ranks, and an abort.
 pub fn steps() -> Vec<Vec<u8>> {
     let all = frame::join_parts(&[b"first".to_vec(), Vec::new(), vec![7; 40]]);
     let frames = [(FrameKind::Part, &b"second"[..]), (FrameKind::Missing, b"[1,2]"), (FrameKind::All, &all)];
@@ -113,18 +114,18 @@ pub fn steps() -> Vec<Vec<u8>> {
     vec![encoded.concat(), frame::encode(FrameKind::Abort, 1, "failed", b"rail 2 is down")]
 }
 
-/// The same steps as they travel.
+/// Returns the same frames, encrypted as on the wire.
 pub fn sealed_steps() -> Vec<Vec<u8>> {
     let whole = |step: Vec<u8>| {
         let ((_, _, mut seal, _), mut bytes) = (met()?, Vec::new());
-        // Frames may be cut anywhere.
+        // Frames may be split anywhere.
         let mut pieces = step.chunks(30);
         pieces.all(|piece| seal.close(piece, &mut bytes).is_ok()).then_some(bytes)
     };
     steps().into_iter().filter_map(whole).collect()
 }
 
-/// What a listener makes of sealed steps; whether all bytes were frames.
+/// Decrypts sealed frames as a listener does and decodes them. Returns whether all bytes were frames.
 pub fn sealed(bytes: &[u8]) -> bool {
     thread_local! {
         static SEAL: RefCell<Option<Seal>> = RefCell::new(met().map(|(_, _, _, listener)| listener));

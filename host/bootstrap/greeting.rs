@@ -1,4 +1,4 @@
-//! What the two sides of a connection say of themselves and to each other before a job or a visit begins.
+//! Payloads that identify the two sides of a connection before a job or a session starts.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,7 +6,7 @@ use super::frame::{Frame, FrameKind};
 use super::identity::Member;
 use ginlab_base::text::printable;
 
-/// What a connector says of itself.
+/// Identity of a rank that connects.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Hello {
     pub rank: usize,
@@ -14,16 +14,16 @@ pub(super) struct Hello {
     pub member: Member,
 }
 
-/// The payload of a Refuse.
+/// Payload of a [`FrameKind::Refuse`].
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Refusal {
     pub why: String,
-    /// Rank 0 of the right job has spoken: trying other addresses is of no use.
+    /// Whether rank 0 of the right job refused, so that trying other addresses is useless.
     pub last_word: bool,
 }
 
 impl Refusal {
-    /// From the payload of a frame; its words are fit to be shown.
+    /// Parses the payload of a frame. Makes its text printable.
     pub fn parse(payload: &[u8]) -> Result<Refusal, serde_json::Error> {
         let refusal: Refusal = serde_json::from_slice(payload)?;
         Ok(Refusal { why: printable(&refusal.why), ..refusal })
@@ -31,7 +31,8 @@ impl Refusal {
 }
 
 impl Hello {
-    /// From the first frame behind the proof, or why it is none; its words are fit to be shown.
+    /// Parses the first frame after the handshake. Makes its text printable. Returns the reason if the frame is not a
+    /// Hello.
     pub fn of(frame: &Frame) -> Result<Hello, String> {
         match frame.kind {
             FrameKind::Hello => match serde_json::from_slice::<Hello>(&frame.payload) {
@@ -39,14 +40,14 @@ impl Hello {
                 Err(error) => Err(format!("unreadable Hello: {}", printable(&error.to_string()))),
             },
             FrameKind::Session => {
-                Err("it comes for a visit, and here ranks of a job meet: the address is wrong".into())
+                Err("it is a client, but this is the address of the ranks of a job; check the address".into())
             }
             other => Err(format!("{other:?} before Hello")),
         }
     }
 }
 
-/// JSON of one of our own small types, which cannot fail; an empty payload would be refused by the reader.
+/// Serializes one of this crate's small types, which cannot fail. A reader would reject an empty payload.
 pub(super) fn json(value: &impl Serialize) -> Vec<u8> {
     serde_json::to_vec(value).unwrap_or_default()
 }
@@ -58,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_words_of_a_greeting_are_fit_to_be_shown() {
+    fn greeting_strings_are_printable() {
         let member = Member { host: "a\u{1b}[31mb".into(), pid: 7, identity: "c".into() };
         let hello = Hello { rank: 1, size: 2, member };
         let frame = Frame { kind: FrameKind::Hello, step: 0, label: String::new(), payload: json(&hello) };

@@ -1,36 +1,40 @@
-//! The first bytes of a connection, the same for ranks and visitors: a handshake of the Noise protocol, which only those finish
-//! who know the job's token.
+//! Start of a connection, the same for ranks and session clients: a Noise handshake that only peers with the job's
+//! token complete.
 //!
 //! ```text
 //! connector                                                  listener
 //!   magic, protocol version, Noise's first message      -->
 //!                                                       <--  Proof: Noise's second message, or Refuse
-//!   (from here on all is sealed)
-//!   Hello (a rank) or Session (a visitor)               -->
+//!   (from here on all is encrypted)
+//!   Hello (a rank) or Session (a session client)        -->
 //!                                                       <--  Welcome or Refuse
 //! ```
 //!
-//! The pattern is `NNpsk0`: both sides choose a key for this one connection, and a key made of the token goes into all that
-//! follows. The token itself never travels. Magic and version go into it too, so that nobody between can change them.
-//! Frames behind the handshake are encrypted and authenticated ([`seal`](super::seal)).
+//! The pattern is `NNpsk0`: both sides choose an ephemeral key, and a pre-shared key derived from the token is mixed
+//! into all that follows. The token itself is never sent. Magic and version are mixed in as well, so that an attacker
+//! in the middle cannot change them undetected. Frames after the handshake are encrypted and authenticated
+//! ([`seal`](super::seal)).
 //!
-//! Both messages say that their sender knows the token. The first may be a recorded one; so a connector has proved itself when
-//! its first sealed frame has been opened, and not before. A Refuse that comes in clear ends one attempt and not the search
-//! ([`Refusal::last_word`] counts only where it is sealed).
+//! Both messages show that their sender knows the token, but the first may be a replayed recording. So the connector is
+//! authenticated only when its first encrypted frame has been decrypted. An unencrypted Refuse ends one attempt and not
+//! the search ([`Refusal::last_word`] counts only in an encrypted frame).
 //!
-//! What others on the network can do:
+//! Abilities of an attacker on the network:
 //!
-//! - *Whoever connects* without the token gets a refusal; with a recorded first message, an answer that he cannot read. He can
-//!   take up the places of [`acceptor`](super::acceptor) for others who are no further than he is, and nothing else.
-//! - *Whoever listens in* sees who talks to whom, when, and how much. What is said he cannot read, also not later, when he has
-//!   learnt the token. From a recorded handshake he can try tokens on his own machine: a token has to be random (128 bits:
-//!   `openssl rand -hex 16`), not a word.
-//! - *Whoever answers in rank 0's place* gets a message that fits nothing but this one connection, and can try tokens with it.
-//! - *Whoever sits in the middle* can cut the connection, hold bytes back, or spoil them, which is found. He can also pretend
-//!   that the other side is no ginlab, or refuses: before the seal nothing is sure.
-//! - *Whoever knows the token* can be any rank and any server, and read and change everything as the one in the middle.
+//! - *Without the token* a connector gets a refusal; with a recorded first message it gets an answer that it cannot
+//!   read. It can occupy slots of [`acceptor`](super::acceptor) that other unauthenticated peers need, and nothing
+//!   else.
+//! - *An eavesdropper* sees which hosts communicate, when, and how much. It cannot decrypt the contents, not even if it
+//!   learns the token later. It can test guesses of the token offline against a recorded handshake, so the token must
+//!   be random (128 bits: `openssl rand -hex 16`), not a word.
+//! - *An impostor of rank 0* gets a message that is valid only for this one connection, and can test guesses of the
+//!   token against it.
+//! - *A man in the middle* can cut the connection, delay bytes, or change them, which is detected. It can also pretend
+//!   that the other side is not ginlab, or that it refuses: nothing is authenticated before the seal.
+//! - *With the token* an attacker can act as any rank and any server, and as a man in the middle can read and change
+//!   everything.
 //!
-//! The rails' own traffic is not sealed, nor are bytes that a visit has given up its words for
+//! The traffic of the rails is not encrypted, nor are the bytes of a stream that a session was converted to
 //! ([`Session::into_stream`](super::session::Session::into_stream)).
 
 use std::fmt::{self, Display};
@@ -46,30 +50,29 @@ use ginlab_base::text::printable;
 
 const MAGIC: [u8; 8] = *b"ginlab\r\n";
 
-/// Raised whenever frames or their meaning change.
+/// Version of the protocol. Must be raised whenever frames or their meaning change.
 const PROTOCOL: u32 = 3;
 
-/// The longest token.
+/// Maximum length of a token.
 pub(super) const MAX_TOKEN_BYTES: usize = 256;
 
-/// A Hello is small; whoever announces more is no rank.
+/// Maximum payload of a frame during the handshake. A Hello is small; a peer that announces more is not a rank.
 pub(super) const MAX_HELLO_BYTES: usize = 4096;
 
-/// Each side's message of the handshake: its key of this connection, and a tag.
+/// Length of each side's message of the handshake: its ephemeral key and a tag.
 const NOISE_BYTES: usize = 32 + 16;
 
-/// Magic and protocol version.
 const START_BYTES: usize = MAGIC.len() + 4;
 
-/// A token, as Noise takes it.
+/// A token in the form that Noise requires.
 #[derive(Clone)]
 pub(super) struct Key {
     shared: [u8; 32],
-    /// This side's key of the connection. Random where there is none; tests/fuzz has some.
+    /// This side's ephemeral key: `None` for a random one, `Some` for tests/fuzz.
     own: Option<[u8; 32]>,
 }
 
-/// Secrets are not shown.
+/// Does not show the secrets.
 impl fmt::Debug for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Key")
@@ -87,7 +90,7 @@ impl Key {
     }
 }
 
-/// What a connection begins with, in clear.
+/// Returns the unencrypted start of a connection: magic and protocol version.
 fn start() -> Vec<u8> {
     [&MAGIC[..], &PROTOCOL.to_le_bytes()].concat()
 }
@@ -98,7 +101,7 @@ enum Side {
     Listener,
 }
 
-/// A side before the first message.
+/// Creates the handshake state of `side`, before the first message.
 fn side(side: Side, key: &Key) -> Result<HandshakeState, snow::Error> {
     let start = start();
     let mut noise =
@@ -112,36 +115,36 @@ fn side(side: Side, key: &Key) -> Result<HandshakeState, snow::Error> {
     }
 }
 
-/// The next message of the handshake, which carries nothing else.
+/// Returns the next message of the handshake, which has no payload.
 fn message(noise: &mut HandshakeState) -> Result<[u8; NOISE_BYTES], snow::Error> {
     let mut message = [0; NOISE_BYTES];
     noise.write_message(&[], &mut message).map(|_| message)
 }
 
-/// Takes the other side's message; whether it is right.
+/// Reads the other side's message of the handshake. Returns whether it is valid.
 fn takes(noise: &mut HandshakeState, message: &[u8; NOISE_BYTES]) -> bool {
     noise.read_message(message, &mut [0; NOISE_BYTES]).is_ok()
 }
 
-/// Somebody who is not let in, and why.
+/// A peer that is not accepted, with the reason.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Unwanted {
-    /// It may be no ginlab at all: gets no answer.
+    /// Possibly not ginlab: gets no answer.
     Stranger(String),
-    /// A ginlab, but not one of this job: gets this answer.
+    /// ginlab, but not of this job: gets the reason as an answer.
     Other(String),
 }
 
-/// The listener's side of one connection. Takes the beginning from the front of `buffer`, and appends the answer to `answer`; the
-/// seal of all that follows, or `None` while more bytes are needed. The other side may still be somebody who repeats a message
-/// of another: it has proved itself when the seal has opened its first frame.
+/// Runs the listener's side of one connection: takes the connector's message from the front of `buffer` and appends the
+/// answer to `answer`. Returns the seal of all that follows, or `None` while more bytes are needed. The peer may still
+/// be replaying a recorded message: it is authenticated once the seal has decrypted its first frame.
 pub(super) fn admit(buffer: &mut Vec<u8>, key: &Key, answer: &mut Vec<u8>) -> Result<Option<Seal>, Unwanted> {
     let Some(theirs) = first_message(buffer)? else { return Ok(None) };
-    let unable = |error| Unwanted::Stranger(format!("this side cannot answer it: {error}"));
+    let unable = |error| Unwanted::Stranger(format!("this side cannot answer: {error}"));
     let mut noise = side(Side::Listener, key).map_err(unable)?;
     if !takes(&mut noise, &theirs) {
         return Err(Unwanted::Other(
-            "it has another job token: set GINLAB_TOKEN to the same secret on every rank of the job".into(),
+            "it has a different job token; set GINLAB_TOKEN to the same secret on every rank of the job".into(),
         ));
     }
     buffer.drain(..START_BYTES + NOISE_BYTES);
@@ -150,59 +153,60 @@ pub(super) fn admit(buffer: &mut Vec<u8>, key: &Key, answer: &mut Vec<u8>) -> Re
     Seal::new(noise).map(Some).map_err(unable)
 }
 
-/// The connector's message, from the first bytes of a connection; `None` while they are incomplete.
+/// Returns the connector's message from the first bytes of a connection; `None` while they are incomplete.
 fn first_message(buffer: &[u8]) -> Result<Option<[u8; NOISE_BYTES]>, Unwanted> {
     let known = buffer.len().min(MAGIC.len());
     if buffer[..known] != MAGIC[..known] {
-        return Err(Unwanted::Stranger("it is not a ginlab".to_owned()));
+        return Err(Unwanted::Stranger("it is not a ginlab process".to_owned()));
     }
     let Some((version, rest)) = buffer[known..].split_first_chunk::<4>() else { return Ok(None) };
     let version = u32::from_le_bytes(*version);
     if version != PROTOCOL {
-        let why =
-            format!("it speaks bootstrap protocol {version}, this side {PROTOCOL}: run the same ginlab everywhere");
+        let why = format!(
+            "it uses bootstrap protocol {version}, but this side uses {PROTOCOL}; run the same ginlab everywhere"
+        );
         return Err(Unwanted::Other(why));
     }
     Ok(rest.first_chunk().copied())
 }
 
-/// Why a connection to a listener came to nothing.
+/// Failures to connect to a listener.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Failure {
-    /// May be better next time.
+    /// Might succeed if retried.
     Retry(String),
-    /// A ginlab does not want us.
+    /// A ginlab refused this side.
     Refused(Refusal),
-    /// It is not what was looked for.
+    /// The peer is not the expected one.
     Foreign(String),
-    /// The wait is over.
+    /// The attempt was interrupted.
     End(BootstrapError),
 }
 
-/// The connector's side of one connection, up to the listener's message.
+/// The connector's side of one connection, until the listener's message has arrived.
 #[derive(Debug)]
 pub(super) struct Opening(HandshakeState);
 
 impl Opening {
-    /// For a connection that has just been opened, and what to send first.
+    /// Creates the state of a connection that has just been opened. Also returns the bytes to send first.
     pub fn new(key: &Key) -> Result<(Opening, Vec<u8>), Failure> {
-        let unable = |error| Failure::Retry(format!("this side cannot begin: {error}"));
+        let unable = |error| Failure::Retry(format!("this side cannot start: {error}"));
         let mut noise = side(Side::Connector, key).map_err(unable)?;
         let first = message(&mut noise).map_err(unable)?;
         Ok((Opening(noise), [&start()[..], &first].concat()))
     }
 
-    /// Takes the listener's message; the seal of all that follows.
+    /// Reads the listener's message. Returns the seal of all that follows.
     pub fn finish(self, theirs: &[u8; NOISE_BYTES]) -> Result<Seal, Failure> {
         let Opening(mut noise) = self;
         if !takes(&mut noise, theirs) {
-            return Err(foreign("it does not know the job's token"));
+            return Err(foreign("it does not have the job's token"));
         }
         Seal::new(noise).map_err(foreign)
     }
 }
 
-/// Takes the listener's message from the front of `buffer`, or its refusal; `None` while more bytes are needed.
+/// Takes the listener's message, or its refusal, from the front of `buffer`; `None` while more bytes are needed.
 pub(super) fn reply(buffer: &mut Vec<u8>) -> Result<Option<[u8; NOISE_BYTES]>, Failure> {
     let Some((frame, used)) = frame::decode(buffer, MAX_HELLO_BYTES).map_err(foreign)? else { return Ok(None) };
     buffer.drain(..used);
@@ -212,20 +216,20 @@ pub(super) fn reply(buffer: &mut Vec<u8>) -> Result<Option<[u8; NOISE_BYTES]>, F
             Err(_) => Err(foreign(format_args!("a proof of {} bytes", frame.payload.len()))),
         },
         FrameKind::Refuse => Err(refused(&frame, false)),
-        other => Err(foreign(format_args!("{other:?} out of turn"))),
+        other => Err(foreign(format_args!("unexpected {other:?}"))),
     }
 }
 
-/// The words of welcome, from the first sealed frame of the listener's.
+/// Returns the payload of the welcome, from the first encrypted frame of the listener.
 pub(super) fn welcome(frame: Frame) -> Result<Vec<u8>, Failure> {
     match frame.kind {
         FrameKind::Welcome => Ok(frame.payload),
         FrameKind::Refuse => Err(refused(&frame, true)),
-        other => Err(foreign(format_args!("{other:?} out of turn"))),
+        other => Err(foreign(format_args!("unexpected {other:?}"))),
     }
 }
 
-/// A refusal, which is the last word only behind the proof.
+/// Parses a refusal. It can be final only after the proof.
 fn refused(frame: &Frame, proven: bool) -> Failure {
     match Refusal::parse(&frame.payload) {
         Ok(refusal) => Failure::Refused(Refusal { last_word: refusal.last_word && proven, ..refusal }),
@@ -234,7 +238,7 @@ fn refused(frame: &Frame, proven: bool) -> Failure {
 }
 
 pub(super) fn foreign(why: impl Display) -> Failure {
-    Failure::Foreign(format!("not a ginlab of this job: {why}"))
+    Failure::Foreign(format!("not a ginlab process of this job: {why}"))
 }
 
 #[cfg(test)]
@@ -244,7 +248,7 @@ pub(super) mod tests {
     use super::*;
     use crate::greeting::json;
 
-    /// What each side has sent, the listener's judgement, and what the connector makes of it.
+    /// The bytes that each side sent, the listener's result and the connector's.
     struct Meeting {
         sent: Vec<u8>,
         answered: Vec<u8>,
@@ -252,7 +256,7 @@ pub(super) mod tests {
         connector: Result<Seal, Failure>,
     }
 
-    /// Both sides with these tokens.
+    /// Runs a handshake of two sides with these tokens.
     fn meet(connector: &str, listener: &str) -> Meeting {
         let (opening, sent) = Opening::new(&Key::of(connector)).unwrap();
         let (mut buffer, mut answered) = (sent.clone(), Vec::new());
@@ -265,13 +269,13 @@ pub(super) mod tests {
         Meeting { sent, answered, listener, connector }
     }
 
-    /// A connector's seal and its listener's.
+    /// Returns a connector's seal and its listener's.
     pub fn seals() -> (Seal, Seal) {
         let Meeting { listener, connector, .. } = meet("t", "t");
         (connector.unwrap(), listener.unwrap().unwrap())
     }
 
-    /// What one side says in one sealed message, as the other side hears it.
+    /// Encrypts `words` as one message and returns it as the other side decrypts it.
     fn said(from: &mut Seal, to: &mut Seal, words: &[u8]) -> Vec<u8> {
         let (mut bytes, mut plain) = (Vec::new(), Vec::new());
         from.close(words, &mut bytes).unwrap();
@@ -293,7 +297,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn both_sides_meet_and_neither_sends_the_token() {
+    fn handshake_succeeds_without_sending_token() {
         let Meeting { sent, answered, listener, connector } = meet("a secret", "a secret");
         for bytes in [&sent, &answered] {
             assert!(!bytes.windows(8).any(|window| window == b"a secret"));
@@ -304,40 +308,40 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn another_token_is_told_by_either_side() {
+    fn token_mismatch_is_reported_by_both_sides() {
         let Meeting { sent, answered, listener, .. } = meet("another", "a secret");
-        assert!(matches!(listener, Err(Unwanted::Other(why)) if why.contains("another job token")));
+        assert!(matches!(listener, Err(Unwanted::Other(why)) if why.contains("a different job token")));
         assert!(answered.is_empty(), "who has proved nothing learns nothing");
-        // One that answers whatever the token is.
+        // A listener that answers any token.
         let mut answered = Vec::new();
         admit(&mut sent.clone(), &Key::of("another"), &mut answered).unwrap().unwrap();
         let (opening, _) = Opening::new(&Key::of("a secret")).unwrap();
-        assert!(is_foreign(opening.finish(&reply(&mut answered).unwrap().unwrap()), "does not know the job's token"));
+        assert!(is_foreign(opening.finish(&reply(&mut answered).unwrap().unwrap()), "does not have the job's token"));
         assert_ne!(Key::of("a").shared, Key::of("b").shared);
         assert_ne!(Key::of("").shared, Key::of("\0").shared);
     }
 
     #[test]
-    fn nothing_that_was_recorded_is_of_use() {
+    fn replayed_handshake_is_rejected() {
         let Meeting { sent, answered, connector, .. } = meet("t", "t");
         let mut hello = Vec::new();
         connector.unwrap().close(b"hello", &mut hello).unwrap();
-        // The connector's whole part again: the seal is another one.
+        // Replays all bytes of the connector: the new connection has another seal.
         let (mut buffer, mut answer) = ([sent.clone(), hello].concat(), Vec::new());
         let mut seal = admit(&mut buffer, &Key::of("t"), &mut answer).unwrap().unwrap();
         let mut plain = Vec::new();
         let why = seal.open(&mut buffer, &mut plain, usize::MAX).unwrap_err();
-        assert!(why.contains("repeated on its way") && plain.is_empty(), "{why}");
-        // The listener's whole part again.
+        assert!(why.contains("repeated in transit") && plain.is_empty(), "{why}");
+        // Replays all bytes of the listener.
         let (opening, _) = Opening::new(&Key::of("t")).unwrap();
         assert!(is_foreign(opening.finish(&reply(&mut answered.clone()).unwrap().unwrap()), "token"));
-        // The connector's own message, handed back to it.
+        // Reflects the connector's own message.
         let (opening, own) = Opening::new(&Key::of("t")).unwrap();
         assert!(is_foreign(opening.finish(own[START_BYTES..].try_into().unwrap()), "token"));
     }
 
     #[test]
-    fn a_refusal_is_the_last_word_only_where_it_is_sealed() {
+    fn refusal_is_final_only_if_encrypted() {
         let refusal = Refusal { why: "no\x1b[2J".into(), last_word: true };
         let expected = |last_word| Failure::Refused(Refusal { why: "no?[2J".into(), last_word });
         let mut clear = frame::encode(FrameKind::Refuse, 0, "start", &json(&refusal));
@@ -347,10 +351,10 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_welcome_counts_only_where_it_is_sealed() {
+    fn welcome_is_accepted_only_if_encrypted() {
         assert_eq!(welcome(frame_of(FrameKind::Welcome, b"me")), Ok(b"me".to_vec()));
-        assert!(is_foreign(welcome(frame_of(FrameKind::Part, b"me")), "Part out of turn"));
-        let replies = [(FrameKind::Welcome, 2, "Welcome out of turn"), (FrameKind::Proof, 47, "a proof of 47 bytes")];
+        assert!(is_foreign(welcome(frame_of(FrameKind::Part, b"me")), "unexpected Part"));
+        let replies = [(FrameKind::Welcome, 2, "unexpected Welcome"), (FrameKind::Proof, 47, "a proof of 47 bytes")];
         for (kind, bytes, why) in replies {
             assert!(is_foreign(reply(&mut frame::encode(kind, 0, "start", &vec![0; bytes])), why), "{why}");
         }
@@ -373,14 +377,14 @@ pub(super) mod tests {
     #[test]
     fn strangers_and_other_versions() {
         for bytes in [&b"GET / HTTP/1.1\r\n"[..], b"g\0"] {
-            assert_eq!(knock(bytes), Err(Unwanted::Stranger("it is not a ginlab".into())));
+            assert_eq!(knock(bytes), Err(Unwanted::Stranger("it is not a ginlab process".into())));
         }
         let (_, first) = Opening::new(&Key::of("t")).unwrap();
         for version in [2, 9] {
             let mut other = first.clone();
             other[8] = version;
-            let said = format!("protocol {version}, this side 3");
-            // Before the rest has come.
+            let said = format!("protocol {version}, but this side uses 3");
+            // The version is checked before the rest has arrived, too.
             for bytes in [&other[..START_BYTES], &other] {
                 assert!(matches!(knock(bytes), Err(Unwanted::Other(why)) if why.contains(&said)));
             }
@@ -388,7 +392,10 @@ pub(super) mod tests {
         for at in START_BYTES..first.len() {
             let mut spoilt = first.clone();
             spoilt[at] ^= 1;
-            assert!(matches!(knock(&spoilt), Err(Unwanted::Other(why)) if why.contains("another job token")), "{at}");
+            assert!(
+                matches!(knock(&spoilt), Err(Unwanted::Other(why)) if why.contains("a different job token")),
+                "{at}"
+            );
         }
     }
 }

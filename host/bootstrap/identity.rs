@@ -1,43 +1,56 @@
-//! Which host a rank runs on.
+//! Identity of a rank: its host and process.
 
 use std::fs;
 
 use serde::{Deserialize, Serialize};
 
-/// What every rank tells the others about itself at the start.
+/// Identity that every rank sends to the others at the start.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Member {
     /// Host name.
     pub host: String,
-    /// Process number.
+    /// Process ID.
     pub pid: u32,
-    /// Host name, boot and network namespace: ranks with the same identity reach each other over loopback and shared
+    /// Host name, boot ID and network namespace. Ranks with the same identity reach each other over loopback and shared
     /// memory. Two containers of one machine have different ones.
     pub identity: String,
 }
 
 impl Member {
-    /// The machine, whatever the network namespace: ranks with the same one share its cores and its memory.
+    /// Returns the machine, regardless of the network namespace. Ranks with the same machine share its cores and its
+    /// memory.
     pub fn machine(&self) -> &str {
         let mut parts = self.identity.splitn(3, ' ');
         let host = parts.next().unwrap_or_default();
-        // A system that hides its boot is known by its name.
+        // A system that hides its boot ID is identified by its host name.
         parts.next().filter(|boot| !boot.is_empty()).unwrap_or(host)
     }
 
-    /// This process.
+    /// Returns the network namespace. Ranks with the same one share its interfaces and their addresses.
+    pub(super) fn network(&self) -> (&str, &str) {
+        (self.machine(), self.identity.splitn(3, ' ').nth(2).unwrap_or_default())
+    }
+
+    /// Returns whether both are known to run on different machines.
+    pub(super) fn is_other_machine(&self, other: &Member) -> bool {
+        let boot = |member: &'_ Member| member.identity.split(' ').nth(1).unwrap_or_default().to_owned();
+        let boots = [boot(self), boot(other)];
+        boots.iter().all(|boot| !boot.is_empty()) && boots[0] != boots[1]
+    }
+
+    /// Returns the identity of this process.
     pub fn here() -> Self {
         let host = nix::unistd::gethostname()
             .map(|name| name.to_string_lossy().into_owned())
             .unwrap_or_else(|_| "unknown-host".to_owned());
         let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-        // The link reads `net:[inode]`.
+        // The link's target is `net:[inode]`.
         let network = fs::read_link("/proc/self/ns/net").map(|link| link.display().to_string()).unwrap_or_default();
         let identity = format!("{host} {} {network}", boot.trim());
         Member { host, pid: std::process::id(), identity }
     }
 
-    /// What another process says of itself, fit to be shown.
+    /// Returns an identity that was received from another process, with its text made printable.
     pub(super) fn printable(self) -> Self {
         Member { host: ginlab_base::text::printable(&self.host), ..self }
     }

@@ -1,11 +1,15 @@
-//! Ranks: who takes part in a job, and how they agree before any fabric is open.
+//! Ranks of a job: how they find each other, and what they exchange before any fabric is open.
 //!
-//! There is one mechanism, a TCP star with rank 0 at its centre ([`Bootstrap`]), and three ways to find it: `local` (this
-//! program starts copies of itself), `tcp` (a launcher set RANK, WORLD_SIZE and MASTER_ADDR, or is SkyPilot) and `mpi`
-//! (mpirun or srun; MPI only spreads rank 0's address). So in every kind all waits are bounded, end on Ctrl-C, and name who
-//! is missing. All ranks make the same calls in the same order; a rank that does not is named, with both labels.
+//! The only mechanism is a TCP star with rank 0 at its centre ([`Bootstrap`]). There are three ways to find rank 0:
 //!
-//! The first error is final: it is told to the other ranks, and every later call answers it again.
+//! - `local`: this program starts copies of itself.
+//! - `tcp`: a launcher sets RANK, WORLD_SIZE and MASTER_ADDR, or SkyPilot's variables are set.
+//! - `mpi`: mpirun or srun; MPI only distributes rank 0's addresses.
+//!
+//! So in each of them every wait is bounded, ends on Ctrl-C, and names the missing ranks. All ranks must make the same
+//! calls in the same order. If a rank does not, the error names it, and the labels of both calls.
+//!
+//! The first error is final: it is sent to the other ranks, and every later call returns it.
 //!
 //! ```no_run
 //! use ginlab_bootstrap::{Bootstrap, Options};
@@ -18,6 +22,7 @@
 //! ```
 
 mod acceptor;
+mod addresses;
 mod children;
 mod connect;
 mod detect;
@@ -27,6 +32,7 @@ mod frame;
 pub mod fuzzed;
 mod greeting;
 mod handshake;
+mod host;
 mod identity;
 mod link;
 mod local;
@@ -34,6 +40,7 @@ mod local;
 mod middle;
 #[cfg(feature = "mpi")]
 mod mpi;
+mod progress;
 mod seal;
 pub mod session;
 mod star;
@@ -43,7 +50,8 @@ mod wait;
 
 use std::fmt;
 use std::net::{SocketAddr, TcpListener};
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 pub use detect::{Kind, Launcher, process_env};
@@ -57,16 +65,17 @@ use connect::Search;
 use frame::FrameKind;
 use ginlab_base::pairing::Pairing;
 use greeting::Hello;
+use progress::{Reporter, lock};
 use star::Star;
 use wait::Clock;
 
-/// More ranks than this are a mistyped number.
+/// Maximum number of ranks. A larger number is taken for a typing error.
 const MAX_SIZE: usize = 1 << 16;
 
-/// What the MPI library calls itself; `None` in a build without the feature `mpi`.
+/// Returns the version text of the MPI library; `None` in a build without the feature `mpi`.
 pub fn mpi_version() -> Option<String> {
     #[cfg(feature = "mpi")]
-    // It may be asked before MPI_Init. Some libraries answer with several lines, or with the NUL that ends a C string.
+    // May be called before MPI_Init. Some libraries return several lines, or include the NUL that ends a C string.
     return ::mpi::environment::library_version().ok().and_then(|text| {
         let line = text.lines().next()?.trim_matches(|c: char| c == '\0' || c.is_whitespace());
         Some(line.to_owned())
@@ -75,20 +84,24 @@ pub fn mpi_version() -> Option<String> {
     None
 }
 
-/// What does not depend on the kind of bootstrap.
+/// Options of a bootstrap of any kind.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The limit of every wait; 60 s by default.
+    /// Maximum time of a wait without progress. Default: 60 s.
     pub timeout: Duration,
-    /// Raised by Ctrl-C: every wait ends then. By default the flag of [`ginlab_base::signals`].
+    /// Counter that changes whenever this rank has completed something. The other ranks wait for this rank until
+    /// `timeout` after the last change. Default: the counter of [`ginlab_base::progress`].
+    pub progress: &'static AtomicU64,
+    /// Flag that ends every wait when it is set, for example by Ctrl-C. Default: the flag of [`ginlab_base::signals`].
     pub interrupt: &'static AtomicBool,
-    /// What must be the same on all ranks: provider, rail list, options. Compared at the start, in this order.
+    /// Values that must be the same on all ranks (provider, rail list, options), by name. Compared at the start, in
+    /// this order.
     pub fingerprint: Vec<(String, String)>,
-    /// Which of rank 0's interfaces the other hosts may try (`mpi` only; the other kinds are told an address): names
-    /// separated by commas, `*` at the end of a name for any rest. All that are up by default.
+    /// Interfaces of rank 0 that ranks on other hosts may try; `mpi` only, since the other kinds are given an address.
+    /// Names separated by commas; `*` at the end of a name matches any rest. `None` for all interfaces that are up.
     pub interfaces: Option<String>,
-    /// Bytes of a rank's part that travel in one step of a gather; longer parts take several steps. 1 MiB by default, and less
-    /// where many ranks would not fit into one message. Ranks need not agree on it.
+    /// Number of bytes of a rank's part that are sent in one step of a gather; longer parts take several steps.
+    /// Default: 1 MiB. Reduced if the pieces of all ranks would not fit into one message. Ranks need not agree on it.
     pub piece_bytes: usize,
 }
 
@@ -96,44 +109,52 @@ impl Default for Options {
     fn default() -> Self {
         let timeout = Duration::from_secs(60);
         let interrupt = ginlab_base::signals::flag();
-        Options { timeout, interrupt, fingerprint: Vec::new(), interfaces: None, piece_bytes: 1 << 20 }
+        let progress = ginlab_base::progress::counter();
+        Options { timeout, progress, interrupt, fingerprint: Vec::new(), interfaces: None, piece_bytes: 1 << 20 }
     }
 }
 
-/// This process's place among the ranks of the job.
+/// This process's membership in a job of several ranks.
 ///
-/// End a job that went well with [`Bootstrap::finish`]. Dropping it instead means that this rank leaves: the others are
-/// told so by their next call, and children of a `local` job are ended.
+/// Close a successful job with [`Bootstrap::finish`]. If the value is dropped instead, this rank leaves the job: the
+/// next call of every other rank fails, and the children of a `local` job are killed.
 pub struct Bootstrap {
     kind: Kind,
-    star: Star,
+    rank: usize,
+    size: usize,
+    /// Stopped before the star is dropped.
+    reporter: Option<Reporter>,
+    star: Arc<Mutex<Star>>,
     timeout: Duration,
     piece_bytes: usize,
     interrupt: &'static AtomicBool,
     members: Vec<Member>,
+    /// Facts about the ranks that a reader of results needs.
+    notes: Vec<String>,
     broken: Option<BootstrapError>,
-    /// Declared last: connections close before MPI is left.
+    /// Declared last: connections are closed before MPI is finalized.
     #[cfg(feature = "mpi")]
     session: Option<mpi::Session>,
 }
 
 impl fmt::Debug for Bootstrap {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Bootstrap { kind, star, members, broken, .. } = self;
+        let Bootstrap { kind, rank, size, members, broken, .. } = self;
         let mut out = f.debug_struct("Bootstrap");
-        out.field("kind", kind).field("rank", &star.rank).field("size", &star.size);
+        out.field("kind", kind).field("rank", rank).field("size", size);
         out.field("members", members).field("broken", broken).finish_non_exhaustive()
     }
 }
 
 impl Bootstrap {
-    /// Opens the kind that the environment asks for ([`Kind::detect`]). `ranks` is how many ranks a `local` job has
-    /// (default 1); under a launcher it may be left out, and must be right otherwise.
+    /// Opens the kind of bootstrap that the environment indicates ([`Kind::detect`]). `ranks` is the number of ranks of
+    /// a `local` job (default 1). Under a launcher it may be `None`; otherwise it must equal the number of ranks of the
+    /// launcher.
     pub fn auto(ranks: Option<usize>, options: Options) -> Result<Self, BootstrapError> {
-        Bootstrap::open(Kind::detect(&process_env), ranks, options)
+        Bootstrap::open(Kind::asked_for(&process_env)?, ranks, options)
     }
 
-    /// Opens the given kind; see [`Bootstrap::auto`].
+    /// Like [`Bootstrap::auto`], but opens the given kind.
     pub fn open(kind: Kind, ranks: Option<usize>, options: Options) -> Result<Self, BootstrapError> {
         let mut opened = match kind {
             Kind::Local if is_spawned_child() => Bootstrap::child(options)?,
@@ -157,7 +178,8 @@ impl Bootstrap {
             Some(asked) if asked != opened.size() => {
                 let size = opened.size();
                 let error = BootstrapError::usage(format!(
-                    "{asked} ranks were asked for, but the {kind} bootstrap has {size}; leave the number out, or start that many"
+                    "{asked} ranks were requested, but the {kind} bootstrap has {size}; omit the number, or start that \
+                     many"
                 ));
                 opened.abort(error.ending(), &error.to_string());
                 Err(error)
@@ -166,18 +188,19 @@ impl Bootstrap {
         }
     }
 
-    /// A world of one, whatever the launcher: for programs without ranks.
+    /// Creates a job of one rank, under any launcher, for programs without ranks.
     pub fn alone() -> Result<Self, BootstrapError> {
         Bootstrap::centre(Kind::Local, Star::new(0, 1, None), None, Options::default())
     }
 
-    /// Becomes rank 0 of a job that knows its address by other means: accepts ranks 1 to `size - 1` on the listener.
+    /// Creates rank 0 of a job whose other ranks get its address by other means. Accepts ranks 1 to `size - 1` on
+    /// `listener`.
     pub fn serve(listener: TcpListener, size: usize, token: &str, options: Options) -> Result<Self, BootstrapError> {
         let star = Star::new(0, checked_size(size)?, None);
         Bootstrap::centre(Kind::Tcp, star, Some((listener, token)), options)
     }
 
-    /// Joins rank 0 at the first of the addresses that answers with the right token.
+    /// Joins a job at the first of `addresses` that answers with the right token.
     pub fn join(
         addresses: &[SocketAddr],
         rank: usize,
@@ -221,34 +244,39 @@ impl Bootstrap {
         let (mut link, member) = search.connect::<Member>(candidates, &clock)?;
         (link.member, link.longest) = (member.printable(), frame::MAX_BYTES);
         star.links[0] = Some(link);
-        // Rank 0 is there: the time spent on finding it does not count against the other ranks.
+        // Rank 0 has answered. The time to find it must not reduce the time that the other ranks have.
         let clock = Clock::new(options.timeout, options.interrupt);
         Bootstrap::start(kind, star, None, clock, options)
     }
 
-    /// The first step of every job: everybody tells who he is and with what options he was started.
+    /// Runs the first step of every job: all ranks exchange their [`Member`] and compare their options.
     fn start(
         kind: Kind,
-        star: Star,
+        mut star: Star,
         mut acceptor: Option<Acceptor>,
         mut clock: Clock,
         options: Options,
     ) -> Result<Self, BootstrapError> {
-        let Options { timeout, interrupt, fingerprint, piece_bytes, .. } = options;
+        let Options { timeout, progress, interrupt, fingerprint, piece_bytes, .. } = options;
+        star.progress.count_by(progress);
         let mut opened = Bootstrap {
             kind,
-            star,
+            rank: star.rank,
+            size: star.size,
+            reporter: None,
+            star: Arc::new(Mutex::new(star)),
             timeout,
             piece_bytes,
             interrupt,
             members: Vec::new(),
+            notes: Vec::new(),
             broken: None,
             #[cfg(feature = "mpi")]
             session: None,
         };
         let mine = greeting::json(&Member::here());
         let infos = opened.guard(|star| star.exchange(&mine, usize::MAX, "start", &mut clock, acceptor.as_mut()))?;
-        // Nobody is expected any more: the port closes.
+        // All ranks have connected: close the port.
         drop(acceptor);
         for (rank, info) in infos.iter().enumerate() {
             let garbage = |error| BootstrapError::garbage(format_args!("rank {rank}"), error);
@@ -257,85 +285,97 @@ impl Bootstrap {
         let mut options = vec![("ginlab version".to_owned(), env!("CARGO_PKG_VERSION").to_owned())];
         options.extend(fingerprint);
         opened.compare(options)?;
+        if opened.size > 1 {
+            opened.reporter = Some(Reporter::start(&opened.star, timeout));
+        }
         Ok(opened)
     }
 
-    /// This process's rank, from 0.
+    /// Returns this process's rank, from 0.
     pub fn rank(&self) -> usize {
-        self.star.rank
+        self.rank
     }
 
-    /// The number of ranks.
+    /// Returns the number of ranks.
     pub fn size(&self) -> usize {
-        self.star.size
+        self.size
     }
 
-    /// This process's place among the ranks of its host, from 0.
+    /// Returns the index of this process among the ranks of its host, from 0.
     pub fn local_rank(&self) -> usize {
         self.on_this_host().iter().position(|rank| *rank == self.rank()).unwrap_or(0)
     }
 
-    /// The number of ranks on this host.
+    /// Returns the number of ranks on this host.
     pub fn local_size(&self) -> usize {
         self.on_this_host().len()
     }
 
-    /// Whether all ranks run on one host, in one network namespace.
+    /// Returns whether all ranks run on one host, in one network namespace.
     pub fn same_host(&self) -> bool {
         self.local_size() == self.size()
     }
 
-    /// Where the ranks run, by rank.
+    /// Returns the host and process of each rank, by rank.
     pub fn members(&self) -> &[Member] {
         &self.members
     }
 
-    /// Who measures with whom: across hosts wherever that can be. The same on every rank.
+    /// Returns facts about the ranks and their addresses that a reader of results needs, one line each.
+    #[must_use]
+    pub fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
+    /// Returns the pairs of ranks that measure with each other. Partners are on different hosts if possible. The result
+    /// is the same on every rank.
     pub fn pairing(&self) -> Pairing {
         let hosts: Vec<&str> = self.members.iter().map(|member| member.identity.as_str()).collect();
         Pairing::of(&hosts)
     }
 
-    /// Ranks that share this rank's machine, in whatever network namespace, by number; this one too.
+    /// Returns the ranks on this rank's machine, in any network namespace, including this rank.
     pub fn on_this_machine(&self) -> Vec<usize> {
-        let here = self.members[self.star.rank].machine();
+        let here = self.members[self.rank].machine();
         (0..self.size()).filter(|rank| self.members[*rank].machine() == here).collect()
     }
 
-    /// The ranks on this host: on this machine, and in this network namespace.
+    /// Returns the ranks on this host: on this machine and in this network namespace.
     pub fn on_this_host(&self) -> Vec<usize> {
-        let here = &self.members[self.star.rank].identity;
+        let here = &self.members[self.rank].identity;
         (0..self.size()).filter(|rank| self.members[*rank].identity == *here).collect()
     }
 
-    /// How the ranks found each other.
+    /// Returns how the ranks found each other.
     pub fn kind(&self) -> Kind {
         self.kind
     }
 
-    /// Changes the limit of later waits.
+    /// Sets the limit of later waits.
     pub fn set_timeout(&mut self, timeout: Duration) {
         self.timeout = timeout;
     }
 
-    /// All ranks' bytes, by rank. `what` names the step for people; it must be the same on all ranks. A rank's part may have
-    /// 1 GiB; long parts travel in pieces, each within the timeout. Small ones are typed by [`Bootstrap::all_gather_values`].
+    /// Returns the bytes of all ranks, by rank. `what` names the step in messages, and must be the same on all ranks. A
+    /// rank's part may have up to 1 GiB. Long parts are sent in pieces, each within the timeout. For small typed values
+    /// use [`Bootstrap::all_gather_values`].
     pub fn all_gather(&mut self, bytes: &[u8], what: &str) -> Result<Vec<Vec<u8>>, BootstrapError> {
         self.in_pieces(bytes, usize::MAX, what)
     }
 
-    /// Waits until all ranks are here.
+    /// Waits until all ranks have called it.
     pub fn barrier(&mut self, what: &str) -> Result<(), BootstrapError> {
         self.all_gather(&[], what).map(drop)
     }
 
-    /// Without waiting: has a peer reported an error, closed its connection or died? Rank 0 sees all ranks, the others see
-    /// rank 0. For loops that wait for something else, such as a kernel.
+    /// Returns an error if a peer has reported an error, closed its connection or died. Does not wait. Rank 0 sees all
+    /// ranks, the others see rank 0. For loops that wait for something else, such as a kernel.
     pub fn check_peers(&mut self) -> Result<(), BootstrapError> {
         self.guard(|star| star.look("a check of the peers"))
     }
 
-    /// Compares what must be the same on all ranks. All ranks get the same one-line error for the first difference.
+    /// Compares values that must be the same on all ranks. All ranks return the same one-line error for the first
+    /// difference.
     pub fn compare(&mut self, fingerprint: Vec<(String, String)>) -> Result<(), BootstrapError> {
         let all = self.all_gather(&greeting::json(&fingerprint), "comparison of options")?;
         let parsed: Result<Vec<Vec<(String, String)>>, _> = all.iter().map(|one| serde_json::from_slice(one)).collect();
@@ -345,7 +385,7 @@ impl Bootstrap {
         };
         match difference {
             Some(error) => {
-                // Every rank finds it by itself: nobody needs to be told.
+                // Every rank finds the difference itself, so no message is sent.
                 self.broken = Some(error.clone());
                 Err(error)
             }
@@ -353,23 +393,27 @@ impl Bootstrap {
         }
     }
 
-    /// Tells all ranks that this one stops, in what way, and why. Their waits end with this text; so do all later calls here.
+    /// Reports to all ranks that this rank stops: `ending` is the kind of its end and `text` the reason. Waits of the
+    /// other ranks fail with this text, and so do all later calls of this rank.
     pub fn abort(&mut self, ending: Ending, text: &str) {
         if self.broken.is_none() {
-            let error = BootstrapError::Aborted { rank: self.star.rank, ending, text: text.to_owned() };
+            let error = BootstrapError::Aborted { rank: self.rank, ending, text: text.to_owned() };
             self.spread(&error);
             self.broken = Some(error);
         }
     }
 
-    /// Ends a job that went well: a last barrier, then children are awaited (a failed one is an error) and MPI is left in
-    /// order. Every rank calls it.
+    /// Closes a successful job: runs a last barrier, waits until the children have exited (it is an error if one
+    /// failed) and finalizes MPI. Every rank must call it.
     pub fn finish(mut self) -> Result<(), BootstrapError> {
         self.barrier("end")?;
-        self.star.leave();
-        if let Some(children) = self.star.children.as_mut() {
+        self.reporter = None;
+        let mut star = lock(&self.star);
+        star.leave();
+        if let Some(children) = star.children.as_mut() {
             children.finish(self.timeout)?;
         }
+        drop(star);
         #[cfg(feature = "mpi")]
         if let Some(session) = self.session.take() {
             session.finalize(self.timeout);
@@ -377,28 +421,17 @@ impl Bootstrap {
         Ok(())
     }
 
-    /// Runs a step unless the job is broken, and breaks the job when the step fails.
+    /// Runs `step`, or returns the first error if the job has failed. If the step fails, the job fails, and the other
+    /// ranks are notified.
     fn guard<T>(&mut self, step: impl FnOnce(&mut Star) -> Result<T, BootstrapError>) -> Result<T, BootstrapError> {
         if let Some(error) = &self.broken {
             return Err(error.clone());
         }
-        step(&mut self.star).inspect_err(|error| {
+        let done = step(&mut lock(&self.star));
+        done.inspect_err(|error| {
             self.spread(error);
             self.broken = Some(error.clone());
         })
-    }
-
-    fn spread(&mut self, error: &BootstrapError) {
-        let me = self.star.rank;
-        match error {
-            // What came from rank 0 is known there; what came from another rank goes on to the rest.
-            BootstrapError::Aborted { rank, ending, text } if me == 0 || *rank == me => {
-                self.star.last_words(*rank, *ending, text)
-            }
-            BootstrapError::Aborted { .. } => {}
-            BootstrapError::Left { rank: 0, .. } => {}
-            other => self.star.last_words(me, other.ending(), &other.to_string()),
-        }
     }
 }
 

@@ -1,5 +1,5 @@
-//! One connection, of a rank or of a visitor: a socket that never waits, the messages that have come by it, and those that it
-//! has not taken yet. Whoever has it does the waiting: ranks by poll(2), visits by tokio.
+//! One connection of a rank or of a session: a nonblocking socket, the messages received and those not yet sent. The
+//! owner does the waiting: ranks with poll(2), sessions with tokio.
 
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
@@ -14,13 +14,17 @@ use super::identity::Member;
 use super::seal::{MAX_PIECE_BYTES, Seal};
 use ginlab_base::text::printable;
 
-/// A peer that follows the protocol never has more frames under way than this; reading stops here.
+/// Maximum number of undelivered frames, at which reading stops. A peer that follows the protocol never has more in
+/// flight.
 const MAX_QUEUED: usize = 16;
 
-/// Bytes that are read at a time.
+/// Maximum number of unread progress reports that are kept.
+const MAX_REPORTS: usize = 4;
+
+/// Maximum number of bytes per read.
 const CHUNK_BYTES: usize = 64 << 10;
 
-/// The error that a frame of last words tells.
+/// Returns the error that an Abort frame reports.
 pub(super) fn last_words_of(frame: &Frame) -> BootstrapError {
     BootstrapError::Aborted {
         rank: frame.step as usize,
@@ -29,67 +33,75 @@ pub(super) fn last_words_of(frame: &Frame) -> BootstrapError {
     }
 }
 
-/// See the module.
+/// A connection; the module documentation describes it.
 #[derive(Debug)]
 pub(super) struct Link {
     pub stream: TcpStream,
-    /// The other side's address.
+    /// Address of the other side.
     pub from: SocketAddr,
     pub member: Member,
-    /// What has come and is no whole sealed message yet, or the beginning of a handshake.
+    /// Received bytes that are not yet a complete encrypted message, or the start of a handshake.
     pub buffer: Vec<u8>,
-    /// What was opened and is no whole frame yet.
+    /// Decrypted bytes that are not yet a complete frame.
     plain: Vec<u8>,
-    /// Of all that travels, once both sides have shaken hands.
+    /// Encryption of all further bytes in both directions. `None` until the handshake is complete.
     seal: Option<Seal>,
-    /// The largest payload that is read: little, until the other side has proved itself.
+    /// Maximum payload accepted. Small until the peer is authenticated.
     pub longest: usize,
     pub frames: VecDeque<Frame>,
-    /// The peer has closed, or the connection broke.
+    /// Payloads of the latest progress reports, which belong to no step.
+    pub reports: VecDeque<Vec<u8>>,
+    /// Error in the received bytes; every later read returns it again.
+    spoilt: Option<String>,
+    /// Whether the peer has closed or the connection broke.
     pub closed: bool,
-    /// Sealed piece by piece when the socket takes them: frames of a gather are long, and are the same for many links.
+    /// Unencrypted messages to send. They are encrypted piece by piece when the socket accepts more, because frames of
+    /// a gather are long and shared by many links.
     unsent: VecDeque<Arc<[u8]>>,
-    /// Bytes of the first of them that were sealed.
+    /// Number of bytes of the first message in `unsent` that are encrypted.
     taken: usize,
-    /// As it travels, and how much of it has gone.
+    /// Bytes to send in their final form; the first `gone` have been written.
     wire: Vec<u8>,
     gone: usize,
 }
 
 impl Link {
-    /// Takes over a connected socket.
+    /// Creates a link from a connected socket.
     pub fn new(stream: TcpStream, from: SocketAddr) -> std::io::Result<Self> {
         stream.set_nonblocking(true)?;
         stream.set_nodelay(true)?;
-        // Without the IPv6 spelling of an IPv4 address.
+        // Converts an IPv4-mapped IPv6 address to IPv4.
         let from = SocketAddr::new(from.ip().to_canonical(), from.port());
-        // In place of who has not said yet who it is.
+        // Placeholder until the peer has identified itself.
         let (member, longest) = (Member::default(), MAX_HELLO_BYTES);
         let (buffer, plain, wire) = (Vec::new(), Vec::new(), Vec::new());
         let (frames, unsent) = (VecDeque::new(), VecDeque::new());
+        let (reports, spoilt) = (VecDeque::new(), None);
         let (seal, closed, taken, gone) = (None, false, 0, 0);
-        Ok(Link { stream, from, member, buffer, plain, seal, longest, frames, closed, unsent, taken, wire, gone })
+        #[rustfmt::skip]
+        let link = Link { stream, from, member, buffer, plain, seal, longest, frames, reports, spoilt, closed, unsent, taken, wire, gone };
+        Ok(link)
     }
 
-    /// From here on everything is sealed, in both directions.
+    /// Encrypts all further bytes in both directions with `seal`.
     pub fn protect(&mut self, seal: Seal) {
         self.seal = Some(seal);
     }
 
-    /// Whether everything is sealed.
+    /// Returns whether the connection is encrypted.
     pub fn is_protected(&self) -> bool {
         self.seal.is_some()
     }
 
-    /// Bytes that have come and nobody has heard.
+    /// Returns the number of received bytes that have not been delivered.
     pub fn unheard(&self) -> usize {
         let frames = self.frames.iter().map(|frame| frame.payload.len().max(1));
         self.buffer.len() + self.plain.len() + frames.sum::<usize>()
     }
 
-    /// Reads so many bytes of what is there, at most; whether there may be more.
+    /// Reads up to `most` available bytes. Returns whether there may be more.
     pub fn read(&mut self, most: usize) -> bool {
-        // Room for a handshake; more grows with what comes.
+        // Enough for a handshake; the buffer grows with the bytes that arrive.
         self.buffer.reserve(most.min(512));
         match (&self.stream).take(most as u64).read_to_end(&mut self.buffer) {
             Ok(count) if count == most => true,
@@ -101,20 +113,33 @@ impl Link {
         }
     }
 
-    /// Makes frames of what has been read. Before the handshake has ended there are none.
+    /// Decodes the frames in the received bytes. Before the handshake is complete, nothing is decoded.
     pub fn decode(&mut self) -> Result<(), String> {
         let Some(seal) = &mut self.seal else { return Ok(()) };
         let opened = seal.open(&mut self.buffer, &mut self.plain, frame::longest(self.longest));
-        // What came before a spoilt message still counts.
+        // Frames before a corrupted message are still valid.
         while let Some((frame, used)) = frame::decode(&self.plain, self.longest)? {
             self.plain.drain(..used);
-            self.frames.push_back(frame);
+            if frame.kind != FrameKind::Progress {
+                self.frames.push_back(frame);
+                continue;
+            }
+            self.reports.truncate(MAX_REPORTS - 1);
+            self.reports.push_front(frame.payload);
         }
         opened
     }
 
-    /// Reads what is there. An error is garbage; a closed connection is not an error but [`Link::closed`].
+    /// Reads and decodes all available bytes. Returns an error for invalid bytes. A closed connection is not an error:
+    /// it sets [`Link::closed`].
     pub fn fill(&mut self) -> Result<(), String> {
+        match &self.spoilt {
+            Some(text) => Err(text.clone()),
+            None => self.fill_sound().inspect_err(|text| self.spoilt = Some(text.clone())),
+        }
+    }
+
+    fn fill_sound(&mut self) -> Result<(), String> {
         self.decode()?;
         while self.wants_more() {
             let more = self.read(CHUNK_BYTES);
@@ -126,17 +151,17 @@ impl Link {
         Ok(())
     }
 
-    /// Whether reading further makes sense.
+    /// Returns whether more bytes can be read, which is not so while too many frames are undelivered.
     pub fn wants_more(&self) -> bool {
         self.frames.len() < MAX_QUEUED
     }
 
-    /// The error that the peer reported, if it did: it goes before everything else in the queue.
+    /// Returns the error that the peer reported, if any. It precedes everything else in the queue.
     pub fn abort(&self) -> Option<BootstrapError> {
         self.frames.iter().find(|frame| frame.kind == FrameKind::Abort).map(last_words_of)
     }
 
-    /// Sends behind what has not gone yet, as much as the socket takes now.
+    /// Queues `bytes` after those not yet sent, and sends as much as the socket accepts now.
     pub fn send(&mut self, bytes: impl Into<Arc<[u8]>>) {
         let bytes = bytes.into();
         if self.is_protected() {
@@ -147,7 +172,8 @@ impl Link {
         self.flush();
     }
 
-    /// Sends on; whether all has gone. It has nowhere to go when the connection is closed.
+    /// Continues sending. Returns whether everything has been sent; also `true` if the connection is closed, since the
+    /// rest was discarded.
     pub fn flush(&mut self) -> bool {
         loop {
             while self.gone < self.wire.len() {
@@ -168,7 +194,7 @@ impl Link {
                 self.unsent.pop_front();
                 self.taken = 0;
             }
-            // The numbers of messages are used up, behind 2^64.
+            // Fails only when the 2^64 message numbers are used up.
             if sealed.is_err() {
                 self.give_up();
             }
@@ -182,13 +208,18 @@ impl Link {
         (self.taken, self.gone) = (0, 0);
     }
 
-    /// Sends nothing more.
+    /// Returns whether everything queued has been sent.
+    pub fn has_sent_all(&self) -> bool {
+        self.unsent.is_empty() && self.gone == self.wire.len()
+    }
+
+    /// Shuts down the sending direction.
     pub fn shut(&self) {
         let _ = self.stream.shutdown(Shutdown::Write);
     }
 
-    /// Closes so that what was sent last still arrives: a socket closed with unread data resets the connection, and a
-    /// reset may overtake the last frame.
+    /// Closes the connection so that the last bytes sent still arrive. Closing a socket with unread data resets the
+    /// connection, and the reset may overtake the last frame.
     pub fn close(mut self) {
         self.shut();
         for _ in 0..16 {

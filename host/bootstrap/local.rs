@@ -12,15 +12,15 @@ const SIZE: &str = "GINLAB_WORLD_SIZE";
 const MASTER: &str = "GINLAB_MASTER";
 pub(super) const TOKEN: &str = "GINLAB_TOKEN";
 
-/// More processes than this on one machine are a slip of the finger.
+/// Maximum number of ranks on one machine. A larger number is taken for a typing error.
 pub(super) const MAX_RANKS: usize = 256;
 
-/// Whether this process was started by rank 0 of a `local` job. Such a process prints no results.
+/// Returns whether this process was started by rank 0 of a `local` job. Such a process prints no results.
 pub fn is_spawned_child() -> bool {
     process_env(RANK).is_some()
 }
 
-/// A child's place, from its environment.
+/// A child's rank and the address of rank 0, from its environment.
 pub(super) struct Place {
     pub rank: usize,
     pub size: usize,
@@ -30,24 +30,25 @@ pub(super) struct Place {
 
 impl Place {
     pub fn from_env(env: Env) -> Result<Self, BootstrapError> {
-        let by = "GINLAB_RANK says that another ginlab started this one";
-        let fix = "unset GINLAB_RANK to start a job of its own";
+        let by = "GINLAB_RANK indicates that another ginlab started this one";
+        let fix = "unset GINLAB_RANK to start a separate job";
         let rank: usize = number(env, RANK, by, fix)?;
         let size: usize = number(env, SIZE, by, fix)?;
         let master = required(env, MASTER, by, fix)?;
         let token = required(env, TOKEN, by, fix)?;
         if rank == 0 || rank >= size {
-            let allowed = format!("children of a job of {size} ranks are 1 to {}", size.saturating_sub(1));
+            let allowed =
+                format!("expected a child rank of a job of {size} ranks, from 1 to {}", size.saturating_sub(1));
             return Err(BootstrapError::bad_variable(RANK, rank, allowed));
         }
-        let allowed = "an address and a port such as 127.0.0.1:4711";
+        let allowed = "expected an address and a port such as 127.0.0.1:4711";
         let master = master.parse().map_err(|_| BootstrapError::bad_variable(MASTER, master, allowed))?;
         Ok(Place { rank, size, master, token })
     }
 }
 
 impl Bootstrap {
-    /// Joins a star whose rank 0 started this process.
+    /// Joins the star of the rank 0 that started this process.
     pub(super) fn child(options: Options) -> Result<Self, BootstrapError> {
         let place = Place::from_env(&process_env)?;
         let master = place.master;
@@ -56,7 +57,8 @@ impl Bootstrap {
     }
 
     /// Starts `ranks - 1` copies of this program on this machine, with the same arguments, and becomes rank 0. In the
-    /// copies [`Bootstrap::auto`] joins; their stdout is closed, and they end when the thread that called this ends.
+    /// copies [`Bootstrap::auto`] joins the job. Their stdout is closed, and they are killed when the thread that
+    /// called this function exits.
     pub fn local(ranks: usize, options: Options) -> Result<Self, BootstrapError> {
         if !(1..=MAX_RANKS).contains(&ranks) {
             return Err(BootstrapError::BadSize { asked: ranks, limit: MAX_RANKS });
@@ -71,7 +73,7 @@ impl Bootstrap {
     }
 }
 
-/// Starts ranks 1 to `size - 1`; where rank 0 listens, and the token.
+/// Starts ranks 1 to `size - 1`. Returns rank 0's listener and the token.
 pub(super) fn start(size: usize, children: &mut Children) -> Result<(TcpListener, String), BootstrapError> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
         .map_err(|error| BootstrapError::system("listen on 127.0.0.1", error))?;
@@ -85,10 +87,10 @@ pub(super) fn start(size: usize, children: &mut Children) -> Result<(TcpListener
     Ok((listener, token))
 }
 
-/// 128 random bits in hexadecimal.
+/// Returns 128 random bits in hexadecimal.
 pub fn random_token() -> Result<String, BootstrapError> {
     let mut bytes = [0u8; 16];
-    getrandom::fill(&mut bytes).map_err(|error| BootstrapError::system("get random numbers of the system", error))?;
+    getrandom::fill(&mut bytes).map_err(|error| BootstrapError::system("get random numbers from the system", error))?;
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
@@ -99,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_child_finds_its_place_or_says_what_is_missing() {
+    fn child_reads_place_or_names_missing_variable() {
         let full = |name: &str| match name {
             RANK => Some("1".to_owned()),
             SIZE => Some("2".to_owned()),

@@ -1,4 +1,4 @@
-//! Tests: somebody sits between two sides, listens in, cuts what they say into pieces and changes it.
+//! Tests with a man in the middle that records, splits and changes the bytes of a connection.
 
 #![allow(clippy::unwrap_used)]
 
@@ -8,29 +8,29 @@ use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use super::session::{Entrance, Session};
+use super::session::{Session, SessionListener};
 use super::{Bootstrap, BootstrapError, Options};
 
 const TOKEN: &str = "a token of tests";
 const LONG: Duration = Duration::from_secs(30);
 const FORTH: u8 = 1;
 const BACK: u8 = 2;
-const CHANGED: &str = "a message that was changed, left out or repeated on its way";
+const CHANGED: &str = "a message was changed, lost or repeated in transit";
 
-/// Passes one connection on.
+/// Forwards one connection.
 #[derive(Clone, Default)]
 struct Middle {
-    /// What each side has sent.
+    /// Bytes that each side has sent.
     forth: Arc<Mutex<Vec<u8>>>,
     back: Arc<Mutex<Vec<u8>>>,
-    /// Bytes that are passed on at a time; as they come with 0.
+    /// Number of bytes forwarded at a time, or 0 for as many as arrive.
     cut: usize,
-    /// In this direction the next bytes are spoilt.
+    /// Direction in which the next bytes are corrupted.
     spoil: Arc<AtomicU8>,
 }
 
 impl Middle {
-    /// Where to go in place of `to`.
+    /// Returns an address that forwards to `to`.
     fn between(&self, to: SocketAddr) -> SocketAddr {
         let (listener, address) = listener();
         let middle = self.clone();
@@ -78,7 +78,7 @@ fn options() -> Options {
     Options { timeout: LONG, interrupt: &NEVER, ..Options::default() }
 }
 
-/// Two ranks that meet through somebody: what each of them comes to.
+/// Runs `body` on two ranks that connect through `middle`. Returns both results.
 fn ranks<T: Send>(middle: &Middle, body: impl Fn(Bootstrap) -> T + Sync) -> (T, T) {
     let (listener, address) = listener();
     let through = middle.between(address);
@@ -94,7 +94,7 @@ fn holds(bytes: &[u8], part: &[u8]) -> bool {
 }
 
 #[test]
-fn who_listens_in_reads_nothing() {
+fn eavesdropper_reads_no_plaintext() {
     let middle = Middle::default();
     let secret = b"the key of rank 1's memory";
     ranks(&middle, |mut ranks| {
@@ -106,14 +106,14 @@ fn who_listens_in_reads_nothing() {
         for part in [&secret[..], b"keys of memory", TOKEN.as_bytes(), identity.as_bytes()] {
             assert!(!holds(&bytes, part), "{:?} is in clear", part.escape_ascii().to_string());
         }
-        // The label of all that is said at the start: of the handshake's answer alone, which has a key behind it.
+        // Label of all messages at the start. Unencrypted only in the listener's answer of the handshake.
         assert!(bytes.windows(5).filter(|window| window == b"start").count() <= 1, "labels are in clear");
     }
 }
 
 #[test]
 fn frames_of_any_length_survive_any_cut() {
-    // 65535 bytes are a message of Noise: frames just below, at and above the ends of one, of two, and of many.
+    // A Noise message has 65535 bytes: frames just below, at and above the ends of one, of two, and of many.
     let lengths = [0, 1, 65_000, 65_497, 65_498, 65_519, 65_520, 131_038, 131_039, 700_000];
     for cut in [1, 7, 0] {
         let middle = Middle { cut, ..Middle::default() };
@@ -130,7 +130,7 @@ fn frames_of_any_length_survive_any_cut() {
 }
 
 #[test]
-fn a_changed_byte_is_found_and_named() {
+fn changed_byte_is_detected_and_reported() {
     for direction in [FORTH, BACK] {
         let middle = Middle::default();
         let (first, other) = ranks(&middle, |mut ranks| {
@@ -138,7 +138,7 @@ fn a_changed_byte_is_found_and_named() {
             if ranks.rank() == 1 {
                 middle.spoil(direction);
             }
-            // Rank 0 hears of it in the step behind.
+            // Rank 0 is notified in the following step.
             ranks.barrier("row").and_then(|()| ranks.barrier("next")).unwrap_err().to_string()
         });
         let (finder, told, sender) = if direction == FORTH { (first, other, 1) } else { (other, first, 0) };
@@ -148,11 +148,11 @@ fn a_changed_byte_is_found_and_named() {
     }
 }
 
-/// A visit's first word, the other side's answer, and what the visitor makes of it.
+/// Runs a session with one question and one answer. Returns the answer as the client received it.
 fn visit(middle: &Middle, direction: u8) -> Result<String, BootstrapError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        let mut entrance = Entrance::listen("127.0.0.1:0", TOKEN, LONG).await?;
+        let mut entrance = SessionListener::listen("127.0.0.1:0", TOKEN, LONG).await?;
         let through = middle.between(entrance.address()?).to_string();
         let (visitor, mut host) = tokio::join!(Session::connect(&through, TOKEN, LONG), entrance.next());
         let mut visitor = visitor?;
@@ -165,16 +165,16 @@ fn visit(middle: &Middle, direction: u8) -> Result<String, BootstrapError> {
 }
 
 #[test]
-fn a_visit_finds_it_too() {
+fn session_detects_changed_byte() {
     assert_eq!(visit(&Middle::default(), 0), Ok("who is there? it is me".to_owned()));
     for (direction, what) in [(FORTH, "question"), (BACK, "answer")] {
         let error = visit(&Middle::default(), direction).unwrap_err().to_string();
-        assert!(error.ends_with(&format!("sent something unexpected at {what:?}: {CHANGED}")), "{error}");
+        assert!(error.ends_with(&format!("sent an unexpected message at {what:?}: {CHANGED}")), "{error}");
     }
 }
 
 #[test]
-fn a_changed_handshake_comes_to_nothing_and_the_rank_comes_again() {
+fn rank_reconnects_after_changed_handshake() {
     let (listener, address) = listener();
     std::thread::scope(|scope| {
         let first = scope.spawn(|| Bootstrap::serve(listener, 2, TOKEN, options()));
@@ -192,7 +192,7 @@ fn a_changed_handshake_comes_to_nothing_and_the_rank_comes_again() {
 }
 
 #[test]
-fn what_was_recorded_gets_nobody_in() {
+fn replayed_connection_is_rejected() {
     let middle = Middle::default();
     ranks(&middle, |ranks| ranks.finish().unwrap());
     let recorded = middle.forth.lock().unwrap().clone();
@@ -211,6 +211,6 @@ fn what_was_recorded_gets_nobody_in() {
         (first.join().unwrap(), answer)
     });
     assert!(waiting.contains("waiting for rank 1") && waiting.ends_with(CHANGED), "{waiting}");
-    // The listener's message of the handshake, and a refusal that only the right connector could read.
+    // The listener's message of the handshake, and a refusal that only the right connector could decrypt.
     assert!(!holds(&text, b"changed") && !holds(&text, b"host"), "{}", text.escape_ascii());
 }

@@ -1,8 +1,9 @@
-//! `mpi`: mpirun or srun started the ranks. MPI tells rank and size and spreads rank 0's addresses; everything after goes
-//! over the same star as in the other kinds, because MPI's own waits have no limit and name nobody.
+//! `mpi`: mpirun or srun started the ranks. MPI provides rank and size and broadcasts rank 0's addresses. Everything
+//! after that uses the same star as the other kinds, because MPI's own waits have no limit and do not name missing
+//! ranks.
 //!
-//! The token is made by rank 0 for this job and goes to the others in the same broadcast: over MPI's transport, in
-//! the clear where that is TCP.
+//! Rank 0 creates the token of the job and sends it in the same broadcast: over MPI's transport, unencrypted if that is
+//! TCP.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::sync::mpsc;
@@ -23,21 +24,21 @@ use super::star::Star;
 use super::wait::Clock;
 use super::{Bootstrap, Kind, Options, greeting, local, tcp};
 
-/// Size of the broadcast; MPI wants to know it beforehand on all ranks.
+/// Size of the broadcast. MPI requires all ranks to know it in advance.
 const OFFER_BYTES: usize = 8192;
 
-/// How often a pending broadcast is looked at.
+/// Polling interval of a pending broadcast.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
 
-/// Exit code of a process that MPI holds beyond the time limit.
+/// Exit code of a process that is blocked in MPI beyond the time limit.
 const TIMED_OUT: i32 = 124;
 
-/// An initialised MPI. Dropping it does *not* finalize: MPI_Finalize waits for all ranks, and a rank that failed must not.
-/// The launcher then sees a rank that left early and ends the job.
+/// An initialized MPI. Dropping it does *not* finalize MPI: MPI_Finalize waits for all ranks, and a rank that failed
+/// must not wait. The launcher then detects a rank that exited early and ends the job.
 pub(super) struct Session(std::mem::ManuallyDrop<Universe>);
 
 impl Session {
-    /// Leaves MPI in order, with all ranks.
+    /// Finalizes MPI together with all ranks.
     pub fn finalize(self, limit: Duration) {
         bounded("MPI_Finalize", limit, || drop(std::mem::ManuallyDrop::into_inner(self.0)));
     }
@@ -47,7 +48,7 @@ fn failed(text: impl std::fmt::Display) -> BootstrapError {
     BootstrapError::failed(format!("MPI: {text}"))
 }
 
-/// Where rank 0 listens. What is broadcast is this, or the kind and the text of rank 0's error.
+/// Addresses of rank 0. The broadcast contains either this, or the kind and the text of rank 0's error.
 #[derive(Debug, Serialize, Deserialize)]
 struct Offer {
     identity: String,
@@ -57,20 +58,20 @@ struct Offer {
 }
 
 impl Bootstrap {
-    /// Takes rank and size from MPI. Must be called at most once in a process, from its main thread.
+    /// Gets rank and size from MPI. Must be called at most once in a process, from its main thread.
     pub fn mpi(options: Options) -> Result<Self, BootstrapError> {
         let clock = Clock::new(options.timeout, options.interrupt);
         let initialized =
             bounded("MPI_Init", options.timeout, || ::mpi::initialize_with_threading(Threading::Funneled));
         let Some((universe, _)) = initialized else {
-            return Err(failed("it is initialised already; the mpi bootstrap opens once in a process"));
+            return Err(failed("it is already initialized; the mpi bootstrap can be opened only once per process"));
         };
         let session = Session(std::mem::ManuallyDrop::new(universe));
         let world = session.0.world();
         let (rank, size) = (world.rank() as usize, world.size() as usize);
         let mut opened = if size == 1 {
             if let Err(error) = refuse_alone(&process_env, Kind::Mpi) {
-                // Alone in its world, MPI has nobody to wait for.
+                // In a world of one rank MPI_Finalize waits for no other rank.
                 session.finalize(options.timeout);
                 return Err(error);
             }
@@ -95,7 +96,8 @@ impl Bootstrap {
     }
 }
 
-/// Ranks of the same host and network namespace use loopback; others try rank 0's interfaces in turn.
+/// Returns the addresses at which to try rank 0: loopback for ranks of the same host and network namespace, otherwise
+/// all of rank 0's interfaces.
 fn candidates(offer: &Offer, here: &str) -> Vec<SocketAddr> {
     if offer.identity == here {
         return vec![(Ipv4Addr::LOCALHOST, offer.port).into()];
@@ -105,14 +107,15 @@ fn candidates(offer: &Offer, here: &str) -> Vec<SocketAddr> {
 
 fn listen(options: &Options) -> Result<(TcpListener, Offer), BootstrapError> {
     let addresses = interfaces(options.interfaces.as_deref())?;
-    // Where the others are is not known yet, and those of this host come over the loopback.
+    // Listen on all interfaces: the hosts of the other ranks are not known yet, and ranks of this host use the
+    // loopback.
     let listener = tcp::listen_on_all(0)?;
     let port = listener.local_addr().map_err(|e| BootstrapError::system("read the port of a socket", e))?.port();
     let offer = Offer { identity: Member::here().identity, addresses, port, token: local::random_token()? };
     Ok((listener, offer))
 }
 
-/// The addresses of the interfaces that are up, IPv4 first, without loopback and link-local ones.
+/// Returns the addresses of the interfaces that are up, IPv4 first, without loopback and link-local ones.
 fn interfaces(pattern: Option<&str>) -> Result<Vec<IpAddr>, BootstrapError> {
     let list = getifaddrs().map_err(|error| BootstrapError::system("list the network interfaces", error))?;
     let mut names: Vec<String> = Vec::new();
@@ -139,7 +142,7 @@ fn interfaces(pattern: Option<&str>) -> Result<Vec<IpAddr>, BootstrapError> {
     match pattern {
         Some(pattern) if addresses.is_empty() => {
             let available = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
-            let text = format!("no network interface matches {pattern:?}; this host has: {available}");
+            let text = format!("no network interface matches {pattern:?}; this host has {available}");
             Err(BootstrapError::usage(text))
         }
         _ => Ok(addresses),
@@ -153,13 +156,13 @@ fn matches(pattern: &str, name: &str) -> bool {
     })
 }
 
-/// Spreads rank 0's bytes by a broadcast that is polled, so that it ends with the clock.
+/// Broadcasts rank 0's bytes. The broadcast is polled, so that it ends when the clock expires.
 fn broadcast(world: &impl Communicator, mine: Option<Vec<u8>>, clock: &Clock) -> Result<Vec<u8>, BootstrapError> {
     let mut message = vec![0u8; OFFER_BYTES];
     if let Some(bytes) = mine {
         let Some(place) = message.get_mut(4..4 + bytes.len()) else {
             return Err(failed(format_args!(
-                "this host's addresses take {} bytes, at most {} fit; choose interfaces with --bootstrap-if",
+                "this host's addresses need {} bytes, but at most {} fit; choose interfaces with --bootstrap-if",
                 bytes.len(),
                 OFFER_BYTES - 4
             )));
@@ -167,7 +170,7 @@ fn broadcast(world: &impl Communicator, mine: Option<Vec<u8>>, clock: &Clock) ->
         place.copy_from_slice(&bytes);
         message[..4].copy_from_slice(&(bytes.len() as u32).to_le_bytes());
     }
-    // Leaked, since a broadcast that is given up still belongs to MPI.
+    // Leaked: MPI still owns the buffer of a broadcast that is given up.
     let root = world.process_at_rank(0);
     let mut request = root.immediate_broadcast_into(StaticScope, message.leak());
     loop {
@@ -175,12 +178,12 @@ fn broadcast(world: &impl Communicator, mine: Option<Vec<u8>>, clock: &Clock) ->
             Ok((_, message)) => {
                 let length = u32::from_le_bytes([message[0], message[1], message[2], message[3]]) as usize;
                 let bytes = message.get(4..4 + length);
-                return bytes.map(<[u8]>::to_vec).ok_or_else(|| failed("a torn broadcast"));
+                return bytes.map(<[u8]>::to_vec).ok_or_else(|| failed("an incomplete broadcast"));
             }
             Err(pending) => request = pending,
         }
         if clock.interrupted() || clock.expired() {
-            // A request that is dropped before its end panics.
+            // A request that is dropped before it completes panics.
             std::mem::forget(request);
             let what = "MPI broadcast of rank 0's address";
             if clock.interrupted() {
@@ -192,14 +195,14 @@ fn broadcast(world: &impl Communicator, mine: Option<Vec<u8>>, clock: &Clock) ->
     }
 }
 
-/// Runs a call of MPI that cannot be interrupted; when it takes too long, ends the process with a line that says so.
+/// Runs an MPI call that cannot be interrupted. If it exceeds `limit`, prints a message and exits the process.
 fn bounded<T>(what: &'static str, limit: Duration, call: impl FnOnce() -> T) -> T {
     let (done, waiting) = mpsc::channel::<()>();
-    // Without a thread to watch there is no limit, which is still better than no job.
+    // Ignore a failure to start the thread: a job without this limit is better than no job.
     let _ = std::thread::Builder::new().name("mpi-watch".into()).spawn(move || {
         if let Err(mpsc::RecvTimeoutError::Timeout) = waiting.recv_timeout(limit) {
             eprintln!(
-                "ginlab: timed out after {} in {what}: do all ranks run, under the MPI they were built with?",
+                "ginlab: timed out after {} in {what}: do all ranks run under the MPI that they were built with?",
                 human(limit)
             );
             signal_hook::low_level::exit(TIMED_OUT);
@@ -223,9 +226,9 @@ mod tests {
     }
 
     #[test]
-    fn a_pattern_without_a_match_names_what_there_is() {
+    fn unmatched_pattern_lists_interfaces() {
         let error = interfaces(Some("no-such*")).unwrap_err().to_string();
-        assert!(error.starts_with("no network interface matches \"no-such*\"; this host has: "), "{error}");
+        assert!(error.starts_with("no network interface matches \"no-such*\"; this host has "), "{error}");
     }
 
     #[test]

@@ -1,24 +1,24 @@
-//! What travels behind the handshake: frames, cut into Noise's messages, each encrypted and authenticated.
+//! Encryption after the handshake: the stream of frames is split into Noise messages, each encrypted and authenticated.
 //!
 //! ```text
 //! length of what follows (u16, little-endian)    encrypted bytes    tag (16 bytes)
 //! ```
 //!
-//! The number of a message is part of its tag: one that is left out, repeated or put elsewhere is found as well as one that is
-//! changed. The length travels in clear, and a wrong one spoils the tag or makes the reader wait. Bytes that were opened are
-//! a stream again: a frame may have several messages.
+//! The tag covers the number of the message, so that an omitted, repeated or reordered message is detected like a
+//! changed one. The length is not encrypted; a wrong one invalidates the tag or makes the reader wait for more bytes.
+//! Decrypted bytes form a stream again: a frame may span several messages.
 
 use snow::{HandshakeState, TransportState};
 
-/// A message of Noise has so many bytes at most.
+/// Maximum length of a Noise message.
 const MAX_MESSAGE_BYTES: usize = 65_535;
 
 const TAG_BYTES: usize = 16;
 
-/// Bytes of a frame that one message holds.
+/// Maximum number of stream bytes in one message.
 pub(super) const MAX_PIECE_BYTES: usize = MAX_MESSAGE_BYTES - TAG_BYTES;
 
-/// What both sides have when they have shaken hands: a key for each direction.
+/// Result of a handshake: one key for each direction.
 #[derive(Debug)]
 pub(super) struct Seal(TransportState);
 
@@ -27,7 +27,7 @@ impl Seal {
         handshake.into_transport_mode().map(Seal)
     }
 
-    /// Appends a message with these bytes, at most [`MAX_PIECE_BYTES`].
+    /// Appends an encrypted message with the bytes of `piece`, at most [`MAX_PIECE_BYTES`].
     pub fn close(&mut self, piece: &[u8], out: &mut Vec<u8>) -> Result<(), snow::Error> {
         let start = out.len();
         out.extend(((piece.len() + TAG_BYTES) as u16).to_le_bytes());
@@ -35,15 +35,16 @@ impl Seal {
         self.0.write_message(piece, &mut out[start + 2..]).inspect_err(|_| out.truncate(start)).map(drop)
     }
 
-    /// Moves what whole messages hold from the front of `buffer` to the end of `plain`. A message that announces more than
-    /// `most` bytes is refused before they come. Behind an error nothing more is opened.
+    /// Decrypts complete messages at the front of `buffer`, removes them, and appends their contents to `plain`. A
+    /// message that announces more than `most` bytes is rejected before they arrive. After an error nothing more can be
+    /// decrypted.
     pub fn open(&mut self, buffer: &mut Vec<u8>, plain: &mut Vec<u8>, most: usize) -> Result<(), String> {
         let mut at = 0;
         let opened = loop {
             let Some((length, rest)) = buffer[at..].split_first_chunk::<2>() else { break Ok(()) };
             let length = u16::from_le_bytes(*length) as usize;
             if length > most.saturating_add(TAG_BYTES) {
-                break Err(format!("a sealed message of {length} bytes, at most {most} are allowed"));
+                break Err(format!("an encrypted message of {length} bytes, but at most {most} are allowed"));
             }
             let Some(message) = rest.get(..length) else { break Ok(()) };
             let start = plain.len();
@@ -51,7 +52,7 @@ impl Seal {
             let read = self.0.read_message(message, &mut plain[start..]);
             plain.truncate(start + read.as_ref().copied().unwrap_or_default());
             if read.is_err() {
-                break Err("a message that was changed, left out or repeated on its way".to_owned());
+                break Err("a message was changed, lost or repeated in transit".to_owned());
             }
             at += 2 + length;
         };
@@ -59,7 +60,7 @@ impl Seal {
         opened
     }
 
-    /// As before its first message, for tests/fuzz: one handshake is enough for all inputs.
+    /// Resets the number of the next received message to 0, for tests/fuzz, which uses one handshake for all inputs.
     pub(super) fn rewind(&mut self) {
         self.0.set_receiving_nonce(0);
     }
@@ -108,10 +109,10 @@ pub(super) mod tests {
             let (mut bytes, mut plain) = (good.clone(), Vec::new());
             bytes[at] ^= 1;
             let opened = theirs.open(&mut bytes, &mut plain, ALL);
-            // A longer message than there is may still come.
+            // The changed length is longer than the available bytes, so the rest may still arrive.
             match [1, second, second + 1].contains(&at) {
                 true => assert_eq!(opened, Ok(()), "byte {at}"),
-                false => assert!(opened.unwrap_err().contains("changed, left out or repeated"), "byte {at}"),
+                false => assert!(opened.unwrap_err().contains("changed, lost or repeated"), "byte {at}"),
             }
             assert_eq!(plain, if at < second { &b""[..] } else { b"first" }, "byte {at}");
             theirs.rewind();
@@ -119,14 +120,14 @@ pub(super) mod tests {
         let mut plain = Vec::new();
         assert_eq!(theirs.open(&mut good.clone(), &mut plain, ALL), Ok(()));
         assert_eq!(plain, b"firstsecond");
-        // Nothing is taken twice, nor from the one who has sent it.
+        // No message is accepted twice, nor by its own sender.
         for seal in [&mut theirs, &mut ours] {
             assert!(seal.open(&mut good.clone(), &mut plain, ALL).is_err());
         }
     }
 
     #[test]
-    fn messages_come_in_their_order_and_all_of_them() {
+    fn messages_arrive_completely_and_in_order() {
         let (mut ours, mut theirs) = seals();
         let all: Vec<Vec<u8>> = [b"a", b"b"].map(|piece| sealed(&mut ours, &[piece])).to_vec();
         let mut plain = Vec::new();
@@ -144,10 +145,10 @@ pub(super) mod tests {
         let (mut bytes, mut plain) = (sealed(&mut ours, &[&longest]), Vec::new());
         assert_eq!(theirs.open(&mut bytes.clone(), &mut plain, MAX_PIECE_BYTES), Ok(()));
         assert!(plain == longest);
-        // The two bytes of the length are enough.
+        // The two length bytes are enough.
         bytes.truncate(2);
         let refused = theirs.open(&mut bytes, &mut plain, MAX_PIECE_BYTES - 1);
-        assert_eq!(refused, Err("a sealed message of 65535 bytes, at most 65518 are allowed".to_owned()));
+        assert_eq!(refused, Err("an encrypted message of 65535 bytes, but at most 65518 are allowed".to_owned()));
         // Too short for a tag.
         assert!(theirs.open(&mut vec![1, 0, 9], &mut plain, ALL).is_err());
         let mut out = vec![1];

@@ -1,12 +1,13 @@
-//! Visits: peers that come to a running program one by one, without ranks, and leave when they like.
+//! Sessions: peers that connect to a running program one by one, without ranks, and leave at any time.
 //!
-//! A visit is one TCP connection, opened as a rank's is: both sides prove that they know the token (`bootstrap::handshake` has
-//! the protocol, and what others on the network can do), and ranks and visitors who come to the wrong acceptor are told so.
-//! Behind that the two sides speak in words: labelled JSON, encrypted. They wait by tokio, for programs that drive a fabric in
-//! the same loop (the library's `flow`). Every wait is bounded, and ends on Ctrl-C.
+//! A session is one TCP connection, opened like that of a rank. Both sides prove that they know the token
+//! (`bootstrap::handshake` documents the protocol, and what an attacker on the network can do). Ranks and session
+//! clients that connect to the wrong acceptor are refused with that reason. After the handshake the two sides exchange
+//! messages: labelled JSON, encrypted. They wait with tokio, for programs that drive a fabric in the same event loop
+//! (the library's `flow`). Every wait is bounded, and ends on Ctrl-C.
 //!
-//! A server takes its visitors from an [`Entrance`], which keeps those who have not proved anything away from it: few at a
-//! time, for a short time, and with few words on stderr.
+//! A server accepts its clients from an [`SessionListener`], which shields it from unauthenticated peers: it keeps few of
+//! them, for a short time, and prints few lines about them.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -35,42 +36,42 @@ use super::wait::{Clock, SLICE};
 use ginlab_base::signals;
 use ginlab_base::text::printable;
 
-/// What no socket tells of is looked at this often: time limits of connections that have not proved anything, and whether there is
-/// room for one more after one could not be accepted.
+/// Interval at which conditions without a socket event are checked: time limits of unauthenticated connections, and
+/// whether another connection can be accepted after a failure.
 const MOMENT: Duration = Duration::from_millis(100);
 
-/// How long the other side may take to close, and the system to come back from looking a name up.
+/// Time that the other side has to close, and that the system's resolver may exceed the limit by.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// Words are addresses, keys and plans.
+/// Maximum size of a message. Messages are addresses, keys and plans.
 const MAX_WORD_BYTES: usize = 1 << 20;
 
-/// How a bounded wait ended without a result.
+/// Reasons for which a bounded wait ended without a result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
-    /// By its limit.
+    /// The limit was exceeded.
     TimedOut,
-    /// By Ctrl-C or SIGTERM.
+    /// Ctrl-C or SIGTERM.
     Interrupted,
 }
 
 impl Ended {
-    /// The error of a wait for `peer`.
+    /// Returns the error of a wait for `peer`.
     fn at(self, what: &str, limit: Duration, peer: impl fmt::Display) -> BootstrapError {
         match self {
             Ended::Interrupted => BootstrapError::Interrupted(what.to_owned()),
             Ended::TimedOut => {
-                let text = format!("timed out after {} at {what:?}; {peer} is silent", human(limit));
+                let text = format!("timed out after {} at {what:?}: {peer} is silent", human(limit));
                 BootstrapError::Other(Ending::TimedOut, text)
             }
         }
     }
 }
 
-/// Waits for a future, no longer than `limit` and no longer than nobody interrupts.
+/// Waits for `future` for at most `limit`, or until an interrupt.
 ///
 /// # Errors
-/// Which of the two ended the wait; the future is dropped then.
+/// Returns how the wait ended. The future is dropped then.
 pub async fn bounded<T>(limit: Duration, future: impl Future<Output = T>) -> Result<T, Ended> {
     let began = Instant::now();
     let mut future = std::pin::pin!(future);
@@ -85,27 +86,27 @@ pub async fn bounded<T>(limit: Duration, future: impl Future<Output = T>) -> Res
     }
 }
 
-/// What a visitor says of itself.
+/// Identity of a session client or server.
 #[derive(Debug, Serialize, Deserialize)]
-struct Card {
+struct RankInfo {
     version: String,
     member: Member,
 }
 
-impl Card {
-    fn here() -> Card {
-        Card { version: env!("CARGO_PKG_VERSION").to_owned(), member: Member::here() }
+impl RankInfo {
+    fn here() -> RankInfo {
+        RankInfo { version: env!("CARGO_PKG_VERSION").to_owned(), member: Member::here() }
     }
 }
 
-/// A connection to a peer, of either side.
+/// A connection to a peer, on either side.
 #[derive(Debug)]
 pub struct Session {
     link: Link,
     limit: Duration,
 }
 
-/// `host (pid 12, 10.0.0.1:7002)`.
+/// Formats the peer, for example `host (pid 12, 10.0.0.1:7002)`.
 impl fmt::Display for Session {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Link { member, from, .. } = &self.link;
@@ -113,42 +114,42 @@ impl fmt::Display for Session {
     }
 }
 
-/// Where visitors come in.
+/// Server side of sessions: accepts clients.
 #[derive(Debug)]
-pub struct Entrance {
+pub struct SessionListener {
     acceptor: Acceptor,
     limit: Duration,
-    /// Those who have come and were not asked for yet.
+    /// Authenticated clients that [`next`](SessionListener::next) has not returned yet.
     come: VecDeque<Session>,
 }
 
-impl Entrance {
-    /// Listens for visitors who know the token. `address` is `HOST:PORT`; port 0 lets the system choose. `limit` bounds every
-    /// later wait of a visit.
+impl SessionListener {
+    /// Listens for clients that know the token. `address` is `HOST:PORT`; with port 0 the system chooses one. `limit`
+    /// bounds every later wait of a session.
     ///
     /// # Errors
-    /// When the address is none of this host, or its port is taken.
-    pub async fn listen(address: &str, token: &str, limit: Duration) -> Result<Entrance, BootstrapError> {
+    /// Returns an error if the address is not one of this host, or its port is in use.
+    pub async fn listen(address: &str, token: &str, limit: Duration) -> Result<SessionListener, BootstrapError> {
         let refused = |error: io::Error| {
-            let hint = "give HOST:PORT with an address of this host and a free port, or port 0 for any";
+            let hint = "use HOST:PORT with an address of this host and a free port, or port 0 for any";
             BootstrapError::system(format_args!("listen on {address}"), format_args!("{error}; {hint}"))
         };
         let listener = TcpListener::bind(address).await.and_then(TcpListener::into_std).map_err(refused)?;
         let mut acceptor = Acceptor::new(listener, token, 0)?;
         acceptor.patience = acceptor.patience.min(limit);
-        Ok(Entrance { acceptor, limit, come: VecDeque::new() })
+        Ok(SessionListener { acceptor, limit, come: VecDeque::new() })
     }
 
-    /// Where it listens.
+    /// Returns the local address.
     ///
     /// # Errors
-    /// The system's.
+    /// Returns the system's error.
     pub fn address(&self) -> Result<SocketAddr, BootstrapError> {
         self.acceptor.address()
     }
 
-    /// Waits for the next visitor who has proved that it knows the token. Who does not is turned away, and told of on stderr.
-    /// Nobody is lost when the future is dropped.
+    /// Waits for the next client that has proved that it knows the token. Other clients are refused, and reported on
+    /// stderr. No client is lost if the future is dropped.
     pub async fn next(&mut self) -> Session {
         loop {
             if let Some(visit) = self.come.pop_front() {
@@ -158,7 +159,7 @@ impl Entrance {
                 Ok(come) if come.is_empty() => ready(self.acceptor.descriptors(), Interest::READABLE).await,
                 Ok(come) => come.into_iter().for_each(|(link, frame)| self.let_in(link, &frame)),
                 Err(error) => {
-                    // Too many open files, say: the end of others may help.
+                    // For example too many open files: retry, since closing other connections may help.
                     eprintln!("ginlab: {error}");
                     tokio::time::sleep(MOMENT).await;
                 }
@@ -167,15 +168,15 @@ impl Entrance {
     }
 
     fn let_in(&mut self, mut link: Link, frame: &Frame) {
-        let ours = Card::here();
-        let refusal = match serde_json::from_slice::<Card>(&frame.payload) {
+        let ours = RankInfo::here();
+        let refusal = match serde_json::from_slice::<RankInfo>(&frame.payload) {
             _ if frame.kind != FrameKind::Session => {
-                "it is a rank of a job, and here is a server for visits: the address is wrong".to_owned()
+                "it is a rank of a job, but this is the address of a server; check the address".to_owned()
             }
             Err(error) => error.to_string(),
             Ok(card) if card.version != ours.version => {
                 let theirs = printable(&card.version);
-                format!("it is ginlab {theirs}, the server {}: run the same ginlab on both sides", ours.version)
+                format!("it is ginlab {theirs}, but the server is {}; run the same ginlab on both sides", ours.version)
             }
             Ok(card) => {
                 link.send(frame::encode(FrameKind::Welcome, 0, "visit", &greeting::json(&ours)));
@@ -185,18 +186,19 @@ impl Entrance {
         self.acceptor.turn_away(link, refusal, true);
     }
 
-    /// Turns away a visitor that [`next`](Entrance::next) has given: there is no room for one more.
+    /// Closes the session of a client that [`next`](SessionListener::next) has returned, because the server has no capacity
+    /// for it. Reports `why` on stderr.
     pub fn turn_away(&mut self, visit: Session, why: &str) {
         self.acceptor.notices.tell(visit.link.from, why);
         visit.link.close();
     }
 }
 
-/// Waits until something happens at one of the sockets, or for a moment.
+/// Waits until one of the sockets is ready, at most for [`MOMENT`].
 async fn ready(sockets: impl Iterator<Item = BorrowedFd<'_>>, interest: Interest) {
-    // SAFETY: a borrowed descriptor stays open, and the same file, for longer than its watch lives.
+    // SAFETY: a borrowed descriptor stays open, and refers to the same file, longer than its watch exists.
     let watch = |socket| unsafe { AsyncFd::register_with_interest(socket, interest) };
-    // What the system will not watch is looked at every now and then.
+    // Sockets that cannot be watched are covered by the timeout below.
     let watched: Vec<_> = sockets.filter_map(|socket| watch(socket).ok()).collect();
     let any = poll_fn(|context| {
         let is_ready = |socket: &AsyncFd<_>| {
@@ -208,24 +210,24 @@ async fn ready(sockets: impl Iterator<Item = BorrowedFd<'_>>, interest: Interest
 }
 
 impl Session {
-    fn new(mut link: Link, card: Card, limit: Duration) -> Session {
+    fn new(mut link: Link, card: RankInfo, limit: Duration) -> Session {
         (link.member, link.longest) = (card.member.printable(), MAX_WORD_BYTES);
         Session { link, limit }
     }
 
-    /// Goes to `HOST:PORT`, and tries until `limit` has passed: the server may come up later than its visitors. `limit` also
-    /// bounds every later wait of the visit.
+    /// Connects to `HOST:PORT`, retrying until `limit` has passed, since the server may start later than its clients.
+    /// `limit` also bounds every later wait of the session.
     ///
     /// # Errors
-    /// When nobody answers in time, or the server refuses the token or the version.
+    /// Returns an error if no server answers in time, or the server refuses the token or the version.
     pub async fn connect(address: &str, token: &str, limit: Duration) -> Result<Session, BootstrapError> {
         let (place, token) = (address.to_owned(), token.to_owned());
-        // In a thread of its own: looking names up waits too.
+        // On its own thread, because name resolution blocks.
         let searching = tokio::task::spawn_blocking(move || {
-            let greeting = frame::encode(FrameKind::Session, 0, "visit", &greeting::json(&Card::here()));
+            let greeting = frame::encode(FrameKind::Session, 0, "visit", &greeting::json(&RankInfo::here()));
             let search = Search { place: &place, token: &token, greeting, rank: None };
             let candidates = || place.to_socket_addrs().map(Iterator::collect).map_err(|error| error.to_string());
-            search.connect::<Card>(candidates, &Clock::new(limit, signals::flag()))
+            search.connect::<RankInfo>(candidates, &Clock::new(limit, signals::flag()))
         });
         let what = format!("connection to {address}");
         match bounded(limit.saturating_add(GRACE), searching).await {
@@ -235,41 +237,42 @@ impl Session {
         }
     }
 
-    /// Who the other side is.
+    /// Returns the identity of the other side.
     #[must_use]
     pub fn member(&self) -> &Member {
         &self.link.member
     }
 
-    /// Where it is.
+    /// Returns the address of the other side.
     #[must_use]
     pub fn from(&self) -> SocketAddr {
         self.link.from
     }
 
-    /// Whether both run on one host, in one network namespace.
+    /// Returns whether both sides run on one host, in one network namespace.
     #[must_use]
     pub fn same_host(&self) -> bool {
         self.link.member.identity == Member::here().identity
     }
 
-    /// Says a word. `what` names the step for people and is compared by the other side.
+    /// Sends a message. `what` names the step in messages for people, and the other side compares it with its own.
     ///
     /// # Errors
-    /// When the peer has left, or takes nothing for too long.
+    /// Returns an error if the peer has left, or has read nothing for too long.
     pub async fn say(&mut self, what: &str, word: &impl Serialize) -> Result<(), BootstrapError> {
         let payload = greeting::json(word);
         if payload.len() > MAX_WORD_BYTES {
-            let text = format!("{} bytes; a word has {MAX_WORD_BYTES} at most", payload.len());
-            return Err(BootstrapError::system(format_args!("send the word of {what:?}"), text));
+            let text = format!("{} bytes, but at most {MAX_WORD_BYTES} are allowed", payload.len());
+            return Err(BootstrapError::system(format_args!("send the message of {what:?}"), text));
         }
         self.write(frame::encode(FrameKind::Word, 0, what, &payload), what).await
     }
 
-    /// Hears the word of this step.
+    /// Receives the message of this step.
     ///
     /// # Errors
-    /// When the peer has left, is silent for too long, refuses to go on, or says something else.
+    /// Returns an error if the peer has left, has sent nothing for too long, refuses to continue, or sends a different
+    /// message.
     pub async fn hear<T: DeserializeOwned>(&mut self, what: &str) -> Result<T, BootstrapError> {
         let unexpected = |visit: &Session, text: &str| BootstrapError::unexpected(visit, what, text);
         let frame = match bounded(self.limit, self.next(what)).await {
@@ -288,7 +291,7 @@ impl Session {
         }
     }
 
-    /// The next frame. Nothing is lost when the future is dropped.
+    /// Returns the next frame. No frame is lost if the future is dropped.
     async fn next(&mut self, what: &str) -> Result<Frame, BootstrapError> {
         loop {
             let read = self.link.fill();
@@ -317,14 +320,14 @@ impl Session {
         }
     }
 
-    /// Tells the other side why the visit ends, and returns that as an error.
+    /// Sends `why` to the other side as the reason for the end of the session. Returns it as an error.
     pub async fn refuse(&mut self, why: String) -> BootstrapError {
         let refusal = greeting::json(&Refusal { why: why.clone(), last_word: true });
-        // It may have gone already.
+        // The peer may have left already; ignore errors.
         let _ = self.write(frame::encode(FrameKind::Refuse, 0, "visit", &refusal), "refusal").await;
         self.link.shut();
-        // What it still sends is read: a socket closed with unread data resets the connection, and a reset may overtake the
-        // answer. A peer that does not close has a short while.
+        // Read and discard what the peer still sends, for a short while: closing a socket with unread data resets the
+        // connection, and the reset may overtake the refusal.
         let drained = async {
             while !self.link.closed {
                 self.link.buffer.clear();
@@ -337,24 +340,24 @@ impl Session {
         self.refused(&why)
     }
 
-    /// The socket, for bytes of any kind from here on: in clear, without the words' seal.
+    /// Returns the socket, for further bytes of any kind. They are not encrypted.
     ///
     /// # Errors
-    /// When the peer has said something that was not heard.
+    /// Returns an error if the peer has sent a message that was not received.
     pub fn into_stream(self) -> Result<TcpStream, BootstrapError> {
         let early = self.link.unheard();
         if early > 0 {
             return Err(BootstrapError::unexpected(
                 &self,
                 "change to plain bytes",
-                &format!("{early} bytes too early"),
+                &format!("{early} unexpected bytes"),
             ));
         }
-        TcpStream::from_std(self.link.stream).map_err(|error| BootstrapError::system("go on with a socket", error))
+        TcpStream::from_std(self.link.stream).map_err(|error| BootstrapError::system("continue with a socket", error))
     }
 
     fn left(&self, what: &str) -> BootstrapError {
-        BootstrapError::failed(format!("{self} left at {what:?}"))
+        BootstrapError::failed(format!("{self} disconnected at {what:?}"))
     }
 
     fn refused(&self, why: &str) -> BootstrapError {

@@ -1,5 +1,5 @@
-//! The star: rank 0 in the centre, one connection to each other rank. Every collective is one step: the others send their
-//! part to rank 0, rank 0 sends all parts back.
+//! The star: rank 0 in the centre, with one connection to each other rank. Every collective is one step: the others
+//! send their parts to rank 0, and rank 0 sends all parts back.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags};
 
+use super::Bootstrap;
 use super::acceptor::Acceptor;
 use super::children::Children;
 use super::error::{BootstrapError, Ending};
@@ -15,34 +16,34 @@ use super::frame::{self, FrameKind, MAX_BYTES};
 use super::greeting::{self, Hello};
 use super::identity::Member;
 use super::link::{Link, last_words_of};
+use super::progress::{Heard, lock, report_every};
 use super::wait::Clock;
 
-/// How long telling the others about an error may take.
+/// Maximum time for reporting an error to the other ranks.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
-/// How often rank 0 tells those who wait who is missing, at least.
-const NEWS_EVERY: Duration = Duration::from_secs(1);
-
-/// How long a child whose connection closed may take to end, so that its exit status can be told.
+/// Time that a child whose connection closed has to exit, so that the error can include its exit status.
 const EXIT_GRACE: Duration = Duration::from_millis(500);
 
 pub(super) struct Star {
     pub rank: usize,
     pub size: usize,
-    /// By rank: on rank 0 all others, elsewhere only rank 0.
+    /// Links by rank: on rank 0 to all others, elsewhere only to rank 0.
     pub links: Vec<Option<Link>>,
-    /// Declared after the links: connections close before children are stopped.
+    /// Declared after the links: connections are closed before children are stopped.
     pub children: Option<Children>,
     step: u64,
+    pub progress: Heard,
 }
 
 impl Star {
     pub fn new(rank: usize, size: usize, children: Option<Children>) -> Self {
-        Star { rank, size, links: (0..size).map(|_| None).collect(), children, step: 0 }
+        let links = (0..size).map(|_| None).collect();
+        Star { rank, size, links, children, step: 0, progress: Heard::new(rank, size) }
     }
 
-    /// All ranks' bytes, by rank; ranks other than 0 get only the first `spread` bytes of each part back. While `acceptor` is given,
-    /// ranks may still connect.
+    /// Returns the bytes of all ranks, by rank. Ranks other than 0 receive only the first `spread` bytes of each part.
+    /// While `acceptor` is given, ranks may still connect.
     pub fn exchange(
         &mut self,
         bytes: &[u8],
@@ -71,8 +72,8 @@ impl Star {
         Ok(all)
     }
 
-    /// Takes those who have come and are ranks. Others are turned away; a rank of this job that cannot be is an error, since the
-    /// job cannot become whole.
+    /// Admits the ranks among the new connections and refuses the others. Returns an error for a rank of this job that
+    /// is inconsistent with it, since the job can then never be complete.
     fn let_in(&mut self, acceptor: &mut Acceptor) -> Result<(), BootstrapError> {
         for (mut link, frame) in acceptor.step()? {
             let hello = match Hello::of(&frame) {
@@ -98,16 +99,16 @@ impl Star {
     fn objection(&self, hello: &Hello) -> Option<String> {
         let Hello { rank, size, member } = hello;
         if *size != self.size {
-            Some(format!("it counts {size} ranks, rank 0 counts {}", self.size))
+            Some(format!("its number of ranks is {size}, that of rank 0 is {}", self.size))
         } else if *rank == 0 || *rank >= self.size {
-            Some(format!("the ranks beside rank 0 are 1 to {}", self.size.saturating_sub(1)))
+            Some(format!("its rank must be from 1 to {}", self.size.saturating_sub(1)))
         } else {
             let first = &self.links[*rank].as_ref()?.member.host;
             Some(format!("two processes claim rank {rank}, on host {first} and host {}", member.host))
         }
     }
 
-    /// Rank 0: waits for every other rank's part of this step.
+    /// Runs on rank 0: waits for every other rank's part of this step.
     fn collect(
         &mut self,
         mine: &[u8],
@@ -117,7 +118,7 @@ impl Star {
     ) -> Result<Vec<Vec<u8>>, BootstrapError> {
         let mut parts: Vec<Option<Vec<u8>>> = vec![None; self.size];
         parts[0] = Some(mine.to_vec());
-        let news_every = (clock.timeout / 4).clamp(Duration::from_millis(1), NEWS_EVERY);
+        let news_every = report_every(clock.timeout);
         let mut next_news = Instant::now() + news_every;
         loop {
             if let Some(acceptor) = acceptor.as_deref_mut() {
@@ -133,8 +134,8 @@ impl Star {
                     }
                     if frame.step != self.step || frame.label != frame::label(what) {
                         return Err(BootstrapError::failed(format!(
-                            "ranks are out of step: rank {rank} is at {:?} (step {}), rank 0 at {what:?} (step {}); every rank \
-                             must make the same calls in the same order",
+                            "ranks are out of step: rank {rank} is at {:?} (step {}), but rank 0 at {what:?} (step \
+                             {}); every rank must make the same calls in the same order",
                             frame.label, frame.step, self.step
                         )));
                     }
@@ -145,15 +146,18 @@ impl Star {
             if missing.is_empty() {
                 return Ok(parts.into_iter().flatten().collect());
             }
+            self.progress.renew(clock, &missing);
             self.check_clock(what, clock, &missing, || {
                 acceptor.as_ref().map(|d| d.notices.clause()).unwrap_or_default()
             })?;
             if Instant::now() >= next_news {
-                // So that those who wait can name the missing too, and know that rank 0 is here.
+                // Enables the ranks that wait to name the missing ones too, and shows that rank 0 is at this step.
                 next_news = Instant::now() + news_every;
                 let news = frame::encode(FrameKind::Missing, self.step, what, &greeting::json(&missing));
                 let arrived: Vec<usize> = (1..self.size).filter(|&rank| parts[rank].is_some()).collect();
                 self.send(&arrived, news, what, &clock.within(LAST_WORDS))?;
+                // Progress is also sent to the missing ranks, which may be waiting for one another.
+                self.report_progress();
             }
             let mut fds: Vec<PollFd> = self.readable();
             if let Some(acceptor) = acceptor.as_deref() {
@@ -163,17 +167,18 @@ impl Star {
         }
     }
 
-    /// Another rank: waits for rank 0's answer of this step.
+    /// Runs on other ranks: waits for rank 0's answer of this step.
     fn receive_all(&mut self, what: &str, clock: &mut Clock) -> Result<Vec<Vec<u8>>, BootstrapError> {
         let mut missing = vec![0];
         loop {
-            // What was sent before a connection closed still counts, so frames go before the closed connection.
+            // Frames that arrived before the connection closed are still valid, so they are processed before the error
+            // is returned.
             let look = self.look(what);
             while let Some(frame) = self.links[0].as_mut().and_then(|link| link.frames.pop_front()) {
                 match frame.kind {
                     FrameKind::All if frame.step == self.step => {
                         return frame::split_parts(&frame.payload, self.size)
-                            .ok_or_else(|| self.garbage(0, "parts that do not add up".into()));
+                            .ok_or_else(|| self.garbage(0, "inconsistent parts".into()));
                     }
                     FrameKind::Missing if frame.step == self.step => {
                         missing = serde_json::from_slice(&frame.payload).unwrap_or(missing);
@@ -186,8 +191,9 @@ impl Star {
                 }
             }
             look?;
+            self.progress.renew(clock, &missing);
             self.check_clock(what, clock, &missing, || match missing[..] {
-                [0] => "; rank 0 has not come to this step, so the other ranks are not known here".into(),
+                [0] => "; rank 0 has not reached this step, so the state of the other ranks is unknown".into(),
                 _ => String::new(),
             })?;
             clock.poll(&mut self.readable())?;
@@ -205,10 +211,11 @@ impl Star {
             return Err(BootstrapError::Interrupted(what.to_owned()));
         }
         if clock.expired() {
-            // A rank that waits for rank 0 knows of nobody but itself.
+            // A rank that waits for rank 0 knows only that it has arrived itself.
             let here = |rank: &usize| if missing == [0] { *rank == self.rank } else { !missing.contains(rank) };
             let arrived: Vec<usize> = (0..self.size).filter(here).collect();
-            return Err(BootstrapError::timed_out(clock.timeout, missing, &arrived, what, &note()));
+            let note = note() + &self.progress.note(missing);
+            return Err(BootstrapError::timed_out(clock.timeout, missing, &arrived, what, &note));
         }
         Ok(())
     }
@@ -218,11 +225,14 @@ impl Star {
         links.map(|link| PollFd::new(link.as_fd(), PollFlags::POLLIN)).collect()
     }
 
-    /// Reads what has come from everybody, without waiting: has a peer reported an error, closed, or ended?
+    /// Reads what has arrived on all links, without waiting. Returns an error if a peer has reported one, has closed
+    /// its connection, or has exited.
     pub fn look(&mut self, what: &str) -> Result<(), BootstrapError> {
         for rank in 0..self.size {
             let Some(link) = self.links[rank].as_mut() else { continue };
-            if let Err(text) = link.fill() {
+            let filled = link.fill();
+            self.progress.hear(rank, link);
+            if let Err(text) = filled {
                 return Err(self.garbage(rank, text));
             }
             if let Some(told) = link.abort() {
@@ -238,7 +248,26 @@ impl Star {
         Ok(())
     }
 
-    /// The error for a rank that has gone: its own last words, if it had any.
+    /// Sends to the other ranks which ranks have made progress since the last call. Does not wait: links that have not
+    /// accepted all earlier bytes are skipped.
+    pub fn report_progress(&mut self) {
+        for (rank, link) in self.links.iter_mut().enumerate() {
+            let Some(link) = link.as_mut().filter(|_| self.rank == 0) else { continue };
+            // Errors are kept for the next step.
+            let _ = link.fill();
+            self.progress.hear(rank, link);
+        }
+        let Some(payload) = self.progress.take() else { return };
+        let frame: Arc<[u8]> = frame::encode(FrameKind::Progress, self.step, "progress", &payload).into();
+        for link in self.links.iter_mut().flatten() {
+            link.flush();
+            if link.has_sent_all() && !link.closed {
+                link.send(frame.clone());
+            }
+        }
+    }
+
+    /// Returns the error for a rank that has left: the error that it reported, if any.
     fn lost(&mut self, rank: usize, what: &str) -> BootstrapError {
         let mut member = None;
         if let Some(link) = self.links[rank].as_mut() {
@@ -264,7 +293,7 @@ impl Star {
         BootstrapError::garbage(from, text)
     }
 
-    /// Sends the same bytes to several ranks, to all of them at once.
+    /// Sends the same bytes to several ranks, concurrently.
     fn send(&mut self, ranks: &[usize], bytes: Vec<u8>, what: &str, clock: &Clock) -> Result<(), BootstrapError> {
         let bytes: Arc<[u8]> = bytes.into();
         for &rank in ranks {
@@ -285,19 +314,20 @@ impl Star {
             if late.is_empty() {
                 return Ok(());
             }
-            self.check_clock(what, clock, &late, || "; they do not read".into())?;
+            self.check_clock(what, clock, &late, || "; they do not receive".into())?;
             let links = late.iter().filter_map(|&rank| self.links[rank].as_ref());
             let mut fds: Vec<PollFd> = links.map(|link| PollFd::new(link.as_fd(), PollFlags::POLLOUT)).collect();
             clock.poll(&mut fds)?;
         }
     }
 
-    /// Tells the others why this rank stops. Never fails and never waits long: it is the last thing a broken job does.
+    /// Reports to the other ranks why this rank stops. Never fails and does not wait long: it is the last action of a
+    /// broken job.
     pub fn last_words(&mut self, origin: usize, ending: Ending, text: &str) {
         static NEVER: AtomicBool = AtomicBool::new(false);
         let clock = Clock::new(LAST_WORDS, &NEVER);
         for rank in (0..self.size).filter(|rank| *rank != origin) {
-            // One at a time: a rank that has gone must not keep the others from hearing it.
+            // One rank at a time, so that a rank that has left does not keep the message from the others.
             if self.links[rank].as_ref().is_some_and(|link| !link.closed) {
                 let words = frame::encode(FrameKind::Abort, origin as u64, ending.into(), text.as_bytes());
                 let _ = self.send(&[rank], words, "abort", &clock);
@@ -305,9 +335,26 @@ impl Star {
         }
     }
 
-    /// Closes all connections, in order.
+    /// Closes all connections in an orderly way.
     pub fn leave(&mut self) {
         self.links.drain(..).flatten().for_each(Link::close);
+    }
+}
+
+impl Bootstrap {
+    /// Reports to the other ranks why this one stops.
+    pub(super) fn spread(&mut self, error: &BootstrapError) {
+        let me = self.rank;
+        let mut star = lock(&self.star);
+        match error {
+            // Rank 0 already knows an error that it reported. Rank 0 forwards errors of the other ranks.
+            BootstrapError::Aborted { rank, ending, text } if me == 0 || *rank == me => {
+                star.last_words(*rank, *ending, text)
+            }
+            BootstrapError::Aborted { .. } => {}
+            BootstrapError::Left { rank: 0, .. } => {}
+            other => star.last_words(me, other.ending(), &other.to_string()),
+        }
     }
 }
 

@@ -1,66 +1,76 @@
-//! `tcp`: the launcher tells every rank its number and where rank 0 listens.
+//! `tcp`: the launcher gives every rank its number and the address of rank 0.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs};
 
 use super::detect::{Env, number, required};
 use super::error::BootstrapError;
 use super::handshake::MAX_TOKEN_BYTES;
+use super::host::checked_host;
 use super::local::TOKEN;
 use super::star::Star;
 use super::{Bootstrap, Kind, Options, checked_size};
 
-/// torchrun's default.
+/// torchrun's default port.
 const DEFAULT_PORT: u16 = 29400;
 
-/// A file that holds the token.
+/// Name of the variable with the path of a file that contains the token.
 const TOKEN_FILE: &str = "GINLAB_TOKEN_FILE";
 
-/// Where launchers put something that is the same on all ranks of a job and differs between jobs. Everybody on the cluster can
-/// see these (`squeue`): they keep jobs of one machine apart, on its loopback, and are no secret anywhere else.
+/// Variables in which launchers put an ID that is the same on all ranks of a job and differs between jobs. All users of
+/// the cluster can see these IDs (`squeue`). They only separate jobs of one machine on its loopback, and are not a
+/// secret elsewhere.
 const JOB_IDS: [&str; 3] = ["TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "SKYPILOT_TASK_ID"];
 
-/// What a rank of a `tcp` job must know.
+/// Parameters of a rank of a `tcp` job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TcpSettings {
-    /// This rank.
+    /// Number of this rank.
     pub rank: usize,
-    /// The number of ranks.
+    /// Number of ranks.
     pub size: usize,
-    /// Rank 0's host name or address.
+    /// Host name or address of rank 0.
     pub master: String,
-    /// Rank 0's port.
+    /// Port of rank 0.
     pub port: u16,
-    /// The secret that all ranks of the job share.
+    /// Secret that all ranks of the job share.
     pub token: String,
 }
 
 impl TcpSettings {
-    /// From RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT (torchrun and most others), or from SkyPilot's variables.
+    /// Reads RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT (torchrun and most others), or SkyPilot's variables.
     ///
-    /// SkyPilot starts one process per node. It is one rank, unless the script starts one per GPU and sets LOCAL_RANK for
-    /// each: then the ranks are SKYPILOT_NODE_RANK x SKYPILOT_NUM_GPUS_PER_NODE + LOCAL_RANK.
+    /// SkyPilot starts one process per node, which is one rank. If the script starts one process per GPU, it must set
+    /// LOCAL_RANK for each. Ranks are then SKYPILOT_NODE_RANK x SKYPILOT_NUM_GPUS_PER_NODE + LOCAL_RANK.
     ///
-    /// GINLAB_PORT goes before MASTER_PORT. Where torchrun keeps its own store at MASTER_PORT, the next port is taken.
+    /// GINLAB_PORT takes precedence over MASTER_PORT. If torchrun's own store uses MASTER_PORT, the next port is used.
     pub fn from_env(env: Env) -> Result<Self, BootstrapError> {
         let (rank, size, master) = if env("RANK").is_some() || env("SKYPILOT_NODE_RANK").is_none() {
             let (by, fix) = ("the tcp bootstrap needs it", "set RANK, WORLD_SIZE and MASTER_ADDR on every rank");
             let (rank, size) = (number(env, "RANK", by, fix)?, number(env, "WORLD_SIZE", by, fix)?);
-            let master = if size == 1 { String::new() } else { required(env, "MASTER_ADDR", by, fix)? };
+            let master = if size == 1 {
+                String::new()
+            } else {
+                checked_host("MASTER_ADDR", &required(env, "MASTER_ADDR", by, fix)?)?
+            };
             (rank, size, master)
         } else {
             skypilot(env)?
         };
+        if rank >= size {
+            let allowed = format!("must be from 0 to {}", size.saturating_sub(1));
+            return Err(BootstrapError::bad_variable("RANK", rank, allowed));
+        }
         let token = if size == 1 { String::new() } else { token_for(&master, env)? };
         Ok(TcpSettings { rank, size, master, port: port(env)?, token })
     }
 }
 
 impl Bootstrap {
-    /// Takes the rank and rank 0's address from `settings`, see [`TcpSettings::from_env`].
+    /// Joins the job that `settings` describe ([`TcpSettings::from_env`]): listens as rank 0, or connects to it.
     pub fn tcp(settings: &TcpSettings, options: Options) -> Result<Self, BootstrapError> {
         let &TcpSettings { rank, size, ref master, port, ref token } = settings;
         if size == 0 || rank >= size {
-            let allowed = format!("the ranks of a job of {size} are 0 to {}", size.saturating_sub(1));
+            let allowed = format!("must be from 0 to {}", size.saturating_sub(1));
             return Err(BootstrapError::bad_variable("RANK", rank, allowed));
         }
         if rank > 0 {
@@ -73,11 +83,11 @@ impl Bootstrap {
     }
 }
 
-/// The secret for meeting at `host` (a name or an address, with or without a port): from GINLAB_TOKEN or the file that
-/// GINLAB_TOKEN_FILE names. On the loopback a launcher's job id will do as well.
+/// Returns the secret for connections to `host` (a name or an address, with or without a port), from GINLAB_TOKEN or
+/// the file that GINLAB_TOKEN_FILE names. On the loopback a launcher's job ID is accepted as well.
 ///
 /// # Errors
-/// [`BootstrapError::NoToken`] when there is none, and another one when there is only a job id.
+/// Returns [`BootstrapError::NoToken`] if there is no secret, and a usage error if there is only a job ID.
 pub fn token_for(host: &str, env: &dyn Fn(&str) -> Option<String>) -> Result<String, BootstrapError> {
     if let Some(token) = env(TOKEN) {
         return Ok(checked_token(&token)?.to_owned());
@@ -86,29 +96,29 @@ pub fn token_for(host: &str, env: &dyn Fn(&str) -> Option<String>) -> Result<Str
         let bad = |why: &str| BootstrapError::bad_variable(TOKEN_FILE, &path, why);
         let text = std::fs::read_to_string(&path).map_err(|error| bad(&format!("it cannot be read: {error}")))?;
         return match text.trim() {
-            "" => Err(bad("the file is empty; it must hold the token")),
+            "" => Err(bad("the file is empty; it must contain the token")),
             token => Ok(checked_token(token)?.to_owned()),
         };
     }
-    // torchrun's run id is "none" unless one is given: the same for all jobs.
+    // torchrun's run ID is "none", the same for all jobs, unless one is given.
     let found = JOB_IDS.iter().find_map(|name| Some((*name, env(name).filter(|id| id != "none")?)));
     match found {
         Some((_, id)) if is_loopback(host) => Ok(checked_token(&id)?.to_owned()),
         Some((name, _)) => Err(BootstrapError::usage(format!(
-            "{name} is no secret: everybody on the cluster can see it, so it is a job token on the loopback only; set \
-             GINLAB_TOKEN to the same secret on every rank (`export GINLAB_TOKEN=$(openssl rand -hex 16)` before srun or \
-             mpirun), or GINLAB_TOKEN_FILE to a file that holds it"
+            "{name} is not a secret: every user of the cluster can read it, so it is accepted as a job token only on \
+             the loopback; set GINLAB_TOKEN to the same secret on every rank (`export GINLAB_TOKEN=$(openssl rand -hex \
+             16)` before srun or mpirun), or GINLAB_TOKEN_FILE to a file that holds it"
         ))),
         None => Err(BootstrapError::NoToken),
     }
 }
 
-/// Whether this can only be the loopback: an address of it, or `localhost`. Other names are not looked up: on many systems a
-/// host's own name is an address of the loopback to itself and one of the network to others.
+/// Returns whether `host` can only be the loopback: a loopback address or `localhost`. Other names are not resolved: on
+/// many systems a host's own name resolves to a loopback address locally and to a network address elsewhere.
 pub(super) fn is_loopback(host: &str) -> bool {
     let name = match host.parse::<SocketAddr>() {
         Ok(address) => return address.ip().to_canonical().is_loopback(),
-        // An IPv6 address has colons of its own.
+        // An IPv6 address contains colons itself.
         Err(_) if host.parse::<IpAddr>().is_ok() => host,
         Err(_) => host.rsplit_once(':').map_or(host, |(name, _)| name),
     };
@@ -116,19 +126,20 @@ pub(super) fn is_loopback(host: &str) -> bool {
 }
 
 fn skypilot(env: Env) -> Result<(usize, usize, String), BootstrapError> {
-    let (by, fix) = ("SkyPilot's other variables are", "set RANK, WORLD_SIZE and MASTER_ADDR instead");
+    let (by, fix) = ("SkyPilot's other variables are set", "set RANK, WORLD_SIZE and MASTER_ADDR instead");
     let node: usize = number(env, "SKYPILOT_NODE_RANK", by, fix)?;
     let nodes: usize = number(env, "SKYPILOT_NUM_NODES", by, fix)?;
     let addresses = required(env, "SKYPILOT_NODE_IPS", by, fix)?;
-    let master = addresses.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default().to_owned();
+    let master = addresses.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default();
+    let master = checked_host("SKYPILOT_NODE_IPS", master)?;
     if env("LOCAL_RANK").is_none() {
         return Ok((node, nodes, master));
     }
     let local: usize = number(env, "LOCAL_RANK", by, fix)?;
     let each: usize =
-        number(env, "SKYPILOT_NUM_GPUS_PER_NODE", "LOCAL_RANK is", "unset LOCAL_RANK for one rank per node")?;
+        number(env, "SKYPILOT_NUM_GPUS_PER_NODE", "LOCAL_RANK is set", "unset LOCAL_RANK for one rank per node")?;
     if local >= each {
-        let allowed = format!("SKYPILOT_NUM_GPUS_PER_NODE is {each}");
+        let allowed = format!("must be below SKYPILOT_NUM_GPUS_PER_NODE, which is {each}");
         return Err(BootstrapError::bad_variable("LOCAL_RANK", local, allowed));
     }
     Ok((node.saturating_mul(each).saturating_add(local), nodes.saturating_mul(each), master))
@@ -143,11 +154,11 @@ fn port(env: Env) -> Result<u16, BootstrapError> {
         () => return Ok(DEFAULT_PORT),
     };
     let port: u16 = number(env, name, "", "")?;
-    let bad = || BootstrapError::bad_variable(name, port, "allowed are 1 to 65535");
+    let bad = || BootstrapError::bad_variable(name, port, "must be from 1 to 65535");
     port.checked_add(step).filter(|&port| port > 0).ok_or_else(bad)
 }
 
-/// The token, or why it cannot be one.
+/// Returns the token, or an error if it is empty or too long.
 pub(super) fn checked_token(token: &str) -> Result<&str, BootstrapError> {
     match token.len() {
         0 => Err(BootstrapError::NoToken),
@@ -159,9 +170,9 @@ pub(super) fn checked_token(token: &str) -> Result<&str, BootstrapError> {
     }
 }
 
-/// Listens as rank 0 whom the others know as `master`: on the loopback when that is of the loopback, on that address alone
-/// when it is one of this host, and otherwise (a name, which others may resolve to another address than this host does; an
-/// address that is translated on the way) on all interfaces.
+/// Listens as rank 0, which the other ranks know as `master`: only on the loopback if `master` is a loopback name or
+/// address, only on that address if it is one of this host, otherwise on all interfaces. The last case covers names,
+/// which others may resolve to another address than this host does, and addresses that are translated on the way.
 pub(super) fn listen(master: &str, port: u16) -> Result<TcpListener, BootstrapError> {
     let only: Vec<SocketAddr> = match master.parse::<IpAddr>() {
         Ok(ip) => vec![(ip, port).into()],
@@ -174,18 +185,18 @@ pub(super) fn listen(master: &str, port: u16) -> Result<TcpListener, BootstrapEr
     }
 }
 
-/// Listens on all interfaces, IPv6 and IPv4 where there is IPv6.
+/// Listens on all interfaces: on IPv6 and IPv4 if IPv6 is available, otherwise on IPv4.
 pub(super) fn listen_on_all(port: u16) -> Result<TcpListener, BootstrapError> {
     let any: [SocketAddr; 2] = [(Ipv6Addr::UNSPECIFIED, port).into(), (Ipv4Addr::UNSPECIFIED, port).into()];
     TcpListener::bind(&any[..]).map_err(|error| cannot_listen(port, &error))
 }
 
 fn cannot_listen(port: u16, error: &std::io::Error) -> BootstrapError {
-    let text = format!("{error}; if another program holds it, set GINLAB_PORT to a free port on every rank");
+    let text = format!("{error}; if another program uses it, set GINLAB_PORT to a free port on every rank");
     BootstrapError::system(format_args!("listen on port {port} as rank 0"), text)
 }
 
-/// The addresses of rank 0. The system's resolver has its own time limit.
+/// Returns the addresses of rank 0. The system's resolver has its own time limit.
 pub(super) fn resolve(master: &str, port: u16) -> Result<Vec<SocketAddr>, String> {
     let addresses = (master, port).to_socket_addrs().map_err(|error| format!("cannot resolve {master:?}: {error}"))?;
     Ok(addresses.collect())
@@ -223,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_id_is_a_secret_on_the_loopback_only() {
+    fn job_id_is_token_only_on_loopback() {
         for name in JOB_IDS {
             let of = |master: &str, id: &str| {
                 settings(&[("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", master), (name, id)])
@@ -235,7 +246,7 @@ mod tests {
             for master in ["node0", "10.0.0.1", "fe80::1", "0.0.0.0", "localhost.example.org", "127.0.0.1.example.org"]
             {
                 let error = of(master, "4711").unwrap_err();
-                assert!(error.starts_with(&format!("{name} is no secret")), "{error}");
+                assert!(error.starts_with(&format!("{name} is not a secret")), "{error}");
                 assert!(error.contains("set GINLAB_TOKEN"), "{error}");
             }
             assert!(of("127.0.0.1", "none").unwrap_err().contains("share no job token"));
@@ -250,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_from_a_file() {
+    fn token_is_read_from_file() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("token");
         let text = path.display().to_string();
@@ -263,22 +274,30 @@ mod tests {
     }
 
     #[test]
-    fn rank_0_listens_where_it_is_looked_for_and_nowhere_else() {
+    fn rank_0_listens_only_on_its_address() {
         let on = |master: &str| listen(master, 0).unwrap().local_addr().unwrap().ip();
         assert_eq!(on("127.0.0.1"), Ipv4Addr::LOCALHOST);
         assert!(on("localhost").is_loopback());
-        // An address that this host has not: it may be translated on the way.
+        // This host does not have this address: it may be translated on the way.
         assert!(on("192.0.2.1").is_unspecified());
         assert!(on("some-name").is_unspecified());
     }
 
     #[test]
-    fn what_is_missing_is_named() {
+    fn missing_and_invalid_variables_are_named() {
         assert!(settings(&[("RANK", "0")]).unwrap_err().starts_with("WORLD_SIZE is not set"));
         let error = settings(&[("RANK", "x"), ("WORLD_SIZE", "2")]).unwrap_err();
         assert!(error.starts_with("RANK=\"x\" is not valid"), "{error}");
         assert!(settings(&[("RANK", "0"), ("WORLD_SIZE", "2")]).unwrap_err().starts_with("MASTER_ADDR is not set"));
         assert!(settings(&[("RANK", "0"), ("WORLD_SIZE", "1")]).is_ok());
+        let of = |rank, master| {
+            settings(&[("RANK", rank), ("WORLD_SIZE", "2"), ("MASTER_ADDR", master), ("GINLAB_TOKEN", "run")])
+        };
+        assert_eq!(of(" 1 ", "::1").map(|all| (all.rank, all.master)), Ok((1, "::1".to_owned())));
+        assert!(of("2", "node0").unwrap_err().contains("must be from 0 to 1"));
+        assert!(
+            of("0", "node0:29500").unwrap_err().starts_with("MASTER_ADDR=\"node0:29500\" is not valid: it has a port")
+        );
         let error = settings(&[("RANK", "0"), ("WORLD_SIZE", "1"), ("MASTER_PORT", "70000")]).unwrap_err();
         assert!(error.starts_with("MASTER_PORT=\"70000\" is not valid"), "{error}");
     }

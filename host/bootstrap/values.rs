@@ -1,7 +1,8 @@
-//! Gathers of any length, and of values: what ranks measured must reach rank 0 whatever its size.
+//! Gathers of any length, and of typed values, so that results of any size reach rank 0.
 //!
-//! A part that is longer than a piece takes several steps of the star. Each piece begins with one byte that says whether more
-//! follows, and every rank gets that byte of every other one: so all make the same number of steps.
+//! A part that is longer than a piece takes several steps of the star. Each piece starts with one byte that specifies
+//! whether more pieces follow. Every rank receives that byte from every other rank, so that all make the same number of
+//! steps.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -12,25 +13,26 @@ use super::frame::{MAX_BYTES, MAX_PART_BYTES};
 use super::wait::Clock;
 
 impl Bootstrap {
-    /// Every rank's value on rank 0, by rank; `None` on the others. Compact binary: a run's raw times reach rank 0 whole.
+    /// Returns every rank's value, by rank, on rank 0, and `None` on the other ranks. Values are encoded in a compact
+    /// binary format, so that rank 0 can collect all raw times of a run.
     ///
     /// # Errors
-    /// As [`Bootstrap::all_gather`], or a value that cannot be read.
+    /// Returns the same errors as [`Bootstrap::all_gather`], and an error if a value cannot be decoded.
     pub fn gather_values<T: Serialize + DeserializeOwned>(
         &mut self,
         mine: &T,
         what: &str,
     ) -> Result<Option<Vec<T>>, BootstrapError> {
         let bytes = self.encoded(mine, what)?;
-        // One byte goes back to the others: whether more follows.
+        // The other ranks receive one byte of each piece: whether more pieces follow.
         let all = self.in_pieces(&bytes, 1, what)?;
         if self.rank() == 0 { self.decoded(&all, what).map(Some) } else { Ok(None) }
     }
 
-    /// Every rank's value on every rank, by rank.
+    /// Returns every rank's value, by rank, on every rank.
     ///
     /// # Errors
-    /// As [`Bootstrap::gather_values`].
+    /// Returns the same errors as [`Bootstrap::gather_values`].
     pub fn all_gather_values<T: Serialize + DeserializeOwned>(
         &mut self,
         mine: &T,
@@ -56,7 +58,8 @@ impl Bootstrap {
         BootstrapError::garbage(format_args!("rank {rank}"), format_args!("{what}: {error}"))
     }
 
-    /// Gathers parts piece by piece; ranks other than 0 get the first `spread` bytes of each piece (1: nothing of the parts).
+    /// Gathers parts piece by piece. Ranks other than 0 receive the first `spread` bytes of each piece; with 1 they
+    /// receive nothing of the parts themselves.
     pub(super) fn in_pieces(
         &mut self,
         bytes: &[u8],
@@ -66,7 +69,7 @@ impl Bootstrap {
         if bytes.len() > MAX_PART_BYTES {
             return Err(BootstrapError::too_large(what, bytes.len()));
         }
-        // All ranks' pieces fit into one message, with their lengths and the byte before each.
+        // Makes all ranks' pieces fit into one message, each with its length and its first byte.
         let most = self.piece_bytes.min((MAX_BYTES / self.size()).saturating_sub(8)).max(1);
         let mut all = vec![Vec::new(); self.size()];
         let mut rest = bytes;
@@ -78,7 +81,7 @@ impl Bootstrap {
             let mut more = false;
             for (rank, (part, piece)) in all.iter_mut().zip(&pieces).enumerate() {
                 let Some((follows, piece)) = piece.split_first() else {
-                    let text = format!("a piece of {what:?} without its first byte");
+                    let text = format!("a part of {what:?} without its first byte");
                     return Err(BootstrapError::garbage(format_args!("rank {rank}"), text));
                 };
                 more |= *follows != 0;

@@ -8,10 +8,11 @@ use nix::poll::{PollFd, PollTimeout, poll};
 
 use super::BootstrapError;
 
-/// A wait looks at the interrupt flag (and rank 0 at its children) this often. Data and closed connections wake it at once.
+/// Interval at which a wait checks the interrupt flag, and rank 0 its children. Data and closed connections wake it
+/// immediately.
 pub(super) const SLICE: Duration = Duration::from_millis(20);
 
-/// One wait's limit.
+/// Limit of one wait.
 pub(super) struct Clock {
     pub timeout: Duration,
     deadline: Instant,
@@ -21,13 +22,13 @@ pub(super) struct Clock {
 impl Clock {
     pub fn new(timeout: Duration, interrupt: &'static AtomicBool) -> Self {
         let now = Instant::now();
-        // A limit beyond what the clock can hold is as good as a year.
+        // A limit beyond the range of the clock is treated as one year.
         let year = Duration::from_secs(365 * 24 * 3600);
         let deadline = now.checked_add(timeout.min(year)).unwrap_or(now);
         Clock { timeout, deadline, interrupt }
     }
 
-    /// A clock of the same interrupt flag that ends after `limit`, or with this one.
+    /// Returns a clock with the same interrupt flag that expires after `limit`, or with this one if that is earlier.
     pub fn within(&self, limit: Duration) -> Clock {
         let timeout = limit.min(self.remaining());
         Clock { timeout, ..Clock::new(timeout, self.interrupt) }
@@ -45,9 +46,16 @@ impl Clock {
         self.interrupt.load(Ordering::Relaxed)
     }
 
-    /// Waits at least `by` longer from now on.
+    /// Extends the deadline to at least `by` from now.
     pub fn extend(&mut self, by: Duration) {
         if let Some(later) = Instant::now().checked_add(by) {
+            self.deadline = self.deadline.max(later);
+        }
+    }
+
+    /// Extends the deadline to at least a whole timeout after `time`.
+    pub fn count_from(&mut self, time: Instant) {
+        if let Some(later) = time.checked_add(self.timeout) {
             self.deadline = self.deadline.max(later);
         }
     }
@@ -62,7 +70,7 @@ impl Clock {
         }
     }
 
-    /// Waits for `delay`, less when interrupted or expired.
+    /// Waits for `delay`, or until this clock is interrupted or expires.
     pub fn pause(&self, delay: Duration) {
         let end = self.within(delay);
         while !end.expired() && !end.interrupted() {

@@ -1,73 +1,76 @@
-//! Memory of a device: where it is, copies in and out, and when it is freed.
+//! Memory of a device: location, copies to and from it, and freeing.
 
 use super::{Device, DeviceError, DmaBuf, Place, Plain, dma_buf, emulated};
 use ginlab_base::memory_file::MemoryFile;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// See [`keep_buffers`].
+/// Whether buffers are never freed; see [`keep_buffers`].
 pub(super) static KEEP: AtomicBool = AtomicBool::new(false);
 
-/// From now on no [`Buffer`] and no [`MappedBuffer`](super::MappedBuffer) of this process is freed. For a proxy thread that hangs in its provider and had to be left
-/// behind: it, or its NIC, may yet write to any of them.
+/// Keeps every [`Buffer`] and [`MappedBuffer`](super::MappedBuffer) of this process allocated from now on. Called when
+/// a proxy thread hangs in its provider and is abandoned, because the thread or its NIC might still write to any
+/// buffer.
 pub fn keep_buffers() {
     KEEP.store(true, Ordering::Release);
 }
 
-/// Ends that for buffers that are dropped from now on; whether it was so. For a process that runs one program behind the other: those of the program
-/// before have all been dropped, and stay; who was left behind knows no others.
+/// Ends the effect of [`keep_buffers`] for buffers that are dropped from now on. Returns whether it was in effect. For
+/// a process that runs several programs one after another: the buffers of previous programs have all been dropped and
+/// stay allocated, and an abandoned thread refers only to those.
 pub fn free_buffers_again() -> bool {
     KEEP.swap(false, Ordering::AcqRel)
 }
 
-/// Memory of a device; freed when dropped.
+/// Memory of a device. Freed on drop.
 #[derive(Debug)]
 pub struct Buffer {
     pub(super) device: Device,
     pub(super) place: Place,
     pub(super) address: u64,
     pub(super) bytes: usize,
-    /// Of [`Place::File`].
+    /// The file of [`Place::File`] memory.
     pub(super) file: Option<Arc<MemoryFile>>,
-    /// Shared memory that the driver has pinned.
+    /// Whether the driver has pinned this shared memory.
     pub(super) pinned: bool,
-    /// See [`Buffer::lend`].
+    /// Whether other processes may have the memory open; see [`Buffer::lend`].
     pub(super) lent: bool,
 }
 
-// SAFETY: the memory is plain bytes behind an address that is the same for every thread; access is by unsafe pointers or
-// by copies whose callers see to it that nobody else writes.
+// SAFETY: the memory is plain bytes at an address that is the same for every thread. It is accessed through unsafe
+// pointers, or by copies whose callers ensure that there are no concurrent writes.
 unsafe impl Send for Buffer {}
-// SAFETY: as above.
+// SAFETY: as for `Send`, all access is through unsafe pointers or copies without concurrent writes.
 unsafe impl Sync for Buffer {}
 
 impl Buffer {
-    /// First byte, as device, CPU (host and managed memory only) and NIC address it.
+    /// Returns the address of the first byte for device, CPU (host and managed memory only) and NIC.
     pub fn address(&self) -> u64 {
         self.address
     }
 
-    /// Length in bytes.
+    /// Returns the length in bytes.
     #[inline]
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// First byte as a pointer. Only host and managed memory (or any memory of the emulated device) may be dereferenced by
-    /// the CPU.
+    /// Returns a pointer to the first byte. The CPU may dereference it only for host and managed memory, or on the
+    /// emulated device.
     pub fn pointer<T>(&self) -> *mut T {
         self.address as *mut T
     }
 
-    /// The CUDA device that it is memory of; `None` for memory of the host, managed memory and the emulated device.
+    /// Returns the ordinal of the CUDA device whose memory this is. `None` for host memory, managed memory and the
+    /// emulated device.
     pub fn cuda_device(&self) -> Option<i32> {
         if self.place == Place::Device { self.device.cuda_ordinal() } else { None }
     }
 
-    /// Exports memory of a CUDA device as a dma-buf, by which a card can register it.
+    /// Exports memory of a CUDA device as a dma-buf, so that a NIC can register it.
     ///
     /// # Errors
-    /// It is no such memory, or the driver exports none.
+    /// Returns an error if this is not memory of a CUDA device, or the driver does not support the export.
     pub fn dma_buf(&self) -> Result<DmaBuf, DeviceError> {
         match &self.device {
             Device::Gpu(gpu) if self.place == Place::Device => dma_buf::export(&gpu.context, self.address, self.bytes),
@@ -75,52 +78,54 @@ impl Buffer {
         }
     }
 
-    /// Whether the CPU can read and write it in place.
+    /// Returns whether the CPU can access the memory directly.
     pub fn on_host(&self) -> bool {
         self.place != Place::Device || matches!(self.device, Device::Emulated)
     }
 
-    /// Copies values in, wherever the memory is; the offset is in bytes.
+    /// Copies `values` into the memory at `offset` bytes, for every kind of memory.
     ///
     /// # Errors
-    /// When the range is outside, or the driver fails.
+    /// Returns an error if the range is out of bounds or the driver fails.
     pub fn write<T: Copy>(&self, offset: usize, values: &[T]) -> Result<(), DeviceError> {
         self.check_range(offset, size_of_val(values))?;
         match &self.device {
             Device::Gpu(gpu) if self.place == Place::Device => gpu.copy_in(self.address + offset as u64, values),
             _ => {
                 let target = (self.address + offset as u64) as *mut u8;
-                // SAFETY: the range was checked; callers do not write while a grid or NIC uses the bytes.
+                // SAFETY: the range was checked. Callers must not write while a grid or NIC uses the bytes.
                 unsafe { std::ptr::copy_nonoverlapping(values.as_ptr().cast(), target, size_of_val(values)) };
                 Ok(())
             }
         }
     }
 
-    /// Copies values out, wherever the memory is; the offset is in bytes.
+    /// Copies bytes at `offset` of the memory to `values`, for every kind of memory.
     ///
     /// # Errors
-    /// When the range is outside, or the driver fails.
+    /// Returns an error if the range is out of bounds or the driver fails.
     pub fn read<T: Plain>(&self, offset: usize, values: &mut [T]) -> Result<(), DeviceError> {
         self.check_range(offset, size_of_val(values))?;
         match &self.device {
             Device::Gpu(gpu) if self.place == Place::Device => gpu.copy_out(self.address + offset as u64, values),
             _ => {
                 let source = (self.address + offset as u64) as *const u8;
-                // SAFETY: the range was checked; callers do not read while a grid or NIC writes the bytes.
+                // SAFETY: the range was checked. Callers must not read while a grid or NIC writes the bytes.
                 unsafe { std::ptr::copy_nonoverlapping(source, values.as_mut_ptr().cast(), size_of_val(values)) };
                 Ok(())
             }
         }
     }
 
-    /// The bytes in place, where the CPU can see them.
+    /// Returns the memory as a slice, if the CPU can access it directly.
     ///
     /// # Safety
-    /// No grid, NIC or other reference uses the memory meanwhile.
-    #[allow(clippy::mut_from_ref)] // exclusivity is the caller's contract: the memory is shared with devices by nature
+    /// No grid, NIC or other reference may use the memory while the slice exists.
+    // the memory is shared with devices by design, and the caller guarantees exclusive access
+    #[allow(clippy::mut_from_ref)]
     pub unsafe fn host_bytes(&self) -> Option<&mut [u8]> {
-        // SAFETY: the allocation is this long and initialised (zeroed); exclusivity is the caller's contract.
+        // SAFETY: the allocation has this length and was initialized with zeros. The caller guarantees exclusive
+        // access.
         self.on_host().then(|| unsafe { std::slice::from_raw_parts_mut(self.pointer::<u8>(), self.bytes) })
     }
 
@@ -134,9 +139,9 @@ impl Buffer {
         Ok(())
     }
 
-    /// While this is set other processes may have the memory open: dropping it then leaves it to the driver, which frees it when the
-    /// process ends. Freeing a GPU's memory that another process has open is undefined. (A memory file stays with whoever has it mapped,
-    /// and is closed here as ever.)
+    /// Sets whether other processes may have the memory open. If so, dropping it leaves the memory to the driver, which
+    /// frees it when the process exits. The reason is that freeing GPU memory which another process has open is
+    /// undefined. A memory file is always closed on drop, since other processes keep their mappings.
     pub fn lend(&mut self, lent: bool) {
         self.lent = lent;
     }
@@ -146,14 +151,14 @@ impl Drop for Buffer {
     fn drop(&mut self) {
         let lent = self.lent && self.place != Place::File;
         if lent || KEEP.load(Ordering::Acquire) {
-            // The GPU's context takes its memory with it: keep that too.
+            // The GPU's context frees its memory, so keep the context too.
             std::mem::forget(self.device.clone());
             std::mem::forget(self.file.clone());
             return;
         }
         match &self.device {
             Device::Gpu(gpu) if self.pinned => gpu.unpin(self.address),
-            // Unmapped by its file.
+            // Unmapped when the file is dropped.
             _ if self.place == Place::File => {}
             Device::Emulated => emulated::free(self.address, self.bytes),
             Device::Gpu(gpu) => gpu.free(self.place, self.address),
@@ -167,7 +172,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn buffers_are_kept_until_the_next_program() {
+    fn buffers_are_kept_until_next_program() {
         let allocate = || Device::Emulated.allocate(Place::Device, 4 << 20).unwrap();
         assert!(!free_buffers_again());
         keep_buffers();
@@ -175,7 +180,7 @@ mod tests {
         buffer.write(0, &[7u8]).unwrap();
         let address = buffer.address() as *const u8;
         drop(buffer);
-        // SAFETY: kept.
+        // SAFETY: the memory was kept when the buffer was dropped.
         assert_eq!(unsafe { address.read_volatile() }, 7);
         assert!(free_buffers_again() && !free_buffers_again());
     }
@@ -187,12 +192,12 @@ mod tests {
         buffer.lend(true);
         let there = buffer.address() + 4096;
         drop(buffer);
-        // SAFETY: it was lent when its buffer was dropped, so it is still there; nobody writes it.
+        // SAFETY: the memory was lent when its buffer was dropped, so it still exists, and no other code writes it.
         assert_eq!(unsafe { (there as *const u64).read() }, 7);
     }
 
     #[test]
-    fn every_place_of_the_emulated_device_is_zeroed_host_memory() {
+    fn emulated_memory_is_zeroed_host_memory() {
         for place in [Place::Device, Place::Host, Place::Managed, Place::File] {
             let buffer = Device::Emulated.allocate(place, 4096).unwrap();
             assert!(buffer.on_host(), "{place:?}");
@@ -201,7 +206,7 @@ mod tests {
             assert_eq!(words, [0; 512], "{place:?}");
 
             buffer.write(8, &[7u64, 9]).unwrap();
-            // SAFETY: nobody else knows of the buffer.
+            // SAFETY: no other code has access to the buffer.
             let bytes = unsafe { buffer.host_bytes() }.unwrap();
             assert_eq!((bytes[8], bytes[16], bytes[24]), (7, 9, 0), "{place:?}");
             assert!(buffer.read(4096, &mut words[..1]).is_err(), "{place:?}");

@@ -1,27 +1,30 @@
-//! Writes of network cards into GPU memory: what orders them before the signal that tells of them.
+//! Writes of NICs into GPU memory, and the mechanism that orders them before the signal that announces them.
 //!
-//! A card writes bytes into GPU memory and its completion into host memory, by two ways of which neither waits for the other. A proxy
-//! that sees the completion and counts a signal could be seen by a running kernel before the bytes are. A device says by an attribute
-//! whether it orders such writes for its own kernels; where it does not, the host flushes them before it tells of them.
+//! A NIC writes data into GPU memory and its completion into host memory. These writes take different paths and are not
+//! ordered with each other. If a proxy observes the completion and counts a signal, a running kernel might observe the
+//! signal before the data. A device reports in an attribute whether it orders such writes for its own kernels. If it
+//! does not, the host flushes them before it announces them.
 
 use super::{Device, DeviceError};
 use std::fmt;
 
-/// What orders the writes of cards into a device's memory.
+/// Mechanism that orders NICs' writes into a device's memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CardWrites {
-    /// The device, for its own kernels. Also where there is no GPU.
+    /// The device orders them for its own kernels. Also used without a GPU.
     Ordered,
-    /// A [`Flush`] by the host.
+    /// The host must run a [`Flush`].
     Flushed,
-    /// Nothing, for this reason: cards must not write there while a kernel reads.
+    /// None, with the reason. NICs must not write to the memory while a kernel reads it.
     Unordered(String),
 }
 
 impl CardWrites {
-    /// By the attributes GPU_DIRECT_RDMA_WRITES_ORDERING and GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS, as far as the driver knows them.
+    /// Selects the mechanism by the attributes GPU_DIRECT_RDMA_WRITES_ORDERING and
+    /// GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS, `None` if the driver does not support them.
     fn by(ordering: Option<i32>, flush_options: Option<i32>) -> CardWrites {
-        // CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER: consumers on the device itself need no flush. ALL_DEVICES (200) says more.
+        // CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER: consumers on the device itself need no flush. ALL_DEVICES (200) is
+        // stronger.
         const OWNER: i32 = 100;
         // CU_FLUSH_GPU_DIRECT_RDMA_WRITES_OPTION_HOST: cuFlushGPUDirectRDMAWrites works.
         const HOST: i32 = 1;
@@ -31,8 +34,8 @@ impl CardWrites {
             (ordering, options) => {
                 let number = |value: Option<i32>| value.map_or("unknown".to_owned(), |value| value.to_string());
                 CardWrites::Unordered(format!(
-                    "the GPU does not order writes of cards (GPU_DIRECT_RDMA_WRITES_ORDERING {}), and the driver cannot flush them \
-                     (FLUSH_WRITES_OPTIONS {})",
+                    "the GPU does not order writes of NICs (GPU_DIRECT_RDMA_WRITES_ORDERING {}), and the driver cannot \
+                     flush them (FLUSH_WRITES_OPTIONS {})",
                     number(ordering),
                     number(options)
                 ))
@@ -40,21 +43,19 @@ impl CardWrites {
         }
     }
 
-    /// For headers: `GPU memory: writes by cards are ordered by the device`.
+    /// Returns the note for headers, for example `GPU memory: writes by cards are ordered by the device`.
     #[must_use]
     pub fn note(&self) -> String {
         match self {
-            CardWrites::Ordered => "GPU memory: writes by cards are ordered by the device".into(),
-            CardWrites::Flushed => {
-                "GPU memory: writes by cards are flushed by the proxy before it tells of them".into()
-            }
-            CardWrites::Unordered(why) => format!("GPU memory: cards must not write it: {why}"),
+            CardWrites::Ordered => "GPU memory: writes of NICs are ordered by the device".into(),
+            CardWrites::Flushed => "GPU memory: writes of NICs are flushed by the proxy before it reports them".into(),
+            CardWrites::Unordered(why) => format!("GPU memory: NICs must not write to it: {why}"),
         }
     }
 }
 
 impl Device {
-    /// What orders the writes of cards into this device's memory.
+    /// Returns the mechanism that orders NICs' writes into this device's memory.
     #[must_use]
     pub fn card_writes(&self) -> CardWrites {
         match self {
@@ -66,7 +67,7 @@ impl Device {
         }
     }
 
-    /// The flush that [`CardWrites::Flushed`] asks for; `None` where none is needed.
+    /// Returns the flush for [`CardWrites::Flushed`]; `None` if no flush is needed.
     #[must_use]
     pub fn card_flush(&self) -> Option<Flush> {
         match self {
@@ -79,20 +80,20 @@ impl Device {
     }
 }
 
-/// Makes what cards have written into GPU memory visible to the GPU's kernels. For the thread that has seen the completions, before it
-/// tells of them.
+/// Makes NICs' writes to GPU memory visible to the GPU's kernels. Run by the thread that has polled the completions,
+/// before it announces them.
 pub struct Flush(Box<dyn FnMut() -> Result<(), DeviceError> + Send>);
 
 impl Flush {
-    /// This call.
+    /// Creates a flush that runs `call`.
     pub fn by(call: impl FnMut() -> Result<(), DeviceError> + Send + 'static) -> Flush {
         Flush(Box::new(call))
     }
 
-    /// Flushes.
+    /// Runs the flush.
     ///
     /// # Errors
-    /// The driver's.
+    /// Returns the driver's error if the flush fails.
     pub fn run(&mut self) -> Result<(), DeviceError> {
         (self.0)()
     }
@@ -109,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_device_that_orders_needs_no_flush_and_one_that_can_do_neither_is_refused() {
+    fn flush_requirement_follows_device_ordering() {
         for options in [None, Some(0), Some(1), Some(3)] {
             assert_eq!(
                 [100, 200].map(|ordering| CardWrites::by(Some(ordering), options)),
@@ -121,7 +122,8 @@ mod tests {
                 [1, 3].map(|options| CardWrites::by(ordering, Some(options))),
                 [const { CardWrites::Flushed }; 2]
             );
-            // Flushing by a stream's memory operation alone is nothing that a CPU thread can do between poll and count.
+            // A flush by a stream memory operation only is insufficient: a CPU thread cannot use it between polling and
+            // counting.
             for options in [None, Some(0), Some(2)] {
                 let CardWrites::Unordered(why) = CardWrites::by(ordering, options) else {
                     panic!("{ordering:?} {options:?}")
@@ -132,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_gpu_nothing_is_flushed() {
+    fn host_memory_needs_no_flush() {
         assert_eq!(Device::Emulated.card_writes(), CardWrites::Ordered);
         assert!(Device::Emulated.card_flush().is_none());
     }

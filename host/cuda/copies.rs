@@ -1,4 +1,4 @@
-//! Copies from a GPU to the host that are started and asked for later.
+//! Asynchronous copies from a GPU to the host.
 
 use super::DeviceError;
 use super::driver::failed;
@@ -8,27 +8,28 @@ use cudarc::driver::{CudaEvent, CudaStream, result};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Copies from device to host memory that finish in the order they were started. A trait, so that tests need no GPU.
+/// Copies from device to host memory that finish in the order in which they were started. A trait, so that tests need
+/// no GPU.
 pub trait Copies: std::fmt::Debug + Send {
-    /// Starts one copy.
+    /// Starts a copy.
     ///
     /// # Safety
-    /// `source` is device memory and `destination` pinned host memory, both of `bytes`, valid until the copy is counted by
-    /// [`finished`](Copies::finished).
+    /// `source` must be device memory and `destination` pinned host memory, both of `bytes` bytes. Both must stay valid
+    /// until the copy is counted by [`finished`](Copies::finished).
     ///
     /// # Errors
-    /// The driver's.
+    /// Returns the driver's error if the copy cannot be started.
     unsafe fn start(&mut self, destination: u64, source: u64, bytes: usize) -> Result<(), DeviceError>;
 
-    /// How many copies have finished since the last call.
+    /// Returns the number of copies that have finished since the last call.
     ///
     /// # Errors
-    /// The driver's.
+    /// Returns the driver's error if a copy failed.
     fn finished(&mut self) -> Result<usize, DeviceError>;
 }
 
-/// Copies from GPU memory to pinned host memory, in order, many in flight: the staging of a rail that cannot read GPU
-/// memory itself.
+/// Copies from GPU memory to pinned host memory, in order, with many in flight: the staging of a rail that cannot read
+/// GPU memory.
 #[derive(Debug)]
 pub struct CopyQueue {
     gpu: Arc<Gpu>,
@@ -38,10 +39,10 @@ pub struct CopyQueue {
 }
 
 impl CopyQueue {
-    /// A queue on this GPU, with a stream of its own.
+    /// Creates a queue on `gpu` with its own stream.
     ///
     /// # Errors
-    /// The driver's.
+    /// Returns the driver's error if the stream cannot be created.
     pub fn new(gpu: &Arc<Gpu>) -> Result<CopyQueue, DeviceError> {
         let stream = gpu.context.new_stream().map_err(failed("cuStreamCreate"))?;
         Ok(CopyQueue { gpu: gpu.clone(), stream, running: VecDeque::new(), idle: Vec::new() })
@@ -53,9 +54,10 @@ impl Copies for CopyQueue {
         self.gpu.bind()?;
         let stream: CUstream = self.stream.cu_stream();
         if bytes > 0 {
-            // SAFETY: the caller's contract.
+            // SAFETY: the caller guarantees that `destination` is valid for `bytes` bytes.
             let target = unsafe { std::slice::from_raw_parts_mut(destination as *mut u8, bytes) };
-            // SAFETY: the caller's contract; the stream is of the current context.
+            // SAFETY: the caller guarantees that both ranges stay valid until the copy has finished, and the stream
+            // belongs to the current context.
             unsafe { result::memcpy_dtoh_async(target, source, stream) }.map_err(failed("cuMemcpyDtoHAsync"))?;
         }
         let event = match self.idle.pop() {

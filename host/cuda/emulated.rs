@@ -1,7 +1,8 @@
-//! The emulated device: memory from the system, grids by [`cuda_std::emulation`].
+//! The emulated device: memory from the system allocator, and grids run by [`cuda_std::emulation`].
 
 use super::{DeviceError, Kernel};
 use cuda_std::emulation::Grid;
+use ginlab_base::limits::explain;
 use ginlab_base::memory;
 use ginlab_base::size;
 use nix::sys::mman::{MmapAdvise, madvise};
@@ -11,15 +12,15 @@ use std::sync::Once;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 
-/// Page alignment: registrations are by pages.
+/// Alignment of buffers: registrations use whole pages.
 const PAGE: usize = 4096;
-/// Where a buffer is several of them, it asks for pages of this size: copies over it look up fewer addresses, and so many first touches
-/// take one fault in place of 512.
+/// Alignment of buffers of several huge pages, which are advised to use them. Copies then need fewer address
+/// translations, and initialization causes one page fault per 2 MiB instead of 512.
 const HUGE_PAGE: usize = 2 << 20;
 
 fn layout(bytes: usize) -> Result<Layout, DeviceError> {
     Layout::from_size_align(bytes, if is_large(bytes) { HUGE_PAGE } else { PAGE })
-        .map_err(|_| DeviceError::Refused(format!("{bytes} bytes are more than this machine can address")))
+        .map_err(|_| DeviceError::Refused(format!("cannot allocate {bytes} bytes: more than this machine can address")))
 }
 
 fn is_large(bytes: usize) -> bool {
@@ -27,16 +28,16 @@ fn is_large(bytes: usize) -> bool {
 }
 
 pub(super) fn allocate(bytes: usize) -> Result<u64, DeviceError> {
-    // SAFETY: callers never ask for 0 bytes.
+    // SAFETY: callers never request 0 bytes.
     let Some(pointer) = NonNull::new(unsafe { alloc(layout(bytes)?) }) else {
-        return Err(DeviceError::Refused(format!("{bytes} bytes of host memory are not to be had")));
+        return Err(DeviceError::Refused(format!("cannot allocate {bytes} bytes of host memory")));
     };
     if is_large(bytes) {
-        // A system that has none to give, or gives none, leaves pages as they are.
-        // SAFETY: memory of ours; the advice changes nothing of what it holds.
+        // Only advice: a system without free huge pages uses ordinary pages.
+        // SAFETY: the memory is allocated, and the advice does not change its contents.
         let _ = unsafe { madvise(pointer.cast(), bytes, MmapAdvise::MADV_HUGEPAGE) };
     }
-    // SAFETY: so many bytes that are ours.
+    // SAFETY: the allocation has `bytes` bytes, which no other code uses yet.
     unsafe { pointer.write_bytes(0, bytes) };
     Ok(pointer.as_ptr() as u64)
 }
@@ -48,27 +49,27 @@ pub(super) fn free(address: u64, bytes: usize) {
     }
 }
 
-/// The native form of a kernel.
+/// Returns the native function of a kernel.
 pub(super) fn native<A>(kernel: &Kernel<A>) -> Result<unsafe fn(A), DeviceError> {
     let missing = || DeviceError::Missing("the emulated device has no bulk stores (TMA)".into());
     kernel.native().ok_or_else(missing)
 }
 
-/// Memory of a grid's threads that is said before it is taken, once.
+/// Memory of a grid's threads from which a note is printed, once per process.
 const WORTH_SAYING: u64 = 256 << 20;
 static SAID: Once = Once::new();
-/// Memory of a grid's threads that is taken without a look at how much there is. The look reads files of control groups.
+/// Memory of a grid's threads below which the available memory is not checked. The check reads files of control groups.
 const UNASKED: u64 = 16 << 20;
 
-/// Grids that run.
+/// Number of running grids.
 static RUNNING: AtomicUsize = AtomicUsize::new(0);
 
-/// Whether a grid of this process runs: on the processors that it is given.
+/// Returns whether a grid of this process is running, on the cores that the process may use.
 pub(super) fn is_running() -> bool {
     RUNNING.load(Ordering::Relaxed) > 0
 }
 
-/// Runs a grid, for which there must be memory.
+/// Runs a grid, if there is enough memory for its threads.
 pub(super) fn run(blocks: u32, threads: u32, resident: bool, body: impl Fn() + Sync) -> Result<(), DeviceError> {
     let grid = Grid::new(blocks, threads).resident(resident);
     if grid.bytes() >= UNASKED {
@@ -77,7 +78,7 @@ pub(super) fn run(blocks: u32, threads: u32, resident: bool, body: impl Fn() + S
     if grid.bytes() >= WORTH_SAYING {
         SAID.call_once(|| {
             eprintln!(
-                "# note: the threads of {blocks} x {threads} take up to {} of memory on the emulated device",
+                "# note: the threads of {blocks} x {threads} use up to {} of memory on the emulated device",
                 size::human(grid.bytes())
             );
         });
@@ -88,11 +89,11 @@ pub(super) fn run(blocks: u32, threads: u32, resident: bool, body: impl Fn() + S
     ended
 }
 
-/// Refuses a grid whose threads would take more memory than there is.
+/// Fails if a grid's threads would take more than the available memory.
 fn check_memory(grid: &Grid, available: Option<u64>) -> Result<(), DeviceError> {
     match available {
         Some(available) if grid.bytes() > available => Err(DeviceError::Refused(format!(
-            "the threads that must be there at once take {} of memory on the emulated device, and {} are available: try a \
+            "the threads that must be resident need {} of memory on the emulated device, but {} are available; use a \
              smaller --grid or --block",
             size::human(grid.bytes()),
             size::human(available)
@@ -121,11 +122,11 @@ where
         .name(format!("grid {}", kernel.name()))
         .spawn(move || {
             run(grid, block, resident, || {
-                // SAFETY: the contract of `Device::launch`.
+                // SAFETY: the caller of `launch` upholds the kernel's contract for `args`.
                 unsafe { function(args) }
             })
         })
-        .map_err(|error| DeviceError::Emulated(error.to_string()))?;
+        .map_err(|error| DeviceError::Emulated(format!("cannot start a thread: {}", explain(&error))))?;
     Ok(EmulatedLaunch { grid: Some(handle) })
 }
 
@@ -148,7 +149,7 @@ impl EmulatedLaunch {
 
 impl Drop for EmulatedLaunch {
     fn drop(&mut self) {
-        // An error was either taken by `is_done`, or the launch is being abandoned after another error.
+        // `is_done` has returned an error already, or the launch is being abandoned after another error.
         let _ = self.join();
     }
 }
@@ -158,11 +159,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_grid_for_which_there_is_no_memory_is_refused_before_it_takes_any() {
+    fn oversized_grid_is_rejected_before_allocation() {
         let grid = Grid::new(132, 1024).resident(true);
         assert!(check_memory(&grid, Some(grid.bytes())).is_ok() && check_memory(&grid, None).is_ok());
         let refused = check_memory(&grid, Some(1 << 30)).map_err(|error| error.to_string());
         let text = refused.expect_err("too much");
-        assert!(text.contains("take 1188 MiB of memory") && text.contains("1 GiB are available"), "{text}");
+        assert!(text.contains("need 1188 MiB of memory") && text.contains("1 GiB are available"), "{text}");
     }
 }

@@ -1,16 +1,17 @@
-//! A stream of the emulated device: a thread that does its work in order.
+//! A stream of the emulated device: a thread that runs the stream's work in order.
 
 use super::DeviceError;
+use ginlab_base::limits::explain;
 use std::cell::RefCell;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-/// Work of a stream; it may be done more than once.
+/// Work of a stream. May be run more than once, by a graph.
 pub type Work = Arc<dyn Fn() -> Result<(), DeviceError> + Send + Sync>;
 
-/// When the stream came by, or the first error before.
+/// Time at which the stream reached the event, or the first error before it.
 pub struct Event(Arc<OnceLock<Result<Instant, DeviceError>>>);
 
 enum Task {
@@ -18,7 +19,7 @@ enum Task {
     Event(Arc<OnceLock<Result<Instant, DeviceError>>>),
 }
 
-/// The thread's other end.
+/// Handle of the stream's thread.
 pub struct Worker {
     tasks: Option<Sender<Task>>,
     thread: Option<JoinHandle<()>>,
@@ -33,7 +34,7 @@ impl Worker {
             for task in todo {
                 match task {
                     Task::Work(work) if failed.is_none() => failed = work().err(),
-                    // As on a GPU, nothing is done behind an error.
+                    // As on a GPU, work queued after an error is not executed.
                     Task::Work(_) => {}
                     Task::Event(event) => {
                         let _ = event.set(failed.clone().map_or_else(|| Ok(Instant::now()), Err));
@@ -42,13 +43,14 @@ impl Worker {
             }
         };
         let thread = std::thread::Builder::new().name("stream".into()).spawn(body);
-        let thread = thread.map_err(|error| DeviceError::Emulated(error.to_string()))?;
+        let thread =
+            thread.map_err(|error| DeviceError::Emulated(format!("cannot start a thread: {}", explain(&error))))?;
         Ok(Worker { tasks: Some(tasks), thread: Some(thread), recorded: RefCell::new(None) })
     }
 
     fn send(&self, task: Task) -> Result<(), DeviceError> {
         let sent = self.tasks.as_ref().is_some_and(|tasks| tasks.send(task).is_ok());
-        if sent { Ok(()) } else { Err(DeviceError::Emulated("the stream's thread has ended".into())) }
+        if sent { Ok(()) } else { Err(DeviceError::Emulated("the stream's thread exited".into())) }
     }
 
     pub fn work(&self, work: Work) -> Result<(), DeviceError> {
@@ -65,13 +67,13 @@ impl Worker {
         Ok(Event(event))
     }
 
-    /// The other stream's thread comes by the event for certain, with or without an error.
+    /// Waits for an event. The other stream's thread always reaches it, with or without an error.
     pub fn wait_for(&self, event: &Event) -> Result<(), DeviceError> {
         let event = event.0.clone();
         self.send(Task::Work(Arc::new(move || event.wait().clone().map(drop))))
     }
 
-    /// Waits for what the stream has been given so far; its first error.
+    /// Waits for the work queued so far. Returns the stream's first error.
     pub fn failure(&self) -> Option<DeviceError> {
         self.event().and_then(|event| event.0.wait().clone().map(drop)).err()
     }
@@ -100,7 +102,11 @@ impl Event {
 
     pub fn since_us(&self, earlier: &Event) -> Result<f64, DeviceError> {
         let at = |event: &Event| {
-            event.0.get().cloned().unwrap_or_else(|| Err(DeviceError::Emulated("an event was not reached yet".into())))
+            event
+                .0
+                .get()
+                .cloned()
+                .unwrap_or_else(|| Err(DeviceError::Emulated("an event has not been reached yet".into())))
         };
         Ok(at(self)?.duration_since(at(earlier)?).as_secs_f64() * 1e6)
     }

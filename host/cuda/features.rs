@@ -1,4 +1,4 @@
-//! What the GPUs that this process sees can do for a NIC, asked without opening a context.
+//! Capabilities of the visible GPUs with respect to NICs, queried without opening a context.
 
 use super::DeviceError;
 use super::driver::{failed, is_there};
@@ -6,42 +6,42 @@ use cudarc::driver::sys::CUdevice_attribute as Attribute;
 use cudarc::driver::{CudaContext, result};
 use ginlab_topology::pci::PciAddress;
 
-/// A visible GPU: CUDA's number for it counts what CUDA_VISIBLE_DEVICES leaves.
+/// A visible GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VisibleGpu {
-    /// CUDA's number.
+    /// CUDA ordinal, which counts only the GPUs in CUDA_VISIBLE_DEVICES.
     pub ordinal: i32,
-    /// Where it is on the bus; `None` where the driver does not say.
+    /// PCI address; `None` if the driver does not report it.
     pub address: Option<PciAddress>,
-    /// Its name.
+    /// Name of the GPU.
     pub name: String,
-    /// Its memory can be given to a NIC's driver as a dma-buf.
+    /// Whether its memory can be exported as a dma-buf, for a NIC's driver to register.
     pub dma_buf: bool,
-    /// NICs may read and write its memory (GPUDirect RDMA; needs a peer memory module, or dma-buf).
+    /// Whether NICs can access its memory (GPUDirect RDMA; requires a peer memory module or dma-buf).
     pub gpu_direct_rdma: bool,
-    /// The same for memory of CUDA's virtual memory management: without it NCCL has no GIN.
+    /// Whether NICs can access memory of CUDA's virtual memory management. NCCL's GIN requires it.
     pub gpu_direct_virtual: bool,
-    /// CPU and GPU may use managed memory at the same time.
+    /// Whether CPU and GPU can access managed memory at the same time.
     pub concurrent_managed: bool,
 }
 
-/// The GPUs that this process sees; none without a driver.
+/// Returns the GPUs that this process sees; empty without a driver.
 ///
 /// # Errors
-/// The driver's.
+/// Returns the driver's error if a query fails.
 pub fn visible_gpus() -> Result<Vec<VisibleGpu>, DeviceError> {
     if !is_there() {
         return Ok(Vec::new());
     }
-    // Also "no device", which CUDA_VISIBLE_DEVICES may have made of a machine full of them.
+    // Includes the error "no device", which CUDA_VISIBLE_DEVICES can cause on a machine with GPUs.
     let Ok(count) = CudaContext::device_count() else { return Ok(Vec::new()) };
     let mut gpus = Vec::new();
     for ordinal in 0..count {
         let device = result::device::get(ordinal).map_err(failed("cuDeviceGet"))?;
         let attribute = |attribute| {
-            // SAFETY: a device that `cuDeviceGet` has given.
+            // SAFETY: the device was returned by `cuDeviceGet`.
             let value = unsafe { result::device::get_attribute(device, attribute) };
-            // An attribute that the driver is too old to know is one that it does not offer.
+            // An attribute that the driver is too old to know is a capability that it lacks.
             value.ok()
         };
         let number = |value: Option<i32>| value.and_then(|value| u32::try_from(value).ok());

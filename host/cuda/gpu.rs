@@ -1,22 +1,22 @@
-//! The GPU, through the CUDA driver API that cudarc loads at run time: without a driver this file only reports that.
+//! The GPU, through the CUDA driver API, which cudarc loads at run time. Without a driver, every call reports that.
 
 use super::driver::{failed, is_there, refused_or_failed};
 use super::loading::{Module, load};
 use super::ptx::{capability_of, module_of, ptx};
 use super::wait::wait_out;
-use super::{DeviceError, Kernel, Place, Plain};
+use super::{DeviceError, HostKind, Kernel, Place, Plain};
 use cudarc::driver::sys::{CUdevice_attribute as Attribute, CUevent_flags};
 use cudarc::driver::{CudaContext, CudaEvent, CudaStream, result, sys};
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// Threads of a block up to which the kernels get the registers of [`ROOMY`]; beyond it those of [`NARROW`]. Either way
-/// a block fits into the 65536 registers of a multiprocessor.
+/// Maximum block size for which kernels are compiled with [`ROOMY`] registers per thread; larger blocks use [`NARROW`].
+/// In both cases a block fits into the 65536 registers of a multiprocessor.
 const ROOMY_THREADS: u32 = 512;
 const ROOMY: usize = 128;
 const NARROW: usize = 64;
-/// Every thread's accesses and every context see the allocation (portable), kernels too (device map).
+/// Host memory is accessible in every context (portable) and by kernels (device map).
 const HOST_FLAGS: u32 = sys::CU_MEMHOSTALLOC_PORTABLE | sys::CU_MEMHOSTALLOC_DEVICEMAP;
 
 /// A CUDA device with its kernels.
@@ -24,23 +24,36 @@ const HOST_FLAGS: u32 = sys::CU_MEMHOSTALLOC_PORTABLE | sys::CU_MEMHOSTALLOC_DEV
 pub struct Gpu {
     pub(super) context: Arc<CudaContext>,
     stream: Arc<CudaStream>,
-    /// Those of [`PTX`] at [`ROOMY`] registers, and at [`NARROW`], each once a kernel of it is wanted.
+    /// Modules of [`ptx`], compiled for [`ROOMY`] and for [`NARROW`] registers. Each is compiled when one of its
+    /// kernels is first used.
     modules: Vec<[OnceLock<Result<Module, DeviceError>>; 2]>,
     pub(super) name: String,
-    /// Compute capability. Kept, since launches ask for it.
+    /// Compute capability, cached because launches use it.
     capability: (u32, u32),
-    /// PEs of the job whose kernels run on this GPU; 1 until somebody has counted them.
+    /// Number of PEs of the job whose kernels run on this GPU; 1 until it is set.
     pub(super) sharers: AtomicU32,
 }
 
-/// Refuses managed memory where CPU and GPU may not use it at the same time.
+/// Fails if CPU and GPU cannot access managed memory at the same time.
 fn check_concurrent(gpu: &str, concurrent: bool) -> Result<(), DeviceError> {
     if concurrent {
         return Ok(());
     }
     Err(DeviceError::Refused(format!(
-        "managed memory refused on {gpu}: CONCURRENT_MANAGED_ACCESS is 0, so a CPU that polls it while a kernel runs would \
-         fault; use pinned host memory"
+        "managed memory is not supported on {gpu}: CONCURRENT_MANAGED_ACCESS is 0, so a CPU that polls it while a \
+         kernel runs would fault; use pinned host memory"
+    )))
+}
+
+/// Fails if the GPU cannot map read-only host memory.
+fn check_read_only(gpu: &str, supported: bool) -> Result<(), DeviceError> {
+    if supported {
+        return Ok(());
+    }
+    Err(DeviceError::Refused(format!(
+        "cannot register the completion queue of an EFA device on {gpu}: READ_ONLY_HOST_REGISTER_SUPPORTED is 0, and \
+         the driver maps the queue read-only (queues in GPU memory, EFADV_CQ_INIT_FLAGS_EXT_MEM_DMABUF, need no \
+         registration, but are not implemented); use proxies (--path rails)"
     )))
 }
 
@@ -48,7 +61,9 @@ impl Gpu {
     pub(super) fn open(index: usize) -> Result<Gpu, DeviceError> {
         if ptx().modules.is_empty() {
             return Err(DeviceError::Missing(
-                "this program has no PTX: build it without --no-default-features, and with `ginlab::cuda::set_ptx` in its main".into(),
+                "this program contains no PTX; build it without --no-default-features, and call \
+                 `ginlab::cuda::set_ptx` in its main"
+                    .into(),
             ));
         }
         if !is_there() {
@@ -56,9 +71,9 @@ impl Gpu {
         }
         let count = CudaContext::device_count()
             .map_err(failed("cuInit / cuDeviceGetCount"))
-            .map_err(|error| DeviceError::Missing(format!("the CUDA driver gives no device: {error}")))?;
+            .map_err(|error| DeviceError::Missing(format!("the CUDA driver provides no device: {error}")))?;
         if count < 1 {
-            return Err(DeviceError::Missing("the CUDA driver sees no GPU (CUDA_VISIBLE_DEVICES?)".into()));
+            return Err(DeviceError::Missing("the CUDA driver finds no GPU; check CUDA_VISIBLE_DEVICES".into()));
         }
         let ordinal = index % count as usize;
         let context = CudaContext::new(ordinal).map_err(failed(format!("opening GPU {ordinal}")))?;
@@ -85,23 +100,24 @@ impl Gpu {
         self.sharers.load(Ordering::Relaxed)
     }
 
-    /// The GPU's own number, or that of the part of it that this process sees (MIG).
+    /// Returns the UUID of the GPU, or of the MIG instance that this process sees.
     pub(super) fn uuid(&self) -> Option<String> {
         let uuid = self.context.uuid().ok()?;
         Some(uuid.bytes.iter().map(|byte| format!("{:02x}", *byte as u8)).collect())
     }
 
-    /// Whether contexts on this GPU are those of an MPS server, as the driver says it. `None` from a driver that does not know the question.
+    /// Returns whether contexts on this GPU belong to an MPS server, as the driver reports it. `None` if the driver
+    /// does not support the query.
     pub(super) fn is_served_by_mps(&self) -> Option<bool> {
-        // CU_DEVICE_ATTRIBUTE_MPS_ENABLED of CUDA 12.3, which the bindings of 12.0 do not name.
+        // CU_DEVICE_ATTRIBUTE_MPS_ENABLED of CUDA 12.3, which the bindings of 12.0 lack.
         const MPS_ENABLED: i32 = 133;
         type Get = unsafe extern "C" fn(*mut i32, i32, sys::CUdevice) -> i32;
-        // SAFETY: libcuda is loaded already, and stays loaded beside this handle.
+        // SAFETY: libcuda is loaded already, and stays loaded after this handle is dropped.
         let library = unsafe { libloading::Library::new("libcuda.so.1") }.ok()?;
-        // SAFETY: the function has this signature; its enumerations are C's int.
+        // SAFETY: the function has this signature, in which enumerations are C's int.
         let get = unsafe { library.get::<Get>(b"cuDeviceGetAttribute\0") }.ok()?;
         let mut value = 0;
-        // SAFETY: a local to write to, and a device of this process; a driver refuses attributes that it does not know.
+        // SAFETY: the pointer refers to a local variable, and the device exists. A driver rejects unknown attributes.
         let status = unsafe { get(&mut value, MPS_ENABLED, self.context.cu_device()) };
         (status == 0).then_some(value != 0)
     }
@@ -135,7 +151,7 @@ impl Gpu {
     ) -> Result<u32, DeviceError> {
         self.bind()?;
         let (block, shared) = (block as i32, shared as usize);
-        // SAFETY: a function of a module that is never unloaded.
+        // SAFETY: the function belongs to a module that is never unloaded.
         let each = unsafe { result::occupancy::max_active_block_per_multiprocessor(function, block, shared) };
         let each = each.map_err(failed("cuOccupancyMaxActiveBlocksPerMultiprocessor"))?;
         Ok(each.max(0) as u32 * self.multiprocessors()?)
@@ -146,8 +162,8 @@ impl Gpu {
         count.map(|count| count.max(1) as u32).map_err(failed("cuDeviceGetAttribute"))
     }
 
-    /// The attributes that say what orders writes of cards: their order for the device's own kernels, and how they are flushed. Nothing
-    /// where the driver does not know them.
+    /// Returns the attributes that describe how writes of NICs are ordered for the device's own kernels, and how they
+    /// can be flushed. `None` if the driver does not support an attribute.
     pub(super) fn card_writes(&self) -> (Option<i32>, Option<i32>) {
         let get = |attribute| self.context.attribute(attribute).ok();
         (
@@ -156,12 +172,13 @@ impl Gpu {
         )
     }
 
-    /// Flushes what cards have written into this GPU's memory, for its own kernels. For drivers that offer it, as the attributes say.
+    /// Flushes writes of NICs to this GPU's memory, for its own kernels. Requires a driver that supports it, according
+    /// to [`card_writes`](Gpu::card_writes).
     pub(super) fn flush_card_writes(&self) -> Result<(), DeviceError> {
         self.bind()?;
         let target = sys::CUflushGPUDirectRDMAWritesTarget::CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX;
         let scope = sys::CUflushGPUDirectRDMAWritesScope::CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_OWNER;
-        // SAFETY: two constants; the context of this GPU is current.
+        // SAFETY: the arguments are constants, and the context of this GPU is current.
         unsafe { sys::cuFlushGPUDirectRDMAWrites(target, scope) }.result().map_err(failed("cuFlushGPUDirectRDMAWrites"))
     }
 
@@ -174,9 +191,9 @@ impl Gpu {
         match place {
             Place::Device => {
                 let what = format!("allocating {bytes} bytes of GPU memory");
-                // SAFETY: the context is current; the memory is zeroed before anyone sees it.
+                // SAFETY: the context is current, and the memory is zeroed before it is read.
                 let address = unsafe { result::malloc_sync(bytes) }.map_err(failed(what))?;
-                // SAFETY: the allocation is this long.
+                // SAFETY: the allocation has `bytes` bytes.
                 unsafe { result::memset_d8_sync(address, 0, bytes) }.map_err(failed("cuMemsetD8"))?;
                 self.settle()?;
                 Ok(address)
@@ -185,7 +202,7 @@ impl Gpu {
                 let what = format!("pinning {bytes} bytes of host memory");
                 // SAFETY: the context is current.
                 let pointer = unsafe { result::malloc_host(bytes, HOST_FLAGS) }.map_err(failed(what))?;
-                // SAFETY: the allocation is this long.
+                // SAFETY: the allocation has `bytes` bytes.
                 unsafe { std::ptr::write_bytes(pointer.cast::<u8>(), 0, bytes) };
                 Ok(pointer as u64)
             }
@@ -196,103 +213,113 @@ impl Gpu {
                 let what = format!("allocating {bytes} bytes of managed memory");
                 // Global: kernels of every stream may use it.
                 let flags = sys::CUmemAttach_flags::CU_MEM_ATTACH_GLOBAL;
-                // SAFETY: the context is current; the memory is zeroed before anyone sees it.
+                // SAFETY: the context is current, and the memory is zeroed before it is read.
                 let address = unsafe { result::malloc_managed(bytes, flags) }.map_err(failed(what))?;
-                // SAFETY: the allocation is this long, and the CPU may write it at any time (asked above).
+                // SAFETY: the allocation has `bytes` bytes, and `check_concurrent` has checked that the CPU may write
+                // it at any time.
                 unsafe { std::ptr::write_bytes(address as *mut u8, 0, bytes) };
                 Ok(address)
             }
-            Place::File => Err(DeviceError::Refused("a memory file is not the driver's to give".into())),
+            Place::File => Err(DeviceError::Refused("the CUDA driver cannot allocate a memory file".into())),
         }
     }
 
     pub(super) fn free(&self, place: Place, address: u64) {
-        // Nothing can be done about an error here; the context records it for its next call.
+        // An error cannot be handled here; the context records it for its next call.
         let result = self.context.bind_to_thread().and_then(|()| match place {
-            // SAFETY: `address` came from `allocate`, and launches that used it have ended.
+            // SAFETY: `address` was returned by `allocate`, and launches that used it have ended.
             Place::Device | Place::Managed => unsafe { result::free_sync(address) },
-            // SAFETY: as above.
+            // SAFETY: as for device memory, `address` was returned by `allocate`, and launches that used it have ended.
             Place::Host => unsafe { result::free_host(address as *mut c_void) },
             Place::File => Ok(()),
         });
         self.context.record_err(result);
     }
 
-    /// Pins host memory that somebody else has allocated, for kernels under its own address.
+    /// Pins host memory that was allocated elsewhere. Kernels access it under the same address.
     pub(super) fn pin(&self, address: u64, bytes: usize) -> Result<(), DeviceError> {
-        self.pin_as(address, bytes, false)
+        self.pin_as(address, bytes, HostKind::Memory)
     }
 
-    /// As [`pin`](Gpu::pin); `is_card`: not memory, but a window of a card.
-    pub(super) fn pin_as(&self, address: u64, bytes: usize, is_card: bool) -> Result<(), DeviceError> {
+    /// Like [`pin`](Gpu::pin), for memory of kind `kind`.
+    pub(super) fn pin_as(&self, address: u64, bytes: usize, kind: HostKind) -> Result<(), DeviceError> {
         self.bind()?;
-        let kind = if is_card { sys::CU_MEMHOSTREGISTER_IOMEMORY } else { 0 };
+        let (kind, what) = match kind {
+            HostKind::Memory => (0, ""),
+            HostKind::ReadOnly => {
+                let attribute = Attribute::CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED;
+                // A driver that does not know the attribute does not support such registrations.
+                check_read_only(&self.name, self.context.attribute(attribute).unwrap_or(0) != 0)?;
+                (sys::CU_MEMHOSTREGISTER_READ_ONLY, " that are read-only")
+            }
+            HostKind::CardWindow => (sys::CU_MEMHOSTREGISTER_IOMEMORY, " of an EFA device's BAR"),
+        };
         let flags = sys::CU_MEMHOSTREGISTER_PORTABLE | sys::CU_MEMHOSTREGISTER_DEVICEMAP | kind;
-        // SAFETY: a mapping of this length, which outlives the registration (`unpin`).
+        // SAFETY: the caller guarantees a mapping of `bytes` bytes that stays valid until `unpin`.
         let status = unsafe { sys::cuMemHostRegister_v2(address as *mut c_void, bytes, flags) };
-        status.result().map_err(failed(format!("cuMemHostRegister of {bytes} bytes")))
+        status.result().map_err(failed(format!("cuMemHostRegister of {bytes} bytes{what}")))
     }
 
     pub(super) fn unpin(&self, address: u64) {
         let result = self.context.bind_to_thread().and_then(|()| {
-            // SAFETY: `pin` has been given this address, and launches that used it have ended.
+            // SAFETY: the address was passed to `pin`, and launches that used it have ended.
             unsafe { sys::cuMemHostUnregister(address as *mut c_void) }.result()
         });
         self.context.record_err(result);
     }
 
-    /// Makes copies and memsets of this allocation return only when they are done, as GDRCopy and everything else that reads
-    /// GPU memory behind the driver's back asks for.
+    /// Makes copies and memsets of this allocation return only when they are complete. Required by GDRCopy and by
+    /// everything else that accesses GPU memory outside of the driver.
     pub(super) fn synchronize_copies_of(&self, address: u64) -> Result<(), DeviceError> {
         self.bind()?;
         let yes: u32 = 1;
         let attribute = sys::CUpointer_attribute::CU_POINTER_ATTRIBUTE_SYNC_MEMOPS;
-        // SAFETY: this attribute is an unsigned int, read during the call.
+        // SAFETY: the value of this attribute is an unsigned int, which is read during the call.
         let status = unsafe { sys::cuPointerSetAttribute((&raw const yes).cast(), attribute, address) };
         status.result().map_err(failed("cuPointerSetAttribute SYNC_MEMOPS"))
     }
 
     pub(super) fn copy_in<T: Copy>(&self, address: u64, values: &[T]) -> Result<(), DeviceError> {
         self.bind()?;
-        // SAFETY: the caller checked the range.
+        // SAFETY: the caller has checked the range.
         unsafe { result::memcpy_htod_sync(address, values) }.map_err(failed("cuMemcpyHtoD"))?;
         self.settle()
     }
 
-    /// Waits until memory is as the calls before have left it. A memset, and a copy from pageable memory, may return while
-    /// the GPU is still at it, on the default stream, for which our streams do not wait: a kernel could start before.
+    /// Waits until preceding memsets and copies from pageable memory are complete. They may return earlier and run on
+    /// the default stream, for which our streams do not wait, so that a kernel could start before them.
     fn settle(&self) -> Result<(), DeviceError> {
-        // SAFETY: the default stream of the current context.
+        // SAFETY: a null pointer denotes the default stream of the current context.
         unsafe { result::stream::synchronize(std::ptr::null_mut()) }.map_err(failed("cuStreamSynchronize"))
     }
 
     pub(super) fn copy_out<T: Plain>(&self, address: u64, values: &mut [T]) -> Result<(), DeviceError> {
         self.bind()?;
-        // SAFETY: the caller checked the range.
+        // SAFETY: the caller has checked the range.
         unsafe { result::memcpy_dtoh_sync(values, address) }.map_err(failed("cuMemcpyDtoH"))
     }
 
-    /// The driver's function for blocks of this many threads.
+    /// Returns the driver's function of a kernel for blocks of `block` threads.
     pub(super) fn function<A>(&self, kernel: &Kernel<A>, block: u32) -> Result<sys::CUfunction, DeviceError> {
         self.bind()?;
         let narrow = usize::from(block > ROOMY_THREADS);
         let name = kernel.name();
         let module = module_of(name).ok_or_else(|| {
             DeviceError::Missing(format!(
-                "the kernel {name} is in no PTX module of this build: was it built with GINLAB_MODULES?"
+                "kernel {name} is not in any PTX module of this build; rebuild without GINLAB_MODULES"
             ))
         })?;
         self.module(module, narrow)?.function(name)
     }
 
-    /// A module for large blocks (1) or small ones (0), compiled when it is first wanted.
+    /// Returns a module for small (0) or large (1) blocks, compiled on first use.
     fn module(&self, module: usize, narrow: usize) -> Result<&Module, DeviceError> {
         let compiled = || {
             let (name, text) = ptx().modules[module];
             let (major, minor) = self.capability;
             if let Some(wanted) = capability_of(text).filter(|wanted| *wanted > major * 10 + minor) {
                 return Err(DeviceError::Missing(format!(
-                    "the kernels of {name} need compute capability {}.{}, and this GPU has {major}.{minor}",
+                    "the kernels of {name} need compute capability {}.{}, but this GPU has {major}.{minor}",
                     wanted / 10,
                     wanted % 10
                 )));
@@ -302,7 +329,7 @@ impl Gpu {
         self.modules[module][narrow].get_or_init(compiled).as_ref().map_err(Clone::clone)
     }
 
-    /// Whether a grid may come onto the multiprocessors while the one before still runs.
+    /// Returns whether a grid may start on the multiprocessors while the preceding one still runs.
     pub(super) fn begins_early(&self) -> bool {
         self.capability >= (9, 0)
     }
@@ -312,7 +339,7 @@ impl Gpu {
     }
 }
 
-/// A kernel in flight, and the event behind it.
+/// A kernel in flight, and the event recorded after it.
 #[derive(Debug)]
 pub struct GpuLaunch {
     event: CudaEvent,
@@ -329,7 +356,8 @@ pub(super) unsafe fn launch<A: Copy>(
     let (name, function) = (kernel.name(), gpu.function(kernel, block)?);
     let event = gpu.new_event()?;
     let parameters = &mut [(&raw mut args).cast::<c_void>()];
-    // SAFETY: the kernel takes one parameter of type A by value, which the driver copies now; the rest is the caller's.
+    // SAFETY: the kernel takes one parameter of type A by value, which the driver copies during the call. The caller
+    // guarantees the validity of the pointers in it.
     unsafe { result::launch_kernel(function, (grid, 1, 1), (block, 1, 1), 0, gpu.stream.cu_stream(), parameters) }
         .map_err(|error| refused_or_failed(error, name, grid, block))?;
     event.record(&gpu.stream).map_err(failed("cuEventRecord"))?;
@@ -354,12 +382,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn managed_memory_without_concurrent_access_is_refused_in_one_line() {
+    fn managed_memory_requires_concurrent_access() {
         assert_eq!(check_concurrent("Some GPU", true), Ok(()));
         let refused = check_concurrent("Some GPU", false);
         assert!(matches!(refused, Err(DeviceError::Refused(_))));
         let text = refused.map_or_else(|error| error.to_string(), |()| String::new());
-        assert!(text.starts_with("managed memory refused on Some GPU: CONCURRENT_MANAGED_ACCESS is 0"), "{text}");
+        assert!(
+            text.starts_with("managed memory is not supported on Some GPU: CONCURRENT_MANAGED_ACCESS is 0"),
+            "{text}"
+        );
         assert!(!text.contains('\n'), "{text}");
+    }
+
+    #[test]
+    fn read_only_memory_requires_attribute() {
+        assert_eq!(check_read_only("Some GPU", true), Ok(()));
+        let text = check_read_only("Some GPU", false).map_or_else(|error| error.to_string(), |()| String::new());
+        assert!(text.contains("EFA device on Some GPU: READ_ONLY_HOST_REGISTER_SUPPORTED is 0"), "{text}");
+        assert!(text.contains("EXT_MEM_DMABUF, need no registration, but are not implemented"), "{text}");
+        assert!(!text.contains('\n') && text.ends_with("use proxies (--path rails)"), "{text}");
     }
 }

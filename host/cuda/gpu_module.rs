@@ -1,5 +1,5 @@
-//! Kernels ready to be launched, and where they come from: ginlab's own PTX, its module for compute capability 9.0 and
-//! later, or a module that somebody else has compiled.
+//! Kernels ready to be launched. They come from ginlab's PTX, from its module for compute capability 9.0 and later, or
+//! from a module that was compiled separately.
 
 use super::driver::failed;
 use super::gpu::Gpu;
@@ -11,30 +11,31 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A kernel, found once and launched often.
+/// A kernel that was looked up once and can be launched many times.
 pub enum Function<A> {
-    /// On the emulated device.
+    /// A kernel of the emulated device.
     Native {
-        /// Its name.
+        /// Name of the kernel.
         name: &'static str,
-        /// The kernel.
+        /// The native function.
         function: unsafe fn(A),
-        /// Whether all blocks of a grid must be there at once.
+        /// Whether all blocks of a grid must be resident at the same time.
         resident: bool,
     },
-    /// On a GPU.
+    /// A kernel of a GPU.
     Gpu {
-        /// The entry point.
+        /// Name of the entry point.
         name: String,
         /// The driver's handle.
         function: Handle,
-        /// Bytes of shared memory that a launch asks for.
+        /// Dynamic shared memory of a launch, in bytes.
         shared: u32,
-        /// Whether all blocks of a grid must be there at once.
+        /// Whether all blocks of a grid must be resident at the same time.
         resident: bool,
-        /// Threads of a block, and the most blocks of so many that the device has at once, as the driver was last asked: half of the word each.
+        /// Cache of the last query of the driver: the block size in the upper half, the maximum number of resident
+        /// blocks of this size in the lower half.
         asked: AtomicU64,
-        /// Its arguments.
+        /// Type of the argument.
         args: PhantomData<fn(A)>,
     },
 }
@@ -52,7 +53,7 @@ impl<A> std::fmt::Debug for Function<A> {
 #[derive(Clone, Copy, Debug)]
 pub struct Handle(pub(super) sys::CUfunction);
 
-/// A module compiled by somebody else: a cubin or PTX.
+/// A separately compiled module: a cubin or PTX file.
 #[derive(Debug)]
 pub struct ForeignModule {
     gpu: Arc<Gpu>,
@@ -60,10 +61,10 @@ pub struct ForeignModule {
 }
 
 impl Device {
-    /// One of ginlab's kernels, for blocks of this many threads.
+    /// Returns one of ginlab's kernels, for blocks of `block` threads.
     ///
     /// # Errors
-    /// The driver's; [`DeviceError::Missing`] of kernels with bulk stores on devices that have none.
+    /// Returns the driver's error, or [`DeviceError::Missing`] for kernels with bulk stores on devices that lack them.
     pub fn function<A>(&self, kernel: &Kernel<A>, block: u32) -> Result<Function<A>, DeviceError> {
         match self {
             Device::Emulated => {
@@ -78,10 +79,10 @@ impl Device {
 }
 
 impl<A> Function<A> {
-    /// The same, whose blocks get so many bytes of shared memory (`cuda_std::shared::Dynamic`).
+    /// Returns the function with `bytes` bytes of dynamic shared memory per block (`cuda_std::shared::Dynamic`).
     ///
     /// # Errors
-    /// [`DeviceError::Refused`] for more than a block may have.
+    /// Returns [`DeviceError::Refused`] if a block cannot have this much.
     pub fn with_shared_memory(mut self, bytes: u32) -> Result<Function<A>, DeviceError> {
         if let Function::Gpu { name, function, shared, asked, .. } = &mut self {
             allow_shared(function.0, name, bytes)?;
@@ -92,32 +93,33 @@ impl<A> Function<A> {
     }
 }
 
-/// Beyond 48 KB a function is asked first.
+/// Allows a function to use more than 48 KiB of dynamic shared memory, which requires an opt-in.
 fn allow_shared(function: sys::CUfunction, name: &str, bytes: u32) -> Result<(), DeviceError> {
     let attribute = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
-    // SAFETY: a function of a module that is never unloaded.
+    // SAFETY: the function belongs to a module that is never unloaded.
     let status = unsafe { sys::cuFuncSetAttribute(function, attribute, bytes as i32) };
     status.result().map_err(|error| {
         DeviceError::Refused(format!(
-            "{bytes} bytes of shared memory for a block of {name}: {}",
+            "cannot use {bytes} bytes of shared memory for a block of {name}: {}",
             failed("the driver")(error)
         ))
     })
 }
 
 impl Device {
-    /// Shared memory that a block may ask for, in bytes; on the emulated device what an H100 and an H200 have.
+    /// Returns the maximum shared memory of a block, in bytes. The emulated device has as much as an H100 or H200.
     ///
     /// # Errors
-    /// The driver's.
+    /// Returns the driver's error if the query fails.
     pub fn most_shared_memory(&self) -> Result<u32, DeviceError> {
         self.gpu().map_or(Ok(227 << 10), Gpu::most_shared_memory)
     }
 
-    /// As [`resident_blocks`](Device::resident_blocks), of a function that was found before, with its shared memory.
+    /// Like [`resident_blocks`](Device::resident_blocks), for a function that was looked up already, with its shared
+    /// memory.
     ///
     /// # Errors
-    /// The driver's.
+    /// Returns the driver's error if the query fails.
     pub fn resident_blocks_of<A>(&self, function: &Function<A>, block: u32) -> Result<u32, DeviceError> {
         match (self, function) {
             (Device::Gpu(gpu), Function::Gpu { function, shared, .. }) => {
@@ -128,11 +130,12 @@ impl Device {
     }
 }
 
-/// Refuses a grid of a function whose blocks wait for one another when the device, or this PE's share of it, does not hold them all. `gpu`: the
-/// function's. The driver is asked once for each size of block: launches follow one another by microseconds.
+/// Checks that the blocks of a grid fit on the device, or in this PE's share of it, if they wait for one another. `gpu`
+/// must be the GPU of the function. The driver is queried once per block size, because launches may be microseconds
+/// apart.
 ///
 /// # Errors
-/// [`DeviceError::Refused`] with what is allowed; the driver's.
+/// Returns [`DeviceError::Refused`] with the limit if they do not fit, and otherwise the driver's error.
 pub(super) fn check_resident<A>(
     gpu: Option<&Gpu>,
     function: &Function<A>,
@@ -151,7 +154,7 @@ pub(super) fn check_resident<A>(
                 }
                 _ => known as u32,
             };
-            // The share is taken behind what is kept: PEs may be counted after the first launch.
+            // The share is not cached, because PEs may be counted after the first launch.
             (name.as_str(), super::share_of(most, gpu.map_or(1, Gpu::sharers)))
         }
         _ => return Ok(()),
@@ -172,17 +175,17 @@ impl ForeignModule {
     /// Loads a cubin or PTX file.
     ///
     /// # Errors
-    /// When there is no GPU, the file cannot be read, or the driver does not take it.
+    /// Returns an error if there is no GPU, the file cannot be read, or the driver rejects it.
     pub fn load(device: &Device, path: &Path) -> Result<ForeignModule, DeviceError> {
         let Device::Gpu(gpu) = device else {
             return Err(DeviceError::Refused(format!(
-                "{}: the emulated device cannot run a compiled CUDA module; leave --cuda-module out",
+                "{}: the emulated device cannot run a compiled CUDA module; omit --cuda-module",
                 path.display()
             )));
         };
         let refused = |why: String| DeviceError::Refused(format!("{}: {why}", path.display()));
         let mut bytes = std::fs::read(path).map_err(|error| refused(error.to_string()))?;
-        // PTX is text that ends with a zero; behind a cubin, which knows its length, it does no harm.
+        // PTX must be a C string. After a cubin, which contains its length, the zero is harmless.
         bytes.push(0);
         gpu.bind()?;
         let mut module = std::ptr::null_mut();
@@ -192,13 +195,13 @@ impl ForeignModule {
         Ok(ForeignModule { gpu: gpu.clone(), module: Module(module) })
     }
 
-    /// A kernel of the module.
+    /// Returns a kernel of the module.
     ///
     /// # Safety
-    /// The kernel takes one argument, of type `A`.
+    /// The kernel must take one argument, of type `A`.
     ///
     /// # Errors
-    /// When it has none of this name.
+    /// Returns the driver's error if there is no kernel of this name.
     pub unsafe fn function<A>(&self, name: &str) -> Result<Function<A>, DeviceError> {
         self.gpu.bind()?;
         self.module.function(name).map(|function| named(name, function, false))

@@ -1,9 +1,10 @@
-//! Devices that run kernels: the GPU through the CUDA driver, or its emulation on the CPU.
+//! Devices that run kernels: GPUs through the CUDA driver, or an emulation on the CPU.
 //!
-//! Both take the same [`Kernel`] with the same arguments, and both give memory of these places: [`Place::Device`],
-//! [`Place::Host`] (pinned, readable and writable by device, CPU and NIC under one address) and [`Place::Managed`]. On the
-//! emulated device all three are plain host memory. [`Place::File`] is a memory file of the CPU's, which other processes map. A
-//! [`MappedBuffer`] is GPU memory that the CPU reaches too, where GDRCopy is installed.
+//! Both accept the same [`Kernel`] with the same arguments, and both provide three kinds of device memory:
+//! [`Place::Device`], [`Place::Host`] (pinned, accessible to device, CPU and NIC under the same address) and
+//! [`Place::Managed`]. On the emulated device, all three are ordinary host memory. [`Place::File`] is a memory file
+//! (memfd) that other processes can map. A [`MappedBuffer`] is GPU memory that the CPU can access too, if GDRCopy is
+//! installed.
 
 mod buffer;
 mod card_writes;
@@ -20,6 +21,7 @@ mod loading;
 mod mapped;
 mod peer;
 mod ptx;
+mod reach;
 mod stream;
 mod wait;
 
@@ -34,8 +36,9 @@ pub use gpu_module::{ForeignModule, Function};
 pub use mapped::{MappedBuffer, flush_stores};
 pub use peer::{OpenedMemory, PeerHandle};
 pub use ptx::{for_capability, ptx, set_ptx};
+pub use reach::{HostKind, Reached};
 pub use stream::{Event, Graph, Stream};
-pub use wait::{set_task, wait_for};
+pub use wait::{set_reason, set_task, wait_for};
 
 pub use cuda_std::{Kernel, Plain};
 
@@ -46,58 +49,58 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// An error of a device: what was asked, what came back.
+/// Errors of a device.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DeviceError {
-    /// There is no such device here.
+    /// The device does not exist on this machine.
     #[error("{0}")]
     Missing(String),
-    /// What was asked cannot be run on this device: a bad grid, more memory than there is.
+    /// The request cannot be met by this device, for example an invalid grid or too much memory.
     #[error("{0}")]
     Refused(String),
     /// A driver call failed.
     #[error("{call} failed: {text}")]
     Driver {
-        /// The call, with what it was for.
+        /// The call and its purpose.
         call: String,
-        /// The driver's name and words for the error.
+        /// The driver's name and description of the error.
         text: String,
     },
-    /// The emulated grid could not run.
+    /// The emulated device could not run the grid.
     #[error("emulated device: {0}")]
     Emulated(String),
 }
 
-/// Which device a user asks for.
+/// Device requested by the user.
 ///
-/// Of each value the first paragraph is what `--help` says.
+/// The first paragraph of each variant is its `--help` text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Choice {
-    /// The GPU.
+    /// The GPU
     ///
-    /// Where there is none, an error.
+    /// Opening fails if there is none.
     Gpu,
-    /// CPU threads.
+    /// CPU threads
     Emulated,
-    /// The GPU where there is one.
+    /// The GPU if there is one, otherwise CPU threads
     ///
-    /// Without one, or in a build without PTX, CPU threads.
+    /// CPU threads are also used in a build without PTX.
     Auto,
 }
 
-/// Where memory is.
+/// Location of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// The device's own.
+    /// Memory of the device.
     Device,
     /// Pinned host memory, mapped into the device under the same address.
     Host,
-    /// Managed memory: one address for CPU and GPU, and the driver moves each page to whoever touches it. A GPU with which
-    /// the CPU cannot share it while a kernel runs refuses it. ginlab's managed allocations are small (a ring, a few words):
-    /// nothing is prefetched, and no advice is given. It is not registered with NICs.
+    /// Managed memory: one address for CPU and GPU; the driver migrates pages to the processor that accesses them.
+    /// Refused on GPUs that cannot share it with the CPU while a kernel runs. Managed allocations of ginlab are small
+    /// (a ring, a few words), so they are neither prefetched nor advised. Not registered with NICs.
     Managed,
-    /// A memory file, which other processes of this machine map: where modelled cards of other ranks write. Not pinned, and a
-    /// GPU does not reach it.
+    /// A memory file (memfd) that other processes of this machine can map, so that modelled cards of other ranks can
+    /// write to it. Not pinned, and not accessible to a GPU.
     File,
 }
 
@@ -111,12 +114,12 @@ pub enum Device {
 }
 
 impl Device {
-    /// Opens the device for the `index`-th rank of this host; several ranks share a GPU when there are fewer. The second
-    /// value says why an automatic choice fell on the emulated device. The driver compiles a module of kernels when one of them is
-    /// first wanted.
+    /// Opens the device for rank number `index` of this host. Ranks share GPUs if there are fewer GPUs than ranks. The
+    /// second value is the reason for which [`Choice::Auto`] selected the emulated device. The driver compiles a module
+    /// of kernels when one of its kernels is first used.
     ///
     /// # Errors
-    /// When a GPU was asked for and there is none.
+    /// Returns [`DeviceError::Missing`] if `choice` requires a GPU and there is none.
     pub fn open(choice: Choice, index: usize) -> Result<(Device, Option<String>), DeviceError> {
         if choice == Choice::Emulated {
             return Ok((Device::Emulated, None));
@@ -135,27 +138,27 @@ impl Device {
         }
     }
 
-    /// Lets the calling thread use the device through libraries that take the thread's current CUDA context.
+    /// Makes the device current on the calling thread, for libraries that use the thread's current CUDA context.
     pub fn bind(&self) -> Result<(), DeviceError> {
         self.gpu().map_or(Ok(()), gpu::Gpu::bind)
     }
 
-    /// For result rows: `gpu:NVIDIA H200` or `emulated`.
+    /// Returns the name shown in result rows: for example `gpu:NVIDIA H200`, or `emulated`.
     pub fn name(&self) -> String {
         self.gpu().map_or("emulated".into(), gpu::Gpu::device_name)
     }
 
-    /// Threads that issue together.
+    /// Returns the number of threads of a warp.
     pub fn warp_size(&self) -> u32 {
         self.gpu().map_or(cuda_std::warp::SIZE, |_| 32)
     }
 
-    /// CUDA ordinal, for registering device memory.
+    /// Returns the CUDA ordinal, for registering device memory.
     pub fn cuda_ordinal(&self) -> Option<i32> {
         self.gpu().map(|gpu| gpu.context.ordinal() as i32)
     }
 
-    /// PCI address of the GPU as sysfs spells it.
+    /// Returns the PCI address of the GPU in the format of sysfs.
     pub fn pci_address(&self) -> Option<String> {
         self.gpu().and_then(gpu::Gpu::pci_address)
     }
@@ -163,13 +166,13 @@ impl Device {
     /// Allocates zeroed memory.
     ///
     /// # Errors
-    /// When there is not enough.
+    /// Returns an error if there is not enough memory.
     pub fn allocate(&self, place: Place, bytes: usize) -> Result<Buffer, DeviceError> {
         let length = NonZeroUsize::new(bytes).unwrap_or(NonZeroUsize::MIN);
         let bytes = length.get();
         if place == Place::File {
             let refused =
-                |error| DeviceError::Refused(format!("{bytes} bytes in a memory file are not to be had: {error}"));
+                |error| DeviceError::Refused(format!("cannot allocate {bytes} bytes in a memory file: {error}"));
             return self.file(length).map_err(refused);
         }
         let address = match self {
@@ -179,17 +182,18 @@ impl Device {
         Ok(Buffer { device: self.clone(), place, address, bytes, file: None, pinned: false, lent: false })
     }
 
-    /// Memory in a file, which rails of modelled cards find by its address.
+    /// Allocates a memory file. It is shared in this process, so that rails of modelled cards find it by its address.
     fn file(&self, length: NonZeroUsize) -> io::Result<Buffer> {
         let file = memory_file::share(MemoryFile::create(length)?);
         let (device, address, bytes) = (self.clone(), file.address(), length.get());
         Ok(Buffer { device, place: Place::File, address, bytes, file: Some(file), pinned: false, lent: false })
     }
 
-    /// Host memory that other processes of this machine map and that kernels of this device reach: [`Place::File`], pinned.
+    /// Allocates pinned [`Place::File`] memory, which other processes of this machine can map and kernels of this
+    /// device can access.
     ///
     /// # Errors
-    /// When there is not enough, or the driver does not take it.
+    /// Returns an error if there is not enough memory, or if the driver cannot pin it.
     pub fn pinned_shared(&self, bytes: usize) -> Result<Buffer, DeviceError> {
         let mut buffer = self.allocate(Place::File, bytes)?;
         if let Device::Gpu(gpu) = self {
@@ -199,68 +203,55 @@ impl Device {
         Ok(buffer)
     }
 
-    /// Lets kernels of this device reach host memory that somebody else has allocated, under its own address: whole pages, each once. `is_card`:
-    /// it is a window of a card (registers).
-    ///
-    /// # Safety
-    /// The memory stays in place until what is returned is dropped, which is behind the launches that use it.
+    /// Checks that this device can run a grid, before anything is launched.
     ///
     /// # Errors
-    /// What the driver says: a card's window needs `PeerMappingOverride=1` of the NVIDIA module.
-    pub unsafe fn reach(&self, start: *mut u8, bytes: usize, is_card: bool) -> Result<Reached, DeviceError> {
-        if let Device::Gpu(gpu) = self {
-            gpu.pin_as(start as u64, bytes, is_card)?;
-        }
-        Ok(Reached { device: self.clone(), address: start as u64 })
-    }
-
-    /// Refuses a grid that this device cannot run, before anything is launched.
-    ///
-    /// # Errors
-    /// [`DeviceError::Refused`] with what is allowed.
+    /// Returns [`DeviceError::Refused`] with the limits if it cannot.
     pub fn check_grid(&self, grid: u32, block: u32) -> Result<(), DeviceError> {
         let emulated = (i32::MAX as u32, cuda_std::emulation::MAX_BLOCK);
         let (most_blocks, most_threads) = self.gpu().map_or(emulated, gpu::Gpu::grid_limits);
         if grid == 0 || block == 0 || grid > most_blocks || block > most_threads {
             return Err(DeviceError::Refused(format!(
-                "grid {grid} x {block} refused by {}: 1 to {most_blocks} blocks of 1 to {most_threads} threads",
+                "invalid grid {grid} x {block} on {}: must have 1 to {most_blocks} blocks of 1 to {most_threads} \
+                 threads",
                 self.name()
             )));
         }
         Ok(())
     }
 
-    /// The GPU's UUID as 32 hexadecimal digits, or that of the part of it that this process sees (MIG): two processes of a machine
-    /// with the same one share a GPU. `None` for the emulated device.
+    /// Returns the UUID of the GPU as 32 hexadecimal digits, or of the MIG instance that this process sees. Two
+    /// processes on a machine with the same UUID share a GPU. `None` for the emulated device.
     pub fn uuid(&self) -> Option<String> {
         self.gpu().and_then(gpu::Gpu::uuid)
     }
 
-    /// Whether an MPS server runs this process's kernels, as the driver says it. `None` for the emulated device, and from drivers
-    /// before CUDA 12.3.
+    /// Returns whether an MPS server runs this process's kernels, as the driver reports it. `None` for the emulated
+    /// device, and with drivers before CUDA 12.3.
     pub fn is_served_by_mps(&self) -> Option<bool> {
         self.gpu().and_then(gpu::Gpu::is_served_by_mps)
     }
 
-    /// Says how many PEs of a job run kernels on this GPU, this process's included, or on the one that has most of them: from now on
-    /// [`resident_blocks`](Device::resident_blocks) is one PE's equal share. The emulated device is each process's own.
+    /// Sets the number of PEs of a job that run kernels on this GPU, including this process, or the maximum of this
+    /// number over all GPUs. From then on, [`resident_blocks`](Device::resident_blocks) returns one PE's equal share.
+    /// Has no effect on the emulated device, which is not shared between processes.
     pub fn share_among(&self, pes: u32) {
         if let Device::Gpu(gpu) = self {
             gpu.sharers.store(pes.max(1), Ordering::Relaxed);
         }
     }
 
-    /// See [`share_among`](Device::share_among); 1 where nobody has said so.
+    /// Returns the number set with [`share_among`](Device::share_among); 1 by default.
     pub fn sharers(&self) -> u32 {
         self.gpu().map_or(1, gpu::Gpu::sharers)
     }
 
-    /// Most blocks of this kernel and so many threads that are on the device at once: as many as a kernel whose blocks wait for one
-    /// another may have. Where several PEs share the GPU, this PE's share: their kernels wait for each other, and all blocks of all of them
-    /// must be there.
+    /// Returns the maximum number of blocks of `block` threads of this kernel that are resident at the same time. A
+    /// kernel whose blocks wait for one another must not have more. If several PEs share the GPU, returns this PE's
+    /// share, because their kernels wait for each other and all their blocks must be resident.
     ///
     /// # Errors
-    /// The driver's; as [`function`](Device::function).
+    /// Returns the driver's error, and the same errors as [`function`](Device::function).
     pub fn resident_blocks<A>(&self, kernel: &Kernel<A>, block: u32) -> Result<u32, DeviceError> {
         match self {
             Device::Emulated => Ok(emulated_blocks(block)),
@@ -270,19 +261,20 @@ impl Device {
         }
     }
 
-    /// Multiprocessors of a GPU; the emulated device has one.
+    /// Returns the number of multiprocessors of the GPU; 1 for the emulated device.
     ///
     /// # Errors
-    /// The driver's.
+    /// Returns the driver's error if the query fails.
     pub fn multiprocessors(&self) -> Result<u32, DeviceError> {
         self.gpu().map_or(Ok(1), gpu::Gpu::multiprocessors)
     }
 
-    /// Refuses a grid of a kernel whose blocks wait for one another when the device does not hold them all; any grid of another
-    /// kernel is good here.
+    /// Checks that all blocks of a grid can be resident at the same time, if the kernel's blocks wait for one another.
+    /// Accepts any grid of other kernels.
     ///
     /// # Errors
-    /// [`DeviceError::Refused`] with what is allowed; as [`resident_blocks`](Device::resident_blocks).
+    /// Returns [`DeviceError::Refused`] with the limit if they cannot, and the same errors as
+    /// [`resident_blocks`](Device::resident_blocks).
     pub fn check_resident<A>(&self, kernel: &Kernel<A>, grid: u32, block: u32) -> Result<(), DeviceError> {
         if !kernel.is_resident() {
             return Ok(());
@@ -294,13 +286,14 @@ impl Device {
         Err(not_resident((&self.name(), self.sharers()), kernel.name(), (grid, block), most))
     }
 
-    /// Starts a grid and returns at once.
+    /// Launches a grid and returns immediately.
     ///
     /// # Safety
-    /// The kernel's own contract: the pointers in `args` stay valid until the launch is finished or dropped.
+    /// The caller must uphold the kernel's contract. The pointers in `args` must stay valid until the launch is
+    /// finished or dropped.
     ///
     /// # Errors
-    /// When the device refuses the launch.
+    /// Returns the device's error if it refuses the launch.
     pub unsafe fn launch<A>(&self, kernel: &Kernel<A>, grid: u32, block: u32, args: A) -> Result<Launch, DeviceError>
     where
         A: Copy + Send + Sync + 'static,
@@ -308,43 +301,28 @@ impl Device {
         self.check_grid(grid, block)?;
         self.check_resident(kernel, grid, block)?;
         match self {
-            // SAFETY: the caller's contract.
+            // SAFETY: the caller upholds the kernel's contract.
             Device::Emulated => unsafe { emulated::launch(kernel, grid, block, args) }.map(Launch::Emulated),
-            // SAFETY: the caller's contract.
+            // SAFETY: the caller upholds the kernel's contract.
             Device::Gpu(gpu) => unsafe { gpu::launch(gpu, kernel, grid, block, args) }.map(Launch::Gpu),
         }
     }
 }
 
-/// Host memory of somebody else that kernels of a device reach; see [`Device::reach`].
-#[derive(Debug)]
-pub struct Reached {
-    device: Device,
-    address: u64,
-}
-
-impl Drop for Reached {
-    fn drop(&mut self) {
-        if let Device::Gpu(gpu) = &self.device {
-            gpu.unpin(self.address);
-        }
-    }
-}
-
-/// A running grid. Dropping it waits for its end; every wait inside a kernel is bounded, so that ends.
+/// A running grid. Dropping it waits until the grid ends, which it does because every wait inside a kernel is bounded.
 #[derive(Debug)]
 pub enum Launch {
-    /// Threads.
+    /// Threads of the emulated device.
     Emulated(emulated::EmulatedLaunch),
-    /// An event behind the kernel.
+    /// An event recorded after the kernel.
     Gpu(gpu::GpuLaunch),
 }
 
 impl Launch {
-    /// Whether the grid has ended.
+    /// Returns whether the grid has ended.
     ///
     /// # Errors
-    /// When it ended by an error of the device.
+    /// Returns the device's error if the grid failed.
     pub fn is_done(&mut self) -> Result<bool, DeviceError> {
         match self {
             Launch::Emulated(launch) => launch.is_done(),
@@ -352,23 +330,24 @@ impl Launch {
         }
     }
 
-    /// Waits for the end, calling `watch` every few milliseconds; an error from it is returned after the grid has ended, for which
-    /// `watch` must have seen to (by ending the proxy). A grid that does not end then leaves nothing that could be done in order: after
-    /// [`Launch::ENDING`] a line says so and the process ends, with code 124.
+    /// Waits until the grid ends and calls `watch` every few milliseconds. If `watch` returns an error, it must also
+    /// have caused the grid to end, for example by stopping the proxy; the error is returned after the grid has ended.
+    /// A grid that does not end within [`Launch::ENDING`] cannot be cleaned up: a message is printed and the process
+    /// exits with code 124.
     ///
     /// # Errors
-    /// The device's, or the first one from `watch`.
+    /// Returns the device's error, or the first error of `watch`.
     pub fn wait<E: From<DeviceError>>(self, watch: impl FnMut() -> Result<(), E>) -> Result<(), E> {
         self.wait_ending(Launch::ENDING, watch)
     }
 
-    /// How long a grid may go on after it was asked to end: longer than its own waits do.
+    /// Maximum time in which a grid must end after it was asked to. Longer than the grid's own waits.
     pub const ENDING: Duration = wait::ENDING;
 
-    /// As [`wait`](Launch::wait), with another limit.
+    /// Like [`wait`](Launch::wait), with the limit `ending`.
     ///
     /// # Errors
-    /// As [`wait`](Launch::wait).
+    /// Returns the same errors as [`wait`](Launch::wait).
     pub fn wait_ending<E: From<DeviceError>>(
         mut self,
         ending: Duration,
@@ -378,21 +357,21 @@ impl Launch {
     }
 }
 
-/// A PE's equal share of the blocks that a GPU has at once.
+/// Returns a PE's equal share of the resident blocks of a GPU.
 fn share_of(blocks: u32, sharers: u32) -> u32 {
     blocks / sharers.max(1)
 }
 
-/// Why a grid that waits is not launched.
+/// Returns the error for a grid that cannot be resident.
 fn not_resident((device, sharers): (&str, u32), kernel: &str, (grid, block): (u32, u32), most: u32) -> DeviceError {
-    let whose = if sharers > 1 { format!(" for each of {sharers} PEs of a GPU") } else { String::new() };
+    let whose = if sharers > 1 { format!(", for each of the {sharers} PEs on the GPU") } else { String::new() };
     DeviceError::Refused(format!(
-        "grid {grid} x {block} refused by {device}: the blocks of {kernel} wait for one another, and at most {most} of {block} threads \
-         are on the device at once{whose}"
+        "grid {grid} x {block} does not fit on {device}: all blocks of {kernel} must be resident, and at most {most} \
+         blocks of {block} threads are{whose}"
     ))
 }
 
-/// Blocks of so many threads that the emulated device has at once.
+/// Returns the number of blocks of `block` threads that are resident on the emulated device.
 fn emulated_blocks(block: u32) -> u32 {
     (cuda_std::emulation::RESIDENT_THREADS / u64::from(block.max(1))) as u32
 }
@@ -405,18 +384,18 @@ mod tests {
     unsafe fn nothing(_: u32) {}
 
     #[test]
-    fn a_resident_grid_larger_than_the_device_is_refused_in_one_line() {
+    fn oversized_resident_grid_is_rejected_in_one_line() {
         const WAITS: Kernel<u32> = Kernel::new("waits", nothing).resident();
         assert_eq!(Device::Emulated.resident_blocks(&WAITS, 1024), Ok(132));
         assert_eq!(Device::Emulated.check_resident(&WAITS, 132, 1024), Ok(()));
         // SAFETY: the kernel takes no pointers.
         let refused = unsafe { Device::Emulated.launch(&WAITS, 133, 1024, 0) }.unwrap_err().to_string();
-        assert!(refused.contains("of waits wait for one another, and at most 132 of 1024 threads"), "{refused}");
+        assert!(refused.contains("of waits must be resident, and at most 132 blocks of 1024 threads"), "{refused}");
         assert_eq!(Device::Emulated.check_resident(&Kernel::new("goes", nothing), 1 << 20, 1024), Ok(()));
     }
 
     #[test]
-    fn blocks_of_all_pes_of_a_gpu_fit_together_and_a_refusal_names_the_share() {
+    fn pes_share_resident_blocks_of_gpu_equally() {
         for blocks in [0, 1, 7, 132, 264, 2112] {
             for sharers in 1..=48 {
                 let share = share_of(blocks, sharers);
@@ -425,10 +404,10 @@ mod tests {
         }
         assert_eq!(share_of(132, 0), 132);
         let text = not_resident(("gpu:G", 4), "k", (34, 512), share_of(132, 4)).to_string();
-        assert!(text.ends_with("at most 33 of 512 threads are on the device at once for each of 4 PEs of a GPU"));
+        assert!(text.ends_with("at most 33 blocks of 512 threads are, for each of the 4 PEs on the GPU"));
         assert!(!text.contains('\n'), "{text}");
         let alone = not_resident(("gpu:G", 1), "k", (133, 512), 132).to_string();
-        assert!(alone.ends_with("at most 132 of 512 threads are on the device at once"), "{alone}");
+        assert!(alone.ends_with("at most 132 blocks of 512 threads are"), "{alone}");
         assert_eq!(Device::Emulated.sharers(), 1);
     }
 }

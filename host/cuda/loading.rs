@@ -1,4 +1,4 @@
-//! PTX on its way into the driver: compiled, loaded, its functions found.
+//! Compilation and loading of PTX by the driver, and lookup of its functions.
 
 use super::DeviceError;
 use super::driver::failed;
@@ -6,13 +6,13 @@ use super::ptx::for_capability;
 use cudarc::driver::{CudaContext, result, sys};
 use std::ffi::{CString, c_void};
 
-/// The loaded PTX. It is not unloaded: it ends with the context, and no launch can outlive its function.
+/// Loaded PTX. Never unloaded: it is freed with the context, so that no launch outlives its function.
 #[derive(Debug)]
 pub(super) struct Module(pub(super) sys::CUmodule);
 
-// SAFETY: a handle that the driver accepts from any thread with the context current.
+// SAFETY: the driver accepts the handle from any thread on which the context is current.
 unsafe impl Send for Module {}
-// SAFETY: as above.
+// SAFETY: as for `Send`, the driver accepts the handle from any thread.
 unsafe impl Sync for Module {}
 
 impl Module {
@@ -21,33 +21,34 @@ impl Module {
         // SAFETY: the module is never unloaded, and neither is the function.
         let function =
             unsafe { result::module::get_function(self.0, text) }.map_err(failed(format!("finding kernel {name}")))?;
-        make_room(function).map_err(failed(format!("giving {name} its stack")))?;
+        make_room(function).map_err(failed(format!("setting the stack size of {name}")))?;
         Ok(function)
     }
 }
 
-/// A kernel that wants more stack than any before has the driver wait at its first launch until the GPU is idle. Behind a kernel that waits
-/// for the host to append something, as the gate of a measurement does, that takes as long as that one has patience (two H200: 30 s).
-/// So the stack is there before.
+/// Increases the stack limit for a kernel in advance. Otherwise, the driver waits until the GPU is idle at the first
+/// launch of a kernel that needs more stack than any before. After a kernel that waits for the host to append work,
+/// such as the gate of a measurement, the launch would then block until that kernel times out.
 fn make_room(function: sys::CUfunction) -> Result<(), cudarc::driver::DriverError> {
     let (mut bytes, mut limit) = (0, 0);
     let local = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES;
     let stack = sys::CUlimit::CU_LIMIT_STACK_SIZE;
-    // SAFETY: both write one number; the function is of a module that is never unloaded, and its context is current.
+    // SAFETY: both calls write one number. The function belongs to a module that is never unloaded, and its context is
+    // current.
     unsafe {
         sys::cuFuncGetAttribute(&mut bytes, local, function).result()?;
         sys::cuCtxGetLimit(&mut limit, stack).result()?;
     }
     let bytes = bytes.max(0) as usize;
     if bytes > limit {
-        // SAFETY: a number for the current context.
+        // SAFETY: the call sets a number of the current context.
         unsafe { sys::cuCtxSetLimit(stack, bytes.next_multiple_of(16)).result()? };
     }
     Ok(())
 }
 
-/// Compiles and loads PTX for the current device, with at most so many registers per thread. (What a push spills it must
-/// load again, and an acquire has emptied the L1 cache: H200, see experiments/queue.)
+/// Compiles and loads PTX for the current device, with at most `registers` registers per thread. Too few cause spills,
+/// which are expensive because an acquire invalidates the L1 cache (see experiments/queue).
 pub(super) fn load(
     context: &CudaContext,
     capability: (u32, u32),
@@ -65,7 +66,7 @@ pub(super) fn load(
     ];
     let mut values = [registers as *mut c_void, log.as_mut_ptr().cast(), log.len() as *mut c_void];
     let mut module = std::ptr::null_mut();
-    // SAFETY: options and values are of one length; the text ends with a zero; the log is as long as it is said to be.
+    // SAFETY: options and values have the same length, the text is a C string, and the log has the given size.
     let status = unsafe {
         sys::cuModuleLoadDataEx(
             &mut module,

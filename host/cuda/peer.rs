@@ -1,7 +1,8 @@
-//! Memory of one rank that other ranks of the machine open: CUDA IPC handles between GPUs, and a memory file between the
-//! processes of the emulated device.
+//! Memory of one rank that other ranks of the machine open: through CUDA IPC handles on GPUs, and through a memory file
+//! between the processes of the emulated device.
 //!
-//! What is opened must be closed before its owner frees it. The owner cannot see to that alone: put a barrier between.
+//! Opened memory must be closed before its owner frees it. The owner cannot ensure this on its own, so a barrier is
+//! needed in between.
 
 use super::driver::failed;
 use super::{Buffer, Device, DeviceError, Place};
@@ -11,43 +12,43 @@ use serde::{Deserialize, Serialize};
 use std::ffi::CString;
 use std::num::NonZeroUsize;
 
-/// What another rank needs to open a memory. Handed over by the bootstrap.
+/// Information that another rank needs to open a memory. Exchanged by the bootstrap.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum PeerHandle {
     /// A file descriptor of a process.
     File {
-        /// The process.
+        /// Process ID of the owner.
         pid: u32,
-        /// Its descriptor.
+        /// File descriptor in the owner's process.
         descriptor: i32,
         /// Number of the file in that process.
         number: u32,
-        /// Length of the memory.
+        /// Length of the memory in bytes.
         bytes: u64,
     },
     /// A CUDA IPC handle.
     Cuda {
         /// The 64 bytes of the handle.
         handle: Vec<u8>,
-        /// PCI address of the GPU, by which another process finds it whatever numbers it has.
+        /// PCI address of the GPU, by which another process finds it regardless of CUDA ordinals.
         gpu: String,
-        /// Length of the memory.
+        /// Length of the memory in bytes.
         bytes: u64,
     },
 }
 
-/// Another rank's memory. Closed when dropped.
+/// Another rank's memory. Closed on drop.
 #[derive(Debug)]
 pub struct OpenedMemory {
     device: Device,
     address: u64,
     bytes: u64,
-    /// Nothing for a GPU's.
+    /// `None` for GPU memory.
     _mapping: Option<MemoryFile>,
 }
 
-/// cuMemAlloc hands out parts of blocks of this size, and a handle shares the whole block: a memory of whole blocks shares
-/// nothing but itself.
+/// Granularity of peer memory. cuMemAlloc suballocates blocks of this size, and an IPC handle shares the whole block,
+/// so an allocation of whole blocks shares nothing else.
 const BLOCK: usize = 2 << 20;
 
 fn length(bytes: u64) -> Result<NonZeroUsize, DeviceError> {
@@ -55,18 +56,20 @@ fn length(bytes: u64) -> Result<NonZeroUsize, DeviceError> {
         .ok()
         .and_then(|bytes| bytes.checked_next_multiple_of(BLOCK))
         .and_then(NonZeroUsize::new)
-        .ok_or_else(|| DeviceError::Refused(format!("{bytes} bytes are more than this machine can address")))
+        .ok_or_else(|| {
+            DeviceError::Refused(format!("cannot allocate {bytes} bytes: more than this machine can address"))
+        })
 }
 
 impl Device {
-    /// Memory of this device that other processes of the machine can open by its [`handle`](Buffer::handle), zeroed.
+    /// Allocates zeroed memory of this device that other processes of the machine can open by its
+    /// [`handle`](Buffer::handle).
     ///
     /// # Errors
-    /// When there is not enough.
+    /// Returns an error if there is not enough memory.
     pub fn peer_memory(&self, bytes: u64) -> Result<Buffer, DeviceError> {
         let length = length(bytes)?;
-        let refused =
-            |error| DeviceError::Refused(format!("{bytes} bytes of shared memory are not to be had: {error}"));
+        let refused = |error| DeviceError::Refused(format!("cannot allocate {bytes} bytes of shared memory: {error}"));
         let mut memory = match self {
             Device::Gpu(_) => self.allocate(Place::Device, length.get())?,
             Device::Emulated => self.file(length).map_err(refused)?,
@@ -77,10 +80,11 @@ impl Device {
 }
 
 impl Buffer {
-    /// For the other ranks, of [`Device::peer_memory`]: with other memory of a GPU they would open what lies around it, too.
+    /// Returns the handle with which other ranks open this memory. The memory must come from [`Device::peer_memory`];
+    /// with other GPU memory, they would also open adjacent allocations.
     ///
     /// # Errors
-    /// When the driver gives no handle.
+    /// Returns the driver's error if it cannot create a handle.
     pub fn handle(&self) -> Result<PeerHandle, DeviceError> {
         let bytes = self.bytes as u64;
         if let Some(file) = &self.file {
@@ -92,7 +96,7 @@ impl Buffer {
         };
         gpu.bind()?;
         let mut handle = sys::CUipcMemHandle { reserved: [0; 64] };
-        // SAFETY: in the current context; the driver refuses an address that cuMemAlloc has not given.
+        // SAFETY: the context is current, and the driver rejects an address that was not returned by cuMemAlloc.
         let status = unsafe { sys::cuIpcGetMemHandle(&mut handle, self.address) };
         status.result().map_err(failed("cuIpcGetMemHandle"))?;
         let handle = handle.reserved.map(|byte| byte as u8).to_vec();
@@ -101,18 +105,20 @@ impl Buffer {
 }
 
 impl OpenedMemory {
-    /// Opens another rank's memory. Enables access to its GPU, where that is to be had.
+    /// Opens another rank's memory, and enables peer access to its GPU if possible.
     ///
     /// # Errors
-    /// [`DeviceError::Missing`] when this device cannot reach that memory, with the reason; others when the handle is bad.
+    /// Returns [`DeviceError::Missing`] with the reason if this device cannot access that memory, and another error if
+    /// the handle is invalid.
     pub fn open(device: &Device, handle: &PeerHandle) -> Result<OpenedMemory, DeviceError> {
         match (device, handle) {
             (Device::Emulated, PeerHandle::File { pid, descriptor, number, bytes }) => {
-                let refused = |error: String| DeviceError::Missing(format!("the memory of process {pid}: {error}"));
+                let refused =
+                    |error: String| DeviceError::Missing(format!("cannot open the memory of process {pid}: {error}"));
                 let name = FileName { pid: *pid, descriptor: *descriptor, number: *number };
                 let mapping = MemoryFile::open(name).map_err(|error| refused(error.to_string()))?;
                 if mapping.bytes() < *bytes {
-                    return Err(refused(format!("{} bytes, not {bytes}", mapping.bytes())));
+                    return Err(refused(format!("it has {} bytes instead of {bytes}", mapping.bytes())));
                 }
                 let address = mapping.address();
                 Ok(OpenedMemory { device: device.clone(), address, bytes: *bytes, _mapping: Some(mapping) })
@@ -124,65 +130,67 @@ impl OpenedMemory {
                 raw.reserved.iter_mut().zip(handle).for_each(|(to, from)| *to = *from as _);
                 let flags = sys::CUipcMem_flags_enum::CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS as u32;
                 let mut address = 0;
-                // SAFETY: a handle that the driver gave to another process of this machine; the context is current.
+                // SAFETY: the driver created the handle in another process of this machine, and the context is current.
                 let status = unsafe { sys::cuIpcOpenMemHandle_v2(&mut address, raw, flags) };
                 status.result().map_err(failed(format!("cuIpcOpenMemHandle for memory of GPU {theirs}")))?;
                 Ok(OpenedMemory { device: device.clone(), address, bytes: *bytes, _mapping: None })
             }
-            _ => Err(DeviceError::Missing("the other rank's memory is of another kind of device".into())),
+            _ => Err(DeviceError::Missing("the other rank's memory belongs to another kind of device".into())),
         }
     }
 
-    /// First byte, for kernels and copies of this rank.
+    /// Returns the address of the first byte for kernels and copies of this rank.
     pub fn address(&self) -> u64 {
         self.address
     }
 
-    /// Length in bytes.
+    /// Returns the length in bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 }
 
 impl Device {
-    /// Whether this GPU does atomic operations on that one's memory (named by its PCI address) natively, which it does over
-    /// NVLink and not over PCIe. `None` where the driver does not say.
+    /// Returns whether this GPU executes atomic operations natively on the memory of the GPU with PCI address `theirs`.
+    /// True over NVLink and false over PCIe. `None` if the driver does not report it.
     pub fn peer_atomics(&self, theirs: &str) -> Option<bool> {
         let Device::Gpu(gpu) = self else { return None };
         gpu.bind().ok()?;
         let other = visible(theirs)?;
         if other == gpu.context.cu_device() {
-            // Nothing is between a GPU and itself, and the driver calls the question an error.
+            // The same GPU: the driver reports an error for this query.
             return None;
         }
         let mut value = 0;
         let attribute = sys::CUdevice_P2PAttribute::CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED;
-        // SAFETY: a local to write to, and two devices of this process.
+        // SAFETY: the pointer refers to a local variable, and both devices exist in this process.
         let status = unsafe { sys::cuDeviceGetP2PAttribute(&mut value, attribute, gpu.context.cu_device(), other) };
         status.result().ok().map(|()| value != 0)
     }
 }
 
-/// The GPU with this PCI address, where this process sees it.
+/// Returns the GPU with this PCI address, if this process sees it.
 fn visible(address: &str) -> Option<sys::CUdevice> {
     let text = CString::new(address).ok()?;
     let mut device = 0;
-    // SAFETY: a local to write to, and text that ends with a zero.
+    // SAFETY: the pointer refers to a local variable, and the text is a C string.
     unsafe { sys::cuDeviceGetByPCIBusId(&mut device, text.as_ptr()) }.result().ok().map(|()| device)
 }
 
-/// Whether kernels of one GPU may touch another one's memory.
+/// Fails if kernels of GPU `own` cannot access the memory of GPU `theirs`.
 fn reaches(own: sys::CUdevice, theirs: &str) -> Result<(), DeviceError> {
     let other = visible(theirs).ok_or_else(|| {
-        DeviceError::Missing(format!("GPU {theirs} is not visible to the other rank's process (CUDA_VISIBLE_DEVICES?)"))
+        DeviceError::Missing(format!(
+            "GPU {theirs} is not visible to the other rank's process; check CUDA_VISIBLE_DEVICES"
+        ))
     })?;
     let mut can = 0;
-    // SAFETY: a local to write to, and two devices of this process.
+    // SAFETY: the pointer refers to a local variable, and both devices exist in this process.
     let status = unsafe { sys::cuDeviceCanAccessPeer(&mut can, own, other) };
     status.result().map_err(failed("cuDeviceCanAccessPeer"))?;
     if can == 0 && own != other {
         return Err(DeviceError::Missing(format!(
-            "no peer access to GPU {theirs}: neither NVLink nor a PCIe path that the driver allows"
+            "no peer access to GPU {theirs}: there is neither NVLink nor a PCIe path that the driver allows"
         )));
     }
     Ok(())
@@ -192,7 +200,8 @@ impl Drop for OpenedMemory {
     fn drop(&mut self) {
         if let Device::Gpu(gpu) = &self.device {
             let result = gpu.context.bind_to_thread().and_then(|()| {
-                // SAFETY: the address came from cuIpcOpenMemHandle in this context, and work that used it has ended.
+                // SAFETY: the address was returned by cuIpcOpenMemHandle in this context, and work that used it has
+                // ended.
                 unsafe { sys::cuIpcCloseMemHandle(self.address) }.result()
             });
             gpu.context.record_err(result);
@@ -206,29 +215,29 @@ mod tests {
     use super::*;
 
     #[test]
-    fn opened_memory_is_the_owners() {
+    fn opened_memory_is_owners_memory() {
         let owner = Device::Emulated.peer_memory(5000).unwrap();
         let handle = owner.handle().unwrap();
         let opened = OpenedMemory::open(&Device::Emulated, &handle).unwrap();
         assert_ne!(opened.address(), owner.address());
         assert_eq!(opened.bytes(), 5000);
         owner.write(4992, &[7u64]).unwrap();
-        // SAFETY: the mapping is this long, and nobody writes it now.
+        // SAFETY: the mapping has this length, and no code writes it concurrently.
         assert_eq!(unsafe { ((opened.address() + 4992) as *const u64).read() }, 7);
-        // SAFETY: as above.
+        // SAFETY: as for the read, the mapping is long enough, and no code accesses it concurrently.
         unsafe { (opened.address() as *mut u64).write(9) };
         let mut word = [0u64];
         owner.read(0, &mut word).unwrap();
         assert_eq!(word, [9]);
         assert!(owner.write(4993, &[7u64]).is_err() && owner.read(5000, &mut word).is_err());
-        // No process has this number.
+        // No process has this ID.
         let gone = PeerHandle::File { pid: u32::MAX, descriptor: 3, number: 1, bytes: 5000 };
         let gone = OpenedMemory::open(&Device::Emulated, &gone);
         assert!(matches!(gone, Err(DeviceError::Missing(_))), "{gone:?}");
     }
 
     #[test]
-    fn a_handle_of_another_kind_of_device_is_refused() {
+    fn handle_of_other_device_kind_is_rejected() {
         let handle = PeerHandle::Cuda { handle: vec![0; 64], gpu: "0000:00:00.0".into(), bytes: 1 };
         assert!(OpenedMemory::open(&Device::Emulated, &handle).is_err());
     }

@@ -1,5 +1,5 @@
-//! The PTX of the kernels: which module has one, and what it has for later GPUs than it is for: instructions behind a mark that makes
-//! them comments.
+//! PTX of the kernels: lookup of a kernel's module, and adaptation to later GPUs. Instructions that only later GPUs
+//! support are commented out with a marker ([`LATER`]), which is removed for those GPUs.
 
 use cuda_std::Ptx;
 use cuda_std::grid::LATER;
@@ -9,19 +9,19 @@ use std::sync::{LazyLock, OnceLock};
 
 static PTX: OnceLock<&'static Ptx> = OnceLock::new();
 
-/// The kernels that this program has for GPUs (`kernels_ptx::PTX`); to be said before a GPU is opened, and once: later calls change
-/// nothing. The emulated device needs none.
+/// Sets the PTX of this executable's kernels (`kernels_ptx::PTX`). Must be called before a GPU is opened; only the
+/// first call has an effect. Not needed for the emulated device.
 pub fn set_ptx(ptx: &'static Ptx) {
     PTX.get_or_init(|| ptx);
 }
 
-/// What [`set_ptx`] was given; otherwise no modules.
+/// Returns the PTX set with [`set_ptx`], or a value without modules.
 #[must_use]
 pub fn ptx() -> &'static Ptx {
     PTX.get().copied().unwrap_or(&Ptx { modules: &[], arch: None, rustc: None })
 }
 
-/// The entry points, and the number of the module that has each.
+/// Number of the module that contains each entry point.
 static MODULE_OF: LazyLock<HashMap<&str, usize>> = LazyLock::new(|| {
     let entries = |(number, (_, text)): (usize, &(&'static str, &'static str))| {
         let name = |line: &'static str| line.split_once(".entry ").and_then(|(_, rest)| rest.split('(').next());
@@ -30,24 +30,24 @@ static MODULE_OF: LazyLock<HashMap<&str, usize>> = LazyLock::new(|| {
     ptx().modules.iter().enumerate().flat_map(entries).collect()
 });
 
-/// Which of the modules has this kernel.
+/// Returns the number of the module that contains this kernel.
 pub(super) fn module_of(kernel: &str) -> Option<usize> {
     MODULE_OF.get(kernel).copied()
 }
 
-/// The lowest compute capability that a module runs on, as 90 for 9.0.
+/// Returns the lowest compute capability that a module runs on, for example 90 for 9.0.
 pub(super) fn capability_of(ptx: &str) -> Option<u32> {
     let target = ptx.lines().find_map(|line| line.strip_prefix(".target sm_"))?;
     let digits = target.find(|digit: char| !digit.is_ascii_digit()).unwrap_or(target.len());
     target[..digits].parse().ok()
 }
 
-/// The PTX ISA and the GPU of the instructions behind the mark.
+/// PTX ISA version and compute capability that the marked instructions require.
 const ISA: (u32, u32) = (7, 8);
 const CAPABILITY: u32 = 90;
 
-/// The PTX as a GPU of this compute capability gets it: from 9.0 on with what stands behind [`LATER`], and said to be for 9.0, since otherwise
-/// these instructions would be refused.
+/// Returns the PTX for a GPU of this compute capability. From 9.0 on, removes the [`LATER`] markers and raises the PTX
+/// version and target, without which the driver would reject these instructions.
 #[must_use]
 pub fn for_capability(ptx: &str, (major, minor): (u32, u32)) -> Cow<'_, str> {
     if major * 10 + minor < CAPABILITY || !ptx.contains(LATER) {
@@ -62,7 +62,7 @@ pub fn for_capability(ptx: &str, (major, minor): (u32, u32)) -> Cow<'_, str> {
             return format!(".version {major}.{minor}");
         }
         let target = line.strip_prefix(".target sm_");
-        // One that is later already, such as sm_90a, stays.
+        // A target that is later already, such as sm_90a, stays.
         match target.and_then(|target| target.trim().parse::<u32>().ok()) {
             Some(target) if target < CAPABILITY => format!(".target sm_{CAPABILITY}"),
             _ => line.replace(LATER, ""),
@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_kernels_module_is_found_by_its_entry() {
+    fn module_is_found_by_kernel_entry() {
         let modules = &[
             ("small", ".target sm_80\n.visible .entry one(\n.visible .entry two("),
             ("late", ".target sm_90a\n.entry three("),
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_behind_the_mark_is_for_later_gpus_alone() {
+    fn marked_instructions_are_kept_only_for_later_gpus() {
         let ptx = format!(".version 7.0\n.target sm_80\n\t{LATER}griddepcontrol.wait;\n\tret; // as ever\n");
         assert_eq!(for_capability(&ptx, (8, 6)), ptx);
         let later = ".version 7.8\n.target sm_90\n\tgriddepcontrol.wait;\n\tret; // as ever\n";
@@ -101,7 +101,7 @@ mod tests {
         assert_eq!(for_capability(&ptx, (10, 0)), later);
         let own = ptx.replace("7.0", "8.6").replace("sm_80", "sm_100a");
         assert_eq!(for_capability(&own, (10, 0)), own.replace(LATER, ""));
-        // Without the mark nothing is copied.
+        // PTX without the marker is not copied.
         assert!(matches!(for_capability(".target sm_80\n", (9, 0)), Cow::Borrowed(_)));
     }
 }

@@ -1,7 +1,7 @@
-//! Streams: work that a device does in order while the CPU goes on, events in it that take the time, and recorded work that is
-//! started as a whole (CUDA graphs).
+//! Streams: work that a device executes in order, asynchronously to the CPU; events that record times; and recorded
+//! work that is launched as a whole (CUDA graphs).
 //!
-//! On the emulated device a thread does the work of a stream, and an event is a look at the clock.
+//! On the emulated device, a thread executes the work of a stream, and an event records the time of its execution.
 
 use super::driver::{failed, refused_or_failed};
 use super::gpu_module::{Function, check_resident};
@@ -17,7 +17,7 @@ use std::fmt;
 use std::ptr::null_mut;
 use std::sync::Arc;
 
-/// A stream. Dropping it waits for its work: every wait inside a kernel is bounded, so that ends.
+/// A stream. Dropping it waits until its work ends, which it does because every wait inside a kernel is bounded.
 pub struct Stream(Kind);
 
 enum Kind {
@@ -63,14 +63,14 @@ impl fmt::Debug for Graph {
 }
 
 fn other_device(what: &str) -> DeviceError {
-    DeviceError::Refused(format!("{what} is of another device than the stream"))
+    DeviceError::Refused(format!("{what} and the stream belong to different devices"))
 }
 
 impl Stream {
-    /// A stream of its own on this device.
+    /// Creates a stream on this device.
     ///
     /// # Errors
-    /// The driver's, or the system's for the emulated device's thread.
+    /// Returns the driver's error, or the system's if the emulated device's thread cannot be started.
     pub fn new(device: &Device) -> Result<Stream, DeviceError> {
         match device {
             Device::Emulated => emulated_stream::Worker::start().map(|worker| Stream(Kind::Emulated(worker))),
@@ -81,10 +81,11 @@ impl Stream {
         }
     }
 
-    /// As [`new`](Stream::new), of the highest priority: its grids' blocks come before those that wait in other streams.
+    /// Like [`new`](Stream::new), with the highest priority: blocks of its grids are scheduled before waiting blocks of
+    /// other streams.
     ///
     /// # Errors
-    /// As [`new`](Stream::new).
+    /// Returns the same errors as [`new`](Stream::new).
     pub fn urgent(device: &Device) -> Result<Stream, DeviceError> {
         let Device::Gpu(gpu) = device else { return Stream::new(device) };
         gpu.bind()?;
@@ -93,7 +94,7 @@ impl Stream {
         Ok(Stream(Kind::Gpu(gpu.clone(), stream)))
     }
 
-    /// As other CUDA libraries take it; `None` on the emulated device.
+    /// Returns the handle for other CUDA libraries. `None` on the emulated device.
     pub fn handle(&self) -> Option<*mut c_void> {
         match &self.0 {
             Kind::Emulated(_) => None,
@@ -104,27 +105,30 @@ impl Stream {
     /// Appends a grid.
     ///
     /// # Safety
-    /// The kernel's own contract: the pointers in `args` stay valid until the grid has ended.
+    /// The caller must uphold the kernel's contract. The pointers in `args` must stay valid until the grid has ended.
     ///
     /// # Errors
-    /// When the device refuses the launch: also a grid that it cannot hold as a whole, of a kernel whose blocks wait (`#[kernel(resident)]`).
-    /// What goes wrong later is an error of the next event.
+    /// Returns an error if the device refuses the launch. One reason is that the blocks of the kernel wait for
+    /// each other (`#[kernel(resident)]`) and do not all fit on the device. Later failures are returned by the next
+    /// event.
     pub unsafe fn launch<A>(&self, function: &Function<A>, grid: u32, block: u32, args: A) -> Result<(), DeviceError>
     where
         A: Copy + Send + Sync + 'static,
     {
-        // SAFETY: the caller's contract.
+        // SAFETY: the caller upholds the kernel's contract.
         unsafe { self.launch_as(function, (grid, block), args, false) }
     }
 
-    /// As [`launch`](Stream::launch), and the grid may come onto the multiprocessors while the one before it in the stream still runs
-    /// (programmatic dependent launch): from compute capability 9.0 on, where that one lets it. Elsewhere it is a launch as any other.
+    /// Like [`launch`](Stream::launch), but the grid may start while the preceding grid in the stream still runs
+    /// (programmatic dependent launch), if that grid permits it. Requires compute capability 9.0; on other devices it
+    /// is an ordinary launch.
     ///
     /// # Safety
-    /// As there, and the kernel calls `cuda_std::grid::wait_for_grids_before` before it touches what work before it in the stream uses.
+    /// The requirements are those of [`launch`](Stream::launch). The kernel must also call
+    /// `cuda_std::grid::wait_for_grids_before` before it accesses memory that preceding work in the stream uses.
     ///
     /// # Errors
-    /// As there.
+    /// Returns the same errors as [`launch`](Stream::launch).
     pub unsafe fn launch_early<A>(
         &self,
         function: &Function<A>,
@@ -135,11 +139,11 @@ impl Stream {
     where
         A: Copy + Send + Sync + 'static,
     {
-        // SAFETY: the caller's contract.
+        // SAFETY: the caller upholds the kernel's contract, including the call of `wait_for_grids_before`.
         unsafe { self.launch_as(function, (grid, block), args, true) }
     }
 
-    /// Whether [`launch_early`](Stream::launch_early) is more than [`launch`](Stream::launch) on this device.
+    /// Returns whether [`launch_early`](Stream::launch_early) differs from [`launch`](Stream::launch) on this device.
     pub fn begins_early(&self) -> bool {
         match &self.0 {
             Kind::Emulated(_) => false,
@@ -163,7 +167,7 @@ impl Stream {
                 let (function, resident) = (*function, *resident);
                 worker.work(Arc::new(move || {
                     emulated::run(grid, block, resident, || {
-                        // SAFETY: the caller's contract.
+                        // SAFETY: the caller of `launch_as` upholds the kernel's contract for `args`.
                         unsafe { function(args) }
                     })
                 }))
@@ -190,8 +194,8 @@ impl Stream {
                     attrs: &raw mut attribute,
                     numAttrs: u32::from(early),
                 };
-                // SAFETY: the kernel takes one parameter of type A by value, which the driver copies now, as the configuration and its
-                // attribute; the rest is the caller's.
+                // SAFETY: the kernel takes one parameter of type A by value. The driver copies it, the configuration
+                // and the attribute during the call. The caller upholds the kernel's contract.
                 let status =
                     unsafe { cuLaunchKernelEx(&raw const config, function.0, parameters.as_mut_ptr(), null_mut()) };
                 status.result().map_err(|error| refused_or_failed(error, name, grid, block))
@@ -200,17 +204,18 @@ impl Stream {
         }
     }
 
-    /// Appends a copy between two places of device memory, of this device or of peers; on a GPU its copy engines do it.
+    /// Appends a copy between two ranges of device memory, of this device or of peers. On a GPU, a copy engine executes
+    /// it.
     ///
     /// # Safety
-    /// Both are valid for `bytes`, and are not used otherwise, until the copy has ended.
+    /// Both ranges must be valid for `bytes` bytes and must not be accessed otherwise until the copy has ended.
     ///
     /// # Errors
-    /// The driver's.
+    /// Returns the driver's error if the copy cannot be appended.
     pub unsafe fn copy(&self, destination: u64, source: u64, bytes: u64) -> Result<(), DeviceError> {
         match &self.0 {
             Kind::Emulated(worker) => worker.work(Arc::new(move || {
-                // SAFETY: the caller's contract.
+                // SAFETY: the caller guarantees that both ranges are valid and not accessed otherwise.
                 unsafe {
                     std::ptr::copy_nonoverlapping(source as *const u8, destination as *mut u8, bytes as usize);
                 }
@@ -218,27 +223,27 @@ impl Stream {
             })),
             Kind::Gpu(gpu, stream) => {
                 gpu.bind()?;
-                // One address space: the driver knows whose memory the addresses are, also those of opened handles, for
-                // which cuMemcpyPeerAsync would want a context that this process does not have.
-                // SAFETY: the caller's contract.
+                // With unified addressing, the driver knows which device an address belongs to, also for opened IPC
+                // handles. For those, cuMemcpyPeerAsync would require a context that this process does not have.
+                // SAFETY: the caller guarantees that both ranges are valid and not accessed otherwise.
                 unsafe { result::memcpy_dtod_async(destination, source, bytes as usize, stream.cu_stream()) }
                     .map_err(failed("cuMemcpyDtoDAsync"))
             }
         }
     }
 
-    /// Appends an event.
+    /// Appends an event that records the time.
     ///
     /// # Errors
-    /// The driver's.
+    /// Returns the driver's error if the event cannot be recorded.
     pub fn event(&self) -> Result<Event, DeviceError> {
         self.event_with(CUevent_flags::CU_EVENT_DEFAULT)
     }
 
-    /// Appends an event that takes no time: for waits alone, and cheaper.
+    /// Appends an event that does not record the time. Cheaper, and sufficient for waits.
     ///
     /// # Errors
-    /// The driver's.
+    /// Returns the driver's error if the event cannot be recorded.
     pub fn mark(&self) -> Result<Event, DeviceError> {
         self.event_with(CUevent_flags::CU_EVENT_DISABLE_TIMING)
     }
@@ -254,10 +259,10 @@ impl Stream {
         }
     }
 
-    /// Lets what is appended from now on wait for an event of another stream of this device.
+    /// Makes work that is appended from now on wait for an event of another stream of this device.
     ///
     /// # Errors
-    /// The driver's.
+    /// Returns the driver's error, or [`DeviceError::Refused`] if the event belongs to another device.
     pub fn wait_for(&self, event: &Event) -> Result<(), DeviceError> {
         match (&self.0, &event.0) {
             (Kind::Emulated(worker), EventKind::Emulated(event)) => worker.wait_for(event),
@@ -266,8 +271,9 @@ impl Stream {
         }
     }
 
-    /// Why the emulated device has ended a grid of this stream: a bug of a kernel ([`cuda_std::emulation::Grid::run`]). Waits for the stream's
-    /// work. For callers that have a failure of a kernel's call already: the bug may have shown itself a moment later. On a GPU: nothing.
+    /// Waits for the stream's work. Returns the error with which the emulated device ended a grid because of a bug in a
+    /// kernel ([`cuda_std::emulation::Grid::run`]). For callers that already have the failure of a kernel's call,
+    /// because the bug might have been detected only after it. Returns `None` on a GPU.
     pub fn kernel_bug(&self) -> Option<DeviceError> {
         match &self.0 {
             Kind::Emulated(worker) => worker.failure(),
@@ -275,11 +281,11 @@ impl Stream {
         }
     }
 
-    /// Records what `work` appends, instead of doing it; also what it appends to other streams that wait for an event of this one, and for
-    /// which this one waits in the end.
+    /// Records the work that `work` appends instead of executing it. Includes work on other streams that wait for an
+    /// event of this stream, if this stream finally waits for them.
     ///
     /// # Errors
-    /// The driver's, or those of `work`.
+    /// Returns the driver's error or that of `work`.
     pub fn record(&self, work: impl FnOnce(&Stream) -> Result<(), DeviceError>) -> Result<Graph, DeviceError> {
         match &self.0 {
             Kind::Emulated(worker) => {
@@ -292,7 +298,7 @@ impl Stream {
                 let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
                 stream.begin_capture(mode).map_err(failed("cuStreamBeginCapture"))?;
                 let result = work(self);
-                // Grids keep the priority of the stream that they were recorded from.
+                // Grids keep the priority of the stream on which they were recorded.
                 let flags = CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY;
                 let graph = stream.end_capture(flags).map_err(failed("cuGraphInstantiate"));
                 result?;
@@ -306,16 +312,17 @@ impl Stream {
     /// Appends recorded work.
     ///
     /// # Safety
-    /// As for what was recorded, and nothing else replays the graph at the same time.
+    /// The safety requirements of the recorded work must be met, and the graph must not be replayed concurrently
+    /// elsewhere.
     ///
     /// # Errors
-    /// The driver's.
+    /// Returns the driver's error if the graph cannot be launched.
     pub unsafe fn replay(&self, graph: &Graph) -> Result<(), DeviceError> {
         match (&self.0, &graph.0) {
             (Kind::Emulated(worker), GraphKind::Emulated(list)) => {
                 list.iter().try_for_each(|work| worker.work(work.clone()))
             }
-            // Into the stream it was recorded from.
+            // The graph is launched into the stream on which it was recorded.
             (Kind::Gpu(..), GraphKind::Gpu(graph)) => graph.launch().map_err(failed("cuGraphLaunch")),
             _ => Err(other_device("the graph")),
         }
@@ -331,10 +338,10 @@ impl Drop for Stream {
 }
 
 impl Event {
-    /// Whether everything before the event is done.
+    /// Returns whether all work before the event is complete.
     ///
     /// # Errors
-    /// When something before it failed.
+    /// Returns an error if work before the event has failed.
     pub fn is_complete(&self) -> Result<bool, DeviceError> {
         match &self.0 {
             EventKind::Emulated(event) => event.is_complete(),
@@ -342,10 +349,10 @@ impl Event {
         }
     }
 
-    /// Microseconds from an earlier event to this one; both are reached.
+    /// Returns the time from an earlier event to this one, in microseconds.
     ///
     /// # Errors
-    /// When one is not reached, or the two are of different devices.
+    /// Returns an error if an event has not been reached, or the two belong to different devices.
     pub fn since_us(&self, earlier: &Event) -> Result<f64, DeviceError> {
         match (&earlier.0, &self.0) {
             (EventKind::Emulated(earlier), EventKind::Emulated(event)) => event.since_us(earlier),
@@ -370,63 +377,63 @@ mod tests {
     }
 
     unsafe fn add(args: (u64, u64)) {
-        // SAFETY: the tests give the address of a word that only one stream uses at a time.
+        // SAFETY: the tests pass the address of a word that only one stream uses at a time.
         unsafe { *(args.0 as *mut u64) = *(args.0 as *const u64) * 10 + args.1 };
     }
 
     const ADD: Function<(u64, u64)> = Function::Native { name: "add", function: add, resident: false };
 
     #[test]
-    fn a_resident_grid_larger_than_the_device_is_refused_before_it_is_in_the_stream() {
+    fn oversized_resident_grid_is_rejected_before_enqueue() {
         let stream = Stream::new(&Device::Emulated).unwrap();
         let word = Box::new(0u64);
         let address = &raw const *word as u64;
         let waits = Function::Native { name: "waits", function: add, resident: true };
         // SAFETY: nothing is launched.
         let refused = unsafe { stream.launch(&waits, 133, 1024, (address, 1)) }.unwrap_err().to_string();
-        assert!(refused.contains("of waits wait for one another, and at most 132 of 1024 threads"), "{refused}");
+        assert!(refused.contains("of waits must be resident, and at most 132 blocks of 1024 threads"), "{refused}");
         complete(&stream.event().unwrap()).unwrap();
         assert_eq!(*word, 0);
     }
 
     #[test]
-    fn work_is_done_in_order_recorded_work_when_it_is_replayed() {
+    fn recorded_work_runs_in_order_on_replay() {
         let stream = Stream::new(&Device::Emulated).unwrap();
         let word = Box::new(0u64);
         let address = &raw const *word as u64;
-        // SAFETY: the word outlives the stream's work, for which the events below are waited for.
+        // SAFETY: the word outlives the stream's work, because the test waits for the events below.
         let append = |stream: &Stream, digit: u64| unsafe { stream.launch(&ADD, 1, 1, (address, digit)) };
         let first = stream.event().unwrap();
         append(&stream, 1).unwrap();
         let graph = stream.record(|stream| append(stream, 2).and_then(|()| append(stream, 3))).unwrap();
         append(&stream, 4).unwrap();
-        // SAFETY: as above.
+        // SAFETY: as for the launches, the word outlives the stream's work.
         unsafe { stream.replay(&graph).and_then(|()| stream.replay(&graph)) }.unwrap();
         let last = stream.event().unwrap();
         complete(&last).unwrap();
-        // SAFETY: nobody writes the word any more.
+        // SAFETY: all work that writes the word has ended.
         assert_eq!(unsafe { (address as *const u64).read_volatile() }, 142_323);
         assert!(last.since_us(&first).unwrap() > 0.0);
     }
 
     #[test]
-    fn a_stream_waits_for_an_event_of_another_and_nothing_is_done_behind_an_error() {
+    fn stream_waits_for_event_and_stops_on_error() {
         let [first, second] = [(), ()].map(|()| Stream::new(&Device::Emulated).unwrap());
         let word = Box::new(7u64);
         let address = &raw const *word as u64;
-        // SAFETY: the word outlives both streams' work; the second waits for the first.
+        // SAFETY: the word outlives both streams' work, and the second stream waits for the first.
         unsafe { first.launch(&ADD, 1, 1, (address, 1)) }.unwrap();
         second.wait_for(&first.event().unwrap()).unwrap();
-        // SAFETY: as above.
+        // SAFETY: as for the first launch, the word outlives both streams' work.
         unsafe { second.launch(&ADD, 1, 1, (address, 2)) }.unwrap();
         let bad = cuda_std::emulation::MAX_BLOCK + 1;
-        // SAFETY: as above; this grid is refused when its turn comes.
+        // SAFETY: the word outlives both streams' work, and this grid is refused before it runs.
         unsafe { second.launch(&ADD, 1, bad, (address, 3)) }.unwrap();
-        // SAFETY: as above.
+        // SAFETY: the word outlives both streams' work, and this grid does not run after the error.
         unsafe { second.launch(&ADD, 1, 1, (address, 4)) }.unwrap();
         let error = complete(&second.event().unwrap()).unwrap_err();
-        assert!(error.to_string().contains("refused"), "{error}");
-        // SAFETY: nobody writes the word any more.
+        assert!(error.to_string().contains("invalid grid"), "{error}");
+        // SAFETY: all work that writes the word has ended.
         assert_eq!(unsafe { (address as *const u64).read_volatile() }, 712);
     }
 }

@@ -1,22 +1,24 @@
-//! How the CPU waits for work of a device: with an end, whatever the work does.
+//! Bounded waits of the CPU for a device's work.
 
 use super::{DeviceError, emulated};
 use nix::time::{ClockId, clock_gettime};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-/// A grid of the emulated device is not given up before this process has had this part of the time on a processor, or has waited so many times as
-/// long: on a machine with 20 ready threads on two cores, one that was niced had 0.2 s in 20 s, and its kernels were taken for hanging.
+/// A grid of the emulated device is abandoned only after this process has had 1/SHARE of the time limit as CPU time, or
+/// has waited SHARE times as long. On an overloaded machine, a process with low priority gets so little CPU time that
+/// its kernels would otherwise be taken for hanging.
 const SHARE: u32 = 8;
 
-/// How long work may go on after it was asked to end: longer than a kernel's own waits do.
+/// Maximum time in which work must end after it was asked to. Longer than a kernel's own waits.
 pub(super) const ENDING: Duration = Duration::from_secs(60);
 
-/// Asks `done` until it says so, calling `watch` every few milliseconds. An error from `watch`, which has asked the work to end by then, is
-/// returned once it has; so long after it the process ends without the work.
+/// Polls `done` until it returns `true`, and calls `watch` every few milliseconds. If `watch` returns an error, it must
+/// have asked the work to end; the error is returned once the work has ended. If it does not end within `ending`, the
+/// process exits.
 ///
 /// # Errors
-/// That of `done`, or the first one from `watch`.
+/// Returns the error of `done`, or the first error of `watch`.
 pub fn wait_for<E: From<DeviceError>>(
     ending: Duration,
     mut done: impl FnMut() -> Result<bool, DeviceError>,
@@ -42,37 +44,69 @@ pub fn wait_for<E: From<DeviceError>>(
     failed.map_or(Ok(()), |(error, ..)| Err(error))
 }
 
-/// What all threads of this process have had of processors.
+/// Returns the CPU time used by all threads of this process.
 fn processor_time() -> Duration {
     clock_gettime(ClockId::CLOCK_PROCESS_CPUTIME_ID).map_or(Duration::MAX, Duration::from)
 }
 
-/// Waits for the end of work whose memory may be freed next. What goes wrong with it has been told, or will be by the next call. Every wait in a
-/// kernel is bounded, and so is this one, for kernels that are not as they should be.
+/// Waits until work has ended whose memory may be freed next. Errors are ignored: they were reported, or will be by the
+/// next call. Every wait in a kernel is bounded, but this wait has a limit of its own in case a kernel is faulty.
 pub(super) fn wait_out(done: impl FnMut() -> Result<bool, DeviceError>) {
-    let ended = || DeviceError::Refused("not wanted any more".into());
+    let ended = || DeviceError::Refused("no longer needed".into());
     let _ = wait_for(ENDING, done, || Err(ended()));
 }
 
-/// What the process is at, where that is not its command line.
+/// Description of the current task, if the command line does not identify it.
 static TASK: Mutex<String> = Mutex::new(String::new());
 
-/// Says what the process is at, for the last line of one that has to end without a kernel: of many programs that it runs one after the other, the
-/// one that does not end.
+/// Sets the description of the current task, which is printed if the process must exit because of a kernel that does
+/// not end. For processes that run several programs one after another.
 pub fn set_task(what: &str) {
     if let Ok(mut task) = TASK.lock() {
         what.clone_into(&mut task);
     }
 }
 
-/// Freeing memory or leaving by `exit` would wait for the grid as well. When the process is gone the driver ends it.
+/// The failure because of which kernels were asked to end.
+static REASON: Mutex<String> = Mutex::new(String::new());
+
+/// Sets the failure because of which kernels are asked to end, in one line; empty if there is none. It is printed first
+/// if the process must exit because of a kernel that does not end.
+pub fn set_reason(why: &str) {
+    if let Ok(mut reason) = REASON.lock() {
+        why.clone_into(&mut reason);
+    }
+}
+
+/// Exits without cleanup: freeing memory or calling `exit` would wait for the grid as well. The driver ends the grid
+/// when the process has exited.
 fn abandon(ending: Duration) -> ! {
-    eprintln!(
-        "ginlab: the kernel has not ended {} after it was asked to: is there a barrier that some of its threads do not reach, or a loop \
-         without a bound? The process ends without it{}",
-        humantime::format_duration(ending),
-        TASK.lock().map(|task| task.clone()).unwrap_or_default()
-    );
+    let [reason, task] = [&REASON, &TASK].map(|text| text.lock().map(|text| text.clone()).unwrap_or_default());
+    eprintln!("ginlab: {}{task}", abandoned(&reason, ending));
     // SAFETY: ends the process; nothing runs after it.
     unsafe { nix::libc::_exit(124) }
+}
+
+/// Returns the line about a kernel that does not end. It begins with the failure because of which it was aborted.
+fn abandoned(reason: &str, ending: Duration) -> String {
+    let end = if reason.is_empty() { "" } else { "; " };
+    format!(
+        "{reason}{end}the kernel has not ended {} after it was aborted; check for a barrier that some of its threads \
+         do not reach, and for an unbounded loop; the process exits without waiting for it",
+        humantime::format_duration(ending)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kernel_without_end_is_reported_after_its_reason() {
+        let second = Duration::from_secs(1);
+        assert!(abandoned("", second).starts_with("the kernel has not ended 1s after it was aborted; "));
+        let lost = abandoned("lost connection to rank 1", second);
+        assert!(lost.starts_with("lost connection to rank 1; the kernel has not ended 1s "), "{lost}");
+        assert_eq!(lost.lines().count(), 1);
+    }
 }

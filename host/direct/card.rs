@@ -1,73 +1,74 @@
-//! The card: threads that serve queues.
+//! The software NIC: threads that serve queues.
 
 use crate::memory::QueueMemory;
 use crate::serve::{Faults, Found, Order, Regions, Side};
-use ginlab_base::giving_way::GivingWay;
+use ginlab_base::backoff::Backoff;
+use ginlab_base::limits::explain;
 use ginlab_topology::cores;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Turns in vain before a thread that shares its core gives way.
+/// Number of unsuccessful passes after which a thread that shares its core yields.
 const VAIN_TURNS: u32 = 1 << 6;
 
-/// Between two looks of a card that rests.
+/// Sleep between two polls of an idle NIC; see [`SoftNic::rest`].
 const REST: Duration = Duration::from_micros(20);
 
-/// Why a card could not be started or ended.
+/// Errors of starting or stopping a software NIC.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CardError {
-    /// No thread.
-    #[error("no thread for the card: {0}")]
+    /// A thread could not be started.
+    #[error("cannot start the software card's thread: {0}")]
     Thread(String),
-    /// One of its threads has panicked.
-    #[error("a thread of the card has panicked")]
+    /// A thread of the NIC panicked.
+    #[error("a thread of the software card panicked")]
     Panicked,
 }
 
-/// How a card serves.
+/// Options of a software NIC.
 #[derive(Clone, Debug, Default)]
 pub struct CardOptions {
-    /// Threads, at least one; queues are dealt to them in turn.
+    /// Number of threads, at least 1. Queues are assigned to them round-robin.
     pub threads: usize,
-    /// Gives way in turns in vain: others share the core.
+    /// Whether threads yield after unsuccessful passes, because they share their cores.
     pub yields: bool,
-    /// In which order requests end.
+    /// Order in which requests complete.
     pub order: Order,
-    /// What it does wrong.
+    /// Faults to inject.
     pub faults: Faults,
-    /// Registered memory. `None`: no bytes are moved, and nothing of a request is looked at but its first word.
+    /// Registered memory. `None` for a null NIC, which moves no bytes and reads only the first word of each request.
     pub regions: Option<Regions>,
-    /// The core of each thread, where they are pinned.
+    /// Core of each thread; threads without an entry are not pinned.
     pub cores: Vec<usize>,
 }
 
-/// A card that runs. It ends when dropped.
+/// A running software NIC. Stopped on drop.
 #[derive(Debug)]
-pub struct Card {
+pub struct SoftNic {
     queues: Arc<Vec<QueueMemory>>,
     stop: Arc<AtomicBool>,
     rests: Arc<AtomicBool>,
-    /// Of each queue, once it is served no more: why.
+    /// Reason for which each queue is no longer served, if any.
     wrong: Arc<Vec<OnceLock<String>>>,
     threads: Vec<JoinHandle<Vec<(usize, Found)>>>,
 }
 
-impl Card {
-    /// Starts to serve these queues.
+impl SoftNic {
+    /// Starts to serve `queues`.
     ///
     /// # Safety
-    /// The regions are memory of this process, and stay so while the card runs.
+    /// The regions must be memory of this process and stay valid while the NIC runs.
     ///
     /// # Errors
-    /// [`CardError::Thread`].
-    pub unsafe fn start(queues: Vec<QueueMemory>, options: CardOptions) -> Result<Card, CardError> {
+    /// Returns [`CardError::Thread`] if a thread cannot be started.
+    pub unsafe fn start(queues: Vec<QueueMemory>, options: CardOptions) -> Result<SoftNic, CardError> {
         let queues = Arc::new(queues);
         let stop = Arc::new(AtomicBool::new(false));
         let rests = Arc::new(AtomicBool::new(false));
         let wrong: Arc<Vec<OnceLock<String>>> = Arc::new(queues.iter().map(|_| OnceLock::new()).collect());
-        let mut card = Card {
+        let mut card = SoftNic {
             queues: queues.clone(),
             stop: stop.clone(),
             rests: rests.clone(),
@@ -80,31 +81,32 @@ impl Card {
             let wrong = wrong.clone();
             let serve = move || serve(thread, (&queues, &wrong), (&stop, &rests), &options);
             let spawned = std::thread::Builder::new().name(format!("card {thread}")).spawn(serve);
-            card.threads.push(spawned.map_err(|error| CardError::Thread(error.to_string()))?);
+            card.threads.push(spawned.map_err(|error| CardError::Thread(explain(&error)))?);
         }
         Ok(card)
     }
 
-    /// While nobody posts it looks seldom, and leaves its cores to others that are measured in turns with it.
+    /// Sets whether the NIC polls only every 20 us while it is idle, so that it leaves its cores to others that are
+    /// measured alternately with it.
     pub fn rest(&self, rests: bool) {
-        // Nothing is ordered by it: a card that rests serves too, only later.
+        // Relaxed: the flag orders nothing. A NIC that polls rarely also serves requests, only later.
         self.rests.store(rests, Ordering::Relaxed);
     }
 
-    /// Its queues.
+    /// Returns the queues.
     pub fn queues(&self) -> &[QueueMemory] {
         &self.queues
     }
 
-    /// Why it serves a queue no more, of each queue.
+    /// Returns, for each queue, the reason for which it is no longer served, if any.
     pub fn wrong(&self) -> impl Iterator<Item = Option<&str>> {
         self.wrong.iter().map(|wrong| wrong.get().map(String::as_str))
     }
 
-    /// Ends it; what it has seen of each queue.
+    /// Stops the NIC. Returns its observations per queue.
     ///
     /// # Errors
-    /// [`CardError::Panicked`].
+    /// Returns [`CardError::Panicked`] if a thread panicked.
     pub fn finish(mut self) -> Result<Vec<Found>, CardError> {
         self.end()
     }
@@ -123,14 +125,14 @@ impl Card {
     }
 }
 
-impl Drop for Card {
+impl Drop for SoftNic {
     fn drop(&mut self) {
-        // What it has seen is nobody's then.
+        // The observations are discarded.
         let _ = self.end();
     }
 }
 
-/// One thread of the card.
+/// Runs one thread of the NIC.
 fn serve(
     thread: usize,
     (queues, wrong): (&[QueueMemory], &[OnceLock<String>]),
@@ -138,25 +140,25 @@ fn serve(
     options: &CardOptions,
 ) -> Vec<(usize, Found)> {
     if let Some(core) = options.cores.get(thread) {
-        // Where that is refused it runs anywhere.
+        // If pinning is refused, the thread runs on any core.
         cores::pin(*core);
     }
     let mine = queues.iter().zip(wrong).enumerate().skip(thread).step_by(options.threads.max(1));
     let side = |(index, queue)| (index, Side::new(queue, options.order, &options.faults, options.regions.as_ref()));
     let mut sides: Vec<(usize, Side<'_>)> = mine.map(side).collect();
-    let mut giving = GivingWay::every(VAIN_TURNS);
-    // Nothing is ordered by it: who raises it joins this thread.
+    let mut backoff = Backoff::every(VAIN_TURNS);
+    // Relaxed: the flag orders nothing. The thread that sets it joins this thread.
     while !stop.load(Ordering::Relaxed) {
         let mut moved = false;
         for (_, side) in &mut sides {
             moved |= side.turn();
         }
         if moved {
-            giving.moved();
+            backoff.reset();
         } else if rests.load(Ordering::Relaxed) {
             std::thread::sleep(REST);
         } else if options.yields {
-            giving.in_vain();
+            backoff.idle();
         }
     }
     sides.into_iter().map(|(index, side)| (index, side.found())).collect()

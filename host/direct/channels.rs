@@ -1,110 +1,98 @@
-//! Queue pairs of cards that kernels drive by commands ([`kernels::direct::Channel`]): what stands in the place of rings and proxies.
+//! NIC queue pairs that kernels drive by commands ([`kernels::direct::Channel`]), as a replacement for rings and
+//! proxies.
 //!
-//! A block's commands go to a queue pair of this rank's; the peer's pair of the same number is where they arrive. Registration, address handles
-//! and their exchange stay with the CPU.
+//! A block's commands are posted to one of the queue pairs of this rank; they arrive at the peer's pair with the same
+//! number. The CPU registers memory, creates address handles and exchanges them.
 
 use crate::memory::DeviceSide;
 use cuda_std::memory::{Doorbell, Word, load_acquire_host_u64};
 use efa_queue::completion;
 use efa_queue::request::To;
 use ginlab_bootstrap::{Bootstrap, BootstrapError};
-use ginlab_cuda::{Buffer, Device, DeviceError, Place, Reached};
+use ginlab_cuda::{Buffer, Device, DeviceError, HostKind, Place, Reached};
 use ginlab_fabric::verbs::{Completions, Counted, Mapping, Pair, PairOptions, Region, Verbs};
 use ginlab_fabric::{Access, FabricError, Memory};
 use kernels::direct::{Channel, Failure, NO_TURN, Peer, Queue};
 use kernels::ring::{Ring, TO_CARD};
 
-/// Why there are no channels.
+/// Errors of opening channels.
 #[derive(Debug, thiserror::Error)]
 pub enum ChannelError {
-    /// What these cards cannot do, in one line.
+    /// The NICs do not support the options. The text is one line.
     #[error("{0}")]
     Refused(String),
-    /// The ranks'.
+    /// Communication between the ranks failed.
     #[error("{0}")]
     Ranks(#[from] BootstrapError),
-    /// The device's.
+    /// A device operation failed.
     #[error("{0}")]
     Device(#[from] DeviceError),
-    /// The card's.
+    /// A NIC operation failed.
     #[error("{0}")]
     Fabric(#[from] FabricError),
 }
 
-/// What is needed to open them. All ranks open as many.
+/// Options for opening channels. All ranks must open the same number.
 #[derive(Clone, Copy, Debug)]
 pub struct ChannelOptions<'a> {
-    /// Who drives them.
+    /// Device whose kernels drive the channels.
     pub device: &'a Device,
-    /// The card of each, by name.
+    /// Name of the NIC of each channel.
     pub cards: &'a [&'a str],
-    /// What is registered: memory of the host, or of a GPU whose cards' writes its kernels see in order; and behind the heap [`staging_bytes`], where
-    /// values are put.
+    /// Memory to register: host memory, or memory of a GPU whose kernels observe NICs' writes in order. It consists of
+    /// the heap and, for kernels that put values, [`staging_bytes`] after it.
     pub memory: Memory,
-    /// The heap, whose bytes commands name by offset: the first ones of the memory.
+    /// Size of the heap, the first bytes of the memory. Commands address it by offset.
     pub heap_bytes: u64,
-    /// Requests of one that are under way at most.
+    /// Maximum number of requests in flight per channel.
     pub depth: u32,
-    /// What has arrived at one and nobody has read yet, at most.
+    /// Maximum number of unread arrivals per channel.
     pub arrivals: u32,
-    /// The first signals, so many, have a queue pair each, on the first channel's card, where the card counts them.
+    /// Number of signals that the NIC counts, starting with the first signal. Each has a queue pair on the NIC of the
+    /// first channel.
     pub counted_signals: u32,
-    /// Not 0 there ends every wait of the kernels.
+    /// Word that aborts every wait of the kernels if it is not 0.
     pub abort: &'a Buffer,
-    /// Longest wait of a kernel in which nothing ends.
+    /// Maximum time, in nanoseconds, for which a kernel waits while nothing completes.
     pub timeout_ns: u64,
 }
 
-/// Bytes behind a heap that values are sent from, for so many channels of this depth.
-#[must_use]
-pub fn staging_bytes(channels: usize, depth: u32) -> u64 {
-    channels as u64 * u64::from(depth) * 8
-}
+/// Open NICs, the registration of the memory with each, and the index of each channel's NIC.
+type OpenCards = (Vec<Verbs>, Vec<Region>, Vec<usize>);
 
-/// See the module. Fields are dropped in this order: no device reaches a queue that is gone.
-#[derive(Debug)]
-pub struct Channels {
-    _reached: Vec<Reached>,
-    sides: Vec<DeviceSide>,
-    rings: Buffer,
-    _tables: [Buffer; 3],
-    pairs: Vec<Pair>,
-    /// Of signals that the card counts.
-    signals: Vec<Pair>,
-    _regions: Vec<Region>,
-    verbs: Vec<Verbs>,
-    /// Addresses that a card keeps a handle of, each with the card's number.
-    peers: Vec<(usize, Vec<u8>)>,
-}
+impl ChannelOptions<'_> {
+    /// Fails if channels cannot be opened on these NICs.
+    fn check(&self) -> Result<(), ChannelError> {
+        let Some((first, others)) = self.cards.split_first() else {
+            return Err(ChannelError::Refused("no EFA device is named; name at least one".into()));
+        };
+        // All channels share one table of the counting pairs, and an address handle is valid only for the NIC that
+        // created it.
+        match others.iter().find(|card| *card != first) {
+            Some(other) if self.counted_signals > 0 => Err(ChannelError::Refused(format!(
+                "signals that an EFA device counts (rule counter) need exactly one device, but there are several \
+                 ({first}, {other}); name one device, or use another rule"
+            ))),
+            _ => Ok(()),
+        }
+    }
 
-/// What other ranks must know of this one: of each channel the pair's address and the key of the heap; the heap; the addresses of counted
-/// signals' pairs.
-type Told = (Vec<(Vec<u8>, u32)>, u64, Vec<Vec<u8>>);
-
-/// Requests of a pair that is there to be written to: it posts none.
-const IDLE: u32 = 16;
-
-impl Channels {
-    /// Opens them with all ranks.
+    /// Opens each NIC once and registers the memory with it.
     ///
     /// # Safety
-    /// The memory stays valid and in place until they are dropped.
-    ///
-    /// # Errors
-    /// What a card cannot do or says; what the driver says; a rank that has gone.
-    pub unsafe fn open(ranks: &mut Bootstrap, options: &ChannelOptions<'_>) -> Result<Channels, ChannelError> {
-        let ChannelOptions { device, memory, heap_bytes, .. } = *options;
+    /// The memory must stay valid and in place until the regions are dropped.
+    unsafe fn open_cards(&self) -> Result<OpenCards, ChannelError> {
         let (mut names, mut verbs, mut regions) = (Vec::new(), Vec::new(), Vec::new());
         let mut card_of = Vec::new();
-        for &name in options.cards {
+        for &name in self.cards {
             let known = names.iter().position(|known| *known == name);
             let Some(card) = known else {
                 let card = Verbs::open(name)?;
                 if !card.writes() {
                     return Err(ChannelError::Refused(format!("{} has no RDMA write", card.name())));
                 }
-                // SAFETY: the caller's word.
-                regions.push(unsafe { card.register(memory, Access::ALL) }?);
+                // SAFETY: the caller guarantees that the memory outlives its regions.
+                regions.push(unsafe { card.register(self.memory, Access::ALL) }?);
                 card_of.push(verbs.len());
                 verbs.push(card);
                 names.push(name);
@@ -112,6 +100,69 @@ impl Channels {
             };
             card_of.push(card);
         }
+        Ok((verbs, regions, card_of))
+    }
+
+    /// Returns the number of slots of the deepest queue. Fails if the memory has less staging space than slots, which
+    /// can happen because NICs round depths up.
+    fn slots(&self, pairs: &[Pair]) -> Result<u32, ChannelError> {
+        let slots = pairs.iter().map(|pair| pair.view().send.entries).max().unwrap_or_default();
+        let staging = (self.memory.bytes as u64).saturating_sub(self.heap_bytes);
+        // Memory without a staging area is for kernels that put no values.
+        if staging == 0 || staging >= staging_bytes(pairs.len(), slots) {
+            return Ok(slots);
+        }
+        let depth = self.depth;
+        Err(ChannelError::Refused(format!(
+            "{staging} B after the heap are too few for values: the device's queues have {slots} requests each (depth \
+             {depth} was requested); request depth {slots}"
+        )))
+    }
+}
+
+/// Returns the number of bytes after a heap that `channels` channels of depth `depth` need to send values from.
+#[must_use]
+pub fn staging_bytes(channels: usize, depth: u32) -> u64 {
+    channels as u64 * u64::from(depth) * 8
+}
+
+/// Queue pairs that kernels drive. Fields are dropped in this order: no device mapping refers to a queue that is
+/// closed.
+#[derive(Debug)]
+pub struct Channels {
+    _reached: Vec<Reached>,
+    sides: Vec<DeviceSide>,
+    rings: Buffer,
+    _tables: [Buffer; 3],
+    pairs: Vec<Pair>,
+    /// Pairs of the signals that the NIC counts.
+    signals: Vec<Pair>,
+    _regions: Vec<Region>,
+    verbs: Vec<Verbs>,
+    /// Addresses that have an address handle, each with the index of the NIC that owns it.
+    peers: Vec<(usize, Vec<u8>)>,
+}
+
+/// Information that a rank sends to the others: the address of each channel's pair with the heap's remote key, the
+/// heap's address, and the addresses of the counted signals' pairs.
+type Told = (Vec<(Vec<u8>, u32)>, u64, Vec<Vec<u8>>);
+
+/// Queue depth of pairs that are only written to and post no requests.
+const IDLE: u32 = 16;
+
+impl Channels {
+    /// Opens channels to all ranks. Collective.
+    ///
+    /// # Safety
+    /// The memory must stay valid and must not move until the channels are dropped.
+    ///
+    /// # Errors
+    /// Returns an error if a NIC does not support the options or fails, if the driver fails, or if a rank has exited.
+    pub unsafe fn open(ranks: &mut Bootstrap, options: &ChannelOptions<'_>) -> Result<Channels, ChannelError> {
+        let ChannelOptions { device, memory, heap_bytes, .. } = *options;
+        options.check()?;
+        // SAFETY: the caller guarantees that the memory stays valid until the regions are dropped.
+        let (verbs, regions, card_of) = unsafe { options.open_cards() }?;
         let pair = |&card: &usize| {
             let verbs: &Verbs = &verbs[card];
             let options = PairOptions {
@@ -125,6 +176,7 @@ impl Channels {
             verbs.pair(&options)
         };
         let pairs = card_of.iter().map(pair).collect::<Result<Vec<Pair>, _>>()?;
+        let slots = options.slots(&pairs)?;
         let signals = counting_pairs(&verbs[0], options.counted_signals)?;
         let told = |(pair, card): (&Pair, &usize)| (pair.address(), regions[*card].rkey);
         let mine: Told = (
@@ -133,6 +185,9 @@ impl Channels {
             signals.iter().map(Pair::address).collect(),
         );
         let all: Vec<Told> = ranks.all_gather_values(&mine, "queue pairs and heaps")?;
+        let addresses: Vec<Vec<Vec<u8>>> =
+            all.iter().map(|(pairs, ..)| pairs.iter().map(|(address, _)| address.clone()).collect()).collect();
+        ranks.check_addresses(addresses.iter().map(|rails| &rails[..]))?;
 
         let mut peers = Vec::new();
         let mut table: Vec<Peer> = Vec::new();
@@ -149,37 +204,21 @@ impl Channels {
         let mut counted: Vec<To> = Vec::new();
         for signal in 0..signals.len() {
             for (_, _, addresses) in &all {
-                let address = addresses.get(signal).ok_or_else(|| unlike("signals that cards count"))?;
+                let address = addresses.get(signal).ok_or_else(|| unlike("signals that EFA devices count"))?;
                 counted.push(verbs[0].handle(address)?);
                 peers.push((0, address.clone()));
             }
         }
-        // A card takes writes of those alone whose card it has a handle of.
-        ranks.barrier("address handles of all cards")?;
+        // A NIC accepts writes only from peers for which it has an address handle.
+        ranks.barrier("address handles of all EFA devices")?;
         let peer_table = device.allocate(Place::Device, size_of_val(&table[..]))?;
         peer_table.write(0, &table)?;
 
         let counted_table = device.allocate(Place::Device, size_of_val(&counted[..]))?;
         counted_table.write(0, &counted)?;
 
-        let mut mappings: Vec<Mapping> = pairs.iter().flat_map(Pair::mappings).collect();
-        // Kernels read the counters of signals' pairs, and nothing else of these.
-        let is_counter = |pair: &Pair, start: *mut u8| {
-            pair.counter(Counted::RemoteWrites).is_some_and(|at| at.addr() == start.addr())
-        };
-        mappings.extend(
-            signals
-                .iter()
-                .flat_map(|pair| pair.mappings().into_iter().filter(|mapping| is_counter(pair, mapping.start))),
-        );
-        // Doorbells of several pairs may have one page of the card.
-        mappings.sort_by_key(|mapping| mapping.start);
-        mappings.dedup_by_key(|mapping| mapping.start);
-        let mut reached = Vec::new();
-        for mapping in mappings {
-            // SAFETY: its pair has it mapped, and is dropped behind this.
-            reached.push(unsafe { device.reach(mapping.start, mapping.bytes, mapping.is_card) }?);
-        }
+        // SAFETY: the pairs are dropped after the mappings.
+        let reached = unsafe { reach(device, &pairs, &signals) }?;
         let (mut sides, mut channels) = (Vec::new(), Vec::new());
         for (number, (pair, card)) in pairs.iter().zip(&card_of).enumerate() {
             let side = DeviceSide::new(device, pair.view().send.entries, 0)?;
@@ -192,7 +231,7 @@ impl Channels {
                 local_key: regions[*card].lkey,
                 heap: memory.address,
                 heap_bytes,
-                staging: memory.address + heap_bytes + staging_bytes(number, options.depth),
+                staging: memory.address + heap_bytes + staging_bytes(number, slots),
             });
             sides.push(side);
         }
@@ -222,44 +261,46 @@ impl Channels {
         })
     }
 
-    /// As kernels get them.
+    /// Returns the channels as kernel arguments.
     #[must_use]
     pub fn rings(&self) -> *const Ring {
         self.rings.pointer()
     }
 
-    /// How many.
+    /// Returns the number of channels.
     #[must_use]
     pub fn count(&self) -> u32 {
         self.pairs.len() as u32
     }
 
-    /// Where what peers do arrives, of each.
+    /// Returns the completion queue for peers' operations of each channel.
     pub fn arrivals(&self) -> impl Iterator<Item = Completions> {
         self.pairs.iter().map(|pair| pair.view().arrivals)
     }
 
-    /// The card's counters of the first signals.
+    /// Returns the NIC's counters of the first signals.
     pub fn counters(&self) -> impl Iterator<Item = *const u64> {
         self.signals.iter().filter_map(|pair| pair.counter(Counted::RemoteWrites))
     }
 
-    /// Where what peers do arrives at the pairs of signals that the card counts: plain writes leave nothing there, and nobody reads it.
+    /// Returns the completion queues for peers' operations of the counting pairs. Plain writes create no entries there,
+    /// and no thread polls them.
     pub fn arrivals_of_counted(&self) -> impl Iterator<Item = Completions> {
         self.signals.iter().map(|pair| pair.view().arrivals)
     }
 
-    /// The first card.
+    /// Returns the first NIC.
     #[must_use]
     pub fn card(&self) -> Option<&Verbs> {
         self.verbs.first()
     }
 
-    /// What went wrong first at each where something did: as a kernel has noted it; where none has looked, since it waited for a signal and not
-    /// for its own requests, as the card says.
+    /// Returns the first error of each channel that has failed. It is the error that a kernel has recorded. If no
+    /// kernel has polled its own requests, because it waited for a signal, it is the error in the NIC's completion
+    /// queue.
     ///
     /// # Errors
-    /// The driver's.
+    /// Returns the driver's error if a copy fails.
     pub fn failures(&self) -> Result<Vec<String>, DeviceError> {
         let mut found = Vec::new();
         for (number, (side, pair)) in self.sides.iter().zip(&self.pairs).enumerate() {
@@ -270,10 +311,10 @@ impl Channels {
         Ok(found)
     }
 
-    /// Changes when a kernel has rung.
+    /// Returns a value that changes when a kernel rings a doorbell.
     ///
     /// # Errors
-    /// The driver's.
+    /// Returns the driver's error if a copy fails.
     pub fn pulse(&self) -> Result<u64, DeviceError> {
         self.sides.iter().try_fold(0u64, |sum, side| Ok(sum.wrapping_add(side.rung()?)))
     }
@@ -287,15 +328,16 @@ impl Drop for Channels {
     }
 }
 
-/// What ranks must have alike.
+/// Returns the error for ranks whose numbers of `what` differ.
 fn unlike(what: &str) -> ChannelError {
-    ChannelError::Refused(format!("all ranks open as many {what}"))
+    ChannelError::Refused(format!("all ranks must open the same number of {what}"))
 }
 
-/// A pair for each signal that the card counts: what is written to it is that signal's.
+/// Opens a pair for each signal that the NIC counts. Every write that arrives at the pair increments that signal.
 fn counting_pairs(card: &Verbs, signals: u32) -> Result<Vec<Pair>, ChannelError> {
     if signals > 0 && !card.counters() {
-        let text = "has no completion counters, or this libefa does not know them (cards of p5en and p6, rdma-core 65)";
+        let text =
+            "has no completion counters, or this libefa does not support them (devices of p5en and p6, rdma-core 65)";
         return Err(ChannelError::Refused(format!("{} {text}", card.name())));
     }
     let options = PairOptions {
@@ -309,12 +351,42 @@ fn counting_pairs(card: &Verbs, signals: u32) -> Result<Vec<Pair>, ChannelError>
     (0..signals).map(|_| Ok(card.pair(&options)?)).collect()
 }
 
-/// A pair's queue as kernels see it.
+/// Maps the parts of the pairs that kernels use into the device.
+///
+/// # Safety
+/// The pairs must outlive what is returned.
+unsafe fn reach(device: &Device, pairs: &[Pair], signals: &[Pair]) -> Result<Vec<Reached>, DeviceError> {
+    let mut mappings: Vec<Mapping> = pairs.iter().flat_map(Pair::mappings).collect();
+    // Of the signals' pairs, kernels read only the counters.
+    let is_counter =
+        |pair: &Pair, start: *mut u8| pair.counter(Counted::RemoteWrites).is_some_and(|at| at.addr() == start.addr());
+    let counters = |pair| Pair::mappings(pair).into_iter().filter(move |mapping| is_counter(pair, mapping.start));
+    mappings.extend(signals.iter().flat_map(counters));
+    // Doorbells of several pairs may share a page of the NIC.
+    mappings.sort_by_key(|mapping| mapping.start);
+    mappings.dedup_by_key(|mapping| mapping.start);
+    let reached = |mapping: &Mapping| {
+        // SAFETY: the caller guarantees that the pairs outlive the returned values.
+        unsafe { device.reach(mapping.start, mapping.bytes, kind_of(mapping)) }
+    };
+    mappings.iter().map(reached).collect()
+}
+
+/// Returns the kind of a mapping, for the device.
+fn kind_of(mapping: &Mapping) -> HostKind {
+    match (mapping.is_card, mapping.is_read_only) {
+        (true, _) => HostKind::CardWindow,
+        (false, true) => HostKind::ReadOnly,
+        (false, false) => HostKind::Memory,
+    }
+}
+
+/// Returns a pair's queue as the kernel argument.
 fn queue(pair: &Pair, side: &DeviceSide, options: &ChannelOptions<'_>) -> Result<Queue, ChannelError> {
     let view = pair.view();
     if view.send.entry_bytes != 64 {
         let bytes = view.send.entry_bytes;
-        return Err(ChannelError::Refused(format!("requests of {bytes} bytes; 64 are known here")));
+        return Err(ChannelError::Refused(format!("requests have {bytes} bytes, but only 64 are supported")));
     }
     let depth = view.send.entries;
     Ok(Queue {
@@ -338,15 +410,30 @@ fn queue(pair: &Pair, side: &DeviceSide, options: &ChannelOptions<'_>) -> Result
     })
 }
 
-/// A request that has ended badly, of whose completion nobody has taken notice. Its number is the low 16 bits, which are its id.
+/// Returns a failed request whose completion no kernel has read. Only the low 16 bits of its number are known; they are
+/// its ID.
 fn not_looked_at(queue: &Completions) -> Option<Failure> {
     let words = (queue.entry_bytes / 8) as usize;
     (0..queue.entries as usize).find_map(|index| {
-        // SAFETY: so many entries of so many bytes, as the pair vouches for, which outlives this.
+        // SAFETY: the pair guarantees `entries` entries of `entry_bytes` bytes, and outlives this call.
         let entry = unsafe { &*queue.slots.cast::<Word>().add(index * words) };
-        // Acquire, as whoever reads what a card has stored; nothing behind it is read.
+        // Acquire: pairs with the NIC's store, as for every reader. Nothing is read after it.
         let first = load_acquire_host_u64(entry);
         let status = completion::status(first);
         (status != 0).then(|| Failure::of(status.into(), completion::id(first).into()))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mappings_are_reached_with_their_access() {
+        let mapping =
+            |is_card, is_read_only| Mapping { start: std::ptr::null_mut(), bytes: 4096, is_card, is_read_only };
+        assert_eq!(kind_of(&mapping(false, false)), HostKind::Memory);
+        assert_eq!(kind_of(&mapping(false, true)), HostKind::ReadOnly);
+        assert_eq!(kind_of(&mapping(true, false)), HostKind::CardWindow);
+    }
 }

@@ -1,17 +1,19 @@
-//! Queues that a kernel drives itself ([`kernels::direct`]): of cards of verbs ([`Channels`]), or of a card in this process that serves them.
+//! Queues that a kernel drives without a proxy ([`kernels::direct`]): those of real NICs through verbs ([`Channels`]),
+//! or those of a software NIC in this process ([`SoftNic`]).
 //!
-//! That card is a few CPU threads. It does to the queues what a card does: it sees doorbells, reads requests, checks them, writes completions
-//! and counts. There is no network behind it: a write copies bytes between registered ranges of this process, or nothing at all. So what is
-//! measured over it is the kernel's side (requests, doorbells, completions over PCIe), and nothing about a wire; its rows say `null`.
+//! The software NIC consists of CPU threads that process the queues as a NIC would: they poll doorbells, read and
+//! validate requests, write completions and update counters. There is no network: a write copies bytes between
+//! registered ranges of this process, or nothing at all. Measurements over it therefore cover the kernel's side
+//! (requests, doorbells, completions over PCIe) but no network; their rows show `null`.
 //!
-//! It is also the card of tests: completions in any order by a seed, late ones, lost ones, failures ([`Faults`]).
+//! It also serves tests: completions in random order by a seed, late or lost completions, and failures ([`Faults`]).
 
 mod card;
 mod channels;
 mod memory;
 mod serve;
 
-pub use card::{Card, CardError, CardOptions};
+pub use card::{CardError, CardOptions, SoftNic};
 pub use channels::{ChannelError, ChannelOptions, Channels, staging_bytes};
 pub use memory::{DeviceSide, QueueMemory, QueueOptions, QueueTable};
 pub use serve::{Faults, Found, Order, Regions};

@@ -1,29 +1,30 @@
-//! The memory of a queue.
+//! Memory of a queue.
 
-use cuda_std::memory::{Doorbell, Word};
+use cuda_std::memory::{Doorbell, Word, load_acquire_host_u32, load_acquire_host_u64};
 use efa_queue::completion::Sent;
+use efa_queue::intake::SendQueue;
 use efa_queue::{Operation, request, rules};
 use ginlab_cuda::{Buffer, Device, DeviceError, Place};
 use kernels::direct::{Failure, NO_TURN, Queue, QueueWords, turn_at};
 use std::mem::offset_of;
 use std::time::Duration;
 
-/// How a queue is made.
+/// Options of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueOptions {
-    /// Slots of the send queue: a power of two.
+    /// Number of slots of the send queue: a power of two.
     pub depth: u32,
-    /// Entries of the completion queue: a power of two, at least the depth.
+    /// Number of entries of the completion queue: a power of two, not less than the depth.
     pub completions: u32,
-    /// Bytes of an entry: 16 or 32.
+    /// Size of a completion entry in bytes: 16 or 32.
     pub entry_bytes: u32,
-    /// Requests that may be written and not rung.
+    /// Maximum number of requests that may be written before the doorbell is rung.
     pub max_batch: u32,
-    /// Whether kernels wait by the card's counter, not by the completion queue.
+    /// Whether kernels wait for the NIC's counter instead of the completion queue.
     pub by_counter: bool,
-    /// What the counter stands at, at first: for tests of its end.
+    /// Initial value of the counter, for tests of its overflow.
     pub counter: u64,
-    /// Longest wait of a kernel in which nothing ends.
+    /// Maximum time for which a kernel waits while nothing completes.
     pub timeout: Duration,
 }
 
@@ -42,39 +43,47 @@ impl Default for QueueOptions {
 }
 
 impl QueueOptions {
-    /// Refuses what no card has.
+    /// Checks that a NIC could have a queue with these options.
     ///
     /// # Errors
-    /// [`DeviceError::Refused`] with what is allowed.
+    /// Returns [`DeviceError::Refused`] with the limits if it could not.
     pub fn check(&self) -> Result<(), DeviceError> {
         let refused = |text: String| Err(DeviceError::Refused(text));
         let depth = self.depth;
         if !depth.is_power_of_two() || !(2..=rules::DEEPEST).contains(&depth) {
-            return refused(format!("a queue of {depth} slots: a power of two from 2 to {}", rules::DEEPEST));
+            return refused(format!(
+                "invalid queue depth {depth}: must be a power of two from 2 to {}",
+                rules::DEEPEST
+            ));
         }
         if !self.completions.is_power_of_two() || self.completions < depth || self.completions > rules::DEEPEST {
             return refused(format!(
-                "{} completions for {depth} slots: a power of two from the slots to {}",
+                "invalid number of completions {} for {depth} slots: must be a power of two from the number of slots \
+                 to {}",
                 self.completions,
                 rules::DEEPEST
             ));
         }
         if !matches!(self.entry_bytes, 16 | 32) {
-            return refused(format!("completions of {} bytes: 16 or 32", self.entry_bytes));
+            return refused(format!("invalid completion size {}: must be 16 or 32 bytes", self.entry_bytes));
         }
         if !(1..depth).contains(&self.max_batch) {
-            return refused(format!("batches of {}: 1 to {}, below the slots", self.max_batch, depth - 1));
+            return refused(format!(
+                "invalid batch size {}: must be from 1 to {}, below the number of slots",
+                self.max_batch,
+                depth - 1
+            ));
         }
         Ok(())
     }
 }
 
-/// A queue: what the card has of it in host memory, and what the device's threads share.
+/// A queue: the NIC's part in host memory, and the state that the device's threads share.
 #[derive(Debug)]
 pub struct QueueMemory {
     slots: Buffer,
     completions: Buffer,
-    /// Doorbell, counter and the host's word, each on a page of its own: the card stores one, the device another.
+    /// Doorbell, counter and abort word, each on a separate page because they have different writers.
     words: Buffer,
     device: DeviceSide,
     queue: Queue,
@@ -84,10 +93,10 @@ pub struct QueueMemory {
 const PAGE: usize = 4096;
 
 impl QueueMemory {
-    /// An empty queue.
+    /// Creates an empty queue.
     ///
     /// # Errors
-    /// For options that no card has, or when memory is short.
+    /// Returns an error if the options are invalid, or if there is not enough memory.
     pub fn new(device: &Device, options: QueueOptions) -> Result<QueueMemory, DeviceError> {
         options.check()?;
         let depth = options.depth as usize;
@@ -107,7 +116,7 @@ impl QueueMemory {
             words: mine.words(),
             turns: mine.turns(),
             done: mine.done(),
-            abort: host_word(2 * PAGE),
+            abort: host_word(2 * PAGE).cast(),
             timeout_ns: options.timeout.as_nanos() as u64,
             depth: options.depth,
             max_batch: options.max_batch,
@@ -121,62 +130,69 @@ impl QueueMemory {
         Ok(QueueMemory { slots, completions, words, device: mine, queue, options })
     }
 
-    /// As kernels see it.
+    /// Returns the queue as the kernel argument.
     pub fn queue(&self) -> Queue {
         self.queue
     }
 
-    /// How it was made.
+    /// Returns the options with which the queue was created.
     pub fn options(&self) -> QueueOptions {
         self.options
     }
 
-    /// The words of a slot, for the card.
+    /// Returns the words of the slot of request `number`, for the NIC.
     pub(crate) fn slot(&self, number: u64) -> &[Word; request::WORDS] {
         let index = rules::slot(number, self.options.depth) as usize;
-        // SAFETY: so many slots, each of so many words, which all parties use by atomic accesses.
+        // SAFETY: the buffer has `depth` slots of this type, and all parties access them only atomically.
         unsafe { &*self.slots.pointer::<[Word; request::WORDS]>().add(index) }
     }
 
-    /// The words of a completion, for the card.
+    /// Returns the words of the entry of completion `number`, for the NIC.
     pub(crate) fn completion(&self, number: u64) -> &[Word] {
         let words = self.options.entry_bytes as usize / 8;
         let index = rules::slot(number, self.options.completions) as usize * words;
-        // SAFETY: as above.
+        // SAFETY: the buffer has `completions` entries of `words` words, and all parties access them only atomically.
         unsafe { std::slice::from_raw_parts(self.completions.pointer::<Word>().add(index), words) }
     }
 
-    /// For the card.
-    pub(crate) fn doorbell(&self) -> &Doorbell {
-        // SAFETY: as above.
-        unsafe { &*self.words.pointer() }
-    }
-
-    /// For the card.
+    /// Returns the counter, for the NIC.
     pub(crate) fn counter(&self) -> &Word {
-        // SAFETY: as above.
+        // SAFETY: the counter is at the start of the second page, and all parties access it only atomically.
         unsafe { &*self.words.pointer::<u8>().add(PAGE).cast() }
     }
 
-    /// Ends every wait of the kernels with this reason ([`kernels::ring::Status`]).
+    /// Aborts every wait of the kernels with this reason ([`kernels::ring::Status`]).
     ///
     /// # Errors
-    /// The driver's.
+    /// Returns the driver's error if the copy fails.
     pub fn abort(&self, reason: u64) -> Result<(), DeviceError> {
         self.words.write(2 * PAGE, &[reason])
     }
 
-    /// What went wrong first, once no kernel runs.
+    /// Returns the first error of the queue. No kernel may be running.
     ///
     /// # Errors
-    /// The driver's.
+    /// Returns the driver's error if the copy fails.
     pub fn failure(&self) -> Result<Option<Failure>, DeviceError> {
         self.device.failure()
     }
 }
 
-/// Writes the completions that a queue which goes on from its counter would have behind it. Memory that is zero has the phase of every second lap:
-/// whoever polls would take it for completions of id 0.
+impl SendQueue for QueueMemory {
+    #[inline]
+    fn doorbell(&self) -> u32 {
+        // SAFETY: the buffer starts with the doorbell, and all parties access it only atomically.
+        load_acquire_host_u32(unsafe { &*self.words.pointer::<Doorbell>() })
+    }
+
+    #[inline]
+    fn first_word(&self, number: u64) -> u64 {
+        load_acquire_host_u64(&self.slot(number)[0])
+    }
+}
+
+/// Writes the completions of the previous lap for a queue that does not start at 0. Zeroed memory has the phase of
+/// every second lap, so that kernels would take it for completions with ID 0.
 fn lap_before(completions: &Buffer, options: QueueOptions) -> Result<(), DeviceError> {
     for number in options.counter.saturating_sub(u64::from(options.completions))..options.counter {
         let sent = Sent { id: number & 0xffff, status: 0, operation: Operation::Write, pair: 0 };
@@ -187,7 +203,7 @@ fn lap_before(completions: &Buffer, options: QueueOptions) -> Result<(), DeviceE
     Ok(())
 }
 
-/// What the device's threads share of a queue, in device memory.
+/// State of a queue that the device's threads share, in device memory.
 #[derive(Debug)]
 pub struct DeviceSide {
     memory: Buffer,
@@ -195,50 +211,50 @@ pub struct DeviceSide {
 }
 
 impl DeviceSide {
-    /// Of a queue of so many slots. A queue that has had so many requests goes on from there.
+    /// Creates the state of a queue of `depth` slots that has already processed `begun` requests.
     ///
     /// # Errors
-    /// When memory is short.
+    /// Returns an error if there is not enough memory.
     pub fn new(device: &Device, depth: u32, begun: u64) -> Result<DeviceSide, DeviceError> {
         let depth = depth as usize;
         let memory = device.allocate(Place::Device, size_of::<QueueWords>() + 2 * depth * 8)?;
         for offset in [offset_of!(QueueWords, reserved), offset_of!(QueueWords, rung), offset_of!(QueueWords, ended)] {
             memory.write(offset, &[begun])?;
         }
-        // Whoever writes the first request rings for it.
+        // The thread that writes the first request rings the doorbell for it.
         let first = rules::slot(begun, depth as u32) as usize;
         memory.write(size_of::<QueueWords>() + first * 8, &[turn_at(begun)])?;
         Ok(DeviceSide { memory, depth })
     }
 
-    /// For [`Queue::words`].
+    /// Returns the value of [`Queue::words`].
     pub fn words(&self) -> *const QueueWords {
         self.memory.pointer()
     }
 
-    /// For [`Queue::turns`].
+    /// Returns the value of [`Queue::turns`].
     pub fn turns(&self) -> *const Word {
         (self.memory.address() + size_of::<QueueWords>() as u64) as *const Word
     }
 
-    /// For [`Queue::done`].
+    /// Returns the value of [`Queue::done`].
     pub fn done(&self) -> *const Word {
         (self.memory.address() + (size_of::<QueueWords>() + self.depth * 8) as u64) as *const Word
     }
 
-    /// What went wrong first.
+    /// Returns the first error of the queue.
     ///
     /// # Errors
-    /// The driver's.
+    /// Returns the driver's error if the copy fails.
     pub fn failure(&self) -> Result<Option<Failure>, DeviceError> {
         let word = self.word(offset_of!(QueueWords, ended) + 8)?;
         Ok((word != 0).then_some(Failure(word)))
     }
 
-    /// Requests that have been rung for.
+    /// Returns the number of requests for which the doorbell was rung.
     ///
     /// # Errors
-    /// The driver's.
+    /// Returns the driver's error if the copy fails.
     pub fn rung(&self) -> Result<u64, DeviceError> {
         self.word(offset_of!(QueueWords, rung))
     }
@@ -250,15 +266,15 @@ impl DeviceSide {
     }
 }
 
-/// Queues as a kernel's argument.
+/// A table of queues, as a kernel argument.
 #[derive(Debug)]
 pub struct QueueTable(Buffer);
 
 impl QueueTable {
-    /// Puts the queues' descriptions into device memory.
+    /// Copies the queues' descriptions into device memory.
     ///
     /// # Errors
-    /// When memory is short.
+    /// Returns an error if there is not enough memory.
     pub fn new(device: &Device, queues: &[QueueMemory]) -> Result<QueueTable, DeviceError> {
         let list: Vec<Queue> = queues.iter().map(QueueMemory::queue).collect();
         let table = device.allocate(Place::Device, size_of_val(&list[..]))?;
@@ -266,7 +282,7 @@ impl QueueTable {
         Ok(QueueTable(table))
     }
 
-    /// Address of the descriptions, for kernels.
+    /// Returns the address of the descriptions, for kernels.
     pub fn pointer(&self) -> *const Queue {
         self.0.pointer()
     }

@@ -1,41 +1,45 @@
-//! What the card does at one queue.
+//! Processing of one queue by the software NIC.
 
 use crate::memory::QueueMemory;
-use cuda_std::memory::{load_acquire_host_u32, load_acquire_host_u64, load_relaxed_sys_words, store_release_host_u64};
+use cuda_std::memory::{load_relaxed_sys_words, store_release_host_u64};
 use efa_queue::completion::Sent;
+use efa_queue::intake::{Intake, Refusal};
 use efa_queue::request::{self, Body, Request};
 use efa_queue::{Local, Operation, Remote, Status, rules};
+use ginlab_base::random::Random;
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
-/// In which order requests end.
+/// Order in which requests complete.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Order {
-    /// As they were posted, at once.
+    /// Immediately, in the order in which they were posted.
     #[default]
     Posted,
-    /// Any, by this seed, with up to so many held back.
+    /// Random order, given by a seed and the maximum number of requests held back.
     Any(u64, usize),
 }
 
-/// What the card does wrong, for tests. Requests are named by their number.
+/// Faults to inject, for tests. Requests are identified by their number.
 #[derive(Clone, Debug, Default)]
 pub struct Faults {
-    /// These end with this status.
+    /// Requests that complete with this status.
     pub fail: Vec<(u64, u8)>,
-    /// These never end.
+    /// Requests that never complete.
     pub lose: Vec<u64>,
-    /// These end twice.
+    /// Requests whose last byte is not moved.
+    pub short: Vec<u64>,
+    /// Requests that complete twice.
     pub twice: Vec<u64>,
-    /// From this one on the card does nothing any more.
+    /// Request from which on the NIC processes nothing.
     pub dead: Option<u64>,
-    /// With this one's completion the completion queue is a lap ahead of who reads it.
+    /// Request at whose completion the completion queue overruns its reader by a lap.
     pub overrun: Option<u64>,
-    /// The card takes fewer requests that are not rung for than the kernel was told.
+    /// Maximum number of written requests without a doorbell that the NIC accepts, if less than the kernel assumes.
     pub batch: Option<u32>,
 }
 
-/// Registered memory: by key, first byte and length.
+/// First byte and length of the registered memory of each key.
 #[derive(Clone, Debug, Default)]
 pub struct Regions(pub BTreeMap<u32, (u64, u64)>);
 
@@ -47,31 +51,31 @@ impl Regions {
     }
 }
 
-/// What the card has seen of a queue.
+/// Observations of the NIC on a queue.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Found {
-    /// Requests that were rung for and taken.
+    /// Number of requests that were rung for and processed.
     pub requests: u64,
-    /// Why it has served the queue no more: what a kernel has done that no card takes, or what it was told.
+    /// Reason for which the queue is no longer served: an invalid action of a kernel, or an injected fault.
     pub wrong: Option<String>,
 }
 
-/// The card's side of a queue.
+/// The NIC's side of a queue.
 #[derive(Debug)]
 pub(crate) struct Side<'a> {
     queue: &'a QueueMemory,
     order: Order,
     faults: &'a Faults,
-    /// `None`: the null card, which looks at a request's first word alone.
+    /// `None` for the null NIC, which reads only the first word of a request.
     regions: Option<&'a Regions>,
-    seen: u64,
-    /// Completions written.
+    intake: Intake,
+    /// Number of completions written.
     written: u64,
-    /// Requests that have ended well.
+    /// Number of requests that succeeded.
     good: u64,
     held: Vec<(u64, Status)>,
-    random: u64,
-    /// What was wrong, and so the queue is served no more.
+    random: Random,
+    /// Reason for which the queue is no longer served.
     wrong: &'a OnceLock<String>,
 }
 
@@ -82,86 +86,80 @@ impl<'a> Side<'a> {
         faults: &'a Faults,
         regions: Option<&'a Regions>,
     ) -> Side<'a> {
-        let begun = queue.options().counter;
-        let random = if let Order::Any(seed, _) = order { seed } else { 0 };
+        let options = queue.options();
+        let begun = options.counter;
+        let max_batch = faults.batch.unwrap_or(options.max_batch);
+        let intake = Intake { seen: begun, depth: options.depth, max_batch };
+        let random = Random(if let Order::Any(seed, _) = order { seed } else { 0 });
         let held = Vec::new();
-        Side { queue, order, faults, regions, seen: begun, written: begun, good: begun, held, random, wrong }
+        Side { queue, order, faults, regions, intake, written: begun, good: begun, held, random, wrong }
     }
 
-    /// Looks at the doorbell; whether there was something to do.
+    /// Polls the queue and processes new requests. Returns whether there was anything to do.
     #[inline]
     pub fn turn(&mut self) -> bool {
-        let bell = load_acquire_host_u32(self.queue.doorbell());
         let mut moved = false;
-        if bell as u16 != self.seen as u16 && self.wrong.get().is_none() {
-            self.rung(bell);
-            moved = true;
-        } else if self.faults.batch.is_some() && self.wrong.get().is_none() {
-            self.check_batch();
+        if self.wrong.get().is_none() {
+            match self.intake.poll(self.queue, self.written) {
+                Ok(to) if to == self.intake.seen => {}
+                Ok(to) => {
+                    self.take(to);
+                    moved = true;
+                }
+                Err(refusal) => self.refuse(refusal),
+            }
         }
         moved | self.release()
     }
 
-    fn rung(&mut self, bell: u32) {
-        let options = self.queue.options();
-        // Several doorbells look like one.
-        let to = match rules::rung(self.seen, self.written, bell, options.depth, options.depth) {
-            Ok(to) => to,
-            Err(refused) => return self.refuse(format!("doorbell {bell} behind {}: {refused:?}", self.seen)),
-        };
+    /// Processes the requests below `to`.
+    fn take(&mut self, to: u64) {
         let quick = self.order == Order::Posted && self.regions.is_none() && self.is_faultless();
-        for number in self.seen..to {
+        for number in self.intake.seen..to {
             if self.faults.dead.is_some_and(|dead| number >= dead) {
-                let _ = self.wrong.set(format!("dead from request {number} on, as it was told"));
+                let _ = self.wrong.set(format!("dead from request {number} on, by an injected fault"));
                 break;
             }
-            // Behind the acquire of the doorbell: the request is there, or it was not stored before.
             let words = load_relaxed_sys_words(self.queue.slot(number), 0).0;
-            if request::phase(words[0]) != rules::send_phase(number, options.depth) || words[0] as u16 != number as u16
-            {
-                return self.refuse(format!("request {number} is not in its slot: its first word is {:#x}", words[0]));
-            }
-            if quick {
-                self.complete(number, words[0], Status::Ok as u8);
-            } else if let Err(text) = self.serve(number, &words) {
-                return self.refuse(text);
+            let checked = self.intake.check(number, words[0]).and_then(|()| {
+                // Kernels of ginlab use the number as ID.
+                let is_ours = words[0] as u16 == number as u16;
+                if is_ours { Ok(()) } else { Err(Refusal::Slot { number, first: words[0] }) }
+            });
+            let taken = match checked {
+                Ok(()) if quick => {
+                    self.complete(number, words[0], Status::Ok as u8);
+                    Ok(())
+                }
+                Ok(()) => self.serve(number, &words),
+                Err(refusal) => Err(refusal),
+            };
+            if let Err(refusal) = taken {
+                return self.refuse(refusal);
             }
         }
-        self.seen = to;
+        self.intake.seen = to;
         self.count();
-        self.check_batch();
-    }
-
-    /// Refuses requests that are written further ahead of the doorbell than a batch.
-    fn check_batch(&mut self) {
-        let options = self.queue.options();
-        let most = self.faults.batch.unwrap_or(options.max_batch);
-        let number = self.seen + u64::from(most);
-        // Acquire: whoever has written it has rung for what comes `max_batch` before it, and that is seen below.
-        let first = load_acquire_host_u64(&self.queue.slot(number)[0]);
-        let bell = load_acquire_host_u32(self.queue.doorbell());
-        if rules::is_written(first, number, options.depth) && bell as u16 == self.seen as u16 {
-            self.refuse(format!("request {number} is written, and the doorbell says {bell}: batches of {most}"));
-        }
     }
 
     fn is_faultless(&self) -> bool {
         self.faults.fail.is_empty()
             && self.faults.lose.is_empty()
+            && self.faults.short.is_empty()
             && self.faults.twice.is_empty()
             && self.faults.overrun.is_none()
     }
 
-    /// Does what a request says.
-    fn serve(&mut self, number: u64, words: &[u64]) -> Result<(), String> {
-        let request = Request::decode(words).map_err(|why| format!("request {number}: {why:?}"))?;
+    /// Executes a request.
+    fn serve(&mut self, number: u64, words: &[u64]) -> Result<(), Refusal> {
+        let request = self.intake.decode(number, words)?;
         let told = self.faults.fail.iter().find(|(at, _)| *at == number).map(|(_, code)| *code);
         let status = match told {
             Some(code) => {
                 self.complete(number, words[0], code);
                 return Ok(());
             }
-            None => self.transfer(&request),
+            None => self.transfer(&request, u32::from(self.faults.short.contains(&number))),
         };
         if self.faults.lose.contains(&number) {
             return Ok(());
@@ -173,7 +171,8 @@ impl<'a> Side<'a> {
         Ok(())
     }
 
-    fn transfer(&self, request: &Request) -> Status {
+    /// Does what a request asks for, less its last `dropped` bytes.
+    fn transfer(&self, request: &Request, dropped: u32) -> Status {
         let (Some(regions), Body::Memory(local, remote)) = (self.regions, request.body) else { return Status::Ok };
         let Local { address, length, key } = local;
         if length > request::MOST_BYTES {
@@ -183,18 +182,18 @@ impl<'a> Side<'a> {
             return Status::LocalKey;
         }
         let Remote { address: there, key: theirs, .. } = remote;
-        // Nobody asks whether a write of nothing lies in a region: it is what a signal by itself is.
+        // The address of an empty write is not checked: a signal without data is one.
         if length > 0 && !regions.covers(theirs, there, length.into()) {
             return Status::RemoteAddress;
         }
         let (from, to) = if request.operation == Operation::Read { (there, address) } else { (address, there) };
-        // SAFETY: both ranges lie in memory that was registered for this, which is there while the card is; whoever posts a request leaves its
-        // bytes alone until it has ended.
-        unsafe { std::ptr::copy(from as *const u8, to as *mut u8, length as usize) };
+        // SAFETY: both ranges are in registered memory, which stays valid while the NIC runs. The poster of a request
+        // does not access its bytes until it completes.
+        unsafe { std::ptr::copy(from as *const u8, to as *mut u8, length.saturating_sub(dropped) as usize) };
         Status::Ok
     }
 
-    /// Ends requests that are held: all, or one that the seed names while there are many, or nobody asks.
+    /// Completes requests that are held: all of them or, in random order, at most one that the seed selects.
     fn release(&mut self) -> bool {
         let Order::Any(_, most) = self.order else {
             let held = std::mem::take(&mut self.held);
@@ -208,9 +207,8 @@ impl<'a> Side<'a> {
         if self.held.is_empty() {
             return false;
         }
-        self.random = self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        let chosen = (self.random >> 33) as usize;
-        // Held back for a while: until there are many, and in one turn of four in any case.
+        let chosen = self.random.next() as usize;
+        // Held back until there are `most` requests, or with probability 1/4 per pass.
         if self.held.len() >= most || chosen.is_multiple_of(4) {
             let (number, status) = self.held.swap_remove(chosen / 4 % self.held.len());
             self.complete(number, 0, status as u8);
@@ -219,7 +217,7 @@ impl<'a> Side<'a> {
         true
     }
 
-    /// Writes a completion. Its first word, which has the phase, comes last.
+    /// Writes a completion. Its first word, which contains the phase, is written last.
     #[inline]
     fn complete(&mut self, number: u64, first: u64, status: u8) {
         let operation = Operation::of((first >> 16 & 0xf) as u8).unwrap_or(Operation::Write);
@@ -231,27 +229,27 @@ impl<'a> Side<'a> {
         let words = Sent { id: number & 0xffff, status, operation, pair: 7 }.words(phase);
         let entry = self.queue.completion(self.written);
         store_release_host_u64(&entry[1], words[1]);
-        // Release: whoever acquires it sees the bytes of a read.
+        // Release: a kernel that acquires this word observes the bytes of a read.
         store_release_host_u64(&entry[0], words[0]);
         self.written += 1;
         self.good += u64::from(status == 0);
     }
 
-    /// What has ended well, where somebody counts. Release: as for a completion.
+    /// Publishes the number of successful requests. Release: as for a completion.
     #[inline]
     fn count(&self) {
         store_release_host_u64(self.queue.counter(), self.good & rules::COUNTER_MASK);
     }
 
-    /// The queue pair is in error: the next request says so, and nothing more happens.
-    fn refuse(&mut self, text: String) {
-        self.complete(self.seen, 0, Status::QueuePair as u8);
-        // The first is what matters.
-        let _ = self.wrong.set(text);
+    /// Puts the queue pair in the error state: the next completion reports it, and no further requests are processed.
+    fn refuse(&mut self, refusal: Refusal) {
+        self.complete(self.intake.seen, 0, Status::QueuePair as u8);
+        // The first reason is kept.
+        let _ = self.wrong.set(refusal.to_string());
     }
 
-    /// What it has seen.
+    /// Returns the observations.
     pub fn found(self) -> Found {
-        Found { requests: self.seen - self.queue.options().counter, wrong: self.wrong.get().cloned() }
+        Found { requests: self.intake.seen - self.queue.options().counter, wrong: self.wrong.get().cloned() }
     }
 }

@@ -1,36 +1,40 @@
-//! EFA cards as the system sees them.
+//! Checks of EFA devices, their driver and their counters.
 
 use super::machine::Machine;
 use super::{Checked, fail, ok, skipped, warn};
 use ginlab_topology::environment::Counters;
 
-/// The end where there is no card and none is asked for.
+/// Skips a check if there is no EFA device and none is required.
 fn needed(machine: &Machine) -> Checked<()> {
-    if machine.means_efa() { Ok(()) } else { skipped("no EFA card is here, and none is asked for (--require-efa)") }
+    match (machine.means_efa(), machine.bus_unseen()) {
+        (true, _) => Ok(()),
+        (false, Some(why)) => skipped(format!("{why}, and EFA is not required (--require-efa)")),
+        (false, None) => skipped("no EFA device, and none is required (--require-efa)"),
+    }
 }
 
 pub fn devices(machine: &Machine) -> Checked {
-    if machine.tree.is_none() {
-        return skipped("the PCI bus was not recorded");
+    if let Some(why) = machine.bus_unseen() {
+        return skipped(why);
     }
     let found = machine.efa_cards().len();
     let instance = machine.instance();
     let expected = machine.expected_cards();
-    let mend = "attach all EFA interfaces in the launch template (InterfaceType efa or efa-only on each network card), or wait for \
-                late ones: `ginlab doctor --wait 60`; a part that is meant: --cards N";
+    let mend = "attach all EFA interfaces in the launch template (InterfaceType efa or efa-only on each network card), \
+                or wait for late ones: `ginlab doctor --wait 60`; if a part of them is intended: --cards N";
     match (expected, found) {
         (Some(expected), _) if found < expected => {
             let of = instance.map_or(String::new(), |instance| format!(" of a {instance}"));
-            let text = format!("{found} of {expected} EFA cards{of}");
+            let text = format!("{found} of {expected} EFA devices{of}");
             if machine.means_efa() || machine.wanted.cards.is_some() { fail(text, mend) } else { warn(text, mend) }
         }
-        (Some(expected), _) => ok(format!("{found} EFA cards, {expected} expected")),
-        (None, 0) if machine.wanted.efa => fail("no EFA card is here", mend),
-        (None, 0) => skipped("no EFA card is here, and none is asked for (--require-efa)"),
+        (Some(expected), _) => ok(format!("{found} EFA devices, {expected} expected")),
+        (None, 0) if machine.wanted.efa => fail("no EFA device", mend),
+        (None, 0) => skipped("no EFA device, and none is required (--require-efa)"),
         (None, _) => {
             let name = instance.unwrap_or_else(|| "this machine".to_owned());
             warn(
-                format!("{found} EFA cards; how many {name} should have is not known"),
+                format!("{found} EFA devices; the expected number for {name} is unknown"),
                 "ginlab doctor --cards N, or --instance p5.48xlarge",
             )
         }
@@ -39,23 +43,24 @@ pub fn devices(machine: &Machine) -> Checked {
 
 pub fn driver(machine: &Machine) -> Checked {
     needed(machine)?;
-    if !machine.exists("sys/module") {
+    const MODULES: [&str; 3] = ["efa", "ib_uverbs", "ib_core"];
+    if MODULES.into_iter().any(|name| machine.module(name).is_none()) {
         return skipped("/sys/module cannot be read");
     }
-    let missing: Vec<&str> = ["efa", "ib_uverbs", "ib_core"]
-        .into_iter()
-        .filter(|name| !machine.exists(&format!("sys/module/{name}")))
-        .collect();
+    let missing: Vec<&str> = MODULES.into_iter().filter(|name| machine.module(name) == Some(false)).collect();
     if !missing.is_empty() {
         return fail(format!("modules that are not loaded: {}", missing.join(", ")), "modprobe -a efa ib_uverbs");
     }
     let version = machine.text("sys/module/efa/version").unwrap_or_else(|| "of unknown version".to_owned());
     let (nodes, _) = machine.device_nodes();
     let found = format!("efa {version}, {} device nodes", nodes.len());
-    let mend = "docker: --device /dev/infiniband/uverbs0 (one for each card); pods: vpc.amazonaws.com/efa: N in requests and limits; \
-                hosts: chmod 666 /dev/infiniband/uverbs*";
+    let mend = "docker: --device /dev/infiniband/uverbs0 (one for each EFA device); pods: vpc.amazonaws.com/efa: N in \
+                requests and limits; hosts: chmod 666 /dev/infiniband/uverbs*";
+    if !machine.exists("dev") {
+        return skipped(format!("efa {version}; /dev was not recorded"));
+    }
     if nodes.is_empty() {
-        return fail(format!("{found}: no /dev/infiniband/uverbs* is here"), mend);
+        return fail(format!("{found}: no /dev/infiniband/uverbs*"), mend);
     }
     match nodes.iter().find(|name| !machine.opens(&format!("dev/infiniband/{name}"))) {
         Some(name) => fail(format!("{found}: /dev/infiniband/{name} cannot be read"), mend),
@@ -67,18 +72,24 @@ pub fn links(machine: &Machine) -> Checked {
     needed(machine)?;
     let names = machine.names("sys/class/infiniband");
     if names.is_empty() {
-        return if machine.exists("sys/class") {
-            fail("there is no RDMA device", "modprobe -a efa ib_uverbs")
+        return if machine.shows_classes() {
+            fail("no RDMA device", "modprobe -a efa ib_uverbs")
         } else {
             skipped("/sys/class/infiniband cannot be read")
         };
     }
     let efa = machine.efa_devices();
+    // Software devices have no driver.
+    let unowned = |name: &&String| machine.link(&format!("sys/class/infiniband/{name}/device/driver")).is_none();
+    if let (true, Some(name)) = (efa.is_empty(), names.iter().find(unowned)) {
+        return skipped(format!("the driver of /sys/class/infiniband/{name} cannot be read"));
+    }
     let others = names.len() - efa.len();
-    let down = efa.iter().find(|name| {
-        let state = machine.text(&format!("sys/class/infiniband/{name}/ports/1/state"));
-        !state.is_some_and(|state| state.contains("ACTIVE"))
-    });
+    let state = |name: &String| machine.text(&format!("sys/class/infiniband/{name}/ports/1/state"));
+    let down = efa.iter().find(|name| state(name).is_some_and(|state| !state.contains("ACTIVE")));
+    if let (None, Some(name)) = (down, efa.iter().find(|name| state(name).is_none())) {
+        return skipped(format!("the state of the link of {name} cannot be read"));
+    }
     let beside = if others == 0 { String::new() } else { format!("; {others} RDMA devices of other drivers") };
     match down {
         Some(name) => fail(
@@ -94,13 +105,13 @@ pub fn counters(machine: &Machine) -> Checked {
     let counters = Counters::read(&machine.root);
     if counters.devices().filter(|device| device.contains('/')).count() == 0 {
         needed(machine)?;
-        return if machine.exists("sys/class") {
+        return if machine.shows_classes() && !machine.names("sys/class/infiniband").is_empty() {
             warn("no counter of an RDMA device can be read", "mount the host's /sys into the container")
         } else {
             skipped("/sys/class/infiniband cannot be read")
         };
     }
-    // Where EFA cards are, the counters of other drivers' devices say nothing about the run.
+    // If there are EFA devices, the counters of other drivers' devices are irrelevant.
     let efa = machine.efa_devices();
     let trouble: Vec<String> = counters
         .trouble()
@@ -110,10 +121,14 @@ pub fn counters(machine: &Machine) -> Checked {
         })
         .collect();
     match trouble.len() {
-        0 => ok("no drop, error or retransmission since the cards came up"),
+        0 => ok("no drops, errors or retransmissions since the devices came up"),
         count => warn(
-            format!("{count} counters of trouble since the cards came up: {}", trouble[..count.min(3)].join(", ")),
-            "compare before and after a run (header key nic_counters); a card that keeps counting: replace the instance",
+            format!(
+                "{count} error counters increased since the devices came up: {}",
+                trouble[..count.min(3)].join(", ")
+            ),
+            "compare before and after a run (header key nic_counters); if a device keeps counting, replace the \
+             instance",
         ),
     }
 }

@@ -1,25 +1,33 @@
-//! Variables, and what a container leaves of a machine.
+//! Checks of environment variables, interpreted as the software that reads them does.
 
 use super::machine::Machine;
 use super::{Checked, fail, ok, skipped, warn};
+use ginlab_fabric::filter::{self, truth};
 
 pub fn variables(machine: &Machine) -> Checked {
-    // What is wrong with a variable, and whether that stops a run.
+    // Problem with each variable, and whether it makes runs fail.
     let mut wrong: Vec<(String, bool)> = Vec::new();
     let interfaces = machine.names("sys/class/net");
     for (name, value) in &machine.environment {
         let text = match name.as_str() {
-            "FI_PROVIDER" if machine.wanted.efa && !value.split(',').any(|one| one == "efa") => {
+            filter::VARIABLE if machine.wanted.efa && !filter::shows(value, "efa") => {
                 wrong.push((format!("FI_PROVIDER={value} hides efa"), true));
                 continue;
             }
-            "FI_EFA_FORK_SAFE" | "RDMAV_FORK_SAFE" => "is not needed from Linux 5.15 on, and costs",
-            "FI_EFA_USE_DEVICE_RDMA" if value != "1" => "switches RDMA off",
-            "FI_EFA_USE_DEVICE_RDMA" => "is not needed from libfabric 1.18 on",
-            "FI_HMEM_CUDA_USE_GDRCOPY" if value == "0" => "keeps small copies to GPU memory slow",
-            _ if name.starts_with("RDMAV_") => "is rdma-core's own and should not be set",
+            "FI_EFA_FORK_SAFE" if truth(value) != Some(true) => continue,
+            // libibverbs checks only whether they are set, not their value.
+            "FI_EFA_FORK_SAFE" | "RDMAV_FORK_SAFE" | "IBV_FORK_SAFE" => {
+                "is not needed from Linux 5.15 on, and costs performance"
+            }
+            "FI_EFA_USE_DEVICE_RDMA" => match truth(value) {
+                Some(false) => "disables RDMA",
+                Some(true) => "is not needed from libfabric 1.18 on",
+                None => "is ignored: libfabric accepts 0, 1, true, false, yes, no, on, off",
+            },
+            "FI_HMEM_CUDA_USE_GDRCOPY" if truth(value) == Some(false) => "keeps small copies to GPU memory slow",
+            _ if name.starts_with("RDMAV_") => "is internal to rdma-core and should not be set",
             "NCCL_SOCKET_IFNAME" | "FI_TCP_IFACE" | "OMPI_MCA_btl_tcp_if_include"
-                if !interfaces.is_empty() && !names_one(value, &interfaces) =>
+                if !interfaces.is_empty() && !names_one(name, value, &interfaces) =>
             {
                 wrong.push((format!("{name}={value} names no interface of this host"), true));
                 continue;
@@ -34,7 +42,7 @@ pub fn variables(machine: &Machine) -> Checked {
     if wrong.is_empty() {
         let set = machine.environment.iter().map(|(name, value)| (name.into(), value.into()));
         let count = ginlab_topology::environment::variables(set).len();
-        return ok(format!("{count} variables of libfabric, NCCL, CUDA and MPI are set, none in the way"));
+        return ok(format!("{count} variables of libfabric, NCCL, CUDA and MPI are set, none causes problems"));
     }
     let names: Vec<&str> = wrong.iter().filter_map(|(text, _)| text.split('=').next()).collect();
     let mend = format!("unset {}", names.join(" "));
@@ -42,69 +50,62 @@ pub fn variables(machine: &Machine) -> Checked {
     if wrong.iter().any(|(_, stops)| *stops) { fail(text, mend) } else { warn(text, mend) }
 }
 
-/// Whether a list as NCCL and Open MPI take it (`eth0,ens`, beginnings of names; `=eth0` exactly; `^docker0` all but) leaves
-/// an interface.
-fn names_one(value: &str, interfaces: &[String]) -> bool {
-    // Without the loopback: ranks of other hosts are not behind it.
-    let mut others = interfaces.iter().filter(|name| *name != "lo");
-    if let Some(excluded) = value.strip_prefix('^') {
-        return others.any(|name| !excluded.split(',').any(|part| name.starts_with(part.trim_start_matches('='))));
+/// Returns whether the value selects an existing interface, as the software that reads the variable interprets it.
+fn names_one(variable: &str, value: &str, interfaces: &[String]) -> bool {
+    match variable {
+        // A single complete name.
+        "FI_TCP_IFACE" => interfaces.iter().any(|name| name == value),
+        // Complete names or networks. Networks (10.0.0.0/8) are assumed to match.
+        "OMPI_MCA_btl_tcp_if_include" => {
+            value.split(',').any(|part| part.contains('/') || interfaces.iter().any(|name| name == part))
+        }
+        _ => left_by_nccl(value, interfaces),
     }
-    // Networks (10.0.0.0/8) are taken at their word.
-    value.split(',').any(|part| {
-        part.contains('/')
-            || part.strip_prefix('=').map_or_else(
-                || interfaces.iter().any(|name| name.starts_with(part)),
-                |exact| interfaces.iter().any(|name| name == exact),
-            )
-    })
 }
 
-pub fn container(machine: &Machine) -> Checked {
-    if !machine.in_container() {
-        return if machine.exists("proc") {
-            ok("this is no container")
-        } else {
-            skipped("nothing tells whether this is a container")
-        };
+/// Returns whether NCCL's list (`eth0,ens`) selects an interface. It contains prefixes of names, complete names if it
+/// starts with `=`, and exclusions if it starts with `^`. A port may follow a name. NCCL ignores a value of one
+/// character.
+fn left_by_nccl(value: &str, interfaces: &[String]) -> bool {
+    if value.len() <= 1 {
+        return true;
     }
-    const MEND: &str = "pods: vpc.amazonaws.com/efa: N in requests and limits; docker: --device /dev/infiniband/uverbs0, one for each card";
-    let devices = machine.efa_devices().len();
-    let (nodes, others) = machine.device_nodes();
-    // Locked memory is judged by `memlock`, which knows the limit too.
-    let locks = if machine.locks_without_limit() { "granted" } else { "not granted" };
-    let found = format!("a container with {} of {devices} EFA device nodes, IPC_LOCK {locks}", nodes.len());
-    let too_few = machine.wanted.cards.is_some_and(|wanted| nodes.len() < wanted);
-    if devices > 0 && machine.means_efa() && (nodes.is_empty() || too_few) {
-        return fail(found, MEND);
+    let (excludes, list) = value.strip_prefix('^').map_or((false, value), |list| (true, list));
+    let (exact, list) = list.strip_prefix('=').map_or((false, list), |list| (true, list));
+    let listed = |name: &String| {
+        let mut parts = list.split(',').map(|part| part.split(':').next().unwrap_or(part));
+        parts.any(|part| if exact { name == part } else { !part.is_empty() && name.starts_with(part) })
+    };
+    // With exclusions, loopback does not count, because it does not reach ranks on other hosts.
+    interfaces.iter().any(|name| if excludes { name != "lo" && !listed(name) } else { listed(name) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn interface_variables_are_interpreted_like_their_libraries() {
+        let interfaces = ["lo", "ens5", "ens32"].map(str::to_owned);
+        for (variable, value, left) in [
+            ("NCCL_SOCKET_IFNAME", "ens", true),
+            ("NCCL_SOCKET_IFNAME", "eth,ens3", true),
+            ("NCCL_SOCKET_IFNAME", "=ens", false),
+            ("NCCL_SOCKET_IFNAME", "=eth0,ens5", true),
+            ("NCCL_SOCKET_IFNAME", "ens5:4000", true),
+            ("NCCL_SOCKET_IFNAME", "^ens", false),
+            ("NCCL_SOCKET_IFNAME", "^docker0,lo", true),
+            ("NCCL_SOCKET_IFNAME", "^=ens", true),
+            ("NCCL_SOCKET_IFNAME", "", true),
+            ("NCCL_SOCKET_IFNAME", "eth", false),
+            ("FI_TCP_IFACE", "ens5", true),
+            ("FI_TCP_IFACE", "ens", false),
+            ("FI_TCP_IFACE", "ens5,ens32", false),
+            ("OMPI_MCA_btl_tcp_if_include", "eth0,ens5", true),
+            ("OMPI_MCA_btl_tcp_if_include", "ens", false),
+            ("OMPI_MCA_btl_tcp_if_include", "10.0.0.0/8", true),
+        ] {
+            assert_eq!(names_one(variable, value, &interfaces), left, "{variable}={value}");
+        }
     }
-    let mounted = machine
-        .text("proc/self/mountinfo")
-        .is_some_and(|mounts| mounts.lines().any(|line| line.split(' ').nth(4) == Some("/dev/infiniband")));
-    let shut = others.iter().find(|name| !machine.opens(&format!("dev/infiniband/{name}")));
-    if devices > 0 && (mounted || shut.is_some()) {
-        // Up to libfabric 2.6 the provider gives up all cards when one RDMA device of another driver cannot be opened
-        // (ofiwg/libfabric #12708): the nodes of a mount are there, and the container may not open them.
-        let what = match shut {
-            Some(name) => format!(
-                "/dev/infiniband/{name} of another driver cannot be opened, and the efa provider may then list no card"
-            ),
-            None => "all of the host's /dev/infiniband is mounted: nodes that may not be opened hide EFA".to_owned(),
-        };
-        return warn(
-            format!("{found}; {what}"),
-            "take the volume /dev/infiniband out; the device plugin passes the cards' nodes",
-        );
-    }
-    if nodes.len() < devices && machine.means_efa() && machine.wanted.cards.is_none() {
-        let mend = format!("--cards {} says that a part of the node is meant; otherwise: {MEND}", nodes.len());
-        return warn(format!("{found}: a part of the node's cards"), mend);
-    }
-    if machine.exists("sys/module/gdrdrv") && !machine.exists("dev/gdrdrv") {
-        return warn(
-            format!("{found}; the host's gdrdrv is not passed in"),
-            "docker: --device /dev/gdrdrv; pods and enroot: the variable NVIDIA_GDRCOPY=enabled, set before the container starts",
-        );
-    }
-    ok(found)
 }

@@ -1,9 +1,9 @@
-//! What a machine is fit for, when that is little.
+//! Summary of a machine with limited capabilities.
 
 use super::machine::Machine;
 
-/// One line for a machine without a GPU that CUDA shows and without an EFA card: what it is fit for, and what to run there.
-/// `None` where more can be run, and where the PCI bus is not known.
+/// Returns one line about what can be run on a machine without an EFA device and without a GPU that is visible to CUDA.
+/// `None` if more can be run, or if the PCI bus is unknown.
 #[must_use]
 pub fn only_emulated(machine: &Machine) -> Option<String> {
     machine.tree.as_ref()?;
@@ -19,12 +19,12 @@ pub fn only_emulated(machine: &Machine) -> Option<String> {
         Some(Err(_)) => false,
         None => true,
     };
-    // Without libfabric the modelled cards still carry bytes between ranks of one machine.
+    // Modelled cards transfer data between ranks of one machine even without libfabric.
     let run = if listed {
-        "ginlab proxy --np 2 --rails 1,4 -b 4K -e 4M -f 32 --mode quiet,nbi --check; \
-         EFA's own provider over cards in software: ginlab write -p soft-efa:p5 --rails 1,4"
+        "ginlab proxy --np 2 --rails 1,4 -b 4K -e 4M -f 32 --mode quiet,nbi --check; EFA's own provider over software \
+         NICs: ginlab write -p soft-efa:p5 --rails 1,4"
     } else {
         "ginlab proxy -p model:p5 --np 2 --rails 1,4 -b 4K -e 4M -f 32 --mode quiet,nbi --check"
     };
-    Some(format!("fit for the emulated device alone ({gpus}, no EFA card). Run: {run}"))
+    Some(format!("fit only for the emulated device ({gpus}, no EFA device). Run: {run}"))
 }

@@ -1,29 +1,35 @@
-//! GPUs, and the way from a card to their memory.
+//! Checks of GPUs and of NICs' access to their memory.
 
 use super::machine::{GpuState, Machine};
 use super::{Checked, fail, ok, skipped, warn};
 use ginlab_bootstrap::Launcher;
+use ginlab_topology::visible as cuda_visible;
 
-/// Wrong checksums of a GPU's links from which on they matter: DCGM's limit, after what NVIDIA's driver people told its authors.
+/// Rate of checksum errors of a GPU's links from which they matter. DCGM's limit, which its authors received from
+/// NVIDIA's driver developers.
 const CHECKSUMS_PER_SECOND: f64 = 100.0;
 
-/// Whether a line of the kernel's log is about an error that NVIDIA's list of Xid puts down to a program: a fault of its kernels (13),
-/// of its addresses (31), a channel that was reset for it (43), or cleared away behind it (45).
+/// Returns whether a line of the kernel log is about an error that NVIDIA's list of Xids attributes to an application.
+/// These are an exception in its kernels (13), an invalid address (31), and the reset (43) or cleanup (45) of its
+/// channel as a consequence.
 fn is_of_a_program(xid: &str) -> bool {
     let number = xid.split_once("): ").map_or("", |(_, rest)| rest);
     let number: String = number.chars().take_while(char::is_ascii_digit).collect();
     ["13", "31", "43", "45"].contains(&number.as_str())
 }
 
-/// The end where there is no GPU.
+/// Skips a check if there is no GPU on the bus or, if the bus is not visible, if the driver reports none either.
 pub(super) fn needed(machine: &Machine) -> Checked<()> {
-    if machine.tree.is_none() {
-        return skipped("the PCI bus was not recorded");
+    let by_driver = matches!(&machine.asked.gpus, Some(Ok(gpus)) if !gpus.is_empty());
+    match machine.bus_unseen() {
+        Some(_) if by_driver => Ok(()),
+        Some(why) => skipped(why),
+        None if machine.gpus().is_empty() => skipped("no NVIDIA GPU on the PCI bus"),
+        None => Ok(()),
     }
-    if machine.gpus().is_empty() { skipped("no NVIDIA GPU is on the PCI bus") } else { Ok(()) }
 }
 
-/// Release of the kernel as (major, minor).
+/// Returns the release of the operating system's kernel as (major, minor).
 fn kernel(machine: &Machine) -> Option<(u32, u32)> {
     let text = machine.text("proc/sys/kernel/osrelease")?;
     let mut parts = text.split(|c: char| !c.is_ascii_digit()).map(str::parse);
@@ -33,7 +39,7 @@ fn kernel(machine: &Machine) -> Option<(u32, u32)> {
 pub fn direct(machine: &Machine) -> Checked {
     needed(machine)?;
     let Some(version) = machine.text("proc/driver/nvidia/version") else {
-        return if machine.exists("proc") {
+        return if machine.module("nvidia") == Some(false) {
             fail("the NVIDIA driver is not loaded", "modprobe nvidia (containers: --gpus all)")
         } else {
             skipped("/proc/driver/nvidia cannot be read")
@@ -45,31 +51,32 @@ pub fn direct(machine: &Machine) -> Checked {
     if machine.efa_cards().is_empty() {
         return direct_without_efa(machine, driver, dma_buf);
     }
-    // What the efa driver answers when the file is read: "NVIDIA peermem" by efa_nv_peermem, "NVIDIA" by the symbols of NVIDIA's
-    // module, nothing where it finds neither. A driver without the attribute (the kernel's own) has dma-buf alone.
+    // Content of the attribute file of the efa driver: "NVIDIA peermem" with efa_nv_peermem, "NVIDIA" with the symbols
+    // of NVIDIA's module, and empty without either. A driver without the attribute (the one in the Linux kernel)
+    // supports only dma-buf.
     let files = machine.efa_devices();
     let ways: Vec<String> =
         files.iter().filter_map(|name| machine.text(&format!("sys/class/infiniband/{name}/device/p2p"))).collect();
     let provider = ways.iter().find(|way| !way.is_empty());
     let module = machine.exists("sys/module/efa_nv_peermem");
     let cards = match (provider, ways.is_empty()) {
-        (Some(way), _) => format!("the cards' p2p provider is {way}"),
+        (Some(way), _) => format!("the p2p provider of the EFA devices is {way}"),
         (None, true) => "the efa driver has no p2p attribute".to_owned(),
-        (None, false) => "the cards' p2p attribute is empty: no provider".to_owned(),
+        (None, false) => "the p2p attribute of the EFA devices is empty: no provider".to_owned(),
     };
     let found = format!("{driver}, {}; {cards}", if dma_buf { "dma-buf" } else { "no dma-buf" });
-    const MEND: &str = "modprobe efa_nv_peermem (EFA installer), or NVIDIA's open kernel modules (nvidia-open) on Linux 5.12 or later; \
-                        nvidia_peermem is for other cards";
+    const MEND: &str = "modprobe efa_nv_peermem (EFA installer), or NVIDIA's open kernel modules (nvidia-open) on \
+                        Linux 5.12 or later; nvidia_peermem is for other NICs";
     match (provider.is_some() || (ways.is_empty() && module), dma_buf) {
         (true, _) => ok(found),
         (false, true) if ways.is_empty() => ok(found),
-        (false, true) => warn(format!("{found}; only a libfabric that takes dma-buf reaches GPU memory"), MEND),
+        (false, true) => warn(format!("{found}; only a libfabric with dma-buf support reaches GPU memory"), MEND),
         (false, false) if machine.means_efa() => fail(found, MEND),
         (false, false) => warn(found, MEND),
     }
 }
 
-/// The way for cards of other vendors.
+/// Checks access to GPU memory for NICs of other vendors.
 fn direct_without_efa(machine: &Machine, driver: &str, dma_buf: bool) -> Checked {
     let peer = machine.exists("sys/module/nvidia_peermem");
     let way = match (dma_buf, peer) {
@@ -77,7 +84,7 @@ fn direct_without_efa(machine: &Machine, driver: &str, dma_buf: bool) -> Checked
         (false, true) => "nvidia_peermem",
         (false, false) => "neither dma-buf nor a peer-memory module",
     };
-    let found = format!("{driver}, {way}; no EFA card");
+    let found = format!("{driver}, {way}; no EFA device");
     if dma_buf || peer {
         return ok(found);
     }
@@ -88,7 +95,7 @@ fn direct_without_efa(machine: &Machine, driver: &str, dma_buf: bool) -> Checked
 pub fn direct_async(machine: &Machine) -> Checked {
     needed(machine)?;
     if machine.efa_cards().is_empty() {
-        return skipped("for EFA alone");
+        return skipped("only for EFA devices");
     }
     let Some(parameters) = machine.text("proc/driver/nvidia/params") else {
         return skipped("/proc/driver/nvidia/params cannot be read");
@@ -98,6 +105,11 @@ pub fn direct_async(machine: &Machine) -> Checked {
         let line = text.lines().find_map(|line| line.split_once("EFA installer version:"))?;
         Some(line.1.trim().to_owned())
     });
+    if set && installed.is_none() {
+        return skipped(
+            "PeerMappingOverride 1; the version of the EFA installer cannot be read (/opt/amazon/efa_installed_packages)",
+        );
+    }
     let number = |text: &String| -> Option<(u32, u32)> {
         let mut parts = text.split('.').map(str::parse);
         Some((parts.next()?.ok()?, parts.next()?.ok()?))
@@ -110,23 +122,24 @@ pub fn direct_async(machine: &Machine) -> Checked {
     );
     match (set, new) {
         (true, true) => ok(found),
-        // No node has it unless somebody set it, and all else runs without.
+        // No node has it by default, and everything else works without it.
         (false, _) => ok(format!(
-            "{found}: needed only where kernels drive the card (options nvidia NVreg_RegistryDwords=\"PeerMappingOverride=1;\" in \
-             /etc/modprobe.d)"
+            "{found}: needed only if kernels drive the EFA device (options nvidia \
+             NVreg_RegistryDwords=\"PeerMappingOverride=1;\" in /etc/modprobe.d)"
         )),
-        (true, false) => {
-            warn(format!("{found}: 1.50 or later is needed for that comparison"), "install EFA installer 1.50 or later")
-        }
+        (true, false) => warn(
+            format!("{found}: kernels that drive EFA devices need 1.50 or later"),
+            "install EFA installer 1.50 or later",
+        ),
     }
 }
 
 pub fn register(machine: &Machine) -> Checked {
     needed(machine)?;
-    let Some(trials) = &machine.asked.trials else { return skipped("nothing is tried on a recorded machine") };
+    let Some(trials) = &machine.asked.trials else { return skipped("not tested on a recorded machine") };
     let mend = "see gpu-direct; then `ginlab efa` (column HMEM) and the kernel's log (dmesg)";
     let trouble = |text: String| if machine.means_efa() { fail(text, mend) } else { warn(text, mend) };
-    // The card itself comes first: what it does not take no provider can give it.
+    // The NIC is tested first: a provider cannot offer what the NIC rejects.
     let by_card = match &machine.asked.registered {
         Some(Err(why)) => return trouble(format!("{why}: payloads are staged through the host")),
         Some(Ok(ways)) => format!("{ways}; "),
@@ -135,34 +148,35 @@ pub fn register(machine: &Machine) -> Checked {
     let tried: Vec<_> = trials.iter().filter(|trial| trial.gpu).collect();
     if let Some((trial, why)) = tried.iter().find_map(|trial| Some((trial, trial.outcome.as_ref().err()?))) {
         let text = format!("{by_card}{}: {why}", trial.rail);
-        // Where there is no EFA, providers that copy are what one expects.
+        // Without EFA, providers that copy are expected.
         return if trial.copied { trouble(text) } else { fail(text, mend) };
     }
     match (tried.len(), by_card.is_empty()) {
-        (0, true) => skipped("no rail here takes memory of GPUs (see rma): payloads are staged through the host"),
+        (0, true) => skipped("no rail supports GPU memory (see rma): payloads are staged through the host"),
         (0, false) => warn(
             format!("{by_card}libfabric does not offer it (see rma): payloads are staged through the host"),
             "install the EFA installer's libfabric (built with CUDA)",
         ),
         (rails, _) => ok(format!(
-            "{by_card}2 MiB registered, written to itself and read back on {rails} rails, whose provider may make no CUDA call"
+            "{by_card}2 MiB registered, written to itself and read back on {rails} rails without CUDA calls of the \
+             provider"
         )),
     }
 }
 
 pub fn gdrcopy(machine: &Machine) -> Checked {
     needed(machine)?;
-    if !machine.exists("sys/module") {
-        return skipped("/sys/module cannot be read");
+    let Some(module) = machine.module("gdrdrv") else { return skipped("/sys/module cannot be read") };
+    if !machine.exists("dev") {
+        return skipped("/dev was not recorded");
     }
-    let module = machine.exists("sys/module/gdrdrv");
     let node = machine.exists("dev/gdrdrv");
     let found = format!(
         "module {}, /dev/gdrdrv {}",
         if module { "loaded" } else { "not loaded" },
-        if node { "there" } else { "missing" }
+        if node { "present" } else { "missing" }
     );
-    let optional = "it is optional: pinned memory is used without it";
+    let optional = "it is optional: without it, pinned memory is used";
     match &machine.asked.gdrcopy {
         Some(Ok(version)) => ok(format!("{found}; libgdrapi {version}: a page mapped and read back")),
         Some(Err(why)) => warn(
@@ -176,7 +190,7 @@ pub fn gdrcopy(machine: &Machine) -> Checked {
 
 pub fn state(machine: &Machine) -> Checked {
     needed(machine)?;
-    let Some(answer) = &machine.asked.gpus else { return skipped("the driver was not asked") };
+    let Some(answer) = &machine.asked.gpus else { return skipped("the driver was not queried") };
     let mend = "nvidia-smi (a driver that does not match its library: reboot)";
     let gpus = answer.as_ref().or_else(|why| fail(why, mend))?;
     let versions = format!(
@@ -187,7 +201,7 @@ pub fn state(machine: &Machine) -> Checked {
     );
     if machine.asked.cuda.is_none() {
         return fail(
-            format!("{versions}: libcuda does not load"),
+            format!("{versions}: libcuda cannot be loaded"),
             "containers: --gpus all; hosts: install the driver's libcuda",
         );
     }
@@ -204,7 +218,7 @@ pub fn state(machine: &Machine) -> Checked {
     }
     if let Some((gpu, why)) = gpus.iter().find_map(|gpu| Some((gpu, gpu.held_back.as_ref()?))) {
         return warn(
-            format!("{versions}; the clocks of {} are held back by {why}", gpu.address),
+            format!("{versions}; the clocks of {} are reduced by {why}", gpu.address),
             "nvidia-smi -q -d PERFORMANCE; nvidia-smi -rgc",
         );
     }
@@ -217,35 +231,43 @@ pub fn state(machine: &Machine) -> Checked {
     if let Some(xid) = xids.last() {
         let xid = xid.split_once("Xid").map_or(xid.as_str(), |(_, rest)| rest.trim());
         return warn(
-            format!("{versions}; the kernel's log has a program's own fault: Xid {xid}"),
-            "none is needed for other programs; compute-sanitizer finds what that one did",
+            format!("{versions}; the kernel's log has a fault of a program: Xid {xid}"),
+            "other programs need no remedy; compute-sanitizer finds the fault of that program",
         );
     }
-    ok(format!("{versions}, clocks free, no Xid or ECC error"))
+    // Only values that were read are reported as good.
+    let ecc = gpus.iter().all(|gpu| gpu.ecc_uncorrected.is_some());
+    let rest = match (machine.asked.xids.is_some(), ecc) {
+        (true, true) => "no Xid or ECC error",
+        (false, true) => "no ECC error; the kernel's log (Xid) cannot be read",
+        (true, false) => "no Xid error; the driver does not report ECC",
+        (false, false) => "the driver does not report ECC, and the kernel's log (Xid) cannot be read",
+    };
+    ok(format!("{versions}, clocks free, {rest}"))
 }
 
 pub fn nvlink(machine: &Machine) -> Checked {
     needed(machine)?;
-    let Some(Ok(gpus)) = &machine.asked.gpus else { return skipped("the driver was not asked, or does not answer") };
+    let Some(Ok(gpus)) = &machine.asked.gpus else { return skipped("the driver was not queried, or does not answer") };
     if gpus.len() < 2 {
-        return skipped("one GPU: there is nothing to link");
+        return skipped("one GPU: no links needed");
     }
     let links: Vec<u32> = gpus.iter().map(|gpu| gpu.links_up).collect();
     let most = links.iter().copied().max().unwrap_or(0);
     let mend = "systemctl restart nvidia-fabricmanager; nvidia-smi nvlink --status";
     if most == 0 {
         return if gpus.iter().any(|gpu| gpu.links > 0) {
-            fail("the GPUs have NVLinks, and none is up", mend)
+            fail("the GPUs have NVLinks, but none is up", mend)
         } else {
-            ok("these GPUs have no NVLink")
+            ok("the driver reports no NVLink")
         };
     }
     if let Some(gpu) = gpus.iter().find(|gpu| gpu.links_up < most) {
         return fail(format!("{} has {} NVLinks up, others {most}", gpu.address, gpu.links_up), mend);
     }
     let found = format!("{most} NVLinks up on each of {} GPUs", gpus.len());
-    // The counters go back to when the driver was loaded, training of the links included, and links mend what they count: what
-    // matters is whether they grow.
+    // The counters have been running since the driver was loaded, including link training, and links recover from the
+    // errors that they count. Therefore, only growth matters.
     let later = machine.asked.gpus_later.as_ref();
     let growing = later.and_then(|(apart, states)| {
         let came = |state: &GpuState| {
@@ -260,32 +282,42 @@ pub fn nvlink(machine: &Machine) -> Checked {
     if let Some(growing) = growing {
         return warn(
             format!("{found}; {growing}"),
-            "nvidia-smi nvlink --errorcounters; replace the instance when they go on",
+            "nvidia-smi nvlink --errorcounters; replace the instance if the errors continue",
         );
     }
     match (gpus.iter().find(|gpu| gpu.link_errors.total() > 0), later) {
         (None, _) => ok(format!("{found}, no errors")),
         (Some(gpu), Some((apart, _))) => ok(format!(
-            "{found}; {} once counted {}, hardly any of it in the last {:.1} s",
+            "{found}; {} has counted {} since the driver was loaded, but almost none in the last {:.1} s",
             gpu.address,
             gpu.link_errors,
             apart.as_secs_f64()
         )),
-        (Some(gpu), None) => ok(format!("{found}; {} once counted {}; looked at once", gpu.address, gpu.link_errors)),
+        (Some(gpu), None) => ok(format!(
+            "{found}; {} has counted {} since the driver was loaded; checked only once",
+            gpu.address, gpu.link_errors
+        )),
     }
 }
 
-/// Whether a launcher started this process.
+/// Returns whether a launcher started this process.
 fn launched(machine: &Machine) -> bool {
     Launcher::detect(&|name: &str| machine.variable(name)).is_some()
 }
 
 pub fn visible(machine: &Machine) -> Checked {
     needed(machine)?;
-    let Some(visible) = &machine.asked.visible else { return skipped("CUDA was not asked") };
+    let Some(visible) = &machine.asked.visible else { return skipped("CUDA was not queried") };
+    if let Some(why) = machine.bus_unseen() {
+        return skipped(format!("CUDA shows {} GPUs; {why}", visible.len()));
+    }
     let there = machine.gpus();
-    let list = machine.variable("CUDA_VISIBLE_DEVICES");
-    let set = list.as_ref().map(|list| format!(" (CUDA_VISIBLE_DEVICES={list})")).unwrap_or_default();
+    // An empty value counts as set: it hides every GPU.
+    let list = machine.environment.get(cuda_visible::VARIABLE);
+    let set = list.map_or(String::new(), |list| {
+        let stop = cuda_visible::shown(list, there.len()).stop;
+        format!(" (CUDA_VISIBLE_DEVICES={list}){}", stop.map_or(String::new(), |why| format!("; {why}")))
+    });
     let found = format!("{} of {} GPUs{set}", visible.len(), there.len());
     if visible.is_empty() {
         return fail(
@@ -295,14 +327,14 @@ pub fn visible(machine: &Machine) -> Checked {
     }
     if let Some(gpu) = visible.iter().find(|gpu| gpu.address.is_none_or(|address| !there.contains(&address))) {
         return fail(
-            format!("CUDA's GPU {} has no place in the PCI tree: its cards cannot be chosen by nearness", gpu.ordinal),
+            format!("CUDA's GPU {} is not in the PCI tree: its NICs cannot be chosen by nearness", gpu.ordinal),
             "mount the host's /sys into the container",
         );
     }
-    // A container was given some; a launcher chooses by the variable, a GPU for each rank.
+    // A container may be given a subset of the GPUs; a launcher selects one GPU per rank through the variable.
     let chosen = if list.is_some() { launched(machine) } else { machine.in_container() };
     if visible.len() < there.len() && chosen {
-        return ok(format!("CUDA shows {found}, as the launcher or the container chose, each at its PCI address"));
+        return ok(format!("CUDA shows {found}, selected by the launcher or the container, each at its PCI address"));
     }
     if visible.len() < there.len() {
         return warn(

@@ -1,28 +1,29 @@
-//! EC2 instances that carry GPUs and EFA cards, and how many of each.
+//! EC2 instance types with GPUs and EFA devices, and how many of each they have.
 //!
-//! Sources, read on 2026-11-23: AWS EC2 User Guide, "Maximize network bandwidth on Amazon EC2 instances with multiple network
-//! cards" (p5, p5e, p6-b200, p6-b300: 17 network cards, of which card 0 is ENA alone); AWS ParallelCluster's profiles (p4d,
-//! p5en); what `aws ec2 describe-instance-types` prints as `MaximumEfaInterfaces` (g6e).
+//! Sources, as of 2026-11-23: AWS EC2 User Guide, "Maximize network bandwidth on Amazon EC2 instances with multiple
+//! network cards" (p5, p5e, p6-b200, p6-b300: 17 network cards, of which card 0 supports only ENA); AWS
+//! ParallelCluster's profiles (p4d, p5en); `MaximumEfaInterfaces` as printed by `aws ec2 describe-instance-types`
+//! (g6e).
 
-/// One size of an instance family. Other sizes of a family have fewer cards, so each size has its own line.
+/// One size of an instance family. Sizes of a family differ in their number of EFA devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Instance {
-    /// The type as the firmware and EC2 name it.
+    /// Instance type, as named by the firmware and by EC2.
     pub name: &'static str,
-    /// GPUs.
+    /// Number of GPUs.
     pub gpus: usize,
-    /// EFA cards, when the launch template attaches all of them.
+    /// Number of EFA devices, if the launch template attaches all of them.
     pub cards: usize,
 }
 
 impl Instance {
-    /// The instance of this name, where its figures are known.
+    /// Returns the instance type of this name, if it is known.
     #[must_use]
     pub fn named(name: &str) -> Option<Instance> {
         INSTANCES.into_iter().find(|instance| instance.name == name)
     }
 
-    /// EFA cards of each GPU: what `--rails` takes at most for one rank per GPU.
+    /// Returns the number of EFA devices per GPU, which is the maximum of `--rails` for one rank per GPU.
     #[must_use]
     pub fn rails(&self) -> usize {
         (self.cards / self.gpus).max(1)
@@ -33,7 +34,7 @@ const fn of(name: &'static str, gpus: usize, cards: usize) -> Instance {
     Instance { name, gpus, cards }
 }
 
-/// Every instance whose figures are known.
+/// All known instance types.
 pub const INSTANCES: [Instance; 9] = [
     of("p4d.24xlarge", 8, 4),
     of("p4de.24xlarge", 8, 4),

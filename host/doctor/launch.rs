@@ -1,4 +1,4 @@
-//! How ranks are started and meet, and whether anything moves at all.
+//! Checks of how ranks are launched and connected, and of whether transfers work at all.
 
 use super::machine::Machine;
 use super::{Checked, fail, ok, skipped, warn};
@@ -29,21 +29,21 @@ pub fn launch(machine: &Machine) -> Checked {
             ok(format!("{found}; ranks by {}", Kind::Tcp))
         };
     }
-    // srun without a plugin for it leaves MPI alone: each task believes that it is rank 0 of 1.
+    // srun without a suitable plugin does not configure MPI, so that each task takes itself for rank 0 of 1.
     let spoken =
         ["PMI_RANK", "PMI_FD", "PMIX_RANK", "PMIX_NAMESPACE"].iter().any(|name| machine.variable(name).is_some());
     if launcher.name == "srun" && several && !spoken && !tcp {
         let mend = if machine.in_container() {
             "srun --mpi=pmix, and enroot's hook on every node: ln -s /usr/share/enroot/hooks.d/50-slurm-pmi.sh /etc/enroot/hooks.d/"
         } else {
-            "srun --mpi=pmix (srun --mpi=list shows what there is)"
+            "srun --mpi=pmix (srun --mpi=list shows the available types)"
         };
         return fail(format!("{found} without PMI or PMIx: MPI sees one rank"), mend);
     }
     if let Some(folder) = pmix_folder_missing(machine) {
         return fail(
             format!(
-                "{found} by PMIx, and its folder {folder} is not in this container: MPI_Init fails or sees one rank"
+                "{found} by PMIx, but its directory {folder} is not in this container: MPI_Init fails or sees one rank"
             ),
             "link enroot's hook on every node: ln -s /usr/share/enroot/hooks.d/50-slurm-pmi.sh /etc/enroot/hooks.d/",
         );
@@ -56,8 +56,9 @@ pub fn launch(machine: &Machine) -> Checked {
     ok(format!("{found}; this program is built with {mpi}"))
 }
 
-/// The folder by which a rank reaches Slurm's PMIx server, where this container does not show it: pyxis starts the container, and a
-/// hook of enroot's that is not linked by default mounts the folder and carries the PMIX_ variables.
+/// Returns the directory by which a rank reaches Slurm's PMIx server, if it is not visible in this container.
+/// Containers are started by pyxis. The directory and the PMIX_ variables are passed in by a hook of enroot that is not
+/// enabled by default.
 fn pmix_folder_missing(machine: &Machine) -> Option<String> {
     let folder = machine.variable("PMIX_SERVER_TMPDIR")?;
     let missing = machine.in_container() && machine.exists("proc") && !machine.exists(folder.trim_start_matches('/'));
@@ -65,44 +66,45 @@ fn pmix_folder_missing(machine: &Machine) -> Option<String> {
 }
 
 pub fn network(machine: &Machine) -> Checked {
-    let up: Vec<String> = machine
-        .names("sys/class/net")
-        .into_iter()
-        .filter(|name| {
-            let state = machine.text(&format!("sys/class/net/{name}/operstate"));
-            leaves_the_machine(name) && state.is_some_and(|state| state == "up" || state == "unknown")
-        })
-        .collect();
     if !machine.exists("sys/class/net") {
         return skipped("/sys/class/net cannot be read");
     }
+    let outward = machine.names("sys/class/net").into_iter().filter(|name| leaves_the_machine(name));
+    let states: Vec<(String, Option<String>)> = outward
+        .map(|name| {
+            let state = machine.text(&format!("sys/class/net/{name}/operstate"));
+            (name, state)
+        })
+        .collect();
+    if !states.is_empty() && states.iter().all(|(_, state)| state.is_none()) {
+        return skipped("/sys/class/net/*/operstate cannot be read");
+    }
+    let is_up = |state: &Option<String>| state.as_deref().is_some_and(|state| state == "up" || state == "unknown");
+    let up: Vec<String> = states.into_iter().filter(|(_, state)| is_up(state)).map(|(name, _)| name).collect();
     if let Some(wanted) = &machine.wanted.interfaces {
         let names = |name: &String| {
             wanted.split(',').any(|part| part.strip_suffix('*').map_or(part == name, |start| name.starts_with(start)))
         };
         if !up.iter().any(names) {
             return fail(
-                format!("--bootstrap-if {wanted} names none of {}", up.join(", ")),
+                format!("--bootstrap-if {wanted} matches none of {}", up.join(", ")),
                 format!("--bootstrap-if {}", up.first().map_or("NAME", String::as_str)),
             );
         }
     }
     if up.is_empty() {
-        return warn(
-            "no interface that leaves this machine is up: ranks meet on this machine alone",
-            "ip link set NAME up",
-        );
+        return warn("no interface to other machines is up: all ranks must run on this machine", "ip link set NAME up");
     }
     let found = format!("up: {}", up.join(", "));
     match &machine.asked.addresses {
-        // Ranks also meet by addresses; what goes by names does not.
+        // Ranks can also connect by addresses; only connections by host name fail.
         Some(Err(why)) => warn(
-            format!("{found}; this host's name {:?} leads nowhere: {why}", machine.host),
+            format!("{found}; this host's name {:?} cannot be resolved: {why}", machine.host),
             format!("echo \"$(hostname -I | cut -d' ' -f1) {}\" >>/etc/hosts", machine.host),
         ),
         Some(Ok(addresses)) if addresses.iter().all(std::net::IpAddr::is_loopback) => warn(
-            format!("{found}; this host's name leads to its loopback, where no peer finds it"),
-            "MASTER_ADDR as an address, not as this host's name",
+            format!("{found}; this host's name resolves to its loopback, which no peer can reach"),
+            "set MASTER_ADDR to an address instead of this host's name",
         ),
         Some(Ok(addresses)) => ok(format!("{found}; {} is {}", machine.host, addresses[0])),
         None => ok(found),
@@ -110,14 +112,15 @@ pub fn network(machine: &Machine) -> Checked {
 }
 
 pub fn smoke(machine: &Machine) -> Checked {
-    let Some(trials) = &machine.asked.trials else { return skipped("nothing is tried on a recorded machine") };
+    let Some(trials) = &machine.asked.trials else { return skipped("not tested on a recorded machine") };
     let tried: Vec<_> = trials.iter().filter(|trial| !trial.gpu).collect();
+    let untried = machine.asked.untried.as_ref();
     if tried.is_empty() {
-        return skipped("nothing was tried (--no-smoke)");
+        return skipped(untried.map_or("not tested (--no-smoke)".to_owned(), |why| format!("not tested: {why}")));
     }
     match tried.iter().find_map(|trial| Some((trial, trial.outcome.as_ref().err()?))) {
         Some((trial, why)) => {
-            fail(format!("{}: {why}", trial.rail), "mend what stands above this line, then: ginlab write --np 2")
+            fail(format!("{}: {why}", trial.rail), "fix the problems above this line, then run: ginlab write --np 2")
         }
         None => {
             let names: Vec<&str> = tried.iter().map(|trial| trial.rail.as_str()).collect();
@@ -126,7 +129,8 @@ pub fn smoke(machine: &Machine) -> Checked {
             } else {
                 names.join(", ")
             };
-            ok(format!("written to oneself and verified: {shown}"))
+            let untried = untried.map_or(String::new(), |why| format!("; not tested: {why}"));
+            ok(format!("written to itself and verified: {shown}{untried}"))
         }
     }
 }

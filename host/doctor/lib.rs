@@ -1,11 +1,13 @@
-//! What stands in the way of a run on this machine: a table of checks, each with what was looked at, how it stands, and the
-//! command that mends it.
+//! Checks of the setup of this machine, presented as a table. Each check reports what it examined, its result, and a
+//! command that fixes the problem.
 //!
-//! A check is a function of a [`Machine`]: files below a root, environment variables, and answers that only a running system
-//! gives. So each is tested on a recorded tree, and a tree that somebody sends is examined as the machine itself would be.
-//! A check that cannot see what it asks for is skipped and says so; it never passes for that.
+//! A check is a function of a [`Machine`]: files below a root, environment variables, and answers that only a running
+//! system gives. Therefore, each check can be tested on a recorded directory tree, and a user's recorded tree is
+//! examined like a real machine. A check that cannot read what it needs reports that it was skipped; it never passes
+//! for that reason.
 
 mod affinity;
+mod container;
 mod efa;
 mod environment;
 mod fit;
@@ -23,45 +25,45 @@ pub mod trial;
 pub mod verbs;
 
 pub use fit::only_emulated;
-pub use machine::{Asked, GpuState, LinkErrors, Machine, Took, Wanted};
+pub use machine::{Asked, GpuState, LinkErrors, Machine, Requirements, Took};
 
 use serde::{Deserialize, Serialize};
 
-/// How a check stands.
+/// Outcome of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, strum::Display)]
 #[serde(rename_all = "lowercase")]
 #[strum(serialize_all = "lowercase")]
 pub enum State {
-    /// It was not looked at, or cannot be seen from here: nothing is known.
+    /// Not checked, or not observable from here.
     Skipped,
-    /// Nothing is in the way.
+    /// No problem was found.
     Ok,
-    /// A run works, and its figures may suffer.
+    /// Runs work, but their results may be affected.
     Warn,
-    /// A run over what was asked for does not work, or is not what it seems.
+    /// Runs over the requested hardware fail, or do not measure what they appear to.
     Fail,
 }
 
-/// What a check says.
+/// Result of a check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Said {
-    /// How it stands.
+    /// Outcome of the check.
     pub state: State,
-    /// What was found, in a few words.
+    /// Short description of what was found.
     pub found: String,
-    /// What mends it: a command, or where there is none a few words; empty where nothing is to be mended.
+    /// Remedy: a command, or a short description if there is none; empty if no remedy is needed.
     pub mend: String,
 }
 
-/// What a check says in the end, or what one of its steps found: an error ends the check, and is what it says.
+/// Result of a check or of one of its steps. An error ends the check and is its result.
 type Checked<T = Said> = Result<T, Said>;
 
-/// Nothing is in the way.
+/// Returns the result of a check that found no problem.
 fn ok(found: impl Into<String>) -> Checked {
     Ok(Said { state: State::Ok, found: found.into(), mend: String::new() })
 }
 
-/// Nothing is known.
+/// Returns the result of a check that could not be made.
 fn skipped<T>(why: impl Into<String>) -> Checked<T> {
     Err(Said { state: State::Skipped, found: why.into(), mend: String::new() })
 }
@@ -74,11 +76,11 @@ fn fail<T>(found: impl Into<String>, mend: impl Into<String>) -> Checked<T> {
     Err(Said { state: State::Fail, found: found.into(), mend: mend.into() })
 }
 
-/// One check.
+/// A check of a machine.
 pub struct Check {
-    /// Its name in tables, and for `--only`.
+    /// Name of the check, for tables and `--only`.
     pub name: &'static str,
-    /// What it looks at.
+    /// Description of what the check examines.
     pub looks_at: &'static str,
     run: fn(&Machine) -> Checked,
 }
@@ -86,17 +88,17 @@ pub struct Check {
 /// A check with its outcome.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Finding {
-    /// The machine's name.
+    /// Host name of the machine.
     pub host: String,
-    /// The check's name.
+    /// Name of the check.
     pub check: String,
-    /// How it stands.
+    /// Outcome of the check.
     pub state: State,
-    /// What the check looks at.
+    /// Description of what the check examines.
     pub looks_at: String,
-    /// What was found.
+    /// Short description of what was found.
     pub found: String,
-    /// What mends it; empty where nothing is to be mended.
+    /// Remedy; empty if none is needed.
     pub mend: String,
 }
 
@@ -104,44 +106,49 @@ const fn check(name: &'static str, looks_at: &'static str, run: fn(&Machine) -> 
     Check { name, looks_at, run }
 }
 
-/// Every check of one machine, in the order in which a reader mends things: limits before cards before what runs on them.
+/// All checks of a machine, in the order in which problems should be fixed: limits, then NICs, then the software that
+/// uses them.
 pub const CHECKS: [Check; 25] = [
-    check("memlock", "locked memory that this process may have", limits::memlock),
-    check("memory", "huge pages, and memory that this process can get", limits::memory),
+    check("memlock", "locked memory allowed for this process", limits::memlock),
+    check("memory", "huge pages, and memory available to this process", limits::memory),
     check("shm", "size of /dev/shm, open files, ptrace scope", limits::shm),
-    check("efa-devices", "EFA cards on the PCI bus against the instance's number", efa::devices),
+    check("efa-devices", "EFA devices on the PCI bus, compared with the number of the instance type", efa::devices),
     check("efa-driver", "modules efa, ib_uverbs and ib_core, and their device nodes", efa::driver),
     check("efa-links", "each RDMA device: owned by the efa driver, link active", efa::links),
-    check("libfabric", "the loaded libfabric, and a domain for each EFA card", libraries::libfabric),
+    check("libfabric", "the loaded libfabric, and a domain for each EFA device", libraries::libfabric),
     check(
         "rma",
-        "what the domains can do: RMA, immediates, delivery complete, and GPU memory by the card itself",
+        "capabilities of the domains: RMA, immediates, delivery complete, and direct access to GPU memory",
         libraries::capabilities,
     ),
-    check("gpu-direct", "the way from a card to GPU memory: p2p attribute, driver, dma-buf", gpu::direct),
+    check("gpu-direct", "path from an EFA device to GPU memory: p2p attribute, driver, dma-buf", gpu::direct),
     check(
         "gpu-async",
-        "what the GPU-initiated comparison alone needs: PeerMappingOverride, EFA installer",
+        "requirements of kernels that drive EFA devices: PeerMappingOverride, EFA installer",
         gpu::direct_async,
     ),
-    check("gpu-register", "2 MiB of GPU memory registered with each card and rail, and written", gpu::register),
+    check("gpu-register", "2 MiB of GPU memory registered with each EFA device and rail, and written", gpu::register),
     check("gdrcopy", "GDRCopy: module, device node, library, a page mapped and read back", gpu::gdrcopy),
     check("gpu", "driver, persistence, clocks, ECC, Xid", gpu::state),
-    check("nvlink", "every NVLink up and without errors, alike on all GPUs", gpu::nvlink),
-    check("mps", "what runs PEs that share a GPU side by side: a server, or the program that starts one", sharing::mps),
+    check("nvlink", "every NVLink up and without errors, and the same number on all GPUs", gpu::nvlink),
+    check(
+        "mps",
+        "MPS, which runs PEs that share a GPU concurrently: a server, or the program that starts one",
+        sharing::mps,
+    ),
     check("pcie", "width of each PCIe link, IOMMU", affinity::pcie),
-    check("affinity", "NUMA nodes of GPUs and cards, and the cores that this process may use", affinity::cores),
-    check("visible", "the GPUs that CUDA shows against those on the PCI bus", gpu::visible),
-    check("environment", "variables that change what libfabric and NCCL do", environment::variables),
-    check("launch", "the launcher's variables against what this program was built with", launch::launch),
-    check("network", "interfaces by which ranks meet, and what the host's name leads to", launch::network),
-    check("container", "what a container shows: device nodes, IPC_LOCK", environment::container),
+    check("affinity", "NUMA nodes of GPUs and NICs, and the cores that this process may use", affinity::cores),
+    check("visible", "the GPUs that CUDA shows, compared with those on the PCI bus", gpu::visible),
+    check("environment", "variables that change the behaviour of libfabric and NCCL", environment::variables),
+    check("launch", "the launcher's variables, compared with this program's build", launch::launch),
+    check("network", "interfaces that connect ranks, and the address of the host's name", launch::network),
+    check("container", "contents of a container: device nodes, IPC_LOCK", container::container),
     check("toolchain", "the kernels' PTX in this program (with --dev)", libraries::toolchain),
-    check("counters", "the cards' own counters of drops, errors and retransmissions", efa::counters),
-    check("smoke", "a write to oneself on each rail, and puts by the proxy, verified", launch::smoke),
+    check("counters", "counters of drops, errors and retransmissions of the EFA devices", efa::counters),
+    check("smoke", "a write from each rail to itself, and puts by the proxy, verified", launch::smoke),
 ];
 
-/// Runs the checks of these names, all of them where none is named.
+/// Runs the checks named in `only`, or all checks if it is empty.
 #[must_use]
 pub fn examine(machine: &Machine, only: &[String]) -> Vec<Finding> {
     let wanted = |check: &&Check| only.is_empty() || only.iter().any(|name| name == check.name);
@@ -154,7 +161,7 @@ fn of(host: &str, check: &str, looks_at: &str, checked: Checked) -> Finding {
     Finding { host: host.to_owned(), check: check.to_owned(), state, looks_at: looks_at.to_owned(), found, mend }
 }
 
-/// The worst state; nothing where there is no finding.
+/// Returns the worst state. `None` if there are no findings.
 #[must_use]
 pub fn worst(findings: &[Finding]) -> Option<State> {
     findings.iter().map(|finding| finding.state).max()

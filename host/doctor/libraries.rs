@@ -1,11 +1,12 @@
-//! libfabric, what its domains can do, and the kernels in this program.
+//! Checks of libfabric, of its domains' capabilities, and of the kernels in this executable.
 
 use super::machine::Machine;
-use super::trial::Paces;
+use super::trial::TransferTimes;
 use super::{Checked, fail, ok, skipped, warn};
+use ginlab_fabric::filter;
 use ginlab_fabric::listing::{Listed, Listing};
 
-/// The listing, or what a check says without one.
+/// Returns the listing, or the result of a check without one.
 fn listing(machine: &Machine) -> Checked<&Listing> {
     match &machine.listing {
         None => skipped("no `fi_info -v` was recorded"),
@@ -14,7 +15,7 @@ fn listing(machine: &Machine) -> Checked<&Listing> {
     }
 }
 
-/// Domains of EFA cards that take rails, of one fabric.
+/// Returns the domains of EFA devices of one fabric on which rails can be opened.
 fn of_efa<'a>(listing: &'a Listing, fabric: &'a str) -> impl Iterator<Item = &'a Listed> {
     listing.domains.iter().filter(move |listed| listed.is_efa() && listed.has_rma() && listed.domain.fabric == fabric)
 }
@@ -37,18 +38,18 @@ pub fn libfabric(machine: &Machine) -> Checked {
     };
     let cards = machine.usable_cards();
     if domains == 0 && machine.means_efa() {
-        let mend = match machine.variable("FI_PROVIDER") {
-            Some(value) if !value.contains("efa") => format!("unset FI_PROVIDER (it is {value})"),
-            _ if names.contains(&"efa") => "make /dev/infiniband/uverbs* readable here".to_owned(),
+        let mend = match machine.environment.get(filter::VARIABLE) {
+            Some(value) if !filter::shows(value, "efa") => format!("unset FI_PROVIDER (it is {value})"),
+            _ if names.contains(&"efa") => "make /dev/infiniband/uverbs* readable for this process".to_owned(),
             _ => "GINLAB_LIBFABRIC=/opt/amazon/efa/lib/libfabric.so.1".to_owned(),
         };
         return fail(format!("{found}; no RDM domain of efa"), mend);
     }
     if domains < cards && machine.means_efa() {
-        let text = format!("{found}; {cards} cards are here");
+        let text = format!("{found}; {cards} EFA devices are present");
         return fail(
             text,
-            "compare `ls /dev/infiniband` with `ls /sys/class/infiniband_verbs`: each card needs its node",
+            "compare `ls /dev/infiniband` with `ls /sys/class/infiniband_verbs`: each EFA device needs its node",
         );
     }
     ok(found)
@@ -62,7 +63,7 @@ pub fn capabilities(machine: &Machine) -> Checked {
     };
     let provider = if machine.means_efa() { Some("efa") } else { listing.default_provider() };
     let Some(provider) = provider else {
-        return fail("no provider takes rails", "apt-get install libfabric1, and an interface that is up");
+        return fail("no provider supports rails", "apt-get install libfabric1, and an interface that is up");
     };
     let domains: Vec<&Listed> =
         listing.domains.iter().filter(|listed| listed.is_of(provider) && listed.has_rma()).collect();
@@ -73,8 +74,8 @@ pub fn capabilities(machine: &Machine) -> Checked {
             skipped(format!("no domain of {provider} has RMA with reliable datagrams"))
         };
     };
-    let said = |value: Option<bool>| value.map_or("not told", |yes| if yes { "yes" } else { "no" });
-    let size = first.max_message_bytes.map_or("not told".to_owned(), |bytes| {
+    let said = |value: Option<bool>| value.map_or("unknown", |yes| if yes { "yes" } else { "no" });
+    let size = first.max_message_bytes.map_or("unknown".to_owned(), |bytes| {
         if bytes == u64::MAX { "without limit".to_owned() } else { ginlab_base::size::human(bytes) }
     });
     let found = format!(
@@ -92,68 +93,69 @@ pub fn capabilities(machine: &Machine) -> Checked {
     }
     if provider == "efa" && machine.profile().is_some_and(|profile| profile.rdma_write.value == 0.0) {
         return warn(
-            format!("{found}; this instance's cards have no RDMA write: the provider sends messages in its place"),
+            format!("{found}; this instance's EFA devices have no RDMA write: the provider sends messages instead"),
             "compare with an instance of the p5 family or later",
         );
     }
     if has_gpu && copies(machine) {
         return warn(
-            format!("{found}: payloads in GPU memory are staged through the host, and rows say so"),
-            "see gpu-direct and gpu-register: the card does not reach GPU memory",
+            format!("{found}: payloads in GPU memory are staged through the host, which rows record"),
+            "see gpu-direct and gpu-register: the EFA device cannot access GPU memory",
         );
     }
     if has_gpu && machine.asked.trials.iter().flatten().any(|trial| trial.gpu && trial.outcome.is_err()) {
-        return warn(found, "see gpu-register and gpu-direct: what the provider claims is not so");
+        return warn(found, "see gpu-register and gpu-direct: the provider's claim is wrong");
     }
     if has_gpu && domains.iter().any(|listed| listed.cuda_memory == Some(false)) {
         return warn(
-            format!("{found}: payloads in GPU memory are staged through the host, and rows say so"),
+            format!("{found}: payloads in GPU memory are staged through the host, which rows record"),
             "install the EFA installer's libfabric (built with CUDA)",
         );
     }
     if fastest(machine).is_some_and(|paces| paces.looks_staged()) {
         return warn(
-            format!("{found}: no faster than through the host, as if the provider copied all the same"),
-            "see gpu-direct; compare rows of `ginlab proxy --mem device` with those of `--mem pinned`",
+            format!("{found}: not faster than through the host, as if the provider copied nevertheless"),
+            "see gpu-direct; compare rows of `ginlab proxy --memory device` with those of `--memory pinned`",
         );
     }
     ok(found)
 }
 
-/// Of the rails that GPU memory was written over, the fastest: a card on the other socket says little.
-fn fastest(machine: &Machine) -> Option<Paces> {
+/// Returns the times of the fastest rail that wrote GPU memory. A NIC on the other socket is not representative.
+fn fastest(machine: &Machine) -> Option<TransferTimes> {
     machine.asked.trials.iter().flatten().filter_map(|trial| trial.paces).min_by_key(|paces| paces.by_rail)
 }
 
-/// Whether a provider takes GPU memory by CUDA calls alone.
+/// Returns whether a provider accesses GPU memory only by CUDA calls.
 fn copies(machine: &Machine) -> bool {
     machine.asked.trials.iter().flatten().any(|trial| trial.copied)
 }
 
-/// What is known of GPU memory on the rails: claimed by the provider, and which way the bytes took where a write was tried.
+/// Describes GPU memory on the rails: whether the provider claims support and, if a write was tried, how it accessed
+/// the memory.
 fn by_gpu(machine: &Machine, claimed: Option<bool>) -> String {
     let mut tried = machine.asked.trials.iter().flatten().filter(|trial| trial.gpu).peekable();
     match claimed {
         _ if copies(machine) => "claimed, by CUDA copies of the provider",
-        None => "not told",
+        None => "unknown",
         Some(false) => "no",
-        Some(true) if tried.peek().is_none() => "claimed, and no write was tried",
+        Some(true) if tried.peek().is_none() => "claimed, but not tested with a write",
         Some(true) if tried.all(|trial| trial.outcome.is_ok()) => {
             let paces = fastest(machine).map_or(String::new(), |paces| format!(" ({paces})"));
             return format!("written without CUDA calls of the provider{paces}");
         }
-        Some(true) => "claimed, and a write failed (see gpu-register)",
+        Some(true) => "claimed, but a write failed (see gpu-register)",
     }
     .to_owned()
 }
 
 pub fn toolchain(machine: &Machine) -> Checked {
     if !machine.wanted.developer {
-        return skipped("asked for by --dev");
+        return skipped("only with --dev");
     }
     match machine.asked.ptx.as_deref() {
         None => skipped("a recorded machine has no program"),
-        Some("") => fail("this program has no PTX: kernels run on the emulated device alone", "make build"),
+        Some("") => fail("this program contains no PTX: kernels run only on the emulated device", "make build"),
         Some(text) if text.contains("not the project's") => {
             warn(format!("kernels by rustc {text}"), "scripts/setup.sh build; make build")
         }

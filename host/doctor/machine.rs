@@ -1,4 +1,4 @@
-//! What the checks look at: files below a root, variables, and what only a running system answers.
+//! Input of the checks: files below a root, environment variables, and answers of a running system.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -18,54 +18,57 @@ use ginlab_topology::pci::{Kind, PciAddress};
 use ginlab_topology::tree::{Function, Tree};
 use nvml_wrapper::Nvml;
 
-/// What the user says about the machine and the run that is planned.
+/// Requirements of the user for the machine and the planned run.
 #[derive(Clone, Debug, Default)]
-pub struct Wanted {
-    /// The run is to go over EFA: what only EFA needs fails where it would otherwise be skipped.
+pub struct Requirements {
+    /// Whether runs will use EFA, so that checks of EFA fail where they would otherwise be skipped.
     pub efa: bool,
-    /// The run is to go over another provider: EFA cards that are here need not work.
+    /// Whether runs will use another provider, so that existing EFA devices need not work.
     pub other_provider: bool,
-    /// The instance's type, where the machine does not tell it: `p5.48xlarge`.
+    /// Instance type, for example `p5.48xlarge`; `None` to detect it.
     pub instance: Option<String>,
-    /// EFA cards that must be there, in place of the instance's number.
+    /// Number of EFA devices that must exist, instead of the number of the instance type.
     pub cards: Option<usize>,
-    /// Look at what an edit of a kernel needs.
+    /// Whether to check what is needed to build kernels.
     pub developer: bool,
-    /// Interfaces that the ranks are to meet by.
+    /// Interfaces over which the ranks connect.
     pub interfaces: Option<String>,
 }
 
-/// Answers of a running system; `None` where it was not asked.
+/// Answers of a running system; a field is `None` if it was not queried.
 #[derive(Clone, Debug, Default)]
 pub struct Asked {
-    /// The loaded libfabric: version and file; `none` where there is none.
+    /// Version and file of the loaded libfabric; `none` if there is none.
     pub libfabric: Option<String>,
-    /// The MPI that this program was built with; an empty text for none.
+    /// MPI library that this executable was built with; empty for none.
     pub mpi: Option<String>,
-    /// GPUs as the management library sees them; the error is its own.
+    /// GPUs as reported by NVML, or its error.
     pub gpus: Option<Result<Vec<GpuState>, String>>,
-    /// The GPUs at a second look, and how long it was after the first.
+    /// GPUs at a second query, and the time since the first.
     pub gpus_later: Option<(Duration, Vec<GpuState>)>,
-    /// The driver's version.
+    /// Version of the driver.
     pub driver: Option<String>,
-    /// The newest CUDA that the driver takes.
+    /// Latest CUDA version that the driver supports.
     pub cuda: Option<String>,
-    /// GPUs that CUDA shows.
+    /// GPUs that are visible to CUDA.
     pub visible: Option<Vec<VisibleGpu>>,
-    /// A page of GPU memory mapped by GDRCopy and read back: its library's version, or why not.
+    /// Version of GDRCopy's library if a page of GPU memory could be mapped and read back, or the reason for the
+    /// failure.
     pub gdrcopy: Option<Result<String, String>>,
-    /// What this host's name leads to.
+    /// Addresses to which this host's name resolves.
     pub addresses: Option<Result<Vec<std::net::IpAddr>, String>>,
-    /// The kernel's messages about Xid errors.
+    /// Messages of the kernel log about Xid errors.
     pub xids: Option<Vec<String>>,
-    /// The compiler of the PTX in this program; an empty text without PTX.
+    /// Compiler of the PTX in this executable; empty without PTX.
     pub ptx: Option<String>,
-    /// Whether an MPS server answers where CUDA looks for one.
+    /// Whether an MPS server responds at the location where CUDA expects one.
     pub mps: Option<bool>,
-    /// GPU memory registered with the EFA cards themselves: by which way, or why not.
+    /// Method by which GPU memory was registered with the EFA devices directly, or the reason for the failure.
     pub registered: Option<Result<String, String>>,
-    /// Writes that were tried.
+    /// Results of trial writes.
     pub trials: Option<Vec<Trial>>,
+    /// Reason for which trials were not run, if it is due to this executable and not to the machine.
+    pub untried: Option<String>,
 }
 
 /// A machine: this one, or a recorded one.
@@ -75,22 +78,24 @@ pub struct Machine {
     pub(super) host: String,
     pub(super) environment: BTreeMap<String, String>,
     pub(super) tree: Option<Tree>,
+    /// Reason for which there is no tree.
+    pub(super) unseen: Option<String>,
     pub(super) listing: Option<Result<Listing, String>>,
-    /// What the user says.
-    pub wanted: Wanted,
-    /// What was asked.
+    /// Requirements of the user.
+    pub wanted: Requirements,
+    /// Answers of the running system.
     pub asked: Asked,
-    /// How long each thing took that was asked or tried.
+    /// Durations of the queries and trials.
     pub took: Took,
     watch: Option<(Instant, Nvml)>,
 }
 
-/// How long things took, by name.
+/// Durations by name.
 #[derive(Clone, Debug, Default)]
 pub struct Took(Vec<(String, Duration)>);
 
 impl Took {
-    /// Does it, and keeps the time.
+    /// Runs `ask` and records its duration as `what`.
     pub fn of<T>(&mut self, what: &str, ask: impl FnOnce() -> T) -> T {
         let started = Instant::now();
         let answer = ask();
@@ -98,7 +103,7 @@ impl Took {
         answer
     }
 
-    /// All together, and what took longest, in a line.
+    /// Returns the total and the longest durations in one line.
     #[must_use]
     pub fn text(&self) -> String {
         let seconds = |duration: &Duration| format!("{:.1} s", duration.as_secs_f64());
@@ -107,17 +112,18 @@ impl Took {
         longest.sort_by_key(|(_, took)| std::cmp::Reverse(*took));
         let parts: Vec<String> = longest.iter().map(|(what, took)| format!("{what} {}", seconds(took))).collect();
         let parts = if parts.is_empty() { String::new() } else { format!(": {}", parts.join(", ")) };
-        format!("looking took {}{parts}", seconds(&self.0.iter().map(|(_, took)| took).sum()))
+        format!("checks took {}{parts}", seconds(&self.0.iter().map(|(_, took)| took).sum()))
     }
 }
 
 impl Machine {
-    /// This machine. Nothing is tried yet; see [`super::trial`].
+    /// Returns this machine without trials; see [`super::trial`] for those.
     #[must_use]
-    pub fn here(wanted: Wanted) -> Machine {
+    pub fn here(wanted: Requirements) -> Machine {
         let host = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok()).unwrap_or_default();
         let mut took = Took::default();
-        // First, and held: the driver puts GPUs to sleep that nobody uses, and wakes them up anew for each who asks.
+        // First, and kept open: the driver suspends GPUs without users, and would otherwise resume them for every
+        // query.
         let watch = took.of("NVML", nvml::open);
         let looked = Instant::now();
         let asked = Asked {
@@ -133,11 +139,13 @@ impl Machine {
             ptx: Some(ginlab_cuda::ptx().rustc.unwrap_or_default().to_owned()),
             ..Asked::default()
         };
+        let (tree, unseen) = seen(took.of("the PCI tree", Tree::here));
         Machine {
             root: "/".into(),
             host,
             environment: variables(),
-            tree: Some(took.of("the PCI tree", Tree::here)),
+            tree,
+            unseen,
             listing: Some(took.of("domains", || Listing::here().map_err(|error| error.to_string()))),
             wanted,
             asked,
@@ -146,31 +154,31 @@ impl Machine {
         }
     }
 
-    /// This machine's PCI bus alone: what is asked of it takes no time.
+    /// Returns only the PCI bus of this machine, which is fast.
     #[must_use]
-    pub fn bus(wanted: Wanted) -> Machine {
-        let (tree, environment) = (Some(Tree::here()), variables());
-        Machine { root: "/".into(), environment, tree, wanted, ..Machine::default() }
+    pub fn bus(wanted: Requirements) -> Machine {
+        let ((tree, unseen), environment) = (seen(Tree::here()), variables());
+        Machine { root: "/".into(), environment, tree, unseen, wanted, ..Machine::default() }
     }
 
-    /// Looks at the GPUs again, for what they have counted meanwhile.
+    /// Queries the GPUs again, for changes of their counters.
     pub fn look_again(&mut self) {
         let Some((first, watch)) = &self.watch else { return };
         let later = self.took.of("GPUs again", || nvml::states(watch));
         self.asked.gpus_later = later.ok().map(|states| (first.elapsed(), states));
     }
 
-    /// A recorded one: a folder with files of `/proc`, `/sys`, `/dev` and `/etc` in their places, or with the listings of
-    /// `lspci -tv`, `ls -l /sys/bus/pci/devices` and `fi_info -v`, as many of them as were kept.
+    /// Returns a recorded machine: a directory with files of `/proc`, `/sys`, `/dev` and `/etc`, or with the output of
+    /// `lspci -tv`, `ls -l /sys/bus/pci/devices` and `fi_info -v`. Each of these may be missing.
     ///
     /// # Errors
-    /// When there is nothing that a check could read, in one line.
-    pub fn recorded(folder: &Path, wanted: Wanted) -> Result<Machine, String> {
+    /// Returns an error, in one line, if the directory contains nothing that a check reads.
+    pub fn recorded(folder: &Path, wanted: Requirements) -> Result<Machine, String> {
         let is_tree = folder.join("sys/bus/pci/devices").is_dir() || folder.join("lspci.txt").is_file();
         let is_listing = ["fi_info.yaml", "fi_info.txt"].iter().any(|name| folder.join(name).is_file());
         if !(is_tree || is_listing || folder.join("proc").is_dir() || folder.join("sys").is_dir()) {
             return Err(format!(
-                "{}: no recorded machine: a folder with proc/, sys/, lspci.txt or fi_info.yaml",
+                "{} is not a recorded machine: expected a directory with proc/, sys/, lspci.txt or fi_info.yaml",
                 folder.display()
             ));
         }
@@ -188,7 +196,7 @@ impl Machine {
         Ok(Machine { root, host, environment, tree, listing, wanted, ..Machine::default() })
     }
 
-    /// A file's text without blanks around it; `None` where it cannot be read.
+    /// Returns a file's text, trimmed. `None` if it cannot be read.
     pub(super) fn text(&self, path: &str) -> Option<String> {
         Some(fs::read_to_string(self.root.join(path)).ok()?.trim().to_owned())
     }
@@ -197,12 +205,12 @@ impl Machine {
         self.root.join(path).exists()
     }
 
-    /// Whether a device node can be opened for reading.
+    /// Returns whether a device node can be opened for reading.
     pub(super) fn opens(&self, path: &str) -> bool {
         fs::File::open(self.root.join(path)).is_ok()
     }
 
-    /// Names in a folder, in order; none where there is no such folder.
+    /// Returns the names in a directory, sorted; empty if there is no such directory.
     pub(super) fn names(&self, folder: &str) -> Vec<String> {
         let Ok(entries) = fs::read_dir(self.root.join(folder)) else { return Vec::new() };
         let mut names: Vec<String> =
@@ -211,61 +219,81 @@ impl Machine {
         names
     }
 
-    /// The last part of what a link leads to.
+    /// Returns the file name of a symbolic link's target.
     pub(super) fn link(&self, path: &str) -> Option<String> {
         let to = fs::read_link(self.root.join(path)).ok()?;
         Some(to.file_name()?.to_string_lossy().into_owned())
     }
 
-    /// A variable that is set to something.
+    /// Returns an environment variable that is set and not empty.
     pub(super) fn variable(&self, name: &str) -> Option<String> {
         self.environment.get(name).filter(|value| !value.is_empty()).cloned()
     }
 
-    /// A line `Name: value` of a file of /proc.
+    /// Returns the value of a line `Name: value` in a file of /proc.
     pub(super) fn line(&self, path: &str, name: &str) -> Option<String> {
         let text = self.text(path)?;
         let line = text.lines().find_map(|line| line.strip_prefix(name)?.trim_start().strip_prefix(':'))?;
         Some(line.trim().to_owned())
     }
 
-    /// EFA cards on the bus; none where nobody recorded the bus.
+    /// Returns the EFA devices on the bus; empty if the bus is not visible.
     #[must_use]
     pub fn efa_cards(&self) -> Vec<&Function> {
-        let is_efa = |nic: &&Function| match &nic.driver {
-            Some(driver) => driver == "efa",
-            // A card without a driver, and a listing, which names none.
-            None => nic.name.contains("EFA") || (nic.rma && nic.name.starts_with("rdmap")),
-        };
-        self.tree.iter().flat_map(|tree| tree.of(Kind::Nic)).filter(is_efa).collect()
+        self.tree.iter().flat_map(|tree| tree.of(Kind::Nic)).filter(|nic| nic.efa).collect()
     }
 
-    /// GPUs on the bus.
+    /// Returns a short reason for which the devices on the bus are unknown. `None` if the bus is visible.
+    pub fn bus_unseen(&self) -> Option<String> {
+        let why = self.unseen.as_ref().map_or("it was not recorded", String::as_str);
+        self.tree.is_none().then(|| format!("the PCI bus cannot be seen: {why}"))
+    }
+
+    /// Returns whether a kernel module is loaded. `None` if this is unknown.
+    pub(super) fn module(&self, name: &str) -> Option<bool> {
+        if self.exists(&format!("sys/module/{name}")) {
+            return Some(true);
+        }
+        let listed = self.text("proc/modules").filter(|text| !text.is_empty());
+        match listed {
+            Some(text) => Some(text.lines().any(|line| line.split(' ').next() == Some(name))),
+            None => (!self.names("sys/module").is_empty()).then_some(false),
+        }
+    }
+
+    /// Returns whether a device class that is missing from sysfs does not exist. False in sandboxes that show only
+    /// parts of sysfs.
+    pub(super) fn shows_classes(&self) -> bool {
+        self.tree.is_some() && !self.names("sys/class").is_empty()
+    }
+
+    /// Returns the GPUs on the bus.
     #[must_use]
     pub fn gpus(&self) -> Vec<PciAddress> {
         self.tree.iter().flat_map(|tree| tree.of(Kind::Gpu)).map(|gpu| gpu.address).collect()
     }
 
-    /// Whether as many EFA cards are here as the user or the instance says, as far as either does.
+    /// Returns whether there are as many EFA devices as the user or the instance type specifies. True if neither does.
     #[must_use]
     pub fn has_its_cards(&self) -> bool {
-        self.expected_cards().is_none_or(|expected| self.efa_cards().len() >= expected)
+        self.tree.is_none() || self.expected_cards().is_none_or(|expected| self.efa_cards().len() >= expected)
     }
 
-    /// EFA cards that should be here.
+    /// Returns the number of EFA devices that should exist.
     pub(super) fn expected_cards(&self) -> Option<usize> {
         self.wanted.cards.or_else(|| Instance::named(&self.instance()?).map(|instance| instance.cards))
     }
 
-    /// RDMA devices that the efa driver owns. A p6-b200 also shows two `ibp*` of its NVLink switches, which carry no traffic of ours.
+    /// Returns the RDMA devices of the efa driver. A p6-b200 also has two `ibp*` devices of its NVLink switches, which
+    /// carry no ginlab traffic.
     pub(super) fn efa_devices(&self) -> Vec<String> {
         let of_efa =
             |name: &String| self.link(&format!("sys/class/infiniband/{name}/device/driver")).as_deref() == Some("efa");
         self.names("sys/class/infiniband").into_iter().filter(of_efa).collect()
     }
 
-    /// The device nodes `uverbs*` of /dev/infiniband: those of the efa driver, and those of others. A node whose driver was not
-    /// recorded counts as one of efa.
+    /// Returns the device nodes `uverbs*` of /dev/infiniband: those of the efa driver, and those of other drivers. A
+    /// node whose driver was not recorded counts as one of efa.
     pub(super) fn device_nodes(&self) -> (Vec<String>, Vec<String>) {
         let nodes = self.names("dev/infiniband").into_iter().filter(|name| name.starts_with("uverbs"));
         nodes.partition(|name| {
@@ -274,35 +302,37 @@ impl Machine {
         })
     }
 
-    /// Whether this process is in a container: Docker's and Podman's files, Kubernetes' variable, or a user namespace of its own
-    /// (enroot leaves no other trace).
+    /// Returns whether this process is in a container.
     pub(super) fn in_container(&self) -> bool {
-        self.exists(".dockerenv")
-            || self.exists("run/.containerenv")
-            || self.variable("KUBERNETES_SERVICE_HOST").is_some()
-            || self.in_user_namespace()
+        super::container::kind(self).is_some()
     }
 
-    /// Whether user ids are mapped, so that capabilities count inside the namespace alone.
-    fn in_user_namespace(&self) -> bool {
+    /// Returns whether user IDs are mapped, so that capabilities apply only inside the namespace.
+    pub(super) fn in_user_namespace(&self) -> bool {
         let map = self.text("proc/self/uid_map");
         map.is_some_and(|map| map.split_whitespace().ne(["0", "0", "4294967295"]))
     }
 
-    /// Whether the limit of locked memory does not apply. The kernel asks for CAP_IPC_LOCK (bit 14) in the initial user namespace.
-    pub(super) fn locks_without_limit(&self) -> bool {
-        let bits = self.line("proc/self/status", "CapEff").and_then(|text| u64::from_str_radix(&text, 16).ok());
-        bits.is_some_and(|bits| bits >> 14 & 1 == 1) && !self.in_user_namespace()
+    /// Returns whether this process is exempt from the limit of locked memory. The kernel checks for CAP_IPC_LOCK (bit
+    /// 14) in the initial user namespace. `None` if the capabilities cannot be read.
+    pub(super) fn locks_without_limit(&self) -> Option<bool> {
+        if self.in_user_namespace() {
+            return Some(false);
+        }
+        let bits = u64::from_str_radix(&self.line("proc/self/status", "CapEff")?, 16).ok()?;
+        Some(bits >> 14 & 1 == 1)
     }
 
-    /// EFA cards that this process may use: of a container those whose device nodes were passed in.
+    /// Returns the number of EFA devices that this process can use: in a container, those whose device nodes were
+    /// passed in.
     #[must_use]
     pub fn usable_cards(&self) -> usize {
         let (cards, nodes) = (self.efa_cards().len(), self.device_nodes().0.len());
         if self.in_container() && nodes > 0 { cards.min(nodes) } else { cards }
     }
 
-    /// Where the cards of the device nodes are on the bus; `None` where that was not recorded, or outside a container.
+    /// Returns the PCI addresses of the NICs of the device nodes. `None` if they were not recorded, or outside of a
+    /// container.
     pub(super) fn usable_card_addresses(&self) -> Option<Vec<PciAddress>> {
         let (nodes, _) = self.device_nodes();
         let place = |name: &String| self.link(&format!("sys/class/infiniband_verbs/{name}/device"))?.parse().ok();
@@ -310,7 +340,7 @@ impl Machine {
         (self.in_container() && !places.is_empty()).then_some(places)
     }
 
-    /// GPUs that this process may use: those that CUDA shows, or all of the bus where it was not asked.
+    /// Returns the GPUs that this process can use: those visible to CUDA, or all on the bus if CUDA was not queried.
     pub(super) fn usable_gpus(&self) -> Vec<PciAddress> {
         match &self.asked.visible {
             Some(visible) => visible.iter().filter_map(|gpu| gpu.address).collect(),
@@ -318,7 +348,7 @@ impl Machine {
         }
     }
 
-    /// EFA devices that libfabric lists: cards in software are not on the bus.
+    /// Returns the number of EFA devices that libfabric lists. Includes software NICs, which are not on the bus.
     #[must_use]
     pub fn efa_domains(&self) -> usize {
         let Some(Ok(listing)) = &self.listing else { return 0 };
@@ -329,19 +359,19 @@ impl Machine {
         names.len()
     }
 
-    /// Whether the provider says that this domain's rails take memory of CUDA devices.
+    /// Returns whether the provider claims that this domain's rails support memory of CUDA devices.
     #[must_use]
     pub fn takes_gpu_memory(&self, domain: &Domain) -> bool {
         let Some(Ok(listing)) = &self.listing else { return false };
         listing.domains.iter().any(|listed| listed.domain == *domain && listed.cuda_memory == Some(true))
     }
 
-    /// Whether the run goes over EFA: asked for, or cards are here and no other provider was named.
+    /// Returns whether runs use EFA: it is required, or there are EFA devices and no other provider was selected.
     pub(super) fn means_efa(&self) -> bool {
         self.wanted.efa || (!self.wanted.other_provider && !self.efa_cards().is_empty())
     }
 
-    /// The instance's type: as the user says it, or as the machine's firmware does.
+    /// Returns the instance type, as specified by the user or by the machine's firmware.
     pub(super) fn instance(&self) -> Option<String> {
         let firmware = || {
             let vendor = self.text("sys/class/dmi/id/sys_vendor")?;
@@ -350,10 +380,10 @@ impl Machine {
         self.wanted.instance.clone().or_else(firmware)
     }
 
-    /// The figures of the whole instance, where they are known.
+    /// Returns the modelled properties of the whole instance, if they are known.
     pub(super) fn profile(&self) -> Option<Profile> {
         let instance = self.instance()?;
-        // Other sizes of a family have fewer cards.
+        // Other sizes of a family have fewer NICs.
         let name = match instance.as_str() {
             "p4d.24xlarge" | "p4de.24xlarge" => "p4d",
             "p5.48xlarge" | "p5e.48xlarge" => "p5",
@@ -365,20 +395,28 @@ impl Machine {
     }
 }
 
-/// The variables of this process.
+/// Splits the result into the tree and the reason for which it is not visible.
+fn seen(tree: Result<Tree, String>) -> (Option<Tree>, Option<String>) {
+    match tree {
+        Ok(tree) => (Some(tree), None),
+        Err(why) => (None, Some(why)),
+    }
+}
+
+/// Returns the environment variables of this process.
 fn variables() -> BTreeMap<String, String> {
     let text = |value: std::ffi::OsString| value.to_string_lossy().into_owned();
     std::env::vars_os().map(|(name, value)| (text(name), text(value))).collect()
 }
 
-/// What the name of this host leads to.
+/// Returns the addresses to which this host's name resolves.
 fn addresses(host: &str) -> Result<Vec<std::net::IpAddr>, String> {
     use std::net::ToSocketAddrs;
     let found = (host, 0).to_socket_addrs().map_err(|error| error.to_string())?;
     Ok(found.map(|address| address.ip()).collect())
 }
 
-/// Lines of the kernel's log about Xid errors of GPUs; `None` where this process may not read it.
+/// Returns the lines of the kernel log about Xid errors of GPUs. `None` if this process may not read it.
 fn xids() -> Option<Vec<String>> {
     let said = std::process::Command::new("dmesg").output().ok().filter(|said| said.status.success())?;
     let text = String::from_utf8_lossy(&said.stdout).into_owned();

@@ -1,75 +1,76 @@
-//! What ranks compare: their versions, cards and clocks, and whether each rail reaches every peer.
+//! Checks that compare ranks: versions, NICs and clocks, and whether each rail reaches every peer.
 
 use serde::{Deserialize, Serialize};
 
 use super::{Checked, Finding, fail, of, ok, skipped, warn};
 use ginlab_bootstrap::Member;
 
-/// What a rank tells the others.
+/// Information that a rank sends to the others.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Card {
-    /// The machine's name.
+pub struct RankInfo {
+    /// Host name of the machine.
     pub host: String,
-    /// The machine, whatever the network namespace.
+    /// Identity of the machine, which is independent of the network namespace.
     pub machine: String,
-    /// The process-number namespace, as the system names it; empty where it does not.
+    /// PID namespace, as named by the system; empty if it is unknown.
     pub processes: String,
-    /// Versions that decide results, by name.
+    /// Versions that affect results, by name.
     pub versions: Vec<(String, String)>,
-    /// EFA cards on the bus.
-    pub cards: usize,
-    /// GPUs on the bus.
-    pub gpus: usize,
-    /// Writes to peers that failed: peer, rail and why, a line each.
+    /// Number of EFA devices on the bus; `None` if the bus is not visible.
+    pub cards: Option<usize>,
+    /// Number of GPUs on the bus; `None` if the bus is not visible.
+    pub gpus: Option<usize>,
+    /// Failed writes to peers: one line each with peer, rail and reason.
     pub unreached: Vec<String>,
-    /// Rails over which every peer was written to; none where nothing was tried.
+    /// Number of rails over which every peer was written to; `None` if no writes were tried.
     pub rails: Option<usize>,
 }
 
-impl Card {
-    /// This rank's, without what it has tried.
+impl RankInfo {
+    /// Returns the information of this rank, without results of writes.
     #[must_use]
-    pub fn here(versions: Vec<(String, String)>, cards: usize, gpus: usize) -> Card {
+    pub fn here(versions: Vec<(String, String)>, cards: Option<usize>, gpus: Option<usize>) -> RankInfo {
         let member = Member::here();
         let processes = std::fs::read_link("/proc/self/ns/pid").map(|link| link.display().to_string());
-        Card {
+        RankInfo {
             machine: member.machine().to_owned(),
             host: member.host,
             processes: processes.unwrap_or_default(),
             versions,
             cards,
             gpus,
-            ..Card::default()
+            ..RankInfo::default()
         }
     }
 }
 
-/// Compares what all ranks told; `clocks` is by rank how far its clock is ahead of rank 0's, in seconds, and how much of that may
-/// be the message's way.
+/// Compares the information of all ranks. `clocks` contains, per rank, the time in seconds by which its clock is ahead
+/// of rank 0's, and the uncertainty due to message latency.
 #[must_use]
-pub fn compare(cards: &[Card], clocks: &[(f64, f64)]) -> Vec<Finding> {
+pub fn compare(cards: &[RankInfo], clocks: &[(f64, f64)]) -> Vec<Finding> {
     let all = [
         ("peers-versions", "versions of all ranks", versions(cards)),
-        ("peers-cards", "EFA cards and GPUs of all hosts", counts(cards)),
+        ("peers-cards", "EFA devices and GPUs of all hosts", counts(cards)),
         ("peers-clocks", "clocks of all hosts", skew(cards, clocks)),
-        ("peers-processes", "whether ranks of one machine see each other's processes", processes(cards)),
-        ("peers-rails", "a write from every rank to every other one on each rail", rails(cards)),
+        ("peers-processes", "process namespaces of the ranks of one machine", processes(cards)),
+        ("peers-rails", "write from every rank to every other rank on each rail", rails(cards)),
     ];
     all.into_iter().map(|(name, looks_at, said)| of("all", name, looks_at, said)).collect()
 }
 
-/// The first rank that differs from rank 0 in this, with both values.
-fn difference<T: PartialEq>(cards: &[Card], value: impl Fn(&Card) -> T) -> Option<(&Card, T, T)> {
+/// Returns the first rank whose value differs from that of rank 0, with both values.
+fn difference<T: PartialEq>(cards: &[RankInfo], value: impl Fn(&RankInfo) -> T) -> Option<(&RankInfo, T, T)> {
     let first = value(cards.first()?);
     let other = cards.iter().find(|card| value(card) != first)?;
     Some((other, first, value(other)))
 }
 
-fn versions(cards: &[Card]) -> Checked {
-    let Some(first) = cards.first() else { return skipped("there is no rank") };
+fn versions(cards: &[RankInfo]) -> Checked {
+    let Some(first) = cards.first() else { return skipped("no ranks") };
     let mut differ = Vec::new();
     for (name, _) in &first.versions {
-        let value = |card: &Card| card.versions.iter().find(|(known, _)| known == name).map(|(_, value)| value.clone());
+        let value =
+            |card: &RankInfo| card.versions.iter().find(|(known, _)| known == name).map(|(_, value)| value.clone());
         if let Some((other, ours, theirs)) = difference(cards, value) {
             let text = |value: Option<String>| value.unwrap_or_else(|| "none".to_owned());
             differ.push(format!("{name} is {} on {} and {} on {}", text(ours), first.host, text(theirs), other.host));
@@ -81,22 +82,26 @@ fn versions(cards: &[Card]) -> Checked {
     fail(differ.join("; "), "install the same image on every host")
 }
 
-fn counts(cards: &[Card]) -> Checked {
-    let Some(first) = cards.first() else { return skipped("there is no rank") };
-    match difference(cards, |card| (card.cards, card.gpus)) {
+fn counts(cards: &[RankInfo]) -> Checked {
+    let Some(first) = cards.first() else { return skipped("no ranks") };
+    if let Some(blind) = cards.iter().find(|card| card.cards.is_none() || card.gpus.is_none()) {
+        return skipped(format!("the PCI bus of {} cannot be seen", blind.host));
+    }
+    let known = |card: &RankInfo| (card.cards.unwrap_or_default(), card.gpus.unwrap_or_default());
+    match difference(cards, known) {
         Some((other, ours, theirs)) => fail(
             format!(
-                "{} has {} EFA cards and {} GPUs, {} has {} and {}",
+                "{} has {} EFA devices and {} GPUs, {} has {} and {}",
                 first.host, ours.0, ours.1, other.host, theirs.0, theirs.1
             ),
             "`ginlab doctor --only efa-devices` on the host that has fewer",
         ),
-        None => ok(format!("{} EFA cards and {} GPUs on every host", first.cards, first.gpus)),
+        None => ok(format!("{} EFA devices and {} GPUs on every host", known(first).0, known(first).1)),
     }
 }
 
-fn skew(cards: &[Card], clocks: &[(f64, f64)]) -> Checked {
-    // Logs of several hosts are read side by side; a second is more than any message takes.
+fn skew(cards: &[RankInfo], clocks: &[(f64, f64)]) -> Checked {
+    // Precision that is sufficient to compare logs of several hosts. More than any message latency.
     const MOST: f64 = 1.0;
     let worst = clocks.iter().enumerate().max_by(|(_, a), (_, b)| a.0.abs().total_cmp(&b.0.abs()));
     let Some((rank, (ahead, doubt))) = worst else { return skipped("no clock was compared") };
@@ -105,9 +110,12 @@ fn skew(cards: &[Card], clocks: &[(f64, f64)]) -> Checked {
     if ahead.abs() - doubt > MOST { warn(found, "chronyc makestep (or timedatectl set-ntp true)") } else { ok(found) }
 }
 
-fn processes(cards: &[Card]) -> Checked {
+fn processes(cards: &[RankInfo]) -> Checked {
+    if let Some(blind) = cards.iter().find(|card| card.processes.is_empty()) {
+        return skipped(format!("the process namespace of {} cannot be read", blind.host));
+    }
     let hidden = cards.iter().find_map(|card| {
-        let beside = |other: &&Card| other.machine == card.machine && other.processes != card.processes;
+        let beside = |other: &&RankInfo| other.machine == card.machine && other.processes != card.processes;
         cards.iter().find(beside).map(|other| (card, other))
     });
     match hidden {
@@ -122,7 +130,7 @@ fn processes(cards: &[Card]) -> Checked {
     }
 }
 
-fn rails(cards: &[Card]) -> Checked {
+fn rails(cards: &[RankInfo]) -> Checked {
     const MEND: &str = "allow all traffic of the security group to itself, inbound and outbound; EFA needs one availability zone \
                         (and VPC) for all hosts, tcp needs a route between the interfaces of a rail; is the peer alive?";
     let mut unreached = cards.iter().flat_map(|card| card.unreached.iter().map(move |text| (card, text)));
@@ -132,7 +140,7 @@ fn rails(cards: &[Card]) -> Checked {
         return fail(format!("{}: {text}{more}", card.host), MEND);
     }
     match cards.first().and_then(|card| card.rails) {
-        Some(rails) => ok(format!("{} ranks, {rails} rails: every peer written to and verified", cards.len())),
-        None => skipped("nothing was tried (--no-smoke)"),
+        Some(rails) => ok(format!("{} ranks, {rails} rails: writes to every peer verified", cards.len())),
+        None => skipped("not tested (--no-smoke)"),
     }
 }

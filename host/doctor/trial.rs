@@ -1,7 +1,8 @@
-//! What only trying tells: a write to oneself on each rail, from host memory and from GPU memory, and a page of GPU memory that
-//! the CPU reaches.
+//! Checks by trial: a loopback write on each rail, from host memory and from GPU memory, and a mapping of a page of GPU
+//! memory for the CPU.
 //!
-//! A card that registers memory may still fail at its first write, so each trial writes, waits for delivery, and reads back.
+//! A NIC that registers memory may still fail at its first write, so each trial writes, waits for delivery, and reads
+//! back.
 
 use std::time::{Duration, Instant};
 
@@ -14,55 +15,56 @@ use ginlab_fabric::verbs::VerbsRail;
 use ginlab_fabric::{Access, Messages};
 use ginlab_flow::{self as flow, Flow, FlowError, Target};
 
-/// Bytes that are registered and written.
+/// Number of bytes that are registered and written.
 const BYTES: usize = 2 << 20;
-/// Turns of which the fastest counts.
+/// Number of repetitions, of which the fastest counts.
 const TURNS: usize = 8;
 
-/// A write that was tried.
+/// Result of a trial write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trial {
-    /// The rail, or what else was tried.
+    /// Name of the rail, or of the trial.
     pub rail: String,
-    /// Whether the memory was a GPU's.
+    /// Whether the memory was GPU memory.
     pub gpu: bool,
-    /// Of a GPU's memory: the provider takes it, but not without CUDA calls of its own, so ginlab stages it.
+    /// Whether the provider supports GPU memory only with its own CUDA calls, so that ginlab stages it.
     pub copied: bool,
-    /// Why it failed, in a line.
+    /// Reason for the failure, in one line.
     pub outcome: Result<(), String>,
-    /// Of a GPU's memory that arrived: how long it took, beside the same through the host.
-    pub paces: Option<Paces>,
+    /// Times for GPU memory whose data arrived, for the rail and for staging through the host.
+    pub paces: Option<TransferTimes>,
 }
 
-/// How long 2 MiB from GPU memory into GPU memory take: the fastest of some turns.
+/// Minimum times for 2 MiB from GPU memory to GPU memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Paces {
-    /// By the rail, as programs write.
+pub struct TransferTimes {
+    /// Written by the rail directly.
     pub by_rail: Duration,
-    /// Staged: copied into pinned memory of the host, written from there into other such memory, copied into the GPU.
+    /// Staged: copied to pinned host memory, written from there to other pinned memory, and copied to the GPU.
     pub staged: Duration,
 }
 
-impl Paces {
-    /// Whether the rail is slower than staging, as one is whose provider copies: it makes the same copies, and more of them.
+impl TransferTimes {
+    /// Returns whether the rail is not faster than staging, which indicates that the provider makes the same copies.
     #[must_use]
     pub fn looks_staged(&self) -> bool {
         self.by_rail >= self.staged
     }
 }
 
-impl std::fmt::Display for Paces {
+impl std::fmt::Display for TransferTimes {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let micros = |time: Duration| time.as_secs_f64() * 1e6;
         write!(out, "2 MiB in {:.0} us, {:.0} staged through the host", micros(self.by_rail), micros(self.staged))
     }
 }
 
-/// Opens a rail on the domain, registers memory of the device (of a GPU with `gpu`, otherwise the host's), writes 2 MiB to
-/// itself, and compares. Bounded by the timeout.
+/// Opens a rail on the domain, registers memory (GPU memory with `gpu`, host memory otherwise), writes 2 MiB to itself,
+/// and compares the data. Bounded by `timeout`.
 ///
-/// The rail makes no CUDA call, so GPU memory that arrives was moved by the card. That is what the provider has agreed to. Calls that
-/// it makes all the same cannot be counted from here, but they take their time: [`Paces`].
+/// The rail is opened such that the provider agrees not to make CUDA calls, so GPU memory that arrives was transferred
+/// by the NIC. Calls that a provider makes nevertheless are not observable here, but they increase the times
+/// ([`TransferTimes`]).
 #[must_use]
 pub fn loop_back(domain: &Domain, device: &Device, gpu: bool, timeout: Duration) -> Trial {
     let told = |what: &str, error: &dyn std::fmt::Display| format!("{what}: {error}");
@@ -88,13 +90,13 @@ pub fn loop_back(domain: &Domain, device: &Device, gpu: bool, timeout: Duration)
     Trial { rail: domain.name.clone(), gpu, copied, outcome: outcome.map(drop), paces }
 }
 
-/// Compares what has arrived; of a GPU's memory also how long it took.
+/// Writes and compares the data. For GPU memory, also measures the times.
 fn write_to_oneself<R: Messages + 'static>(
     rail: R,
     device: &Device,
     gpu: bool,
     timeout: Duration,
-) -> Result<Option<Paces>, String> {
+) -> Result<Option<TransferTimes>, String> {
     let told = |what: &str, error: &dyn std::fmt::Display| format!("{what}: {error}");
     let flow = Flow::new(vec![rail], timeout);
     let region = |place: Place| {
@@ -116,7 +118,7 @@ fn write_to_oneself<R: Messages + 'static>(
     let (target, through) = connect().map_err(|error| told("its own address", &error))?;
     let write = |from: &_, to: &_| {
         let write = async { flow.write_all(from, 0, to, 0, BYTES as u64).await };
-        let written = flow::run([flow.clone()], write).map_err(|error| told("no event loop", &error))?;
+        let written = flow::run([flow.clone()], write).map_err(|error| told("cannot create an event loop", &error))?;
         written.map(drop).map_err(|error| told("writing 2 MiB to itself", &error))
     };
     write(&source, &target)?;
@@ -130,18 +132,19 @@ fn write_to_oneself<R: Messages + 'static>(
     }
     let Some((from, to)) = &staging else { return Ok(None) };
     let staged = || {
-        // SAFETY: pinned memory of the host of this length, here and below: the CPU reads and writes it, and no write is under way.
+        // SAFETY: here and below, the buffer is pinned host memory of this length, and no write is in flight while the
+        // CPU accesses it.
         let bytes = unsafe { std::slice::from_raw_parts_mut(from.buffer().pointer::<u8>(), BYTES) };
         source.buffer().read(0, bytes).map_err(|error| error.to_string())?;
         write(from, &through)?;
-        // SAFETY: as above.
+        // SAFETY: as for the source, the buffer is pinned host memory of this length, and no write is in flight.
         let bytes = unsafe { std::slice::from_raw_parts(to.buffer().pointer::<u8>(), BYTES) };
         destination.buffer().write(0, bytes).map_err(|error| error.to_string())
     };
-    Ok(Some(Paces { by_rail: fastest(|| write(&source, &target))?, staged: fastest(staged)? }))
+    Ok(Some(TransferTimes { by_rail: fastest(|| write(&source, &target))?, staged: fastest(staged)? }))
 }
 
-/// How long the fastest of [`TURNS`] takes.
+/// Returns the minimum duration of [`TURNS`] repetitions.
 fn fastest(turn: impl Fn() -> Result<(), String>) -> Result<Duration, String> {
     let mut best = Duration::MAX;
     for _ in 0..TURNS {
@@ -152,36 +155,37 @@ fn fastest(turn: impl Fn() -> Result<(), String>) -> Result<Duration, String> {
     Ok(best)
 }
 
-/// Registers 2 MiB of a GPU with the cards of these domains of EFA, past libfabric: by which ways, or why a card does not take it.
+/// Registers 2 MiB of GPU memory with the NICs of these EFA domains directly, bypassing libfabric. Describes how they
+/// were registered.
 ///
 /// # Errors
-/// Why not, in a line.
+/// Returns the reason for which a NIC rejects the memory, in one line.
 pub fn register_with_cards<'a>(domains: impl Iterator<Item = &'a Domain>, device: &Device) -> Result<String, String> {
     let memory = device.allocate(Place::Device, BYTES).map_err(|error| error.to_string())?;
     let mut ways = Vec::new();
     for domain in domains {
-        // The provider calls a domain after the card and the kind of endpoint: rdmap16s0-rdm.
+        // The provider names a domain after the NIC and the endpoint type: rdmap16s0-rdm.
         let card = domain.name.strip_suffix("-rdm").unwrap_or(&domain.name);
         ways.push(verbs::register(card, &memory)?);
     }
     let count = ways.len();
     ways.sort_unstable();
     ways.dedup();
-    Ok(format!("{count} cards take GPU memory {}", ways.join(" and ")))
+    Ok(format!("{count} EFA devices can register GPU memory {}", ways.join(" and ")))
 }
 
-/// Maps a page of GPU memory by GDRCopy, stores a word and reads it back: the library's version, or why not.
+/// Maps a page of GPU memory by GDRCopy, stores a word and reads it back. Returns the version of GDRCopy's library.
 ///
 /// # Errors
-/// Why not, in a line.
+/// Returns the reason for the failure, in one line.
 pub fn gdrcopy(device: &Device) -> Result<String, String> {
     const WORD: u64 = 0x5157_4f52_4421_0001;
     let mapped = device.mapped(4096).map_err(|error| error.to_string())?;
     let word = mapped.host_address() as *mut u64;
-    // SAFETY: the mapping is 4096 bytes at a multiple of 64 KiB, and nobody else uses it.
+    // SAFETY: the mapping has 4096 bytes at a multiple of 64 KiB, and no other code uses it.
     unsafe { word.write_volatile(WORD) };
     cuda::flush_stores();
-    // SAFETY: as above.
+    // SAFETY: as for the store, the mapping is long enough and no other code uses it.
     let read = unsafe { word.read_volatile() };
     if read == WORD {
         Ok(cuda::gdrcopy_version().unwrap_or_default())

@@ -1,21 +1,22 @@
-//! Whether a card itself takes memory of a GPU: asked of the card by libibverbs, past libfabric.
+//! Test of whether a NIC can register GPU memory directly, through libibverbs and without libfabric.
 //!
-//! The ways of libfabric's EFA provider, in its order: the driver of the GPU exports the memory as a dma-buf, and the card registers that;
-//! or the card registers the address, which the kernel resolves by a peer-memory module (efa_nv_peermem). Where neither works there is no
-//! GPUDirect on this card, whatever a provider claims.
+//! Uses the two methods of libfabric's EFA provider, in the same order. With dma-buf, the GPU's driver exports the
+//! memory and the NIC registers the file descriptor. With peer memory, the NIC registers the address, which the kernel
+//! resolves through a module (efa_nv_peermem). If neither works, this NIC does not support GPUDirect, whatever a
+//! provider claims.
 
 use ginlab_cuda::{Buffer, DmaBuf};
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::os::fd::AsRawFd;
 
-/// `IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ`: what EFA's provider tries with.
+/// `IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ`, as in the EFA provider's own test.
 const ACCESS: c_int = 1 | 4;
 
-/// libibverbs' objects are only handed back to it.
+/// An object of libibverbs, only passed back to it.
 type Object = *mut c_void;
 
-/// What is called of libibverbs. The functions are those of `infiniband/verbs.h`.
+/// Functions of libibverbs, as declared in `infiniband/verbs.h`.
 struct Verbs {
     get_device_list: unsafe extern "C" fn(*mut c_int) -> *mut Object,
     free_device_list: unsafe extern "C" fn(*mut Object),
@@ -29,28 +30,28 @@ struct Verbs {
     dereg_mr: unsafe extern "C" fn(Object) -> c_int,
 }
 
-/// A function of a library.
+/// Looks up a function of a library.
 ///
 /// # Safety
-/// `T` is the type of the function of this name.
+/// `T` must be the type of the function `name`.
 unsafe fn function<T: Copy>(library: &Library, name: &str) -> Result<T, String> {
-    // SAFETY: the caller's contract.
-    unsafe { library.get::<T>(name.as_bytes()) }.map(|found| *found).map_err(|_| format!("libibverbs has no {name}"))
+    // SAFETY: the caller guarantees that `T` is the type of the symbol.
+    unsafe { library.get::<T>(name.as_bytes()) }.map(|found| *found).map_err(|_| format!("libibverbs lacks {name}"))
 }
 
 impl Verbs {
-    /// Of the cards in software where this process has them, otherwise of the machine's libibverbs.
+    /// Loads the functions of software NICs if this process has loaded them, otherwise of the machine's libibverbs.
     fn load() -> Result<Verbs, String> {
         let own = Library::this();
-        // SAFETY: only looked for.
+        // SAFETY: the symbol is only looked up and not called.
         let preloaded = unsafe { function::<unsafe extern "C" fn()>(&own, "ibv_get_device_list") }.is_ok();
         let library = match preloaded {
             true => own,
-            // SAFETY: libibverbs' initialisation asks nothing of the program.
+            // SAFETY: the initializers of libibverbs have no requirements.
             false => unsafe { Library::open(Some("libibverbs.so.1"), RTLD_NOW | RTLD_LOCAL) }
                 .map_err(|error| format!("loading libibverbs: {error}"))?,
         };
-        // SAFETY: these are the types that infiniband/verbs.h gives the functions of these names.
+        // SAFETY: these are the types that infiniband/verbs.h declares for the functions.
         let verbs = unsafe {
             Verbs {
                 get_device_list: function(&library, "ibv_get_device_list")?,
@@ -65,14 +66,15 @@ impl Verbs {
                 dereg_mr: function(&library, "ibv_dereg_mr")?,
             }
         };
-        // Never unloaded: its providers keep threads and handlers of their own.
+        // Never unloaded, because its providers keep threads and handlers.
         std::mem::forget(library);
         Ok(verbs)
     }
 
-    /// Runs `look` with the open card of this name.
+    /// Opens the NIC `card` and calls `look` with it.
     fn with_card<T>(&self, card: &str, look: impl FnOnce(Object) -> Result<T, String>) -> Result<T, String> {
-        // SAFETY: the list ends with null and is freed once; a device is opened while it lives, as the manual says.
+        // SAFETY: the list ends with null and is freed once. Devices are opened before it is freed, as the manual
+        // requires.
         let context = unsafe {
             let list = (self.get_device_list)(std::ptr::null_mut());
             if list.is_null() {
@@ -85,40 +87,40 @@ impl Verbs {
             let error = std::io::Error::last_os_error();
             (self.free_device_list)(list);
             match context {
-                None => return Err(format!("libibverbs lists no {card}")),
+                None => return Err(format!("libibverbs does not list {card}")),
                 Some(context) if context.is_null() => return Err(format!("opening {card}: {error}")),
                 Some(context) => context,
             }
         };
         let looked = look(context);
-        // SAFETY: open, and nothing of it is left.
+        // SAFETY: the context is open, and no object of it is left.
         unsafe { (self.close_device)(context) };
         looked
     }
 }
 
-/// Registers this memory of a GPU with the card of this name, and takes that back: the way by which it went.
+/// Registers GPU memory with the NIC `card`, and deregisters it. Returns the method that worked.
 ///
 /// # Errors
-/// Why there is no way, in a line.
+/// Returns the reason for which no method works, in one line.
 pub fn register(card: &str, memory: &Buffer) -> Result<&'static str, String> {
     let verbs = Verbs::load()?;
     let exported = memory.dma_buf();
     let (address, bytes) = (memory.address(), memory.bytes());
     verbs.with_card(card, |context| {
-        // SAFETY: the card is open.
+        // SAFETY: the context is open.
         let domain = unsafe { (verbs.alloc_pd)(context) };
         if domain.is_null() {
             return Err(format!("a protection domain of {card}: {}", std::io::Error::last_os_error()));
         }
         let by_dma_buf = |exported: &DmaBuf| {
             let (file, offset) = (exported.file.as_raw_fd(), exported.offset);
-            // SAFETY: the domain is there, and the file is a dma-buf that has these bytes.
+            // SAFETY: the protection domain exists, and the file is a dma-buf that contains these bytes.
             let made = unsafe { (verbs.reg_dmabuf_mr)(domain, offset, bytes, address, file, ACCESS) };
             taken(&verbs, made)
         };
         let by_address = || {
-            // SAFETY: the domain is there; the memory is the caller's, and nothing but registered.
+            // SAFETY: the protection domain exists. The memory belongs to the caller and is only registered.
             let made = unsafe {
                 (verbs.reg_mr)(domain, std::ptr::with_exposed_provenance_mut(address as usize), bytes, ACCESS)
             };
@@ -128,22 +130,22 @@ pub fn register(card: &str, memory: &Buffer) -> Result<&'static str, String> {
             Ok(()) => Ok("by dma-buf"),
             Err(dma_buf) => by_address().map(|()| "by peer memory").map_err(|peer| {
                 format!(
-                    "{card} does not take GPU memory: by dma-buf: {dma_buf}; by peer memory (efa_nv_peermem): {peer}"
+                    "{card} cannot register GPU memory: by dma-buf: {dma_buf}; by peer memory (efa_nv_peermem): {peer}"
                 )
             }),
         };
-        // SAFETY: nothing of it is left.
+        // SAFETY: no object of the protection domain is left.
         unsafe { (verbs.dealloc_pd)(domain) };
         outcome
     })
 }
 
-/// Takes a registration back; the system's error where there is none.
+/// Deregisters a memory region. Returns the system's error if the registration failed.
 fn taken(verbs: &Verbs, made: Object) -> Result<(), String> {
     if made.is_null() {
         return Err(std::io::Error::last_os_error().to_string());
     }
-    // SAFETY: made just now, and used by nobody.
+    // SAFETY: the region was just registered and is not used.
     unsafe { (verbs.dereg_mr)(made) };
     Ok(())
 }

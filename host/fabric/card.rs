@@ -1,18 +1,18 @@
-//! Physical cards behind domains, and the rate of their lines.
+//! The physical NICs of domains, and their line rates.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
 use super::domain::Domain;
 
-/// Line rate, in bits per second, of the cards behind these domains, each card counted once: several endpoints, or several
-/// domains, on one card share its line. `None` where a card's rate is not known, or where there is no card: the rate that a
-/// loopback or a virtual interface names is a number without a meaning.
+/// Returns the total line rate, in bits per second, of the NICs of these domains. Each NIC counts once, because several
+/// endpoints or domains on one NIC share its line. Returns `None` if a rate is unknown or a domain has no NIC: the rate
+/// that a loopback or virtual interface reports has no meaning.
 pub fn line_rate(domains: &[Domain]) -> Option<u64> {
     of_cards(domains, Path::new("/"))
 }
 
-/// As [`line_rate`]; `root` is `/`, or a recorded tree.
+/// Like [`line_rate`]. `root` is `/` or a recorded tree.
 fn of_cards(domains: &[Domain], root: &Path) -> Option<u64> {
     let mut cards: BTreeMap<String, u64> = BTreeMap::new();
     for domain in domains {
@@ -27,10 +27,10 @@ fn of_cards(domains: &[Domain], root: &Path) -> Option<u64> {
     (!cards.is_empty()).then(|| cards.values().sum())
 }
 
-/// What is behind an interface or an RDMA device of which the provider names no PCI address: the system's name of the device;
-/// `None` for what is no hardware.
+/// Returns the system's name of the device of an interface or RDMA device, if the provider reports no PCI address.
+/// `None` if it is not hardware.
 fn device_of(root: &Path, name: &str) -> Option<String> {
-    // Some providers put a suffix behind the device's name: rdmap79s0-rdm.
+    // The provider may append a suffix to the device's name: rdmap79s0-rdm.
     let plain = name.split('-').next().unwrap_or(name);
     if plain.contains('/') || plain.starts_with('.') {
         return None;
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn more_than_the_line_of_one_card_with_four_endpoints_is_suspect() {
+    fn rate_above_line_of_one_nic_is_suspect() {
         let line = line_rate(&vec![domain("rdmap79s0-rdm", Some("4f:00.0"), 100); 4]).unwrap();
         let mut row = Row::new("write", "write", "cpu", "efa");
         row.bandwidth_gbits_s = Some(150.0);
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn cards_without_a_pci_address_are_known_by_their_device() {
+    fn nics_without_pci_address_are_identified_by_device() {
         let root = tempfile::tempdir().unwrap();
         let card = |class: &str, name: &str, device: &str| {
             let folder = root.path().join("sys/devices").join(device);

@@ -1,76 +1,77 @@
-//! From what was asked for to rails: chosen once for a rank, and opened in one place, by whichever thread shall own them.
+//! Selection of rails: chosen once for a rank, and later opened by the thread that will own them.
 
 use crate::any::AnyRail;
 use crate::discover::{self, Domain, Reach};
 use crate::libfabric::{BareLoop, IMMEDIATES, LibfabricRail, LibfabricRegion, RailOptions};
-use crate::model::{Model, PREFIX};
+use crate::model::Model;
 use crate::null::{NullCounts, NullRail};
-use crate::same_host::{Movers, SameHostRail, Stores};
+use crate::same_host::{CopyThreads, SameHostRail, Stores};
 use crate::verbs::{Verbs, VerbsRail};
-use crate::wanted::{Fabric, NULL, SHARED};
+use crate::wanted::{Fabric, SHARED};
 use crate::worst::{Spec, Who, WorstRail};
 use crate::{Access, FabricError, Memory, Rail, card, mistake};
 use ginlab_cuda::Place;
 use ginlab_topology::pci::PciAddress;
 use std::sync::Arc;
 
-/// More threads than this copy no faster: the memory is the limit.
+/// Maximum number of copy threads. More do not copy faster, because memory bandwidth is the limit.
 const MOST_MOVERS: usize = 8;
 
-/// Where a rank is, for the choice of its rails.
+/// Location of a rank, for the choice of its rails.
 #[derive(Clone, Debug)]
 pub struct RankPlace {
-    /// Its number.
+    /// Index of the rank.
     pub rank: usize,
-    /// Where its peers are.
+    /// Location of its peers.
     pub reach: Reach,
-    /// Whether all of them are on this machine, be it in network namespaces of their own.
+    /// Whether all ranks are on this machine, possibly in separate network namespaces.
     pub one_machine: bool,
-    /// Its GPU.
+    /// PCI address of its GPU.
     pub gpu: Option<PciAddress>,
-    /// Its number among the ranks of this host.
+    /// Index of the rank among the ranks of this host.
     pub local_rank: usize,
-    /// The number of those.
+    /// Number of ranks of this host.
     pub local_size: usize,
 }
 
 impl RankPlace {
-    /// Of a process that is no rank of a job.
+    /// Returns the place of a process that is not part of a job.
     #[must_use]
     pub fn alone(rank: usize, reach: Reach) -> RankPlace {
         RankPlace { rank, reach, one_machine: true, gpu: None, local_rank: 0, local_size: 1 }
     }
 }
 
-/// Rails that have been chosen and not been opened. Each thread that opens them gets as many of its own.
+/// Rails that are selected but not opened. Each thread that opens them gets its own `count` rails.
 #[derive(Clone, Debug)]
-pub struct Chosen {
-    kind: Kind,
+pub struct RailPlan {
+    fabric: Fabric,
+    /// Name for result rows.
+    name: String,
+    /// Domains of libfabric or verbs rails; empty for others.
+    domains: Vec<Domain>,
+    /// Cards of modelled rails.
+    model: Option<Model>,
+    /// Counters of null rails.
+    counts: NullCounts,
+    /// Threads that copy the bytes of modelled or shared-memory rails.
+    movers: Option<Arc<CopyThreads>>,
     count: usize,
     rank: usize,
     options: RailOptions,
     notes: Vec<String>,
 }
 
-#[derive(Clone, Debug)]
-enum Kind {
-    Libfabric { provider: String, domains: Vec<Domain> },
-    Verbs { provider: String, domains: Vec<Domain> },
-    Model { model: Model, movers: Option<Arc<Movers>> },
-    Worst(Spec),
-    Shared { movers: Option<Arc<Movers>> },
-    Null(NullCounts),
-}
-
-/// What a rail's own plainest loop of writes is, where it has one: see [`LibfabricRail::bare_writes`].
+/// Function that runs the minimal write loop on a rail, if the rail has one. See [`LibfabricRail::bare_writes`].
 pub type BareWrites<R> = unsafe fn(&mut R, &<R as Rail>::Region, &BareLoop) -> Result<f64, FabricError>;
 
-/// Who takes rails of whichever kind.
-pub trait TakesRails {
-    /// What it makes of them.
+/// Receiver of selected rails, of any kind.
+pub trait RailVisitor {
+    /// Result of the receiver.
     type Output;
 
-    /// `open` is to be called by the thread that will own the rails; `bare` is the plainest loop of writes over one of them.
+    /// Takes the rails. `open` must be called by the thread that will own them. `bare` is the minimal write loop on one
+    /// of them, if any.
     fn take<R: Rail + 'static>(
         self,
         open: impl FnOnce() -> Result<Vec<R>, FabricError> + Send + 'static,
@@ -79,254 +80,240 @@ pub trait TakesRails {
 }
 
 impl Fabric {
-    /// Chooses `count` rails, opened by these options.
+    /// Selects `count` rails, to be opened with `options`.
     ///
     /// # Errors
-    /// What is wrong with what was asked for, in one line.
-    pub fn choose(&self, count: usize, place: &RankPlace, options: RailOptions) -> Result<Chosen, String> {
+    /// Returns a one-line description if the request is invalid or cannot be satisfied.
+    pub fn choose(&self, count: usize, place: &RankPlace, options: RailOptions) -> Result<RailPlan, String> {
         if self.shares_memory() && !place.one_machine {
             return Err(format!("--provider {self}: all ranks must be on one machine"));
         }
-        let mut notes = Vec::new();
-        let kind = match self {
-            Fabric::Libfabric { .. } | Fabric::Verbs { .. } => {
-                let (provider, named, is_verbs) = match self {
-                    Fabric::Verbs { name, domains } => (Some(name.as_str()), domains, true),
-                    Fabric::Libfabric { provider, domains } => (provider.as_deref(), domains, false),
-                    _ => (None, &Vec::new(), false),
-                };
-                if is_verbs && options.messages {
-                    return Err(format!(
-                        "--provider {self}: its datagrams have no order, which messages need; -p efa has them"
-                    ));
-                }
-                let text = |error: FabricError| error.to_string();
-                let choice = discover::choose_provider(provider).map_err(text)?;
-                let (local_rank, local_size) = (place.local_rank, place.local_size);
-                let provider = choice.provider;
-                let plan =
-                    discover::select_domains(&provider, count, place.reach, named, place.gpu, local_rank, local_size)
-                        .map_err(text)?;
-                if plan.domains.len() < count {
-                    return Err(format!("--rails {count}: only {} domains were named", plan.domains.len()));
-                }
-                notes.push(format!("provider {provider}: {}", choice.reason));
-                notes.extend(plan.note);
-                let domains = plan.domains;
-                if is_verbs { Kind::Verbs { provider, domains } } else { Kind::Libfabric { provider, domains } }
+        let mut plan = RailPlan {
+            fabric: self.clone(),
+            name: self.to_string(),
+            domains: Vec::new(),
+            model: None,
+            counts: NullCounts::default(),
+            movers: None,
+            count,
+            rank: place.rank,
+            options,
+            notes: Vec::new(),
+        };
+        match self {
+            Fabric::Libfabric { provider, domains } => plan.select(provider.as_deref(), domains, place)?,
+            Fabric::Verbs { .. } if plan.options.messages => {
+                return Err(format!(
+                    "--provider {self}: its datagrams are unordered, but messages need an order; use -p efa"
+                ));
             }
+            Fabric::Verbs { name, domains } => plan.select(Some(name), domains, place)?,
             Fabric::Model { name, profile } => {
                 let assumed = profile.assumed().collect::<Vec<_>>().join(", ");
-                notes.push(format!(
+                plan.notes.push(format!(
                     "MODELLED cards of a {name}: {} Gb/s each, {} us one way; assumed, not published: {assumed}",
                     profile.line_rate_gbps.value, profile.one_way_us.value,
                 ));
-                let model = Model::new(name, (**profile).clone(), count, place.rank as u64);
-                Kind::Model { model, movers: None }
+                plan.model = Some(Model::new(name, (**profile).clone(), count, place.rank as u64));
             }
-            Fabric::Worst(spec) => {
-                notes.push(spec.note());
-                Kind::Worst(*spec)
-            }
+            Fabric::Worst(spec) => plan.notes.push(spec.note()),
             Fabric::Shared => {
-                notes.push("shared memory of this machine: as fast as it copies, no card is modelled".into());
-                Kind::Shared { movers: None }
+                plan.notes.push("shared memory of this machine: as fast as it copies, no NIC is modelled".into());
             }
-            Fabric::Null => {
-                notes.push(
-                    "null rails: the proxy completes each put at once, nothing is moved; puts are counted, not bytes checked".into(),
-                );
-                Kind::Null(NullCounts::default())
-            }
-        };
-        Ok(Chosen { kind, count, rank: place.rank, options, notes })
+            Fabric::Null => plan.notes.push(
+                "null rails: the proxy completes each put immediately and moves no bytes; puts are counted, bytes are \
+                 not checked"
+                    .into(),
+            ),
+        }
+        Ok(plan)
     }
 }
 
-impl Chosen {
-    /// What rows call them: the provider that is opened (`tcp;ofi_rxm`), `model:p5`, `worst:seed=1,...`, `null`.
-    #[must_use]
-    pub fn name(&self) -> String {
-        match &self.kind {
-            Kind::Libfabric { provider, .. } | Kind::Verbs { provider, .. } => provider.clone(),
-            Kind::Model { model, .. } => format!("{PREFIX}{}", model.name()),
-            Kind::Worst(spec) => spec.to_string(),
-            Kind::Shared { .. } => SHARED.into(),
-            Kind::Null(_) => NULL.into(),
+impl RailPlan {
+    /// Selects the domains, from those `named` if any, and the name of the provider.
+    fn select(&mut self, provider: Option<&str>, named: &[String], place: &RankPlace) -> Result<(), String> {
+        let text = |error: FabricError| error.to_string();
+        let RankPlace { reach, gpu, local_rank, local_size, .. } = *place;
+        let choice = discover::choose_provider(provider).map_err(text)?;
+        let count = self.count;
+        let selected = discover::select_domains(&choice.provider, count, reach, named, gpu, local_rank, local_size)
+            .map_err(text)?;
+        if selected.domains.len() < count {
+            return Err(format!("--rails {count}: only {} domains are named", selected.domains.len()));
         }
+        self.notes.push(format!("provider {}: {}", choice.provider, choice.reason));
+        self.notes.extend(selected.note);
+        (self.name, self.domains) = (choice.provider, selected.domains);
+        Ok(())
     }
 
-    /// What a header should say of them.
+    /// Returns the fabric name shown in result rows: the opened provider (`tcp;ofi_rxm`), `model:p5`,
+    /// `worst:seed=1,...`, `null`.
+    #[must_use]
+    pub fn name(&self) -> String {
+        self.name.clone()
+    }
+
+    /// Returns notes on the selection, for headers.
     #[must_use]
     pub fn notes(&self) -> &[String] {
         &self.notes
     }
 
-    /// The domains, of libfabric or of verbs.
+    /// Returns the domains of libfabric or verbs rails. Empty for other rails.
     #[must_use]
     pub fn domains(&self) -> &[Domain] {
-        match &self.kind {
-            Kind::Libfabric { domains, .. } | Kind::Verbs { domains, .. } => domains,
-            _ => &[],
-        }
+        &self.domains
     }
 
-    /// The modelled cards.
+    /// Returns the model of modelled cards.
     #[must_use]
     pub fn model(&self) -> Option<&Model> {
-        match &self.kind {
-            Kind::Model { model, .. } => Some(model),
-            _ => None,
-        }
+        self.model.as_ref()
     }
 
-    /// What null rails have been given.
+    /// Returns the counters of null rails.
     #[must_use]
     pub fn counts(&self) -> Option<&NullCounts> {
-        match &self.kind {
-            Kind::Null(counts) => Some(counts),
-            _ => None,
-        }
+        matches!(self.fabric, Fabric::Null).then_some(&self.counts)
     }
 
-    /// Starts threads that copy the bytes of modelled cards, at most so many, and store them so; without any, whoever posts copies. Other rails
-    /// need none.
+    /// Starts up to `threads` threads that copy the bytes of modelled cards or shared-memory rails with `stores`.
+    /// Without such threads, the posting thread copies. Has no effect on other rails.
     ///
     /// # Errors
-    /// The system's.
+    /// Returns the system's error if a thread cannot be started.
     pub fn start_movers(&mut self, threads: usize, stores: Stores) -> std::io::Result<()> {
-        let (Kind::Model { movers, .. } | Kind::Shared { movers }) = &mut self.kind else { return Ok(()) };
-        let threads = threads.min(MOST_MOVERS);
-        if threads == 0 {
-            self.notes.push("no core is left for copying: the proxies copy the bytes themselves".into());
+        if !matches!(self.fabric, Fabric::Model { .. } | Fabric::Shared) {
             return Ok(());
         }
-        *movers = Some(Arc::new(Movers::start(threads, stores)?));
+        let threads = threads.min(MOST_MOVERS);
+        if threads == 0 {
+            self.notes.push("no free core for copying: the proxies copy the bytes themselves".into());
+            return Ok(());
+        }
+        self.movers = Some(Arc::new(CopyThreads::start(threads, stores)?));
         self.notes.push(format!("{threads} threads copy the bytes of each rank that puts"));
         Ok(())
     }
 
-    /// Whether threads copy the bytes of modelled cards.
+    /// Returns whether copy threads were started.
     #[must_use]
     pub fn has_movers(&self) -> bool {
-        matches!(&self.kind, Kind::Model { movers: Some(_), .. } | Kind::Shared { movers: Some(_) })
+        self.movers.is_some()
     }
 
-    /// Line rate of the cards of the first `rails` rails together in bits per second, where it is known.
+    /// Returns the total line rate of the NICs of the first `rails` rails in bits per second, if known.
     #[must_use]
     pub fn line_rate(&self, rails: usize) -> Option<u64> {
-        match &self.kind {
-            Kind::Libfabric { domains, .. } | Kind::Verbs { domains, .. } => {
-                card::line_rate(domains.get(..rails.min(domains.len()))?)
-            }
-            Kind::Model { model, .. } => Some(model.line_rate() * rails as u64),
-            Kind::Worst(_) | Kind::Shared { .. } | Kind::Null(_) => None,
+        if let Some(model) = &self.model {
+            return Some(model.line_rate() * rails as u64);
         }
+        if self.domains.is_empty() {
+            return None;
+        }
+        card::line_rate(&self.domains[..rails.min(self.domains.len())])
     }
 
-    /// Whether the bytes go through memory that processes of this machine share.
+    /// Returns whether the bytes go through memory that processes of this machine share.
     #[must_use]
     pub fn shares_memory(&self) -> bool {
-        matches!(self.kind, Kind::Model { .. } | Kind::Worst(_) | Kind::Shared { .. })
+        self.fabric.shares_memory()
     }
 
-    /// Where host memory has to lie that peers write to or read.
+    /// Returns the kind of host memory that peers can write to and read.
     #[must_use]
     pub fn place(&self) -> Place {
         if self.shares_memory() { Place::File } else { Place::Host }
     }
 
-    /// Immediates that the completion queue of each rail has room for while nobody polls it.
+    /// Returns the number of immediates that the completion queue of each rail can hold while no thread polls it.
     #[must_use]
     pub fn immediates(&self) -> usize {
-        match &self.kind {
-            Kind::Worst(Spec { queue: Some(queue), .. }) => *queue as usize,
+        match &self.fabric {
+            Fabric::Worst(Spec { queue: Some(queue), .. }) => *queue as usize,
             _ => self.options.immediates.unwrap_or(IMMEDIATES),
         }
     }
 
-    /// Whether the cards read and write this memory of a GPU themselves: proven by registering it on the first rail. From then on rails are
-    /// opened for it. The error says why they do not.
+    /// Checks whether the NICs can access this GPU memory directly, by registering it on the first rail. Afterwards
+    /// rails are opened accordingly.
     ///
     /// # Safety
-    /// The memory is valid while this runs.
+    /// The memory must be valid during the call.
     ///
     /// # Errors
-    /// Why the memory has to be staged, or be the host's.
+    /// Returns the reason why the memory must be staged or be host memory.
     pub unsafe fn prove_gpu(&mut self, memory: Memory) -> Result<(), String> {
-        let (Kind::Libfabric { domains, .. } | Kind::Verbs { domains, .. }) = &self.kind else {
-            return Err("these rails have no cards".to_owned());
-        };
-        let Some(domain) = domains.first() else { return Err("there is no rail".to_owned()) };
-        let reaches = match &self.kind {
-            Kind::Verbs { .. } => Verbs::open(&domain.name).and_then(|card| {
-                // SAFETY: the caller's contract; the region ends in this expression.
+        let Some(domain) = self.domains.first() else { return Err("these rails have no NICs".to_owned()) };
+        let reaches = match &self.fabric {
+            Fabric::Verbs { .. } => Verbs::open(&domain.name).and_then(|card| {
+                // SAFETY: the caller guarantees that the memory is valid during the call, and the region is dropped in
+                // this expression.
                 unsafe { card.register(memory, Access::ALL) }.map(drop)
             }),
-            // SAFETY: the caller's contract.
+            // SAFETY: the caller guarantees that the memory is valid during the call.
             _ => unsafe { LibfabricRail::prove_gpu(domain, &self.options, memory) },
         };
         self.options.cuda_memory = reaches.is_ok();
         reaches.map_err(|error| error.to_string())
     }
 
-    /// Gives the rails of proxy thread number `proxy` to whoever takes them.
-    pub fn give<T: TakesRails>(&self, proxy: u16, taker: T) -> T::Output {
-        let (count, rank) = (self.count, self.rank as u32);
-        match self.kind.clone() {
-            Kind::Libfabric { domains, .. } => {
-                let options = self.options.clone();
+    /// Passes the rails of proxy thread number `proxy` to `taker`.
+    pub fn give<T: RailVisitor>(&self, proxy: u16, taker: T) -> T::Output {
+        let RailPlan { domains, options, movers, count, .. } = self.clone();
+        let rank = self.rank as u32;
+        match self.fabric {
+            Fabric::Libfabric { .. } => {
                 let open = move || domains.iter().map(|domain| LibfabricRail::open(domain, &options)).collect();
                 let bare: BareWrites<LibfabricRail> = bare_writes;
                 taker.take(open, Some(bare))
             }
-            Kind::Verbs { domains, .. } => {
-                let options = self.options.clone();
+            Fabric::Verbs { .. } => {
                 taker.take(move || domains.iter().map(|domain| open_verbs(domain, &options)).collect(), None)
             }
-            Kind::Model { model, movers } => {
-                let open = move || {
-                    let below = (0..count).map(|_| SameHostRail::open("shared memory", movers.clone()));
-                    Ok(model.rails(below.collect::<Result<Vec<_>, _>>()?))
-                };
-                taker.take(open, None)
-            }
-            Kind::Worst(spec) => {
+            Fabric::Worst(spec) => {
                 let open = move |rail: usize| WorstRail::open(&spec, Who { rank, proxy, rail: rail as u16 }, false);
                 taker.take(move || (0..count).map(open).collect(), None)
             }
-            Kind::Shared { movers } => {
+            Fabric::Model { .. } | Fabric::Shared => {
                 let open = move || (0..count).map(|_| SameHostRail::open(SHARED, movers.clone())).collect();
-                taker.take(open, None)
+                match self.model.clone() {
+                    // Modelled cards move their bytes through shared memory.
+                    Some(model) => taker.take(move || Ok(model.rails::<SameHostRail>(open()?)), None),
+                    None => taker.take(open, None),
+                }
             }
-            Kind::Null(counts) => {
+            Fabric::Null => {
+                let counts = self.counts.clone();
                 taker.take(move || Ok((0..count).map(|_| NullRail::counted_by(&counts)).collect()), None)
             }
         }
     }
 
-    /// Opens them for who posts by the CPU.
+    /// Opens the rails for posting by the CPU.
     ///
     /// # Errors
-    /// What could not be opened; modelled and null rails, which have no messages.
+    /// Returns an error if a rail cannot be opened, and for modelled, shared and null rails, which have no messages.
     pub fn open(&self) -> Result<Vec<AnyRail>, FabricError> {
-        match &self.kind {
-            Kind::Libfabric { domains, .. } => {
+        match &self.fabric {
+            Fabric::Libfabric { .. } => {
                 let open = |domain| LibfabricRail::open(domain, &self.options).map(AnyRail::Libfabric);
-                domains.iter().map(open).collect()
+                self.domains.iter().map(open).collect()
             }
-            Kind::Verbs { domains, .. } => {
-                domains.iter().map(|domain| open_verbs(domain, &self.options).map(AnyRail::Verbs)).collect()
+            Fabric::Verbs { .. } => {
+                self.domains.iter().map(|domain| open_verbs(domain, &self.options).map(AnyRail::Verbs)).collect()
             }
-            Kind::Worst(spec) => {
+            Fabric::Worst(spec) => {
                 let who = |rail| Who { rank: self.rank as u32, proxy: 0, rail: rail as u16 };
                 let open = |rail| WorstRail::open(spec, who(rail), self.options.messages);
                 (0..self.count).map(|rail| open(rail).map(|rail| AnyRail::Worst(Box::new(rail)))).collect()
             }
-            Kind::Model { .. } | Kind::Shared { .. } | Kind::Null(_) => Err(mistake(
-                &self.name(),
+            _ => Err(mistake(
+                &self.name,
                 "opening rails for the CPU",
-                "programs with a proxy alone (proxy, shmem, collective, jacobi) take modelled, shared and null rails",
+                "only programs with a proxy (proxy, shmem, collective, jacobi) support modelled, shared and null rails",
             )),
         }
     }
@@ -336,12 +323,12 @@ fn open_verbs(domain: &Domain, options: &RailOptions) -> Result<VerbsRail, Fabri
     VerbsRail::open(&domain.name, options.immediates.unwrap_or(IMMEDIATES), options.max_outstanding)
 }
 
-/// As a function of no lifetime.
+/// Wraps the method in a function without lifetime parameters.
 ///
 /// # Safety
-/// As [`LibfabricRail::bare_writes`].
+/// The caller must uphold the contract of [`LibfabricRail::bare_writes`].
 unsafe fn bare_writes(rail: &mut LibfabricRail, region: &LibfabricRegion, run: &BareLoop) -> Result<f64, FabricError> {
-    // SAFETY: passed on.
+    // SAFETY: forwarded; the caller upholds the contract of `LibfabricRail::bare_writes`.
     unsafe { rail.bare_writes(region, run) }
 }
 
@@ -353,7 +340,7 @@ mod tests {
     use crate::select::Reach;
 
     #[test]
-    fn null_rails_alone_count_what_they_are_given() {
+    fn only_null_rails_count_transfers() {
         let chosen =
             |fabric: Fabric| fabric.choose(2, &RankPlace::alone(0, Reach::SameHost), RailOptions::default()).unwrap();
         assert!(chosen(Fabric::Null).counts().is_some());

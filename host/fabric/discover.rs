@@ -1,4 +1,4 @@
-//! What fabrics there are on this machine, and which of them a run uses.
+//! Discovery of the fabrics of this machine, and selection of the provider and domains of a run.
 
 use libfabric_sys as sys;
 
@@ -13,13 +13,13 @@ use ginlab_topology::pci::PciAddress;
 /// A provider compiled into the loaded libfabric, whether it finds hardware here or not.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
 pub struct Provider {
-    /// Name, as `efa` or `tcp`.
+    /// Name, such as `efa` or `tcp`.
     pub name: String,
-    /// Version, as `117.0`.
+    /// Version, such as `117.0`.
     pub version: String,
 }
 
-/// The providers of the loaded libfabric, without its debugging hooks, in alphabetical order.
+/// Returns the providers of the loaded libfabric, without its debugging hooks, in alphabetical order.
 pub fn list_providers() -> Result<Vec<Provider>, FabricError> {
     let list = all_providers()?;
     let mut providers: Vec<_> = list
@@ -32,35 +32,36 @@ pub fn list_providers() -> Result<Vec<Provider>, FabricError> {
     Ok(providers)
 }
 
-/// The domains of a provider that ginlab can use, at the completion level `Delivery`. `provider` is a full name, as
-/// [`choose_provider`] returns it, or a core name such as `tcp`, which lists all its variants.
+/// Returns the domains of a provider that ginlab can use, at the completion level `Delivery`. `provider` is a full
+/// name, as [`choose_provider`] returns it, or a core name such as `tcp`, which lists all its variants.
 pub fn list_domains(provider: &str) -> Result<Vec<Domain>, FabricError> {
     list_domains_for(provider, Level::Delivery, false)
 }
 
-/// As [`list_domains`], for any completion level; with `cuda_memory` only those whose rails take memory of CUDA devices.
+/// Like [`list_domains`], for any completion level. With `cuda_memory`, only the domains whose rails accept memory of
+/// CUDA devices.
+///
+/// Queries twice, with and without receives for immediates (FI_RX_CQ_DATA), and returns the union, because a provider
+/// may have a fabric of each kind. Without unsolicited write receives, efa of libfabric 2.4 has four domains of `efa`
+/// and four of `efa-direct`, and only the second query finds the latter.
 pub(super) fn list_domains_for(provider: &str, level: Level, cuda_memory: bool) -> Result<Vec<Domain>, FabricError> {
     let mut domains: Vec<Domain> = Vec::new();
     let mut first_error = None;
-    // A provider that needs posted receives answers the second question only.
     for posted_receives in [false, true] {
         let wanted =
             Wanted { provider, fabric: None, domain: None, level, cuda_memory, posted_receives, messages: false };
         match query(&wanted) {
             Ok(list) => {
                 for domain in list.iter().map(Domain::of) {
-                    if !domains.contains(&domain) {
+                    if !domains.iter().any(|known| known.is_same(&domain)) {
                         domains.push(domain);
                     }
                 }
             }
             Err(error) => first_error = first_error.or(Some(error)),
         }
-        if !domains.is_empty() {
-            return Ok(domains);
-        }
     }
-    match first_error {
+    match first_error.filter(|_| domains.is_empty()) {
         Some(mut error) => {
             add_known_providers(&mut error, provider);
             Err(error)
@@ -69,53 +70,57 @@ pub(super) fn list_domains_for(provider: &str, level: Level, cuda_memory: bool) 
     }
 }
 
-/// A wrong name is the commonest cause: say which names there are.
+/// Adds the existing names to the error, since a wrong name is the most common cause. The EFA provider is also missing
+/// if its software NICs could not be opened. The error then contains their reason.
 fn add_known_providers(error: &mut FabricError, provider: &str) {
+    if super::soft::first_cause().is_some() {
+        return;
+    }
     let Ok(known) = list_providers() else { return };
     let core = provider.split(';').next().unwrap_or(provider);
     if known.iter().all(|known| known.name != core) {
         let names: Vec<_> = known.iter().map(|known| known.name.as_str()).collect();
-        error.text = format!("there is no provider {provider:?}");
+        error.text = format!("unknown provider {provider:?}");
         error.hint = format!("this libfabric has {}", names.join(", "));
     }
 }
 
-/// Whether an interface of this name may lead to other machines: bridges of container runtimes and hypervisors do not.
+/// Returns whether an interface of this name can lead to other machines. Bridges of container runtimes and hypervisors
+/// do not.
 #[must_use]
 pub fn leaves_the_machine(interface: &str) -> bool {
     interface != "lo" && !super::select::is_bridge(interface)
 }
 
-/// The provider that a run uses, and why.
+/// The provider selected for a run, with the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Choice {
-    /// The full name to open, as `tcp;ofi_rxm`.
+    /// Full name of the provider, such as `tcp;ofi_rxm`.
     pub provider: String,
-    /// Why this one, for people.
+    /// Reason for the choice, for display.
     pub reason: String,
 }
 
-/// Chooses the provider: the one that was asked for, otherwise `efa` where it finds a device, otherwise `tcp`.
+/// Chooses the provider: the requested one, otherwise `efa` if it finds a device, otherwise `tcp`.
 ///
 /// A core name means its best variant that has what ginlab needs (reliable datagrams, RMA, 4 bytes of remote immediate,
-/// delivery complete), which is probed. For `tcp` the order is: `tcp` itself where it has reliable datagrams (libfabric 2.x),
-/// then `tcp;ofi_rxm`, then `net`. Over the loopback the last two are equally fast (libfabric 1.17: 4.6 us per write of 8 B,
-/// 5.5 GB/s at 64 KiB); `tcp;ofi_rxm` has eight times the queue and heeds the completion level without help. A name with a `;`
-/// is taken as it is.
+/// delivery complete), which is probed. For `tcp` the order is: `tcp` itself if it has reliable datagrams (libfabric
+/// 2.x), then `tcp;ofi_rxm`, then `net`. Over the loopback the last two are equally fast, but `tcp;ofi_rxm` has eight
+/// times the queue and honours the completion level without a workaround. A name with a `;` is used unchanged.
 pub fn choose_provider(requested: Option<&str>) -> Result<Choice, FabricError> {
     let Some(name) = requested.map(str::trim).filter(|name| !name.is_empty()) else {
         return match choose_named("efa") {
-            Ok(choice) => Ok(Choice { reason: "default: an EFA device is here".to_owned(), ..choice }),
+            Ok(choice) => Ok(Choice { reason: "default: an EFA device is present".to_owned(), ..choice }),
             Err(_) => {
                 let choice = choose_named("tcp")?;
-                Ok(Choice { reason: format!("default: no EFA device is here; {}", choice.reason), ..choice })
+                Ok(Choice { reason: format!("default: no EFA device; {}", choice.reason), ..choice })
             }
         };
     };
     choose_named(name)
 }
 
-/// The full names that a name may stand for, best first.
+/// Returns the full names that a name may refer to, best first.
 pub(super) fn variants(name: &str) -> Vec<String> {
     let mut variants = vec![name.to_owned()];
     if !name.contains(';') {
@@ -131,18 +136,22 @@ pub(super) fn variants(name: &str) -> Vec<String> {
 fn choose_named(name: &str) -> Result<Choice, FabricError> {
     if verbs::is_asked(name) {
         if verbs::cards()?.is_empty() {
-            return Err(mistake(name, "looking for cards", "there is no card of EFA's here"));
+            // Software NICs that cannot be opened are not listed: report the reason first.
+            let cause = super::soft::first_cause();
+            let (text, hint) = cause.unwrap_or_else(|| ("no EFA device".to_owned(), String::new()));
+            return Err(FabricError { hint, ..mistake(name, "listing EFA devices", text) });
         }
-        let reason = "EFA's cards by verbs, without libfabric".to_owned();
+        let reason = "EFA devices by verbs, without libfabric".to_owned();
         return Ok(Choice { provider: verbs::label(), reason });
     }
     if super::soft::is_asked(name) {
         let label = super::soft::label().ok_or_else(|| {
-            let text = "the cards are loaded by the option -p alone, before anything else";
-            mistake(name, "cards in software", text)
+            let text = "software NICs can be loaded only by the option -p, before anything else";
+            mistake(name, "loading software NICs", text)
         })?;
         let reason =
-            "cards in software below libfabric's EFA provider: no figure of them is a measured card's".to_owned();
+            "software NICs below libfabric's EFA provider: their figures are not measurements of an EFA device"
+                .to_owned();
         return choose_named("efa").map(|_| Choice { provider: label.to_owned(), reason });
     }
     let variants = variants(name);
@@ -156,18 +165,19 @@ fn choose_named(name: &str) -> Result<Choice, FabricError> {
             }
         };
         if domains.iter().any(|domain| domain.provider == *variant && domain.immediate_bytes >= IMMEDIATE_BYTES) {
-            let reason = format!("{variant} has RDM, RMA, remote immediates and delivery complete here");
+            let reason = format!("{variant} has RDM, RMA, remote immediates and delivery complete on this machine");
             return Ok(Choice { provider: variant.clone(), reason });
         }
     }
     Err(first_error.unwrap_or_else(|| {
-        let text = "it has no remote immediates of 4 bytes with reliable datagrams and RMA";
+        let text = "it does not support remote immediates of 4 bytes with reliable datagrams and RMA";
         refused(name, Doing::Opening, "choosing the provider", sys::FI_ENODATA, text)
     }))
 }
 
-/// Cards of a provider (of the one that would be chosen, where none is named) that rails are opened on unasked; `None` where its
-/// domains are no cards, as those of tcp are not, or where it finds nothing.
+/// Returns the number of NICs of a provider on which rails are opened by default. Without `requested`, uses the
+/// provider that would be chosen. Returns `None` if the provider finds no domain, or its domains are not NICs, such as
+/// those of tcp.
 #[must_use]
 pub fn cards(requested: Option<&str>) -> Option<usize> {
     if requested.is_some_and(verbs::is_asked) {
@@ -181,13 +191,15 @@ pub fn cards(requested: Option<&str>) -> Option<usize> {
     domains.first()?.pci.map(|_| domains.len())
 }
 
-/// Chooses the domains of one rank's rails; see [`Plan`].
+/// Selects the domains of one rank's rails. See [`Plan`].
 ///
-/// `explicit` names domains (or `fabric:domain`, where a device is in several fabrics) and settles them in that order;
-/// otherwise there are `count` distinct domains. Where the machine has fewer, cards are refused (several endpoints share a card's
-/// line and are no rails), and providers without cards open `count` endpoints on the first domain, with a note. `nearest_to`
-/// is the GPU; of NICs that are equally near, ranks with different `local_rank` get different
-/// ones. With [`Reach::SameHost`] providers over IP use the loopback only.
+/// `explicit` names domains, or `fabric:domain` if a device is in several fabrics, which are used in that order.
+/// Otherwise `count` distinct domains are selected. If the machine has fewer, NICs are refused, because several
+/// endpoints share a NIC's line and are not separate rails. Providers without NICs open `count` endpoints on the first
+/// domain, with a note.
+///
+/// `nearest_to` is the GPU. Among equally near NICs, ranks with different `local_rank` get different ones. With
+/// [`Reach::SameHost`], providers over IP use only the loopback.
 pub fn select_domains(
     provider: &str,
     count: usize,
@@ -212,7 +224,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bridges_and_the_loopback_stay_on_the_machine() {
+    fn bridges_and_loopback_are_local() {
         for (interface, leaves) in
             [("lo", false), ("docker0", false), ("virbr0", false), ("eth0", true), ("ens5", true)]
         {

@@ -1,4 +1,4 @@
-//! A domain: what rails are opened on.
+//! Domains, on which rails are opened.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -8,18 +8,18 @@ use libfabric_sys as sys;
 use super::libfabric::Entry;
 use ginlab_topology::pci::PciAddress;
 
-/// How a domain's addresses look.
+/// Address format of a domain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AddressFamily {
     /// IPv4 socket address.
     Ipv4,
     /// IPv6 socket address.
     Ipv6,
-    /// A name, as shm has.
+    /// A name, as used by shm.
     Text,
-    /// EFA's.
+    /// EFA address.
     Efa,
-    /// Any other, by libfabric's number.
+    /// Any other format, by libfabric's number.
     Other(u32),
 }
 
@@ -34,31 +34,31 @@ impl AddressFamily {
         }
     }
 
-    /// Whether peers are reached over IP, where a rail must pair with the peer's rail of the same subnet.
+    /// Returns whether peers are reached over IP, where a rail must pair with the peer's rail of the same subnet.
     #[must_use]
     pub fn is_ip(self) -> bool {
         matches!(self, Self::Ipv4 | Self::Ipv6)
     }
 }
 
-/// A domain (a NIC, mostly) on which rails can be opened: reliable datagrams with remote reads and writes.
+/// A domain (usually a NIC) on which rails can be opened: reliable datagrams with remote reads and writes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Domain {
-    /// The provider's full name, as `tcp;ofi_rxm`.
+    /// Full name of the provider, such as `tcp;ofi_rxm`.
     pub provider: String,
-    /// The fabric: a subnet for providers over IP, otherwise the provider's word.
+    /// Name of the fabric: a subnet for providers over IP, otherwise a name chosen by the provider.
     pub fabric: String,
-    /// The domain: an interface or a device.
+    /// Name of the domain: an interface or a device.
     pub name: String,
-    /// How its addresses look.
+    /// Format of its addresses.
     pub family: AddressFamily,
-    /// The local address, for providers over IP.
+    /// Local address, for providers over IP.
     pub address: Option<IpAddr>,
-    /// Line rate in bits per second, where the provider tells it.
+    /// Line rate in bits per second, if the provider reports it.
     pub link_bits_per_second: Option<u64>,
-    /// Where the NIC is, where the provider tells it.
+    /// PCI address of the NIC, if the provider reports it.
     pub pci: Option<PciAddress>,
-    /// Width of remote immediates in bytes; 0 when there are none.
+    /// Width of remote immediates in bytes. 0 if there are none.
     pub immediate_bytes: usize,
 }
 
@@ -89,9 +89,13 @@ impl Domain {
         }
     }
 
-    /// Whether an answer of libfabric is about this domain.
+    /// Returns whether an entry of libfabric describes this domain.
     pub(crate) fn matches(&self, entry: Entry<'_>) -> bool {
-        let other = Self::of(entry);
+        self.is_same(&Self::of(entry))
+    }
+
+    /// Returns whether both name the same domain, ignoring the other properties that the provider reports.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
         (&self.provider, &self.fabric, &self.name, self.family, self.address)
             == (&other.provider, &other.fabric, &other.name, other.family, other.address)
     }

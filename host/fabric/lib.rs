@@ -1,4 +1,4 @@
-//! Fabrics: what the proxy asks of a rail, and the rails there are.
+//! Fabrics: the interface between the proxy and its rails, and the available kinds of rails.
 //!
 //! A *rail* is one endpoint on one NIC domain with its own completion queue and its own memory registrations. The proxy
 //! drives all rails of its thread through [`Rail`], with static dispatch.
@@ -8,11 +8,13 @@ pub mod card;
 pub mod chosen;
 pub mod discover;
 mod domain;
+pub mod filter;
 pub mod libfabric;
 mod listed;
 pub mod listing;
 pub mod model;
 pub mod null;
+pub mod offsets;
 #[doc(hidden)]
 pub mod printed;
 pub mod same_host;
@@ -24,37 +26,37 @@ pub mod verbs;
 mod wanted;
 pub mod worst;
 
-pub use chosen::{Chosen, RankPlace, TakesRails};
+pub use chosen::{RailPlan, RailVisitor, RankPlace};
 use std::fmt;
 pub use wanted::{Fabric, NULL};
 
-/// What a rail can do, asked of the provider and never guessed from its name.
+/// Capabilities of a rail, as reported by the provider and never inferred from its name.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RailLimits {
-    /// The largest single transfer in bytes.
+    /// Maximum size of one transfer in bytes.
     pub max_transfer_bytes: u64,
-    /// How many transfers may be outstanding before the provider answers "again".
+    /// Number of transfers that may be outstanding before the provider answers [`Post::Again`].
     pub max_outstanding: usize,
-    /// Width of the remote immediate in bytes (4 on EFA); 0 when the provider has none.
+    /// Width of the remote immediate in bytes (4 on EFA). 0 if the provider has none.
     pub immediate_bytes: usize,
-    /// Line rate in bits per second, where the provider tells it.
+    /// Line rate in bits per second, if the provider reports it.
     pub link_bits_per_second: Option<u64>,
-    /// Whether memory of a CUDA device can be registered as it is (FI_HMEM); otherwise it is staged.
+    /// Whether memory of a CUDA device can be registered directly (FI_HMEM). Otherwise it is staged.
     pub cuda_memory: bool,
 }
 
-/// A stretch of this process's memory to register.
+/// A range of this process's memory to register.
 #[derive(Clone, Copy, Debug)]
 pub struct Memory {
-    /// First byte, as the owner of the memory addresses it.
+    /// Address of the first byte, in the address space of the memory's owner.
     pub address: u64,
     /// Length in bytes.
     pub bytes: usize,
-    /// `None` for host memory, the CUDA device ordinal otherwise.
+    /// CUDA device ordinal. `None` for host memory.
     pub cuda_device: Option<i32>,
 }
 
-/// What a region is registered for. Peers can do nothing with it but what is named here.
+/// Permitted uses of a region. Peers can access a region only as permitted here.
 ///
 /// ```
 /// use ginlab_fabric::Access;
@@ -66,18 +68,18 @@ pub struct Memory {
 pub struct Access(u8);
 
 impl Access {
-    /// Our writes and sends take their bytes here.
+    /// Source of our writes and sends.
     pub const SOURCE: Access = Access(1);
-    /// Our reads and receives put their bytes here.
+    /// Destination of our reads and receives.
     pub const SINK: Access = Access(2);
-    /// Peers read it.
+    /// Source of reads by peers.
     pub const REMOTE_READ: Access = Access(4);
-    /// Peers write it.
+    /// Destination of writes by peers.
     pub const REMOTE_WRITE: Access = Access(8);
-    /// All of these.
+    /// All uses.
     pub const ALL: Access = Access(15);
 
-    /// Whether all of `wanted` is among it.
+    /// Returns whether all uses in `wanted` are permitted.
     #[must_use]
     pub fn allows(self, wanted: Access) -> bool {
         self.0 & wanted.0 == wanted.0
@@ -92,71 +94,84 @@ impl std::ops::BitOr for Access {
     }
 }
 
-/// What a peer must know to write into a registered region through one rail.
+/// Description of a registered region that a peer needs to access it through one rail.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct RemoteRegion {
     /// The provider's remote key.
     pub key: u64,
-    /// Address of the first byte as the provider wants it: a virtual address, or 0 for offsets.
+    /// Address of the first byte as the provider requires it: a virtual address, or 0 for offsets.
     pub base: u64,
-    /// Length in bytes, for the check before posting.
+    /// Length in bytes, for checks before posting.
     pub bytes: u64,
 }
 
 /// One transfer between a registered local region and a peer's region.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Transfer {
     /// Offset of the first byte in the local region.
     pub local_offset: u64,
-    /// Index of the peer, as [`Rail::add_peer`] has given it.
+    /// Index of the peer, as returned by [`Rail::add_peer`].
     pub peer: usize,
     /// The peer's region on this rail.
     pub remote: RemoteRegion,
     /// Offset of the first byte in the peer's region.
     pub remote_offset: u64,
-    /// Bytes to move. 0 is allowed where an immediate is sent.
+    /// Number of bytes to transfer. May be 0 if an immediate is sent.
     pub bytes: u64,
-    /// Immediate data raised at the target together with the last byte (writes only).
+    /// Immediate data delivered to the target together with the last byte (writes only).
     pub immediate: Option<u32>,
-    /// The caller's name for this transfer, given back by [`Completion::Done`].
+    /// The caller's identifier of the transfer, returned by [`Completion::Done`].
     pub token: u64,
-    /// More transfers follow at once on this rail: the provider may hold its doorbell (FI_MORE).
+    /// Whether another post on this rail follows immediately, so that the provider may defer its doorbell (FI_MORE).
     pub more: bool,
 }
 
-/// A message to a peer, or room for one.
+impl Transfer {
+    /// Creates a transfer of `bytes` between `local_offset` and an offset in a peer's region (`peer`, its region, offset), without an immediate.
+    #[inline(always)]
+    pub fn new(
+        local_offset: u64,
+        (peer, remote, remote_offset): (usize, RemoteRegion, u64),
+        bytes: u64,
+        token: u64,
+    ) -> Self {
+        Transfer { local_offset, peer, remote, remote_offset, bytes, immediate: None, token, more: false }
+    }
+}
+
+/// A message to a peer, or a buffer for one.
 #[derive(Clone, Copy, Debug)]
 pub struct Message {
     /// Offset of the first byte in the local region.
     pub offset: u64,
-    /// Bytes to send, or room to receive into.
+    /// Number of bytes to send, or size of the receive buffer.
     pub bytes: u64,
-    /// The caller's name for it, given back by its completion.
+    /// The caller's identifier of the message, returned by its completion.
     pub token: u64,
 }
 
-/// Answer to a post.
+/// Result of a post.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Post {
-    /// Taken by the provider; a completion will follow.
+    /// The provider accepted the transfer; a completion will follow.
     Accepted,
     /// The provider is full (-FI_EAGAIN): poll, then post again.
     Again,
 }
 
-/// What a completion queue reports.
+/// An event reported by a completion queue.
 #[derive(Debug)]
 pub enum Completion {
-    /// The transfer named by the token is complete at the level the rail was opened with.
+    /// The transfer identified by the token is complete at the level that the rail was opened with.
     Done {
         /// Token of the transfer.
         token: u64,
     },
-    /// A message has arrived in the room named by the token.
+    /// A message has arrived in the receive buffer identified by the token.
     Received {
         /// Token of the receive.
         token: u64,
-        /// Its length.
+        /// Length of the message in bytes.
         bytes: u64,
     },
     /// A peer's write with immediate data has arrived in our memory.
@@ -164,27 +179,27 @@ pub enum Completion {
         /// The immediate.
         value: u32,
     },
-    /// A transfer failed; the rail stays usable.
+    /// A transfer failed. The rail stays usable.
     Failed {
-        /// Token of the transfer. `None` of a transfer that is none of ours: what a peer sent, which is its failure.
+        /// Token of the transfer. `None` if the transfer was not ours: a peer's transfer failed.
         token: Option<u64>,
-        /// What happened, with the provider's own text. Boxed: completions that are well should stay small.
+        /// Description of the failure, including the provider's text. Boxed to keep successful completions small.
         error: Box<FabricError>,
     },
 }
 
-/// An error of a fabric operation: which call on which rail, the code, the provider's own words, and what to try.
+/// An error of a fabric operation: the rail and call, the error code, the provider's text and a remedy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FabricError {
-    /// The rail's name, or the provider's when no rail is open yet.
+    /// Name of the rail, or of the provider if no rail is open yet.
     pub rail: String,
-    /// The C call or operation, with peer and size where it has them: `fi_write of 4096 B to peer 1`.
+    /// The C call or operation, with peer and size if known: `fi_write of 4096 B to peer 1`.
     pub operation: String,
     /// The provider's positive error number.
     pub code: i32,
-    /// The provider's own text.
+    /// The provider's error text.
     pub text: String,
-    /// A likely cause and what to try, empty when there is none.
+    /// A likely cause and a remedy. Empty if there is none.
     pub hint: String,
 }
 
@@ -192,6 +207,11 @@ impl fmt::Display for FabricError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.is_no_library() {
             f.write_str(&self.text)?;
+        } else if self.is_misuse() {
+            // The cause first, then the remedy, then the operation.
+            let hint = if self.hint.is_empty() { String::new() } else { format!("; {}", self.hint) };
+            let network = self.rail.split(" (").next().unwrap_or_default();
+            return write!(f, "{}{hint}; {} ({network})", self.text, self.operation);
         } else {
             write!(f, "rail {}: {} failed: {} ({})", self.rail, self.operation, self.text, self.code)?;
         }
@@ -203,10 +223,20 @@ impl fmt::Display for FabricError {
 }
 
 impl FabricError {
-    /// The code of an error that means that libfabric could not be loaded (ELIBACC).
+    /// Code of an error that libfabric could not be loaded (ELIBACC).
     pub(crate) const NO_LIBRARY: i32 = nix::libc::ELIBACC;
 
-    /// Whether the reason is that there is no libfabric on this machine, or none that will do.
+    /// Code of an error by which the worst-case network reports incorrect use by the application.
+    pub(crate) const MISUSE: i32 = nix::libc::EBADE;
+
+    /// Returns whether the worst-case network reports incorrect use by the application: a missing wait, or conflicting
+    /// concurrent transfers.
+    #[must_use]
+    pub fn is_misuse(&self) -> bool {
+        self.code == Self::MISUSE
+    }
+
+    /// Returns whether the error is that this machine has no usable libfabric.
     #[must_use]
     pub fn is_no_library(&self) -> bool {
         self.code == Self::NO_LIBRARY
@@ -215,86 +245,89 @@ impl FabricError {
 
 impl std::error::Error for FabricError {}
 
-/// A mistake of the caller, found before any call: nothing can be tried but to correct it.
+/// Creates the error of an invalid call, detected before any call to the provider. The only remedy is to correct the
+/// call.
 #[cold]
 pub(crate) fn mistake(rail: &str, operation: impl Into<String>, text: impl Into<String>) -> FabricError {
     let (operation, text, hint) = (operation.into(), text.into(), String::new());
     FabricError { rail: rail.to_owned(), operation, code: nix::libc::EINVAL, text, hint }
 }
 
-/// One rail: registered memory, peers, writes, reads, completions. All methods are called by the one thread that owns it.
+/// A rail: registered memory, peers, writes, reads and completions. All methods are called by the one thread that owns
+/// it.
 ///
-/// What a rail does not do it says itself ([`has_none`](Rail::has_none)): no default stands in for a call that was not passed on.
+/// A rail reports unsupported operations itself ([`has_none`](Rail::has_none)). No operation returns that error by
+/// default, so that a wrapping rail cannot forget to forward a call.
 pub trait Rail: Sized {
-    /// A registered local region. Dropped before the rail.
+    /// A registered local region. Must be dropped before the rail.
     type Region;
 
-    /// Provider and domain, for people: `tcp;ofi_rxm:lo`.
+    /// Returns provider and domain for display: `tcp;ofi_rxm:lo`.
     fn name(&self) -> &str;
 
-    /// What this rail can do.
+    /// Returns the rail's capabilities.
     fn limits(&self) -> &RailLimits;
 
-    /// Our address on this rail, for the peers' [`Rail::add_peer`].
+    /// Returns our address on this rail, for the peers' [`Rail::add_peer`].
     fn address(&self) -> Result<Vec<u8>, FabricError>;
 
-    /// Makes one more peer known and returns its index, from 0; the others keep theirs.
+    /// Adds a peer and returns its index. Indices start at 0, and those of other peers do not change.
     fn add_peer(&mut self, address: &[u8]) -> Result<usize, FabricError>;
 
-    /// Makes several peers known, in this order.
+    /// Adds several peers, in this order.
     fn insert_peers(&mut self, addresses: &[Vec<u8>]) -> Result<(), FabricError> {
         addresses.iter().try_for_each(|address| self.add_peer(address).map(drop))
     }
 
-    /// Forgets a peer, to which nothing is outstanding. Its index is not used again.
+    /// Removes a peer, to which no transfer may be outstanding. Its index is not reused.
     fn remove_peer(&mut self, peer: usize) -> Result<(), FabricError>;
 
-    /// Registers memory for these uses, and no others where the rail can tell them apart.
+    /// Registers memory for the uses in `access`. Other uses are denied if the rail can distinguish them.
     ///
     /// # Safety
-    /// The memory must stay valid and in place until the region is dropped.
+    /// The memory must stay valid and must not move until the region is dropped.
     unsafe fn register(&mut self, memory: Memory, access: Access) -> Result<Self::Region, FabricError>;
 
-    /// What a peer needs to reach this region through this rail.
+    /// Returns the description that a peer needs to access this region through this rail.
     fn remote(&self, region: &Self::Region) -> RemoteRegion;
 
     /// Posts a write from the local region to the peer.
     ///
     /// # Safety
-    /// The source bytes must lie in the region and must not be written until the completion of the token.
+    /// The source bytes must be in the region and must not be written until the completion of the token.
     unsafe fn write(&mut self, region: &Self::Region, transfer: &Transfer) -> Result<Post, FabricError>;
 
-    /// Posts a read from the peer into the local region (`immediate` is ignored).
+    /// Posts a read from the peer into the local region. The immediate is ignored.
     ///
     /// # Safety
-    /// The destination bytes must lie in the region and must not be touched until the completion of the token.
+    /// The destination bytes must be in the region and must not be accessed until the completion of the token.
     unsafe fn read(&mut self, region: &Self::Region, transfer: &Transfer) -> Result<Post, FabricError>;
 
-    /// Moves the provider forward and appends what has completed. Never waits. An error comes alone: what completed before it
-    /// has been handed out.
+    /// Makes the provider progress and appends completions, without blocking. An error is returned without completions:
+    /// earlier completions were already returned.
     fn poll(&mut self, completions: &mut Vec<Completion>) -> Result<(), FabricError>;
 
-    /// The error of what this rail does not do.
+    /// Returns the error of an operation that this rail does not support.
     #[cold]
     fn has_none(&self, what: &str) -> FabricError {
         FabricError { code: nix::libc::ENOSYS, ..mistake(self.name(), what, "this rail has none") }
     }
 }
 
-/// A rail that has messages too.
+/// A rail that also supports messages.
 pub trait Messages: Rail {
-    /// Posts a message to a peer; it completes as [`Completion::Done`].
+    /// Posts a message to a peer, which completes as [`Completion::Done`].
     ///
     /// # Safety
-    /// The bytes must lie in the region and must not be written until the completion of the token.
+    /// The bytes must be in the region and must not be written until the completion of the token.
     unsafe fn send(&mut self, region: &Self::Region, peer: usize, message: &Message) -> Result<Post, FabricError>;
 
-    /// Posts room for the next message of any peer; it completes as [`Completion::Received`].
+    /// Posts a buffer for the next message from any peer, which completes as [`Completion::Received`].
     ///
     /// # Safety
-    /// The bytes must lie in the region and must not be touched until the completion of the token.
+    /// The bytes must be in the region and must not be accessed until the completion of the token.
     unsafe fn receive(&mut self, region: &Self::Region, message: &Message) -> Result<Post, FabricError>;
 
-    /// Takes a posted receive back, if that can still be done: it then completes as [`Completion::Failed`].
+    /// Cancels a posted receive, if still possible. It then completes as [`Completion::Failed`].
     fn cancel(&mut self, token: u64) -> Result<(), FabricError>;
 }

@@ -1,55 +1,56 @@
-//! A domain as a listing shows it.
+//! A domain as shown in a listing.
 
 use super::domain::{Domain, IMMEDIATE_BYTES};
 use ginlab_topology::pci::PciAddress;
 
-/// A domain with what its provider tells about it, in libfabric's own words. What is not known is `None`.
+/// A domain with the properties that its provider reports, in libfabric's terms. Unknown properties are `None`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listed {
-    /// What rails are opened by.
+    /// The domain, as used to open rails.
     pub domain: Domain,
-    /// The provider's version.
+    /// Version of the provider.
     pub version: Option<String>,
-    /// `FI_EP_RDM`, `FI_EP_MSG`, `FI_EP_DGRAM`.
+    /// Endpoint type: `FI_EP_RDM`, `FI_EP_MSG`, `FI_EP_DGRAM`.
     pub endpoint: Option<String>,
-    /// The protocol, as `FI_PROTO_EFA`.
+    /// Protocol, such as `FI_PROTO_EFA`.
     pub protocol: Option<String>,
-    /// The local address without port and queue.
+    /// Local address without port and queue.
     pub address: Option<String>,
-    /// What can be done.
+    /// Capabilities.
     pub capabilities: Vec<String>,
-    /// The largest single transfer; the largest number means that there is no limit.
+    /// Maximum size of one transfer in bytes. The maximum integer means that there is no limit.
     pub max_message_bytes: Option<u64>,
-    /// How many transfers its queue takes.
+    /// Maximum number of transfers in its queue.
     pub queue: Option<u64>,
-    /// What a registration must look like.
+    /// Requirements on memory registrations.
     pub mr_mode: Vec<String>,
-    /// Which threads may call at the same time.
+    /// Threading model: which threads may call concurrently.
     pub threading: Option<String>,
-    /// Whether data moves without the program's polling.
+    /// Progress model: whether data is transferred without polling by the application.
     pub progress: Option<String>,
-    /// What arrives in the order it was posted in.
+    /// Guaranteed orders between posts and their arrival.
     pub order: Option<Vec<String>>,
-    /// The device below.
+    /// Name of the underlying device.
     pub device: Option<String>,
-    /// The device's driver.
+    /// Driver of the device.
     pub driver: Option<String>,
     /// State of the link.
     pub link_state: Option<String>,
-    /// The link's largest packet.
+    /// Maximum packet size of the link in bytes.
     pub mtu_bytes: Option<u64>,
     /// Whether a completion can mean that the data is in the target's memory.
     pub delivery_complete: Option<bool>,
-    /// Whether the provider grants FI_HMEM. That memory of a CUDA device really registers is known only by trying.
+    /// Whether the provider grants FI_HMEM. Whether memory of a CUDA device can be registered is known only after an
+    /// attempt.
     pub cuda_memory: Option<bool>,
-    /// The NUMA node of the card.
+    /// NUMA node of the NIC.
     pub numa_node: Option<u32>,
-    /// The GPU that is nearest in the PCI tree.
+    /// Nearest GPU in the PCI tree.
     pub gpu: Option<PciAddress>,
 }
 
 impl Listed {
-    /// Reliable datagrams with reads and writes of the peer's memory.
+    /// Returns whether the domain has reliable datagrams with reads and writes of the peer's memory.
     #[must_use]
     pub fn has_rma(&self) -> bool {
         let needed = ["FI_RMA", "FI_READ", "FI_WRITE", "FI_REMOTE_READ", "FI_REMOTE_WRITE"];
@@ -57,19 +58,19 @@ impl Listed {
             && needed.iter().all(|needed| self.capabilities.iter().any(|capability| capability == needed))
     }
 
-    /// Whether rails can be opened here, as far as is known.
+    /// Returns whether rails can be opened on the domain. Unknown properties are assumed to be sufficient.
     #[must_use]
     pub fn takes_rails(&self) -> bool {
         self.has_rma() && self.domain.immediate_bytes >= IMMEDIATE_BYTES && self.delivery_complete != Some(false)
     }
 
-    /// Whether this is an EFA device.
+    /// Returns whether this is an EFA device.
     #[must_use]
     pub fn is_efa(&self) -> bool {
         self.is_of("efa")
     }
 
-    /// Whether the provider has this full name, or this part of a layered one.
+    /// Returns whether the provider has this full name, or this component of a layered name.
     #[must_use]
     pub fn is_of(&self, provider: &str) -> bool {
         self.domain.provider == provider || self.domain.provider.split(';').any(|part| part == provider)

@@ -1,7 +1,8 @@
-//! Everything there is, with what each provider tells about it: asked of this machine, or read from a saved dump.
+//! Listing of all domains with the properties that their providers report, on this machine or from a saved dump.
 //!
-//! Both come through one reader. libfabric prints the entries that it returns (`fi_info -v` shows nothing else), so those of
-//! this machine are read as a saved file is; what a file cannot say is asked here, by the query that rails are opened with.
+//! Both use the same parser. libfabric prints the entries that it returns (`fi_info -v` shows exactly these), so the
+//! entries of this machine are printed and parsed like a saved file. Properties that a file cannot contain are queried
+//! on this machine, with the query that opens rails.
 
 use std::fs::File;
 use std::io::Read;
@@ -14,20 +15,20 @@ use super::libfabric::{Level, everything};
 pub use super::listed::Listed;
 use super::printed::{Printed, entries};
 pub use super::select::Reach;
-use ginlab_topology::pci::printed::{lspci_devices, pci_tree};
+use ginlab_topology::pci::printed::pci_tree;
 use ginlab_topology::pci::{self, Kind, PciAddress};
 use ginlab_topology::tree::Tree;
 
-/// All that was found.
+/// All domains and providers that were found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Listing {
-    /// The providers of the library, whether they have domains here or not; of a dump, those that it has domains of.
+    /// Providers of the library, whether they have domains here or not. For a dump, only the providers of its domains.
     pub providers: Vec<Provider>,
-    /// The domains, EFA devices first, then in libfabric's order.
+    /// Domains: EFA devices first, then in libfabric's order.
     pub domains: Vec<Listed>,
 }
 
-/// A dump that cannot be read, in one line.
+/// Error of a dump that cannot be read, as one line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}: {text}", path.display())]
 pub struct BadDump {
@@ -35,19 +36,19 @@ pub struct BadDump {
     text: String,
 }
 
-/// What a folder is searched for.
+/// File names that are searched for in a directory.
 const FI_INFO: [&str; 2] = ["fi_info.yaml", "fi_info.txt"];
 const LSPCI: &str = "lspci.txt";
 const PCI_DEVICES: &str = "ls_sys_bus_pci_devices.txt";
 
-/// A dump has about 3 KiB per domain; what is larger than this is something else.
+/// Maximum size of a dump. A dump has about 3 KiB per domain, so a larger file is not one.
 const LARGEST_DUMP: u64 = 64 << 20;
 
 impl Listing {
-    /// Asks this machine.
+    /// Lists the domains of this machine.
     pub fn here() -> Result<Self, FabricError> {
         let mut listing = Self { providers: list_providers()?, domains: Vec::new() };
-        // No entry at all is an answer, not an error: a machine without network.
+        // No entry is not an error: the machine has no network.
         if let Ok(list) = everything() {
             for entry in list.iter() {
                 let text = entry.text();
@@ -59,14 +60,15 @@ impl Listing {
         for listed in &mut listing.domains {
             listed.numa_node = listed.domain.pci.and_then(|address| address.numa_node());
         }
-        let tree = Tree::here();
+        // Without the PCI bus the nearest GPU is unknown.
+        let tree = Tree::here().unwrap_or_default();
         let gpus = tree.of(Kind::Gpu).map(|gpu| (gpu.address, gpu.path.clone())).collect::<Vec<_>>();
         listing.place(&gpus, &|nic| nic.tree_path());
         listing.sort();
         Ok(listing)
     }
 
-    /// Asks for what a provider grants only when it is asked for, by the query that rails are opened with.
+    /// Queries the properties that a provider grants only on request, with the query that opens rails.
     fn probe(&mut self) {
         let mut names: Vec<String> = Vec::new();
         for listed in self.domains.iter().filter(|listed| listed.has_rma()) {
@@ -75,7 +77,7 @@ impl Listing {
             }
         }
         for name in names {
-            // An error means that nothing there has it.
+            // An error means that no domain of the provider has the property.
             let offered = |level, cuda_memory| list_domains_for(&name, level, cuda_memory).unwrap_or_default();
             let delivery = offered(Level::Delivery, false);
             let cuda = offered(Level::Transmit, true);
@@ -87,7 +89,7 @@ impl Listing {
         }
     }
 
-    /// Reads a file as `fi_info -v` writes it, or a folder with `fi_info.yaml` or `fi_info.txt` and, where there are any,
+    /// Reads a file written by `fi_info -v`, or a directory with `fi_info.yaml` or `fi_info.txt` and optionally
     /// `lspci.txt` and `ls_sys_bus_pci_devices.txt`.
     pub fn from_dump(path: &Path) -> Result<Self, BadDump> {
         let bad = |text: String| BadDump { path: path.to_owned(), text };
@@ -96,19 +98,22 @@ impl Listing {
             return Self::from_text(&read(path).map_err(bad)?).map_err(bad);
         }
         let file = FI_INFO.iter().map(|name| path.join(name)).find(|file| file.exists());
-        let file = file.ok_or_else(|| bad(format!("the folder has neither {} nor {}", FI_INFO[0], FI_INFO[1])))?;
+        let file = file.ok_or_else(|| bad(format!("the directory has neither {} nor {}", FI_INFO[0], FI_INFO[1])))?;
         let bad_file = |text: String| BadDump { path: file.clone(), text };
         let mut listing = Self::from_text(&read(&file).map_err(bad_file)?).map_err(bad_file)?;
         let beside = |name: &str| match path.join(name) {
             file if file.exists() => read(&file).map_err(|text| BadDump { path: file, text }),
             _ => Ok(String::new()),
         };
-        let tree = pci_tree(&beside(PCI_DEVICES)?);
-        let place =
-            |address: &PciAddress| tree.iter().find(|(known, _)| known == address).map(|(_, place)| place.clone());
-        let devices = lspci_devices(&beside(LSPCI)?).into_iter();
-        let gpus =
-            devices.filter(|(_, kind, _)| *kind == Kind::Gpu).filter_map(|(gpu, _, _)| Some((gpu, place(&gpu)?)));
+        let (lspci, links) = (beside(LSPCI)?, beside(PCI_DEVICES)?);
+        let places = pci_tree(&links).map_err(|why| BadDump { path: path.join(PCI_DEVICES), text: why })?;
+        // Both files are needed to locate the GPUs.
+        let tree = if lspci.is_empty() { Tree::default() } else { Tree::of_listings(&lspci, &links).map_err(bad)? };
+        let place = |address: &PciAddress| {
+            let listed = places.iter().find(|(known, _)| known == address).map(|(_, place)| place);
+            listed.or_else(|| Some(&tree.functions.iter().find(|one| one.address == *address)?.path)).cloned()
+        };
+        let gpus = tree.of(Kind::Gpu).map(|gpu| (gpu.address, gpu.path.clone()));
         listing.place(&gpus.collect::<Vec<_>>(), &place);
         Ok(listing)
     }
@@ -118,15 +123,15 @@ impl Listing {
         if printed.is_empty() {
             let short = text.lines().any(|line| line.starts_with("provider: "));
             return Err(if short {
-                "this is the short form of fi_info; `fi_info -v` writes what is needed".to_owned()
+                "this is the short form of fi_info; record `fi_info -v`".to_owned()
             } else {
-                "no dump of `fi_info -v`: it has no line `fi_info:`".to_owned()
+                "not a dump of `fi_info -v`: it has no line `fi_info:`".to_owned()
             });
         }
         let listed = |entry: &Printed<'_>| {
             entry
                 .listed()
-                .map_err(|what| format!("the entry at line {} has no {what}: is the dump cut off?", entry.line))
+                .map_err(|what| format!("the entry at line {} has no {what}: is the dump truncated?", entry.line))
         };
         let mut listing =
             Self { providers: Vec::new(), domains: printed.iter().map(listed).collect::<Result<_, _>>()? };
@@ -152,13 +157,13 @@ impl Listing {
 
     fn sort(&mut self) {
         let default = self.default_provider().map(str::to_owned);
-        // Stable: the order of libfabric stays otherwise.
+        // The sort is stable: otherwise the order of libfabric is kept.
         self.domains.sort_by_key(|listed| {
             (!listed.is_efa(), default.as_ref() != Some(&listed.domain.provider), !listed.takes_rails())
         });
     }
 
-    /// The provider that a run takes unasked: `efa` where it has a device, otherwise the best variant of `tcp`.
+    /// Returns the default provider of a run: `efa` if it has a device, otherwise the best variant of `tcp`.
     #[must_use]
     pub fn default_provider(&self) -> Option<&str> {
         let names = ["efa", "tcp"].into_iter().flat_map(variants);
@@ -167,7 +172,7 @@ impl Listing {
         names.into_iter().find_map(|name| rails(&name)).map(|listed| listed.domain.provider.as_str())
     }
 
-    /// For each domain, whether a run that may choose opens rails on it, and how far they reach.
+    /// Returns, for each domain, how far rails on it reach. `None` if a run does not open rails on it by default.
     #[must_use]
     pub fn reaches(&self) -> Vec<Option<Reach>> {
         let of = |listed: &Listed, reach| {
@@ -181,7 +186,7 @@ impl Listing {
         self.domains.iter().map(reach).collect()
     }
 
-    /// For each domain, why a reader can do without it, or `None` for those that matter.
+    /// Returns, for each domain, the reason to omit it from a short listing. `None` if it should be shown.
     #[must_use]
     pub fn hidden(&self) -> Vec<Option<String>> {
         let place = |listed: &Listed| match listed.domain.address {
@@ -196,7 +201,7 @@ impl Listing {
         let shown = |index: usize, listed: &Listed| {
             let rivals =
                 self.domains.iter().enumerate().filter(|(_, other)| other.has_rma() && place(other) == place(listed));
-            // Of equals the first.
+            // Among equals, the first.
             rivals
                 .min_by_key(|(index, other)| (rank(other), *index))
                 .filter(|(first, _)| *first != index)
@@ -212,33 +217,34 @@ impl Listing {
             } else if other.fabric != listed.domain.fabric {
                 format!("the same device in the fabric {}", other.fabric)
             } else {
-                "the same again".to_owned()
+                "a duplicate".to_owned()
             })
         };
         self.domains.iter().enumerate().map(reason).collect()
     }
 
-    /// Keeps one provider: a full name, or a part of layered ones. The error names those there are.
+    /// Keeps the domains of one provider: a full name, or a component of layered names. The error lists the existing
+    /// names.
     pub fn keep(&mut self, provider: &str) -> Result<(), String> {
         let known = |known: &Provider| known.name == provider || known.name.split(';').any(|part| part == provider);
         if !self.providers.iter().any(known) && !self.domains.iter().any(|listed| listed.is_of(provider)) {
             let mut names: Vec<_> = self.providers.iter().map(|known| known.name.as_str()).collect();
             names.dedup();
-            return Err(format!("there is no provider {provider:?}; there are: {}", names.join(", ")));
+            return Err(format!("unknown provider {provider:?}; available: {}", names.join(", ")));
         }
         self.domains.retain(|listed| listed.is_of(provider));
         Ok(())
     }
 }
 
-/// Reads a text; the error is what the system said, or that it is far too long. A pipe will do, a device must not go on for
-/// ever.
+/// Reads a text file. Returns the system's error, or an error if it is far too long. Accepts pipes, and the limit
+/// bounds reads from devices.
 fn read(path: &Path) -> Result<String, String> {
     let mut bytes = Vec::new();
     let file = File::open(path).map_err(|error| error.to_string())?;
     file.take(LARGEST_DUMP + 1).read_to_end(&mut bytes).map_err(|error| error.to_string())?;
     if bytes.len() as u64 > LARGEST_DUMP {
-        return Err(format!("no dump of `fi_info -v`: it is longer than {} MiB", LARGEST_DUMP >> 20));
+        return Err(format!("not a dump of `fi_info -v`: it is longer than {} MiB", LARGEST_DUMP >> 20));
     }
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
@@ -251,7 +257,7 @@ mod tests {
     use crate::discover::{AddressFamily, choose_provider};
 
     #[test]
-    fn what_is_printed_reads_back_to_what_rails_are_opened_by() {
+    fn printed_domains_parse_back_to_rail_domains() {
         for entry in everything().unwrap().iter() {
             let (text, domain) = (entry.text(), Domain::of(entry));
             let printed = entries(&text);
@@ -264,14 +270,14 @@ mod tests {
     }
 
     #[test]
-    fn the_default_is_the_one_that_runs_choose() {
+    fn listed_default_matches_chosen_provider() {
         let listing = Listing::here().unwrap();
         let chosen = choose_provider(None).ok().map(|choice| choice.provider);
         assert_eq!(listing.default_provider(), chosen.as_deref());
     }
 
     #[test]
-    fn efa_direct_is_another_way_to_the_same_card() {
+    fn efa_direct_duplicates_are_hidden() {
         let path = Path::new("../../tests/fixtures/p5/fi_info.yaml");
         let mut listing = Listing::from_dump(path).unwrap();
         let mut direct = listing.domains[0].clone();
@@ -283,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_ways_to_one_card_the_one_that_takes_rails_is_shown() {
+    fn listing_prefers_entry_that_supports_rails() {
         let path = Path::new("../../tests/fixtures/p5/fi_info.yaml");
         let mut listing = Listing::from_dump(path).unwrap();
         let mut without = listing.domains[0].clone();
@@ -291,6 +297,6 @@ mod tests {
         without.domain.immediate_bytes = 0;
         listing.domains.insert(0, without);
         let hidden = listing.hidden();
-        assert_eq!((hidden[0].as_deref(), hidden[1].as_deref()), (Some("the same again"), None));
+        assert_eq!((hidden[0].as_deref(), hidden[1].as_deref()), (Some("a duplicate"), None));
     }
 }

@@ -1,4 +1,4 @@
-//! A rail without a network: what the proxy costs when the fabric costs nothing.
+//! A rail without a network, to measure the proxy's own cost.
 
 use super::{Access, Completion, FabricError, Memory, Post, Rail, RailLimits, RemoteRegion, Transfer, mistake};
 
@@ -6,7 +6,7 @@ use crossbeam_utils::CachePadded;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Outstanding transfers at most; a poll completes all of them.
+/// Maximum number of outstanding transfers. A poll completes all of them.
 const OUTSTANDING: usize = 8192;
 
 const LIMITS: RailLimits = RailLimits {
@@ -17,26 +17,27 @@ const LIMITS: RailLimits = RailLimits {
     cuda_memory: true,
 };
 
-/// What null rails were given.
+/// Totals of the transfers posted on null rails.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counted {
-    /// Transfers.
+    /// Number of transfers.
     pub transfers: u64,
-    /// Their bytes, wrapping.
+    /// Sum of their bytes, wrapping.
     pub bytes: u64,
-    /// The sum of [`transfer_checksum`], wrapping.
+    /// Sum of [`transfer_checksum`], wrapping.
     pub checksum: u64,
 }
 
-/// Counts of several null rails together, for who does not own them. A rail says what it has taken when it completes it.
+/// Combined totals of several null rails, for readers that do not own them. A rail adds transfers when it completes
+/// them.
 #[derive(Clone, Debug, Default)]
 pub struct NullCounts(Arc<Mutex<Vec<Arc<OfRail>>>>);
 
-/// Written by the rail's thread alone.
+/// Totals of one rail. Written only by the rail's thread.
 type OfRail = CachePadded<[AtomicU64; 3]>;
 
 impl NullCounts {
-    /// What all have completed.
+    /// Returns the totals of all transfers that the rails have completed.
     #[must_use]
     pub fn sum(&self) -> Counted {
         let rails = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -52,8 +53,8 @@ impl NullCounts {
     }
 }
 
-/// Completes every transfer at the next poll. It moves nothing and raises no immediates, but it counts, so that an experiment
-/// can tell that each command arrived exactly once.
+/// Completes every transfer at the next poll. Moves no bytes and raises no immediates, but counts, so that an
+/// experiment can verify that each command arrived exactly once.
 #[derive(Debug, Default)]
 pub struct NullRail {
     pending: Vec<u64>,
@@ -62,19 +63,19 @@ pub struct NullRail {
     peers: usize,
 }
 
-/// A region of a [`NullRail`]: only its length is used.
+/// A region of a [`NullRail`]. Only its length is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NullRegion {
     bytes: u64,
 }
 
-/// What one transfer adds to the checksum that [`NullRail`] counts. Sums of it (wrapping) do not depend on the
-/// order.
+/// Returns the contribution of one transfer to the checksum of a [`NullRail`]. The wrapping sum does not depend on the
+/// order of transfers.
 #[inline]
 #[must_use]
 pub const fn transfer_checksum(local_offset: u64, remote_offset: u64, bytes: u64) -> u64 {
-    // Odd multipliers keep every bit of each field; the last rounds spread a difference over the word, so that missing and
-    // doubled transfers do not cancel out.
+    // Odd multipliers keep every bit of each field. The last rounds spread a difference over the word, so that missing
+    // and doubled transfers do not cancel out.
     let mixed = local_offset.wrapping_mul(0x9e37_79b9_7f4a_7c15)
         ^ remote_offset.wrapping_mul(0xc2b2_ae3d_27d4_eb4f).rotate_left(31)
         ^ bytes.wrapping_mul(0x1656_67b1_9e37_79f9).rotate_left(17);
@@ -83,13 +84,13 @@ pub const fn transfer_checksum(local_offset: u64, remote_offset: u64, bytes: u64
 }
 
 impl NullRail {
-    /// A rail that has moved nothing yet.
+    /// Creates a rail with totals of 0.
     #[must_use]
     pub fn new() -> Self {
         Self { pending: Vec::with_capacity(OUTSTANDING), ..Self::default() }
     }
 
-    /// A rail that these counts have, too.
+    /// Creates a rail that also adds to `counts`.
     #[must_use]
     pub fn counted_by(counts: &NullCounts) -> Self {
         let rail = Self::new();
@@ -97,7 +98,7 @@ impl NullRail {
         rail
     }
 
-    /// What it was given so far.
+    /// Returns the totals posted so far.
     #[must_use]
     pub fn counted(&self) -> Counted {
         self.counted
@@ -177,7 +178,7 @@ impl Rail for NullRail {
         if self.pending.is_empty() {
             return Ok(());
         }
-        // Before anybody can hear that they are complete.
+        // Publish the totals before the caller can observe the completions.
         let Counted { transfers, bytes, checksum } = self.counted;
         for (told, value) in self.told.iter().zip([transfers, bytes, checksum]) {
             told.store(value, Ordering::Relaxed);
@@ -196,7 +197,7 @@ mod tests {
     fn open() -> (NullRail, NullRegion, RemoteRegion) {
         let mut rail = NullRail::new();
         rail.insert_peers(&[rail.address().expect("an address")]).expect("a peer");
-        // SAFETY: a null rail does not touch the memory.
+        // SAFETY: a null rail does not access the memory.
         let region = unsafe { rail.register(Memory { address: 0, bytes: 1 << 20, cuda_device: None }, Access::ALL) }
             .expect("a region");
         let remote = rail.remote(&region);
@@ -204,8 +205,7 @@ mod tests {
     }
 
     fn put(remote: RemoteRegion, local_offset: u64, bytes: u64, token: u64) -> Transfer {
-        let (peer, remote_offset, immediate, more) = (0, local_offset / 2, None, false);
-        Transfer { local_offset, peer, remote, remote_offset, bytes, immediate, token, more }
+        Transfer::new(local_offset, (0, remote, local_offset / 2), bytes, token)
     }
 
     #[test]
@@ -217,7 +217,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_checksum_knows_the_transfers_and_not_their_order(
+        fn checksum_depends_on_transfers_not_order(
             puts in proptest::collection::vec((0u64..1 << 18, 1u64..4096), 1..50), swap: usize
         ) {
             let expected = puts.iter().fold(0u64, |sum, &(offset, bytes)| {
@@ -228,13 +228,13 @@ mod tests {
             puts.rotate_left(at);
             let (mut rail, region, remote) = open();
             for (token, &(offset, bytes)) in puts.iter().enumerate() {
-                // SAFETY: a null rail does not touch the memory.
+                // SAFETY: a null rail does not access the memory.
                 let post = unsafe { rail.write(&region, &put(remote, offset, bytes, token as u64)) };
                 prop_assert_eq!(post, Ok(Post::Accepted));
             }
             let bytes = puts.iter().map(|put| put.1).sum::<u64>();
             prop_assert_eq!(rail.counted(), Counted { transfers: puts.len() as u64, bytes, checksum: expected });
-            // One transfer doubled in another's place is seen.
+            // A duplicate that replaces another transfer is detected.
             if puts.len() > 1 && puts[0] != puts[1] {
                 let (lost, doubled) = (puts[0], puts[1]);
                 let wrong = expected
@@ -246,13 +246,13 @@ mod tests {
     }
 
     #[test]
-    fn each_token_completes_once_at_the_next_poll() {
+    fn each_token_completes_once_at_next_poll() {
         let (mut rail, region, remote) = open();
         for token in 0..OUTSTANDING as u64 {
-            // SAFETY: a null rail does not touch the memory.
+            // SAFETY: a null rail does not access the memory.
             assert_eq!(unsafe { rail.write(&region, &put(remote, 8, 8, token)) }, Ok(Post::Accepted));
         }
-        // SAFETY: as above.
+        // SAFETY: a null rail does not access the memory.
         assert_eq!(unsafe { rail.read(&region, &put(remote, 8, 8, 0)) }, Ok(Post::Again));
         let mut completions = Vec::new();
         rail.poll(&mut completions).expect("a poll");
@@ -271,7 +271,7 @@ mod tests {
     #[test]
     fn bad_offsets_are_refused_and_not_counted() {
         let (mut rail, region, remote) = open();
-        // SAFETY: a null rail does not touch the memory.
+        // SAFETY: a null rail does not access the memory.
         let error = unsafe { rail.write(&region, &put(remote, u64::MAX, 8, 0)) }.expect_err("out of range");
         assert!(error.to_string().contains("transfer of 8 B"), "{error}");
         assert_eq!(rail.counted(), Counted::default());
@@ -280,7 +280,7 @@ mod tests {
     /// `cargo test --release --lib -- --ignored --nocapture null`
     #[test]
     #[ignore = "a measurement, for a quiet machine"]
-    fn measure_the_cost_of_a_put() {
+    fn measure_cost_of_put() {
         let (mut rail, region, remote) = open();
         let mut completions = Vec::with_capacity(OUTSTANDING);
         let (rounds, batch) = (200_000u64, 64);
@@ -288,7 +288,7 @@ mod tests {
         for round in 0..rounds {
             for token in 0..batch {
                 let transfer = put(remote, std::hint::black_box(round % 1024), 64, token);
-                // SAFETY: a null rail does not touch the memory.
+                // SAFETY: a null rail does not access the memory.
                 let post = unsafe { rail.write(&region, &transfer) };
                 assert_eq!(post, Ok(Post::Accepted));
             }

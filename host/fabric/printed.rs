@@ -1,4 +1,4 @@
-//! libfabric's printed form of what a provider offers (`fi_info -v`).
+//! Parser of libfabric's printed form of fabric entries (`fi_info -v`).
 
 use std::net::SocketAddr;
 
@@ -8,20 +8,25 @@ use super::domain::{AddressFamily, Domain};
 use super::listed::Listed;
 use ginlab_topology::pci::PciAddress;
 
-/// One entry: its values, each with the heading it stands under.
+/// One entry: its values, each with its heading.
 pub struct Printed<'a> {
     /// Number of its first line, from 1.
     pub line: usize,
     values: Vec<(&'a str, &'a str, &'a str)>,
 }
 
-/// Reads all entries of a text. Lines before the first one are passed over.
+/// Parses all entries of a text. Ignores lines before the first entry.
 pub fn entries(text: &str) -> Vec<Printed<'_>> {
     let mut entries: Vec<Printed<'_>> = Vec::new();
     let mut headings: Vec<(usize, &str)> = Vec::new();
     for (number, line) in text.lines().enumerate() {
         let indent = line.len() - line.trim_start().len();
         let Some((key, value)) = line.trim().split_once(':') else { continue };
+        // The lines of an entry can be interleaved with log lines of libfabric (`libfabric:1234:...`) or of an
+        // application.
+        if (indent == 0 && key != "fi_info") || (key == "libfabric" && !value.starts_with(' ')) {
+            continue;
+        }
         if key == "fi_info" && indent == 0 {
             entries.push(Printed { line: number + 1, values: Vec::new() });
             headings = vec![(0, key)];
@@ -34,7 +39,6 @@ pub fn entries(text: &str) -> Vec<Printed<'_>> {
         match (value.trim(), headings.last()) {
             ("", _) => headings.push((indent, key)),
             (value, Some((_, heading))) => entry.values.push((heading, key, value)),
-            // Not indented: something else than the entry.
             (_, None) => {}
         }
     }
@@ -42,7 +46,7 @@ pub fn entries(text: &str) -> Vec<Printed<'_>> {
 }
 
 impl<'a> Printed<'a> {
-    /// A value, unless libfabric printed a null pointer.
+    /// Returns a value. `None` if libfabric printed a null pointer.
     fn text(&self, heading: &str, key: &str) -> Option<&'a str> {
         let found = self.values.iter().find(|(under, name, _)| *under == heading && *name == key);
         found.map(|(_, _, value)| *value).filter(|value| !["(null)", "(nil)"].contains(value))
@@ -56,19 +60,19 @@ impl<'a> Printed<'a> {
         self.text(heading, key)?.parse().ok()
     }
 
-    /// `[ A, B ]`.
+    /// Parses a list of the form `[ A, B ]`.
     fn list(&self, heading: &str, key: &str) -> Vec<String> {
         let text = self.text(heading, key).unwrap_or_default().trim_matches(['[', ']', ' ']);
         text.split(',').map(str::trim).filter(|word| !word.is_empty()).map(str::to_owned).collect()
     }
 
-    /// The entry as a listed domain; the error is what it lacks.
+    /// Returns the entry as a listed domain. The error names the missing value.
     pub fn listed(&self) -> Result<Listed, &'static str> {
         let capabilities = self.list("fi_info", "caps");
         let mr_mode = self.list("fi_domain_attr", "mr_mode");
         let completions = self.list("fi_tx_attr", "op_flags");
         let named = |list: &[String], name: &str| list.iter().any(|word| word == name).then_some(true);
-        // 1.x tells the progress of control and of data; data is what a rail waits for.
+        // libfabric 1.x reports the progress of control and of data separately; a rail waits for data.
         let progress = ["data_progress", "progress"].iter().find_map(|key| self.owned("fi_domain_attr", key));
         let order = self.text("fi_tx_attr", "msg_order").map(|_| self.list("fi_tx_attr", "msg_order"));
         Ok(Listed {
@@ -85,7 +89,7 @@ impl<'a> Printed<'a> {
             driver: self.owned("fi_device_attr", "driver"),
             link_state: self.owned("fi_link_attr", "state").filter(|state| state != "FI_LINK_UNKNOWN"),
             mtu_bytes: self.number("fi_link_attr", "mtu").filter(|mtu| *mtu > 0),
-            // A flag that is not named may still be granted when it is asked for.
+            // A flag that is missing here may still be granted on request.
             delivery_complete: named(&completions, "FI_DELIVERY_COMPLETE"),
             cuda_memory: named(&capabilities, "FI_HMEM").or(named(&mr_mode, "FI_MR_HMEM")),
             capabilities,
@@ -102,7 +106,7 @@ impl<'a> Printed<'a> {
             Some("FI_SOCKADDR_IN6") => AddressFamily::Ipv6,
             Some("FI_ADDR_STR") => AddressFamily::Text,
             Some("FI_ADDR_EFA") => AddressFamily::Efa,
-            // The printed form has no numbers.
+            // The printed form does not contain the number of the format.
             _ => AddressFamily::Other(sys::FI_FORMAT_UNSPEC),
         };
         let address = self.text("fi_info", "src_addr").filter(|_| family.is_ip()).and_then(|address| {
@@ -132,12 +136,12 @@ impl<'a> Printed<'a> {
     }
 }
 
-/// The part of a printed address that names the place: without kind, port and queue.
+/// Returns the host part of a printed address, without kind, port and queue.
 fn host(address: &str) -> &str {
     let place = address.split_once("://").map_or(address, |(_, place)| place);
     match place.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
         Some((host, _)) => host,
-        // An IPv4 address and its port; other kinds have no port that could be told apart.
+        // An IPv4 address and its port. Other kinds have no distinguishable port.
         None if place.parse::<SocketAddr>().is_ok() => place.split(':').next().unwrap_or(place),
         None => place,
     }
@@ -162,7 +166,7 @@ mod tests {
         }
     }
 
-    /// An entry with these lines beside what every domain must say.
+    /// Parses an entry with `lines` in addition to the values that every domain must have.
     fn read(lines: &str) -> Listed {
         let text = format!(
             "above: [ it ]\n  fi_info: [ no entry ]\nfi_info:\n    caps: [ FI_RMA, FI_SEND ]\n    addr_format: FI_ADDR_EFA\n  fi_tx_attr:\n    \
@@ -176,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_is_nothing() {
+    fn unknown_values_parse_as_missing() {
         let link = |speed: &str| read(&format!("  fi_link_attr:\n{speed}"));
         let known = link("    speed: 100\n    mtu: 8928\n    state: FI_LINK_UP\n");
         assert_eq!((known.domain.link_bits_per_second, known.mtu_bytes), (Some(100), Some(8928)));
@@ -185,6 +189,20 @@ mod tests {
         assert_eq!((one.domain.link_bits_per_second, one.mtu_bytes), (Some(1), Some(1)));
         let unknown = link("    speed: 0\n    mtu: 0\n    state: FI_LINK_UNKNOWN\n");
         assert_eq!((unknown.domain.link_bits_per_second, unknown.mtu_bytes, unknown.link_state), (None, None, None));
+    }
+
+    #[test]
+    fn log_lines_inside_entry_are_ignored() {
+        let whole = read("");
+        let log = "libfabric:1234:1700000000::core:core:fi_param_get_():290<info> variable x=<not set>";
+        let text = format!(
+            "fi_info:\n{log}\n    caps: [ FI_RMA, FI_SEND ]\n    {log}\n    addr_format: FI_ADDR_EFA\n{log}\n  fi_tx_attr:\n{log}\n    \
+             op_flags: [ FI_DELIVERY_COMPLETE ]\n  fi_domain_attr:\nnode-a:77: said: something\n    name: card\n{log}\n    \
+             cq_data_size: 4\n  fi_fabric_attr:\n    name: f\n{log}\n    prov_name: efa\n"
+        );
+        let found = entries(&text);
+        assert_eq!(found.len(), 1);
+        assert_eq!(found[0].listed(), Ok(whole));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Which domains a rank's rails are opened on: a pure function of what was found.
+//! Selection of the domains of a rank's rails, as a pure function of the discovered domains.
 
 #[cfg(test)]
 mod tests;
@@ -9,30 +9,30 @@ use super::domain::{AddressFamily, Domain};
 use super::{FabricError, mistake};
 use ginlab_topology::pci::{PciAddress, shared_path};
 
-/// More rails than any machine has NICs for one GPU; a larger number is a slip.
+/// Maximum number of rails: more than any machine has NICs per GPU, so a larger number is a mistake.
 const MAX_RAILS: usize = 64;
 
-/// Where the peers are.
+/// Location of the peers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reach {
-    /// All on this machine: providers over IP use the loopback only, so nothing leaves the machine.
+    /// All on this machine: providers over IP use only the loopback, so no data leaves the machine.
     SameHost,
-    /// On other machines too: no loopback, no container bridges, no link-local addresses; IPv4 before IPv6.
+    /// Other machines too: no loopback, no container bridges, no link-local addresses; IPv4 before IPv6.
     Network,
 }
 
 /// The domains of a rank's rails, one entry per rail.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
-    /// Rail `i` is opened on `domains[i]`; a domain may stand here several times.
+    /// Rail `i` is opened on `domains[i]`. A domain may occur several times.
     pub domains: Vec<Domain>,
-    /// How many different domains these are.
+    /// Number of distinct domains.
     pub distinct: usize,
-    /// What a reader of the results should know, such as several endpoints on one domain.
+    /// Note for readers of the results, for example that several endpoints share a domain.
     pub note: Option<String>,
 }
 
-/// What is asked for; see [`super::discover::select_domains`].
+/// The request of [`super::discover::select_domains`].
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Request<'a> {
     pub provider: &'a str,
@@ -48,19 +48,20 @@ pub(super) fn check_count(provider: &str, count: usize) -> Result<(), FabricErro
     if (1..=MAX_RAILS).contains(&count) {
         return Ok(());
     }
-    Err(mistake(provider, format!("choosing {count} rails"), format!("there are 1 to {MAX_RAILS} rails")))
+    Err(mistake(provider, format!("choosing {count} rails"), format!("must be from 1 to {MAX_RAILS}")))
 }
 
-/// Interfaces of container runtimes and hypervisors: their subnets repeat on every machine and lead nowhere else.
+/// Returns whether the interface belongs to a container runtime or hypervisor. Their subnets repeat on every machine
+/// and lead nowhere else.
 pub(super) fn is_bridge(name: &str) -> bool {
     ["docker", "br-", "virbr", "cni", "flannel", "podman", "lxcbr", "lxdbr", "nerdctl"]
         .iter()
         .any(|prefix| name.starts_with(prefix))
 }
 
-/// Whether peers of this reach can be met on the domain.
+/// Returns whether peers of this reach can be reached through the domain.
 fn is_eligible(domain: &Domain, reach: Reach) -> bool {
-    // Shared memory has no address by which other machines could be told apart; only the name says so.
+    // Providers of shared memory have no addresses that distinguish machines, so their name decides.
     if domain.provider.starts_with("shm") || domain.provider.starts_with("sm2") {
         return reach == Reach::SameHost;
     }
@@ -77,7 +78,8 @@ fn is_eligible(domain: &Domain, reach: Reach) -> bool {
     }
 }
 
-/// One entry per name: IPv4 before IPv6, fabric `efa` before `efa-direct` (which has stricter limits), otherwise the first.
+/// Returns one entry per name: IPv4 before IPv6, fabric `efa` before `efa-direct` (which has stricter limits),
+/// otherwise the first.
 fn one_per_name(domains: Vec<Domain>) -> Vec<Domain> {
     let rank = |domain: &Domain| (domain.family == AddressFamily::Ipv6, domain.fabric == "efa-direct");
     let mut kept: Vec<Domain> = Vec::new();
@@ -96,13 +98,13 @@ fn names(domains: &[Domain]) -> String {
     if names.is_empty() { "none".to_owned() } else { names.join(", ") }
 }
 
-/// The domains that rails are opened on unasked, in the order found.
+/// Returns the domains on which rails are opened by default, in the order found.
 pub(super) fn eligible(mut domains: Vec<Domain>, reach: Reach) -> Vec<Domain> {
     domains.retain(|domain| is_eligible(domain, reach));
     one_per_name(domains)
 }
 
-/// Where a device is: its place in the PCI tree, and the NUMA node where it is known.
+/// Location of a device: its path in the PCI tree, and the NUMA node if known.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Place {
     pub path: String,
@@ -110,14 +112,15 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// How near two devices are, more is nearer: by the way they share, and where that is none by the NUMA node.
+    /// Returns the proximity of two devices; greater is nearer. Compares the shared part of their PCI paths first, then
+    /// whether they have the same NUMA node.
     fn nearness(&self, other: &Place) -> (usize, bool) {
         let same_node = self.numa_node.is_some() && self.numa_node == other.numa_node;
         (shared_path(&self.path, &other.path), same_node)
     }
 }
 
-/// Chooses. `place` tells where a device is.
+/// Selects the domains of a rank's rails. `place` returns the location of a device.
 pub(super) fn select(
     mut domains: Vec<Domain>,
     request: &Request<'_>,
@@ -134,13 +137,13 @@ pub(super) fn select(
     if domains.is_empty() {
         let place = match reach {
             Reach::SameHost => "on this machine's loopback",
-            Reach::Network => "on a network that leaves this machine",
+            Reach::Network => "on a network to other machines",
         };
-        let text = format!("no domain {place}; there are: {}", names(&one_per_name(all)));
+        let text = format!("no domain {place}; available: {}", names(&one_per_name(all)));
         return Err(mistake(provider, format!("choosing {count} rails"), text));
     }
     if !domains[0].family.is_ip() {
-        // Over IP the order stays as found: rail i must meet the peer's rail i in the same subnet.
+        // Over IP the order is kept: rail `i` must be in the same subnet as the peer's rail `i`.
         nearest_first(&mut domains, request, place);
     }
     if domains.len() >= count {
@@ -148,15 +151,16 @@ pub(super) fn select(
         return Ok(Plan { domains, distinct: count, note: None });
     }
     if domains[0].pci.is_some() {
-        // Several endpoints on a card are as fast as the card: a row would call them rails.
+        // Several endpoints on a NIC are only as fast as the NIC, but a result row would call them rails.
         let text = format!(
-            "{count} rails need as many cards, and there are {}: {}; fewer rails, or several endpoints on cards that --domain names",
+            "{count} rails need {count} NICs, but there are {}: {}; use fewer rails, or name NICs for several \
+             endpoints by --domain",
             domains.len(),
             names(&domains)
         );
         return Err(mistake(provider, format!("choosing {count} rails"), text));
     }
-    // Not enough for one each: all on the nearest one, so that the rails are alike.
+    // There are fewer domains than rails: use the first one for all rails, so that these are equal.
     let first = &domains[0];
     let note = match domains.len() {
         1 => format!("{count} endpoints share the one domain {}", first.name),
@@ -166,17 +170,17 @@ pub(super) fn select(
     Ok(Plan { domains: vec![first.clone(); count], distinct: 1, note })
 }
 
-/// The named domains in their order; several endpoints on each when there are more rails than names.
+/// Selects the named domains in their order, with several endpoints on each if there are more rails than names.
 fn select_named(domains: Vec<Domain>, request: &Request<'_>) -> Result<Plan, FabricError> {
     let Request { provider, count, reach, explicit, .. } = *request;
     let fail = |text| Err(mistake(provider, format!("choosing the domains {}", explicit.join(", ")), text));
-    // A name may lie outside what would be chosen unasked (a bridge, a link-local address), but on one machine never outside
-    // the loopback.
+    // A name may select a domain that is not used by default (a bridge, a link-local address). On one machine, only the
+    // loopback is permitted.
     let usable: Vec<_> =
         domains.into_iter().filter(|domain| reach == Reach::Network || is_eligible(domain, reach)).collect();
     let distinct = one_per_name(usable.clone());
     if explicit.len() > distinct.len() {
-        return fail(format!("{} are named, there are {}: {}", explicit.len(), distinct.len(), names(&distinct)));
+        return fail(format!("{} are named, but there are {}: {}", explicit.len(), distinct.len(), names(&distinct)));
     }
     if explicit.len() > count {
         return fail(format!("{} are named for {count} rails", explicit.len()));
@@ -188,7 +192,7 @@ fn select_named(domains: Vec<Domain>, request: &Request<'_>) -> Result<Plan, Fab
         match by_name.or_else(by_both) {
             Some(domain) if chosen.contains(domain) => return fail(format!("{name} is named twice")),
             Some(domain) => chosen.push(domain.clone()),
-            None => return fail(format!("there is no {name}; there are: {}", names(&distinct))),
+            None => return fail(format!("no {name}; available: {}", names(&distinct))),
         }
     }
     let distinct = chosen.len();
@@ -197,8 +201,8 @@ fn select_named(domains: Vec<Domain>, request: &Request<'_>) -> Result<Plan, Fab
     Ok(Plan { domains, distinct, note })
 }
 
-/// Sorts by nearness to the GPU; equally near NICs are turned by the local rank, so that ranks of one machine take different
-/// ones.
+/// Sorts by proximity to the GPU. Equally near NICs are rotated by the local rank, so that ranks of one machine use
+/// different ones.
 fn nearest_first(domains: &mut [Domain], request: &Request<'_>, place: &dyn Fn(&PciAddress) -> Option<Place>) {
     let gpu = request.nearest_to.as_ref().and_then(place);
     let nearness = |domain: &Domain| match (&gpu, domain.pci.as_ref().and_then(place)) {
@@ -212,8 +216,8 @@ fn nearest_first(domains: &mut [Domain], request: &Request<'_>, place: &dyn Fn(&
     }
 }
 
-/// Where a rank starts in a circle of equally near NICs: ranks get blocks of their own when there are enough for all,
-/// otherwise starts that are spread evenly.
+/// Returns the index at which a rank starts in a cycle of `tied` equally near NICs. If there are enough for all ranks,
+/// each gets its own block. Otherwise the starts are spread evenly.
 fn share(tied: usize, count: usize, local_rank: usize, local_size: usize) -> usize {
     let size = local_size.max(1);
     let rank = local_rank % size;

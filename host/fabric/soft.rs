@@ -1,9 +1,12 @@
-//! Cards in software below libfabric's own EFA provider: `-p soft-efa:p5`.
+//! Software NICs under libfabric's own EFA provider: `-p soft-efa:p5`.
 //!
-//! [`load`] brings crates/soft_efa into the process, with global scope and before libfabric, so that the EFA provider finds its
-//! functions in the place of libibverbs'. Where the command is linked with something that brings libibverbs (Open MPI 5 does), it stands
-//! before all that is loaded later: there the command starts again with the cards preloaded. From then on `efa` has these cards and no others, and everything that a run says of
-//! itself calls them [`label`]: `efa/soft:p5`. Rails of verbs have the same cards: `-p efa-verbs/soft:p5`.
+//! [`load`] loads crates/soft_efa into the process, with global scope and before libfabric, so that the EFA provider
+//! resolves its functions instead of those of libibverbs. If the executable is linked with a library that depends on
+//! libibverbs (such as Open MPI 5), those functions precede all that are loaded later. The command then executes itself
+//! again with the software NICs preloaded.
+//!
+//! From then on `efa` has only these NICs, and all output of a run calls them [`label`]: `efa/soft:p5`. Verbs rails can
+//! use the same NICs: `-p efa-verbs/soft:p5`.
 
 use super::FabricError;
 use super::model::Profile;
@@ -11,7 +14,7 @@ use card_model::Spec;
 use libfabric_sys as sys;
 use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
-use std::ffi::{OsStr, OsString};
+use std::ffi::{CStr, OsStr, OsString, c_char};
 use std::os::fd::IntoRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
@@ -20,32 +23,35 @@ use std::process::Command;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-/// How providers of this kind are asked for: `soft-efa`, `soft-efa:p5`, `soft-efa:fast,seed=7`.
+/// Prefix of provider names that request software NICs: `soft-efa`, `soft-efa:p5`, `soft-efa:fast,seed=7`.
 pub const PREFIX: &str = "soft-efa";
-/// How a run with such cards calls its provider.
+/// Prefix of the provider name in results of a run with software NICs.
 const LABEL: &str = "efa/soft:";
-/// How rails of verbs ask for them.
+/// Prefix of provider names that request software NICs for verbs rails.
 const VERBS: &str = "efa-verbs/soft";
-/// The profile of a run that names none.
+/// Default profile.
 const PROFILE: &str = "p5";
-/// Cards that are as fast as the machine.
+/// Profile of NICs that are as fast as the machine.
 const FAST: &str = "fast";
-/// The profiles whose cards have completion counters: aws-ofi-nccl 1.21 switches them on for p5en, p6-b200 and p6-b300, and for no older one.
+/// Profiles whose NICs have completion counters: aws-ofi-nccl 1.21 enables them for p5en, p6-b200 and p6-b300, and for
+/// no older instance.
 const COUNT: [&str; 2] = ["p5en", "p6-b200"];
-/// Names a file to load in the place of the one beside the program.
+/// Variable that names a file to load instead of the one next to the executable.
 const VARIABLE: &str = "GINLAB_SOFT_EFA";
-/// Of a command that has been started again with the cards preloaded.
+/// Variable that marks a command that was executed again with the software NICs preloaded.
 const STARTED_AGAIN: &str = "GINLAB_SOFT_EFA_PRELOADED";
-/// Describes the cards to the library.
+/// Variable that describes the NICs to the library.
 const SPEC: &str = "SOFT_EFA";
-/// Keeps the EFA provider from moving the bytes between ranks of one machine by shared memory, past the cards.
+/// Variable that, set to 0, prevents the EFA provider from using shared memory instead of the NICs between ranks of one
+/// machine.
 const SHARED_MEMORY: &str = "FI_EFA_ENABLE_SHM_TRANSFER";
 
-/// A function that such a library has and no other.
+/// A function that only this library has.
 const MARK: &[u8] = b"soft_efa_move_bytes";
-/// How long its cards have waited for this machine.
+/// Function that returns how long the NICs waited for this machine.
 const BEHIND: &[u8] = b"soft_efa_behind";
-/// The library's name.
+/// Function that returns the first cause of a failure in the library.
+const CAUSE: &[u8] = b"soft_efa_cause";
 const FILE: &str = "libsoft_efa.so";
 
 static LOADED: OnceLock<Loaded> = OnceLock::new();
@@ -55,13 +61,14 @@ struct Loaded {
     spec: Spec,
 }
 
-/// Whether a provider's name asks for such cards, or is what a run with them calls its provider.
+/// Returns whether a provider's name requests software NICs, or is the provider name in results of a run with them.
 #[must_use]
 pub fn is_asked(provider: &str) -> bool {
     description(provider).is_some()
 }
 
-/// What a run with the cards that a provider's name asks for would say its cards are: `efa/soft:p5`; `None` where it asks for none.
+/// Returns the provider name in results of a run with the software NICs that a provider's name requests: `efa/soft:p5`.
+/// `None` if it requests none.
 #[must_use]
 pub fn label_of(provider: &str) -> Option<String> {
     provider
@@ -70,7 +77,8 @@ pub fn label_of(provider: &str) -> Option<String> {
         .or_else(|| is_asked(provider).then(|| provider.to_owned()))
 }
 
-/// What stands behind `soft-efa:` or `efa/soft:`; empty for nothing.
+/// Returns the text after `soft-efa:` or `efa/soft:`, empty if there is none. `None` if the name does not request
+/// software NICs.
 fn description(provider: &str) -> Option<&str> {
     if let Some(rest) = provider.strip_prefix(VERBS) {
         let is_whole = rest.is_empty() || rest.starts_with([':', ',']);
@@ -85,16 +93,16 @@ fn description(provider: &str) -> Option<&str> {
 }
 
 fn mistake(provider: &str, text: impl std::fmt::Display) -> FabricError {
-    super::mistake(provider, "cards in software", text.to_string())
+    super::mistake(provider, "loading software NICs", text.to_string())
 }
 
-/// The cards that a provider's name describes: `profile`, then words of [`Spec`], separated by commas.
+/// Parses the description of NICs in a provider's name: a profile, then options of [`Spec`], separated by commas.
 ///
 /// # Errors
-/// What is wrong with it, in one line.
+/// Returns a one-line description of an invalid name.
 pub fn spec(provider: &str) -> Result<Spec, FabricError> {
-    let description = description(provider).ok_or_else(|| mistake(provider, "no cards in software are asked for"))?;
-    // A label may say that no bytes are moved.
+    let description = description(provider).ok_or_else(|| mistake(provider, "software NICs were not requested"))?;
+    // A label can contain `/unmoved`, which means that no bytes are moved.
     let words = description.replace("/unmoved", ",unmoved");
     let (first, rest) = words.split_once(',').unwrap_or((&words, ""));
     let is_word = first.contains('=') || ["unmoved", "no-write", "no-counters", "trace"].contains(&first);
@@ -104,24 +112,24 @@ pub fn spec(provider: &str) -> Result<Spec, FabricError> {
         let all = Profile::all().map_err(|text| mistake(provider, text))?;
         let profile = all.get(name).ok_or_else(|| {
             let names = all.keys().map(|name| format!("{PREFIX}:{name}")).collect::<Vec<_>>().join(", ");
-            mistake(provider, format!("there is no profile {name:?}; known are {names}, {PREFIX}:{FAST}"))
+            mistake(provider, format!("unknown profile {name:?}: expected one of {names}, {PREFIX}:{FAST}"))
         })?;
         spec.figures = Some(profile.into());
         spec.depth = profile.queue_depth.value as u32;
         spec.writes = profile.rdma_write.value > 0.0;
         spec.counters = COUNT.contains(&name);
-        // Latencies decide the order.
+        // The latencies determine the order.
         spec.reorder = 0;
     }
     spec.add(rest).map_err(|error| mistake(provider, error))?;
     Ok(spec)
 }
 
-/// Loads the cards that a provider's name describes. To be called first of all, while the process has one thread and libfabric
-/// is not loaded.
+/// Loads the software NICs that a provider's name describes. Must be called before anything else, while the process has
+/// one thread and libfabric is not loaded.
 ///
 /// # Errors
-/// What is wrong with the description; what the loader says.
+/// Returns an error if the description is invalid or the library cannot be loaded.
 pub fn load(provider: &str) -> Result<(), FabricError> {
     let spec = spec(provider)?;
     if let Some(loaded) = LOADED.get() {
@@ -129,11 +137,14 @@ pub fn load(provider: &str) -> Result<(), FabricError> {
         return if same { Ok(()) } else { Err(mistake(provider, format!("this process has {}", loaded.label))) };
     }
     if sys::is_settled() {
-        return Err(mistake(provider, "libfabric is loaded already, and has found the machine's own cards or none"));
+        return Err(mistake(
+            provider,
+            "libfabric is already loaded, and has found this machine's own EFA devices or none",
+        ));
     }
     let fail = |error: &dyn std::fmt::Display| mistake(provider, format!("loading crates/soft_efa: {error}"));
     let find = |library: &Library, name: &[u8]| {
-        // SAFETY: never called, only looked for.
+        // SAFETY: the symbol is only looked up and never called.
         unsafe { library.get::<unsafe extern "C" fn()>(name) }.map(|_| ())
     };
     let this = Library::this();
@@ -141,47 +152,73 @@ pub fn load(provider: &str) -> Result<(), FabricError> {
     if !preloaded && find(&this, b"ibv_get_device_list").is_ok() {
         return Err(fail(&start_again(provider)?));
     }
-    // SAFETY: one thread, as the documentation says; nobody reads the environment meanwhile.
+    // SAFETY: the process has one thread, as the documentation requires, so no other thread reads the environment.
     unsafe {
         std::env::set_var(SPEC, spec.to_string());
         set_default(SHARED_MEMORY, "0");
     }
     if !preloaded {
         let file = file().map_err(|error| fail(&error))?;
-        // SAFETY: the library's initialisation does nothing; what a user names is theirs to answer for.
+        // SAFETY: the library's initializers do nothing. The user is responsible for a library named by
+        // `GINLAB_SOFT_EFA`.
         let library = unsafe { Library::open(Some(&file), RTLD_NOW | RTLD_GLOBAL) }.map_err(|error| fail(&error))?;
         let found = find(&library, MARK);
-        // Never unloaded: libfabric holds its functions.
+        // Never unloaded: libfabric keeps pointers to its functions.
         std::mem::forget(library);
         found.map_err(|error| fail(&error))?;
     }
     let unmoved = if spec.moves { "" } else { "/unmoved" };
     let loaded = Loaded { label: format!("{LABEL}{}{unmoved}", spec.name), spec };
     let _ = LOADED.set(loaded);
+    if let Some(cause) = cause_of_library() {
+        ginlab_base::crash_handler::blame(cause);
+    }
     Ok(())
 }
 
-/// As [`load`], for a library in a process of somebody else's, which may have threads and libibverbs: the cards must have been preloaded
-/// there, and described ([`environment`]).
+/// Returns the library's function that returns the first cause. `None` if this build of the library has none.
+fn cause_of_library() -> Option<extern "C" fn() -> *const c_char> {
+    // SAFETY: the library defines this symbol with this type, and it stays loaded.
+    unsafe { Library::this().get::<extern "C" fn() -> *const c_char>(CAUSE) }.ok().map(|cause| *cause)
+}
+
+/// Returns the first cause of a failure under the software NICs, and its remedy: the system forbids an operation that
+/// they need. Errors that the provider reports later are consequences.
+pub(super) fn first_cause() -> Option<(String, String)> {
+    LOADED.get()?;
+    let text = cause_of_library()?();
+    if text.is_null() {
+        return None;
+    }
+    // SAFETY: a C string that the library never frees.
+    let text = unsafe { CStr::from_ptr(text) }.to_string_lossy();
+    let (cause, remedy) = text.split_once("; ").unwrap_or((&text, ""));
+    Some((cause.to_owned(), remedy.to_owned()))
+}
+
+/// Like [`load`], for a library in a foreign process, which may have threads and libibverbs. The software NICs must
+/// have been preloaded and described ([`environment`]).
 ///
 /// # Errors
-/// They have not.
+/// Returns an error if they were not.
 pub fn load_preloaded(provider: &str) -> Result<(), FabricError> {
     let spec = spec(provider)?;
     let text = spec.to_string();
-    // SAFETY: never called, only looked for.
+    // SAFETY: the symbol is only looked up and never called.
     let there = unsafe { Library::this().get::<unsafe extern "C" fn()>(MARK) }.is_ok();
     if !there || std::env::var_os(SPEC).is_none_or(|said| said != OsStr::new(&text)) {
-        let how = format!("the cards must be loaded before the program: ginlab nccl -p {provider} -- PROGRAM does it");
+        let how = format!("software NICs must be loaded before the program; run ginlab nccl -p {provider} -- PROGRAM");
         return Err(mistake(provider, how));
     }
     let unmoved = if spec.moves { "" } else { "/unmoved" };
     let _ = LOADED.set(Loaded { label: format!("{LABEL}{}{unmoved}", spec.name), spec });
+    // After this call the library leaves reporting of the cause to its caller.
+    first_cause();
     Ok(())
 }
 
-/// Becomes this very command with the cards preloaded, with the words that it was started with: its own, or those of a loader that was told
-/// to run it. Returns what stood in the way.
+/// Executes this command again with the software NICs preloaded and the same arguments, including those of a loader
+/// that runs it. Returns the error that prevented it.
 fn start_again(provider: &str) -> Result<std::io::Error, FabricError> {
     let words = || -> std::io::Result<(PathBuf, Vec<OsString>)> {
         let words = std::fs::read("/proc/self/cmdline")?;
@@ -193,7 +230,7 @@ fn start_again(provider: &str) -> Result<std::io::Error, FabricError> {
     if std::env::var_os(STARTED_AGAIN).is_some() {
         return Err(mistake(
             provider,
-            "this process has libibverbs, and the loader does not preload the cards before it (LD_PRELOAD)",
+            "this process has libibverbs, but the loader does not preload the software NICs before it (LD_PRELOAD)",
         ));
     }
     let mut command = Command::new(program);
@@ -203,53 +240,57 @@ fn start_again(provider: &str) -> Result<std::io::Error, FabricError> {
     Ok(command.envs(variables).env(STARTED_AGAIN, "1").exec())
 }
 
-/// Tells the EFA provider to use the cards between ranks of one machine, too, unless the user has said otherwise: a result of
-/// `efa` must be one of the cards. libfabric reads it when it is loaded.
+/// Makes the EFA provider use the NICs between ranks of one machine too, unless the user has chosen otherwise. A result
+/// of `efa` must be a result of the NICs. libfabric reads the setting when it is loaded.
 ///
 /// # Safety
-/// The process has one thread.
+/// The process must have only one thread.
 pub unsafe fn use_cards_within_a_machine() {
-    // SAFETY: the caller's contract.
+    // SAFETY: the caller guarantees that the process has only one thread.
     unsafe { set_default(SHARED_MEMORY, "0") }
 }
 
+/// Sets a variable that is not set.
+///
 /// # Safety
-/// The process has one thread.
+/// The process must have only one thread.
 unsafe fn set_default(name: &str, value: &str) {
     if std::env::var_os(name).is_none() {
-        // SAFETY: the caller's contract.
+        // SAFETY: the caller guarantees that the process has only one thread.
         unsafe { std::env::set_var(name, value) };
     }
 }
 
-/// The library as a file.
+/// Returns the file of the library.
 fn file() -> std::io::Result<OsString> {
     beside_program(FILE, VARIABLE)
 }
 
-/// A shared object of ginlab's: the one that the user names by `variable`, or the one beside the program, where `cargo build` and `make dist` leave
-/// it. Of a test run it is in cargo's folder `deps`, where tests themselves are; examples are in a folder beside that.
+/// Returns the path of a shared object of ginlab: the one that the user names by `variable`, or the one next to the
+/// executable, where `cargo build` and `make dist` put it. In a test run it is in cargo's directory `deps`, which also
+/// contains the tests; examples are in a sibling directory.
 ///
 /// # Errors
-/// There is none.
+/// Returns an error if there is no such file.
 pub fn beside_program(name: &str, variable: &str) -> std::io::Result<OsString> {
     if let Some(file) = std::env::var_os(variable).filter(|file| !file.is_empty()) {
         return Ok(file);
     }
     let program = this_program()?;
     let folder = program.parent().unwrap_or(Path::new("/"));
-    // Cargo's own first: `cargo test` leaves an older one beside the program as it is.
+    // The directory of cargo first: `cargo test` does not update an older file next to the executable.
     let places = [folder.join("deps"), folder.to_path_buf(), folder.join("../deps"), folder.join("..")];
     let found = places.iter().map(|place| place.join(name)).find(|file| file.is_file());
     found.map(PathBuf::into_os_string).ok_or_else(|| {
         std::io::Error::other(format!(
-            "there is no {name} in {}: copy it with the program (`cargo build --release` makes both), or name it by {variable}",
+            "no {name} in {}; copy it with the program (`cargo build --release` builds both), or set {variable} to its \
+             path",
             folder.display()
         ))
     })
 }
 
-/// The file that has this code. Where a loader was told to run the program, that is not what `/proc/self/exe` says.
+/// Returns the executable that contains this code. If a loader runs it, `/proc/self/exe` names the loader.
 fn this_program() -> std::io::Result<PathBuf> {
     let here = this_program as fn() -> std::io::Result<PathBuf> as usize;
     let maps = std::fs::read_to_string("/proc/self/maps")?;
@@ -257,14 +298,15 @@ fn this_program() -> std::io::Result<PathBuf> {
         let (range, _) = line.split_once(' ')?;
         let (first, end) = range.split_once('-')?;
         let range = usize::from_str_radix(first, 16).ok()?..usize::from_str_radix(end, 16).ok()?;
-        // Behind addresses, rights, offset, device and inode.
+        // The path follows addresses, permissions, offset, device and inode.
         let path = &line[line.find('/')?..];
         range.contains(&here).then(|| PathBuf::from(path))
     };
     maps.lines().find_map(of_line).map_or_else(std::env::current_exe, Ok)
 }
 
-/// As `LD_PRELOAD` takes it, which ends a name at a space or a colon: there by the number of an open file, which the program inherits.
+/// Returns a form of the file name that `LD_PRELOAD` accepts, where names end at a space or a colon. Such files are
+/// named by the number of an open descriptor that the new process inherits.
 fn preloadable(file: OsString) -> std::io::Result<OsString> {
     if !file.as_bytes().iter().any(|byte| b" :".contains(byte)) {
         return Ok(file);
@@ -274,27 +316,29 @@ fn preloadable(file: OsString) -> std::io::Result<OsString> {
     Ok(format!("/proc/self/fd/{}", open.into_raw_fd()).into())
 }
 
-/// How this run calls its provider when it has such cards: `efa/soft:p5`.
+/// Returns the provider name in results of this run if it has software NICs: `efa/soft:p5`.
 #[must_use]
 pub fn label() -> Option<&'static str> {
     LOADED.get().map(|loaded| loaded.label.as_str())
 }
 
-/// How long the card that has waited longest has done so for this machine, where a real one would not have: for a poll of this process, or for
-/// bytes that it could not move as fast. `None` without such cards, and with those that have no times.
+/// Returns the longest time that a software NIC has waited for this machine and a real one would not have. It waits for
+/// polls of this process, and for bytes that could not be moved fast enough. `None` without software NICs, and for
+/// profiles without timing.
 #[must_use]
 pub fn behind() -> Option<Duration> {
     LOADED.get().filter(|loaded| loaded.spec.figures.is_some())?;
-    // SAFETY: the library's own function of this type; found in whatever way it was loaded.
+    // SAFETY: the library defines this symbol with this type, and it stays loaded.
     let behind = unsafe { Library::this().get::<unsafe extern "C" fn() -> u64>(BEHIND) }.ok()?;
-    // SAFETY: it reads numbers.
+    // SAFETY: the function only reads numbers.
     Some(Duration::from_nanos(unsafe { behind() }))
 }
 
-/// The environment by which another program finds the cards that a provider's name describes: names with values.
+/// Returns the environment variables by which another executable finds the software NICs that a provider's name
+/// describes.
 ///
 /// # Errors
-/// What is wrong with the description.
+/// Returns an error if the description is invalid or the library cannot be found.
 pub fn environment(provider: &str) -> Result<Vec<(String, OsString)>, FabricError> {
     let spec = spec(provider)?;
     let file = file().and_then(preloadable).map_err(|error| mistake(provider, error))?;
@@ -341,10 +385,10 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_one_line_that_says_what_can() {
+    fn invalid_providers_are_rejected_with_valid_ones() {
         let said = |name: &str| spec(name).unwrap_err().to_string();
-        assert!(said("soft-efa:p3").contains("known are soft-efa:p4d, soft-efa:p5, "), "{}", said("soft-efa:p3"));
-        assert!(said("soft-efa:p5,cards=40").contains("\"cards=40\" says nothing about cards; there are cards=1..32"));
+        assert!(said("soft-efa:p3").contains("expected one of soft-efa:p4d, soft-efa:p5, "), "{}", said("soft-efa:p3"));
+        assert!(said("soft-efa:p5,cards=40").contains("invalid NIC option \"cards=40\": expected one of cards=1..32"));
         assert_eq!(said("soft-efa:p5,x").lines().count(), 1);
     }
 }

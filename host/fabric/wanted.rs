@@ -1,4 +1,4 @@
-//! What a user asks rails for, by the name of a provider: read here, once, for every program.
+//! The kind of rails that a user requests by the name of a provider. Parsed here once, for every subcommand.
 
 use crate::model::{self, Profile};
 use crate::verbs;
@@ -6,40 +6,40 @@ use crate::worst::{self, Spec};
 use std::fmt;
 use std::str::FromStr;
 
-/// How rails that move nothing are asked for.
+/// Provider name of null rails, which move nothing.
 pub const NULL: &str = "null";
-/// How rails of shared memory are asked for, which move bytes and have no times of their own.
+/// Provider name of shared-memory rails, which move bytes and model no times.
 pub const SHARED: &str = "shared";
 
-/// What the rails shall be.
+/// The requested kind of rails.
 #[derive(Clone, Debug)]
 pub enum Fabric {
     /// A provider of libfabric.
     Libfabric {
-        /// `efa`, `tcp`, ...; by default efa where there is one, else tcp.
+        /// `efa`, `tcp`, ... By default efa if a device exists, otherwise tcp.
         provider: Option<String>,
-        /// Domains to open rails on, in this order; chosen when there are none.
+        /// Domains on which to open rails, in this order. Selected automatically if empty.
         domains: Vec<String>,
     },
-    /// EFA's cards by verbs, without libfabric.
+    /// EFA devices through verbs, without libfabric.
     Verbs {
-        /// As it was asked for: `efa-verbs`, `efa-verbs/soft:p5`.
+        /// The requested name: `efa-verbs`, `efa-verbs/soft:p5`.
         name: String,
-        /// Cards to open rails on, in this order; chosen when there are none.
+        /// NICs on which to open rails, in this order. Selected automatically if empty.
         domains: Vec<String>,
     },
     /// Modelled cards, on one machine.
     Model {
-        /// Of the profile: `p5`.
+        /// Name of the profile: `p5`.
         name: String,
-        /// Its figures.
+        /// Parameters of the profile.
         profile: Box<Profile>,
     },
-    /// The worst network that EFA may legally be, on one machine: for tests, and for kernels of one's own.
+    /// The least ordered network that EFA permits, on one machine: for tests, and for users' own kernels.
     Worst(Spec),
-    /// Shared memory of one machine: bytes and signals, as fast as it copies. No card is modelled.
+    /// Shared memory of one machine: bytes and signals, as fast as they can be copied. No card is modelled.
     Shared,
-    /// No network: puts end in the proxy, and nothing is moved.
+    /// No network: puts end in the proxy, and no bytes are moved.
     Null,
 }
 
@@ -50,66 +50,84 @@ impl Default for Fabric {
 }
 
 impl Fabric {
-    /// By what `--provider` and `--domain` say.
+    /// Parses the values of `--provider` and `--domain`.
     ///
     /// # Errors
-    /// A profile or an option that there is not; domains of what has none. In one line.
+    /// Returns a one-line description of an unknown profile or option, or if domains are named for a kind without
+    /// domains.
     pub fn named(provider: Option<&str>, domains: &[String]) -> Result<Fabric, String> {
         provider.map_or(Ok(Fabric::default()), str::parse).and_then(|fabric| fabric.on(domains))
     }
 
-    /// The same, on these domains.
+    /// Returns the same kind of rails on the domains `named`.
     ///
     /// # Errors
-    /// Where it has none.
-    pub fn on(self, named: &[String]) -> Result<Fabric, String> {
-        match self {
-            Fabric::Libfabric { provider, .. } => Ok(Fabric::Libfabric { provider, domains: named.to_vec() }),
-            Fabric::Verbs { name, .. } => Ok(Fabric::Verbs { name, domains: named.to_vec() }),
-            other if named.is_empty() => Ok(other),
-            Fabric::Model { .. } => Err("--domain: modelled cards have no domains".into()),
-            Fabric::Worst(_) => Err("--domain: the worst network has no domains".into()),
-            Fabric::Shared => Err("--domain: shared memory has no domains".into()),
-            Fabric::Null => Err("--domain: the null provider has no domains".into()),
+    /// Returns an error if this kind has no domains.
+    pub fn on(mut self, named: &[String]) -> Result<Fabric, String> {
+        let Traits { without_domains, .. } = self.traits();
+        match &mut self {
+            Fabric::Libfabric { domains, .. } | Fabric::Verbs { domains, .. } => *domains = named.to_vec(),
+            _ if named.is_empty() => {}
+            _ => return Err(format!("--domain: {without_domains} no domains")),
         }
+        Ok(self)
     }
 
-    /// Whether it takes libfabric.
+    /// Returns whether libfabric is required.
     #[must_use]
     pub fn needs_library(&self) -> bool {
         matches!(self, Fabric::Libfabric { .. })
     }
 
-    /// Whether programs whose CPU posts take it; modelled, shared and null rails stand under proxies alone.
+    /// Returns whether applications that post from the CPU can use this kind. Modelled, shared and null rails work only
+    /// under a proxy.
     #[must_use]
     pub fn serves_cpus(&self) -> bool {
-        match self {
-            Fabric::Libfabric { .. } | Fabric::Verbs { .. } | Fabric::Worst(_) => true,
-            Fabric::Model { .. } | Fabric::Shared | Fabric::Null => false,
-        }
+        self.traits().serves_cpus
     }
 
-    /// By which name its cards are counted ([`crate::discover::cards`]), or none: of these there are as many as one likes.
+    /// Returns the provider name with which [`crate::discover::cards`] counts the NICs. `None` if the number of rails
+    /// is not limited by NICs.
     #[must_use]
     pub fn counted_as(&self) -> Option<Option<&str>> {
         match self {
             Fabric::Libfabric { provider, .. } => Some(provider.as_deref()),
             Fabric::Verbs { name, .. } => Some(Some(name)),
-            Fabric::Model { .. } | Fabric::Worst(_) | Fabric::Shared | Fabric::Null => None,
+            _ => None,
         }
     }
 
-    /// Whether the bytes go through memory that processes of one machine share, and so between those alone.
+    /// Returns whether the bytes go through memory that processes of one machine share, so that all ranks must be on
+    /// one machine.
     #[must_use]
     pub fn shares_memory(&self) -> bool {
-        matches!(self, Fabric::Model { .. } | Fabric::Worst(_) | Fabric::Shared)
+        self.traits().shares_memory
     }
+
+    fn traits(&self) -> Traits {
+        let (without_domains, serves_cpus, shares_memory) = match self {
+            Fabric::Libfabric { .. } | Fabric::Verbs { .. } => ("", true, false),
+            Fabric::Model { .. } => ("modelled cards have", false, true),
+            Fabric::Worst(_) => ("the worst-case network has", true, true),
+            Fabric::Shared => ("shared memory has", false, true),
+            Fabric::Null => ("the null provider has", false, false),
+        };
+        Traits { without_domains, serves_cpus, shares_memory }
+    }
+}
+
+/// Properties of a kind of rails.
+struct Traits {
+    /// Start of the message that refuses domains; empty if this kind has domains.
+    without_domains: &'static str,
+    serves_cpus: bool,
+    shares_memory: bool,
 }
 
 impl FromStr for Fabric {
     type Err = String;
 
-    /// Reads a provider's name: `tcp`, `null`, `model:p5`, `worst:seed=7`, `efa-verbs`.
+    /// Parses a provider's name: `tcp`, `null`, `model:p5`, `worst:seed=7`, `efa-verbs`.
     fn from_str(name: &str) -> Result<Fabric, String> {
         if let Some(profile) = name.strip_prefix(model::PREFIX) {
             return Ok(Fabric::Model { profile: Box::new(Profile::named(profile)?), name: profile.to_owned() });
@@ -124,7 +142,7 @@ impl FromStr for Fabric {
     }
 }
 
-/// As ranks compare it.
+/// Formats the name that ranks compare.
 impl fmt::Display for Fabric {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -143,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_say_what_rails_shall_be() {
+    fn provider_names_parse_to_rail_requests() {
         for name in ["tcp", "efa/soft:p5", "null", "shared", "model:p5", "efa-verbs", "efa-verbs/soft:fast,seed=3"] {
             assert_eq!(name.parse::<Fabric>().expect(name).to_string(), name);
         }
@@ -152,7 +170,7 @@ mod tests {
         assert!(matches!("efa-verbsx".parse(), Ok(Fabric::Libfabric { .. })));
         assert!(matches!("worst:seed=7".parse(), Ok(Fabric::Worst(Spec { seed: 7, .. }))));
         let refused = |name: &str, domains: &[String]| Fabric::named(Some(name), domains).expect_err(name);
-        assert!(refused("model:p3", &[]).contains("known are model:p4d, model:p5"));
+        assert!(refused("model:p3", &[]).contains("expected one of model:p4d, model:p5"));
         for name in ["null", "model:p5", "worst", "shared"] {
             assert!(refused(name, &["lo".into()]).ends_with("has no domains") || name == "model:p5", "{name}");
         }

@@ -1,23 +1,25 @@
 //! Immediates that have arrived, and the tasks that wait for some.
 //!
-//! The values come from other processes, so what they can make this side hold is bounded: at most [`MOST_VALUES`] different
-//! values are counted, and a program that knows its peers' values beforehand names them ([`Immediates::expect`]): then no
-//! others are. What is not counted is a stray, of which only the number is kept.
+//! The values come from other processes, so the memory that they occupy here is bounded: at most [`MOST_VALUES`]
+//! distinct values are counted. A program that knows its peers' values in advance can announce them
+//! ([`Immediates::expect`]); then only these are counted. An immediate that is not counted is a stray: only the number
+//! of strays is kept.
 
 use std::collections::{BTreeMap, HashMap};
 use std::task::Waker;
 
-/// Different values that wait to be taken, at most. Programs have as many as they have peers or steps under way.
+/// Maximum number of distinct values waiting to be taken. Programs need about one per peer or per step in flight.
 const MOST_VALUES: usize = 1 << 16;
 
 #[derive(Default)]
 pub(super) struct Immediates {
-    /// Values that were named are there also when none has arrived; others only while some has not been taken.
+    /// Counts per value. Announced values always have an entry; others only while some of their immediates have not
+    /// been taken.
     arrived: HashMap<u32, Arrived>,
-    /// Values were named: others are strays.
+    /// Whether any value has been announced, so that others are strays.
     named: bool,
     strays: u64,
-    /// By numbers that are never given twice: a wait that has been woken still holds its own.
+    /// Waits by number. Numbers are never reused, because a wait that was woken still has its number.
     waits: BTreeMap<u64, Wait>,
     last: u64,
 }
@@ -35,23 +37,23 @@ struct Wait {
 }
 
 impl Immediates {
-    /// Only values that are named are counted from the first naming on.
+    /// Announces `value`. From the first announcement on, only announced values are counted.
     pub fn expect(&mut self, value: u32) {
         self.named = true;
         self.arrived.entry(value).or_default().named = true;
     }
 
-    /// The value is nobody's any more; what has arrived of it is dropped.
+    /// Withdraws a value and drops its immediates that have not been taken.
     pub fn forget_value(&mut self, value: u32) {
         self.arrived.remove(&value);
     }
 
-    /// How many have arrived that were not counted.
+    /// Returns the number of immediates that were not counted.
     pub fn strays(&self) -> u64 {
         self.strays
     }
 
-    /// One has arrived.
+    /// Records an incoming immediate.
     pub fn raise(&mut self, value: u32) {
         if let Some(arrived) = self.arrived.get_mut(&value) {
             arrived.count += 1;
@@ -62,7 +64,7 @@ impl Immediates {
         }
     }
 
-    /// Takes so many at once, or none.
+    /// Takes `count` immediates of this value, or none if fewer have arrived. Returns whether it did.
     pub fn take(&mut self, value: u32, count: u64) -> bool {
         match self.arrived.get_mut(&value) {
             Some(arrived) if arrived.count >= count => {
@@ -76,14 +78,15 @@ impl Immediates {
         }
     }
 
-    /// Takes what is there.
+    /// Takes all immediates of this value that have arrived. Returns their number.
     pub fn take_all(&mut self, value: u32) -> u64 {
         let count = self.arrived.get(&value).map_or(0, |arrived| arrived.count);
         self.take(value, count);
         count
     }
 
-    /// The task will be woken by the next immediate, whichever; the wait's number.
+    /// Registers a wait, whose task is woken by the next immediate of any value. Returns the wait's number, which is
+    /// `known` for a wait that was registered before.
     pub fn wait(&mut self, known: Option<u64>, value: u32, count: u64, waker: &Waker) -> u64 {
         let number = known.unwrap_or_else(|| {
             self.last += 1;
@@ -93,12 +96,12 @@ impl Immediates {
         number
     }
 
-    /// The wait is over, or is polling by itself.
+    /// Removes a wait: it is over, or its task is polling.
     pub fn forget(&mut self, number: u64) {
         self.waits.remove(&number);
     }
 
-    /// Wakes every task that waits; whether there was one.
+    /// Wakes all waiting tasks. Returns whether there were any.
     pub fn wake(&mut self) -> bool {
         let any = !self.waits.is_empty();
         std::mem::take(&mut self.waits).into_values().for_each(|wait| wait.waker.wake());
@@ -109,7 +112,7 @@ impl Immediates {
         self.waits.is_empty()
     }
 
-    /// The oldest waits, for a message.
+    /// Describes the oldest `most` waits, for a message.
     pub fn describe(&self, most: usize) -> impl Iterator<Item = String> {
         self.waits.values().take(most).map(|wait| {
             let arrived = self.arrived.get(&wait.value).map_or(0, |arrived| arrived.count);
@@ -127,13 +130,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_peers_send_is_bounded() {
+    fn number_of_stored_immediates_is_bounded() {
         let mut immediates = Immediates::default();
         for value in 0..2 * MOST_VALUES as u32 {
             immediates.raise(value);
         }
         assert_eq!((immediates.arrived.len(), immediates.strays()), (MOST_VALUES, MOST_VALUES as u64));
-        // Room comes back with what is taken.
+        // Taking immediates frees entries for other values.
         for value in 0..MOST_VALUES as u32 {
             assert!(immediates.take(value, 1) && !immediates.take(value, 1));
         }
@@ -144,12 +147,12 @@ mod tests {
     }
 
     #[test]
-    fn only_named_values_are_counted_once_there_are_some() {
+    fn only_declared_immediates_are_counted() {
         let mut immediates = Immediates::default();
         immediates.expect(7);
         [7, 8, 7, 9].into_iter().for_each(|value| immediates.raise(value));
         assert_eq!((immediates.take_all(7), immediates.take_all(8), immediates.strays()), (2, 0, 2));
-        // Still expected after it was taken; not after it was forgotten.
+        // The value is still expected after it was taken, but not after it was withdrawn.
         immediates.raise(7);
         assert!(immediates.take(7, 1));
         immediates.forget_value(7);

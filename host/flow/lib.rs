@@ -1,7 +1,7 @@
-//! Fabric operations as futures: the model for programs whose CPU starts the transfers.
+//! Fabric operations as futures, for applications whose CPU starts the transfers.
 //!
-//! A [`Flow`] owns the rails of one thread. Operations post at once and return a future; many are in flight at the same time,
-//! and one thread drives all of them by polling the completion queues of all rails:
+//! A [`Flow`] owns the rails of one thread. Starting an operation posts it immediately and returns a future. Many
+//! operations can be in flight, and one thread drives all of them by polling the completion queues of all rails:
 //!
 //! ```no_run
 //! # use ginlab_flow::{Flow, FlowError, Region, Target};
@@ -16,19 +16,20 @@
 //! }
 //! ```
 //!
-//! - **Progress.** A future that is not done polls the rails itself before it waits, so a single task has no detour through the
-//!   executor; [`run`] adds a driver that polls while all tasks wait. The executor is tokio's of one thread: its sockets and
-//!   timers work in the same tasks.
-//! - **Rails.** A write is laid over the rails by the [strategy](ginlab_rails::strategy) of [`Flow::use_rails`]. Messages go
-//!   over the rail they name; immediates and completions come from all.
-//! - **Buffers.** A [`Region`] is memory with its registrations. Every operation holds its region until the completion
-//!   arrives, also when its future has been dropped, and also after an error. Dropping the flow waits for what the NICs still
-//!   hold; what they do not give back within the timeout is never freed.
-//! - **Others' failures.** An incoming transfer that fails is its sender's failure: it is counted, and told when something
-//!   that waits for it stalls. Immediates are counted up to a bound, and only those that were named once a program names some.
-//! - **Bounds.** When nothing completes for the flow's timeout while something is in flight or waited for, everything in
-//!   flight fails with the state of the rails. A provider that is full (EAGAIN) is no error: what it did not take is posted
-//!   when something has completed.
+//! - **Progress.** A future that is not complete polls the rails itself before it returns pending, so a single task
+//!   avoids a detour through the executor. [`run`] adds a driver that polls while all tasks wait. The executor is a
+//!   current-thread tokio runtime, so that its sockets and timers work in the same tasks.
+//! - **Rails.** A write is striped over the rails by the [strategy](ginlab_rails::strategy) set with
+//!   [`Flow::use_rails`]. Messages use the rail they name; immediates and completions arrive on all rails.
+//! - **Buffers.** A [`Region`] is memory with its registrations. Every operation keeps its region until the completion
+//!   arrives, even if its future has been dropped and after an error. Dropping the flow waits until the NICs have
+//!   returned all buffers; a buffer not returned within the timeout is never freed.
+//! - **Failures of peers.** A failed incoming transfer is a failure of its sender. It is counted, and reported if an
+//!   operation that depends on it stalls. Immediates are counted up to a bound, and only those of expected values once
+//!   a caller has named any ([`Flow::expect_immediates`]).
+//! - **Timeouts.** If nothing completes for the flow's timeout while something is in flight or waited for, everything
+//!   in flight fails with the state of the rails. EAGAIN from a full provider is not an error: the refused transfers
+//!   are posted again as others complete.
 
 mod immediates;
 mod operation;
@@ -38,46 +39,46 @@ mod tests;
 
 pub use operation::{Immediate, Operation};
 
-use ginlab_base::giving_way::GivingWay;
+use ginlab_base::backoff::Backoff;
 use ginlab_cuda::Buffer;
 use ginlab_fabric::{Access, FabricError, Memory, Message, Messages, RemoteRegion};
 use ginlab_rails::strategy::{Scheduler, Strategy};
 use ginlab_rails::{self as rails, Counters};
 use serde::{Deserialize, Serialize};
-use state::{Kind, State, Stretch, Way};
+use state::{Kind, Segment, State, Way};
 use std::cell::RefCell;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Turns of the driver, at most, before other tasks have theirs: between two of them tokio asks the system for sockets, which
-/// takes as long as several polls.
+/// Maximum number of driver iterations before other tasks run. Between two runs of the driver, tokio polls its sockets
+/// with a system call that costs as much as several polls of the rails.
 const TURNS: u32 = 32;
-/// Turns in vain before whoever shares its core gives way.
+/// Number of unsuccessful polls after which a driver that shares its core yields.
 const POLLS_BEFORE_YIELD: u32 = 16;
 
-/// Why an operation ended without success.
+/// Reason for which an operation failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FlowError {
-    /// The provider's.
+    /// A fabric operation failed.
     #[error("{0}")]
     Fabric(Box<FabricError>),
-    /// The operation names what is not there.
+    /// The operation names a range, region, rail or peer that does not exist, or is not possible now.
     #[error("{0}")]
     Refused(String),
-    /// Nothing has completed for the flow's timeout.
-    #[error("nothing has completed for {waited:?}: {state}")]
+    /// The flow stalled: no operation completed within its timeout.
+    #[error("no operation completed within {waited:?}: {state}")]
     Stalled {
-        /// The timeout.
+        /// Timeout of the flow.
         waited: Duration,
-        /// What was in flight where.
+        /// Operations in flight and state of the rails.
         state: String,
     },
 }
 
 impl From<FabricError> for FlowError {
     fn from(error: FabricError) -> FlowError {
-        // Boxed: results of operations are moved about for each write.
+        // Boxed, because results are moved several times for each write.
         FlowError::Fabric(Box::new(error))
     }
 }
@@ -85,35 +86,35 @@ impl From<FabricError> for FlowError {
 /// Memory with its registration on every rail.
 #[derive(Debug)]
 pub struct Registered<R: Messages> {
-    // Dropped before the memory that it registers.
+    // Must precede `buffer`: registrations are dropped before the memory.
     on_rail: Vec<R::Region>,
     buffer: Rc<Buffer>,
 }
 
-/// Memory that operations share.
+/// A registered memory region, shared by operations.
 pub type Region<R> = Rc<Registered<R>>;
 
 impl<R: Messages> Registered<R> {
-    /// The memory.
+    /// Returns the memory.
     pub fn buffer(&self) -> &Buffer {
         &self.buffer
     }
 
-    /// Its length.
+    /// Returns the length of the memory in bytes.
     #[inline]
     pub fn bytes(&self) -> u64 {
         self.buffer.bytes() as u64
     }
 }
 
-/// What a rank tells its peers: its address on each rail, and its regions, by region and rail.
+/// Information that a rank sends to its peers: its address on each rail, and its regions.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Offer {
     /// Names of the rails.
     pub rails: Vec<String>,
-    /// Our address on each rail.
+    /// Addresses of this rank, per rail.
     pub addresses: Vec<Vec<u8>>,
-    /// Our regions.
+    /// Regions of this rank, by region and rail.
     pub regions: Vec<Vec<RemoteRegion>>,
 }
 
@@ -121,7 +122,7 @@ pub struct Offer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Peer(usize);
 
-/// A peer's region, as writes and reads name it.
+/// A region of a peer, as the target of writes and the source of reads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
     peer: Peer,
@@ -129,34 +130,39 @@ pub struct Target {
 }
 
 impl Target {
-    /// A region of a peer that it has offered.
+    /// Creates a target for region number `region` of those that `peer` offered.
     ///
     /// # Errors
-    /// When it has not.
+    /// Returns [`FlowError::Refused`] if `offer` has no such region.
     pub fn new(peer: Peer, offer: &Offer, region: usize) -> Result<Target, FlowError> {
         let on_rail = offer.regions.get(region).ok_or_else(|| {
-            FlowError::Refused(format!("peer {} offers {} regions, not number {region}", peer.0, offer.regions.len()))
+            FlowError::Refused(format!(
+                "peer {} offers {} regions, but no region {region}",
+                peer.0,
+                offer.regions.len()
+            ))
         })?;
         Ok(Target { peer, on_rail: on_rail.clone().into() })
     }
 
-    /// Its length.
+    /// Returns the length of the region in bytes.
     #[inline]
     pub fn bytes(&self) -> u64 {
         self.on_rail.first().map_or(0, |region| region.bytes)
     }
 }
 
-/// What has come in from peers and was nobody's here, since the flow was made.
+/// Incoming transfers and immediates that matched nothing here, since the flow was created.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Incoming {
-    /// Transfers of peers that failed on their way in. They are the peers' failures: operations here go on.
+    /// Number of incoming transfers that failed. They are failures of the peers and do not affect operations of this
+    /// flow.
     pub failures: u64,
-    /// Immediates that nobody expected, or more different ones than are kept.
+    /// Number of immediates with unexpected values, or with more distinct values than are kept.
     pub strays: u64,
 }
 
-/// The rails of one thread, and what is in flight on them. Clones are the same flow.
+/// The rails of one thread, and the operations in flight on them. Clones refer to the same flow.
 #[derive(Debug)]
 pub struct Flow<R: Messages>(Rc<RefCell<State<R>>>);
 
@@ -167,54 +173,64 @@ impl<R: Messages> Clone for Flow<R> {
 }
 
 impl<R: Messages> Flow<R> {
-    /// A flow over these rails, at least one; everything goes over rail 0 until [`use_rails`](Flow::use_rails) says otherwise.
+    /// Creates a flow over `rails`, which must not be empty. It uses only rail 0 until [`use_rails`](Flow::use_rails)
+    /// is called.
     pub fn new(rails: Vec<R>, timeout: Duration) -> Flow<R> {
         Flow(Rc::new(RefCell::new(State::new(rails, timeout))))
     }
 
-    /// Lays writes and reads over the first `rails` rails in this way from now on.
+    /// Stripes subsequent writes and reads over the first `rails` rails with `strategy`.
     pub fn use_rails(&self, rails: usize, strategy: Strategy) {
         let mut state = self.0.borrow_mut();
         state.scheduler = Scheduler::new(strategy, rails.clamp(1, state.lanes.len().max(1)));
     }
 
-    /// Whether the driver gives the core away when nothing has happened: for more ranks than cores.
+    /// Sets whether the driver yields its core when polls are unsuccessful, for machines with more ranks than cores.
     pub fn give_way(&self, gives: bool) {
-        self.0.borrow_mut().giving = gives.then(|| GivingWay::every(POLLS_BEFORE_YIELD));
+        self.0.borrow_mut().backoff = gives.then(|| Backoff::every(POLLS_BEFORE_YIELD));
     }
 
-    /// Polls, at most, before other tasks and sockets have their turn: 32 for the driver and 64 for a task that waits, unless
-    /// this says fewer. A program whose sockets matter as much as its rails wants 1: each look at the sockets costs as much as
-    /// several polls, and without it they wait for all of them.
+    /// Limits the number of polls before other tasks and sockets are served. The default is 32 for the driver and 64
+    /// for a waiting task; `polls` only lowers these.
+    ///
+    /// A program whose sockets are as urgent as its rails should set 1. Each check of the sockets then costs as much as
+    /// several polls; with the defaults, the sockets wait for all of these polls.
     pub fn poll_at_most(&self, polls: u32) {
         self.0.borrow_mut().most_polls = polls.max(1);
     }
 
-    /// What is in flight and waited for, in one line.
+    /// Sends one later write or message one byte short without an error, so that verification must detect it: the one
+    /// with index `number`, counting those with bytes. For tests.
+    pub fn corrupt(&self, number: u64) {
+        self.0.borrow_mut().corrupt = Some(number);
+    }
+
+    /// Describes in one line what is in flight and waited for.
     pub fn state(&self) -> String {
         self.0.borrow().describe()
     }
 
-    /// Number of rails.
+    /// Returns the number of rails.
     pub fn rails(&self) -> usize {
         self.0.borrow().lanes.len()
     }
 
-    /// Looks at a rail: its name and limits.
+    /// Calls `look` with a rail, for example to read its name or limits. Returns `None` if the rail does not exist.
     pub fn with_rail<T>(&self, rail: usize, look: impl FnOnce(&mut R) -> T) -> Option<T> {
         self.0.borrow_mut().lanes.get_mut(rail).map(|lane| look(&mut lane.rail))
     }
 
-    /// Registers memory on every rail, for these uses: peers who hold its key can do nothing else with it. What peers reach stays registered as
-    /// long as the rails are open, or until [`unregister`](Flow::unregister).
+    /// Registers memory on every rail, for the uses in `access` and no others. Memory that peers may access stays
+    /// registered as long as the rails are open, or until [`unregister`](Flow::unregister).
     ///
     /// # Errors
-    /// The provider's.
+    /// Returns the provider's error if the registration fails on a rail.
     pub fn register(&self, buffer: impl Into<Rc<Buffer>>, access: Access) -> Result<Region<R>, FlowError> {
         let buffer = buffer.into();
         let memory = Memory { address: buffer.address(), bytes: buffer.bytes(), cuda_device: buffer.cuda_device() };
         let mut state = self.0.borrow_mut();
-        // SAFETY: the region keeps the buffer, registrations are dropped first, and operations keep the region.
+        // SAFETY: the region keeps the buffer alive, registrations are dropped before it, and operations keep the
+        // region.
         let regions = state.lanes.iter_mut().map(|lane| unsafe { lane.rail.register(memory, access) });
         let on_rail = regions.collect::<Result<_, _>>()?;
         let region = Rc::new(Registered { on_rail, buffer });
@@ -224,13 +240,13 @@ impl<R: Messages> Flow<R> {
         Ok(region)
     }
 
-    /// Closes the registrations of a region: the keys that peers hold are worth nothing from now on. The memory comes back, to
+    /// Closes the registrations of a region, which invalidates the keys that peers have. Returns the memory, which can
     /// be registered again under new keys.
     ///
     /// # Errors
-    /// The region itself, while an operation of this flow is in flight on it, or there are other clones.
+    /// Returns the region unchanged if an operation of this flow is in flight on it, or if other clones exist.
     pub fn unregister(&self, region: Region<R>) -> Result<Rc<Buffer>, Region<R>> {
-        // Operations in flight hold a clone: no registration goes from under a posted transfer.
+        // Operations in flight hold a clone, so no registration is closed under a posted transfer.
         let reached = &mut self.0.borrow_mut().reached;
         let at = reached.iter().position(|kept| Rc::ptr_eq(kept, &region));
         let is_kept = at.map(|at| reached.swap_remove(at)).is_some();
@@ -241,10 +257,10 @@ impl<R: Messages> Flow<R> {
         })
     }
 
-    /// What peers need to reach these regions.
+    /// Returns the information that peers need to reach `regions`.
     ///
     /// # Errors
-    /// The provider's.
+    /// Returns the provider's error if a rail has no address.
     pub fn offer(&self, regions: &[&Region<R>]) -> Result<Offer, FlowError> {
         let state = self.0.borrow();
         let remote = |region: &&Region<R>| {
@@ -257,29 +273,30 @@ impl<R: Messages> Flow<R> {
         })
     }
 
-    /// Makes a peer known, at any time.
+    /// Adds a peer. May be called at any time.
     ///
     /// # Errors
-    /// When it has another number of rails, or the provider refuses its address.
+    /// Returns an error if the peer has a different number of rails, or the provider rejects its address.
     pub fn add_peer(&self, offer: &Offer) -> Result<Peer, FlowError> {
         self.0.borrow_mut().add_peer(&offer.addresses).map(Peer)
     }
 
-    /// Forgets a peer to which nothing is in flight.
+    /// Removes a peer. No operation to it may be in flight.
     ///
     /// # Errors
-    /// When something is, or there is no such peer.
+    /// Returns [`FlowError::Refused`] if an operation to the peer is in flight or the peer does not exist, and the
+    /// provider's error if it cannot remove the address.
     pub fn remove_peer(&self, peer: Peer) -> Result<(), FlowError> {
         self.0.borrow_mut().remove_peer(peer.0)
     }
 
-    /// Writes to a peer, over the rails as the strategy says. The future gives the bytes.
+    /// Writes `bytes` bytes to a peer, striped over the rails by the strategy. The future returns the number of bytes.
     #[inline(always)]
     pub fn write_all(&self, source: &Region<R>, offset: u64, target: &Target, at: u64, bytes: u64) -> Operation<R> {
-        self.transfer(Kind::Write, Stretch { local: source, offset, target, at, bytes }, Way::STRATEGY)
+        self.transfer(Kind::Write, Segment { local: source, offset, target, at, bytes }, Way::STRATEGY)
     }
 
-    /// Writes to a peer over one rail, and raises the immediate there behind the last byte.
+    /// Like [`write_all`](Flow::write_all), but over one rail, and raises `immediate` at the peer after the last byte.
     pub fn write_with_immediate(
         &self,
         source: &Region<R>,
@@ -291,13 +308,14 @@ impl<R: Messages> Flow<R> {
     ) -> Operation<R> {
         self.transfer(
             Kind::Write,
-            Stretch { local: source, offset, target, at, bytes },
+            Segment { local: source, offset, target, at, bytes },
             Way { rail: None, immediate: Some(immediate) },
         )
     }
 
-    /// Writes to a peer over this rail alone, whatever the strategy, and raises the immediate there behind the last byte, if
-    /// there is one. For algorithms that lay out their own messages; one transfer takes it all, or it is refused.
+    /// Writes to a peer over rail `rail` only, regardless of the strategy, and raises `immediate`, if any, at the peer
+    /// after the last byte. The write must fit in one transfer, otherwise it is refused. For algorithms that schedule
+    /// their own transfers.
     #[allow(clippy::too_many_arguments)]
     pub fn write_on(
         &self,
@@ -309,64 +327,65 @@ impl<R: Messages> Flow<R> {
         bytes: u64,
         immediate: Option<u32>,
     ) -> Operation<R> {
-        let stretch = Stretch { local: source, offset, target, at, bytes };
+        let stretch = Segment { local: source, offset, target, at, bytes };
         self.transfer(Kind::Write, stretch, Way { rail: Some(rail), immediate })
     }
 
-    /// Reads from a peer, over the rails as the strategy says.
+    /// Reads `bytes` bytes from a peer, striped over the rails by the strategy.
     pub fn read_all(&self, into: &Region<R>, offset: u64, target: &Target, at: u64, bytes: u64) -> Operation<R> {
-        self.transfer(Kind::Read, Stretch { local: into, offset, target, at, bytes }, Way::STRATEGY)
+        self.transfer(Kind::Read, Segment { local: into, offset, target, at, bytes }, Way::STRATEGY)
     }
 
-    /// Sends a message over a rail.
+    /// Sends a message over rail `rail`.
     pub fn send(&self, rail: usize, peer: Peer, source: &Region<R>, offset: u64, bytes: u64) -> Operation<R> {
         self.message(Kind::Send, rail, peer.0, source, Message { offset, bytes, token: 0 })
     }
 
-    /// Room for the next message of any peer over a rail. The future gives the message's length.
+    /// Posts a receive buffer for the next message of any peer over rail `rail`. The future returns the message's
+    /// length.
     pub fn recv(&self, rail: usize, into: &Region<R>, offset: u64, bytes: u64) -> Operation<R> {
         self.message(Kind::Receive, rail, 0, into, Message { offset, bytes, token: 0 })
     }
 
-    /// Waits until so many of this immediate have arrived since the last wait for it, and takes them. A write that stands
-    /// before it in its own transfer is in memory then.
+    /// Waits until `count` immediates of this value have arrived since the last wait for it, and takes them. Data that
+    /// a peer wrote in the same transfer, before its immediate, is then in memory.
     pub fn wait_immediate(&self, value: u32, count: u64) -> Immediate<R> {
         Immediate::new(self.clone(), value, count)
     }
 
-    /// Takes all of this immediate that have arrived and not been taken, without waiting; how many. For loops that also look
-    /// for something else.
+    /// Takes all immediates of this value that have arrived and not been taken, without waiting. Returns their number.
+    /// For loops that also poll something else.
     pub fn take_immediates(&self, value: u32) -> u64 {
         self.0.borrow_mut().immediates.take_all(value)
     }
 
-    /// Names a value that a peer will raise. From the first one on only such values are counted; others are strays
-    /// ([`Incoming::strays`]). A value that is random is one that other peers do not know.
+    /// Announces a value that a peer will raise. Once any value has been announced, only announced values are counted;
+    /// others are strays ([`Incoming::strays`]). Random values are unknown to other peers.
     pub fn expect_immediates(&self, value: u32) {
         self.0.borrow_mut().immediates.expect(value);
     }
 
-    /// The value is nobody's any more.
+    /// Withdraws an announced value and drops its immediates that have not been taken.
     pub fn forget_immediates(&self, value: u32) {
         self.0.borrow_mut().immediates.forget_value(value);
     }
 
-    /// Why the flow has ended, if it has: every operation fails with this from then on.
+    /// Returns the error with which the flow has failed, if it has. Every operation fails with this error from then on.
     pub fn failure(&self) -> Option<FlowError> {
         self.0.borrow().failure()
     }
 
-    /// While the guard lives, posts are held back and then go out behind one doorbell per rail (FI_MORE).
+    /// Defers posts while the guard exists, then issues them with one doorbell per rail (FI_MORE).
     pub fn hold(&self) -> Hold<R> {
         self.0.borrow_mut().holds += 1;
         Hold(self.clone())
     }
 
-    /// Gives rail 0 to `act`, with the source on it, the peer's number there and its region: for a yardstick below the flow. Other tasks stand
-    /// still meanwhile, and nothing of the flow is in flight.
+    /// Calls `act` with rail 0, the source on it, and the peer's number and region there, to measure a reference
+    /// without the overhead of the flow. Other tasks do not run during the call.
     ///
     /// # Errors
-    /// The provider's; [`FlowError::Refused`] while something is in flight, and where there is no such peer.
+    /// Returns the provider's error, or [`FlowError::Refused`] if an operation is in flight or the peer does not exist.
     pub fn on_idle_rail<T>(
         &self,
         source: &Region<R>,
@@ -376,39 +395,39 @@ impl<R: Messages> Flow<R> {
         let mut state = self.0.borrow_mut();
         state.check_alive()?;
         let (Some(peer), Some(remote)) = (state.on_rail(target.peer.0, 0), target.on_rail.first().copied()) else {
-            return Err(FlowError::Refused(format!("there is no peer {}", target.peer.0)));
+            return Err(FlowError::Refused(format!("no peer {}", target.peer.0)));
         };
         if state.outstanding() {
-            return Err(FlowError::Refused("a rail is given away while nothing is in flight on it".into()));
+            return Err(FlowError::Refused("a rail can be handed over only while nothing is in flight on it".into()));
         }
         Ok(act(&mut state.lanes[0].rail, &source.on_rail[0], peer, remote)?)
     }
 
-    /// What has been posted.
+    /// Returns the totals posted since the flow was created.
     pub fn counters(&self) -> Counters {
         rails::counters(&self.0.borrow().lanes)
     }
 
-    /// What has come in and was nobody's.
+    /// Returns the numbers of incoming transfers and immediates that matched nothing here.
     pub fn incoming(&self) -> Incoming {
         let state = self.0.borrow();
         Incoming { failures: state.incoming_failures.0, strays: state.immediates.strays() }
     }
 
-    /// Operations whose completions have not arrived, with those whose futures were dropped.
+    /// Returns the number of operations whose completions have not arrived, including those whose futures were dropped.
     pub fn in_flight(&self) -> usize {
         self.0.borrow().operations.len()
     }
 
-    /// Polls every rail once. Futures do so themselves; this is for loops that wait for something else.
+    /// Polls every rail once. Futures poll without it; this is for loops that wait for something else.
     ///
     /// # Errors
-    /// A rail's, after which every operation fails with it.
+    /// Returns the error of a failed rail. Every operation fails with it from then on.
     pub fn progress(&self) -> Result<(), FlowError> {
         self.0.borrow_mut().progress()
     }
 
-    /// Polls for as long as tasks run; [`run`] does this.
+    /// Polls as long as tasks run. [`run`] spawns this for each of its flows.
     pub async fn drive(&self) {
         loop {
             self.0.borrow_mut().turns(TURNS);
@@ -417,7 +436,7 @@ impl<R: Messages> Flow<R> {
     }
 
     #[inline(always)]
-    fn transfer(&self, kind: Kind, stretch: Stretch<'_, R>, way: Way) -> Operation<R> {
+    fn transfer(&self, kind: Kind, stretch: Segment<'_, R>, way: Way) -> Operation<R> {
         let local = stretch.local;
         let mut state = self.0.borrow_mut();
         let key = match state.transfer(kind, stretch, way) {
@@ -435,7 +454,7 @@ impl<R: Messages> Flow<R> {
     }
 }
 
-/// See [`Flow::hold`].
+/// Guard that defers posts; see [`Flow::hold`].
 #[derive(Debug)]
 pub struct Hold<R: Messages>(Flow<R>);
 
@@ -449,10 +468,11 @@ impl<R: Messages> Drop for Hold<R> {
     }
 }
 
-/// Runs a program on this thread: its tasks ([`tokio::task::spawn_local`]), sockets and timers, and the driver of these flows.
+/// Runs `program` on this thread, with its local tasks ([`tokio::task::spawn_local`]), sockets and timers, and the
+/// driver of each flow.
 ///
 /// # Errors
-/// When the system gives no event loop.
+/// Returns the system's error if the event loop cannot be created.
 pub fn run<R: Messages + 'static, T>(
     flows: impl IntoIterator<Item = Flow<R>>,
     program: impl Future<Output = T>,
@@ -462,7 +482,7 @@ pub fn run<R: Messages + 'static, T>(
     for flow in flows {
         tasks.spawn_local(async move { flow.drive().await });
     }
-    // Boxed, so that the event loop is not compiled for each program (a third of the 46 s of a core of `experiments` with its tests).
+    // Boxed, so that the event loop is not monomorphized for each program. This reduces compile time.
     let program: Pin<Box<dyn Future<Output = T> + '_>> = Box::pin(program);
     Ok(tasks.block_on(&runtime, program))
 }

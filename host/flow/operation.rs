@@ -1,26 +1,27 @@
-//! The futures.
+//! The futures returned by a flow.
 
 use super::{Flow, FlowError};
 use ginlab_fabric::Messages;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-/// How often a future polls the rails, at most, before it lets other tasks run. It stops at once when another task has
-/// something to do; alone it stays here, since tokio asks the system for sockets in between, which takes as long as several
-/// polls.
+/// Maximum number of times that a future polls the rails before it returns pending. It stops early as soon as another
+/// task can run. Returning pending earlier would be slower for a single task: tokio then polls its sockets with a
+/// system call that costs as much as several polls of the rails.
 const POLLS: u32 = 64;
 
-/// An operation that has been posted. Dropping it does not undo it: its buffer stays until it is complete. (A receive is
-/// taken back if it still can be.)
+/// A posted operation. Dropping the future does not cancel the operation, and its buffer is kept until it completes. An
+/// exception is a receive, which is cancelled if possible.
 #[derive(Debug)]
 #[must_use = "its error, if it has one, is known only when it is awaited"]
 pub struct Operation<R: Messages> {
     flow: Flow<R>,
-    /// Nothing once the result is out. (Two words in all: operations are moved about for each write.)
+    /// Key of the operation in the flow's state, or [`TAKEN`]. A single integer keeps the future small: it is moved
+    /// several times for each write.
     key: usize,
 }
 
-/// In place of a key, once the result is out.
+/// Value of `key` once the result has been returned.
 const TAKEN: usize = usize::MAX;
 
 impl<R: Messages> Operation<R> {
@@ -28,7 +29,7 @@ impl<R: Messages> Operation<R> {
         Operation { flow, key }
     }
 
-    /// Whether awaiting it gives its result at once.
+    /// Returns whether awaiting this operation returns its result immediately.
     pub fn is_done(&self) -> bool {
         self.flow.0.borrow().is_done(self.key)
     }
@@ -47,19 +48,21 @@ impl<R: Messages> Future for Operation<R> {
 }
 
 impl<R: Messages> Operation<R> {
-    /// Polls the rails for the result; without it at last, the task is woken later.
+    /// Polls the rails for the result. Registers the task's waker and returns `None` if there is no result after
+    /// [`POLLS`] polls.
     #[inline(never)]
     fn wait(&self, context: &Context<'_>) -> Option<Result<u64, FlowError>> {
         let mut state = self.flow.0.borrow_mut();
         let mut left = POLLS.min(state.most_polls);
         while left > 0 {
-            // An error of the flow goes to every operation, this one too.
+            // The error can be ignored here: a failed flow stores its error in every operation, including this one.
             left = if state.turn_for(Some(self.key)) { 0 } else { left - 1 };
             if let Some(result) = state.take_result(self.key) {
                 return Some(result);
             }
         }
-        // A future is not polled again after its result; if somebody does, it never ends, which is what futures may do.
+        // Futures are not polled again after their result. If a caller does so, this one stays pending forever, which
+        // is permitted.
         state.wake_later(self.key, context.waker());
         None
     }
@@ -74,7 +77,7 @@ impl<R: Messages> Drop for Operation<R> {
     }
 }
 
-/// A wait for immediates. Dropping it takes none.
+/// A wait for immediates. Dropping it takes none of them.
 #[derive(Debug)]
 #[must_use = "nothing is waited for until it is awaited"]
 pub struct Immediate<R: Messages> {
@@ -96,7 +99,7 @@ impl<R: Messages> Future for Immediate<R> {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let (value, count, known) = (self.value, self.count, self.waiter);
         let mut state = self.flow.0.borrow_mut();
-        // Its own wait, from an earlier poll, would count as another task's.
+        // A wait of this future left from an earlier poll would count as another task's.
         known.into_iter().for_each(|number| state.immediates.forget(number));
         let mut left = POLLS.min(state.most_polls);
         loop {

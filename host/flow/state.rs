@@ -1,26 +1,25 @@
-//! What is in flight: posting, completing, waiting.
+//! Operations in flight: posting, completion and waiting.
 
 mod ending;
 mod posting;
 
-pub(super) use posting::{Stretch, Way};
+pub(super) use posting::{Segment, Way};
 
 use super::immediates::Immediates;
 use super::{FlowError, Region};
-use ginlab_base::giving_way::GivingWay;
+use ginlab_base::backoff::Backoff;
 use ginlab_fabric::{Completion, FabricError, Messages};
 use ginlab_rails::strategy::{Scheduler, Strategy};
-use ginlab_rails::{Lane, StallClock};
+use ginlab_rails::{RailQueue, StallClock};
 use posting::Piece;
 use slab::Slab;
 use std::fmt;
 use std::task::Waker;
 use std::time::Duration;
 
-/// Turns of the driver between two looks at the clock.
+/// Number of driver iterations between two checks of the clock.
 const LOOK_EVERY: u32 = 256;
 
-/// What an operation does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Write,
@@ -29,55 +28,58 @@ pub(super) enum Kind {
     Receive,
 }
 
-/// An operation until its future has taken the result, and at least until its last completion has arrived. No larger than
-/// a cache line: between two writes the kernel's network stack has had the cache.
+/// An operation, kept until its future has taken the result and its last completion has arrived. Fits in one cache
+/// line, because the kernel's network stack evicts the cache between two writes.
 pub(super) struct Operation<R: Messages> {
     /// Keeps the memory while a NIC may use it.
     local: Region<R>,
     bytes: u64,
     waker: Option<Waker>,
     error: Option<Box<FlowError>>,
-    /// Pieces without a completion.
+    /// Number of pieces whose completion has not arrived.
     outstanding: u32,
-    /// [`NOBODY`] of a receive, which takes from whoever sends.
+    /// Index of the peer, or [`NOBODY`] for a receive, which accepts messages from any peer.
     peer: u32,
     rail: u16,
     kind: Kind,
     abandoned: bool,
 }
 
-/// In place of a peer.
+/// Peer index of an operation without a peer.
 const NOBODY: usize = u32::MAX as usize;
 
-/// In place of a rail's index of a peer that has left.
+/// Index, on each rail, of a peer that was removed.
 const GONE: usize = usize::MAX;
 
-/// See [`Flow`](super::Flow).
+/// State of a [`Flow`](super::Flow).
 pub(super) struct State<R: Messages> {
-    // Dropped in this order: registrations, which operations hold, before rails; those that peers reach behind them. (libfabric 1.17's EFA provider ends
-    // the process when a peer writes to one that is closed, and goes on with a write that has begun: runs that were interrupted crashed.)
+    // Order of drop: the registrations that operations hold, then the rails, then the regions that peers can access.
+    // The latter must not be closed while a peer may write to them. The EFA provider of libfabric 1.17 aborts the
+    // process if a peer writes to a closed registration, and does not stop a write in progress.
     pub operations: Slab<Operation<R>>,
-    pub lanes: Vec<Lane<R, Piece>>,
+    pub lanes: Vec<RailQueue<R, Piece>>,
     pub reached: Vec<Region<R>>,
-    /// Each rail's index of a peer, by peer and rail; [`GONE`] once it has left.
+    /// Each rail's index of a peer, by peer and rail; [`GONE`] once the peer has been removed.
     peers: Vec<usize>,
     pub scheduler: Scheduler,
     longest: u64,
     completions: Vec<Completion>,
     pub immediates: Immediates,
-    /// Transfers of peers that failed on their way in: how many, and what the last one said.
+    /// Number of failed incoming transfers, and the error of the last one.
     pub incoming_failures: (u64, Option<Box<FabricError>>),
     pub holds: usize,
     clock: StallClock,
     turns: u32,
-    /// A waker has been called in this turn.
+    /// Whether a waker has been called in this iteration.
     woken: bool,
-    /// For more ranks than cores.
-    pub giving: Option<GivingWay>,
-    /// See [`Flow::poll_at_most`](super::Flow::poll_at_most).
+    /// Backoff of the driver, if more ranks than cores share the machine.
+    pub backoff: Option<Backoff>,
+    /// Limit set by [`Flow::poll_at_most`](super::Flow::poll_at_most).
     pub most_polls: u32,
-    /// Boxed: it is looked at with each write.
+    /// Error with which the flow failed. Boxed to stay small, because every write checks it.
     dead: Option<Box<FlowError>>,
+    /// Number of writes and messages before the one that is sent one byte short; for tests.
+    pub corrupt: Option<u64>,
 }
 
 impl<R: Messages> fmt::Debug for State<R> {
@@ -93,7 +95,7 @@ impl<R: Messages> State<R> {
             peers: Vec::new(),
             scheduler: Scheduler::new(Strategy::Single, rails.len()),
             longest: rails.iter().map(|rail| rail.limits().max_transfer_bytes).min().unwrap_or(u64::MAX),
-            lanes: rails.into_iter().map(Lane::new).collect(),
+            lanes: rails.into_iter().map(RailQueue::new).collect(),
             reached: Vec::new(),
             completions: Vec::with_capacity(256),
             immediates: Immediates::default(),
@@ -102,15 +104,16 @@ impl<R: Messages> State<R> {
             clock: StallClock::new(timeout),
             turns: 0,
             woken: false,
-            giving: None,
+            backoff: None,
             most_polls: u32::MAX,
             dead: None,
+            corrupt: None,
         }
     }
 
     pub fn add_peer(&mut self, addresses: &[Vec<u8>]) -> Result<usize, FlowError> {
         if addresses.len() != self.lanes.len() {
-            let text = format!("a peer with {} rails; this flow has {}", addresses.len(), self.lanes.len());
+            let text = format!("the peer has {} rails, but this flow has {}", addresses.len(), self.lanes.len());
             return Err(FlowError::Refused(text));
         }
         let mut on_rail = Vec::with_capacity(addresses.len());
@@ -118,10 +121,8 @@ impl<R: Messages> State<R> {
             match self.lanes[rail].rail.add_peer(address) {
                 Ok(index) => on_rail.push(index),
                 Err(error) => {
-                    // On all rails or on none.
-                    for (lane, index) in self.lanes.iter_mut().zip(on_rail) {
-                        lane.rail.remove_peer(index)?;
-                    }
+                    // Undo: a peer is added to all rails or to none. The first error is the cause.
+                    let _ = self.remove_from_rails(on_rail);
                     return Err(error.into());
                 }
             }
@@ -137,16 +138,25 @@ impl<R: Messages> State<R> {
             return Err(FlowError::Refused(format!("peer {peer} has {count} operations in flight")));
         }
         if self.on_rail(peer, 0).is_none() {
-            return Err(FlowError::Refused(format!("there is no peer {peer}")));
+            return Err(FlowError::Refused(format!("no peer {peer}")));
         }
         let rails = self.lanes.len();
-        for (lane, index) in self.lanes.iter_mut().zip(&mut self.peers[peer * rails..]) {
-            lane.rail.remove_peer(std::mem::replace(index, GONE))?;
-        }
-        Ok(())
+        let on_rail =
+            self.peers[peer * rails..][..rails].iter_mut().map(|index| std::mem::replace(index, GONE)).collect();
+        Ok(self.remove_from_rails(on_rail)?)
     }
 
-    /// The rail's index of a peer that is there.
+    /// Removes a peer from the first rails, of whose indexes there is one each. Continues after an error, and returns the
+    /// first one.
+    fn remove_from_rails(&mut self, on_rail: Vec<usize>) -> Result<(), FabricError> {
+        let mut result = Ok(());
+        for (lane, index) in self.lanes.iter_mut().zip(on_rail) {
+            result = result.and(lane.rail.remove_peer(index));
+        }
+        result
+    }
+
+    /// Returns the index on `rail` of a peer that exists.
     pub fn on_rail(&self, peer: usize, rail: usize) -> Option<usize> {
         let index = self.peers.get(peer.checked_mul(self.lanes.len())? + rail).copied();
         index.filter(|index| *index != GONE)
@@ -163,7 +173,7 @@ impl<R: Messages> State<R> {
         bytes: u64,
     ) -> usize {
         if self.operations.is_empty() {
-            // What was idle for long is not stalled.
+            // Idle time before this operation does not count towards a stall.
             self.clock.moved();
         }
         self.operations.insert(Operation {
@@ -172,16 +182,16 @@ impl<R: Messages> State<R> {
             waker: None,
             error: None,
             outstanding,
-            // As many as ranks.
+            // Fits in 32 bits: there are as many peers as ranks.
             peer: peer as u32,
-            // Rails are counted in tens.
+            // Fits in 16 bits: a machine has tens of rails at most.
             rail: rail as u16,
             kind,
             abandoned: false,
         })
     }
 
-    /// An operation that ends with this error before anything of it is posted.
+    /// Creates an operation that fails with `error` before anything is posted.
     #[cold]
     pub fn refused(&mut self, local: &Region<R>, error: FlowError) -> usize {
         let key = self.begin(Kind::Write, local, NOBODY, 0, 0, 0);
@@ -189,7 +199,7 @@ impl<R: Messages> State<R> {
         key
     }
 
-    /// A piece of an operation has ended.
+    /// Records that a piece of an operation has completed.
     #[inline(always)]
     fn complete(&mut self, key: usize) {
         let Some(operation) = self.operations.get_mut(key) else { return };
@@ -200,7 +210,7 @@ impl<R: Messages> State<R> {
         }
     }
 
-    /// The last piece of an operation that somebody waits for, or nobody any more, has ended.
+    /// Handles the last completion of an operation that a task waits for or whose future was dropped.
     #[inline(never)]
     fn ended(&mut self, key: usize) {
         let Some(operation) = self.operations.get_mut(key) else { return };
@@ -212,7 +222,7 @@ impl<R: Messages> State<R> {
         }
     }
 
-    /// A piece of an operation has ended with an error; the first one counts.
+    /// Records that a piece of an operation has failed. The first error is kept.
     #[cold]
     fn fail_piece(&mut self, key: usize, error: FlowError) {
         if let Some(operation) = self.operations.get_mut(key) {
@@ -221,7 +231,7 @@ impl<R: Messages> State<R> {
         self.complete(key);
     }
 
-    /// Polls every rail once and posts what waited.
+    /// Polls every rail once and posts deferred pieces.
     #[inline]
     pub fn progress(&mut self) -> Result<(), FlowError> {
         self.check_alive()?;
@@ -249,7 +259,7 @@ impl<R: Messages> State<R> {
                 Completion::Failed { token: Some(token), error } => {
                     self.fail_piece(token as usize, (*error).into());
                 }
-                // None of ours: a peer's transfer, and its failure. What it does must not end what others do here.
+                // A peer's transfer failed. It must not fail operations of this flow.
                 Completion::Failed { token: None, error } => {
                     self.incoming_failures.0 += 1;
                     self.incoming_failures.1 = Some(error);
@@ -261,7 +271,7 @@ impl<R: Messages> State<R> {
             self.clock.moved();
             self.woken |= self.immediates.wake();
         }
-        // Also without a completion: a provider that still connects to a peer answers "again" as well.
+        // Flush even without a completion: a provider that is still connecting to a peer also returns EAGAIN.
         if self.holds == 0 {
             self.flush();
         }
@@ -271,7 +281,7 @@ impl<R: Messages> State<R> {
         }
     }
 
-    /// The driver's: so many turns, or until a task has something to do, or the flow has ended.
+    /// Runs up to `most` iterations of the driver. Stops when a task can run or the flow has failed.
     pub fn turns(&mut self, most: u32) {
         for _ in 0..most.min(self.most_polls) {
             if self.turn() {
@@ -280,10 +290,11 @@ impl<R: Messages> State<R> {
         }
     }
 
-    /// A turn of a task that waits, perhaps for this operation; whether another task has something to do now.
+    /// Polls once for a waiting task, which waits for operation `key` if given. Returns whether another task can run
+    /// now.
     #[inline]
     pub fn turn_for(&mut self, key: Option<usize>) -> bool {
-        // Its own waker, from an earlier wait, would count as another's.
+        // A waker of this task from an earlier wait would count as another task's.
         if let Some(operation) = key.and_then(|key| self.operations.get_mut(key)) {
             operation.waker = None;
         }
@@ -292,8 +303,9 @@ impl<R: Messages> State<R> {
         self.woken
     }
 
-    /// Progress, and now and then a look at the clock. Whether a task has something to do now, or the flow has ended: then its
-    /// error has gone to every operation, and the next ones will meet it too.
+    /// Runs one iteration of the driver: progress, and periodically a check for stalls. Returns whether a task can run
+    /// now or the flow has failed. A failed flow has stored its error in every operation, and later operations fail
+    /// with it too.
     fn turn(&mut self) -> bool {
         self.woken = false;
         let mut ended = self.progress().is_err();
@@ -302,11 +314,11 @@ impl<R: Messages> State<R> {
             ended |= self.check_stall().is_err();
         }
         let moved = self.woken || ended;
-        if let Some(giving) = &mut self.giving {
+        if let Some(backoff) = &mut self.backoff {
             if moved {
-                giving.moved();
+                backoff.reset();
             } else {
-                giving.in_vain();
+                backoff.idle();
             }
         }
         moved
@@ -316,12 +328,12 @@ impl<R: Messages> State<R> {
         self.failure().map_or(Ok(()), Err)
     }
 
-    /// Why the flow has ended, if it has.
+    /// Returns the error with which the flow failed, if it has.
     pub fn failure(&self) -> Option<FlowError> {
         self.dead.as_deref().cloned()
     }
 
-    /// The result of an operation, once it has one.
+    /// Returns the result of an operation, once it has one.
     #[inline(always)]
     pub fn take_result(&mut self, key: usize) -> Option<Result<u64, FlowError>> {
         if self.operations.get(key)?.outstanding > 0 {
@@ -331,7 +343,8 @@ impl<R: Messages> State<R> {
         Some(error.map_or(Ok(bytes), |error| Err(*error)))
     }
 
-    /// After a failure of the flow nobody waits for completions any more, but the memory does.
+    /// Returns the error of an operation that is still in flight, if the flow has failed. Its future no longer waits,
+    /// but its memory is kept until the completion.
     #[inline(never)]
     fn give_up(&mut self, key: usize) -> Option<Result<u64, FlowError>> {
         self.dead.as_deref()?;
@@ -341,7 +354,7 @@ impl<R: Messages> State<R> {
         Some(Err(error))
     }
 
-    /// Whether an operation has a result.
+    /// Returns whether an operation has a result.
     pub fn is_done(&self, key: usize) -> bool {
         self.dead.is_some() || self.operations.get(key).is_none_or(|operation| operation.outstanding == 0)
     }
@@ -355,7 +368,7 @@ impl<R: Messages> State<R> {
         }
     }
 
-    /// Nobody waits for this operation any more.
+    /// Records that the future of an operation was dropped. Tries to cancel a receive.
     pub fn abandon(&mut self, key: usize) {
         let Some(operation) = self.operations.get_mut(key) else { return };
         if operation.outstanding == 0 {
@@ -371,7 +384,7 @@ impl<R: Messages> State<R> {
         if lane.take(|piece| piece.key() == key).is_some() {
             self.complete(key);
         } else {
-            // Its completion comes either way; an error shows at the next poll.
+            // The completion arrives either way, and an error is returned by the next poll.
             let _ = lane.rail.cancel(key as u64);
         }
     }
@@ -379,7 +392,7 @@ impl<R: Messages> State<R> {
     /// Registers a task's wait for immediates.
     pub fn wait_for_immediate(&mut self, known: Option<u64>, value: u32, count: u64, waker: &Waker) -> u64 {
         if known.is_none() && self.immediates.nobody_waits() && self.operations.is_empty() {
-            // What was idle for long is not stalled.
+            // Idle time before this wait does not count towards a stall.
             self.clock.moved();
         }
         self.immediates.wait(known, value, count, waker)

@@ -1,91 +1,96 @@
-//! Path `direct`: the PEs' queue pairs, which kernels drive themselves, and the thread that counts signals.
+//! Path `direct`: the PEs' queue pairs, which kernels drive without a proxy, and the thread that counts signals.
 //!
-//! A block's commands go to a queue pair of this PE's card; the peer's pair of the same number is where they arrive. Registration, address
-//! handles and their exchange stay with the CPU. What arrives is counted by one thread, which reads the receive sides' completion queues and adds
-//! what immediates say to the signals, as a proxy does, and posts nothing; or by the kernels that wait (rule `kernel`).
+//! A block's commands are posted to one of the queue pairs of this PE's NIC; they arrive at the peer's pair with the
+//! same number. The CPU registers memory, creates address handles and exchanges them. One thread counts arrivals. Like
+//! a proxy, it reads the completion queues of the receive sides and adds the values in the immediates to the signals,
+//! but it posts nothing. With rule `kernel`, the waiting kernels count instead.
 //!
-//! Nothing holds a sender back that is ahead of that thread: a completion queue that it has not read for a whole lap loses signals, and the kernel
-//! that waits for them ends by its deadline. With [`ARRIVALS`] entries a pair that takes as many signals from all PEs within one delay of the thread.
+//! There is no flow control between a sender and that thread. A completion queue that the thread has not read for a
+//! whole lap loses signals, and the kernel that waits for them fails at its deadline. With [`ARRIVALS`] entries, a pair
+//! accepts that many signals from all PEs while the thread is delayed.
 
 use super::GinError;
 use super::heap::for_rails;
 use cuda_std::memory::{Word, load_acquire_host_u64};
-use efa_queue::{Completion, completion, rules};
-use ginlab_base::giving_way::GivingWay;
+use efa_queue::{Completion, rules};
+use ginlab_base::backoff::Backoff;
+use ginlab_base::limits::explain;
 use ginlab_bootstrap::Bootstrap;
 use ginlab_cuda::{Buffer, Device, Place};
 use ginlab_direct::{ChannelOptions, Channels};
-use ginlab_fabric::verbs::{Completions, Verbs};
+use ginlab_fabric::verbs::{CompletionReader, Completions, Verbs};
 use ginlab_proxy::Cores;
 use ginlab_proxy::signal_order::SignalWords;
 use ginlab_topology::cores;
 use kernels::command::signal_of;
-use kernels::gin::{Arrivals, Count, Inlet};
+use kernels::gin::{Arrivals, Count, ReceiveQueue};
 use kernels::ring::Ring;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
-/// Requests of a pair that are under way at most.
+/// Maximum number of requests in flight on a queue pair.
 const DEPTH: u32 = 1024;
-/// Signals that have arrived at a pair and are not counted yet, at most.
+/// Maximum number of signals that have arrived at a queue pair and are not yet counted.
 const ARRIVALS: u32 = 1 << 15;
-/// Signals that the card counts, by rule `counter`: each is a queue pair and a counter of each PE's card, of which there are some hundred.
+/// Number of signals that the NIC counts with rule `counter`. Each needs a queue pair and a counter on each PE's NIC,
+/// which has a few hundred of them.
 const COUNTED: u32 = 16;
-/// Looks in vain before the thread gives way, where others share its core.
+/// Number of unsuccessful polls after which the thread yields, if it shares its core.
 const VAIN_LOOKS: u32 = 1 << 6;
 
-/// Bytes behind a heap that values are sent from, for so many queues.
+/// Returns the number of bytes after a heap that `queues` queues need to send values from.
 pub(super) fn staging_bytes(queues: usize) -> u64 {
     ginlab_direct::staging_bytes(queues, DEPTH)
 }
 
-/// What is needed to open them.
+/// Options for opening [`Cards`].
 pub(super) struct Opening<'a> {
     pub device: &'a Device,
-    /// The card's name.
     pub card: &'a str,
-    /// In memory of the GPU or pinned memory of the host, with [`staging_bytes`] behind it.
+    /// Heap in GPU memory or pinned host memory, followed by [`staging_bytes`].
     pub heap: &'a Buffer,
-    /// Without these.
+    /// Size of the heap in bytes, without the staging area.
     pub heap_bytes: u64,
-    /// Queue pairs.
+    /// Number of queue pairs.
     pub queues: usize,
     pub abort: &'a Buffer,
     pub timeout_ns: u64,
     pub cores: &'a Cores,
-    /// Kernels read what arrives themselves; otherwise a thread does.
+    /// Whether kernels read arrivals themselves. Otherwise, a thread does.
     pub by_kernel: bool,
-    /// The card counts the first signals.
+    /// Whether the NIC counts the first [`COUNTED`] signals.
     pub counts: bool,
-    /// The signals' words: in host memory for a thread, in device memory for kernels.
+    /// Memory words of the signals: in host memory for a thread, in device memory for kernels.
     pub signals: &'a Buffer,
 }
 
-/// Signals that have arrived at a PE's cards and that none of its kernels has read yet (rules `kernel` and `counter`).
+/// Signals that have arrived at a PE's NIC and that none of its kernels has read (rules `kernel` and `counter`).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Unread {
-    /// By counters of the card: how often 1 was added, to each of the signals that it counts.
+    /// Number of unread increments by 1 of each signal that the NIC counts.
     pub counted: Vec<u64>,
-    /// By immediates, in the order of their arrival: which signal, and what is added to it.
+    /// Signal and addend of each unread immediate, in order of arrival.
     pub immediates: Vec<(u32, u64)>,
-    /// Immediates at the queue pairs of counted signals. Plain writes alone belong there, and no kernel looks: 0.
+    /// Number of immediates at the queue pairs of counted signals. Must be 0: these pairs accept only plain writes, and
+    /// no kernel polls them.
     pub misplaced: u64,
 }
 
 impl Unread {
-    /// What both ways add to a signal.
+    /// Returns the sum of both kinds of unread increments of a signal.
     pub(super) fn of(&self, signal: u32) -> u64 {
         let counted = self.counted.get(signal as usize).copied().unwrap_or(0);
         counted + self.immediates.iter().filter(|(which, _)| *which == signal).map(|(_, add)| add).sum::<u64>()
     }
 }
 
-/// See the module. Fields are dropped in this order: nobody reads a queue that is gone.
+/// Queue pairs of a PE, and the reader of arrivals. Fields are dropped in this order: readers before the queues that
+/// they read.
 #[derive(Debug)]
 pub(super) struct Cards {
     counting: Option<Counting>,
-    /// What kernels read instead: the description, and what it points to.
+    /// Tables for kernels that read arrivals: the description, and the memory that it points to.
     arrivals: Option<[Buffer; 4]>,
     channels: Channels,
     core: Option<usize>,
@@ -105,7 +110,7 @@ impl Cards {
             abort: opening.abort,
             timeout_ns: opening.timeout_ns,
         };
-        // SAFETY: the world keeps the heap longer.
+        // SAFETY: the world keeps the heap for longer than the channels.
         let channels = unsafe { Channels::open(ranks, &options) }?;
         let core = opening.cores.cpus.first().copied();
         let queues: Vec<Completions> = channels.arrivals().collect();
@@ -113,14 +118,14 @@ impl Cards {
         if opening.by_kernel {
             arrivals = Some(for_kernels(device, &queues, &channels, opening.signals)?);
         } else {
-            // SAFETY: the world keeps the words longer than its cards.
+            // SAFETY: the world keeps the words for longer than its `Cards`.
             let words = unsafe { SignalWords::at(opening.signals.pointer()) };
             counting = Some(Counting::start(queues, words, core, opening.cores.shared)?);
         }
         Ok(Cards { counting, arrivals, channels, core })
     }
 
-    /// As kernels get them.
+    /// Returns the channels as kernel arguments.
     pub fn rings(&self) -> *const Ring {
         self.channels.rings()
     }
@@ -129,33 +134,35 @@ impl Cards {
         self.channels.count()
     }
 
-    /// For [`kernels::gin::World::arrivals`].
+    /// Returns the value of [`kernels::gin::World::arrivals`]; null if a thread reads arrivals.
     pub fn arrivals(&self) -> *const Arrivals {
         self.arrivals.as_ref().map_or(std::ptr::null(), |[table, ..]| table.pointer())
     }
 
-    /// What has arrived and no kernel has read yet; nothing where a thread counts.
+    /// Returns the arrivals that no kernel has read; empty if a thread counts.
     pub fn unread(&self) -> Result<Unread, GinError> {
         let mut unread = Unread::default();
         let Some([_, _, words, _]) = &self.arrivals else { return Ok(unread) };
         for (signal, counter) in self.channels.counters().enumerate() {
             let mut read = [0u64];
-            // Behind the arrivals of each channel, and the role.
+            // Layout of `words`: one word per channel, the role, then one word per counter.
             words.read((self.channels.count() as usize + 1 + signal) * 8, &mut read)?;
-            // SAFETY: the card's word, which all parties use by atomic accesses; the pair outlives this.
+            // SAFETY: the pair outlives this call. The NIC and all other parties access the word only atomically.
             let now = load_acquire_host_u64(unsafe { &*counter.cast::<Word>() });
             unread.counted.push(now.wrapping_sub(read[0]) & rules::COUNTER_MASK);
         }
         for (number, queue) in self.channels.arrivals().enumerate() {
             let mut read = [0u64];
             words.read(number * 8, &mut read)?;
-            let mut reader = Reader { queue, read: read[0] };
-            while let Some(arrived) = reader.next() {
+            // SAFETY: `self` holds the queue pairs.
+            let mut reader = unsafe { CompletionReader::new(queue, read[0]) };
+            while let Some(arrived) = next_arrival(&mut reader) {
                 unread.immediates.extend(arrived);
             }
         }
         for queue in self.channels.arrivals_of_counted() {
-            let mut reader = Reader { queue, read: 0 };
+            // SAFETY: `self` holds the queue pairs.
+            let mut reader = unsafe { CompletionReader::new(queue, 0) };
             while reader.next().is_some() {
                 unread.misplaced += 1;
             }
@@ -179,19 +186,20 @@ impl Cards {
         self.channels.card().and_then(Verbs::link_bits_per_second)
     }
 
-    /// What went wrong first at each queue where something did.
+    /// Returns the first error of each queue that has failed.
     pub fn failures(&self) -> Result<Vec<String>, GinError> {
         Ok(self.channels.failures()?)
     }
 
-    /// Changes when a kernel has rung.
+    /// Returns a hash that changes when a kernel rings a doorbell.
     pub fn pulse(&self) -> Result<u64, GinError> {
         Ok(self.channels.pulse()?)
     }
 }
 
-/// What kernels need to read arrivals: their description, the inlets, what was read of each, the role, and behind it what was read of each
-/// counter; the counters.
+/// Creates the tables that kernels need to read arrivals. Returns four buffers: the description, the inlets, the memory
+/// words, and the table of counters. The words are the number of entries read per inlet, the role, and the value read
+/// of each counter.
 fn for_kernels(
     device: &Device,
     queues: &[Completions],
@@ -200,20 +208,21 @@ fn for_kernels(
 ) -> Result<[Buffer; 4], GinError> {
     let counters: Vec<*const Word> = channels.counters().map(<*const u64>::cast).collect();
     let words = device.allocate(Place::Device, (queues.len() + 1 + counters.len()) * 8)?;
-    let inlet = |(number, queue): (usize, &Completions)| Inlet {
+    let inlet = |(number, queue): (usize, &Completions)| ReceiveQueue {
         completions: queue.slots.cast::<Word>(),
         read: words.pointer::<Word>().wrapping_add(number),
         entries: queue.entries,
         entry_words: queue.entry_bytes / 8,
     };
-    let list: Vec<Inlet> = queues.iter().enumerate().map(inlet).collect();
+    let list: Vec<ReceiveQueue> = queues.iter().enumerate().map(inlet).collect();
     let inlets = device.allocate(Place::Device, size_of_val(&list[..]))?;
     inlets.write(0, &list)?;
     let table = device.allocate(Place::Device, size_of::<Arrivals>())?;
     let role = words.pointer::<Word>().wrapping_add(queues.len());
     let count = queues.len() as u64;
     let of_signal = |(signal, counter): (usize, &*const Word)| {
-        // SAFETY: as in `unread`. Before any PE writes: what it begins with is no signal.
+        // SAFETY: as in `unread`, the pair outlives the call and all accesses are atomic. No PE writes yet, so the
+        // initial value of the counter includes no signals.
         let begins = load_acquire_host_u64(unsafe { &**counter });
         let place = queues.len() + 1 + signal;
         words.write(place * 8, &[begins & rules::COUNTER_MASK])?;
@@ -241,34 +250,13 @@ struct Counting {
     thread: Option<JoinHandle<()>>,
 }
 
-/// Where the thread stands in a queue.
-struct Reader {
-    queue: Completions,
-    read: u64,
-}
-
-// SAFETY: memory that all parties use by atomic accesses; the pair outlives the thread.
-unsafe impl Send for Reader {}
-
-impl Reader {
-    /// The next arrival's signal, whatever it is worth.
-    fn next(&mut self) -> Option<Option<(u32, u64)>> {
-        let words = (self.queue.entry_bytes / 8) as usize;
-        let index = rules::slot(self.read, self.queue.entries) as usize * words;
-        // SAFETY: so many entries of so many bytes, as the pair vouches for.
-        let entry = unsafe { std::slice::from_raw_parts(self.queue.slots.cast::<Word>().add(index), words) };
-        // Acquire: the card has stored the bytes of the write before.
-        let first = load_acquire_host_u64(&entry[0]);
-        if completion::phase(first) != rules::completion_phase(self.read, self.queue.entries) {
-            return None;
-        }
-        self.read += 1;
-        let second = load_acquire_host_u64(&entry[1]);
-        Some(match Completion::decode(&[first, second]) {
-            Some(Completion::Arrived(arrived)) if arrived.status == 0 => arrived.immediate.and_then(signal_of),
-            _ => None,
-        })
-    }
+/// Returns the next arrival, if any, as its signal and addend. The inner value is `None` if the arrival failed or carries
+/// no signal.
+fn next_arrival(reader: &mut CompletionReader) -> Option<Option<(u32, u64)>> {
+    Some(match Completion::decode(&reader.next()?) {
+        Some(Completion::Arrived(arrived)) if arrived.status == 0 => arrived.immediate.and_then(signal_of),
+        _ => None,
+    })
 }
 
 impl Counting {
@@ -279,19 +267,21 @@ impl Counting {
         shared: bool,
     ) -> Result<Counting, GinError> {
         let stop = Arc::new(AtomicBool::new(false));
-        let mut readers: Vec<Reader> = queues.into_iter().map(|queue| Reader { queue, read: 0 }).collect();
+        // SAFETY: the queue pairs outlive the thread, which is joined before they are dropped.
+        let reader = |queue| unsafe { CompletionReader::new(queue, 0) };
+        let mut readers: Vec<CompletionReader> = queues.into_iter().map(reader).collect();
         let stopped = stop.clone();
         let count = move || {
             if let Some(core) = core {
-                // Where that is refused it runs anywhere.
+                // If pinning is refused, the thread runs on any core.
                 cores::pin(core);
             }
-            let mut giving = GivingWay::every(VAIN_LOOKS);
-            // Nothing is ordered by it: who raises it joins this thread.
+            let mut backoff = Backoff::every(VAIN_LOOKS);
+            // Relaxed: the flag orders nothing. The thread that sets it joins this thread.
             while !stopped.load(Ordering::Relaxed) {
                 let mut moved = false;
                 for reader in &mut readers {
-                    while let Some(arrived) = reader.next() {
+                    while let Some(arrived) = next_arrival(reader) {
                         moved = true;
                         if let Some((signal, add)) = arrived {
                             words.add(signal, add);
@@ -299,21 +289,23 @@ impl Counting {
                     }
                 }
                 if moved {
-                    giving.moved();
+                    backoff.reset();
                 } else if shared {
-                    giving.in_vain();
+                    backoff.idle();
                 }
             }
         };
         let thread = std::thread::Builder::new().name("signals".into()).spawn(count);
-        let thread = thread.map_err(|error| GinError::Usage(format!("a thread that counts signals: {error}")))?;
+        let thread = thread.map_err(|error| {
+            GinError::Usage(format!("cannot start a thread that counts signals: {}", explain(&error)))
+        })?;
         Ok(Counting { stop, thread: Some(thread) })
     }
 
     fn end(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
-            // One that has panicked counts no more either.
+            // A thread that panicked has stopped counting too.
             let _ = thread.join();
         }
     }
@@ -325,16 +317,17 @@ impl Drop for Counting {
     }
 }
 
-/// What a header says of it.
-pub(super) const NOTE: &str = "path direct: kernels write the card's requests and ring its doorbells themselves; one CPU thread reads what \
-                               arrives and counts signals";
-/// What a header says besides where cards count.
+/// Note for headers, if a thread counts signals.
+pub(super) const NOTE: &str = "path direct: kernels write the requests of the EFA device and ring its doorbells; one \
+                               CPU thread reads arrivals and counts signals";
+/// Additional note for headers, if NICs count signals.
 pub(super) fn note_of_counters() -> String {
     format!(
-        "rule counter: what adds 1 to one of a PE's first {COUNTED} signals is counted by its card, and read by the kernel that waits; other signals are immediates"
+        "rule counter: puts that add 1 to one of a PE's first {COUNTED} signals are counted by its EFA device, whose \
+         counter the waiting kernel reads; other signals are immediates"
     )
 }
 
-/// The same where kernels read what arrives.
-pub(super) const NOTE_BY_KERNEL: &str = "path direct: kernels write the card's requests, ring its doorbells and read what arrives themselves; \
-                                         no CPU thread counts signals";
+/// Note for headers, if kernels read arrivals.
+pub(super) const NOTE_BY_KERNEL: &str = "path direct: kernels write the requests of the EFA device, ring its doorbells \
+                                         and read arrivals; no CPU thread counts signals";

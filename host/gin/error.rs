@@ -1,42 +1,55 @@
-//! Why a world could not do what it was asked.
+//! Errors of a world.
 
 use ginlab_bootstrap::{BootstrapError, Ending};
 use ginlab_cuda::DeviceError;
 use ginlab_direct::ChannelError;
 use ginlab_fabric::FabricError;
+use ginlab_proxy::engine::EngineError;
 use ginlab_proxy::{ChooseError, ProxyError};
 use kernels::gin::Call;
 use kernels::ring::Status;
 
-/// See the module.
+/// Error of a [`World`](crate::World).
 #[derive(Debug, thiserror::Error)]
 pub enum GinError {
-    /// What was asked for cannot be: one line with what is allowed.
+    /// An option is invalid or not supported here. The text is one line that includes what is allowed.
     #[error("{0}")]
     Usage(String),
-    /// A kernel's call failed: the first of its launch.
+    /// A call of a kernel failed; the first one of its launch.
     #[error("{text}")]
     Call {
-        /// Which call, where, to which PE, and why.
+        /// The call, its location, the target PE, and the reason.
         text: String,
-        /// The reason as the kernel got it.
+        /// The status that the kernel received.
         stop: Status,
-        /// Whether something was waited for in vain: by the kernel, or by the proxy that it waited for.
+        /// Whether a wait timed out, in the kernel or in the proxy that it waited for.
         timed_out: bool,
     },
-    /// Somebody has pressed Ctrl-C.
+    /// A launch was refused because the world had a final failure before: a peer exited, a proxy stopped, or a kernel
+    /// made no progress.
+    #[error("this world has failed and launches no more kernels; close it and open another one; cause: {text}")]
+    Failed {
+        /// Text of the first failure.
+        text: String,
+        /// Whether the first failure was a timeout.
+        timed_out: bool,
+    },
+    /// The run was interrupted, for example with Ctrl-C.
     #[error("interrupted")]
     Interrupted,
-    /// The ranks'.
+    /// Threads that copy bytes could not be started.
+    #[error("cannot start copy threads: {0}")]
+    Threads(String),
+    /// Communication between the ranks failed.
     #[error("{0}")]
     Ranks(#[from] BootstrapError),
-    /// The device's.
+    /// A device operation failed.
     #[error("{0}")]
     Device(#[from] DeviceError),
-    /// A proxy's.
+    /// A proxy failed.
     #[error("{0}")]
     Proxy(#[from] ProxyError),
-    /// The fabric's.
+    /// A fabric operation failed.
     #[error("{0}")]
     Fabric(#[from] FabricError),
 }
@@ -62,10 +75,10 @@ impl From<ChannelError> for GinError {
 }
 
 impl GinError {
-    /// Whether something was waited for in vain.
+    /// Returns whether a wait timed out.
     pub fn is_timeout(&self) -> bool {
         match self {
-            GinError::Call { timed_out, .. } => *timed_out,
+            GinError::Call { timed_out, .. } | GinError::Failed { timed_out, .. } => *timed_out,
             GinError::Ranks(error) => error.ending() == Ending::TimedOut,
             GinError::Proxy(error) => error.is_timeout(),
             _ => false,
@@ -73,7 +86,7 @@ impl GinError {
     }
 }
 
-/// The error of a report's words.
+/// Creates the error for the words of a kernel's report.
 pub(super) fn call(
     kernel: &str,
     words: &[u64; 8],
@@ -86,16 +99,24 @@ pub(super) fn call(
     let what = match call {
         Some(Call::Wait | Call::Signal | Call::WaitRound | Call::Reclaim) => format!(" of signal {detail}"),
         Some(Call::Words) => format!(" of number {wanted}"),
-        Some(Call::Barrier | Call::Quiet | Call::Fence) | None => String::new(),
+        Some(Call::Barrier | Call::Quiet | Call::Fence | Call::GridSync) | None => String::new(),
         Some(_) => format!(" of {detail} B"),
     };
     let to = pe.map(|(pe, path)| format!(" with PE {pe} ({path})")).unwrap_or_default();
     let waited = if wanted > 0 && call != Some(Call::Words) {
-        format!(", which had reached {seen} of {wanted}")
+        let of = if call == Some(Call::GridSync) { " blocks" } else { "" };
+        format!(", which had reached {seen} of {wanted}{of}")
     } else {
         String::new()
     };
     let name = call.map_or("an unknown call", Call::into);
+    if let Some(ProxyError::Engine(EngineError::Fabric(fault))) = &proxy
+        && fault.is_misuse()
+    {
+        // The proxy's error is the cause and comes first; the kernel's call only detected it.
+        let text = format!("{fault}; {kernel}: block {block}, thread {thread}, in {name}");
+        return GinError::Call { text, stop, timed_out: false };
+    }
     let mut text = format!("{kernel}: block {block}, thread {thread}: {name}{what}{to}{waited}: {}", stop.text());
     let timed_out = stop == Status::DEADLINE || proxy.as_ref().is_some_and(ProxyError::is_timeout);
     if let Some(error) = proxy {
@@ -105,7 +126,7 @@ pub(super) fn call(
         text.push_str(&format!("; {}", rings.join("; ")));
     }
     if !card.is_empty() {
-        text.push_str(&format!("; the card: {}", card.join("; ")));
+        text.push_str(&format!("; NIC: {}", card.join("; ")));
     }
     GinError::Call { text, stop, timed_out }
 }

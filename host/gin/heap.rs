@@ -1,19 +1,19 @@
-//! The symmetric heap: one stretch of memory, and what of it is taken.
+//! The symmetric heap: a contiguous range of memory, and its allocations.
 
 use ginlab_cuda::{Buffer, DeviceError};
 use ginlab_fabric::Memory;
 use kernels::gin::RESERVED_BYTES;
 use std::collections::BTreeMap;
 
-/// Objects begin at multiples of this: whole sectors of the cache, and more than any vector.
+/// Alignment of allocations: a multiple of a cache sector, and larger than any vector type.
 const ALIGNMENT: u64 = 256;
 
-/// A heap as a rail registers it.
+/// Returns the heap in the form in which rails register it.
 pub(super) fn for_rails(heap: &Buffer) -> Memory {
     Memory { address: heap.address(), bytes: heap.bytes(), cuda_device: heap.cuda_device() }
 }
 
-/// Zeroes a stretch of a heap.
+/// Zeroes a range of a heap.
 pub(super) fn clear(heap: &Buffer, offset: u64, bytes: u64) -> Result<(), DeviceError> {
     const STEP: u64 = 1 << 20;
     let zeros = vec![0u8; bytes.min(STEP) as usize];
@@ -26,38 +26,51 @@ pub(super) fn clear(heap: &Buffer, offset: u64, bytes: u64) -> Result<(), Device
     Ok(())
 }
 
-/// What of a heap is taken. The same calls give the same offsets on every rank.
+/// Allocator of a heap. The same sequence of calls returns the same offsets on every rank.
 #[derive(Debug)]
 pub(super) struct Space {
-    /// Lengths by first byte, without two side by side.
+    /// Lengths of the free ranges by first byte. No two are adjacent.
     free: BTreeMap<u64, u64>,
-    taken: BTreeMap<u64, u64>,
+    taken: BTreeMap<u64, Taken>,
+    /// Number of allocations so far.
+    count: u32,
+}
+
+#[derive(Debug)]
+struct Taken {
+    length: u64,
+    /// Number of bytes requested, and their type.
+    bytes: u64,
+    kind: &'static str,
+    /// Number of the allocation, in order, starting at 1.
+    number: u32,
 }
 
 impl Space {
-    /// All behind what is reserved, up to `bytes`.
+    /// Creates an allocator of the bytes between the reserved area and `bytes`.
     pub fn new(bytes: u64) -> Space {
         let first = RESERVED_BYTES.next_multiple_of(ALIGNMENT);
         let free = BTreeMap::from([(first, bytes.saturating_sub(first))]);
-        Space { free, taken: BTreeMap::new() }
+        Space { free, taken: BTreeMap::new(), count: 0 }
     }
 
-    /// Takes the first stretch that is long enough.
-    pub fn take(&mut self, bytes: u64) -> Option<u64> {
+    /// Allocates the first free range that is large enough, for values of type `kind`.
+    pub fn take(&mut self, bytes: u64, kind: &'static str) -> Option<u64> {
         let length = bytes.max(1).checked_next_multiple_of(ALIGNMENT)?;
         let (&first, &there) = self.free.iter().find(|(_, there)| **there >= length)?;
         self.free.remove(&first);
         if there > length {
             self.free.insert(first + length, there - length);
         }
-        self.taken.insert(first, length);
+        self.count += 1;
+        self.taken.insert(first, Taken { length, bytes, kind, number: self.count });
         Some(first)
     }
 
-    /// Gives a stretch back; false when none begins there.
+    /// Frees the range that starts at `first`. Returns `false` if no allocation starts there.
     pub fn give_back(&mut self, first: u64) -> bool {
-        let Some(length) = self.taken.remove(&first) else { return false };
-        let (mut first, mut length) = (first, length);
+        let Some(Taken { mut length, .. }) = self.taken.remove(&first) else { return false };
+        let mut first = first;
         if let Some(behind) = self.free.remove(&(first + length)) {
             length += behind;
         }
@@ -71,12 +84,25 @@ impl Space {
         true
     }
 
-    /// All that is free.
+    /// Returns the name of a byte for messages: its allocation and its offset there. `None` if it is not allocated.
+    pub fn name(&self, offset: u64) -> Option<String> {
+        let (first, taken) = self.taken.range(..=offset).next_back()?;
+        let Taken { length, bytes, kind, number } = taken;
+        let at = offset - first;
+        (at < *length).then(|| format!("allocation {number} ({bytes} B of {kind}), byte {at} of it"))
+    }
+
+    /// Returns the first byte and the length of each object.
+    pub fn taken(&self) -> impl Iterator<Item = (u64, u64)> {
+        self.taken.iter().map(|(first, taken)| (*first, taken.length))
+    }
+
+    /// Returns the total number of free bytes.
     pub fn free_bytes(&self) -> u64 {
         self.free.values().sum()
     }
 
-    /// The longest stretch.
+    /// Returns the length of the largest free range.
     pub fn largest(&self) -> u64 {
         self.free.values().copied().max().unwrap_or(0)
     }
@@ -94,7 +120,7 @@ mod tests {
             let all = space.free_bytes();
             let mut taken: Vec<(u64, u64)> = Vec::new();
             for (number, &bytes) in sizes.iter().enumerate() {
-                if let Some(first) = space.take(bytes) {
+                if let Some(first) = space.take(bytes, "u8") {
                     prop_assert!(first >= RESERVED_BYTES && first + bytes <= RESERVED_BYTES + 100_000);
                     prop_assert!(first.is_multiple_of(ALIGNMENT));
                     prop_assert!(taken.iter().all(|(other, length)| first + bytes <= *other || other + length <= first));
@@ -113,11 +139,24 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_not_taken() {
+    fn bytes_are_named_by_their_allocation() {
+        let mut space = Space::new(RESERVED_BYTES + 10_000);
+        let first = space.take(100, "u8").expect("space");
+        let second = space.take(4096, "u64").expect("space");
+        assert!(space.give_back(first));
+        assert_eq!(space.name(second + 8), Some("allocation 2 (4096 B of u64), byte 8 of it".into()));
+        assert_eq!([first, second - 1, second + 4096, 0].map(|offset| space.name(offset)), [None, None, None, None]);
+        // Numbers of allocations are not reused.
+        assert_eq!(space.take(8, "i32"), Some(first));
+        assert_eq!(space.name(first), Some("allocation 3 (8 B of i32), byte 0 of it".into()));
+    }
+
+    #[test]
+    fn oversized_allocation_fails() {
         let mut space = Space::new(RESERVED_BYTES + 1024);
-        assert_eq!(space.take(u64::MAX), None);
+        assert_eq!(space.take(u64::MAX, "u8"), None);
         let all = space.largest();
-        assert!(space.take(all).is_some());
-        assert_eq!(space.take(1), None);
+        assert!(space.take(all, "u8").is_some());
+        assert_eq!(space.take(1, "u8"), None);
     }
 }

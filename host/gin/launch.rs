@@ -1,17 +1,18 @@
-//! Kernels of the world: launched, waited for, and what they report.
+//! Kernels of the world: launching, waiting, and reporting failures.
 
-use super::life::Life;
 use super::{GinError, Program, World, error};
 use cuda_std::Kernel;
 use ginlab_bootstrap::Bootstrap;
-use ginlab_cuda::{DeviceError, Launch, wait_for};
+use ginlab_cuda::{DeviceError, Launch, set_reason};
 use ginlab_proxy::{ProxyGroup, device_timeout};
-use ginlab_rails::{Turn, drain};
-use kernels::gin::Report;
+use ginlab_rails::{DrainStep, drain};
+use kernels::gin::{Control, Report};
 use kernels::ring::Status;
+use std::fmt::Display;
+use std::mem::offset_of;
 use std::time::Duration;
 
-/// A grid that runs.
+/// A running grid.
 #[derive(Debug)]
 pub struct Running {
     launch: Launch,
@@ -19,20 +20,25 @@ pub struct Running {
 }
 
 impl World {
-    /// What kernels know of the job, for arguments of another shape than [`Program`].
+    /// Returns the description of the job for kernels whose arguments are not a [`Program`].
     pub fn description(&self) -> kernels::gin::World {
         self.description
     }
 
-    /// Runs a kernel on this PE and waits for its end. Not collective by itself; kernels that wait for each other are launched by all.
+    /// Runs a kernel on this PE and waits until it ends. Not collective, but if kernels of several PEs wait for each
+    /// other, every PE must launch its kernel.
     ///
     /// # Safety
-    /// The kernel's own contract for `args`.
+    /// The caller must uphold the kernel's contract for `args`.
     ///
     /// # Errors
-    /// A grid that the device cannot hold as a whole, beside those of the other PEs on it, of a kernel whose blocks wait (`#[kernel(resident)]`); no end and
-    /// no sign of life for longer than the kernel's own waits last; [`GinError::Call`] with the first call that failed: block, call, PE
-    /// and reason; what ended a peer or a proxy.
+    /// Returns an error if
+    ///
+    /// - the blocks of the kernel wait for each other (`#[kernel(resident)]`), and the grid does not fit on the device
+    ///   together with those of the other PEs on it;
+    /// - the kernel neither ends nor makes progress for longer than its own waits last;
+    /// - a call of the kernel failed: [`GinError::Call`] describes the first one, with block, call, PE and reason;
+    /// - a peer exited or a proxy failed.
     pub unsafe fn launch<A>(
         &mut self,
         ranks: &mut Bootstrap,
@@ -44,18 +50,18 @@ impl World {
     where
         A: Copy + Send + Sync + 'static,
     {
-        // SAFETY: the caller's contract.
+        // SAFETY: the caller upholds the kernel's contract, and the kernel has ended when `wait` returns.
         let running = unsafe { self.start(kernel, grid, block, args) }?;
         self.wait(ranks, running)
     }
 
-    /// As [`launch`](World::launch), without waiting: [`wait`](World::wait) does.
+    /// Like [`launch`](World::launch), but does not wait; call [`wait`](World::wait) to do so.
     ///
     /// # Safety
-    /// As [`launch`](World::launch), until the wait has ended.
+    /// The requirements of [`launch`](World::launch) must hold until the wait has returned.
     ///
     /// # Errors
-    /// When the device refuses the launch.
+    /// Returns the device's error if it refuses the launch.
     pub unsafe fn start<A>(
         &mut self,
         kernel: &Kernel<Program<A>>,
@@ -68,61 +74,81 @@ impl World {
     {
         self.prepare()?;
         let program = Program { world: self.description, args };
-        // SAFETY: what the world points to lives as long as it, and `wait` or the drop of the launch comes first; the rest is the caller's.
+        // SAFETY: the world outlives the kernel, because `wait` or the drop of the launch waits for its end, and so
+        // does the memory that the description points to. The caller upholds the kernel's contract for `args`.
         let launch = unsafe { self.device.launch(kernel, grid, block, program) }?;
         Ok(Running { launch, kernel: kernel.name() })
     }
 
-    /// Waits for a kernel's end. Looks for peers and proxies that have gone and for Ctrl-C meanwhile, which end the kernel's waits: whoever
-    /// waits for a signal does not look at its ring.
+    /// Waits until a kernel ends. In the meantime, checks for interrupts and for peers and proxies that have exited,
+    /// and aborts the kernel's waits in these cases. This is necessary because a thread that waits for a signal does
+    /// not check its ring.
     ///
     /// # Errors
-    /// As [`launch`](World::launch).
+    /// Returns the same errors as [`launch`](World::launch).
     pub fn wait(&mut self, ranks: &mut Bootstrap, running: Running) -> Result<(), GinError> {
         let Running { mut launch, kernel } = running;
         self.wait_until(ranks, kernel, || launch.is_done())
     }
 
-    /// Makes ready for kernels that the caller appends to streams of its own, with the [`description`](World::description).
+    /// Prepares for kernels that the caller appends to its own streams with the [`description`](World::description).
+    /// Earlier kernels must have ended. Clears the report of a failed call, and the abort word that ended other waits
+    /// because of it.
     ///
     /// # Errors
-    /// The driver's.
+    /// Returns [`GinError::Failed`] or [`GinError::Interrupted`] after a final failure: a peer exited, a proxy stopped,
+    /// a kernel made no progress, or the run was interrupted. Returns the driver's error otherwise.
     pub fn prepare(&self) -> Result<(), GinError> {
-        Ok(self.report.write(0, &[0u64; size_of::<Report>() / 8])?)
+        if ginlab_base::signals::interrupted() {
+            return Err(GinError::Interrupted);
+        }
+        if let Some((text, timed_out)) = self.failed.get() {
+            return Err(GinError::Failed { text: text.clone(), timed_out: *timed_out });
+        }
+        set_reason("");
+        self.report.write(0, &[0u64; size_of::<Report>() / 8])?;
+        Ok(self.abort.write(offset_of!(Control, abort), &[0u64])?)
     }
 
-    /// As [`wait`](World::wait), for such work: `done` says whether it has ended.
+    /// Returns the maximum time in which kernels end after an abort.
+    pub(super) fn ending(&self) -> Duration {
+        Launch::ENDING.min(self.host_timeout())
+    }
+
+    /// Aborts the waits of all kernels and makes this failure final. Later launches are refused with the first final
+    /// failure.
+    pub(super) fn give_up(&self, reason: Status, error: &impl Display, timed_out: bool) -> Result<(), GinError> {
+        let (first, _) = self.failed.get_or_init(|| (error.to_string(), timed_out));
+        set_reason(first);
+        Ok(self.abort.write(offset_of!(Control, abort), &[reason.0])?)
+    }
+
+    /// Returns whether a call of a kernel failed. If so, also aborts the waits of other blocks and of later grids, each
+    /// of which would otherwise last until its own deadline.
+    pub(super) fn ends_by_report(&self) -> Result<bool, GinError> {
+        let mut stop = [0u64];
+        self.report.read(0, &mut stop)?;
+        if stop[0] != 0 && self.failed.get().is_none() {
+            self.abort.write(offset_of!(Control, abort), &[Status::ENDED.0])?;
+        }
+        Ok(stop[0] != 0)
+    }
+
+    /// Like [`wait`](World::wait), for work that the caller has submitted. `done` returns whether it has ended.
     ///
     /// # Errors
-    /// As [`launch`](World::launch).
+    /// Returns the same errors as [`launch`](World::launch).
     pub fn wait_until(
         &mut self,
         ranks: &mut Bootstrap,
         kernel: &'static str,
         done: impl FnMut() -> Result<bool, DeviceError>,
     ) -> Result<(), GinError> {
-        let (mut life, mut told) = (Life::new(), false);
-        let watch = || {
-            self.look_around(ranks)?;
-            // Other blocks, and grids behind this one, would each wait to their own deadline.
-            if !told && self.has_reported()? {
-                told = true;
-                self.abort.write(0, &[Status::ENDED.0])?;
-            }
-            self.check_life(&mut life, kernel)
-        };
-        let ended = wait_for(Launch::ENDING.min(self.host_limit()), done, watch);
-        ended.and(self.reported(kernel))
+        let (watch, mut kernels) = self.watch(ranks, kernel);
+        watch.wait(&mut kernels, self.ending(), done).and(self.reported(kernel))
     }
 
-    /// Whether a call of a kernel has failed.
-    fn has_reported(&self) -> Result<bool, GinError> {
-        let mut stop = [0u64];
-        self.report.read(0, &mut stop)?;
-        Ok(stop[0] != 0)
-    }
-
-    /// The first failure of the last launch.
+    /// Returns the first failed call of the last launch as an error.
     pub(super) fn reported(&self, kernel: &'static str) -> Result<(), GinError> {
         let mut words = [0u64; size_of::<Report>() / 8];
         self.report.read(0, &mut words)?;
@@ -132,18 +158,22 @@ impl World {
         let failure = || self.group.as_ref().and_then(|group| group.failures().next());
         let mut proxy = failure();
         if Status(words[0]) == Status::STOPPED {
-            // The kernels are told first; the thread itself ends when what it has posted has drained.
+            // Kernels are notified first; the proxy thread itself ends only after its posted transfers have drained.
             drain(device_timeout(Duration::ZERO), || {
                 proxy = failure();
-                if proxy.is_some() { Turn::Empty } else { Turn::Idle }
+                if proxy.is_some() { DrainStep::Empty } else { DrainStep::Idle }
             });
+        }
+        if let Some(error) = &proxy {
+            self.give_up(Status::STOPPED, error, error.is_timeout())?;
         }
         let rings = self.group.as_ref().map(ProxyGroup::ring_states).unwrap_or_default();
         let card = self.cards.as_ref().map(|cards| cards.failures()).transpose()?.unwrap_or_default();
+        let proxy = proxy.map(|error| self.named(error));
         Err(error::call(kernel, &words, self.pes_of(words[2]), proxy, (rings, card)))
     }
 
-    /// The PE of a report, and how it is reached.
+    /// Returns the PE named in a report, and the path to it. A report stores the PE's number plus 1, or 0 for none.
     fn pes_of(&self, number: u64) -> Option<(u32, String)> {
         let pe = u32::try_from(number.checked_sub(1)?).ok()?;
         Some((pe, self.path_to(pe).to_owned()))

@@ -1,4 +1,4 @@
-//! `gin` on the host: opens the ranks' symmetric heaps and the paths between them, and launches kernels that use them.
+//! Host side of `gin`: opens the ranks' symmetric heaps and the paths between them, and launches kernels that use them.
 //!
 //! ```no_run
 //! use ginlab_bootstrap::Bootstrap;
@@ -14,7 +14,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! The kernels' half, with what each call promises, is [`kernels::gin`].
+//! The device side is [`kernels::gin`], which documents the guarantees of each call.
 
 mod cards;
 mod error;
@@ -22,10 +22,13 @@ mod heap;
 mod launch;
 mod life;
 mod mapped;
+mod naming;
 mod objects;
 mod open;
 mod rule;
+pub mod seat;
 mod series;
+pub mod watch;
 
 pub use cards::Unread;
 pub use error::GinError;
@@ -46,60 +49,66 @@ use ginlab_topology::cores::Pin;
 use heap::Space;
 use kernels::gin::TEAMS;
 use std::collections::BTreeSet;
+use std::sync::OnceLock;
 use std::time::Duration;
 
-/// By which way other PEs are reached.
+/// Path by which other PEs are reached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, strum::Display, strum::EnumString)]
 #[strum(serialize_all = "lowercase", parse_err_ty = String, parse_err_fn = unknown_path)]
 pub enum Path {
-    /// Where a PE is on this host (this network namespace) and its heap can be mapped, by loads and stores; by rails otherwise.
+    /// Loads and stores if the PE is on this host (this network namespace) and its heap can be mapped; rails otherwise.
     #[default]
     Auto,
-    /// By mapping alone, across the network namespaces of a machine too; an error where that cannot be.
+    /// Mapped heaps only, also across the network namespaces of a machine. Opening the world fails if a heap cannot be
+    /// mapped.
     NvLink,
-    /// By rails alone, but for oneself.
+    /// Rails only, except for this PE itself.
     Rails,
-    /// By the card's own queues, in the kernel's hands, but for oneself: no proxy. Rails are `efa-verbs`.
+    /// Queues of the NIC that kernels drive without a proxy, except for this PE itself. The fabric is `efa-verbs`.
     Direct,
 }
 
 fn unknown_path(text: &str) -> String {
-    format!("path {text:?} is none of auto, nvlink, rails, direct")
+    format!("invalid path {text:?}: expected one of auto, nvlink, rails, direct")
 }
 
-/// How a world is opened. The same on every rank.
+/// Options of a world. They must be the same on every rank, except [`pin`](Options::pin) and
+/// [`ring_slots`](Options::ring_slots). Opening the world fails with the name of the first option that differs.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The device of each rank.
+    /// Device of each rank. All ranks must open a GPU, or all the emulated device.
     pub device: Choice,
-    /// Bytes of a heap that programs may allocate.
+    /// Size of the heap in bytes, available for allocations.
     pub heap_bytes: u64,
-    /// See [`Path`].
+    /// Path to other PEs.
     pub path: Path,
-    /// So many ranks with neighbouring numbers count as a machine of their own: between them there are rails alone, as between machines.
-    /// For studies of several nodes on one machine.
+    /// Number of consecutive ranks that form a node. Nodes are connected only by rails, as if they were separate
+    /// machines. `None` to use the actual machines. For studies of several nodes on one machine.
     pub node_size: Option<usize>,
-    /// What the rails are, where some are needed.
+    /// Fabric of the rails, if rails are needed.
     pub fabric: Fabric,
-    /// When a transfer of them counts as complete. Rules `own` and `drain` are right at [`Level::Delivery`] alone.
+    /// Condition under which a transfer of a rail counts as complete. The rules `own` and `drain` are correct only with
+    /// [`Level::Delivery`].
     pub level: Level,
-    /// Cores of the proxy threads.
+    /// Cores for the proxy threads.
     pub pin: Pin,
-    /// Rails of each proxy thread.
+    /// Number of rails of each proxy thread.
     pub rails: usize,
-    /// How puts are laid over them.
+    /// Strategy for striping puts over the rails.
     pub strategy: Strategy,
-    /// How a put and its signal are kept in order on rails.
+    /// Rule that orders a put and its signal on rails.
     pub rule: Rule,
-    /// Proxy threads, each with a ring of its own; by path direct, which has none, queue pairs.
+    /// Number of proxy threads, each with its own ring. With path `direct`, which has no proxies, the number of queue
+    /// pairs.
     pub proxies: usize,
-    /// Slots of a ring, a power of two.
+    /// Number of slots of a ring; a power of two.
     pub ring_slots: usize,
-    /// Longest wait: of a call on the device, of a proxy without progress, of the ranks for each other.
+    /// Maximum time without progress: of a call on the device, of a proxy, and of the ranks when they wait for each
+    /// other.
     pub timeout: Duration,
-    /// A fault for the proxies of this rank, for tests.
+    /// Fault to inject into the proxies of every rank, for tests.
     pub fault: Option<Fault>,
-    /// Signals do not wait for what their rule says, for tests.
+    /// Whether signals are sent or counted without waiting for the condition of their rule, for tests.
     pub early_signals: bool,
 }
 
@@ -126,76 +135,82 @@ impl Default for Options {
 }
 
 impl Options {
-    /// The node of a rank, where one machine stands for several.
+    /// Returns the node of a rank, if one machine is divided into several nodes.
     fn node_of(&self, rank: usize) -> usize {
         self.node_size.map_or(0, |size| rank / size.max(1))
     }
 }
 
-/// A rank's part of the job: device, heap, paths to all PEs. Calls that take the ranks are collective: every rank makes them, in the
-/// same order.
+/// One rank's part of the job: its device, its heap, and its paths to all PEs. Calls that take the ranks are
+/// collective: every rank must make them in the same order.
 ///
-/// [`close`](World::close) ends it in order. A world that is dropped without, as after an error, waits for nobody: its proxies stop, so
-/// that puts of others to this PE fail there, and GPU memory that other PEs have mapped stays allocated until the process ends.
+/// [`close`](World::close) shuts a world down in order. A world that is dropped without it, for example after an error,
+/// does not wait for other ranks. Its proxies stop, so that puts of other PEs to this one fail, and GPU memory that
+/// other PEs have mapped stays allocated until the process exits.
 ///
-/// Fields are dropped in this order: the proxies let go of the memory before it is freed.
+/// Fields are dropped in this order: the proxies release the memory before it is freed.
 #[derive(Debug)]
 pub struct World {
     group: Option<ProxyGroup>,
     cards: Option<Cards>,
     opened: Vec<Option<OpenedMemory>>,
     heap: Buffer,
-    /// Where it is.
+    /// Kind of memory of the heap; see [`memory`](World::memory).
     place: &'static str,
     space: Space,
     signals: u32,
+    inboxes: Vec<Inbox>,
     far: Buffer,
-    /// What the description points to.
+    /// Tables that the description points to.
     _tables: [Buffer; 4],
     report: Buffer,
     abort: Buffer,
+    /// The first final failure, and whether it was a timeout. Failed calls of this PE's own kernels are not final.
+    failed: OnceLock<(String, bool)>,
     device: Device,
     sharing: Sharing,
     description: kernels::gin::World,
     fabric: String,
     line_rate: Option<u64>,
     notes: Vec<String>,
-    /// Other busy threads share this machine's cores with ours: whoever spins gives way.
+    /// Whether other busy threads share this machine's cores with ours, so that spinning threads must yield.
     shares_core: bool,
+    fault: Option<Fault>,
 }
 
 impl World {
-    /// Opens the job: this rank's device and heap, the other ranks' heaps where they can be mapped, rails where not.
+    /// Opens the job: this rank's device and heap, the other ranks' heaps where they can be mapped, and rails
+    /// otherwise.
     ///
     /// # Errors
-    /// What could not be opened and why; what ranks do not agree on.
+    /// Returns an error if a resource cannot be opened, with the reason, or if the ranks disagree.
     pub fn open(ranks: &mut Bootstrap, options: &Options) -> Result<World, GinError> {
         open::open(ranks, options)
     }
 
-    /// This PE's number.
+    /// Returns the number of this PE.
     pub fn my_pe(&self) -> u32 {
         self.description.me
     }
 
-    /// The number of PEs.
+    /// Returns the number of PEs.
     pub fn n_pes(&self) -> u32 {
         self.description.pes
     }
 
-    /// The device.
+    /// Returns the device.
     pub fn device(&self) -> &Device {
         &self.device
     }
 
-    /// The rails' fabric as rows name it: `tcp`, `model:p5`. Where no PE is reached by rails, how they are reached: `nvlink`, `same-gpu`, or
-    /// both joined by `+`; `memory` on the emulated device.
+    /// Returns the fabric name shown in result rows, for example `tcp` or `model:p5`. Without rails, returns how other
+    /// PEs are reached: `nvlink`, `same-gpu`, both joined by `+`, or `memory` on the emulated device.
     pub fn fabric(&self) -> &str {
         &self.fabric
     }
 
-    /// How PE `pe` is reached: `self`, `nvlink`, `same-gpu` where it is on this PE's GPU and no link is crossed (both `memory` on the emulated
-    /// device), or the fabric of the rails.
+    /// Returns how PE `pe` is reached: `self`, `nvlink`, `same-gpu` if it is on this PE's GPU, so that no link is
+    /// crossed, or the fabric of the rails. On the emulated device, mapped PEs are reached by `memory`.
     pub fn path_to(&self, pe: u32) -> &str {
         match self.opened.get(pe as usize) {
             _ if pe == self.my_pe() => "self",
@@ -204,76 +219,100 @@ impl World {
         }
     }
 
-    /// Which PEs share a GPU, and how they run there.
+    /// Returns which PEs share a GPU, and how they run on it.
     pub fn sharing(&self) -> &Sharing {
         &self.sharing
     }
 
-    /// Where the heap is: `device`, or `pinned` host memory where rails cannot reach the device's.
+    /// Returns the kind of memory of the heap: `device`, or `pinned` host memory if rails cannot reach device memory.
     pub fn memory(&self) -> &'static str {
         self.place
     }
 
-    /// What a header should say.
+    /// Returns notes for the header of results.
     pub fn notes(&self) -> &[String] {
         &self.notes
     }
 
-    /// The proxies' rails, for headers.
+    /// Returns the names of the proxies' rails, for headers.
     pub fn rail_names(&self) -> Vec<String> {
         let of_group = self.group.as_ref().map(|group| group.offer().rails.clone());
         of_group.or_else(|| self.cards.as_ref().map(|cards| vec![cards.name()])).unwrap_or_default()
     }
 
-    /// Cores of the proxy threads, for headers; nothing without rails.
+    /// Returns the cores of the proxy threads, for headers. `None` without rails.
     pub fn affinity(&self) -> Option<String> {
         self.group.as_ref().map(ProxyGroup::affinity).or_else(|| self.cards.as_ref().map(Cards::affinity))
     }
 
-    /// Line rate of this rank's cards in bits per second, whichever proxies share them; `None` without rails, or where it is not known.
+    /// Returns the line rate of this rank's NICs in bits per second, regardless of how many proxies share them. `None`
+    /// without rails, or if the rate is unknown.
     pub fn line_rate(&self) -> Option<u64> {
         self.line_rate
     }
 
-    /// The proxies' counters.
+    /// Returns the proxies' counters.
     ///
     /// # Errors
-    /// When one has failed.
+    /// Returns the error of a proxy that has failed.
     pub fn snapshots(&self) -> Result<Vec<Snapshot>, ProxyError> {
-        self.group.as_ref().map_or(Ok(Vec::new()), ProxyGroup::snapshots)
+        self.group.as_ref().map_or(Ok(Vec::new()), ProxyGroup::snapshots).map_err(|error| self.named(error))
     }
 
-    /// Bytes of the heap that nothing is allocated in.
+    /// Returns the number of unallocated bytes of the heap.
     pub fn free_bytes(&self) -> u64 {
         self.space.free_bytes()
     }
 
-    /// Waits until all ranks are here. Their kernels have ended by then; puts that no kernel has waited for may still be under way.
+    /// Waits until all ranks have called this. Their kernels have then ended, but puts that no kernel has waited for
+    /// may still be in flight.
     ///
     /// # Errors
-    /// Who is missing; that of a proxy that has failed, also where no kernel has waited for it since.
+    /// Returns an error that names the missing ranks, or the error of a failed proxy, even if no kernel has
+    /// waited for it since.
     pub fn barrier(&mut self, ranks: &mut Bootstrap) -> Result<(), GinError> {
-        // Proxies answer in order: behind what their kernels had them do.
+        // Proxies answer requests in order, so the snapshot follows everything that their kernels have submitted.
         self.snapshots()?;
         Ok(ranks.barrier("a barrier of the world")?)
     }
 
-    /// Closes the job in order: no PE unmaps or frees what another one may still use.
+    /// Closes the job in order: no PE unmaps or frees memory that another PE may still use.
     ///
     /// # Errors
-    /// Who is missing.
+    /// Returns an error that names the missing ranks.
     pub fn close(mut self, ranks: &mut Bootstrap) -> Result<(), GinError> {
-        self.barrier(ranks)?;
+        self.last_barrier(ranks)?;
         (self.group, self.cards) = (None, None);
         self.opened.clear();
-        // A heap is freed once nobody has it mapped; without this barrier it is not.
+        // The heap is freed once no other PE has it mapped. Without this barrier it is never freed.
         self.barrier(ranks)?;
         self.heap.lend(false);
         Ok(())
     }
 }
 
-/// What a mapped heap of another PE is reached by.
+impl World {
+    /// Like [`barrier`](World::barrier). Also prints a note to stderr, once per job, if [`Fault::Corrupt`] selected a
+    /// command without bytes.
+    fn last_barrier(&self, ranks: &mut Bootstrap) -> Result<(), GinError> {
+        let mine = self.snapshots()?.iter().any(|snapshot| snapshot.fault_without_bytes);
+        let all = ranks.all_gather_values(&mine, "a barrier of the world")?;
+        if let Some(Fault::Corrupt(number)) = self.fault
+            && self.my_pe() == 0
+            && all.contains(&true)
+        {
+            let pes: Vec<String> = (0..all.len()).filter(|pe| all[*pe]).map(|pe| pe.to_string()).collect();
+            eprintln!(
+                "ginlab: note: fault corrupt={number}: command {number} of PE {} has no bytes (only a signal): nothing \
+                 was changed",
+                pes.join(", ")
+            );
+        }
+        Ok(())
+    }
+}
+
+/// Returns the name of the path to a mapped heap of another PE.
 fn mapping_name(device: &Device, sharing: &Sharing, pe: usize) -> &'static str {
     match device {
         Device::Emulated => "memory",
@@ -282,7 +321,7 @@ fn mapping_name(device: &Device, sharing: &Sharing, pe: usize) -> &'static str {
     }
 }
 
-/// All that the mapped PEs are reached by, each once.
+/// Returns the distinct names of the paths to all mapped PEs, joined by `+`.
 fn mapping_names(device: &Device, sharing: &Sharing, mapped: impl Iterator<Item = usize>) -> String {
     let mut names: BTreeSet<&str> = mapped.map(|pe| mapping_name(device, sharing, pe)).collect();
     if names.is_empty() {
@@ -291,5 +330,5 @@ fn mapping_names(device: &Device, sharing: &Sharing, mapped: impl Iterator<Item 
     names.into_iter().rev().collect::<Vec<_>>().join("+")
 }
 
-/// Barriers' counters: one word for each team.
+/// Size of the barriers' counters: one word per team.
 const BARRIER_BYTES: usize = TEAMS * 8;

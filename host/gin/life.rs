@@ -1,70 +1,89 @@
-//! How long the host waits for a kernel. The kernel's own waits end first; this bound is for what does not begin, or has no wait that ends.
+//! Maximum time for which the host waits for a kernel. The kernel's own waits end earlier. This bound is for kernels
+//! that do not start or that are stuck outside a wait.
+//!
+//! The host also collects progress ([`watch`](super::watch)): of this kernel, by a hash of its memory, and of others,
+//! through the bootstrap. It reports this rank's progress to the other ranks, and both kinds to the kernel, whose waits
+//! then restart their deadlines.
 
+use super::watch::{Watch, Work};
 use super::{GinError, World};
+use ginlab_bootstrap::Bootstrap;
 use ginlab_proxy::ProxyGroup;
-use kernels::gin::SIGNALS;
+use kernels::gin::{Control, Inbox, SIGNALS};
 use kernels::ring::Status;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::time::{Duration, Instant};
+use std::mem::offset_of;
+use std::time::Duration;
 
-/// How often the device is looked at for a sign of life, once half of the time is over.
-const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// Number of checks of a kernel's memory within the timeout of its waits, which must be notified of progress in time.
+const CHECKS: u32 = 16;
+/// Number of words that are hashed at the start of each object of the heap.
+const HEAD: usize = 512;
 
-/// A wait of the host under way.
+/// Kernels of a world that the host waits for.
 #[derive(Debug)]
-pub(super) struct Life {
-    /// When something was last seen to happen.
-    since: Instant,
-    looked: Instant,
-    pulse: Option<u64>,
+pub(super) struct Kernels<'a> {
+    world: &'a World,
+    what: &'a str,
+    /// Whether a call of a kernel is known to have failed.
+    pub has_failed: bool,
 }
 
-impl Life {
-    pub fn new() -> Life {
-        let now = Instant::now();
-        Life { since: now, looked: now, pulse: None }
+impl Work for Kernels<'_> {
+    type Error = GinError;
+
+    fn pulse(&mut self, is_due: bool) -> Result<Option<u64>, GinError> {
+        let world = self.world;
+        if let Some(error) = world.group.as_ref().and_then(|group| group.failures().next()) {
+            // The kernel reports which call was affected.
+            world.give_up(Status::STOPPED, &error, error.is_timeout())?;
+        }
+        self.has_failed = self.has_failed || world.ends_by_report()?;
+        is_due.then(|| world.pulse()).transpose()
     }
 
-    /// Whether half of the limit is over and the last look some time ago.
-    fn is_due(&self, limit: Duration) -> bool {
-        self.since.elapsed() > limit / 2 && (self.pulse.is_none() || self.looked.elapsed() > LOOK_EVERY)
+    /// Notifies the kernels of progress, so that their waits restart their deadlines.
+    fn progressed(&mut self) -> Result<(), GinError> {
+        let (abort, mut seen) = (&self.world.abort, [0u64]);
+        abort.read(offset_of!(Control, seen), &mut seen)?;
+        Ok(abort.write(offset_of!(Control, seen), &[seen[0].wrapping_add(1)])?)
     }
 
-    /// What was seen at a look. The first one is what later ones are compared with.
-    fn seen(&mut self, pulse: u64) {
-        self.looked = Instant::now();
-        if self.pulse.replace(pulse).is_some_and(|before| before != pulse) {
-            self.since = self.looked;
+    fn late(&mut self, limit: Duration) -> GinError {
+        let text = no_life(self.what, limit, self.world.device.sharers());
+        GinError::Call { text, stop: Status::DEADLINE, timed_out: true }
+    }
+
+    /// Aborts the kernels' waits: a thread that waits for a signal does not check its ring.
+    fn abort(&mut self, error: &GinError) {
+        let stop = if let GinError::Call { stop, .. } = error { *stop } else { Status::ENDED };
+        // The first failure is returned, not that of the abort.
+        let _ = self.world.give_up(stop, error, error.is_timeout());
+        if stop == Status::ENDED {
+            self.world.group.iter().for_each(ProxyGroup::stop);
         }
     }
 }
 
 impl World {
-    /// Ends a wait for a kernel in whose PE nothing has happened for longer than any of its own waits: no signal raised, no command given.
-    /// A kernel that goes on may take as long as it wants.
-    ///
-    /// # Errors
-    /// [`GinError::Call`] with [`Status::DEADLINE`]. The kernel's waits are ended, too.
-    pub(super) fn check_life(&self, life: &mut Life, what: &str) -> Result<(), GinError> {
-        let limit = self.host_limit();
-        if life.is_due(limit) {
-            life.seen(self.pulse()?);
-        }
-        if life.since.elapsed() <= limit {
-            return Ok(());
-        }
-        self.abort.write(0, &[Status::DEADLINE.0])?;
-        let text = no_life(what, limit, self.device.sharers());
-        Err(GinError::Call { text, stop: Status::DEADLINE, timed_out: true })
+    /// Returns the state of a wait for kernels, and the kernels. The wait ends if neither this PE nor another rank has
+    /// made progress for longer than any wait of the kernels lasts.
+    pub(super) fn watch<'a>(&'a self, ranks: &'a mut Bootstrap, what: &'a str) -> (Watch<'a>, Kernels<'a>) {
+        // A pulse occupies a GPU's bus for about 100 us, so short kernels are not checked.
+        let every = Duration::from_nanos(self.description.timeout_ns) / CHECKS;
+        let watch = Watch::new(ranks, every).with_limit(self.host_timeout());
+        (watch, Kernels { world: self, what, has_failed: false })
     }
 
-    /// The kernels' own waits end before. Where busy threads share cores a kernel of the emulated device looks at its clock late: 4 s were not enough
-    /// for a wait of 2 s on two cores with ten such threads.
-    pub(super) fn host_limit(&self) -> Duration {
+    /// Returns the host's limit for progress. It is longer than the kernels' own waits, so that these end first. If
+    /// busy threads share cores, a kernel of the emulated device checks its clock late, so the factor must be larger.
+    /// Twice the timeout was too short with five busy threads per core.
+    pub(super) fn host_timeout(&self) -> Duration {
         Duration::from_nanos(self.description.timeout_ns) * if self.shares_core { 4 } else { 2 }
     }
 
-    /// Changes when a signal of this PE is raised, or one of its rings moves.
+    /// Returns a hash of this PE's progress. It changes if a signal is raised, a ring advances, a long wait of its
+    /// kernel ends, or bytes arrive at the start of an object or as a message.
     fn pulse(&self) -> Result<u64, GinError> {
         let mut words = vec![0u64; SIGNALS as usize];
         let mut hasher = DefaultHasher::new();
@@ -72,17 +91,34 @@ impl World {
             plane.read(0, &mut words)?;
             words.hash(&mut hasher);
         }
+        let heads = self.space.taken().map(|(first, bytes)| (first, HEAD.min(bytes as usize / 8)));
+        let slots = self.inboxes.iter().flat_map(|inbox| slots(inbox, self.n_pes()));
+        for (first, count) in heads.chain(slots) {
+            self.heap.read(first as usize, &mut words[..count])?;
+            words[..count].hash(&mut hasher);
+        }
+        let mut moved = [0u64];
+        self.abort.read(offset_of!(Control, moved), &mut moved)?;
+        moved.hash(&mut hasher);
         self.group.iter().flat_map(ProxyGroup::rings).for_each(|ring| ring.state().hash(&mut hasher));
         self.cards.as_ref().map(|cards| cards.pulse()).transpose()?.hash(&mut hasher);
         Ok(hasher.finish())
     }
 }
 
+/// Returns the offset of each message slot and the number of words to hash: the leading words, which contain the round
+/// number.
+fn slots(inbox: &Inbox, pes: u32) -> impl Iterator<Item = (u64, usize)> {
+    let Inbox { offset, capacity, .. } = *inbox;
+    (0..u64::from(pes) * Inbox::ROUNDS).map(move |number| (offset + number * 2 * capacity, 2))
+}
+
 fn no_life(what: &str, limit: Duration, sharers: u32) -> String {
     let whose = if sharers > 1 { format!(" ({sharers} PEs share it)") } else { String::new() };
     format!(
-        "{what}: no end and no sign of life within {:.0} s: are all blocks that wait for each other on the GPU at once{whose}? A kernel \
-         that computes for so long needs a longer timeout",
+        "{what}: no progress within {:.0} s; check whether all blocks that wait for each other are resident on the \
+         GPU{whose}; a kernel that computes longer without a call must report progress by `progressed` of its world, \
+         or use a longer timeout",
         limit.as_secs_f64()
     )
 }
@@ -92,19 +128,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_happens_prolongs_a_wait_and_looking_does_not() {
-        let mut life = Life::new();
-        let began = life.since;
-        assert!(life.is_due(Duration::ZERO) && !life.is_due(Duration::from_secs(3600)));
-        life.seen(7);
-        life.seen(7);
-        assert_eq!(life.since, began, "the first look, and one that saw the same");
-        assert!(!life.is_due(Duration::ZERO), "just looked");
-        life.seen(8);
-        assert!(life.since > began);
+    fn deadline_error_names_sharers() {
         let text = no_life("kernel", Duration::from_secs(60), 4);
-        assert!(
-            text.starts_with("kernel: no end and no sign of life within 60 s") && text.contains("(4 PEs share it)")
-        );
+        assert!(text.starts_with("kernel: no progress within 60 s") && text.contains("(4 PEs share it)"));
+    }
+
+    #[test]
+    fn every_inbox_slot_is_hashed() {
+        let inbox = Inbox { offset: 512, capacity: 64, signals: super::super::Signal(0) };
+        let all: Vec<_> = slots(&inbox, 3).map(|(first, _)| first).collect();
+        assert_eq!(all, [512, 640, 768, 896, 1024, 1152]);
+        assert_eq!(512 + Inbox::bytes(64, 3), 1152 + 128);
     }
 }

@@ -1,15 +1,16 @@
-//! Where a heap is, and who has it mapped.
+//! Location of a heap, and the ranks that have it mapped.
 
 use super::heap::for_rails;
+use super::seat::Seat;
 use super::{GinError, Options, Path};
 use ginlab_bootstrap::Bootstrap;
 use ginlab_cuda::{Buffer, CardWrites, Device, DeviceError, OpenedMemory, PeerHandle, Place};
-use ginlab_fabric::Chosen;
+use ginlab_fabric::RailPlan;
 
-/// A heap and the other ranks' heaps, where they could be mapped.
+/// A heap, and the other ranks' heaps that could be mapped.
 pub(super) struct Mapped {
     pub heap: Buffer,
-    /// Where it is, as [`World::memory`] says it.
+    /// Kind of memory, as returned by [`World::memory`].
     pub place: &'static str,
     pub opened: Vec<Option<OpenedMemory>>,
     /// Whether another rank has this heap mapped.
@@ -27,10 +28,10 @@ pub(super) fn map(
     let path = options.path;
     let mut shared = device.peer_memory(bytes)?;
     let offered = if path == Path::Rails { None } else { Some(shared.handle()?) };
-    // From here on until nobody has it mapped: also when opening the world fails.
+    // Lent from here until no rank has it mapped, even if opening the world fails.
     shared.lend(offered.is_some());
     let handles: Vec<Option<PeerHandle>> = ranks.all_gather_values(&offered, "handles of heaps")?;
-    // A network namespace counts as a host, as everywhere; who asks for mappings gets them across namespaces too.
+    // As elsewhere, a network namespace counts as a host. Path `nvlink` maps heaps across namespaces too.
     let mut here = if path == Path::NvLink { ranks.on_this_machine() } else { ranks.on_this_host() };
     let (me, size) = (ranks.rank(), ranks.size());
     here.retain(|rank| options.node_of(*rank) == options.node_of(me));
@@ -49,27 +50,27 @@ pub(super) fn map(
     if let Some((rank, why)) = refused {
         if path == Path::NvLink {
             return Err(GinError::Usage(format!(
-                "path nvlink: PE {me} cannot map the heap of PE {rank}: {why}; try path auto, which takes rails there"
+                "path nvlink: PE {me} cannot map the heap of PE {rank}: {why}; use path auto, which uses rails for \
+                 this PE"
             )));
         }
         notes.push(format!("PE {rank} is reached by rails: {why}"));
     }
     let maps: Vec<bool> = opened.iter().map(Option::is_some).collect();
-    let all: Vec<Vec<bool>> = ranks.all_gather_values(&maps, "who maps whom")?;
+    let all: Vec<Vec<bool>> = ranks.all_gather_values(&maps, "mapped heaps")?;
     let by_others = all.iter().any(|maps| maps.get(me) == Some(&true));
     shared.lend(by_others);
     Ok(Mapped { heap: shared, place: "device", opened, by_others })
 }
 
-/// The heap where the rails reach it: as it is, or in host memory, which then nobody maps.
+/// Returns a heap that the rails can reach: `mapped` as it is, or a new one in host memory, which no other rank maps.
 pub(super) fn reachable(
     ranks: &mut Bootstrap,
-    device: &Device,
     bytes: u64,
     mut mapped: Mapped,
-    rails: &mut Chosen,
-    notes: &mut Vec<String>,
+    seat: &mut Seat,
 ) -> Result<Mapped, GinError> {
+    let Seat { device, rails: Some(rails), notes, .. } = seat else { return Ok(mapped) };
     let is_gpu = matches!(device, Device::Gpu(_));
     let mut why = None;
     if is_gpu {
@@ -79,7 +80,7 @@ pub(super) fn reachable(
             why = Some(reason);
         }
     }
-    // The first reason counts, and every rank says the same.
+    // All ranks use the same reason: the first one.
     let reasons: Vec<Option<String>> = ranks.all_gather_values(&why, "rails that reach the heap")?;
     let Some(why) = reasons.into_iter().flatten().next() else {
         if is_gpu {
@@ -89,7 +90,7 @@ pub(super) fn reachable(
     };
     mapped.opened.iter_mut().for_each(|opened| *opened = None);
     ranks.barrier("heaps unmapped")?;
-    // Nobody has it mapped any more.
+    // No rank has it mapped now.
     mapped.heap.lend(false);
     drop(mapped);
     notes.push(format!("the heap is in pinned host memory, and all PEs are reached by rails: {why}"));
@@ -102,16 +103,16 @@ pub(super) fn reachable(
     Ok(Mapped { heap, place: "pinned", opened, by_others: false })
 }
 
-/// The heap of path direct: memory of the GPU where all ranks' cards register it, and the GPU orders their writes by itself, since nobody but its
-/// kernels looks at what arrives; otherwise pinned host memory.
+/// Returns the heap for path `direct`. It is in GPU memory if all ranks' NICs can register it and the GPU orders their
+/// writes without a flush, because only its kernels observe arrivals. Otherwise, it is in pinned host memory.
 pub(super) fn by_cards(
     ranks: &mut Bootstrap,
     device: &Device,
     bytes: usize,
-    rails: Option<&mut Chosen>,
+    rails: Option<&mut RailPlan>,
     notes: &mut Vec<String>,
 ) -> Result<Mapped, GinError> {
-    // A PE that is alone has no card.
+    // A job with a single PE has no NIC.
     let rails = rails.filter(|_| matches!(device, Device::Gpu(_)));
     let mut in_gpu = rails.is_some();
     let mut why = None;
@@ -122,13 +123,11 @@ pub(super) fn by_cards(
                 // SAFETY: the buffer outlives the call.
                 unsafe { rails.prove_gpu(for_rails(&probe)) }.err()
             }
-            _ => Some(
-                "this GPU does not order the writes of cards by itself, and no proxy is there to flush them".into(),
-            ),
+            _ => Some("this GPU does not order the writes of NICs, and there is no proxy to flush them".into()),
         };
     }
-    // As in `reachable`: the first reason counts, and every rank says the same.
-    let reasons: Vec<Option<String>> = ranks.all_gather_values(&why, "cards that reach the heap")?;
+    // As in `reachable`, all ranks use the same reason.
+    let reasons: Vec<Option<String>> = ranks.all_gather_values(&why, "NICs that reach the heap")?;
     if let Some(why) = reasons.into_iter().flatten().next() {
         in_gpu = false;
         notes.push(format!("the heap is in pinned host memory: {why}"));
@@ -141,5 +140,5 @@ pub(super) fn by_cards(
     Ok(Mapped { heap, place: if in_gpu { "device" } else { "pinned" }, opened, by_others: false })
 }
 
-/// What is registered to see whether a card registers memory of this GPU at all: a large page.
+/// Size of the memory that is registered to test whether a NIC can register memory of this GPU: one large page.
 const PROBE_BYTES: usize = 2 << 20;

@@ -1,104 +1,161 @@
-//! How a world is opened: heap, mappings, rails, and the description that kernels get.
+//! Opening of a world: heap, mappings, rails, and the description for kernels.
 
 use super::cards::{self, Cards, Opening};
 use super::heap::{Space, for_rails};
-use super::mapped::{by_cards, map, reachable};
+use super::mapped::{Mapped, by_cards, map, reachable};
+use super::seat::{CoreWants, MemoryWants, RailWants, Seat, Wants};
 use super::{BARRIER_BYTES, GinError, Options, Path, Rule, World, mapping_name, mapping_names};
-use ginlab_base::memory;
 use ginlab_bootstrap::Bootstrap;
 use ginlab_cuda::{Buffer, Device, Flush, OpenedMemory, Place};
 use ginlab_fabric::libfabric::RailOptions;
-use ginlab_fabric::same_host::Stores;
-use ginlab_fabric::{Access, Chosen, Fabric};
+use ginlab_fabric::{Access, Fabric, RailPlan};
 use ginlab_proxy::engine::SignalRule;
-use ginlab_proxy::ring::{RingPlace, RingTable};
+use ginlab_proxy::ring::RingPlace;
 use ginlab_proxy::signal_order::{self, SignalWords, unpolled};
-use ginlab_proxy::{Bytes, GroupOptions, GroupRegion, ProxyGroup, choose_cores, choose_rails, device_timeout};
-use ginlab_sharing::{SAME_GPU, Sharing};
+use ginlab_proxy::{Bytes, GroupOptions, GroupRegion, ProxyGroup, device_timeout};
+use ginlab_sharing::SAME_GPU;
 use ginlab_topology::cores;
-use kernels::gin::{Peer, RESERVED_BYTES, Report, SENT_WORDS, SIGNALS, Team};
+use kernels::gin::{Arrivals, Control, Peer, RESERVED_BYTES, Report, SENT_WORDS, SIGNALS, Team};
+use kernels::ring::Ring;
+use std::sync::OnceLock;
 
 pub(super) fn open(ranks: &mut Bootstrap, options: &Options) -> Result<World, GinError> {
-    let mut notes = Vec::new();
     ranks.compare(fingerprint(options))?;
-    let (device, why_emulated) = Device::open(options.device, ranks.local_rank())?;
-    if let Some(why) = why_emulated {
-        notes.push(format!("emulated device, whose times say nothing about a GPU: {why}"));
-    }
-    let sharing = Sharing::find(&device, true, ranks)?;
-    notes.extend(sharing.notes().iter().cloned());
-    let bytes = (RESERVED_BYTES + options.heap_bytes).next_multiple_of(4096);
-    check_memory(ranks, bytes)?;
-
     check_nodes(ranks, options)?;
-    let by_card = options.path == Path::Direct;
-    let by_kernel = matches!(options.rule, Rule::Kernel | Rule::Counter);
-    let rule = match options.rule {
-        Rule::Proxies(rule) => rule,
-        Rule::Kernel | Rule::Counter if by_card => signal_order::Rule::Count,
-        Rule::Kernel | Rule::Counter => {
-            let text = format!("rule {}: kernels read a card's queues by path direct alone", options.rule);
-            return Err(GinError::Usage(text));
-        }
-    };
-    let (me, size) = (ranks.rank(), ranks.size());
-    let (mapped, mut chosen) = if by_card {
-        check_direct(options)?;
-        let mut chosen = if size > 1 { Some(choose(ranks, &device, options)?) } else { None };
-        let bytes = (bytes + cards::staging_bytes(options.proxies)) as usize;
-        (by_cards(ranks, &device, bytes, chosen.as_mut(), &mut notes)?, chosen)
-    } else {
-        let mut mapped = map(ranks, &device, bytes, options, &mut notes)?;
-        let missing = (0..size).any(|rank| rank != me && mapped.opened[rank].is_none());
-        let mut chosen = None;
-        if ranks.all_gather_values(&missing, "ranks that need rails")?.contains(&true) {
-            let mut rails = choose(ranks, &device, options)?;
-            mapped = reachable(ranks, &device, bytes, mapped, &mut rails, &mut notes)?;
-            chosen = Some(rails);
-        }
-        (mapped, chosen)
-    };
+    let order = check_rule(options)?;
+    let mut parts = Parts::open(ranks, options)?;
+    let (mut group, mut cards) = (None, None);
+    match options.path {
+        _ if parts.seat.rails.is_none() => {}
+        Path::Direct => cards = Some(parts.start_cards(ranks, options)?),
+        _ => group = Some(parts.start_proxies(ranks, options, order)?),
+    }
+    parts.note_same_gpu();
+    let table = group.as_ref().map(ProxyGroup::table);
+    let rings = table.map(|table| (table.count(), table.pointer()));
+    let rings = rings.or(cards.as_ref().map(|cards| (cards.count(), cards.rings())));
+    let arrivals = cards.as_ref().map_or(std::ptr::null(), Cards::arrivals);
+    let tables = parts.tables(ranks, options)?;
+    let description = parts.description(ranks, rings, arrivals, &tables);
+    let (fabric, line_rate) = (parts.fabric(cards.is_some()), parts.line_rate(options, cards.as_ref()));
+    ranks.barrier("world opened")?;
+    let Parts { seat, bytes, mapped, far, abort, busy, .. } = parts;
+    Ok(World {
+        group,
+        cards,
+        opened: mapped.opened,
+        heap: mapped.heap,
+        place: mapped.place,
+        space: Space::new(bytes),
+        signals: 0,
+        inboxes: Vec::new(),
+        far,
+        _tables: tables.buffers,
+        report: tables.report,
+        abort,
+        failed: OnceLock::new(),
+        device: seat.device,
+        sharing: seat.sharing,
+        description,
+        fabric,
+        line_rate,
+        notes: seat.notes,
+        shares_core: busy > cores::usable(),
+        fault: options.fault,
+    })
+}
 
-    let far = device.allocate(if by_kernel { Place::Device } else { Place::Host }, SIGNALS as usize * 8)?;
-    let abort = device.allocate(Place::Host, 8)?;
-    let timeout_ns = device_timeout(options.timeout).as_nanos() as u64;
-    // By path direct there are a thread that counts signals and, over cards in software, one that is the card.
-    let threads = if by_card { 2 - usize::from(by_kernel) } else { options.proxies.max(1) };
-    let busy = ranks.local_size() * (threads + 1);
-    let mut shares_core = busy > cores::allowed().len();
-    let (mut group, mut queues) = (None, None);
-    if let Some(chosen) = chosen.as_ref().filter(|_| by_card) {
-        let pins = choose_cores(&options.pin, 1, busy, ranks, &device, chosen.domains())?;
-        shares_core = pins.shared;
-        notes.extend(chosen.notes().iter().cloned());
-        notes.push(if by_kernel { cards::NOTE_BY_KERNEL } else { cards::NOTE }.into());
-        notes.extend((options.rule == Rule::Counter).then(cards::note_of_counters));
+/// Resources that proxies, queues of NICs and kernels use together.
+struct Parts {
+    seat: Seat,
+    /// Size of the heap in bytes.
+    bytes: u64,
+    mapped: Mapped,
+    /// Memory words of the signals that arrive by rails.
+    far: Buffer,
+    abort: Buffer,
+    /// Number of busy threads of all ranks on this machine.
+    busy: usize,
+    timeout_ns: u64,
+}
+
+/// Tables that the description points to.
+struct Tables {
+    /// Peers, PEs of the teams, barriers, and sent rounds.
+    buffers: [Buffer; 4],
+    teams: [Team; kernels::gin::TEAMS],
+    report: Buffer,
+}
+
+impl Parts {
+    /// Opens the device and the heap, and chooses rails if any rank needs them.
+    fn open(ranks: &mut Bootstrap, options: &Options) -> Result<Parts, GinError> {
+        let bytes = (RESERVED_BYTES + options.heap_bytes).next_multiple_of(4096);
+        let memory = MemoryWants { bytes, purpose: "heaps", advice: "open the world with a smaller heap" };
+        let mut seat = Seat::open(ranks, Wants { memory: Some(memory), ..Wants::new(options.device) })?;
+        let kind = if matches!(seat.device, Device::Emulated) { "emulated" } else { "gpu" };
+        ranks.compare(vec![("device".into(), kind.into())])?;
+        let mapped = map_heaps(ranks, options, &mut seat, bytes)?;
+        let far = if options.rule.is_by_kernel() { Place::Device } else { Place::Host };
+        // With path `direct`, there is a thread that counts signals (unless kernels do) and, for software NICs, one
+        // that emulates the NIC.
+        let threads = match options.path {
+            Path::Direct => 2 - usize::from(options.rule.is_by_kernel()),
+            _ => options.proxies.max(1),
+        };
+        Ok(Parts {
+            far: seat.device.allocate(far, SIGNALS as usize * 8)?,
+            abort: seat.device.allocate(Place::Host, size_of::<Control>())?,
+            seat,
+            bytes,
+            mapped,
+            busy: ranks.local_size() * (threads + 1),
+            timeout_ns: device_timeout(options.timeout).as_nanos() as u64,
+        })
+    }
+
+    /// Opens the queues of path `direct`.
+    fn start_cards(&mut self, ranks: &mut Bootstrap, options: &Options) -> Result<Cards, GinError> {
+        self.seat.choose_cores(ranks, CoreWants { pin: &options.pin, threads: 1, busy: self.busy })?;
+        let by_kernel = options.rule.is_by_kernel();
+        self.seat.notes.push(if by_kernel { cards::NOTE_BY_KERNEL } else { cards::NOTE }.into());
+        self.seat.notes.extend((options.rule == Rule::Counter).then(cards::note_of_counters));
+        let domains = self.seat.rails.as_ref().map_or(&[][..], RailPlan::domains);
         let opening = Opening {
-            device: &device,
-            card: chosen.domains().first().map_or("", |domain| &domain.name),
-            heap: &mapped.heap,
-            heap_bytes: bytes,
+            device: &self.seat.device,
+            card: domains.first().map_or("", |domain| &domain.name),
+            heap: &self.mapped.heap,
+            heap_bytes: self.bytes,
             queues: options.proxies,
-            abort: &abort,
-            timeout_ns,
-            cores: &pins,
+            abort: &self.abort,
+            timeout_ns: self.timeout_ns,
+            cores: &self.seat.cores,
             by_kernel,
             counts: options.rule == Rule::Counter,
-            signals: &far,
+            signals: &self.far,
         };
-        queues = Some(Cards::open(ranks, opening)?);
-    } else if let Some(chosen) = &mut chosen {
-        let pins = choose_cores(&options.pin, options.proxies.max(1), busy, ranks, &device, chosen.domains())?;
-        shares_core = pins.shared;
-        let started = chosen.start_movers(pins.spare / ranks.local_size(), Stores::Cached);
-        started.map_err(|error| GinError::Usage(format!("starting threads that copy: {error}")))?;
-        notes.extend(chosen.notes().iter().cloned());
+        Cards::open(ranks, opening)
+    }
+
+    /// Starts the proxies over the chosen rails and connects them.
+    fn start_proxies(
+        &mut self,
+        ranks: &mut Bootstrap,
+        options: &Options,
+        rule: signal_order::Rule,
+    ) -> Result<ProxyGroup, GinError> {
+        let wants = CoreWants { pin: &options.pin, threads: options.proxies.max(1), busy: self.busy };
+        self.seat.choose_cores(ranks, wants)?;
+        self.seat.start_movers(self.seat.cores.spare / ranks.local_size())?;
+        let Parts { seat, mapped, far, .. } = self;
+        let Some(chosen) = &seat.rails else { return Err(GinError::Usage("no rails were chosen".into())) };
+        let (me, size) = (ranks.rank(), ranks.size());
         let signals = || SignalRule {
             rule,
             me,
             ranks: size,
             early: options.early_signals,
-            // SAFETY: the world keeps the words longer than its proxies.
+            // SAFETY: the world keeps the words for longer than its proxies.
             words: unsafe { SignalWords::at(far.pointer()) },
         };
         let heap = GroupRegion { bytes: Bytes::Here(for_rails(&mapped.heap)), access: Access::ALL };
@@ -108,129 +165,207 @@ pub(super) fn open(ranks: &mut Bootstrap, options: &Options) -> Result<World, Gi
             ring_slots: options.ring_slots,
             timeout: options.timeout,
             fault: options.fault,
-            cores: &pins,
+            cores: &seat.cores,
             signals: Some(&signals),
-            flush: &|| flush_of(&device, &mapped.heap),
+            flush: &|| flush_of(&seat.device, &mapped.heap),
         };
-        // SAFETY: the world keeps heap and words longer than its proxies.
-        let started = unsafe { ProxyGroup::start::<GinError>(&device, chosen, &[heap], &how) }?;
+        // SAFETY: the world keeps the heap and the words for longer than its proxies.
+        let started = unsafe { ProxyGroup::start::<GinError>(&seat.device, chosen, &[heap], &how) }?;
         started.connect::<GinError>(ranks)?;
         started.configure(options.rails, options.strategy)?;
-        group = Some(started);
+        Ok(started)
     }
 
-    let own = mapped.heap.address();
-    let entry = |rank: usize| Peer {
-        heap: if rank == me { own } else { mapped.opened[rank].as_ref().map_or(0, OpenedMemory::address) },
-    };
-    let entries: Vec<Peer> = (0..size).map(entry).collect();
-    let peers = device.allocate(Place::Device, size_of_val(&entries[..]))?;
-    peers.write(0, &entries)?;
-    let (teams, members) = teams(ranks, options);
-    let team_pes = device.allocate(Place::Device, size_of_val(&members[..]))?;
-    team_pes.write(0, &members)?;
-    let barriers = device.allocate(Place::Device, BARRIER_BYTES)?;
-    // Without rails nobody looks at it.
-    let has_rails = group.is_some() || queues.is_some();
-    let sent = device.allocate(Place::Device, if has_rails { SENT_WORDS * 8 } else { 8 })?;
-    let report = device.allocate(Place::Device, size_of::<Report>())?;
-
-    let table = group.as_ref().map(ProxyGroup::table);
-    let by_rails = if chosen.is_some() { kernels::gin::World::BY_RAILS } else { 0 };
-    let by_mapping = if mapped.by_others { kernels::gin::World::BY_MAPPING } else { 0 };
-    let description = kernels::gin::World {
-        me: me as u32,
-        pes: size as u32,
-        paths: by_rails | by_mapping,
-        ring_count: table.map(RingTable::count).or(queues.as_ref().map(Cards::count)).unwrap_or(0),
-        heap: own as *mut u8,
-        heap_bytes: bytes,
-        peers: peers.pointer(),
-        rings: table.map(RingTable::pointer).or(queues.as_ref().map(Cards::rings)).unwrap_or(std::ptr::null()),
-        far: far.pointer(),
-        arrivals: queues.as_ref().map_or(std::ptr::null(), Cards::arrivals),
-        team_pes: team_pes.pointer(),
-        teams,
-        barriers: barriers.pointer(),
-        sent: sent.pointer(),
-        report: report.pointer(),
-        abort: abort.pointer(),
-        timeout_ns,
-    };
-    let mapped_pes = (0..size).filter(|rank| mapped.opened[*rank].is_some());
-    let mapping = mapping_names(&device, &sharing, mapped_pes.clone());
-    if mapped_pes.into_iter().any(|pe| mapping_name(&device, &sharing, pe) == SAME_GPU) {
-        notes.push(format!("{SAME_GPU}: bytes between PEs of one GPU stay in its memory; no link is crossed"));
+    /// Allocates the tables for kernels.
+    fn tables(&self, ranks: &Bootstrap, options: &Options) -> Result<Tables, GinError> {
+        let device = &self.seat.device;
+        let entry = |(rank, opened): (usize, &Option<OpenedMemory>)| Peer {
+            heap: match opened {
+                _ if rank == ranks.rank() => self.mapped.heap.address(),
+                opened => opened.as_ref().map_or(0, OpenedMemory::address),
+            },
+        };
+        let entries: Vec<Peer> = self.mapped.opened.iter().enumerate().map(entry).collect();
+        let peers = device.allocate(Place::Device, size_of_val(&entries[..]))?;
+        peers.write(0, &entries)?;
+        let (teams, members) = teams(ranks, options);
+        let team_pes = device.allocate(Place::Device, size_of_val(&members[..]))?;
+        team_pes.write(0, &members)?;
+        let barriers = device.allocate(Place::Device, BARRIER_BYTES)?;
+        // Kernels use it only with rails; otherwise a single word suffices.
+        let words = if self.seat.rails.is_some() { SENT_WORDS } else { 1 };
+        let sent = device.allocate(Place::Device, words * 8)?;
+        let report = device.allocate(Place::Device, size_of::<Report>())?;
+        Ok(Tables { buffers: [peers, team_pes, barriers, sent], teams, report })
     }
-    let fabric = chosen.as_ref().map_or(mapping, |chosen| match &queues {
-        Some(_) => format!("{}/direct", chosen.name()),
-        None => chosen.name(),
-    });
-    let line_rate = match &queues {
-        Some(cards) => cards.line_rate(),
-        None => chosen.as_ref().and_then(|chosen| chosen.line_rate(options.rails)),
-    };
-    ranks.barrier("world opened")?;
-    Ok(World {
-        group,
-        cards: queues,
-        opened: mapped.opened,
-        heap: mapped.heap,
-        place: mapped.place,
-        space: Space::new(bytes),
-        signals: 0,
-        far,
-        _tables: [peers, team_pes, barriers, sent],
-        report,
-        abort,
-        device,
-        sharing,
-        description,
-        fabric,
-        line_rate,
-        notes,
-        shares_core,
-    })
+
+    /// Returns the description for kernels. `rings` is the number of rings and the address of their table.
+    fn description(
+        &self,
+        ranks: &Bootstrap,
+        rings: Option<(u32, *const Ring)>,
+        arrivals: *const Arrivals,
+        tables: &Tables,
+    ) -> kernels::gin::World {
+        let [peers, team_pes, barriers, sent] = &tables.buffers;
+        let by_rails = if self.seat.rails.is_some() { kernels::gin::World::BY_RAILS } else { 0 };
+        let by_mapping = if self.mapped.by_others { kernels::gin::World::BY_MAPPING } else { 0 };
+        let (ring_count, rings) = rings.unwrap_or((0, std::ptr::null()));
+        kernels::gin::World {
+            me: ranks.rank() as u32,
+            pes: ranks.size() as u32,
+            paths: by_rails | by_mapping,
+            ring_count,
+            heap: self.mapped.heap.address() as *mut u8,
+            heap_bytes: self.bytes,
+            peers: peers.pointer(),
+            rings,
+            far: self.far.pointer(),
+            arrivals,
+            team_pes: team_pes.pointer(),
+            teams: tables.teams,
+            barriers: barriers.pointer(),
+            sent: sent.pointer(),
+            report: tables.report.pointer(),
+            abort: self.abort.pointer(),
+            timeout_ns: self.timeout_ns,
+        }
+    }
+
+    /// Returns the PEs whose heaps are mapped here.
+    fn mapped_pes(&self) -> impl Iterator<Item = usize> {
+        (0..self.mapped.opened.len()).filter(|rank| self.mapped.opened[*rank].is_some())
+    }
+
+    fn note_same_gpu(&mut self) {
+        if self.mapped_pes().any(|pe| mapping_name(&self.seat.device, &self.seat.sharing, pe) == SAME_GPU) {
+            let note = format!("{SAME_GPU}: bytes between PEs of one GPU stay in its memory and cross no link");
+            self.seat.notes.push(note);
+        }
+    }
+
+    /// Returns the fabric name for result rows.
+    fn fabric(&self, by_cards: bool) -> String {
+        match &self.seat.rails {
+            Some(rails) if by_cards => format!("{}/direct", rails.name()),
+            Some(rails) => rails.name(),
+            None => mapping_names(&self.seat.device, &self.seat.sharing, self.mapped_pes()),
+        }
+    }
+
+    fn line_rate(&self, options: &Options, cards: Option<&Cards>) -> Option<u64> {
+        match cards {
+            Some(cards) => cards.line_rate(),
+            None => self.seat.rails.as_ref().and_then(|chosen| chosen.line_rate(options.rails)),
+        }
+    }
 }
 
-/// What the proxies run before they tell of what cards have written into the heap.
+/// Allocates the heap and maps those of other ranks. Chooses rails if a rank needs them.
+fn map_heaps(ranks: &mut Bootstrap, options: &Options, seat: &mut Seat, bytes: u64) -> Result<Mapped, GinError> {
+    let (me, size) = (ranks.rank(), ranks.size());
+    let immediates = Some(unpolled(size));
+    let rails = || RailWants {
+        fabric: &options.fabric,
+        count: options.rails,
+        options: RailOptions { level: options.level, immediates, ..RailOptions::default() },
+    };
+    if options.path == Path::Direct {
+        if size > 1 {
+            seat.choose_rails(ranks, rails())?;
+        }
+        let bytes = (bytes + cards::staging_bytes(options.proxies)) as usize;
+        return by_cards(ranks, &seat.device, bytes, seat.rails.as_mut(), &mut seat.notes);
+    }
+    let mapped = map(ranks, &seat.device, bytes, options, &mut seat.notes)?;
+    let missing = (0..size).any(|rank| rank != me && mapped.opened[rank].is_none());
+    if !ranks.all_gather_values(&missing, "ranks that need rails")?.contains(&true) {
+        return Ok(mapped);
+    }
+    seat.choose_rails(ranks, rails())?;
+    reachable(ranks, bytes, mapped, seat)
+}
+
+/// Returns the flush that proxies must run before they report writes of NICs into the heap. `None` if none is needed.
 fn flush_of(device: &Device, heap: &Buffer) -> Option<Flush> {
     heap.cuda_device().and_then(|_| device.card_flush())
 }
 
-/// What must be the same on every rank.
+/// Returns the options that must be the same on every rank. Every field is named, so that a new one is not forgotten.
 fn fingerprint(options: &Options) -> Vec<(String, String)> {
+    let Options {
+        // Ranks may request a device differently: the opened devices are compared.
+        device: _,
+        heap_bytes,
+        path,
+        node_size,
+        fabric,
+        level,
+        // A rank's cores and the slots of its rings concern no other rank.
+        pin: _,
+        rails,
+        strategy,
+        rule,
+        proxies,
+        ring_slots: _,
+        timeout,
+        fault,
+        early_signals,
+    } = options;
     let of = |name: &str, value: String| (name.to_owned(), value);
     vec![
-        of("heap", options.heap_bytes.to_string()),
-        of("path", options.path.to_string()),
-        of("ranks of a node", format!("{:?}", options.node_size)),
-        of("rails' fabric", options.fabric.to_string()),
-        of("rails", options.rails.to_string()),
-        of("strategy", options.strategy.to_string()),
-        of("rule of signals", options.rule.to_string()),
-        of("proxy threads", options.proxies.to_string()),
+        of("heap", heap_bytes.to_string()),
+        of("path", path.to_string()),
+        of("ranks of a node", format!("{node_size:?}")),
+        of("rails' fabric", fabric.to_string()),
+        of("completion level", format!("{level:?}").to_lowercase()),
+        of("rails", rails.to_string()),
+        of("strategy", strategy.to_string()),
+        of("rule of signals", rule.to_string()),
+        of("proxy threads", proxies.to_string()),
+        of("timeout", format!("{timeout:?}")),
+        of("injected fault", format!("{fault:?}")),
+        of("early signals", early_signals.to_string()),
     ]
 }
 
-/// What path direct cannot do, in one line.
+/// Returns the proxies' rule.
+///
+/// # Errors
+/// Returns [`GinError::Usage`] if the path does not support the options.
+fn check_rule(options: &Options) -> Result<signal_order::Rule, GinError> {
+    let by_card = options.path == Path::Direct;
+    if by_card {
+        check_direct(options)?;
+    }
+    match options.rule {
+        Rule::Proxies(rule) => Ok(rule),
+        Rule::Kernel | Rule::Counter if by_card => Ok(signal_order::Rule::Count),
+        Rule::Kernel | Rule::Counter => {
+            let text = format!("rule {}: kernels read the queues of an EFA device only on path direct", options.rule);
+            Err(GinError::Usage(text))
+        }
+    }
+}
+
+/// Fails with one line if path `direct` does not support the options.
 fn check_direct(options: &Options) -> Result<(), GinError> {
     let refused = |text: String| Err(GinError::Usage(format!("path direct: {text}")));
     if !matches!(options.fabric, Fabric::Verbs { .. }) {
         return refused(format!(
-            "provider {}: kernels drive cards of efa-verbs, or efa-verbs/soft:p5 in software",
+            "provider {}: kernels can drive only EFA devices of efa-verbs, or software NICs of efa-verbs/soft:p5",
             options.fabric
         ));
     }
     let is_carried = matches!(options.rule, Rule::Kernel | Rule::Counter | Rule::Proxies(signal_order::Rule::Count));
     if !is_carried || options.rails != 1 {
         return refused(
-            "a put is one request of one rail, and its signal arrives with it: rule count, kernel or counter, and one rail"
+            "a put is one request on one rail and carries its signal; use rule count, kernel or counter, and one rail"
                 .into(),
         );
     }
     if options.fault.is_some() || options.early_signals {
-        return refused("there is no proxy that could fail".into());
+        return refused("no proxy can fail, because there is none".into());
     }
     Ok(())
 }
@@ -238,31 +373,14 @@ fn check_direct(options: &Options) -> Result<(), GinError> {
 fn check_nodes(ranks: &Bootstrap, options: &Options) -> Result<(), GinError> {
     match options.node_size {
         Some(size) if size == 0 || !ranks.size().is_multiple_of(size) => Err(GinError::Usage(format!(
-            "{} ranks are no nodes of {size} each: all nodes have as many ranks",
+            "{} ranks do not form nodes of {size}: all nodes must have the same number of ranks",
             ranks.size()
         ))),
         _ => Ok(()),
     }
 }
 
-fn check_memory(ranks: &Bootstrap, bytes: u64) -> Result<(), GinError> {
-    let here = bytes.saturating_mul(ranks.local_size() as u64);
-    match memory::available() {
-        Some(available) if here > available => Err(GinError::Usage(format!(
-            "the {} ranks on this machine need {here} B for their heaps, and {available} B are available: open the world with a \
-             smaller heap",
-            ranks.local_size()
-        ))),
-        _ => Ok(()),
-    }
-}
-
-fn choose(ranks: &mut Bootstrap, device: &Device, options: &Options) -> Result<Chosen, GinError> {
-    let how = RailOptions { level: options.level, immediates: Some(unpolled(ranks.size())), ..RailOptions::default() };
-    Ok(choose_rails(&options.fabric, options.rails, how, ranks, device)?)
-}
-
-/// World, node and rail, with the PEs of each behind one another.
+/// Returns the teams world, node and rail, and the concatenated lists of their PEs.
 fn teams(ranks: &Bootstrap, options: &Options) -> ([Team; kernels::gin::TEAMS], Vec<u32>) {
     let (me, size) = (ranks.rank(), ranks.size());
     let host = |rank: usize| (&ranks.members()[rank].identity, options.node_of(rank));

@@ -1,26 +1,29 @@
-//! Who makes the order of a put and its signal, and counts signals.
+//! Rules that order a put and its signal, and that define who counts signals.
 
 use ginlab_proxy::signal_order;
 use std::fmt;
 use std::str::FromStr;
 
-/// See the module.
+/// Rule that orders a put and its signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rule {
-    /// The proxies, by one of their rules. By path direct, which has none, [`signal_order::Rule::Count`] alone: a put is one request, its immediate
-    /// arrives with it, and a CPU thread counts.
+    /// A rule of the proxies. With path `direct`, which has no proxies, only [`signal_order::Rule::Count`]: a put is
+    /// one request, its immediate arrives with it, and a CPU thread counts.
     Proxies(signal_order::Rule),
-    /// By path direct: the same immediate, read from the card's queue by the kernel that waits for it.
+    /// Path `direct` only: like [`signal_order::Rule::Count`], but the waiting kernel reads the immediate from the
+    /// NIC's queue.
     Kernel,
-    /// By path direct: as `Kernel`, and what adds 1 to one of the first signals is counted by the card, in a counter of that signal's, which the
-    /// kernel that waits reads. Cards of p5en and p6.
+    /// Path `direct` only: like `Kernel`, but the NIC counts increments by 1 of the first signals. Each of these
+    /// signals has a counter, which the waiting kernel reads. Requires the NICs of p5en or p6.
     Counter,
 }
 
-/// Why words that carry their round are no rule of signals. Not as a second write behind its put: a card keeps no order of writes, so it may be there
-/// first. Not as a counter: there is no remote add, so of two adds that are under way one is lost, or undone by the other.
-const NO_WORDS: &str = "rule words: a word that carries its round tells of itself alone, not of a put, and nobody can add to it, so it is no signal: \
-                        kernels send one by p_round and wait_value (moe --count word does); signals by path direct: count, kernel, counter";
+impl Rule {
+    /// Returns whether kernels read the arrivals, so that no thread counts signals.
+    pub(super) fn is_by_kernel(self) -> bool {
+        matches!(self, Rule::Kernel | Rule::Counter)
+    }
+}
 
 impl Default for Rule {
     fn default() -> Self {
@@ -45,7 +48,6 @@ impl FromStr for Rule {
         match text {
             "kernel" => Ok(Rule::Kernel),
             "counter" => Ok(Rule::Counter),
-            "words" => Err(NO_WORDS.to_owned()),
             _ => text.parse().map(Rule::Proxies).map_err(|error: String| format!("{error}, kernel, counter")),
         }
     }
@@ -56,13 +58,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rules_go_both_ways_and_words_are_refused_by_what_to_use() {
+    fn rules_round_trip_and_others_are_refused() {
         for text in ["count", "own", "drain", "sequence", "kernel", "counter"] {
             assert_eq!(text.parse::<Rule>().map(|rule| rule.to_string()), Ok(text.to_owned()));
         }
-        let refused = |text: &str| text.parse::<Rule>().expect_err(text);
-        let words = refused("words");
-        assert!(words.contains("p_round and wait_value (moe --count word does)") && !words.contains('\n'), "{words}");
-        assert!(refused("word").ends_with("none of count, own, drain, sequence, kernel, counter"));
+        let refused = "words".parse::<Rule>().expect_err("no rule");
+        assert!(refused.ends_with("expected one of count, own, drain, sequence, kernel, counter"), "{refused}");
     }
 }

@@ -1,8 +1,9 @@
-//! NCCL, to be measured beside: loaded at run time, every wait bounded.
+//! NCCL as a reference for measurements: loaded at run time, with a bound on every wait.
 //!
-//! NCCL's calls on a stream return at once, and what they wait for on the device has no bound of its own. So whoever waits for the stream asks
-//! [`Communicator::check`] now and then, and ends what takes too long by [`Communicator::abort`]. Calls that may block (the start,
-//! the end) are made by threads that are left behind when they do not return in time.
+//! NCCL's calls on a stream return immediately, and the work that they enqueue may wait on the device without a bound.
+//! A thread that waits for the stream must call [`Communicator::check`] periodically, and [`Communicator::abort`] if it
+//! takes too long. Calls that may block, such as creating and destroying a communicator, run on separate threads, which
+//! are abandoned if the call does not return in time.
 
 mod library;
 
@@ -15,41 +16,41 @@ use std::ffi::{c_int, c_void};
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-/// The version from which NCCL has an all-to-all of its own.
+/// First version of NCCL with its own all-to-all.
 const ALL_TO_ALL_SINCE: i32 = 22800;
-/// Longest wait for NCCL to give a communicator up.
+/// Maximum wait for NCCL to destroy or abort a communicator.
 const END: Duration = Duration::from_secs(10);
 /// `ncclSum`.
 const SUM: c_int = 0;
-/// `ncclInProgress`: no error.
+/// `ncclInProgress`, which is not an error.
 const IN_PROGRESS: c_int = 7;
 
-/// What went wrong.
+/// Errors of NCCL.
 #[derive(Debug, thiserror::Error)]
 pub enum NcclError {
-    /// It is not here, or cannot be used here.
+    /// NCCL is not installed, or cannot be used here.
     #[error("{0}")]
     Missing(String),
-    /// It said so.
+    /// An NCCL call failed; contains NCCL's message.
     #[error("NCCL: {0}")]
     Said(String),
-    /// It did not come back.
+    /// An NCCL call did not return in time.
     #[error("NCCL: {what} did not return within {seconds} s")]
     Late {
-        /// What was asked.
+        /// The call.
         what: &'static str,
-        /// The bound.
+        /// The time limit, in seconds.
         seconds: u64,
     },
-    /// The device's.
+    /// A device operation failed.
     #[error("{0}")]
     Device(#[from] DeviceError),
-    /// The ranks'.
+    /// Communication between the ranks failed.
     #[error("{0}")]
     Ranks(#[from] BootstrapError),
 }
 
-/// Types of numbers, as NCCL counts them.
+/// Number types, with the values of `ncclDataType_t`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Type {
     /// `ncclFloat16`.
@@ -61,26 +62,26 @@ pub enum Type {
 }
 
 impl Type {
-    /// Bytes of a number.
+    /// Returns the size of a number in bytes.
     pub fn bytes(self) -> usize {
         if self == Type::F32 { 4 } else { 2 }
     }
 }
 
-/// An operation, with addresses of device memory.
+/// Operands of an operation, in device memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Call {
-    /// What is sent.
+    /// Address of the source.
     pub from: u64,
-    /// Where it goes.
+    /// Address of the destination.
     pub to: u64,
-    /// Numbers: of one chunk for all-to-all, all-gather and reduce-scatter, otherwise of all.
+    /// Number of elements: per chunk for all-to-all, all-gather and reduce-scatter, in total otherwise.
     pub count: usize,
-    /// Their type.
+    /// Type of the elements.
     pub of: Type,
 }
 
-/// This rank's part of a communicator of all ranks.
+/// This rank's handle of a communicator of all ranks.
 #[derive(Debug)]
 pub struct Communicator {
     functions: &'static Functions,
@@ -97,12 +98,12 @@ impl std::fmt::Debug for Functions {
     }
 }
 
-/// A pointer that another thread uses.
+/// A value that is moved to another thread.
 struct Sent<T>(T);
-// SAFETY: NCCL's communicators are used by one thread at a time, and move between threads.
+// SAFETY: a NCCL communicator may be used from any thread, as long as it is used by one at a time.
 unsafe impl<T> Send for Sent<T> {}
 
-/// Runs a call of NCCL that may never return: in a thread with the device's context.
+/// Runs an NCCL call that may never return, on a thread with the device's context.
 fn bounded<T: 'static>(
     what: &'static str,
     device: &Device,
@@ -113,18 +114,19 @@ fn bounded<T: 'static>(
     let device = device.clone();
     let body = move || {
         let bound = device.bind();
-        // Nobody listens any more when it was too late.
+        // The receiver has given up if the call was too late.
         let _ = sender.send(Sent(bound.map(|()| call())));
     };
     let started = std::thread::Builder::new().name("nccl".into()).spawn(body);
-    started.map_err(|error| NcclError::Missing(format!("no thread for NCCL: {error}")))?;
+    started.map_err(|error| NcclError::Missing(format!("cannot start a thread for NCCL: {error}")))?;
     match answers.recv_timeout(limit) {
         Ok(Sent(answer)) => Ok(answer?),
         Err(_) => Err(NcclError::Late { what, seconds: limit.as_secs() }),
     }
 }
 
-/// Two ranks of one GPU that NCCL takes for ranks of one node: by their GPU's address and their `NCCL_HOSTID`.
+/// Returns two ranks on the same GPU that NCCL treats as ranks of one node, because their `NCCL_HOSTID` is the same.
+/// Such ranks are not supported by NCCL.
 fn on_one_gpu(places: &[&(Option<String>, Option<String>)]) -> Option<(usize, usize)> {
     (0..places.len()).find_map(|second| {
         places[..second].iter().position(|first| first == &places[second]).map(|first| (first, second))
@@ -132,27 +134,29 @@ fn on_one_gpu(places: &[&(Option<String>, Option<String>)]) -> Option<(usize, us
 }
 
 impl Communicator {
-    /// Loads NCCL and joins all ranks. Collective: when it is missing on one rank, every rank gets that as its answer.
+    /// Loads NCCL and creates a communicator of all ranks. Collective: if NCCL is missing on one rank, every rank
+    /// returns that error.
     ///
     /// # Errors
-    /// [`NcclError::Missing`] where there is none, or no GPU; what NCCL says; that it did not come back in time.
+    /// Returns [`NcclError::Missing`] if there is no NCCL or no GPU, NCCL's error, or [`NcclError::Late`] if NCCL does
+    /// not return in time.
     pub fn open(device: &Device, ranks: &mut Bootstrap, limit: Duration) -> Result<Communicator, NcclError> {
         let loaded = match device {
-            Device::Emulated => Err("NCCL needs GPUs, and this is the emulated device".to_owned()),
+            Device::Emulated => Err("NCCL needs GPUs, but this is the emulated device".to_owned()),
             Device::Gpu(_) => Functions::load(),
         };
         let mut id = UniqueId([0; 128]);
         let mut version = 0;
         let made = loaded.and_then(|functions| {
-            // SAFETY: a local to write to.
+            // SAFETY: the pointer refers to a local variable.
             functions.check("ncclGetVersion", unsafe { (functions.version)(&mut version) })?;
             if ranks.rank() == 0 {
-                // SAFETY: as above.
+                // SAFETY: the pointer refers to a local variable.
                 functions.check("ncclGetUniqueId", unsafe { (functions.unique_id)(&mut id) })?;
             }
             Ok(functions)
         });
-        // What NCCL takes for a node, where it is told.
+        // NCCL takes this variable as the identity of the node, if it is set.
         let node = process_env("NCCL_HOSTID");
         let mine = (made.as_ref().err().cloned(), (device.pci_address(), node), id.0.map(|byte| byte as u8).to_vec());
         let all = ranks.all_gather_values(&mine, "NCCL")?;
@@ -163,8 +167,8 @@ impl Communicator {
         if let Some((first, second)) = on_one_gpu(&places).filter(|_| ranks.same_host()) {
             let gpu = places[first].0.as_deref().unwrap_or("?");
             return Err(NcclError::Missing(format!(
-                "NCCL wants a GPU for each rank of a node: {first} and {second} have {gpu}; it takes them for two nodes where each has an \
-                 NCCL_HOSTID of its own"
+                "NCCL requires one GPU per rank of a node, but {first} and {second} share {gpu}; to run them as two \
+                 nodes, set a different NCCL_HOSTID for each"
             )));
         }
         for (byte, sent) in id.0.iter_mut().zip(&all[0].2) {
@@ -174,7 +178,7 @@ impl Communicator {
         let (rank, size) = (ranks.rank(), ranks.size());
         let answer = bounded("ncclCommInitRank", device, limit, move || {
             let mut comm = std::ptr::null_mut();
-            // SAFETY: a local to write to; the identifier is rank 0's.
+            // SAFETY: the pointer refers to a local variable, and the identifier was created by rank 0.
             let answer = unsafe { (functions.init_rank)(&mut comm, size as c_int, id, rank as c_int) };
             (comm, functions.check("ncclCommInitRank", answer))
         })?;
@@ -183,17 +187,17 @@ impl Communicator {
         Ok(Communicator { functions, comm, version, rank, size, device: device.clone() })
     }
 
-    /// As `2.28.3`.
+    /// Returns the version, for example `2.28.3`.
     pub fn version(&self) -> String {
         format!("{}.{}.{}", self.version / 10000, self.version / 100 % 100, self.version % 100)
     }
 
-    /// How all-to-all is made: by its own call, or by sends and receives.
+    /// Returns how all-to-all is implemented: by NCCL's own call, or by sends and receives.
     pub fn all_to_all_by(&self) -> &'static str {
         if self.own_all_to_all().is_some() { "ncclAlltoAll" } else { "grouped ncclSend and ncclRecv" }
     }
 
-    /// Not before the version that has it for users.
+    /// Returns NCCL's own all-to-all. `None` before the version in which it is public.
     fn own_all_to_all(&self) -> Option<library::OneWay> {
         self.functions.all_to_all.filter(|_| self.version >= ALL_TO_ALL_SINCE)
     }
@@ -206,13 +210,14 @@ impl Communicator {
         self.functions.check(call, answer).map_err(NcclError::Said)
     }
 
-    /// Appends an all-reduce, or a reduce-scatter, by sums.
+    /// Appends an all-reduce or, with `scatter`, a reduce-scatter of sums.
     ///
     /// # Safety
-    /// Both memories are of the device and long enough until the stream has done it, which all ranks do in the same order.
+    /// Both ranges must be device memory of sufficient length and stay valid until the stream has finished the
+    /// operation. All ranks must append the same operations in the same order.
     ///
     /// # Errors
-    /// NCCL's.
+    /// Returns NCCL's error if a call fails.
     pub unsafe fn reduce(&self, call: &Call, scatter: bool, stream: &Stream) -> Result<(), NcclError> {
         let Call { from, to, count, of } = *call;
         let (name, function) = if scatter {
@@ -221,7 +226,7 @@ impl Communicator {
             ("ncclAllReduce", self.functions.all_reduce)
         };
         let stream = self.stream(stream)?;
-        // SAFETY: the caller's contract.
+        // SAFETY: the caller guarantees that both ranges are valid and long enough.
         let answer = unsafe { function(from as _, to as _, count, of as c_int, SUM, self.comm, stream) };
         self.said(name, answer)
     }
@@ -229,14 +234,14 @@ impl Communicator {
     /// Appends an all-gather.
     ///
     /// # Safety
-    /// As [`reduce`](Communicator::reduce).
+    /// The requirements are those of [`reduce`](Communicator::reduce).
     ///
     /// # Errors
-    /// NCCL's.
+    /// Returns NCCL's error if a call fails.
     pub unsafe fn all_gather(&self, call: &Call, stream: &Stream) -> Result<(), NcclError> {
         let Call { from, to, count, of } = *call;
         let stream = self.stream(stream)?;
-        // SAFETY: the caller's contract.
+        // SAFETY: the caller guarantees that both ranges are valid and long enough.
         let answer = unsafe { (self.functions.all_gather)(from as _, to as _, count, of as c_int, self.comm, stream) };
         self.said("ncclAllGather", answer)
     }
@@ -244,61 +249,62 @@ impl Communicator {
     /// Appends a broadcast.
     ///
     /// # Safety
-    /// As [`reduce`](Communicator::reduce).
+    /// The requirements are those of [`reduce`](Communicator::reduce).
     ///
     /// # Errors
-    /// NCCL's.
+    /// Returns NCCL's error if a call fails.
     pub unsafe fn broadcast(&self, call: &Call, root: usize, stream: &Stream) -> Result<(), NcclError> {
         let Call { from, to, count, of } = *call;
         let (root, stream) = (root as c_int, self.stream(stream)?);
         let function = self.functions.broadcast;
-        // SAFETY: the caller's contract.
+        // SAFETY: the caller guarantees that both ranges are valid and long enough.
         let answer = unsafe { function(from as _, to as _, count, of as c_int, root, self.comm, stream) };
         self.said("ncclBroadcast", answer)
     }
 
-    /// Appends an all-to-all: NCCL's own, before 2.28 a group of sends and receives.
+    /// Appends an all-to-all: NCCL's own, or a group of sends and receives before version 2.28.
     ///
     /// # Safety
-    /// As [`reduce`](Communicator::reduce).
+    /// The requirements are those of [`reduce`](Communicator::reduce).
     ///
     /// # Errors
-    /// NCCL's.
+    /// Returns NCCL's error if a call fails.
     pub unsafe fn all_to_all(&self, call: &Call, stream: &Stream) -> Result<(), NcclError> {
         let Call { from, to, count, of } = *call;
         if let Some(function) = self.own_all_to_all() {
             let stream = self.stream(stream)?;
-            // SAFETY: the caller's contract.
+            // SAFETY: the caller guarantees that both ranges are valid and long enough.
             let answer = unsafe { function(from as _, to as _, count, of as c_int, self.comm, stream) };
             return self.said("ncclAlltoAll", answer);
         }
         let at = |rank: usize| (rank * count * of.bytes()) as u64;
         let pairs = (0..self.size).map(|rank| (from + at(rank), rank, to + at(rank), rank));
-        // SAFETY: the caller's contract.
+        // SAFETY: the caller guarantees that both ranges hold `count` elements per rank.
         unsafe { self.exchange(pairs, count, of, stream) }
     }
 
-    /// Appends a send to the next rank and a receive from the one before.
+    /// Appends a send to the next rank and a receive from the previous rank.
     ///
     /// # Safety
-    /// As [`reduce`](Communicator::reduce).
+    /// The requirements are those of [`reduce`](Communicator::reduce).
     ///
     /// # Errors
-    /// NCCL's.
+    /// Returns NCCL's error if a call fails.
     pub unsafe fn send_receive(&self, call: &Call, stream: &Stream) -> Result<(), NcclError> {
         let (next, last) = ((self.rank + 1) % self.size, (self.rank + self.size - 1) % self.size);
-        // SAFETY: the caller's contract.
+        // SAFETY: the caller guarantees that both ranges are valid and long enough.
         unsafe { self.exchange(std::iter::once((call.from, next, call.to, last)), call.count, call.of, stream) }
     }
 
-    /// Appends a group of pairs: what is sent and to whom, where what comes goes and from whom. What two ranks send each other is received in
-    /// the order of the pairs.
+    /// Appends a group of sends and receives. Each item of `pairs` contains the source address, the rank to send to,
+    /// the destination address, and the rank to receive from. Messages between the same two ranks are matched in the
+    /// order of the pairs.
     ///
     /// # Safety
-    /// As [`reduce`](Communicator::reduce).
+    /// The requirements are those of [`reduce`](Communicator::reduce).
     ///
     /// # Errors
-    /// NCCL's.
+    /// Returns NCCL's error if a call fails.
     pub unsafe fn exchange(
         &self,
         pairs: impl Iterator<Item = (u64, usize, u64, usize)>,
@@ -308,11 +314,11 @@ impl Communicator {
     ) -> Result<(), NcclError> {
         let functions = self.functions;
         let stream = self.stream(stream)?;
-        // SAFETY: no pointers.
+        // SAFETY: the call takes no pointers.
         self.said("ncclGroupStart", unsafe { (functions.group_start)() })?;
         let mut result = Ok(());
         for (from, target, to, source) in pairs {
-            // SAFETY: the caller's contract.
+            // SAFETY: the caller guarantees that the ranges of all pairs are valid and long enough.
             let answers = unsafe {
                 [
                     (functions.send)(from as _, count, of as c_int, target as c_int, self.comm, stream),
@@ -323,34 +329,34 @@ impl Communicator {
                 result = result.and_then(|()| self.said("ncclSend and ncclRecv", answer));
             }
         }
-        // SAFETY: as above. A group that was begun is ended, also behind an error.
+        // SAFETY: the call takes no pointers. A group that was started must be ended, even after an error.
         let ended = self.said("ncclGroupEnd", unsafe { (functions.group_end)() });
         result.and(ended)
     }
 
-    /// What has gone wrong on the device or between the ranks since.
+    /// Checks for errors on the device or between the ranks since the communicator was created.
     ///
     /// # Errors
-    /// NCCL's.
+    /// Returns the asynchronous error that NCCL reports.
     pub fn check(&self) -> Result<(), NcclError> {
         let mut found = 0;
-        // SAFETY: a local to write to.
+        // SAFETY: the pointer refers to a local variable.
         self.said("ncclCommGetAsyncError", unsafe { (self.functions.async_error)(self.comm, &mut found) })?;
         self.said("an operation", if found == IN_PROGRESS { 0 } else { found })
     }
 
-    /// Gives the communicator up; all ranks do so.
+    /// Destroys the communicator. All ranks must call this.
     ///
     /// # Errors
-    /// NCCL's, or that it did not come back.
+    /// Returns NCCL's error, or [`NcclError::Late`] if NCCL does not return in time.
     pub fn close(mut self) -> Result<(), NcclError> {
         self.end("ncclCommDestroy", self.functions.destroy)
     }
 
-    /// Ends the communicator's operations on the device, which then wait for nobody.
+    /// Aborts the communicator's operations on the device, so that they no longer wait for other ranks.
     ///
     /// # Errors
-    /// As [`close`](Communicator::close).
+    /// Returns the same errors as [`close`](Communicator::close).
     pub fn abort(&mut self) -> Result<(), NcclError> {
         self.end("ncclCommAbort", self.functions.abort)
     }
@@ -363,7 +369,8 @@ impl Communicator {
         let functions = self.functions;
         let answer = bounded(name, &self.device, END, move || {
             let Sent(comm) = { comm };
-            // SAFETY: a communicator of this process, which nobody uses any more: it was taken out of its owner.
+            // SAFETY: `comm` is a communicator of this process and was taken out of its owner, so no other code uses
+            // it.
             functions.check(name, unsafe { function(comm) })
         })?;
         answer.map_err(NcclError::Said)
@@ -372,7 +379,7 @@ impl Communicator {
 
 impl Drop for Communicator {
     fn drop(&mut self) {
-        // Only after another error, which is the one to be told.
+        // The communicator is only dropped after another error, which is the one to report.
         let _ = self.abort();
     }
 }
@@ -382,7 +389,7 @@ mod tests {
     use super::on_one_gpu;
 
     #[test]
-    fn ranks_of_one_gpu_are_refused_unless_they_are_nodes() {
+    fn ranks_sharing_gpu_require_separate_nodes() {
         let place = |gpu: &str, node: Option<&str>| (Some(gpu.to_owned()), node.map(str::to_owned));
         let (a, b) = (place("0000:01", None), place("0000:02", None));
         let (x, y) = (place("0000:01", Some("x")), place("0000:01", Some("y")));

@@ -1,15 +1,15 @@
-//! NCCL's functions, found at run time: nothing is linked, and who has no NCCL is told so.
+//! NCCL's functions, loaded at run time, so that ginlab does not link NCCL and can report that it is missing.
 
 use libloading::Library;
 use std::env;
 use std::ffi::{CStr, OsString, c_char, c_int, c_void};
 
-/// Names the library, before the names that the loader knows.
+/// Environment variable that names the library. If set, the default names are not tried.
 pub const VARIABLE: &str = "GINLAB_NCCL";
-/// The names under which it is installed: packages for use have the first alone.
+/// Names of the installed library. Runtime packages contain only the first.
 const NAMES: [&str; 2] = ["libnccl.so.2", "libnccl.so"];
 
-/// How ranks find each other, passed by value.
+/// `ncclUniqueId`, by which ranks find each other. Passed by value.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(super) struct UniqueId(pub [c_char; 128]);
@@ -17,28 +17,29 @@ pub(super) struct UniqueId(pub [c_char; 128]);
 pub(super) type Comm = *mut c_void;
 pub(super) type CudaStream = *mut c_void;
 type Answer = c_int;
-/// Two buffers, a count, a type, and what else there is.
+/// Function with two buffers, a count, a type, a communicator and a stream.
 pub(super) type OneWay = unsafe extern "C" fn(*const c_void, *mut c_void, usize, c_int, Comm, CudaStream) -> Answer;
 type Reducing = unsafe extern "C" fn(*const c_void, *mut c_void, usize, c_int, c_int, Comm, CudaStream) -> Answer;
 type PointToPoint = unsafe extern "C" fn(*mut c_void, usize, c_int, c_int, Comm, CudaStream) -> Answer;
 
-/// Declares the functions once: the table, and how it is filled.
+/// Declares each function once, for both the table and the code that fills it.
 macro_rules! functions {
     ($($name:ident = $symbol:literal: $type:ty,)*) => {
         /// NCCL's functions.
         pub(super) struct Functions {
             $(pub $name: $type,)*
-            /// From 2.28 on.
+            /// Available from NCCL 2.28.
             pub all_to_all: Option<OneWay>,
-            /// From 2.13 on.
+            /// Available from NCCL 2.13.
             last_error: Option<unsafe extern "C" fn(Comm) -> *const c_char>,
         }
 
         impl Functions {
             /// # Safety
-            /// The library is NCCL, whose functions have had these types since 2.7; it is never unloaded.
+            /// `library` must be NCCL, whose functions have had these types since version 2.7, and must never be
+            /// unloaded.
             unsafe fn find(library: &Library) -> Result<Functions, String> {
-                // SAFETY: the caller's contract.
+                // SAFETY: the caller guarantees that the library is NCCL, so that the symbols have these types.
                 unsafe {
                     Ok(Functions {
                         $($name: *library.get::<$type>($symbol.to_bytes_with_nul()).map_err(|error| error.to_string())?,)*
@@ -64,43 +65,43 @@ functions! {
     all_reduce = c"ncclAllReduce": Reducing,
     all_gather = c"ncclAllGather": OneWay,
     reduce_scatter = c"ncclReduceScatter": Reducing,
-    // The number behind the type is the root.
+    // The number after the type is the root.
     broadcast = c"ncclBroadcast": Reducing,
     send = c"ncclSend": PointToPoint,
     receive = c"ncclRecv": PointToPoint,
 }
 
 impl Functions {
-    /// Loads NCCL. It stays loaded: its threads may outlive whoever asked.
+    /// Loads NCCL. The library stays loaded, because its threads may outlive the caller.
     pub fn load() -> Result<&'static Functions, String> {
         let chosen = env::var_os(VARIABLE).filter(|name| !name.is_empty());
         let names = chosen.map_or_else(|| NAMES.map(OsString::from).to_vec(), |name| vec![name]);
         let mut reasons = Vec::new();
         for name in &names {
-            // SAFETY: the name is NCCL's, or the user's word for it; what it does when it is loaded is its own.
+            // SAFETY: the library is NCCL, or one that the user has named as such. Its initializers are trusted.
             match unsafe { Library::new(name) } {
                 Ok(library) => {
                     let library: &'static Library = Box::leak(Box::new(library));
-                    // SAFETY: as above.
+                    // SAFETY: the library was loaded as NCCL and is leaked, so that it is never unloaded.
                     let found = unsafe { Functions::find(library) };
                     return found
                         .map(|functions| &*Box::leak(Box::new(functions)))
-                        .map_err(|error| format!("{} is no NCCL that ginlab knows: {error}", name.to_string_lossy()));
+                        .map_err(|error| format!("{} is not a supported NCCL: {error}", name.to_string_lossy()));
                 }
                 Err(error) => reasons.push(error.to_string()),
             }
         }
-        Err(format!("no NCCL here ({}); {VARIABLE} may name one", reasons.join("; ")))
+        Err(format!("no NCCL found ({}); set {VARIABLE} to its path", reasons.join("; ")))
     }
 
-    /// An answer as an error, with NCCL's own words.
+    /// Converts an error code to an error with NCCL's message.
     pub fn check(&self, call: &str, answer: Answer) -> Result<(), String> {
         if answer == 0 {
             return Ok(());
         }
-        // SAFETY: any number has a text, which is static.
+        // SAFETY: NCCL returns a static string for every number.
         let text = unsafe { words((self.error_string)(answer)) };
-        // SAFETY: without a communicator it says what this thread met last.
+        // SAFETY: with a null communicator, NCCL returns the last error of this thread, as null or a C string.
         let last = self.last_error.map(|last| unsafe { words(last(std::ptr::null_mut())) }).unwrap_or_default();
         let last = last.trim();
         Err(format!("{call}: {text}{}{last}", if last.is_empty() { "" } else { ": " }))
@@ -108,11 +109,11 @@ impl Functions {
 }
 
 /// # Safety
-/// Null, or a text that ends with a zero.
+/// `text` must be null or point to a C string.
 unsafe fn words(text: *const c_char) -> String {
     if text.is_null() {
         return String::new();
     }
-    // SAFETY: the caller's contract.
+    // SAFETY: the caller guarantees that `text` is a C string, and it is not null.
     unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
 }

@@ -1,13 +1,14 @@
-//! Compiles the kernel that copies (kernels/src/mover.rs) to PTX, for src/mover/driver.rs; where the kernels' compiler is not, the file is empty.
+//! Compiles the kernel that copies (kernels/src/mover.rs) to PTX for src/mover/driver.rs. The file is empty if the
+//! kernel compiler is not available.
 //!
-//! Without a feature of its own: cargo keeps one library of this name, and with another set of features it, and all tests that load it, would be
-//! built again.
+//! It has no cargo feature. Cargo keeps one library of this name, so a different set of features would rebuild
+//! it and all tests that load it.
 
 use cuda_builder::{CudaBuilder, Toolchain, release_in};
 use std::path::Path;
 use std::process::ExitCode;
 
-/// From here to the kernels.
+/// Path from this package to the top of the repository.
 const TOP: &str = "../..";
 
 fn main() -> ExitCode {

@@ -1,38 +1,40 @@
-//! What a rank chooses together with the others: its rails, and cores for its busy threads.
+//! Choices that a rank makes together with the other ranks: its rails, and cores for its busy threads.
 
 use ginlab_bootstrap::{Bootstrap, BootstrapError};
 use ginlab_cuda::Device;
 use ginlab_fabric::discover::{Domain, Reach};
 use ginlab_fabric::libfabric::RailOptions;
-use ginlab_fabric::{Chosen, Fabric, RankPlace};
+use ginlab_fabric::{Fabric, RailPlan, RankPlace};
 use ginlab_topology::cores::share::{self, Want};
 use ginlab_topology::cores::{self, Pin};
 use ginlab_topology::pci::PciAddress;
 use std::path::Path;
 
-/// Why no rails could be chosen.
+/// Errors when choosing rails.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ChooseError {
-    /// Another rank has gone, or has others.
+    /// Another rank has disconnected, or chose a different provider or number of rails.
     #[error("{0}")]
     Ranks(#[from] BootstrapError),
-    /// What was asked for is not to be had here.
+    /// The requested rails are not available here.
     #[error("{0}")]
     Usage(String),
 }
 
-/// Chooses `count` rails for this rank. What all ranks must agree on is compared before any is opened: rails pair by number, and a list of
-/// another length or kind on another rank would write into the wrong place.
+/// Chooses `count` rails for this rank. Provider and number of rails are compared between all ranks before any rail is
+/// opened. Rails are paired by index, so a rank with a different provider or number of rails would write to the wrong
+/// place.
 ///
 /// # Errors
-/// See [`ChooseError`].
+/// Returns [`ChooseError::Usage`] if the requested rails are not available, and [`ChooseError::Ranks`] if the ranks
+/// disagree or one has disconnected.
 pub fn choose_rails(
     fabric: &Fabric,
     count: usize,
     options: RailOptions,
     ranks: &mut Bootstrap,
     device: &Device,
-) -> Result<Chosen, ChooseError> {
+) -> Result<RailPlan, ChooseError> {
     let place = RankPlace {
         rank: ranks.rank(),
         reach: if ranks.same_host() { Reach::SameHost } else { Reach::Network },
@@ -49,19 +51,20 @@ pub fn choose_rails(
 /// Cores for the busy threads of a rank.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cores {
-    /// By thread; none where it is not pinned.
+    /// Core of each thread. Empty if the threads are not pinned.
     pub cpus: Vec<usize>,
-    /// Busy threads share cores: an idle one gives way.
+    /// Whether busy threads share cores, so that an idle thread must yield.
     pub shared: bool,
-    /// Cores of this machine that nobody is busy on.
+    /// Number of cores of this machine without a busy thread.
     pub spare: usize,
 }
 
-/// One core for each of the `threads` of this rank, near its GPU or, without one, near its cards, where this machine has cores for all of
-/// its `busy` threads, which are those of all ranks here. Every rank calls it, whatever it wants: those of one machine share out its cores.
+/// Chooses one core for each of the `threads` of this rank, near its GPU or, without one, near its NICs. `busy` is the
+/// number of busy threads of all ranks on this machine; threads are pinned only if the machine has a core for each. All
+/// ranks must call this function, whatever they request, because the ranks of one machine share out its cores.
 ///
 /// # Errors
-/// Another rank has gone.
+/// Returns an error if another rank has disconnected.
 pub fn choose_cores(
     pin: &Pin,
     threads: usize,
@@ -71,13 +74,13 @@ pub fn choose_cores(
     domains: &[Domain],
 ) -> Result<Cores, BootstrapError> {
     let allowed = cores::allowed();
-    let shared = busy > allowed.len();
+    let shared = busy > cores::usable();
     let gpu = device.pci_address().and_then(|address| address.parse().ok());
     let devices: Vec<PciAddress> = gpu.into_iter().chain(domains.iter().filter_map(|domain| domain.pci)).collect();
     let threads_here = if *pin == Pin::Auto && !shared { threads } else { 0 };
     let near = cores::near(Path::new("/"), &devices);
     let want = Want { threads: threads_here, allowed: allowed.to_vec(), near };
-    let wants = ranks.all_gather_values(&want, "cores that ranks want")?;
+    let wants = ranks.all_gather_values(&want, "cores that ranks request")?;
     let here = ranks.on_this_machine();
     let wants: Vec<Want> = here.iter().map(|rank| wants[*rank].clone()).collect();
     let all: Vec<usize> = wants.iter().flat_map(|want| want.allowed.iter().copied()).collect();
@@ -88,5 +91,5 @@ pub fn choose_cores(
         Pin::List(list) => (first..first + threads).filter_map(|index| list.get(index).copied()).collect(),
         Pin::Off | Pin::Auto => shares.swap_remove(mine),
     };
-    Ok(Cores { cpus, shared, spare: allowed.len().saturating_sub(busy) })
+    Ok(Cores { cpus, shared, spare: cores::usable().saturating_sub(busy) })
 }

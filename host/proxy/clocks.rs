@@ -1,5 +1,5 @@
-//! The device's clock and this process's, on one line: repeated questions of the CPU, each answered with the device's time
-//! between two looks at the CPU's clock.
+//! Alignment of the device's clock with this process's clock. The CPU repeatedly asks for the device's time, and reads
+//! its own clock before and after each answer.
 
 use crate::ping_pong::MeasureError;
 use cuda_std::memory::{load_acquire_host_u64, store_release_host_u64};
@@ -9,30 +9,30 @@ use kernels::clock::{CLOCK_KERNEL, ClockArgs, answered};
 use kernels::ring::{HostWords, Status};
 use std::time::{Duration, Instant};
 
-/// How the device's clock stands to [`global_timer_ns`] of this process, at one moment.
+/// Difference between the device's clock and [`global_timer_ns`] of this process at one time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Offset {
-    /// The moment, by this process's clock.
+    /// Time of the measurement by this process's clock, in nanoseconds.
     pub at_ns: u64,
-    /// The device's time less this process's.
+    /// Device time minus this process's time, in nanoseconds.
     pub offset_ns: f64,
-    /// The offset is right to this, either way.
+    /// Maximum error of the offset in either direction, in nanoseconds.
     pub uncertainty_ns: f64,
-    /// The step of the device's clock.
+    /// Resolution of the device's clock, in nanoseconds.
     pub step_ns: u64,
 }
 
-/// Two offsets, before and after what was traced.
+/// Two offsets, measured before and after a traced run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Alignment {
-    /// Before.
+    /// Offset before the run.
     pub before: Offset,
-    /// After.
+    /// Offset after the run.
     pub after: Offset,
 }
 
 impl Alignment {
-    /// A time of the device's clock by this process's; the clocks' drift between the two offsets is taken as even.
+    /// Converts a time of the device's clock to this process's clock, interpolating linearly between the two offsets.
     #[must_use]
     pub fn to_host(&self, device_ns: u64) -> f64 {
         let (before, after) = (self.before, self.after);
@@ -42,14 +42,14 @@ impl Alignment {
         device_ns as f64 - (before.offset_ns + part * (after.offset_ns - before.offset_ns))
     }
 
-    /// How far a converted time may be off, either way.
+    /// Returns the maximum error of a converted time in either direction, in nanoseconds.
     #[must_use]
     pub fn uncertainty_ns(&self) -> f64 {
         self.before.uncertainty_ns.max(self.after.uncertainty_ns)
     }
 }
 
-/// One question and its answer.
+/// One request to the device and its answer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Round {
     asked: u64,
@@ -57,10 +57,11 @@ struct Round {
     heard: u64,
 }
 
-/// Asks the device's clock so often.
+/// Measures the offset of the device's clock in `rounds` round trips.
 ///
 /// # Errors
-/// See [`MeasureError`].
+/// Returns [`MeasureError::Device`] if the device fails, and [`MeasureError::Ended`] if the kernel does not answer in
+/// time.
 pub fn offset(device: &Device, rounds: u64, timeout: Duration) -> Result<Offset, MeasureError> {
     let flags = device.allocate(Place::Host, size_of::<HostWords>())?;
     let results = device.allocate(Place::Device, 16)?;
@@ -71,9 +72,9 @@ pub fn offset(device: &Device, rounds: u64, timeout: Duration) -> Result<Offset,
         step_ns: results.pointer(),
         stop: (results.address() + 8) as *mut u64,
     };
-    // SAFETY: flags and results live until the launch has ended.
+    // SAFETY: `flags` and `results` live until the launch has ended.
     let launch = unsafe { device.launch(&CLOCK_KERNEL, 1, 1, args) }?;
-    // SAFETY: zeroed memory of this size and alignment; both parties use atomic accesses.
+    // SAFETY: the buffer is zeroed and has the size and alignment of `HostWords`; both sides use atomic accesses.
     let words = unsafe { &*flags.pointer::<HostWords>() };
     let deadline = Instant::now() + timeout;
     let emulated = matches!(device, Device::Emulated);
@@ -97,7 +98,7 @@ pub fn offset(device: &Device, rounds: u64, timeout: Duration) -> Result<Offset,
         let heard = global_timer_ns();
         found.push(Round { asked, device, heard });
     }
-    // What was not asked keeps the kernel waiting: ask all at once.
+    // After a timeout the kernel still waits for the remaining requests: make all of them now.
     store_release_host_u64(&words.completion.0.0, rounds);
     launch.wait(|| Ok::<(), DeviceError>(()))?;
     let mut results_found = [0u64; 2];
@@ -109,10 +110,11 @@ pub fn offset(device: &Device, rounds: u64, timeout: Duration) -> Result<Offset,
     fit(&found, step).ok_or(MeasureError::Ended("clock", Status::DEADLINE))
 }
 
-/// Each round says that the device's time was read between question and answer; together they leave a narrow range.
+/// Intersects the bounds of all rounds. Each round bounds the offset, because the device's clock was read between
+/// request and answer. Returns `None` without rounds.
 fn fit(rounds: &[Round], step: u64) -> Option<Offset> {
     let difference = |device: u64, host: u64| device as f64 - host as f64;
-    // The clock shows the time of its last step.
+    // The true device time is between the reading and the reading plus one step.
     let least = rounds.iter().map(|round| difference(round.device, round.heard)).reduce(f64::max)?;
     let most = rounds.iter().map(|round| difference(round.device + step, round.asked)).reduce(f64::min)?;
     let at = rounds[rounds.len() / 2].asked;
@@ -130,9 +132,9 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Whatever the two ways take, the true offset is within the stated uncertainty.
+        /// Whatever the latencies of request and answer, the true offset is within the stated uncertainty.
         #[test]
-        fn the_true_offset_is_in_the_range(
+        fn true_offset_is_within_range(
             ways in proptest::collection::vec((100u64..5000, 100u64..5000), 1..50), offset in 0u64..1 << 40, step in 1u64..64,
         ) {
             let mut now = 1 << 20;
@@ -148,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_drift_between_two_offsets_is_taken_out() {
+    fn drift_between_offsets_is_removed() {
         let at = |at_ns, offset_ns| Offset { at_ns, offset_ns, uncertainty_ns: 1.0, step_ns: 1 };
         let alignment = Alignment { before: at(1000, 500.0), after: at(2000, 600.0) };
         assert_eq!(alignment.to_host(1500), 1000.0);
@@ -157,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn the_emulated_device_has_our_clock() {
+    fn emulated_device_uses_host_clock() {
         let device = Device::Emulated;
         let found = offset(&device, 100, Duration::from_secs(20)).expect("an offset");
         assert!(found.offset_ns.abs() <= found.uncertainty_ns, "{found:?}");

@@ -1,10 +1,11 @@
-//! The engine: commands in, transfers out over the rails, completions in, watermark out.
+//! The engine turns commands into transfers on the rails, and completions into a watermark.
 //!
-//! One thread owns it, with all its rails. The proxy feeds it from a ring; the CPU-initiated baseline feeds it directly,
-//! so that both sides of a comparison post through the same code.
+//! One thread owns the engine and all its rails. The proxy submits commands from a ring; the CPU-initiated baseline
+//! submits them directly. Both sides of a comparison therefore post through the same code.
 
 mod ending;
 mod error;
+mod losses;
 mod route;
 mod signalled;
 #[cfg(test)]
@@ -13,6 +14,7 @@ mod waiting;
 
 pub(super) use ending::DRAIN;
 pub use error::EngineError;
+pub use losses::Loss;
 use route::{Peers, Queued, Region, Route};
 use signalled::{VALUES, Values};
 pub use waiting::SignalRule;
@@ -26,27 +28,28 @@ use ginlab_fabric::chosen::BareWrites;
 use ginlab_fabric::libfabric::BareLoop;
 use ginlab_fabric::{Access, Completion, FabricError, Post, Rail, RemoteRegion, Transfer};
 use ginlab_rails::strategy::{Scheduler, Strategy};
-use ginlab_rails::{self as rails, Counters, Lane, StallClock};
+use ginlab_rails::{self as rails, Counters, RailQueue, StallClock};
 use kernels::command::{Command, Opcode};
 use std::time::Duration;
 
-/// Pieces that may wait for a full provider before the engine takes no more commands.
+/// The engine accepts no commands while this many pieces are waiting to be posted.
 const MOST_QUEUED: usize = 1024;
-/// Rails beyond those in use are polled once in so many polls.
+/// Inactive rails are polled once per this many calls of [`Engine::progress`].
 const IDLE_RAIL_POLLS: u32 = 64;
 
-/// An engine with what the peers need to know of its regions, by region and rail.
+/// An engine, and the descriptors by which peers access its regions, indexed by region and rail.
 pub type Opened<R> = (Engine<R>, Vec<Vec<RemoteRegion>>);
 
-/// See the module.
+/// Posts commands over a set of rails and tracks their completion. See the module documentation.
 pub struct Engine<R: Rail> {
-    // Dropped in this order, once nothing is posted (`ending`): regions before the rails that they are registered on.
+    // The order matters: after `ending` has drained the rails, regions are dropped before the rails they are registered
+    // on.
     regions: Vec<Region<R>>,
     values: Option<Values<R>>,
-    lanes: Vec<Lane<R, Queued>>,
-    /// Pieces that wait, on all lanes.
+    lanes: Vec<RailQueue<R, Queued>>,
+    /// Pieces waiting to be posted, over all lanes.
     queued: usize,
-    /// Transfers that a provider has taken and not completed, of whichever count of tickets.
+    /// Transfers that the providers have accepted and not completed, including those of a suspended ticket sequence.
     posted: u64,
     peers: Peers,
     scheduler: Scheduler,
@@ -55,26 +58,28 @@ pub struct Engine<R: Rail> {
     longest: u64,
     tracker: Tracker,
     window: usize,
-    /// Whether any region is staged.
+    /// Whether any region uses a staging copy.
     stages: bool,
-    /// Commands whose staging copies have finished, on their way to the rails.
+    /// Scratch buffer of `take_staged`: commands whose staging copies have finished.
     staged: Vec<(u64, Command)>,
     completions: Vec<Completion>,
-    /// Between the poll of completions and what is told of them, where cards write into GPU memory that does not order them.
+    /// Failed transfers. `None` unless [`keep_losses`](Engine::keep_losses) was called.
+    losses: Option<Vec<Loss>>,
+    /// Runs between polling completions and acting on them, if NICs write to GPU memory and the GPU does not order the
+    /// writes.
     flush: Option<Flush>,
     signals: Signals,
-    /// Commands taken.
     commands: u64,
-    /// What moves our own transfers on.
+    /// Detects stalls of this engine's own transfers.
     clock: StallClock,
-    /// What is posted has had its time to drain.
+    /// Set once `drain` has run, so that `drop` does not drain again.
     drained: bool,
     bare_writes: Option<BareWrites<R>>,
 }
 
 impl<R: Rail> Engine<R> {
-    /// An engine over these rails, at least one. `window` commands may be in flight; nothing may stand still for longer
-    /// than `timeout`.
+    /// Creates an engine over `rails`, which must not be empty. At most `window` commands are in flight. An engine that
+    /// makes no progress for `timeout` is stalled.
     pub fn new(rails: Vec<R>, window: usize, timeout: Duration) -> Engine<R> {
         let longest = rails.iter().map(|rail| rail.limits().max_transfer_bytes).min().unwrap_or(u64::MAX);
         let count = rails.len();
@@ -93,34 +98,36 @@ impl<R: Rail> Engine<R> {
             stages: false,
             staged: Vec::new(),
             completions: Vec::with_capacity(1024),
+            losses: None,
             flush: None,
             signals: Signals::new(SignalRule::default(), 0),
             commands: 0,
             clock: StallClock::new(timeout),
             drained: false,
             bare_writes: None,
-            lanes: rails.into_iter().map(Lane::new).collect(),
+            lanes: rails.into_iter().map(RailQueue::new).collect(),
         }
     }
 
-    /// The rails.
+    /// Returns the rails.
     pub fn rails(&self) -> impl ExactSizeIterator<Item = &R> {
         self.lanes.iter().map(|lane| &lane.rail)
     }
 
-    /// The rails, to make peers known.
+    /// Returns the rails mutably, for adding peers.
     pub fn rails_mut(&mut self) -> impl ExactSizeIterator<Item = &mut R> {
         self.lanes.iter_mut().map(|lane| &mut lane.rail)
     }
 
-    /// Registers memory on all rails as the next region; `staged_from` when the kernel's bytes lie elsewhere and are to
-    /// be copied here before each write; `access` is what it is for, and nothing else is allowed. Returns what peers need, by rail.
+    /// Registers `memory` on all rails as the next region, for the uses in `access` and no others. With `staged_from`,
+    /// the kernel's data is elsewhere and is copied to `memory` before each write. Returns the remote descriptors, one
+    /// per rail.
     ///
     /// # Safety
-    /// The memory stays valid and in place as long as the engine.
+    /// The memory must stay valid and must not move for the lifetime of the engine.
     ///
     /// # Errors
-    /// The provider's.
+    /// Returns the provider's error if the registration fails on a rail.
     pub unsafe fn register(
         &mut self,
         memory: ginlab_fabric::Memory,
@@ -130,7 +137,8 @@ impl<R: Rail> Engine<R> {
         let mut on_rail = Vec::with_capacity(self.lanes.len());
         let mut remotes = Vec::with_capacity(self.lanes.len());
         for rail in self.rails_mut() {
-            // SAFETY: the caller's contract.
+            // SAFETY: the caller guarantees that the memory outlives the engine, and the engine drops its regions
+            // first.
             let region = unsafe { rail.register(memory, access) }?;
             remotes.push(rail.remote(&region));
             on_rail.push(region);
@@ -140,10 +148,11 @@ impl<R: Rail> Engine<R> {
         Ok(remotes)
     }
 
-    /// Makes the peers' regions known, by peer, region and rail. All peers have the same regions on the same rails.
+    /// Sets the peers' regions, indexed by peer, region and rail. All peers must have the same regions on the same
+    /// rails.
     ///
     /// # Errors
-    /// [`EngineError::Refused`] when they have not.
+    /// Returns [`EngineError::Refused`] if the peers differ in their number of regions, or of rails from this engine.
     pub fn set_peers(&mut self, peers: &[Vec<Vec<RemoteRegion>>]) -> Result<(), EngineError> {
         let (regions, rails) = (peers.first().map_or(0, Vec::len), self.lanes.len());
         let even =
@@ -158,33 +167,58 @@ impl<R: Rail> Engine<R> {
         Ok(())
     }
 
-    /// What the plainest loop of writes over one of the rails is.
+    /// Makes the peers known to the rails: their addresses by peer and rail, and their regions as for
+    /// [`set_peers`](Engine::set_peers).
+    ///
+    /// # Errors
+    /// Returns [`EngineError::Refused`] if a peer has another number of rails, and the same errors as `set_peers`.
+    pub fn connect(
+        &mut self,
+        addresses: &[Vec<Vec<u8>>],
+        regions: &[Vec<Vec<RemoteRegion>>],
+    ) -> Result<(), EngineError> {
+        let rails = self.lanes.len();
+        if let Some(peer) = addresses.iter().position(|peer| peer.len() != rails) {
+            let (theirs, mine) = (addresses[peer].len(), rails);
+            return Err(EngineError::Refused(format!("peer {peer} has {theirs} rails, but this rank has {mine}")));
+        }
+        for (index, rail) in self.rails_mut().enumerate() {
+            let of_rail: Vec<Vec<u8>> = addresses.iter().map(|peer| peer[index].clone()).collect();
+            rail.insert_peers(&of_rail)?;
+        }
+        self.set_peers(regions)
+    }
+
+    /// Sets the function that runs the minimal write loop on a rail ([`bare_writes`](Engine::bare_writes)).
     pub fn set_bare_writes(&mut self, bare: Option<BareWrites<R>>) {
         self.bare_writes = bare;
     }
 
-    /// Runs this after each poll that has found completions, before signals are counted and the watermark moves.
+    /// Sets a flush to run after each poll that returns completions, before signals are counted and the watermark
+    /// advances.
     pub fn set_flush(&mut self, flush: Option<Flush>) {
         self.flush = flush;
     }
 
-    /// Uses the first `rails` rails in this way from now on. Call it while nothing is in flight.
+    /// Uses the first `rails` rails with `strategy` from now on. Must not be called while commands are in flight.
     pub fn configure(&mut self, rails: usize, strategy: Strategy) {
         self.active_rails = rails.clamp(1, self.lanes.len());
         self.scheduler = Scheduler::new(strategy, self.active_rails);
     }
 
-    /// How many commands may be submitted now.
+    /// Returns the number of commands that can be submitted now.
     #[inline]
     pub fn room(&self) -> usize {
         if self.queued < MOST_QUEUED { self.tracker.room() } else { 0 }
     }
 
-    /// Takes one command; its ticket is the number of commands before it. Posting happens in [`pump`](Engine::pump). A
-    /// command that moves no bytes and raises no signal is complete at once: rails refuse empty transfers.
+    /// Submits a command and returns its ticket, which is the number of commands before it. [`pump`](Engine::pump)
+    /// posts the transfers. A command that moves no bytes and raises no signal completes immediately, because rails
+    /// reject empty transfers.
     ///
     /// # Errors
-    /// [`EngineError::Refused`] when it names what is not there. Its ticket is then never complete.
+    /// Returns [`EngineError::Refused`] if the command names a region, range, peer or signal that does not exist. Its
+    /// ticket then never completes. Returns [`EngineError::Staging`] if a staging copy cannot be started.
     #[inline]
     pub fn submit(&mut self, command: &Command) -> Result<u64, EngineError> {
         if self.tracker.in_flight() == 0 {
@@ -207,45 +241,46 @@ impl<R: Rail> Engine<R> {
             stage.start(ticket, command)?;
             return Ok(ticket);
         }
-        self.place(ticket, route, command);
+        // A put without signal takes no credits: it waits only if earlier commands to its peer do.
+        if command.opcode == Opcode::Put && !self.signals.defer(command.peer) {
+            self.enqueue(ticket, route, command, |_| None);
+        } else {
+            self.place(ticket, route, command);
+        }
         Ok(ticket)
     }
 
-    /// Posts what is queued, as far as the providers take it.
+    /// Posts queued transfers until the providers are full.
     ///
     /// # Errors
-    /// The provider's, or the driver's for staging copies.
+    /// Returns the provider's error, or the driver's error for a staging copy.
     #[inline]
     pub fn pump(&mut self, watch: &mut impl Watch) -> Result<(), EngineError> {
         if self.stages {
             self.take_staged()?;
         }
         if self.signals.has_more() {
-            self.follow_up();
+            self.run_deferred();
         }
         if self.queued == 0 {
             return Ok(());
         }
-        for (index, lane) in self.lanes.iter_mut().enumerate() {
-            let (taken, outcome) = lane.pump(|rail, queued, more| {
+        for index in 0..self.lanes.len() {
+            let (taken, outcome) = self.lanes[index].pump(|rail, queued, more| {
                 let region = match (queued.local_region, &self.values) {
                     (VALUES, Some(values)) => &values.on_rail[index],
                     _ => &self.regions[queued.local_region as usize].on_rail[index],
                 };
-                let remote = self.peers.table.get(queued.remote as usize + index);
+                // `check` validated the region for rail 0, and every region is registered on all rails.
+                let remote = self.peers.table.get(queued.remote as usize + index).copied().unwrap_or_default();
+                let to = (queued.peer as usize, remote, queued.remote_offset);
                 let transfer = Transfer {
-                    local_offset: queued.local_offset,
-                    peer: queued.peer as usize,
-                    // `check` found the region on rail 0, and the table is even.
-                    remote: remote.copied().unwrap_or_default(),
-                    remote_offset: queued.remote_offset,
-                    bytes: queued.bytes,
                     immediate: queued.immediate,
-                    token: queued.ticket,
                     more,
+                    ..Transfer::new(queued.local_offset, to, queued.bytes, queued.ticket)
                 };
-                // SAFETY: `check` found the bytes inside registered regions; the producer leaves them alone until the
-                // watermark passes the ticket.
+                // SAFETY: `check` validated that the bytes are in registered regions, and the producer does not touch
+                // them until the watermark has passed the ticket.
                 let posted = unsafe {
                     match queued.read {
                         true => rail.read(region, &transfer),
@@ -259,7 +294,9 @@ impl<R: Rail> Engine<R> {
             });
             self.queued -= taken;
             self.posted += taken as u64;
-            outcome?;
+            if let Err(error) = outcome {
+                self.lose_first(index, error)?;
+            }
         }
         Ok(())
     }
@@ -279,16 +316,17 @@ impl<R: Rail> Engine<R> {
         Ok(())
     }
 
-    /// Polls every rail and advances the watermark. Returns whether anything completed or arrived.
+    /// Polls the rails and advances the watermark. Returns whether anything completed or arrived.
     ///
     /// # Errors
-    /// The first dead rail or failed transfer. All rails have been polled all the same, and what they completed counts.
+    /// Returns the first rail failure or failed transfer. All rails are polled even so, and their completions are
+    /// processed.
     #[inline]
     pub fn progress(&mut self, watch: &mut impl Watch) -> Result<bool, EngineError> {
-        // The rails that are not in use now have nothing of ours; peers may still need them to move.
+        // Inactive rails carry none of our transfers, but peers may depend on their progress.
         self.polls = self.polls.wrapping_add(1);
         let polled = if self.polls.is_multiple_of(IDLE_RAIL_POLLS) { self.lanes.len() } else { self.active_rails };
-        // A dead rail does not keep the completions of the others from being heard.
+        // A failed rail must not hide the completions of the others.
         let mut dead = None;
         for lane in &mut self.lanes[..polled] {
             if let Err(error) = lane.rail.poll(&mut self.completions) {
@@ -305,54 +343,62 @@ impl<R: Rail> Engine<R> {
         }
         let mut failed = dead.map(Box::new);
         let before = self.posted;
-        for completion in &self.completions {
+        let mut completions = std::mem::take(&mut self.completions);
+        for completion in completions.drain(..) {
             match completion {
                 Completion::Done { token } => {
                     self.posted = self.posted.saturating_sub(1);
-                    self.tracker.complete(*token);
-                    self.signals.landed(*token);
-                    watch.completed(*token);
+                    self.tracker.complete(token);
+                    self.signals.landed(token);
+                    watch.completed(token);
                 }
-                Completion::Immediate { value } => self.signals.arrive(*value),
-                // The proxy's rails are opened without messages.
+                Completion::Immediate { value } => self.signals.arrive(value),
+                // Does not occur: the proxy opens its rails without messages.
                 Completion::Received { .. } => {}
                 Completion::Failed { token, error } => {
-                    // Without a token it was none of ours: what a peer sent, say.
+                    // Without a token the transfer is not ours: for example, a write from a peer failed.
                     self.posted = self.posted.saturating_sub(token.is_some().into());
-                    failed = failed.or_else(|| Some(error.clone()));
+                    if self.losses.is_some() {
+                        self.lose(token, None, *error);
+                    } else {
+                        failed = failed.or(Some(error));
+                    }
                 }
             }
         }
-        self.completions.clear();
-        // What arrives from peers says nothing about our own transfers: it does not put off the stall.
+        self.completions = completions;
+        // Incoming immediates are not progress of our own transfers and must not defer stall detection.
         if self.posted != before {
             self.clock.moved();
         }
         failed.map_or(Ok(true), |error| Err((*error).into()))
     }
 
-    /// All commands below this ticket are complete.
+    /// Returns the watermark: all commands with lower tickets are complete.
     #[inline]
     pub fn watermark(&self) -> u64 {
         self.tracker.watermark()
     }
 
-    /// Commands that are not complete.
+    /// Returns the number of incomplete commands.
     #[inline]
     pub fn in_flight(&self) -> u64 {
         self.tracker.in_flight()
     }
 
-    /// Transfers that the providers have taken and not completed: until then the bytes are the NIC's.
+    /// Returns the number of transfers that the providers have accepted and not completed. Their bytes belong to the
+    /// NIC.
     #[inline]
     pub fn posted(&self) -> u64 {
         self.posted
     }
 
-    /// The plainest loop of writes on rail 0, without the engine: the yardstick. `None` where the rails have none. Call it while nothing is in flight.
+    /// Runs a minimal write loop on rail 0 that bypasses the engine, as the reference for its overhead. Returns the
+    /// elapsed seconds, or `None` if this kind of rail has no such loop. Must not be called while commands are in
+    /// flight.
     ///
     /// # Errors
-    /// The provider's, or that the route does not exist.
+    /// Returns the provider's error, or [`EngineError::Refused`] if the route does not exist.
     pub fn bare_writes(&mut self, route: (u32, u32, u32), bytes: u64, count: u64) -> Result<Option<f64>, EngineError> {
         let (source, destination, peer) = route;
         let entry = self.peers.first_entry(peer as usize, destination as usize);
@@ -362,27 +408,27 @@ impl<R: Rail> Engine<R> {
         };
         let Some(bare) = self.bare_writes else { return Ok(None) };
         let run = BareLoop { peer: peer as usize, remote, bytes, count, deadline: self.clock.timeout() };
-        // SAFETY: nothing is in flight (the caller's contract), and no kernel runs that would change the source.
+        // SAFETY: the caller guarantees that nothing is in flight and that no running kernel changes the source.
         Ok(Some(unsafe { bare(&mut self.lanes[0].rail, &region.on_rail[0], &run) }?))
     }
 
-    /// Begins a new count of tickets from 0 and returns the old count, for [`resume`](Engine::resume): the baseline's
-    /// writes are not the ring's. Call it while nothing is in flight.
+    /// Starts a new ticket sequence at 0 and returns the current one, for [`resume`](Engine::resume). Keeps the tickets
+    /// of the baseline's writes apart from the ring's. Must not be called while commands are in flight.
     pub fn suspend(&mut self) -> Tracker {
         std::mem::replace(&mut self.tracker, Tracker::new(self.window))
     }
 
-    /// Goes on with an old count.
+    /// Restores a ticket sequence returned by [`suspend`](Engine::suspend).
     pub fn resume(&mut self, tracker: Tracker) {
         self.tracker = tracker;
     }
 
-    /// Commands taken since the engine was made.
+    /// Returns the number of commands submitted since the engine was created.
     pub fn commands(&self) -> u64 {
         self.commands
     }
 
-    /// What has been posted since the engine was made.
+    /// Returns the totals posted since the engine was created.
     pub fn counters(&self) -> Counters {
         rails::counters(&self.lanes)
     }

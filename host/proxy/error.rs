@@ -1,33 +1,33 @@
-//! Why a proxy thread could not do what was asked.
+//! Errors of a proxy thread.
 
 use crate::engine::EngineError;
 use std::time::Duration;
 
-/// Why a proxy thread could not do what was asked.
+/// Error of a request to a proxy thread.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProxyError {
-    /// The engine stopped: fabric error, refused command, stall.
+    /// The engine stopped: fabric error, refused command or stall.
     #[error("{0}")]
     Engine(#[from] EngineError),
-    /// The thread has gone without saying why.
-    #[error("the proxy thread has gone without a reason (a bug, or --fault proxy-vanish)")]
+    /// The thread exited without reporting a reason.
+    #[error("proxy thread exited unexpectedly (a bug, or --fault proxy-vanish)")]
     Gone,
-    /// It was told to stop.
-    #[error("the proxy thread has stopped, as it was told to")]
+    /// The thread was asked to stop.
+    #[error("proxy thread was stopped on request")]
     Stopped,
-    /// No answer in time.
-    #[error("the proxy thread did not answer within {0:?}")]
+    /// The thread did not answer in time.
+    #[error("proxy thread did not answer within {0:?}")]
     Silent(Duration),
-    /// It could not be started.
-    #[error("starting the proxy thread: {0}")]
+    /// The thread could not be started.
+    #[error("cannot start the proxy thread: {0}")]
     Spawn(String),
-    /// There are no peers for some of them.
-    #[error("ranks differ in their number of proxy threads")]
+    /// The ranks have different numbers of proxy threads, so that some threads have no peers.
+    #[error("ranks differ in the number of proxy threads")]
     Threads,
 }
 
 impl ProxyError {
-    /// Whether something was waited for in vain.
+    /// Returns whether the error is a timeout or a stall.
     pub fn is_timeout(&self) -> bool {
         matches!(self, ProxyError::Silent(_) | ProxyError::Engine(EngineError::Stalled { .. }))
     }

@@ -1,4 +1,4 @@
-//! The proxy threads of a rank, each with a ring and rails of its own: what every program stands on whose kernels put.
+//! The proxy threads of a rank, each with its own ring and rails. Every program whose kernels put is built on it.
 
 use crate::engine::{Engine, EngineError, Opened, SignalRule};
 use crate::ring::{RingMemory, RingPlace, RingTable};
@@ -7,7 +7,7 @@ use crate::{Cores, Fault, Offer, Proxy, ProxyError, Setup, Snapshot, connect, de
 use ginlab_bootstrap::{Bootstrap, BootstrapError};
 use ginlab_cuda::{Buffer, CopyQueue, Device, DeviceError, Flush, Place};
 use ginlab_fabric::chosen::BareWrites;
-use ginlab_fabric::{Access, Chosen, FabricError, Memory, Rail, TakesRails};
+use ginlab_fabric::{Access, FabricError, Memory, Rail, RailPlan, RailVisitor};
 use ginlab_rails::strategy::Strategy;
 use kernels::ring::LOG2_COMMAND_WORDS;
 use std::time::Duration;
@@ -15,45 +15,46 @@ use std::time::Duration;
 /// Commands in flight per proxy thread.
 const IN_FLIGHT: usize = 16384;
 
-/// What the threads register, by number; the same on every rank.
+/// A memory region that each thread registers. All ranks must have the same regions in the same order.
 #[derive(Clone, Copy, Debug)]
 pub struct GroupRegion<'a> {
-    /// Where the rails' bytes are.
+    /// Location of the bytes.
     pub bytes: Bytes<'a>,
-    /// What for.
+    /// Uses that the registration allows.
     pub access: Access,
 }
 
-/// Where the bytes of a region are.
+/// Location of the bytes of a region.
 #[derive(Clone, Copy, Debug)]
 pub enum Bytes<'a> {
-    /// In memory that the rails reach.
+    /// Memory that the rails can access.
     Here(Memory),
-    /// In GPU memory that they do not reach: each thread copies it into pinned memory of its own before a write.
+    /// GPU memory that the rails cannot access. Each thread copies it to its own pinned memory before a write.
     Staged(&'a Buffer),
 }
 
-/// How a group is started.
+/// Options of [`ProxyGroup::start`].
 pub struct GroupOptions<'a> {
-    /// Proxy threads.
+    /// Number of proxy threads.
     pub threads: usize,
-    /// Where the rings are.
+    /// Memory in which the rings are allocated.
     pub ring_place: RingPlace,
-    /// Slots of a ring, a power of two.
+    /// Number of slots per ring, a power of two.
     pub ring_slots: usize,
-    /// Nothing may stand still for longer.
+    /// Maximum time without progress.
     pub timeout: Duration,
-    /// A fault to inject into each thread.
+    /// Fault to inject into each thread.
     pub fault: Option<Fault>,
-    /// Where the threads run.
+    /// Cores of the threads.
     pub cores: &'a Cores,
-    /// How signals are raised and counted, of programs that have some.
+    /// Creates the signal rule of a thread. `None` if the program has no signals.
     pub signals: Option<&'a dyn Fn() -> SignalRule>,
-    /// See [`Setup::flush`]; made for each thread.
+    /// Creates the flush of a thread. See [`Setup::flush`].
     pub flush: &'a dyn Fn() -> Option<Flush>,
 }
 
-/// See the module. Fields are dropped in this order: the threads let go of the memory before it is freed.
+/// A running group of proxy threads. See the module documentation. Fields are dropped in declaration order: the threads
+/// end before the memory is freed.
 #[derive(Debug)]
 pub struct ProxyGroup {
     proxies: Vec<Proxy>,
@@ -62,7 +63,7 @@ pub struct ProxyGroup {
     _staging: Vec<Buffer>,
 }
 
-/// What a thread makes of its rails.
+/// Parameters of a thread, which it starts with once its rails are selected.
 struct Start {
     setup: Setup,
     timeout: Duration,
@@ -70,7 +71,7 @@ struct Start {
     signals: Option<SignalRule>,
 }
 
-impl TakesRails for Start {
+impl RailVisitor for Start {
     type Output = Result<Proxy, ProxyError>;
 
     fn take<R: Rail + 'static>(
@@ -86,7 +87,8 @@ impl TakesRails for Start {
             if let Some(signals) = signals {
                 engine.set_signals(signals)?;
             }
-            // SAFETY: the memory is kept longer than the group (`ProxyGroup::start`), copies by the group itself, behind its threads.
+            // SAFETY: the caller of `ProxyGroup::start` keeps the regions' memory valid for longer than the group. The
+            // group owns the staging copies and drops them after its threads.
             let register = |(memory, access, stage)| unsafe { engine.register(memory, access, stage) };
             let regions = regions.into_iter().map(register).collect::<Result<_, _>>()?;
             if takes_values {
@@ -98,16 +100,16 @@ impl TakesRails for Start {
 }
 
 impl ProxyGroup {
-    /// Starts the threads over these rails and waits until they are open.
+    /// Starts the threads over the chosen rails and waits until these are open.
     ///
     /// # Safety
-    /// The regions' memory and the signals' words stay valid and in place as long as the group.
+    /// The regions' memory and the signals' words must stay valid and must not move for the lifetime of the group.
     ///
     /// # Errors
-    /// What could not be allocated or opened.
+    /// Returns an error if memory cannot be allocated or a rail cannot be opened.
     pub unsafe fn start<E>(
         device: &Device,
-        chosen: &Chosen,
+        chosen: &RailPlan,
         regions: &[GroupRegion<'_>],
         options: &GroupOptions<'_>,
     ) -> Result<ProxyGroup, E>
@@ -134,7 +136,8 @@ impl ProxyGroup {
                 cpu: options.cores.cpus.get(thread).copied(),
                 shares_core: options.cores.shared,
                 fault: options.fault,
-                // SAFETY: taken once per ring; the group keeps the ring behind its threads.
+                // SAFETY: each ring has commands as slots and its consumer is taken only once; the group drops the ring
+                // after its threads.
                 consumer: Some(unsafe { ring.consumer() }),
                 flush: (options.flush)(),
             };
@@ -147,10 +150,11 @@ impl ProxyGroup {
         Ok(ProxyGroup { proxies, table, rings, _staging: staging })
     }
 
-    /// Exchanges addresses and regions: thread `t` of every rank talks to thread `t` of the others.
+    /// Exchanges addresses and regions. Thread `t` of a rank communicates with thread `t` of the other ranks.
     ///
     /// # Errors
-    /// A rank's or a proxy's.
+    /// Returns an error if another rank has disconnected, if the ranks differ in their number of threads, or if a proxy
+    /// thread fails.
     pub fn connect<E>(&self, ranks: &mut Bootstrap) -> Result<(), E>
     where
         E: From<BootstrapError> + From<ProxyError>,
@@ -158,76 +162,77 @@ impl ProxyGroup {
         connect(ranks, &self.proxies)
     }
 
-    /// Uses the first `rails` rails in this way from now on.
+    /// Uses the first `rails` rails with `strategy` from now on.
     ///
     /// # Errors
-    /// When a thread has failed.
+    /// Returns an error if a thread has failed.
     pub fn configure(&self, rails: usize, strategy: Strategy) -> Result<(), ProxyError> {
         self.proxies.iter().try_for_each(|proxy| proxy.configure(rails, strategy))
     }
 
-    /// The threads.
+    /// Returns the threads.
     pub fn proxies(&self) -> &[Proxy] {
         &self.proxies
     }
 
-    /// Their rings.
+    /// Returns the rings, one per thread.
     pub fn rings(&self) -> &[RingMemory] {
         &self.rings
     }
 
-    /// The rings as kernels get them.
+    /// Returns the rings in the form that kernels take.
     pub fn table(&self) -> &RingTable {
         &self.table
     }
 
-    /// What the first thread opened; the others open the same.
+    /// Returns the offer of the first thread. The other threads open the same rails and regions.
     pub fn offer(&self) -> &Offer {
         self.proxies[0].offer()
     }
 
-    /// Where each ring stands, for messages about waits that ended.
+    /// Returns a one-line state of each ring, for messages about waits that failed.
     pub fn ring_states(&self) -> Vec<String> {
         self.rings.iter().enumerate().map(|(index, ring)| format!("ring {index}: {}", ring.state())).collect()
     }
 
-    /// Cores of the threads, for headers.
+    /// Returns the cores of the threads as text, for headers.
     pub fn affinity(&self) -> String {
         let core = |proxy: &Proxy| proxy.offer().cpu.map_or_else(|| "not pinned".into(), |cpu| format!("core {cpu}"));
         format!("proxy threads: {}", self.proxies.iter().map(core).collect::<Vec<String>>().join(", "))
     }
 
-    /// The threads' counters.
+    /// Returns the counters of all threads.
     ///
     /// # Errors
-    /// When one has failed.
+    /// Returns an error if a thread has failed.
     pub fn snapshots(&self) -> Result<Vec<Snapshot>, ProxyError> {
         self.proxies.iter().map(Proxy::snapshot).collect()
     }
 
-    /// Why threads have ended, of those that have.
+    /// Returns the errors of the threads that have failed.
     pub fn failures(&self) -> impl Iterator<Item = ProxyError> {
         self.proxies.iter().filter_map(Proxy::failure)
     }
 
-    /// Asks the threads to end: kernels that wait get a status. Does not wait.
+    /// Asks the threads to stop, without waiting for them. Waiting kernels get a status.
     pub fn stop(&self) {
         self.proxies.iter().for_each(Proxy::stop);
     }
 }
 
-/// A copy in pinned memory, and what fills it.
-fn stage(device: &Device, chosen: &Chosen, source: &Buffer) -> Result<(Buffer, Stage), DeviceError> {
+/// Allocates a copy of `source` in pinned memory, and a queue that fills it.
+fn stage(device: &Device, chosen: &RailPlan, source: &Buffer) -> Result<(Buffer, Stage), DeviceError> {
     let Device::Gpu(gpu) = device else {
         return Err(DeviceError::Refused("memory of the emulated device needs no staging".into()));
     };
     let copy = device.allocate(Place::Host, source.bytes())?;
-    // SAFETY: the copy is as long as the source and is kept by the group behind its threads; the source by the caller of `start`.
+    // SAFETY: the copy is as long as the source, and the group drops it after its threads. The caller of `start` keeps
+    // the source valid.
     let stage = unsafe { Stage::new(CopyQueue::new(gpu)?, source.address(), copy.address()) };
     Ok((
         copy,
         match chosen.model() {
-            // Cards that move no bytes read none.
+            // A model that moves no bytes does not read the copy.
             Some(model) => stage.only_while(model.moves()),
             None => stage,
         },

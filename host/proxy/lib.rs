@@ -7,7 +7,8 @@
 //! ```
 //!
 //! Each proxy thread owns its rails (endpoints, completion queues, registrations), so nothing in the loop is locked. On
-//! the receiving rank the same loop runs without commands: a provider with manual progress needs the target to poll too.
+//! the receiving rank the same loop runs without commands, because a provider with manual progress requires the target
+//! to poll too.
 
 mod choose;
 pub mod clocks;
@@ -38,45 +39,46 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::Duration;
 
-/// How much longer than its proxy a kernel waits: the proxy's clocks are looked at now and then, on a core that may be shared.
+/// Additional time that a kernel waits compared with its proxy: the proxy checks its clock only at intervals, on a core
+/// that may be shared.
 const DEVICE_MARGIN: Duration = Duration::from_secs(2);
 
-/// What the thread shows while it runs.
+/// State that a proxy thread shares with its [`Proxy`] handle while it runs.
 #[derive(Debug, Default)]
 struct ThreadState {
     failure: Mutex<Option<ProxyError>>,
-    /// Turns of a CPU-initiated write: while this moves, the thread is not stuck in the provider. The thread adds to it with
-    /// every turn, and others look at it now and then.
+    /// Number of iterations of CPU-initiated writes. While it increases, the thread is not stuck in the provider. The
+    /// thread increments it in each iteration; the handle reads it at intervals.
     turns: CachePadded<AtomicU64>,
-    /// Ends a CPU-initiated write, which looks at no orders.
+    /// Stops CPU-initiated writes, which do not check for orders.
     stop: AtomicBool,
-    /// An order that does not wait for the next look at orders: somebody's time is measured.
+    /// An order must be handled now instead of at the next periodic check, because its time is measured.
     urgent: AtomicBool,
-    /// Peers write here while somebody measures it. Over tcp it is our polls that answer them, and no poll says so: the thread gives way and
-    /// does not sleep.
+    /// A measurement of peers' writes to this rank is in progress. Over tcp these writes progress only when this thread
+    /// polls, and no poll reports them. The thread therefore yields and does not sleep.
     awake: AtomicBool,
-    /// The thread answers flags, and nothing else, until this is false.
+    /// The thread answers flags, and does nothing else, until this is false.
     answering: AtomicBool,
 }
 
-/// What is done by a proxy thread, as it comes to it; the answer goes through a channel of the order's own.
+/// A request to a proxy thread, run on that thread. The result is returned through the order's own channel.
 type Order = Box<dyn FnOnce(&mut dyn Orders) -> Result<(), Halt> + Send>;
 
-/// What a proxy thread offers to the peers once its rails are open.
+/// Addresses and regions that a proxy thread offers to peers once its rails are open.
 #[derive(Clone, Debug, Default)]
 pub struct Offer {
-    /// Our address on each rail.
+    /// Address of this rank on each rail.
     pub addresses: Vec<Vec<u8>>,
-    /// Our regions, by region and rail.
+    /// Remote descriptors of this rank's regions, indexed by region and rail.
     pub regions: Vec<Vec<RemoteRegion>>,
     /// Names of the rails.
     pub rails: Vec<String>,
-    /// CPU that the thread is pinned to.
+    /// CPU that the thread is pinned to. `None` if it is not pinned.
     pub cpu: Option<usize>,
 }
 
-/// The timeout to give the rings of a proxy with this one. A stall ends both; the proxy's answer, which says what stood where,
-/// comes once it has let drain what is posted, and must find the kernels still waiting.
+/// Returns the timeout for the rings of a proxy with the timeout `proxy`. A stall ends both. The proxy reports what was
+/// outstanding only after it has drained the posted transfers, and the kernels must still be waiting then.
 pub fn device_timeout(proxy: Duration) -> Duration {
     proxy + DRAIN.min(proxy) + DEVICE_MARGIN
 }
@@ -84,33 +86,36 @@ pub fn device_timeout(proxy: Duration) -> Duration {
 /// Counters of a proxy thread.
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot {
-    /// Commands taken.
+    /// Number of commands submitted.
     pub commands: u64,
-    /// What has been posted.
+    /// Totals posted.
     pub counters: Counters,
-    /// How often each signal has arrived here.
+    /// Value of each signal of this rank: the sum of all arrivals.
     pub signals: Vec<u64>,
+    /// Whether the command that [`Fault::Corrupt`] names has no bytes, so that nothing was changed.
+    pub fault_without_bytes: bool,
 }
 
-/// CPU-initiated writes: what the kernel's grid would put, posted by the proxy thread itself.
+/// CPU-initiated writes: the puts of the kernel's grid, posted by the proxy thread itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Writes {
-    /// The first producer of the grid that this thread stands in for.
+    /// Index of the first producer of the grid whose puts this thread posts.
     pub first_producer: u64,
-    /// From one producer of this thread to the next.
+    /// Distance between the indices of two producers of this thread.
     pub producer_step: u64,
-    /// Producers of the whole grid.
+    /// Number of producers of the whole grid.
     pub producers: u64,
-    /// Slots of each.
+    /// Number of slots per producer.
     pub window: u64,
-    /// Writes of each.
+    /// Number of writes per producer.
     pub iterations: u64,
-    /// After so many writes wait until all are complete, before the next is posted; 0: at the end alone.
+    /// Number of writes after which the thread waits until all are complete, before it posts the next. 0: only at the
+    /// end.
     pub quiet_every: u64,
-    /// Bytes of one write.
+    /// Bytes per write.
     pub bytes: u64,
-    /// Bytes from one slot to the next.
+    /// Distance between two slots, in bytes.
     pub stride: u64,
-    /// Source region, destination region, peer.
+    /// Source region, destination region and peer.
     pub route: (u32, u32, u32),
 }

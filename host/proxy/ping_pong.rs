@@ -1,4 +1,4 @@
-//! The floor under every acknowledged push: a flag to the CPU and its answer, the CPU's side.
+//! CPU side of the lower bound of every acknowledged push: the round trip of a flag from a kernel to the CPU and back.
 
 use crate::ring::answer_flag;
 use crate::{Proxy, ProxyError};
@@ -7,43 +7,44 @@ use kernels::ping_pong::{PING_PONG, PingPongArgs};
 use kernels::ring::{HostWords, Status};
 use std::time::Duration;
 
-/// Spins between two looks at the launch. Seldom: asking the driver takes longer than a round trip, and the answer would
-/// wait for it.
+/// Number of unsuccessful polls of the flag between two checks of the launch. Large, because a driver call takes longer
+/// than a round trip and delays the answer to a flag.
 const LOOK_EVERY: u32 = 1 << 20;
-/// The same on the emulated device, where this thread gives way in between.
+/// As `LOOK_EVERY`, on the emulated device, where this thread yields between polls.
 const LOOK_EVERY_EMULATED: u32 = 1 << 12;
-/// Spins there before this thread gives way.
+/// Number of unsuccessful polls before this thread yields, on the emulated device.
 const SPINS_BEFORE_YIELD: u32 = 1 << 8;
 
-/// Why a kernel has measured nothing.
+/// Error of a measurement kernel.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MeasureError {
-    /// The device's.
+    /// A device operation failed.
     #[error("{0}")]
     Device(#[from] DeviceError),
-    /// The proxy's, which was to answer.
+    /// The proxy thread that answers the flags failed.
     #[error("{0}")]
     Proxy(#[from] ProxyError),
-    /// This kernel gave up, or did not answer.
-    #[error("the {} kernel ended early: {}", .0, .1.text())]
+    /// The named kernel ended early with this status, or did not answer.
+    #[error("the {} kernel exited early: {}", .0, .1.text())]
     Ended(&'static str, Status),
 }
 
-/// What goes with the flag.
+/// Options of a round trip.
 #[derive(Clone, Copy, Debug)]
 pub struct Flag<'a> {
-    /// A payload that the block writes before each flag, of this many bytes (a multiple of 8), behind a system fence and
-    /// with acquiring polls, as a put and its quiet have them. `None`: the bare flag, nothing ordered.
+    /// Payload buffer and number of bytes (a multiple of 8) that the block writes before each flag. The kernel then
+    /// uses a system fence and acquire polls, like a put and its quiet. `None`: only the flag, without ordering.
     pub payload: Option<(&'a Buffer, u64)>,
     /// Nanoseconds from the flag to the first poll of the answer.
     pub first_poll_ns: u64,
 }
 
-/// Microseconds of one round trip from a block of this many threads to the thread that answers and back: the proxy's, so that a floor has
-/// the puts' own thread, core and neighbours, or this one.
+/// Returns the microseconds of one round trip from a block of `block` threads to the answering CPU thread and back.
+/// With `proxy`, its thread answers, so that the bound is measured on the same thread and core as the puts. Otherwise
+/// the calling thread answers.
 ///
 /// # Errors
-/// See [`MeasureError`].
+/// Returns a [`MeasureError`] if the device or the proxy fails, or if the kernel ends early.
 pub fn round_trip(
     device: &Device,
     block: u32,
@@ -65,13 +66,14 @@ pub fn round_trip(
         elapsed_ns: results.pointer(),
         stop: (results.address() + 8) as *mut u64,
     };
-    // SAFETY: flags, results and the borrowed payload live until the launch has ended.
+    // SAFETY: `flags`, `results` and the borrowed payload live until the launch has ended.
     let launch = || unsafe { device.launch(&PING_PONG, 1, block, args) };
     match proxy {
         Some(proxy) => {
             let run = || launch()?.wait(|| Ok::<(), DeviceError>(()));
-            // SAFETY: the flags are freed below, or not at all: after an error the thread may still use them.
-            let ran = unsafe { proxy.answer_flags(flags.pointer::<HostWords>(), run) };
+            // SAFETY: on success the flags are freed after this call. After an error the thread may still use them, and
+            // `keep_buffers` prevents that they are freed.
+            let ran = unsafe { proxy.run_ping_pong(flags.pointer::<HostWords>(), run) };
             ran.inspect_err(|_| ginlab_cuda::keep_buffers())??;
         }
         None => answer_here(launch()?, &flags, matches!(device, Device::Emulated))?,
@@ -85,7 +87,7 @@ pub fn round_trip(
 }
 
 fn answer_here(mut launch: Launch, flags: &Buffer, emulated: bool) -> Result<(), DeviceError> {
-    // SAFETY: zeroed memory of this size and alignment; all parties use atomic accesses.
+    // SAFETY: the buffer is zeroed and has the size and alignment of `HostWords`; all parties use atomic accesses.
     let words = unsafe { &*flags.pointer::<HostWords>() };
     let look_every = if emulated { LOOK_EVERY_EMULATED } else { LOOK_EVERY };
     let (mut answered, mut spins) = (0, 0u32);

@@ -1,6 +1,7 @@
-//! The memory of a ring: slots and the CPU's words in memory that GPU and CPU share, the producers' words in the GPU's.
+//! Memory of a ring. Slots and the words written by the CPU are in memory shared by GPU and CPU; the producers' words
+//! are in GPU memory.
 //!
-//! The protocol itself stands in [`kernels::ring`], both parties beside each other.
+//! The protocol is documented in [`kernels::ring`], which contains both producer and consumer.
 
 use cuda_std::memory::{load_acquire_host_u64, load_acquire_sys_v2_u64, store_release_host_u64};
 use ginlab_cuda::{Buffer, Device, DeviceError, MappedBuffer, Place};
@@ -8,38 +9,39 @@ use kernels::ring::consumer::Consumer;
 use kernels::ring::{DeviceWords, HostWords, LOG2_COMMAND_WORDS, Ring};
 use std::time::Duration;
 
-/// Slots of a ring, unless the user says otherwise: the producers' stores must outlast one tail round trip at full rate.
+/// Default number of slots of a ring: enough for the commands that producers push at full rate during one round trip of
+/// the tail.
 pub const DEFAULT_SLOTS: usize = 16384;
-/// More would not fit the watermark tracker's table sensibly, and serves nothing.
+/// Maximum number of slots of a ring. More have no benefit, because each proxy thread limits the commands in flight.
 pub const MAX_SLOTS: usize = 1 << 20;
 
-/// Where the memory is that GPU and CPU share.
+/// Kind of memory that GPU and CPU share.
 ///
-/// Of each value the first paragraph is what `--help` says.
+/// The first paragraph of each variant's documentation is its `--help` text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum RingPlace {
-    /// Pinned host memory.
+    /// Pinned host memory
     Pinned,
-    /// Managed memory, whose pages travel to whoever touches them.
+    /// Managed memory, whose pages migrate to the processor that accesses them
     Managed,
-    /// GPU memory that the CPU reads over PCIe (GDRCopy); the CPU's own words are pinned.
+    /// GPU memory that the CPU reads over PCIe (GDRCopy); the words written by the CPU are pinned
     Gdr,
 }
 
-/// Memory that GPU and CPU share, each under its own address.
+/// Memory that GPU and CPU share, possibly at different addresses.
 #[derive(Debug)]
 pub enum HostVisible {
-    /// One address for both.
+    /// Memory with one address for both.
     Buffer(Buffer),
     /// GPU memory with a mapping for the CPU.
     Mapped(MappedBuffer),
 }
 
 impl HostVisible {
-    /// Allocates zeroed memory in this place.
+    /// Allocates zeroed memory of the kind `place`.
     ///
     /// # Errors
-    /// When the place is not to be had here, or not large enough.
+    /// Returns an error if this kind of memory is not available here, or not large enough.
     pub fn new(device: &Device, place: RingPlace, bytes: usize) -> Result<HostVisible, DeviceError> {
         match place {
             RingPlace::Pinned => device.allocate(Place::Host, bytes).map(HostVisible::Buffer),
@@ -48,7 +50,7 @@ impl HostVisible {
         }
     }
 
-    /// Address of the first byte for kernels.
+    /// Returns the address of the first byte for kernels.
     pub fn device_pointer<T>(&self) -> *const T {
         match self {
             HostVisible::Buffer(buffer) => buffer.pointer(),
@@ -56,7 +58,7 @@ impl HostVisible {
         }
     }
 
-    /// Address of the first byte for the CPU.
+    /// Returns the address of the first byte for the CPU.
     pub fn host_pointer<T>(&self) -> *const T {
         match self {
             HostVisible::Buffer(buffer) => buffer.pointer(),
@@ -64,13 +66,13 @@ impl HostVisible {
         }
     }
 
-    /// Whether the CPU's stores wait on their way until [`flush_stores`](ginlab_cuda::flush_stores).
+    /// Returns whether the CPU's stores may be delayed until [`flush_stores`](ginlab_cuda::flush_stores).
     pub fn holds_stores_back(&self) -> bool {
         matches!(self, HostVisible::Mapped(_))
     }
 }
 
-/// A ring's memory, zeroed: empty, nothing complete.
+/// Memory of a ring. Initially zeroed: an empty ring with watermark 0.
 #[derive(Debug)]
 pub struct RingMemory {
     slots: HostVisible,
@@ -81,32 +83,34 @@ pub struct RingMemory {
     timeout: Duration,
 }
 
-/// Refuses a number of slots that is no power of two up to [`MAX_SLOTS`].
+/// Checks that `slots` is a power of two of at most [`MAX_SLOTS`].
 ///
 /// # Errors
-/// [`DeviceError::Refused`] with what is allowed.
+/// Returns [`DeviceError::Refused`] otherwise, with the permitted range.
 pub fn check_slots(slots: usize) -> Result<(), DeviceError> {
     if slots.is_power_of_two() && slots <= MAX_SLOTS {
         return Ok(());
     }
-    Err(DeviceError::Refused(format!("{slots} ring slots refused: a power of two from 1 to {MAX_SLOTS}")))
+    Err(DeviceError::Refused(format!(
+        "invalid number of ring slots {slots}: must be a power of two from 1 to {MAX_SLOTS}"
+    )))
 }
 
 impl RingMemory {
-    /// Allocates a ring of commands with a power of two of slots.
+    /// Allocates a ring of commands in pinned memory. `slots` must be a power of two.
     ///
     /// # Errors
-    /// For any other number of slots, or when memory is short.
+    /// Returns an error for an invalid number of slots, or if there is not enough memory.
     pub fn new(device: &Device, slots: usize, timeout: Duration) -> Result<RingMemory, DeviceError> {
         RingMemory::of(device, RingPlace::Pinned, slots, LOG2_COMMAND_WORDS, timeout)
     }
 
-    /// Allocates a ring with slots of this many words. They are in the place that is asked for; the few words that only
-    /// the CPU writes are in pinned memory beside GDRCopy's (its mapping does not keep the CPU's stores in order), and in
-    /// the same place otherwise.
+    /// Allocates a ring whose slots have 2^`log2_slot_words` words, in memory of the kind `place`. The few words that
+    /// only the CPU writes are in managed memory for [`RingPlace::Managed`] and pinned otherwise: the mapping of
+    /// GDRCopy does not keep the CPU's stores in order.
     ///
     /// # Errors
-    /// As [`new`](RingMemory::new), and when the place is not to be had here.
+    /// Returns the same errors as [`new`](RingMemory::new), and an error if this kind of memory is not available here.
     pub fn of(
         device: &Device,
         place: RingPlace,
@@ -126,7 +130,7 @@ impl RingMemory {
         })
     }
 
-    /// The ring as kernels see it. Valid as long as this memory.
+    /// Returns the ring as passed to kernels, valid for the lifetime of this memory.
     pub fn ring(&self) -> Ring {
         Ring {
             slots: self.slots.device_pointer(),
@@ -141,10 +145,11 @@ impl RingMemory {
         }
     }
 
-    /// Where the ring stands, in one line, for messages about waits that ended.
+    /// Returns the state of the ring as one line, for messages about waits that failed.
     pub fn state(&self) -> String {
         let mut words = [0u64; 2];
-        // SAFETY: zeroed memory of this type; the proxy writes it by atomic stores.
+        // SAFETY: the buffer is zeroed and has the size and alignment of `HostWords`; the proxy writes it only by
+        // atomic stores.
         let host = unsafe { &*self.host.pointer::<HostWords>() };
         let tail = load_acquire_host_u64(&host.tail.0);
         let (watermark, status) = load_acquire_sys_v2_u64(&host.completion.0);
@@ -158,18 +163,19 @@ impl RingMemory {
         )
     }
 
-    /// The CPU's end.
+    /// Returns the consumer of the ring, for the CPU.
     ///
     /// # Safety
-    /// The slots have `WORDS` words or more. Taken once, and not used after this memory is gone.
+    /// The slots must have at least `WORDS` words. The consumer must be taken only once, and must not be used after
+    /// this memory is freed.
     pub unsafe fn consumer<const WORDS: usize>(&self) -> Consumer<WORDS> {
         let ring = Ring { slots: self.slots.host_pointer(), ..self.ring() };
-        // SAFETY: the caller's contract is that of `Consumer::new`.
+        // SAFETY: the caller upholds the contract of `Consumer::new`, which is that of this function.
         unsafe { Consumer::new(&ring) }
     }
 }
 
-/// Several rings as the kernels' argument: an array in device memory.
+/// Several rings as a kernel argument: an array in device memory.
 #[derive(Debug)]
 pub struct RingTable {
     table: Buffer,
@@ -177,10 +183,10 @@ pub struct RingTable {
 }
 
 impl RingTable {
-    /// Puts the rings' descriptions into device memory.
+    /// Copies the descriptions of `rings` to device memory.
     ///
     /// # Errors
-    /// When memory is short.
+    /// Returns an error if there is not enough memory.
     pub fn new(device: &Device, rings: &[RingMemory]) -> Result<RingTable, DeviceError> {
         let descriptions: Vec<Ring> = rings.iter().map(RingMemory::ring).collect();
         let table = device.allocate(Place::Device, size_of_val(descriptions.as_slice()))?;
@@ -188,25 +194,26 @@ impl RingTable {
         Ok(RingTable { table, count: descriptions.len() as u32 })
     }
 
-    /// Address of the first ring's description, for kernels.
+    /// Returns the address of the first ring's description, for kernels.
     pub fn pointer(&self) -> *const Ring {
         self.table.pointer()
     }
 
-    /// How many rings.
+    /// Returns the number of rings.
     pub fn count(&self) -> u32 {
         self.count
     }
 }
 
-/// Answers a ping-pong's flag that is newer than the last one; false when there is none.
+/// Answers the flag of a ping-pong if it is newer than the last answer. Returns whether it was.
 #[inline(always)]
 pub(crate) fn answer_flag(words: &HostWords, answered: &mut u64) -> bool {
     let asked = load_acquire_host_u64(&words.tail.0);
     if asked == *answered {
         return false;
     }
-    // Release: what the device wrote before its flag, this thread has acquired, and whoever acquires the answer has too.
+    // Release: pairs with the acquire of the answer. A thread that acquires the answer observes everything that the
+    // device wrote before its flag, because this thread acquired the flag.
     store_release_host_u64(&words.completion.0.0, asked);
     *answered = asked;
     true

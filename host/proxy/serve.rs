@@ -1,68 +1,75 @@
-//! The proxy thread itself.
+//! The loop of the proxy thread.
 
 use super::engine::{Engine, EngineError, Opened};
 use super::trace::{Sampling, Times, Trace, Watch};
 use super::{Offer, Order, ProxyError, Snapshot, ThreadState, Writes};
 use crate::ring::answer_flag;
-use ginlab_base::giving_way::GivingWay;
+use ginlab_base::backoff::Backoff;
+use ginlab_base::progress;
 use ginlab_cuda::Flush;
 use ginlab_fabric::{FabricError, Rail, RemoteRegion};
 use ginlab_rails::strategy::Strategy;
-use kernels::command::{Command, Opcode};
+use kernels::command::Command;
 use kernels::ring::consumer::Consumer;
+use kernels::ring::producer::Words;
 use kernels::ring::{HostWords, Status};
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError};
 use std::time::{Duration, Instant};
 
-/// Commands taken from the ring before the rails are served again.
+/// Maximum number of commands taken from the ring before the rails are served again.
 const BATCH: usize = 64;
-/// Polls between two looks at orders and at the stall clock.
+/// Number of iterations between two checks for orders and stalls.
 const POLLS_PER_ORDER_CHECK: u32 = 1024;
-/// After this many empty polls a thread that shares its core gives way.
+/// Number of answered flags between two records of progress.
+const ANSWERS_PER_RECORD: u64 = 1 << 16;
+/// Number of empty polls after which a thread that shares its core yields.
 const EMPTY_POLLS_BEFORE_YIELD: u32 = 16;
 
 /// A fault to inject, for tests and fault experiments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// The thread leaves after this many commands without a word, as if it had been killed.
+    /// The thread exits without a notification after this many commands, as if it had been killed.
     Vanish(u64),
     /// The thread stops in an orderly way after this many commands.
     Stop(u64),
-    /// Once so many commands have been taken, completions are not looked at any more: the rails seem silent.
+    /// The thread stops polling completions after this many commands, as if the rails were silent.
     Silent(u64),
-    /// The command with this ticket arrives one byte short, and nobody says so: what verification must find.
+    /// The command with this ticket, and the CPU-initiated one with this number, are sent one byte short without an
+    /// error. Verification must detect it. A command without bytes is not changed, which
+    /// [`Snapshot::fault_without_bytes`] reports.
     Corrupt(u64),
 }
 
-/// What a thread begins with, beside its rails.
+/// Parameters of a proxy thread, in addition to its rails.
 #[derive(Debug, Default)]
 pub struct Setup {
-    /// Core to pin to; `None`: not pinned.
+    /// Core to pin to. `None`: not pinned.
     pub cpu: Option<usize>,
-    /// Whether other busy threads share our core, so that an idle poll should give way.
+    /// Whether other busy threads share the core, so that an idle poll should yield.
     pub shares_core: bool,
     /// Fault to inject.
     pub fault: Option<Fault>,
-    /// The ring to drain; `None` on a rank that only receives.
+    /// The ring to drain. `None` on a rank that only receives.
     pub consumer: Option<Consumer>,
-    /// Makes what cards write into this rank's GPU memory visible to its kernels, where that needs a call
-    /// ([`Device::card_flush`](ginlab_cuda::Device::card_flush)): run between the poll of completions and what is told of them.
+    /// Makes data that NICs wrote to this rank's GPU memory visible to its kernels, if that requires a call
+    /// ([`Device::card_flush`](ginlab_cuda::Device::card_flush)). Runs after completions are polled and before they are
+    /// acted upon.
     pub flush: Option<Flush>,
 }
 
-/// Why a thread serves no longer: an error, or it was told to stop.
+/// Reason why a thread stops serving: an error, or `None` if it was asked to stop.
 pub(super) type Halt = Option<EngineError>;
 
-/// What can be asked of a thread while it runs.
+/// Requests to a running proxy thread.
 pub(super) trait Orders {
     fn connect(&mut self, addresses: &[Vec<Vec<u8>>], regions: &[Vec<Vec<RemoteRegion>>]) -> Result<(), Halt>;
     fn configure(&mut self, rails: usize, strategy: Strategy) -> Result<(), Halt>;
     fn write(&mut self, writes: &Writes) -> Result<Duration, Halt>;
     fn bare_write(&mut self, route: (u32, u32, u32), bytes: u64, count: u64) -> Result<Option<Duration>, Halt>;
     fn put(&mut self, commands: &[Command]) -> Result<(), Halt>;
-    fn answer_flags(&mut self, words: &HostWords) -> Result<(), Halt>;
+    fn run_ping_pong(&mut self, words: &HostWords) -> Result<(), Halt>;
     fn snapshot(&mut self) -> Result<Snapshot, Halt>;
     fn trace(&mut self, sampling: Option<Sampling>) -> Result<Vec<Times>, Halt>;
 }
@@ -84,7 +91,7 @@ pub(super) fn serve<R: Rail>(
     let (mut engine, offer) = match opened {
         Ok(opened) => opened,
         Err(error) => {
-            // Whoever started us is waiting for this; when it has gone there is nobody to tell.
+            // The starting thread waits for this message. Ignore the error if it has exited.
             let _ = offers.send(Err(error.into()));
             return;
         }
@@ -94,10 +101,13 @@ pub(super) fn serve<R: Rail>(
         ring: Ring { consumer: setup.consumer, ended: false },
         engine,
         shared,
-        batch: Vec::with_capacity(BATCH),
+        batch: [[0; 4]; BATCH],
+        popped: 0,
         published: 0,
         yields: setup.shares_core,
         fault: setup.fault,
+        fault_without_bytes: false,
+        initiated: 0,
         trace: None,
     };
     if offers.send(Ok(offer)).is_err() {
@@ -110,15 +120,16 @@ pub(super) fn serve<R: Rail>(
         };
         *shared.failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(error.into());
         server.end(stop);
-        // Until we are told to stop, orders are dropped: whoever waits for an answer finds the reason above.
+        // Drop orders until asked to stop. A caller that waits for an answer finds the reason in `failure`.
         while orders.recv_timeout(timeout).is_ok() && !shared.stop.load(Ordering::Relaxed) {}
     }
 }
 
-/// The ring of a thread. When the thread goes, in whatever way, kernels that wait are told.
+/// The ring of a thread. However the thread exits, waiting kernels are notified.
 struct Ring {
     consumer: Option<Consumer>,
-    /// A reason has been published, which must stay; or the injected fault: go without a word.
+    /// Whether dropping must publish no status: a status has been published and must stay, or the injected fault is to
+    /// exit without a notification.
     ended: bool,
 }
 
@@ -131,23 +142,26 @@ impl Drop for Ring {
 }
 
 struct Server<'a, R: Rail> {
-    // Dropped first: kernels are told before the rails are closed, which may take its time.
+    // Dropped first: kernels are notified before the rails are closed, which may take time.
     ring: Ring,
     engine: Engine<R>,
     shared: &'a ThreadState,
-    /// Commands popped in this turn.
-    batch: Vec<[u64; 4]>,
-    /// The watermark that the kernels know.
+    /// Commands popped in this iteration: the first `popped` entries.
+    batch: [Words; BATCH],
+    popped: usize,
+    /// Watermark last published to the kernels.
     published: u64,
     yields: bool,
     fault: Option<Fault>,
+    fault_without_bytes: bool,
+    /// Number of CPU-initiated commands so far.
+    initiated: u64,
     trace: Option<Box<Trace>>,
 }
 
 impl<R: Rail> Server<'_, R> {
-    /// Serves until told to stop.
     fn run(&mut self, orders: &Receiver<Order>) -> Result<(), Halt> {
-        let mut giving = GivingWay::every(EMPTY_POLLS_BEFORE_YIELD);
+        let mut backoff = Backoff::every(EMPTY_POLLS_BEFORE_YIELD);
         let mut since_check = 0;
         loop {
             let busy = match self.trace.take() {
@@ -159,18 +173,19 @@ impl<R: Rail> Server<'_, R> {
                 }
             };
             if busy {
-                giving.moved();
+                backoff.reset();
             }
-            since_check += 1;
-            let gave_way = !busy && self.yields && giving.in_vain();
+            // A full batch counts as 17 polls: posting 64 writes may take milliseconds, and peers end a run whose progress is not recorded.
+            since_check += 1 + self.popped as u32 / 4;
+            let gave_way = !busy && self.yields && backoff.idle();
             if gave_way && self.shared.awake.load(Ordering::Relaxed) {
-                giving.moved();
+                backoff.reset();
             }
             if since_check >= POLLS_PER_ORDER_CHECK || gave_way || self.shared.urgent.load(Ordering::Relaxed) {
                 since_check = 0;
-                // The order was sent before this was set.
+                // Acquire: pairs with the release store of `urgent`, before which the order was sent.
                 if self.shared.urgent.swap(false, Ordering::Acquire) {
-                    giving.moved();
+                    backoff.reset();
                 }
                 self.engine.check_stall()?;
                 match orders.try_recv() {
@@ -185,7 +200,8 @@ impl<R: Rail> Server<'_, R> {
         }
     }
 
-    /// One turn: a batch from the ring to the rails, completions to the watermark. Returns whether anything happened.
+    /// Runs one iteration: posts a batch from the ring, polls completions and publishes the watermark. Returns whether
+    /// anything happened.
     #[inline]
     fn step(&mut self, watch: &mut impl Watch) -> Result<bool, EngineError> {
         let popped = self.drain(watch)?;
@@ -195,7 +211,8 @@ impl<R: Rail> Server<'_, R> {
         if watermark != self.published
             && let Some(consumer) = &self.ring.consumer
         {
-            // One store per turn, however many tickets it covers: each takes the line from the poller on the device.
+            // One store per iteration, however many tickets it covers: each store takes the cache line from the poller
+            // on the device.
             self.published = watermark;
             consumer.publish_watermark(watermark);
             watch.published(watermark);
@@ -207,35 +224,43 @@ impl<R: Rail> Server<'_, R> {
     fn drain(&mut self, watch: &mut impl Watch) -> Result<bool, EngineError> {
         let Some(consumer) = &mut self.ring.consumer else { return Ok(false) };
         let room = self.engine.room().min(BATCH);
-        self.batch.clear();
-        while self.batch.len() < room {
-            let Some(words) = consumer.pop() else { break };
-            self.batch.push(words);
-        }
-        if self.batch.is_empty() {
+        self.popped = consumer.pop_batch(&mut self.batch[..room]);
+        if self.popped == 0 {
             return Ok(false);
         }
-        watch.popped(consumer.cursor() - self.batch.len() as u64, consumer.cursor());
-        // The commands are copied: their slots can go back before the slow part.
+        let batch = &mut self.batch[..self.popped];
+        let first = consumer.cursor() - batch.len() as u64;
+        watch.popped(first, consumer.cursor());
+        // The commands are copied, so their slots can be freed before the slow part.
         consumer.acquire();
         consumer.publish_tail();
-        if let Some(Fault::Corrupt(ticket)) = self.fault {
-            let first = consumer.cursor() - self.batch.len() as u64;
-            if let Some(words) = ticket.checked_sub(first).and_then(|index| self.batch.get_mut(index as usize)) {
-                *words = one_byte_short(*words);
+        if let Some(Fault::Corrupt(ticket)) = self.fault
+            && let Some(words) = ticket.checked_sub(first).and_then(|index| batch.get_mut(index as usize))
+        {
+            match one_byte_short(*words) {
+                Some(shorter) => *words = shorter,
+                None => self.fault_without_bytes = true,
             }
         }
-        for words in &self.batch {
+        for words in batch {
             let Some(command) = Command::decode(*words) else {
-                return Err(EngineError::Refused(format!("words {words:x?} are no command")));
+                return Err(EngineError::Refused(format!("words {words:x?} are not a command")));
             };
             self.engine.submit(&command)?;
         }
         Ok(true)
     }
 
+    /// Returns how many CPU-initiated commands come before the one that the injected fault sends a byte short.
+    fn until_corrupt(&self) -> u64 {
+        let Some(Fault::Corrupt(number)) = self.fault else { return u64::MAX };
+        number.checked_sub(self.initiated).unwrap_or(u64::MAX)
+    }
+
     fn write_all(&mut self, writes: &Writes) -> Result<(), Halt> {
         let (source_region, destination_region, peer) = writes.route;
+        let corrupt = self.until_corrupt();
+        let mut posted = 0u64;
         let (mut batched, mut unwaited) = (0, 0);
         for iteration in 0..writes.iterations {
             for producer in (writes.first_producer..writes.producers).step_by(writes.producer_step.max(1) as usize) {
@@ -243,16 +268,10 @@ impl<R: Rail> Server<'_, R> {
                 while self.engine.room() == 0 {
                     self.pump_and_poll()?;
                 }
-                self.engine.submit(&Command {
-                    opcode: Opcode::Put,
-                    source_region,
-                    source_offset: offset,
-                    destination_region,
-                    destination_offset: offset,
-                    bytes: writes.bytes,
-                    peer,
-                    immediate: 0,
-                })?;
+                let bytes = writes.bytes.saturating_sub(u64::from(posted == corrupt));
+                let (source, destination) = ((source_region, offset), (destination_region, offset));
+                self.engine.submit(&Command::put(source, destination, bytes, peer))?;
+                posted += 1;
                 batched += 1;
                 unwaited += 1;
                 if unwaited == writes.quiet_every {
@@ -265,10 +284,11 @@ impl<R: Rail> Server<'_, R> {
                 }
             }
         }
+        self.initiated += posted;
         self.settle()
     }
 
-    /// Finishes what is in flight, in one count of tickets: also what a kernel that gave up has left behind.
+    /// Waits until the current ticket sequence has no command in flight, including those of kernels that gave up.
     fn settle(&mut self) -> Result<(), Halt> {
         while self.engine.in_flight() > 0 {
             self.pump_and_poll()?;
@@ -276,8 +296,8 @@ impl<R: Rail> Server<'_, R> {
         Ok(())
     }
 
-    /// As [`step`](Server::step) without the ring. Gives way and looks at the clock only when nothing moves. Halts when
-    /// the thread is to stop.
+    /// Like [`step`](Server::step), but without the ring. Yields and reads the clock only when nothing completes. Halts
+    /// if the thread is asked to stop.
     #[inline]
     fn pump_and_poll(&mut self) -> Result<(), Halt> {
         self.shared.turns.fetch_add(1, Ordering::Relaxed);
@@ -316,8 +336,8 @@ impl<R: Rail> Server<'_, R> {
         }
     }
 
-    /// After an error: let what is in flight complete (its buffers are the NIC's until then), tell how far it got, then
-    /// end every wait of the kernels.
+    /// Shuts down after an error. Lets transfers in flight complete, because their buffers belong to the NIC until
+    /// then, publishes the final watermark, and then ends every wait of the kernels.
     fn end(&mut self, stop: Status) {
         self.engine.drain();
         self.ring.ended = true;
@@ -330,17 +350,7 @@ impl<R: Rail> Server<'_, R> {
 
 impl<R: Rail> Orders for Server<'_, R> {
     fn connect(&mut self, addresses: &[Vec<Vec<u8>>], regions: &[Vec<Vec<RemoteRegion>>]) -> Result<(), Halt> {
-        let rails = self.engine.rails().len();
-        if let Some(peer) = addresses.iter().position(|peer| peer.len() != rails) {
-            let theirs = addresses[peer].len();
-            let text = format!("peer {peer} has {theirs} rails and this rank {rails}");
-            return Err(Some(EngineError::Refused(text)));
-        }
-        for (index, rail) in self.engine.rails_mut().enumerate() {
-            let of_rail: Vec<Vec<u8>> = addresses.iter().map(|peer| peer[index].clone()).collect();
-            rail.insert_peers(&of_rail).map_err(EngineError::from)?;
-        }
-        Ok(self.engine.set_peers(regions)?)
+        Ok(self.engine.connect(addresses, regions)?)
     }
 
     fn configure(&mut self, rails: usize, strategy: Strategy) -> Result<(), Halt> {
@@ -348,7 +358,7 @@ impl<R: Rail> Orders for Server<'_, R> {
         Ok(())
     }
 
-    /// The CPU-initiated writes: the grid's puts in the grid's order, without a ring.
+    /// CPU-initiated writes: the puts of the grid in the grid's order, without a ring.
     fn write(&mut self, writes: &Writes) -> Result<Duration, Halt> {
         self.settle()?;
         let ring_tickets = self.engine.suspend();
@@ -364,7 +374,6 @@ impl<R: Rail> Orders for Server<'_, R> {
         Ok(self.engine.bare_writes(route, bytes, count)?.map(Duration::from_secs_f64))
     }
 
-    /// CPU-initiated commands, without a ring.
     fn put(&mut self, commands: &[Command]) -> Result<(), Halt> {
         self.settle()?;
         let ring_tickets = self.engine.suspend();
@@ -372,20 +381,25 @@ impl<R: Rail> Orders for Server<'_, R> {
             while self.engine.room() == 0 {
                 self.pump_and_poll()?;
             }
-            Ok(self.engine.submit(command).map(drop)?)
+            let bytes = command.bytes.saturating_sub(u64::from(self.until_corrupt() == 0));
+            self.initiated += 1;
+            Ok(self.engine.submit(&Command { bytes, ..*command }).map(drop)?)
         });
         let settled = posted.and_then(|()| self.settle());
         self.engine.resume(ring_tickets);
         settled
     }
 
-    fn answer_flags(&mut self, words: &HostWords) -> Result<(), Halt> {
-        let (mut answered, mut giving) = (0, GivingWay::every(EMPTY_POLLS_BEFORE_YIELD));
+    fn run_ping_pong(&mut self, words: &HostWords) -> Result<(), Halt> {
+        let (mut answered, mut backoff) = (0, Backoff::every(EMPTY_POLLS_BEFORE_YIELD));
         while self.shared.answering.load(Ordering::Relaxed) && !self.shared.stop.load(Ordering::Relaxed) {
             if answer_flag(words, &mut answered) {
-                giving.moved();
+                backoff.reset();
+                if answered.is_multiple_of(ANSWERS_PER_RECORD) {
+                    progress::record();
+                }
             } else if self.yields {
-                giving.in_vain();
+                backoff.idle();
             }
         }
         Ok(())
@@ -396,6 +410,7 @@ impl<R: Rail> Orders for Server<'_, R> {
             commands: self.engine.commands(),
             counters: self.engine.counters(),
             signals: self.engine.signals(),
+            fault_without_bytes: self.fault_without_bytes,
         })
     }
 
@@ -407,9 +422,8 @@ impl<R: Rail> Orders for Server<'_, R> {
     }
 }
 
-/// The command with its last byte left out.
-fn one_byte_short(words: [u64; 4]) -> [u64; 4] {
-    let Some(mut command) = Command::decode(words) else { return words };
-    command.bytes = command.bytes.saturating_sub(1);
-    command.encode()
+/// Returns the command without its last byte, or `None` if it has no bytes.
+fn one_byte_short(words: [u64; 4]) -> Option<[u64; 4]> {
+    let command = Command::decode(words)?;
+    Some(Command { bytes: command.bytes.checked_sub(1)?, ..command }.encode())
 }

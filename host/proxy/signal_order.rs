@@ -1,32 +1,36 @@
-//! The order of a put and its signal over rails that keep none: four rules, and the accounts that both ends keep for them.
+//! The order of a put and its signal over rails that keep no order: four rules, and the accounts that both ends keep
+//! for them.
 //!
-//! EFA's datagrams arrive in any order, and so may the pieces of one put. A signal must not be counted before its bytes are there:
+//! EFA delivers datagrams in any order, and therefore also the pieces of one put. A signal must not be counted before
+//! its bytes have arrived:
 //!
-//! - [`Rule::Count`]: the transfers of a put carry the signal themselves, as immediates. A put of one transfer carries it whole; of
-//!   a put of several each says which put it belongs to, and the target counts them.
-//! - [`Rule::Own`]: when all transfers of a put are complete, its signal follows by itself.
-//! - [`Rule::Drain`]: the thread sends nothing else to that peer until all that it has under way there is complete, then sends the
-//!   signal. What proxies do that have a fence of their NIC alone.
-//! - [`Rule::Sequence`]: puts to a peer are numbered; the transfers carry the number, a transfer of its own says what is signalled,
-//!   and the target counts signals in the order of the numbers. What the AWS plugin for NCCL does.
+//! - [`Rule::Count`]: the transfers of a put carry the signal as immediates. A put of one transfer carries the complete
+//!   signal. In a put of several, each immediate identifies the put, and the target counts them.
+//! - [`Rule::Own`]: the sender sends a put's signal separately when all transfers of the put are complete.
+//! - [`Rule::Drain`]: the sender stops sending to that peer until all its transfers to the peer are complete, then
+//!   sends the signal. Proxies whose only ordering primitive is their NIC's fence work like this.
+//! - [`Rule::Sequence`]: puts to a peer are numbered and the transfers carry the number. A separate transfer names the
+//!   signal, and the target counts signals in the order of the numbers. The AWS plugin for NCCL works like this.
 //!
-//! `Own` and `Drain` rely on completions that mean "at the target".
+//! `Own` and `Drain` require that a completion means "written at the target".
 //!
-//! An immediate has 32 bits, of which the first two say what the others are:
+//! An immediate has 32 bits. The first two select the meaning of the others:
 //!
 //! ```text
 //! 00 | 0 4 | added - 1  14 | signal 12      a signal
-//! 01 | slot 14 | transfers 6 | low 10       a transfer of a put of so many, and the low bits of what is added - 1
-//! 10 | slot 14 | signal 12 | high 4         another one, with the signal and the high bits
-//! 11 | rank 14 | 0 4 | count 12             that rank is done with so many slots
-//! 11 | rank 14 | 1 4 | count 12             that rank asks for so many credits
-//! 11 | rank 14 | 2 4 | count 12             that rank grants so many credits
+//! 01 | slot 14 | transfers 6 | low 10       one of `transfers` transfers of a put, and the low bits of added - 1
+//! 10 | slot 14 | signal 12 | high 4         another transfer of the put, with the signal and the high bits
+//! 11 | rank 14 | 0 4 | count 12             `rank` has finished with `count` slots
+//! 11 | rank 14 | 1 4 | count 12             `rank` asks for `count` credits
+//! 11 | rank 14 | 2 4 | count 12             `rank` grants `count` credits
 //! ```
 //!
-//! A slot is a place in the target's account. Each rank has its share of them and uses them in turn; one is used again only after the
-//! target has said that it is done with it and all before it, so no transfer is counted for another put's, however late it is polled.
+//! A slot is an entry of the target's account. Each rank has its share of the slots and uses them cyclically. A slot is
+//! reused only after the target has reported that it has finished with that slot and all before it. No transfer is
+//! therefore counted for another put, however late it is polled.
 //!
-//! Each immediate of the first three kinds takes a credit of its target (`credits.rs`), so that a target that does not poll loses none.
+//! Each immediate of the first three kinds uses a credit of its target (`credits.rs`), so that a target that does not
+//! poll loses none.
 
 mod credits;
 
@@ -36,62 +40,62 @@ use credits::Credits;
 use cuda_std::memory::{Word as Counter, add_release_host_u64, load_acquire_host_u64};
 use kernels::command::{SIGNALS, signal_of};
 
-/// See the module.
+/// Rule that orders signals after their puts. See the module documentation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, strum::Display, strum::EnumString, strum::VariantArray)]
 #[strum(serialize_all = "lowercase", parse_err_ty = String, parse_err_fn = unknown)]
 pub enum Rule {
     /// The transfers carry the signal, and the target counts them.
     #[default]
     Count,
-    /// The signal after its own put's completion.
+    /// A signal is sent after the completion of its own put.
     Own,
-    /// The signal after the completion of all puts before it.
+    /// A signal is sent after the completion of all previous puts to the peer.
     Drain,
     /// The target restores the order of puts.
     Sequence,
 }
 
 fn unknown(text: &str) -> String {
-    format!("rule {text:?} is none of count, own, drain, sequence")
+    format!("invalid rule {text:?}: expected one of count, own, drain, sequence")
 }
 
-/// Slots of a target's account.
+/// Number of slots of a target's account, for all ranks together.
 const SLOTS: usize = 1 << 14;
-/// Ranks whose signalled puts may be of several transfers: each needs two slots.
+/// Maximum number of ranks if signalled puts consist of several transfers: each rank needs two slots.
 pub(super) const MOST_RANKS: usize = SLOTS / 2;
-/// Transfers that a put may have in the account.
+/// Maximum number of transfers of a put in an account.
 pub(super) const MOST_PARTS: usize = 63;
-/// Bits of what is added that travel with a transfer; the others come with the signal's number.
+/// Number of bits of the added value less one that travel with each part; the others travel with the signal's number.
 const LOW_BITS: u32 = 10;
 
-/// An immediate, decoded.
+/// A decoded immediate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Immediate {
-    /// A signal, as [`signal_of`] reads it.
+    /// A signal in the encoding of [`signal_of`].
     Signal(u32),
-    /// A transfer of a put.
+    /// One transfer of a put.
     Part { slot: u16, parts: u8, low: u16 },
-    /// A transfer that says what is signalled.
+    /// The transfer of a put that names the signal.
     Head { slot: u16, signal: u16, high: u8 },
-    /// What that rank's account tells ours.
+    /// A message from the account of `rank` to ours.
     Word { rank: u16, word: Word },
-    /// Nothing that a rank sends.
+    /// An immediate that no rank sends.
     Unknown(u32),
 }
 
-/// What an account tells another one.
+/// A message from one account to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Word {
-    /// "Use so many slots again."
+    /// Number of slots that can be used again.
     Done(u16),
-    /// "I have used so many credits."
+    /// Number of used credits that the sender asks to get back.
     Ask(u16),
-    /// "You have so many credits again."
+    /// Number of credits returned to the receiver.
     Grant(u16),
 }
 
 impl Immediate {
-    /// The 32 bits.
+    /// Returns the 32 bits.
     pub fn encode(self) -> u32 {
         match self {
             Immediate::Signal(immediate) => immediate & 0x3fff_ffff,
@@ -113,7 +117,7 @@ impl Immediate {
         }
     }
 
-    /// What they say.
+    /// Decodes the 32 bits.
     pub fn decode(bits: u32) -> Immediate {
         let slot = (bits >> 16 & 0x3fff) as u16;
         match bits >> 30 {
@@ -133,32 +137,32 @@ impl Immediate {
     }
 }
 
-/// A transfer's immediate in the account of its target; `command` is the command's immediate.
+/// Returns the immediate of one transfer of a put. `command` is the command's immediate.
 pub(super) fn part(slot: u16, parts: usize, command: u32) -> u32 {
     let low = (command >> 12 & ((1 << LOW_BITS) - 1)) as u16;
     Immediate::Part { slot, parts: parts as u8, low }.encode()
 }
 
-/// As [`part`], of the one that names the signal.
+/// Like [`part`], for the transfer that names the signal.
 pub(super) fn head(slot: u16, command: u32) -> u32 {
     let high = (command >> (12 + LOW_BITS)) as u8 & 0xf;
     Immediate::Head { slot, signal: (command & (SIGNALS - 1)) as u16, high }.encode()
 }
 
-/// Where a rank's signals are counted: host memory that the device reads too.
+/// The counters of a rank's signals, in host memory that the device can also read.
 #[derive(Debug)]
 pub struct SignalWords {
     words: *const Counter,
     _own: Option<Box<[u64]>>,
 }
 
-// SAFETY: words that are reached by atomic operations alone.
+// SAFETY: the words are accessed only by atomic operations, from any thread.
 unsafe impl Send for SignalWords {}
 
 impl Default for SignalWords {
     fn default() -> Self {
-        // Zeroed by the allocator, since each engine begins with words of its own: in a debug build a loop over them takes longer than
-        // all the rest of `Engine::new`. A `Counter` is a 64-bit atomic integer.
+        // Zeroed by the allocator: each engine starts with its own words, and a loop over them would dominate
+        // `Engine::new` in a debug build. A `Counter` is a 64-bit atomic integer.
         const _: () = assert!(size_of::<Counter>() == size_of::<u64>() && align_of::<Counter>() == align_of::<u64>());
         let mut own = vec![0u64; SIGNALS as usize].into_boxed_slice();
         SignalWords { words: own.as_mut_ptr().cast(), _own: Some(own) }
@@ -166,40 +170,41 @@ impl Default for SignalWords {
 }
 
 impl SignalWords {
-    /// Words elsewhere.
+    /// Uses the words at `words`.
     ///
     /// # Safety
-    /// There are [`SIGNALS`] of them, and they stay valid as long as this.
+    /// `words` must point to [`SIGNALS`] words that stay valid for the lifetime of this value.
     pub unsafe fn at(words: *const Counter) -> SignalWords {
         SignalWords { words, _own: None }
     }
 
     fn word(&self, signal: u32) -> &Counter {
-        // SAFETY: contract of `at`; the mask keeps the number below.
+        // SAFETY: the caller of `at` guarantees `SIGNALS` valid words, and the mask keeps the index below that.
         unsafe { &*self.words.add((signal & (SIGNALS - 1)) as usize) }
     }
 
-    /// Counts. Release: who acquires the word sees the bytes that this thread has seen arrive in host memory. Those that cards have written
-    /// into GPU memory are ordered by the device, or flushed by the engine before it counts ([`set_flush`](super::engine::Engine::set_flush)).
+    /// Adds `add` to a signal. Release: a thread that acquires the word observes all bytes whose arrival in host memory
+    /// this thread has observed. Bytes that NICs wrote to GPU memory are ordered by the device, or flushed by the
+    /// engine before it counts ([`set_flush`](super::engine::Engine::set_flush)).
     #[inline]
     pub fn add(&self, signal: u32, add: u64) {
         add_release_host_u64(self.word(signal), add);
     }
 
-    /// All signals now.
+    /// Returns the current values of all signals.
     pub fn values(&self) -> Vec<u64> {
         (0..SIGNALS).map(|signal| load_acquire_host_u64(self.word(signal))).collect()
     }
 }
 
-/// What a target knows of a put of several transfers.
+/// State of a put of several transfers at its target.
 #[derive(Clone, Copy, Debug, Default)]
 struct Slot {
     arrived: u8,
-    /// 0: not known yet.
+    /// Number of transfers. 0: not known yet.
     parts: u8,
     low: u16,
-    /// Signal and high bits, once they are known.
+    /// Signal and high bits, once known.
     head: Option<(u16, u8)>,
     counted: bool,
 }
@@ -211,37 +216,37 @@ impl Slot {
     }
 }
 
-/// The account of one rank's puts.
+/// The account of one rank's puts at their target.
 #[derive(Debug, Default)]
 struct Incoming {
     slots: Box<[Slot]>,
-    /// Puts that are counted, without a gap.
+    /// Number of completed puts before the first incomplete one.
     done: u64,
-    /// Of these, how many the sender knows of.
+    /// Value of `done` that was last reported to the sender.
     told: u64,
 }
 
-/// The places that a target has for us.
+/// The slots of this rank at one target.
 #[derive(Clone, Copy, Debug, Default)]
 struct Outgoing {
     taken: u64,
     freed: u64,
 }
 
-/// What a signal waits for.
+/// Resource that a signal waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Lacks {
-    /// The target has not polled what was sent before.
+    /// Credits: the target has not polled earlier immediates.
     Credits,
-    /// The target is not done with earlier puts.
+    /// A slot: the target has not finished with earlier puts.
     Slots,
 }
 
-/// The accounts of one proxy thread.
+/// The accounts of one proxy thread with all ranks.
 #[derive(Debug)]
 pub(super) struct Accounts {
     in_order: bool,
-    /// For a test: signals are counted before all transfers are there.
+    /// Fault for tests: signals are counted before all transfers have arrived.
     early: bool,
     me: usize,
     window: u64,
@@ -251,10 +256,10 @@ pub(super) struct Accounts {
 }
 
 impl Accounts {
-    /// Accounts of rank `me` with so many ranks.
+    /// Creates the accounts of rank `me` with `ranks` ranks.
     pub fn new(rule: Rule, me: usize, ranks: usize, early: bool) -> Accounts {
         let share = (SLOTS / ranks.max(1)).max(2);
-        // A power of two, so that a slot's number is a remainder of a count that never wraps.
+        // A power of two, so that a slot's index is the remainder of a count that never wraps.
         let window = 1u64 << (usize::BITS - 1 - share.leading_zeros());
         Accounts {
             in_order: rule == Rule::Sequence,
@@ -267,41 +272,45 @@ impl Accounts {
         }
     }
 
-    /// Whether there is an account with this rank.
+    /// Returns whether an account with `rank` exists.
     #[inline]
     pub fn has(&self, rank: usize) -> bool {
         self.credits.has(rank)
     }
 
-    /// Transfers that a put may have in the account, and immediates.
+    /// Returns the maximum number of transfers, and immediates, of a put in an account.
     pub fn most_parts(&self) -> usize {
         MOST_PARTS.min(self.credits.window())
     }
 
-    /// So many immediates, at most a window, may go to this rank: it has room for them.
+    /// Takes credits for `immediates` immediates to `rank`, at most a window.
+    ///
+    /// # Errors
+    /// Returns [`Lacks::Credits`] if there are fewer credits.
     #[inline]
     pub fn take(&mut self, rank: usize, immediates: usize) -> Result<(), Lacks> {
-        if !self.credits.are_there(rank, immediates as u32) {
+        if !self.credits.has_credits(rank, immediates as u32) {
             return Err(Lacks::Credits);
         }
-        self.credits.spend(rank, immediates as u32);
+        self.credits.consume(rank, immediates as u32);
         Ok(())
     }
 
-    /// As [`take`](Accounts::take), for a put that takes the next slot of ours at this rank too: all of it or nothing.
+    /// Like [`take`](Accounts::take), but also takes this rank's next slot at `rank` and returns it. Takes both or
+    /// neither.
     pub fn take_slot(&mut self, rank: usize, immediates: usize) -> Result<u16, Lacks> {
         let outgoing = self.outgoing.get_mut(rank).ok_or(Lacks::Slots)?;
         if outgoing.taken - outgoing.freed >= self.window {
             return Err(Lacks::Slots);
         }
-        // Below `SLOTS`: a rank has its share of them.
+        // Below `SLOTS`, because each rank stays in its share.
         let slot = (self.me as u64 * self.window + outgoing.taken % self.window) as u16;
         self.take(rank, immediates)?;
         self.outgoing[rank].taken += 1;
         Ok(slot)
     }
 
-    /// Counts what an immediate says. Those that make no sense are passed over: they are a peer's mistake.
+    /// Processes a received immediate. Invalid ones are ignored: they are an error of a peer.
     #[inline]
     pub fn arrive(&mut self, bits: u32, words: &SignalWords) {
         match Immediate::decode(bits) {
@@ -330,13 +339,13 @@ impl Accounts {
         }
     }
 
-    /// Whether another rank is to be told something.
+    /// Returns whether messages to other ranks are due.
     #[inline]
     pub fn has_words(&self) -> bool {
         !self.credits.due.is_empty()
     }
 
-    /// What other ranks are to be told: rank and immediate. It needs no credit.
+    /// Removes and returns the messages due to other ranks, as rank and immediate. They need no credit.
     pub fn take_words(&mut self) -> impl Iterator<Item = (usize, u32)> + use<> {
         let me = self.me as u16;
         let due = std::mem::take(&mut self.credits.due);
@@ -364,7 +373,7 @@ impl Accounts {
         loop {
             let slot = &mut incoming.slots[(incoming.done % self.window) as usize];
             if slot.parts == 0 || slot.arrived < slot.parts || slot.head.is_none() {
-                // The injected fault looks at the first one alone, and leaves its account in order.
+                // The injected fault raises only the first put's signal early, and leaves its account unchanged.
                 if self.in_order && self.early {
                     raise(slot);
                 }
@@ -374,7 +383,7 @@ impl Accounts {
             *slot = Slot::default();
             incoming.done += 1;
         }
-        // At half a window: early enough that the sender need not wait, and seldom enough to cost nothing.
+        // After half a window: early enough that the sender need not wait, and rare enough to cost nothing.
         let news = incoming.done - incoming.told;
         if news >= (self.window / 2).max(1) {
             incoming.told = incoming.done;

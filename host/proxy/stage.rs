@@ -1,4 +1,4 @@
-//! Staging: device memory that a rail cannot read is copied into pinned host memory before the write.
+//! Staging: device memory that a rail cannot read is copied to pinned host memory before the write.
 
 use ginlab_cuda::{Copies, DeviceError};
 use kernels::command::Command;
@@ -6,28 +6,29 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// The device memory behind one region, and the copies that are under way from it.
+/// Device memory of one region, and the copies from it that are in progress.
 #[derive(Debug)]
 pub struct Stage {
     queue: Box<dyn Copies>,
     device: u64,
     host: u64,
-    /// Off while nobody reads the copies: then commands are posted as they are.
+    /// Copies are made only while this is set. If clear, nothing reads the copies, and commands are posted without
+    /// them. `None`: always.
     needed: Option<Arc<AtomicBool>>,
-    /// Commands whose copies run, in the order they were started.
+    /// Commands whose copies are in progress, in the order in which they were started.
     pending: VecDeque<(u64, Command)>,
 }
 
 impl Stage {
-    /// Copies from `device` to the registered memory at `host`, offset for offset.
+    /// Creates a stage that copies from `device` to the registered memory at `host`, at equal offsets.
     ///
     /// # Safety
-    /// Both stay valid as long as this, and are as long as the region.
+    /// Both ranges must be as long as the region and must stay valid for the lifetime of the stage.
     pub unsafe fn new(queue: impl Copies + 'static, device: u64, host: u64) -> Stage {
         Stage { queue: Box::new(queue), device, host, needed: None, pending: VecDeque::new() }
     }
 
-    /// Copies only while this is set: modelled cards that move no bytes read none.
+    /// Copies only while `needed` is set: modelled cards that move no bytes do not read the copies.
     #[must_use]
     pub fn only_while(self, needed: Arc<AtomicBool>) -> Stage {
         Stage { needed: Some(needed), ..self }
@@ -37,16 +38,17 @@ impl Stage {
         self.needed.as_ref().is_none_or(|needed| needed.load(Ordering::Relaxed))
     }
 
-    /// Starts the copy of a command's source bytes. The caller has checked the range.
+    /// Starts the copy of a command's source bytes. The caller has checked their range.
     pub(super) fn start(&mut self, ticket: u64, command: &Command) -> Result<(), DeviceError> {
         let offset = command.source_offset;
-        // SAFETY: contract of `new`, and the range lies in the region.
+        // SAFETY: the caller of `new` guarantees that both ranges are valid for the region, and the caller has checked
+        // that the bytes are in the region.
         unsafe { self.queue.start(self.host + offset, self.device + offset, command.bytes as usize) }?;
         self.pending.push_back((ticket, *command));
         Ok(())
     }
 
-    /// Appends the commands whose copies have finished since the last call, in the order they were started.
+    /// Appends the commands whose copies have finished since the last call, in the order in which they were started.
     pub(super) fn finished(&mut self, commands: &mut Vec<(u64, Command)>) -> Result<(), DeviceError> {
         if !self.pending.is_empty() {
             let count = self.queue.finished()?;
@@ -55,7 +57,7 @@ impl Stage {
         Ok(())
     }
 
-    /// Commands whose copies run.
+    /// Returns the number of commands whose copies are in progress.
     pub(super) fn pending(&self) -> usize {
         self.pending.len()
     }

@@ -1,9 +1,11 @@
-//! A proxy thread as its rank sees it: started, asked, waited for, stopped.
+//! Handle of a proxy thread: starts it, sends it requests, waits for the answers and stops it.
 
 use crate::engine::{EngineError, Opened};
 use crate::serve::{Halt, Orders, Setup, serve};
 use crate::trace::{Sampling, Times};
 use crate::{Offer, Order, ProxyError, Snapshot, ThreadState, Writes};
+use ginlab_base::limits::explain;
+use ginlab_base::progress;
 use ginlab_bootstrap::{Bootstrap, BootstrapError};
 use ginlab_fabric::{Rail, RemoteRegion};
 use ginlab_rails::strategy::Strategy;
@@ -16,49 +18,52 @@ use std::sync::{Arc, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How often a long write is looked after: is its thread turning, does it go on.
+/// Interval at which a long write is checked for progress and for cancellation.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// What runs for a whole timeout ends a little after it.
+/// Additional wait for operations of the thread that themselves take up to a whole timeout.
 const MARGIN: Duration = Duration::from_millis(500);
 
-/// Where the answer to an order comes out.
+/// Receiver of the answer to an order.
 type Answer<T> = Receiver<Result<T, ProxyError>>;
 
-/// What ranks tell each other about one proxy thread: its address on each rail, and its regions by region and rail.
-type Card = (Vec<Vec<u8>>, Vec<Vec<RemoteRegion>>);
+/// Record that ranks exchange per proxy thread: its address on each rail, and its regions by region and rail.
+type RankInfo = (Vec<Vec<u8>>, Vec<Vec<RemoteRegion>>);
 
-/// Exchanges addresses and regions: thread `t` of every rank talks to thread `t` of the others.
+/// Exchanges addresses and regions. Thread `t` of a rank communicates with thread `t` of the other ranks.
 ///
 /// # Errors
-/// A rank's, a proxy's, and [`ProxyError::Threads`].
+/// Returns [`ProxyError::Threads`] if the ranks have different numbers of threads, and the errors of the ranks and of
+/// the proxy threads.
 pub fn connect<E>(ranks: &mut Bootstrap, proxies: &[Proxy]) -> Result<(), E>
 where
     E: From<BootstrapError> + From<ProxyError>,
 {
     let card = |proxy: &Proxy| (proxy.offer.addresses.clone(), proxy.offer.regions.clone());
-    let cards: Vec<Card> = proxies.iter().map(card).collect();
-    let all: Vec<Vec<Card>> = ranks.all_gather_values(&cards, "addresses and memory keys")?;
+    let cards: Vec<RankInfo> = proxies.iter().map(card).collect();
+    let all: Vec<Vec<RankInfo>> = ranks.all_gather_values(&cards, "addresses and memory keys")?;
     for (thread, proxy) in proxies.iter().enumerate() {
         let of_thread = all.iter().filter_map(|cards| cards.get(thread).cloned());
         let (addresses, regions): (Vec<_>, Vec<_>) = of_thread.unzip();
         if addresses.len() != ranks.size() {
             return Err(ProxyError::Threads.into());
         }
+        ranks.check_addresses(addresses.iter().map(|rails: &Vec<Vec<u8>>| &rails[..]))?;
         proxy.connect(addresses, regions)?;
     }
     Ok(ranks.barrier("connected")?)
 }
 
-/// A running proxy thread. Dropping it stops the thread; kernels that wait get [`Status::STOPPED`](kernels::ring::Status).
+/// Handle of a running proxy thread. Dropping it stops the thread; waiting kernels get
+/// [`Status::STOPPED`](kernels::ring::Status).
 ///
-/// A thread that hangs in a provider's call cannot be ended. After the timeout it is left behind, and from then on no
+/// A thread that hangs in a provider call cannot be stopped. After the timeout it is leaked, and from then on no
 /// [`Buffer`](ginlab_cuda::Buffer) of this process is freed: the thread and its NIC may still use any of them.
 #[derive(Debug)]
 pub struct Proxy {
     orders: Sender<Order>,
-    /// The write that has been begun.
+    /// Answer of the write that was started.
     writing: RefCell<Option<Answer<Duration>>>,
-    /// Closed when the thread has ended, whose end goes with it.
+    /// Receives the thread's offer. Disconnects when the thread ends.
     offers: Answer<Offer>,
     shared: Arc<ThreadState>,
     thread: Option<JoinHandle<()>>,
@@ -67,11 +72,11 @@ pub struct Proxy {
 }
 
 impl Proxy {
-    /// Starts a proxy thread and waits until its rails are open. The thread is pinned first and opens its rails itself, so
-    /// that what the provider allocates lies near it.
+    /// Starts a proxy thread and waits until its rails are open. The thread is pinned before it opens its rails, so
+    /// that the provider allocates memory near it.
     ///
     /// # Errors
-    /// What kept the rails from opening.
+    /// Returns the error that prevented the rails from opening.
     pub fn start<R: Rail + 'static>(
         setup: Setup,
         timeout: Duration,
@@ -84,8 +89,8 @@ impl Proxy {
         let thread = std::thread::Builder::new()
             .name("proxy".into())
             .spawn(move || serve(setup, open, timeout, &offer_sender, &for_thread, &of_thread))
-            .map_err(|error| ProxyError::Spawn(error.to_string()))?;
-        // From here on dropping sees to the thread, also when its rails do not open in time.
+            .map_err(|error| ProxyError::Spawn(explain(&error)))?;
+        // From here on `drop` handles the thread, even if its rails do not open in time.
         let mut proxy = Proxy {
             orders,
             writing: RefCell::default(),
@@ -99,15 +104,15 @@ impl Proxy {
         Ok(proxy)
     }
 
-    /// What the peers need to know.
+    /// Returns the data that peers need to access this thread's regions.
     pub fn offer(&self) -> &Offer {
         &self.offer
     }
 
-    /// Makes the peers known: addresses by peer and rail, regions by peer, region and rail.
+    /// Sets the peers: addresses by peer and rail, regions by peer, region and rail.
     ///
     /// # Errors
-    /// The provider's.
+    /// Returns the provider's error, or an error if the peers differ in rails or regions.
     pub fn connect(
         &self,
         addresses: Vec<Vec<Vec<u8>>>,
@@ -116,53 +121,55 @@ impl Proxy {
         self.ask(move |thread| thread.connect(&addresses, &regions))
     }
 
-    /// Uses the first `rails` rails in this way from now on.
+    /// Uses the first `rails` rails with `strategy` from now on.
     ///
     /// # Errors
-    /// When the thread has failed.
+    /// Returns an error if the thread has failed.
     pub fn configure(&self, rails: usize, strategy: Strategy) -> Result<(), ProxyError> {
         self.ask(move |thread| thread.configure(rails, strategy))
     }
 
-    /// Whether a thread that shares its core stays awake from now on also while nothing is seen to happen: peers write here, and it is measured.
-    pub fn stay_awake(&self, awake: bool) {
+    /// Sets whether a thread that shares its core keeps polling, without sleeping, when nothing seems to happen. For
+    /// measurements of peers' writes to this rank.
+    pub fn set_busy_poll(&self, awake: bool) {
         self.shared.awake.store(awake, Ordering::Relaxed);
     }
 
-    /// Runs CPU-initiated writes; returns the time from the first post to the last completion.
+    /// Runs CPU-initiated writes. Returns the time from the first post to the last completion.
     ///
     /// # Errors
-    /// The engine's. The engine's own stall detector bounds it.
+    /// Returns the engine's error. The engine's stall detection bounds the wait.
     pub fn write(&self, writes: Writes) -> Result<Duration, ProxyError> {
         self.begin_write(writes)?;
         self.finish_write(|| !ginlab_base::signals::interrupted())
     }
 
-    /// As [`write`](Proxy::write), without waiting: several threads can write at once.
+    /// Like [`write`](Proxy::write), but does not wait, so that several threads can write concurrently.
     ///
     /// # Errors
-    /// When the thread has gone.
+    /// Returns an error if the thread has exited.
     pub fn begin_write(&self, writes: Writes) -> Result<(), ProxyError> {
         self.writing.replace(Some(self.begin(move |thread| thread.write(&writes))?));
         Ok(())
     }
 
-    /// The time of the writes begun. Nothing else may be asked in between. `goes_on` is asked now and then: when it says no, the thread drops the writes
-    /// and ends.
+    /// Waits for the writes started by [`begin_write`](Proxy::begin_write) and returns their time. No other request may
+    /// be made in between. Calls `keep_running` at intervals; if it returns false, the thread drops the writes and stops.
     ///
     /// # Errors
-    /// As [`write`](Proxy::write), and [`ProxyError::Silent`] when the thread is stuck in the provider.
-    pub fn finish_write(&self, mut goes_on: impl FnMut() -> bool) -> Result<Duration, ProxyError> {
+    /// Returns the same errors as [`write`](Proxy::write), and [`ProxyError::Silent`] if the thread is stuck in the
+    /// provider.
+    pub fn finish_write(&self, mut keep_running: impl FnMut() -> bool) -> Result<Duration, ProxyError> {
         let Some(answer) = self.writing.take() else {
-            return Err(EngineError::Refused("no write has been begun".into()).into());
+            return Err(EngineError::Refused("no write has been started".into()).into());
         };
-        // The writes may take any time as long as the thread turns: the engine's stall timeout bounds them.
+        // The writes may take any time while the thread iterates: the engine's stall timeout bounds them.
         let (mut turns, mut since) = (self.shared.turns.load(Ordering::Relaxed), Instant::now());
         loop {
             match self.wait(&answer, LOOK_EVERY) {
                 Err(ProxyError::Silent(_)) => {
-                    if !goes_on() {
-                        // The next answer says that it has.
+                    if !keep_running() {
+                        // The next wait returns `Stopped`.
                         self.stop();
                     }
                     let before = std::mem::replace(&mut turns, self.shared.turns.load(Ordering::Relaxed));
@@ -177,21 +184,21 @@ impl Proxy {
         }
     }
 
-    /// CPU-initiated commands, any number of them: posts them as if a kernel had pushed them; returns when they are done.
+    /// Posts any number of CPU-initiated commands as if a kernel had pushed them. Returns when all are complete.
     ///
     /// # Errors
-    /// As [`write`](Proxy::write).
+    /// Returns the same errors as [`write`](Proxy::write).
     pub fn put(&self, commands: Vec<Command>) -> Result<(), ProxyError> {
         let answer = self.begin(move |thread| thread.put(&commands))?;
         self.shared.urgent.store(true, Ordering::Release);
         let mut since = Instant::now();
         let mut turns = self.shared.turns.load(Ordering::Relaxed);
-        // Asked for and not waited for: a thread that sleeps is woken up some ten microseconds late.
+        // Polls instead of blocking: a sleeping thread wakes up some ten microseconds late.
         loop {
             match answer.try_recv() {
                 Ok(answer) => return answer,
                 Err(TryRecvError::Empty) if since.elapsed() > self.timeout => {
-                    // As for a write: while the thread turns, the engine's own stall timeout bounds it.
+                    // As for a write: while the thread iterates, the engine's stall timeout bounds the wait.
                     let before = std::mem::replace(&mut turns, self.shared.turns.load(Ordering::Relaxed));
                     if before == turns {
                         return Err(ProxyError::Silent(self.timeout));
@@ -204,65 +211,82 @@ impl Proxy {
         }
     }
 
-    /// The time of the plainest loop of writes that the fabric's own interface allows, on rail 0, without ring and engine:
-    /// the yardstick of the CPU-initiated writes. `None` where the fabric has none.
+    /// Runs a minimal loop of writes through the fabric's own interface on rail 0, without ring and engine, as the
+    /// reference for CPU-initiated writes. Returns its time, or `None` if the fabric has no such loop.
     ///
     /// # Errors
-    /// The provider's, or a deadline.
+    /// Returns the provider's error, or [`ProxyError::Silent`] if the loop makes no progress in time.
     pub fn bare_write(&self, route: (u32, u32, u32), bytes: u64, count: u64) -> Result<Option<Duration>, ProxyError> {
-        // The loop itself ends within the timeout; its answer may come that much later.
-        self.wait(&self.begin(move |thread| thread.bare_write(route, bytes, count))?, self.timeout * 2)
+        let answer = self.begin(move |thread| thread.bare_write(route, bytes, count))?;
+        // The loop ends after one timeout without a completion, and its answer may take as long again.
+        let (mut since, mut seen) = (Instant::now(), None);
+        loop {
+            match self.wait(&answer, LOOK_EVERY) {
+                Err(ProxyError::Silent(_)) if since.elapsed() <= self.timeout * 2 => {
+                    let count = Some(progress::counter().load(Ordering::Relaxed));
+                    if std::mem::replace(&mut seen, count) != count {
+                        since = Instant::now();
+                    }
+                }
+                Err(ProxyError::Silent(_)) => return Err(ProxyError::Silent(self.timeout * 2)),
+                done => return done,
+            }
+        }
     }
 
-    /// Has the thread answer flags while something else is done: it stores what it finds in `tail` to `completion`, and serves neither ring
-    /// nor rails. The floor under every put and its quiet, by the thread that serves those.
+    /// Makes the thread answer flags while `meanwhile` runs: it stores each new value of `tail` to `completion`, and
+    /// serves neither ring nor rails. This measures the lower bound of every put and its quiet, on the thread that
+    /// serves them.
     ///
     /// # Safety
-    /// The words stay valid until this returns; when it returns an error, until the process ends.
+    /// The words must stay valid until this function returns, or until the process exits if it returns an error.
     ///
     /// # Errors
-    /// When the thread has failed or does not answer.
-    pub unsafe fn answer_flags<T>(
+    /// Returns an error if the thread has failed or does not answer.
+    pub unsafe fn run_ping_pong<T>(
         &self,
         words: *const HostWords,
         meanwhile: impl FnOnce() -> T,
     ) -> Result<T, ProxyError> {
         self.shared.answering.store(true, Ordering::Relaxed);
-        // SAFETY: the caller's contract: the thread, which may use them for longer than this call, is waited for.
+        // SAFETY: the caller guarantees that the words outlive this call, which waits for the thread. If the wait
+        // fails, the thread may use them longer, and the caller guarantees that they stay valid until the process
+        // exits.
         let words: &'static HostWords = unsafe { &*words };
-        let answer = self.begin(move |thread| thread.answer_flags(words))?;
+        let answer = self.begin(move |thread| thread.run_ping_pong(words))?;
         self.shared.urgent.store(true, Ordering::Release);
         let value = meanwhile();
         self.shared.answering.store(false, Ordering::Relaxed);
         self.wait(&answer, self.timeout).map(|()| value)
     }
 
-    /// The counters now.
+    /// Returns the current counters.
     ///
     /// # Errors
-    /// When the thread has failed.
+    /// Returns an error if the thread has failed.
     pub fn snapshot(&self) -> Result<Snapshot, ProxyError> {
         self.ask(|thread| thread.snapshot())
     }
 
-    /// Begins to trace sampled commands, or ends that; returns what an earlier trace has found, by ticket.
+    /// Starts to trace sampled commands, or stops tracing if `sampling` is `None`. Returns the results of the previous
+    /// trace, by ticket.
     ///
     /// # Errors
-    /// When the thread has failed.
+    /// Returns an error if the thread has failed.
     pub fn trace(&self, sampling: Option<Sampling>) -> Result<Vec<Times>, ProxyError> {
         self.ask(move |thread| thread.trace(sampling))
     }
 
-    /// The error that ended the thread's service, if one has.
+    /// Returns the error that ended the thread's service, if any.
     pub fn failure(&self) -> Option<ProxyError> {
         let has_ended = self.thread.as_ref().is_none_or(JoinHandle::is_finished);
         self.reported().or_else(|| has_ended.then(|| self.why_gone()))
     }
 
-    /// Asks the thread to end: kernels that wait get a status. Does not wait.
+    /// Asks the thread to stop, without waiting for it. Waiting kernels get a status.
     pub fn stop(&self) {
         self.shared.stop.store(true, Ordering::Relaxed);
-        // A thread that has gone already needs no order.
+        // Ignore the error: a thread that has exited needs no order.
         let _ = self.orders.send(Box::new(|_| Err(None)));
     }
 
@@ -277,12 +301,12 @@ impl Proxy {
         &self,
         order: impl FnOnce(&mut dyn Orders) -> Result<T, Halt> + Send + 'static,
     ) -> Result<Answer<T>, ProxyError> {
-        // Of one place: the thread, whose time may be measured, allocates nothing to answer.
+        // Capacity 1: the thread, whose time may be measured, does not allocate to answer.
         let (sender, answer) = sync_channel(1);
         let order = move |thread: &mut dyn Orders| {
             let done = order(thread);
             let halt = done.as_ref().err().cloned();
-            // Nobody may wait for it any more.
+            // Ignore the error: the caller may have stopped waiting.
             let _ = sender.send(done.map_err(|halt| halt.map_or(ProxyError::Stopped, ProxyError::from)));
             halt.map_or(Ok(()), Err)
         };
@@ -290,7 +314,7 @@ impl Proxy {
         Ok(answer)
     }
 
-    /// An order that the thread drops has no answer: the thread has failed, or has gone.
+    /// Waits for the answer to an order. If the thread dropped the order without an answer, it has failed or exited.
     fn wait<T>(&self, answer: &Answer<T>, timeout: Duration) -> Result<T, ProxyError> {
         answer.recv_timeout(timeout).map_err(|error| match error {
             RecvTimeoutError::Timeout => ProxyError::Silent(timeout),
@@ -312,14 +336,14 @@ impl Drop for Proxy {
     fn drop(&mut self) {
         self.stop();
         let Some(thread) = self.thread.take() else { return };
-        // The thread sees the request within microseconds, and its end of the offers goes with it; a provider call that hangs
-        // must not hang us.
+        // The thread sees the request within microseconds, and its end of `offers` is dropped when it exits. The wait
+        // is bounded because the thread may hang in a provider call.
         loop {
             match self.offers.recv_timeout(self.timeout + MARGIN) {
-                // One that came too late.
+                // An offer that arrived after `start` timed out.
                 Ok(_) => {}
                 Err(RecvTimeoutError::Disconnected) => {
-                    // A panic has been reported as `Gone` to whoever asked.
+                    // Ignore a panic: waiting callers got `Gone`.
                     let _ = thread.join();
                     return;
                 }

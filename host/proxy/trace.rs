@@ -1,56 +1,55 @@
-//! The proxy's part of the life of a put: when sampled commands were popped, posted, completed and published. A thread that
-//! does not trace runs code without any of it.
+//! The proxy's part of the trace of a put: the times at which sampled commands were popped, posted, completed and
+//! published. A thread that does not trace runs code without any tracing.
 
 use cuda_std::thread::global_timer_ns;
 
-/// What the engine and its thread tell a trace. Without one it is `()`, and nothing of it is left.
+/// Events that the engine and its thread report to a trace. The implementation for `()` compiles to nothing.
 pub trait Watch {
-    /// The ring gave up the commands with tickets from `first` to before `end`.
+    /// The commands with tickets from `first` to before `end` were popped from the ring.
     #[inline(always)]
     fn popped(&mut self, _first: u64, _end: u64) {}
-    /// A rail has taken a piece of this command.
+    /// A rail accepted a piece of the command `ticket`.
     #[inline(always)]
     fn posted(&mut self, _ticket: u64, _rail: usize) {}
-    /// A piece of this command is complete.
+    /// A piece of the command `ticket` is complete.
     #[inline(always)]
     fn completed(&mut self, _ticket: u64) {}
-    /// The kernels are told that all tickets below this are done.
+    /// The kernels were notified that all tickets below `watermark` are complete.
     #[inline(always)]
     fn published(&mut self, _watermark: u64) {}
 }
 
 impl Watch for () {}
 
-/// Which commands are sampled.
+/// Selection of the commands to sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sampling {
-    /// Those with tickets that are multiples of this, at least 1.
+    /// Commands are sampled if their ticket is a multiple of this. At least 1.
     pub every: u64,
-    /// The newest so many, at least 1.
+    /// Number of most recent samples to keep. At least 1.
     pub entries: usize,
 }
 
-/// Times of one command by this process's clock ([`global_timer_ns`]); 0: has not happened.
+/// Times of one command by this process's clock ([`global_timer_ns`]). 0: has not happened.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Times {
-    /// Its ticket.
+    /// Ticket of the command.
     pub ticket: u64,
-    /// Taken from the ring.
+    /// Time at which the command was taken from the ring.
     pub popped: u64,
-    /// The last piece was taken by each rail.
+    /// Per rail, the time at which it accepted the last piece.
     pub posted: Vec<u64>,
-    /// The last piece is complete.
+    /// Time at which the last piece was complete.
     pub completed: u64,
-    /// The watermark that covers it is written.
+    /// Time at which a watermark that covers the command was written.
     pub published: u64,
 }
 
-/// A trace under way.
+/// A trace in progress.
 #[derive(Debug)]
 pub struct Trace {
     sampling: Sampling,
     entries: Vec<Times>,
-    /// The newest watermark.
     published: u64,
 }
 
@@ -70,12 +69,12 @@ impl Trace {
         self.entries.get_mut(index)
     }
 
-    /// The first sampled ticket from this one on.
+    /// Returns the first sampled ticket that is not below `ticket`.
     fn first_sampled(&self, ticket: u64) -> u64 {
         ticket.next_multiple_of(self.sampling.every)
     }
 
-    /// What was sampled, by ticket.
+    /// Returns the samples, by ticket.
     pub(super) fn finish(mut self) -> Vec<Times> {
         self.entries.retain(|times| times.ticket != u64::MAX);
         self.entries.sort_by_key(|times| times.ticket);
@@ -134,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn samples_are_the_newest_multiples() {
+    fn samples_are_newest_multiples() {
         let mut trace = Trace::new(Sampling { every: 3, entries: 4 }, 2, 0);
         trace.popped(0, 10);
         trace.posted(3, 1);
@@ -149,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_has_its_own_times_only() {
+    fn command_has_only_its_own_times() {
         let mut trace = Trace::new(Sampling { every: 1, entries: 8 }, 2, 0);
         trace.popped(0, 2);
         trace.posted(0, 1);

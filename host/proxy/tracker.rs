@@ -1,9 +1,9 @@
-//! The watermark: rails complete out of order, kernels wait in order.
+//! The watermark: rails complete out of order, and kernels wait in order.
 
-/// Counts the outstanding pieces of each ticket and advances a watermark over those that have none.
+/// Counts the outstanding pieces of each ticket and advances a watermark over the tickets without outstanding pieces.
 #[derive(Debug)]
 pub struct Tracker {
-    /// Outstanding pieces of the tickets in the window `watermark..next`, by `ticket & mask`.
+    /// Outstanding pieces of the tickets in the window `watermark..next`, at index `ticket & mask`.
     outstanding: Box<[u32]>,
     mask: u64,
     watermark: u64,
@@ -11,19 +11,20 @@ pub struct Tracker {
 }
 
 impl Tracker {
-    /// A tracker for tickets from 0 with room for `window` (a power of two) at once.
+    /// Creates a tracker for tickets from 0, with `window` tickets in flight at most. `window` is rounded up to a power
+    /// of two.
     pub fn new(window: usize) -> Tracker {
         let window = window.next_power_of_two();
         Tracker { outstanding: vec![0; window].into(), mask: window as u64 - 1, watermark: 0, next: 0 }
     }
 
-    /// How many more tickets fit.
+    /// Returns the number of tickets that can be started now.
     #[inline]
     pub fn room(&self) -> usize {
         (self.mask + 1 - (self.next - self.watermark)) as usize
     }
 
-    /// Takes in the next ticket, with one piece outstanding, and returns it. The caller has looked for
+    /// Starts the next ticket, with one piece outstanding, and returns it. The caller must have checked
     /// [`room`](Tracker::room).
     #[inline]
     pub fn begin(&mut self) -> u64 {
@@ -34,13 +35,14 @@ impl Tracker {
         ticket
     }
 
-    /// Adds pieces to a ticket that is not complete.
+    /// Adds outstanding pieces to a ticket that is not complete.
     #[inline]
     pub fn add(&mut self, ticket: u64, pieces: u32) {
         self.outstanding[(ticket & self.mask) as usize] += pieces;
     }
 
-    /// One piece of this ticket is complete. A completion of a ticket that has none outstanding is ignored: false.
+    /// Records the completion of one piece of `ticket`. Returns false, and ignores the completion, if the ticket has no
+    /// outstanding piece.
     #[inline]
     pub fn complete(&mut self, ticket: u64) -> bool {
         // Below the watermark the difference wraps to a large number.
@@ -60,13 +62,13 @@ impl Tracker {
         true
     }
 
-    /// All tickets below this are complete.
+    /// Returns the watermark: all lower tickets are complete.
     #[inline]
     pub fn watermark(&self) -> u64 {
         self.watermark
     }
 
-    /// Tickets taken in and not below the watermark.
+    /// Returns the number of tickets from the watermark to the last one started.
     #[inline]
     pub fn in_flight(&self) -> u64 {
         self.next - self.watermark
@@ -80,7 +82,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_watermark_is_the_first_incomplete_ticket(
+        fn watermark_is_first_incomplete_ticket(
             pieces in prop::collection::vec(1u32..5, 1..64), order in prop::collection::vec(any::<u32>(), 256),
         ) {
             let mut tracker = Tracker::new(64);
@@ -101,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn every_piece_of_a_ticket_counts() {
+    fn every_fragment_of_ticket_counts() {
         let mut tracker = Tracker::new(4);
         assert_eq!((tracker.room(), tracker.begin()), (4, 0));
         tracker.add(0, 2);
@@ -113,7 +115,7 @@ mod tests {
             assert_eq!((tracker.watermark(), tracker.in_flight()), (0, 3), "{pieces_left} left");
         }
         assert!(tracker.complete(0));
-        // Over the one that was complete already, and not over the one that is not.
+        // Advances over the ticket that was already complete, and stops at the incomplete one.
         assert_eq!((tracker.watermark(), tracker.in_flight(), tracker.room()), (2, 1, 3));
         assert!(!tracker.complete(1) && !tracker.complete(3), "below, and not begun");
         assert!(tracker.complete(2));
@@ -121,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_is_a_power_of_two() {
+    fn window_must_be_power_of_two() {
         assert_eq!([1, 2, 3, 5].map(|window| Tracker::new(window).room()), [1, 2, 4, 8]);
     }
 

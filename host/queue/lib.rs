@@ -1,5 +1,5 @@
-//! Queues between a grid and CPU threads, for their own sake: the memory of each algorithm, and consumers that check what
-//! comes out instead of writing it to a network.
+//! Queues between a grid and CPU threads, studied in isolation: the memory of each algorithm, and consumers that check
+//! the elements instead of sending them over a network.
 
 use crossbeam_utils::CachePadded;
 use ginlab_cuda::{Buffer, Device, DeviceError, Place, flush_stores};
@@ -11,19 +11,19 @@ use kernels::ring::{Ring, Status};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Elements between two publications of what was taken, at most.
+/// Maximum number of elements between two publications of the consumer's position.
 const BATCH: u64 = 64;
 
-/// The memory of one queue.
+/// Memory of one queue.
 #[derive(Debug)]
 pub enum QueueMemory {
-    /// The ring.
+    /// A ring.
     Ring(RingMemory),
-    /// Vyukov's queue.
+    /// A queue after Vyukov.
     Vyukov(VyukovMemory),
 }
 
-/// The memory of a queue after Vyukov: all of it shared.
+/// Memory of a queue after Vyukov. All of it is shared.
 #[derive(Debug)]
 pub struct VyukovMemory {
     cells: HostVisible,
@@ -32,10 +32,11 @@ pub struct VyukovMemory {
 }
 
 impl VyukovMemory {
-    /// Allocates an empty queue with a power of two of cells, at least 2, for elements of so many words.
+    /// Allocates an empty queue with `slots` cells for elements of `words` words. `slots` must be a power of two and at
+    /// least 2.
     ///
     /// # Errors
-    /// For any other number of cells, or when the memory is not to be had.
+    /// Returns an error if `slots` is invalid, or if there is not enough memory.
     pub fn new(
         device: &Device,
         place: RingPlace,
@@ -46,14 +47,14 @@ impl VyukovMemory {
         check_slots(slots)?;
         if slots < 2 {
             return Err(DeviceError::Refused(
-                "one slot: Vyukov's queue cannot tell a full cell from a free one".into(),
+                "one slot: Vyukov's queue cannot distinguish a full cell from a free one; use at least two".into(),
             ));
         }
         let cell_words = words + 1;
         let cells = HostVisible::new(device, place, slots * cell_words as usize * size_of::<u64>())?;
         let start = cells.host_pointer::<u64>().cast_mut();
         for cell in 0..slots {
-            // SAFETY: the allocation holds `slots` cells of this many words, and nobody uses it yet.
+            // SAFETY: the allocation has `slots` cells of `cell_words` words, and no other code uses it yet.
             unsafe { start.add(cell * cell_words as usize).write_volatile(cell as u64) };
         }
         if cells.holds_stores_back() {
@@ -71,7 +72,7 @@ impl VyukovMemory {
     }
 }
 
-/// Queues of one kind as a kernel's argument.
+/// Queues of one kind, as a kernel argument.
 #[derive(Debug)]
 pub struct Queues {
     memories: Vec<QueueMemory>,
@@ -79,10 +80,10 @@ pub struct Queues {
 }
 
 impl Queues {
-    /// Puts the queues' descriptions into device memory.
+    /// Copies the queues' descriptions into device memory.
     ///
     /// # Errors
-    /// When memory is short.
+    /// Returns an error if there is not enough memory.
     pub fn new(device: &Device, memories: Vec<QueueMemory>) -> Result<Queues, DeviceError> {
         let most = size_of::<Ring>().max(size_of::<Vyukov>());
         let table = device.allocate(Place::Device, memories.len() * most)?;
@@ -99,22 +100,23 @@ impl Queues {
         Ok(Queues { memories, table })
     }
 
-    /// Address of the descriptions, for kernels.
+    /// Returns the address of the descriptions, for kernels.
     pub fn pointer(&self) -> *const u8 {
         self.table.pointer()
     }
 
-    /// The CPU's ends.
+    /// Returns the consumers of the queues.
     ///
     /// # Safety
-    /// The elements have `WORDS` words. Taken once, and not used after these queues are gone.
+    /// The elements must have `WORDS` words. Must be called at most once, and the consumers must not be used after
+    /// these queues are dropped.
     pub unsafe fn consumers<const WORDS: usize>(&self) -> Vec<CachePadded<QueueConsumer<WORDS>>> {
         let end = |memory: &QueueMemory| match memory {
-            // SAFETY: the caller's contract.
+            // SAFETY: the caller guarantees the element size, a single consumer, and that the queues outlive it.
             QueueMemory::Ring(memory) => QueueConsumer::Ring(unsafe { memory.consumer() }),
             QueueMemory::Vyukov(memory) => {
                 let (cells, words) = (memory.cells.host_pointer(), memory.words.host_pointer());
-                // SAFETY: the caller's contract.
+                // SAFETY: the caller guarantees the element size, a single consumer, and that the queues outlive it.
                 let consumer = unsafe { VyukovConsumer::new(&Vyukov { cells, words, ..memory.queue }) };
                 QueueConsumer::Vyukov { consumer, flushes: memory.cells.holds_stores_back() }
             }
@@ -122,7 +124,7 @@ impl Queues {
         self.memories.iter().map(end).map(CachePadded::new).collect()
     }
 
-    /// Where the rings stand, for messages about waits that ended.
+    /// Describes the state of the queues, for messages about failed waits.
     pub fn state(&self) -> String {
         let state = |memory: &QueueMemory| match memory {
             QueueMemory::Ring(memory) => memory.state(),
@@ -132,16 +134,16 @@ impl Queues {
     }
 }
 
-/// The CPU's end of a queue. It goes padded, since each thread writes its own with every batch.
+/// Consumer of a queue. Stored with padding, because each thread writes to its consumer with every batch.
 #[derive(Debug)]
 pub enum QueueConsumer<const WORDS: usize> {
-    /// Of the ring.
+    /// Consumer of a ring.
     Ring(Consumer<WORDS>),
-    /// Of Vyukov's queue.
+    /// Consumer of a Vyukov queue.
     Vyukov {
-        /// The end itself.
+        /// The consumer.
         consumer: VyukovConsumer<WORDS>,
-        /// "Free" is stored into memory that holds stores back.
+        /// Whether freed cells are stored to write-combining memory and need a flush.
         flushes: bool,
     },
 }
@@ -155,7 +157,8 @@ impl<const WORDS: usize> QueueConsumer<WORDS> {
         }
     }
 
-    /// After a batch: completion, for which somebody may wait, and the slots once there are enough of them.
+    /// Publishes a batch: always the watermark, for which producers may wait, and the freed slots once there are `step`
+    /// of them.
     #[inline(always)]
     fn publish(&mut self, step: u64) {
         match self {
@@ -170,7 +173,7 @@ impl<const WORDS: usize> QueueConsumer<WORDS> {
         }
     }
 
-    /// Ends every wait of the kernels.
+    /// Aborts every wait of the kernels.
     pub fn stop(&self) {
         match self {
             QueueConsumer::Ring(consumer) => consumer.publish_status(Status::STOPPED),
@@ -183,7 +186,7 @@ impl<const WORDS: usize> QueueConsumer<WORDS> {
         }
     }
 
-    /// Nanoseconds of one look at an empty queue.
+    /// Returns the duration of a poll of an empty queue, in nanoseconds.
     pub fn empty_poll_ns(&mut self) -> f64 {
         const LOOKS: u32 = 200_000;
         let started = Instant::now();
@@ -194,39 +197,40 @@ impl<const WORDS: usize> QueueConsumer<WORDS> {
     }
 }
 
-/// What a consumer does with what it takes.
+/// Options of a consumer.
 #[derive(Clone, Debug)]
-pub struct Duty {
-    /// Elements that will come, by queue.
+pub struct ConsumerOptions {
+    /// Number of elements to expect from each queue.
     pub expected: Vec<u64>,
-    /// Slots of a queue.
+    /// Number of slots of a queue.
     pub slots: u64,
-    /// Check each element against what its producer must have pushed (as many as the grid has); otherwise only add up.
+    /// Number of producers of the grid if each element is checked against what its producer must have pushed; `None` to
+    /// compute only sums.
     pub check: Option<u32>,
-    /// Stand still for so long after every so many elements.
+    /// Number of elements after which the consumer pauses, and the duration; `None` for no pauses.
     pub pause: Option<(u64, Duration)>,
-    /// Give way while nothing comes.
+    /// Whether the consumer yields while there are no elements.
     pub yields: bool,
 }
 
-/// What a consumer has seen.
+/// Observations of a consumer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Taken {
-    /// Elements.
+    /// Number of elements.
     pub count: u64,
-    /// Sum of all their words, modulo 2^63.
+    /// Sum of all words of the elements, modulo 2^63.
     pub sum: u64,
-    /// Elements that were torn, or were not the next of their producer (counted only where each is checked).
+    /// Number of elements that were torn, or that were not the next of their producer. 0 if elements are not checked.
     pub wrong: u64,
-    /// Looks that found nothing.
+    /// Number of polls without elements.
     pub empty: u64,
 }
 
-/// Takes from the queues in turn until all that is expected has come, or `stop` is raised: then the kernels' waits are
-/// ended.
+/// Pops from the queues round-robin until all expected elements have arrived. If `stop` is set earlier, aborts the
+/// kernels' waits and returns.
 pub fn consume<const WORDS: usize>(
     consumers: &mut [CachePadded<QueueConsumer<WORDS>>],
-    duty: &Duty,
+    duty: &ConsumerOptions,
     stop: &AtomicBool,
 ) -> Taken {
     let mut taken = Taken::default();
@@ -237,7 +241,7 @@ pub fn consume<const WORDS: usize>(
     while taken.count < all {
         let before = taken.count;
         for consumer in consumers.iter_mut() {
-            // A sum for each word, so that they are added side by side: a consumer of commands is at the limit of its core.
+            // One sum per word, so that the additions are independent: a consumer of commands saturates its core.
             let mut sums = [0u64; WORDS];
             let mut add = |words: &[u64; WORDS]| {
                 sums.iter_mut().zip(words).for_each(|(sum, word)| *sum = sum.wrapping_add(*word));
@@ -275,7 +279,8 @@ pub fn consume<const WORDS: usize>(
                 consumers.iter().for_each(|consumer| consumer.stop());
                 break;
             }
-            // With a core to itself it does not even pause, which takes as long as 30 elements.
+            // A consumer with its own core does not execute a pause instruction, which would take as long as 30
+            // elements.
             if duty.yields {
                 std::thread::yield_now();
             }
@@ -286,7 +291,7 @@ pub fn consume<const WORDS: usize>(
     taken
 }
 
-/// Whether the element is whole and the next of its producer.
+/// Returns whether the element is complete and the next of its producer.
 fn is_next<const WORDS: usize>(words: &[u64; WORDS], next: &mut [u32]) -> bool {
     let (producer, number) = ((words[0] >> 32) as usize, words[0] as u32);
     let whole = (1..WORDS).all(|index| words[index] == element_word(words[0], index as u32));
@@ -299,7 +304,7 @@ fn is_next<const WORDS: usize>(words: &[u64; WORDS], next: &mut [u32]) -> bool {
     }
 }
 
-/// The sum of all words that so many producers push in so many pushes each, modulo 2^63.
+/// Returns the sum, modulo 2^63, of all words that `producers` producers push in `pushes` pushes each.
 pub fn expected_sum(producers: u64, pushes: u64, words: u32) -> u64 {
     let below = |count: u64| (count as u128 * (count as u128).saturating_sub(1) / 2) as u64;
     let first = (below(producers) << 32).wrapping_mul(pushes).wrapping_add(below(pushes).wrapping_mul(producers));
@@ -319,7 +324,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_sum_is_that_of_all_elements(producers in 1u32..40, pushes in 1u32..40, words in 1u32..20) {
+        fn sum_covers_all_elements(producers in 1u32..40, pushes in 1u32..40, words in 1u32..20) {
             let elements = (0..producers).flat_map(|producer| (0..pushes).map(move |push| first_word(producer, push)));
             let sum = elements.flat_map(|first| (0..words).map(move |index| element_word(first, index)))
                 .fold(0u64, u64::wrapping_add) & CONTENT;
@@ -328,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn a_torn_an_early_and_a_foreign_element_are_seen() {
+    fn torn_early_and_foreign_elements_are_detected() {
         let element = |producer, number| {
             std::array::from_fn::<u64, 4, _>(|i| element_word(first_word(producer, number), i as u32))
         };

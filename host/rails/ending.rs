@@ -1,39 +1,54 @@
-//! How engines and flows end: what the NICs hold comes back, or is left to them.
+//! Shutdown of engines and flows: waits until the NICs return all transfers, or leaves the memory to them.
 
 use crossbeam_utils::Backoff;
+use ginlab_base::signals;
 use std::time::{Duration, Instant};
 
-/// What a turn of [`drain`] has found.
+/// Result of one poll while draining ([`drain`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Turn {
-    /// Nothing is outstanding any more.
+pub enum DrainStep {
+    /// No transfer is outstanding.
     Empty,
-    /// Something has come back.
+    /// A transfer completed.
     Moved,
-    /// Nothing has.
+    /// No transfer completed.
     Idle,
 }
 
-/// Polls until the providers have given back what they were given, or for as long as there is patience.
-pub fn drain(patience: Duration, mut turn: impl FnMut() -> Turn) {
-    let deadline = Instant::now() + patience;
+/// Maximum time that [`drain`] continues after an interrupt (Ctrl-C, SIGTERM). Peers may have exited, and then
+/// transfers never complete.
+pub(crate) const INTERRUPTED: Duration = Duration::from_millis(200);
+
+/// Polls until the providers have returned everything, for at most `patience`, or 200 ms after the run was interrupted.
+pub fn drain(patience: Duration, turn: impl FnMut() -> DrainStep) {
+    drain_until(patience, signals::interrupted, turn);
+}
+
+fn drain_until(patience: Duration, interrupted: impl Fn() -> bool, mut turn: impl FnMut() -> DrainStep) {
+    let mut deadline = Instant::now() + patience;
+    let mut shortened = false;
     let backoff = Backoff::new();
     loop {
         match turn() {
-            Turn::Empty => return,
-            Turn::Moved => backoff.reset(),
-            // Whoever must answer may need this core.
-            Turn::Idle => backoff.snooze(),
+            DrainStep::Empty => return,
+            DrainStep::Moved => backoff.reset(),
+            // Yield: the peer that completes the transfers may need this core.
+            DrainStep::Idle => backoff.snooze(),
         }
-        if Instant::now() >= deadline {
+        let now = Instant::now();
+        if !shortened && interrupted() {
+            shortened = true;
+            deadline = deadline.min(now + INTERRUPTED);
+        }
+        if now >= deadline {
             return;
         }
     }
 }
 
-/// For what a NIC may still read or write once patience is over: closing a registration would pull its memory from under a
-/// transfer. So nothing of it is closed, and no buffer of this process is freed from now on.
-pub fn leave_to_nics<T>(held: T) {
+/// Forgets `held`, which a NIC may still read or write after a drain has timed out. Closing a registration would unmap
+/// memory under a transfer, so nothing in `held` is closed. From then on no buffer of this process is freed.
+pub fn leak_to_nics<T>(held: T) {
     ginlab_cuda::keep_buffers();
     std::mem::forget(held);
 }
@@ -41,27 +56,43 @@ pub fn leave_to_nics<T>(held: T) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::cell::Cell;
 
     #[test]
-    fn a_drain_ends_when_nothing_is_left_and_not_before() {
+    fn drain_returns_when_nothing_is_outstanding() {
         let mut left = 5;
         drain(Duration::from_secs(60), || {
             left -= i32::from(left > 0);
-            [Turn::Empty, Turn::Idle, Turn::Moved][left.min(2) as usize]
+            [DrainStep::Empty, DrainStep::Idle, DrainStep::Moved][left.min(2) as usize]
         });
         assert_eq!(left, 0);
     }
 
     #[test]
-    fn a_drain_in_vain_ends_by_its_patience() {
+    fn drain_times_out() {
         let mut turns = 0;
         drain(Duration::ZERO, || {
             turns += 1;
-            Turn::Idle
+            DrainStep::Idle
         });
         assert_eq!(turns, 1);
         let started = Instant::now();
-        drain(Duration::from_millis(3), || Turn::Idle);
+        drain(Duration::from_millis(3), || DrainStep::Idle);
         assert!(started.elapsed() >= Duration::from_millis(3));
+    }
+
+    #[test]
+    fn interrupt_shortens_drain_that_has_started() {
+        let turns = Cell::new(0u32);
+        // One hour, unless the interrupt in the third poll shortens it.
+        drain_until(
+            Duration::from_secs(3600),
+            || turns.get() >= 3,
+            || {
+                turns.set(turns.get() + 1);
+                DrainStep::Idle
+            },
+        );
+        assert!(turns.get() >= 3);
     }
 }

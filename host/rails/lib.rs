@@ -1,22 +1,22 @@
-//! What the proxy's engine and flows have in common: how puts are laid over several rails,
-//! what waits for a rail that is full, when nothing moves any more, and how it ends.
+//! Parts shared by the proxy's engine and by flows: striping over rails ([`strategy`]), per-rail post queues
+//! ([`RailQueue`]), stall detection ([`StallClock`]) and shutdown ([`drain`]).
 
 mod ending;
-mod lane;
+mod rail_queue;
 mod stall;
 pub mod strategy;
 
-pub use ending::{Turn, drain, leave_to_nics};
-pub use lane::{Lane, Piece, counters};
+pub use ending::{DrainStep, drain, leak_to_nics};
+pub use rail_queue::{Piece, RailQueue, counters};
 pub use stall::StallClock;
 
-/// What rails have been given.
+/// Totals of the transfers posted on a set of rails.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Bytes posted, by rail.
+    /// Bytes posted, per rail.
     pub rail_bytes: Vec<u64>,
-    /// Transfers posted, by rail.
+    /// Transfers posted, per rail.
     pub rail_transfers: Vec<u64>,
-    /// "Again" answers of the providers.
+    /// Posts that a full provider refused ([`Post::Again`](ginlab_fabric::Post::Again)).
     pub again: u64,
 }

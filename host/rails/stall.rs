@@ -1,43 +1,57 @@
-//! When nothing moves any more.
+//! Stall detection: no transfer has made progress for too long.
 
+use crate::ending::INTERRUPTED;
+use ginlab_base::{progress, signals};
 use std::time::{Duration, Instant};
 
-/// Counts what moves our own transfers on, and says when nothing has for too long. A count costs nothing; reading the clock
-/// each time would cost a lone put as much as its post, so that is done only when somebody looks.
+/// Counts progress of our own transfers and detects when there was none for too long. Counting is cheap. Reading the
+/// clock each time would cost a single put as much as its post, so only [`stalled`](StallClock::stalled) reads it.
 #[derive(Debug)]
 pub struct StallClock {
     moves: u64,
-    /// The count when somebody last looked and something had moved, and when that was.
+    /// Count at the last check that found progress or was not busy, and the time of that check.
     seen: (u64, Instant),
     timeout: Duration,
 }
 
 impl StallClock {
-    /// A clock that begins now.
+    /// Creates a clock that starts now.
     pub fn new(timeout: Duration) -> StallClock {
         StallClock { moves: 0, seen: (0, Instant::now()), timeout }
     }
 
-    /// How long nothing may move.
+    /// Returns the maximum time without progress.
     pub fn timeout(&self) -> Duration {
         self.timeout
     }
 
-    /// Something has moved, or begins after an idle time: what was idle for long is not stalled.
+    /// Records progress, or the start of work after an idle period, so that the idle time does not count as a stall.
     #[inline(always)]
     pub fn moved(&mut self) {
         self.moves = self.moves.wrapping_add(1);
     }
 
-    /// How long nothing has moved, once that is too long. `busy`: something is waited for. Two looks without a move between them
-    /// are needed, since a look is what sees a move. Reads the clock: not for every poll.
+    /// Returns the time without progress once it reaches the timeout. `busy` is whether anything is outstanding.
+    /// Progress is noticed only by these checks, so a stall takes two of them without progress in between. Reads the
+    /// clock, so it must not be called on every poll. Also records progress of the process.
+    ///
+    /// After an interrupt (Ctrl-C, SIGTERM) the limit is 200 ms: the peers may have exited, and then no transfer
+    /// completes.
     pub fn stalled(&mut self, busy: bool) -> Option<Duration> {
-        if !busy || self.seen.0 != self.moves {
+        self.stalled_if(busy, signals::interrupted)
+    }
+
+    fn stalled_if(&mut self, busy: bool, interrupted: impl FnOnce() -> bool) -> Option<Duration> {
+        let has_moved = self.seen.0 != self.moves;
+        if has_moved {
+            progress::record();
+        }
+        if !busy || has_moved {
             self.seen = (self.moves, Instant::now());
             return None;
         }
         let waited = self.seen.1.elapsed();
-        (waited >= self.timeout).then_some(waited)
+        (waited >= self.timeout || waited >= INTERRUPTED && interrupted()).then_some(waited)
     }
 }
 
@@ -46,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stall_is_two_busy_looks_without_a_move() {
+    fn stall_requires_two_busy_polls_without_progress() {
         let mut clock = StallClock::new(Duration::ZERO);
         assert_eq!(clock.stalled(false), None);
         clock.moved();
@@ -58,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stall_takes_the_whole_timeout() {
+    fn stall_takes_whole_timeout() {
         let mut clock = StallClock::new(Duration::from_millis(4));
         let started = Instant::now();
         clock.moved();
@@ -71,5 +85,26 @@ mod tests {
         };
         assert!(waited >= clock.timeout() && started.elapsed() >= waited);
         assert_eq!(StallClock::new(Duration::from_secs(3600)).stalled(true), None);
+    }
+
+    #[test]
+    fn transfers_are_progress_of_the_process() {
+        let mut clock = StallClock::new(Duration::from_secs(3600));
+        let recorded = || progress::counter().load(std::sync::atomic::Ordering::Relaxed);
+        let before = recorded();
+        clock.moved();
+        clock.stalled(true);
+        assert_ne!(recorded(), before);
+    }
+
+    #[test]
+    fn interrupt_shortens_stall() {
+        let hour = Duration::from_secs(3600);
+        let mut clock = StallClock::new(hour);
+        clock.seen.1 = Instant::now().checked_sub(INTERRUPTED).expect("the machine has run for longer");
+        assert_eq!(clock.stalled_if(true, || false), None);
+        assert!(clock.stalled_if(true, || true).is_some());
+        clock.moved();
+        assert_eq!(clock.stalled_if(true, || true), None, "it has moved");
     }
 }

@@ -1,24 +1,24 @@
-//! How a put is laid over the rails.
+//! Striping: distribution of puts over the rails.
 
-/// Pieces of a split put begin at multiples of this: whole pages, and whole packets of every NIC we know.
+/// Alignment of the pieces of a split put: whole pages, and whole packets of every known NIC.
 pub const SPLIT_ALIGNMENT: u64 = 4096;
-/// From this size on `auto` splits a put; below it whole puts take turns. The size at which the AWS plugin for NCCL
-/// begins to stripe, by its default.
+/// Size from which on `auto` splits a put. Smaller puts are distributed round-robin as a whole. Same as the default
+/// size from which the AWS plugin for NCCL stripes.
 pub const DEFAULT_AUTO_THRESHOLD: u64 = 256 * 1024;
 
-/// How puts are laid over the rails.
+/// Distribution of puts over the rails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, strum::Display, strum::EnumString)]
 #[strum(serialize_all = "kebab-case", parse_err_ty = String, parse_err_fn = unknown)]
 pub enum Strategy {
-    /// Everything on rail 0.
+    /// All puts on rail 0.
     Single,
-    /// Each put is cut over all rails.
+    /// Each put is split over all rails.
     Split,
-    /// Whole puts take turns.
+    /// Whole puts, round-robin over the rails.
     RoundRobin,
-    /// Split from this many bytes on, take turns below.
+    /// Puts of at least `threshold` bytes are split; smaller ones are distributed round-robin.
     Auto {
-        /// The size at which splitting begins.
+        /// Size in bytes from which on puts are split.
         #[strum(default_with = "usual_threshold")]
         threshold: u64,
     },
@@ -29,33 +29,33 @@ fn usual_threshold() -> u64 {
 }
 
 fn unknown(text: &str) -> String {
-    format!("strategy {text:?} is none of single, split, round-robin, auto")
+    format!("invalid strategy {text:?}: expected one of single, split, round-robin, auto")
 }
 
 /// One piece of a put on one rail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// Which rail.
+    /// Index of the rail.
     pub rail: usize,
-    /// First byte, from the start of the put.
+    /// Offset of the first byte from the start of the put.
     pub offset: u64,
-    /// Bytes.
+    /// Size in bytes.
     pub bytes: u64,
 }
 
-/// Lays puts over rails; remembers whose turn it is.
+/// Assigns puts to rails, and keeps the round-robin position.
 #[derive(Clone, Debug)]
 pub struct Scheduler {
     rails: usize,
     next: usize,
-    /// Puts of this many bytes and more are cut over all rails. (Numbers in place of the strategy: no jump on the way of each
-    /// put.)
+    /// Puts of at least this many bytes are split over all rails. (Stored as a number instead of the strategy, to avoid
+    /// a branch per put.)
     split_from: u64,
     takes_turns: bool,
 }
 
 impl Scheduler {
-    /// A scheduler for `rails` rails, at least 1.
+    /// Creates a scheduler for `rails` rails. 0 is treated as 1.
     pub fn new(strategy: Strategy, rails: usize) -> Scheduler {
         let split_from = match strategy {
             Strategy::Split if rails > 1 => SPLIT_ALIGNMENT + 1,
@@ -65,9 +65,10 @@ impl Scheduler {
         Scheduler { rails: rails.max(1), next: 0, split_from, takes_turns: strategy != Strategy::Single }
     }
 
-    /// Calls `each` for every piece of a put of `bytes`. An `indivisible` put (one that raises a signal behind its last
-    /// byte) stays on one rail: on an unordered fabric nothing else says that the other pieces have arrived.
-    /// A put of 0 bytes is one piece of 0 bytes.
+    /// Calls `each` for every piece of a put of `bytes`, at most `longest` bytes each, and returns their number.
+    ///
+    /// An `indivisible` put, which raises a signal after its last byte, stays on one rail: on an unordered fabric
+    /// nothing else indicates that the other pieces have arrived. A put of 0 bytes is one piece of 0 bytes.
     #[inline]
     pub fn schedule(&mut self, bytes: u64, longest: u64, indivisible: bool, mut each: impl FnMut(Piece)) -> usize {
         if let Some(rail) = self.whole(bytes, longest, indivisible) {
@@ -87,7 +88,8 @@ impl Scheduler {
         cut(rail, 0, bytes, longest, &mut each)
     }
 
-    /// The rail of a put that goes out in one piece; nothing, and nobody's turn, if it is cut.
+    /// Returns the rail of a put that is sent in one piece. Returns `None`, and leaves the round-robin position
+    /// unchanged, if the put must be split.
     #[inline]
     pub fn whole(&mut self, bytes: u64, longest: u64, indivisible: bool) -> Option<usize> {
         (bytes <= longest && !self.splits(bytes, indivisible)).then(|| self.turn())
@@ -108,7 +110,7 @@ impl Scheduler {
     }
 }
 
-/// Cuts a stretch of one rail into transfers that the provider takes.
+/// Splits a range on one rail into transfers of at most `longest` bytes. Returns their number.
 fn cut(rail: usize, start: u64, bytes: u64, longest: u64, each: &mut impl FnMut(Piece)) -> usize {
     if bytes <= longest {
         each(Piece { rail, offset: start, bytes });
@@ -148,11 +150,11 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_byte_goes_out_exactly_once(
+        fn every_byte_is_scheduled_exactly_once(
             strategy in strategies(), rails in 1usize..70, bytes in 0u64..1 << 24, cuts in 1u64..2000,
             indivisible in any::<bool>(), repeats in 1usize..5,
         ) {
-            // At most some thousand pieces, whatever the size.
+            // Bounds the number of pieces to a few thousand, whatever the size.
             let longest = (bytes / cuts).max(1);
             let mut scheduler = Scheduler::new(strategy, rails);
             for _ in 0..repeats {
@@ -172,11 +174,11 @@ mod tests {
         }
 
         #[test]
-        fn a_split_is_even_and_aligned(rails in 1usize..70, bytes in 1u64..1 << 40) {
+        fn split_is_even_and_aligned(rails in 1usize..70, bytes in 1u64..1 << 40) {
             let mut scheduler = Scheduler::new(Strategy::Split, rails);
             let pieces = pieces(&mut scheduler, bytes, u64::MAX, false);
-            // In whole pages, each rail its own piece, none of them a page longer than it must be. A put of one page or less
-            // cannot be cut.
+            // Counted in whole pages, each rail has one piece, and no piece is a page longer than necessary. A put of
+            // at most one page cannot be split.
             let pages = bytes.div_ceil(SPLIT_ALIGNMENT);
             let share = pages.div_ceil(rails as u64);
             prop_assert_eq!(pieces.len() as u64, pages.div_ceil(share));
@@ -190,7 +192,7 @@ mod tests {
         #[test]
         fn auto_splits_from_its_threshold_on(rails in 2usize..9, threshold in 0u64..1 << 22, beyond in 0u64..1 << 20) {
             let mut scheduler = Scheduler::new(Strategy::Auto { threshold }, rails);
-            // What fits into one page is not cut, whatever the threshold.
+            // A put of at most one page is not split, whatever the threshold.
             let least = threshold.max(SPLIT_ALIGNMENT + 1);
             prop_assert_eq!(pieces(&mut scheduler, least - 1, u64::MAX, false).len(), 1);
             prop_assert!(pieces(&mut scheduler, least + beyond, u64::MAX, false).len() > 1);
@@ -198,7 +200,7 @@ mod tests {
         }
 
         #[test]
-        fn whole_says_what_goes_out_in_one_piece(
+        fn whole_selects_unfragmented_puts(
             strategy in strategies(), rails in 1usize..9, bytes in 0u64..1 << 20, longest in 1u64..1 << 20,
             indivisible in any::<bool>(),
         ) {
@@ -208,7 +210,7 @@ mod tests {
             match scheduler.whole(bytes, longest, indivisible) {
                 Some(rail) => prop_assert_eq!(expected, [Piece { rail, offset: 0, bytes }]),
                 None => {
-                    // And it is nobody's turn.
+                    // The round-robin position is unchanged.
                     prop_assert!(expected.len() > 1);
                     prop_assert_eq!(scheduler.next, untouched);
                 }
@@ -217,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn round_robin_takes_turns_and_single_does_not() {
+    fn round_robin_alternates_and_single_does_not() {
         let mut turns = Scheduler::new(Strategy::RoundRobin, 3);
         let rails: Vec<usize> = (0..7).flat_map(|_| pieces(&mut turns, 10, 1 << 20, false)).map(|p| p.rail).collect();
         assert_eq!(rails, [0, 1, 2, 0, 1, 2, 0]);
@@ -225,7 +227,7 @@ mod tests {
         assert!((0..5).flat_map(|_| pieces(&mut single, 10, 4, false)).all(|piece| piece.rail == 0));
     }
 
-    /// The sizes that decide, by hand.
+    /// The sizes at which the decision changes, as literal cases.
     #[test]
     fn where_splitting_begins() {
         let rails = |strategy, rails, bytes| -> Vec<usize> {
@@ -248,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stretch_is_cut_into_what_the_provider_takes() {
+    fn range_is_fragmented_to_provider_limit() {
         let of = |bytes, longest| {
             let mut pieces = Vec::new();
             let count = cut(3, 100, bytes, longest, &mut |piece| pieces.push((piece.rail, piece.offset, piece.bytes)));

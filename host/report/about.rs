@@ -1,51 +1,51 @@
-//! What an experiment says of itself, for everything that shows its rows: columns, headline figures, pictures.
+//! Declarations of experiments for everything that shows their rows: columns, headline figures and charts.
 //!
-//! The report knows no experiment. Tables, CSV, JSON, pages, pictures and comparisons follow from these declarations, which
-//! stand beside each experiment. Files of experiments that nobody declares any more are still read: their columns then count
-//! as measured, and their pictures are the usual ones.
+//! This crate contains no experiment. Tables, CSV, JSON, pages, charts and comparisons follow from these declarations,
+//! which are located next to each experiment. Files of experiments without a declaration can still be read: their
+//! columns count as measured, and they get the default charts.
 
 use super::column::{Column, Role};
 use super::{Row, each_once};
 
-/// An experiment, declared.
+/// Declaration of an experiment.
 #[derive(Clone, Copy, Debug)]
 pub struct About {
-    /// As its subcommand is called, and as its rows say.
+    /// Name of its subcommand, and value of the column `experiment` in its rows.
     pub name: &'static str,
-    /// What it measures, in a line: for `--help` and above its rows in a page.
+    /// One line that states what it measures, for `--help` and above its rows on a page.
     pub question: &'static str,
-    /// The columns that it has beside [`Row::COMMON`].
+    /// Columns in addition to [`Row::COMMON`].
     pub columns: &'static [Column],
-    /// Columns of [`Row::COMMON`] that it never fills: the table leaves them out.
+    /// Columns of [`Row::COMMON`] that it never fills; the table omits them.
     pub without: &'static [&'static str],
-    /// What a reader wants to know first.
+    /// Headline figures.
     pub headlines: &'static [Headline],
-    /// Its pictures, the most telling first.
+    /// Charts, the most informative one first.
     pub plots: &'static [Plot],
 }
 
 impl About {
-    /// An experiment without columns of its own, and with the usual pictures.
+    /// Creates a declaration without additional columns, and with the default charts.
     pub const fn new(name: &'static str, question: &'static str) -> Self {
         Self { name, question, columns: &[], without: &[], headlines: &[], plots: Plot::USUAL }
     }
 }
 
-/// The best value of a column among rows of a kind.
+/// Headline figure: the best value of a column among selected rows.
 #[derive(Clone, Copy, Debug)]
 pub struct Headline {
-    /// What the value is: `acknowledged put of 64 B`.
+    /// Description of the value, for example `acknowledged put of 64 B`.
     pub what: &'static str,
-    /// The column.
+    /// Column of the value.
     pub column: &'static str,
-    /// Which value of several counts.
+    /// Whether the smallest or the largest value is the best.
     pub best: Best,
-    /// Rows that count have these values in these columns.
+    /// Values that rows must have in these columns to be selected.
     pub only: &'static [(&'static str, &'static str)],
 }
 
 impl Headline {
-    /// The smallest value of a column, as of times.
+    /// Creates a headline with the smallest value of a column, for times.
     pub const fn least(
         what: &'static str,
         column: &'static str,
@@ -54,28 +54,29 @@ impl Headline {
         Self { what, column, best: Best::Least, only }
     }
 
-    /// The largest value of a column, as of rates.
+    /// Creates a headline with the largest value of a column, for rates.
     pub const fn most(what: &'static str, column: &'static str, only: &'static [(&'static str, &'static str)]) -> Self {
         Self { what, column, best: Best::Most, only }
     }
 }
 
-/// The best value of a column in rows of a file, and what a reader holds it against: the best value in other rows of that file.
+/// The best value of a column among rows of a file, and a reference for it: the best value among other rows of that
+/// file.
 #[derive(Clone, Copy, Debug)]
 pub struct Finding {
-    /// The experiment.
+    /// Name of the experiment.
     pub experiment: &'static str,
-    /// The column.
+    /// Column of the value.
     pub column: &'static str,
-    /// Which value of several counts.
+    /// Whether the smallest or the largest value is the best.
     pub best: Best,
-    /// What the value is: `put of 64 B until quiet returns`.
+    /// Description of the value, for example `put of 64 B until quiet returns`.
     pub what: &'static str,
-    /// Rows that count, as `case=put mode=quiet`.
+    /// Condition that selects rows, for example `case=put mode=quiet`.
     pub rows: &'static str,
-    /// The peer or the limit.
+    /// Description of the reference: an alternative or a limit.
     pub beside: &'static str,
-    /// Its rows.
+    /// Condition that selects the rows of the reference.
     pub beside_rows: &'static str,
 }
 
@@ -84,67 +85,68 @@ impl Finding {
         Self { experiment, column, best, what, rows: "", beside: "", beside_rows: "" }
     }
 
-    /// Of times.
+    /// Creates a finding with the smallest value, for times.
     pub const fn least(experiment: &'static str, column: &'static str, what: &'static str) -> Self {
         Self::new(experiment, column, Best::Least, what)
     }
 
-    /// Of rates and bandwidths.
+    /// Creates a finding with the largest value, for rates and bandwidths.
     pub const fn most(experiment: &'static str, column: &'static str, what: &'static str) -> Self {
         Self::new(experiment, column, Best::Most, what)
     }
 
-    /// The same of these rows.
+    /// Returns the finding restricted to the rows that `rows` selects.
     pub const fn of(self, rows: &'static str) -> Self {
         Self { rows, ..self }
     }
 
-    /// The same beside this, which has these rows.
+    /// Returns the finding with a reference, whose rows `beside_rows` selects.
     pub const fn beside(self, beside: &'static str, beside_rows: &'static str) -> Self {
         Self { beside, beside_rows, ..self }
     }
 }
 
-/// Which of several values is the headline.
+/// Rule that selects the headline value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Best {
-    /// The smallest, as of times.
+    /// The smallest value, for times.
     Least,
-    /// The largest, as of rates.
+    /// The largest value, for rates.
     Most,
 }
 
-/// A kind of picture: one column over others. The columns in which rows differ besides keep its series apart.
+/// Kind of chart: one column over others. Rows that differ in other columns belong to different series.
 #[derive(Clone, Copy, Debug)]
 pub struct Plot {
-    /// For the name of the file.
+    /// Part of the file name.
     pub name: &'static str,
-    /// What it shows.
+    /// Title of the chart.
     pub title: &'static str,
-    /// The columns of the horizontal axis.
+    /// Columns of the horizontal axis.
     pub x: &'static [&'static str],
-    /// The column of the vertical axis.
+    /// Column of the vertical axis.
     pub y: &'static str,
-    /// What the vertical axis is called, where that does not follow from the column.
+    /// Label of the vertical axis; `None` if it follows from the column.
     pub y_label: Option<&'static str>,
-    /// The columns from where to where a point spreads.
+    /// Columns with the lower and the upper end of a point's range.
     pub range: Option<[&'static str; 2]>,
-    /// How it is drawn.
+    /// Style of drawing.
     pub shape: Shape,
-    /// Whether the vertical axis is logarithmic; by the values where it is not said.
+    /// Whether the vertical axis is logarithmic; `None` to decide by the values.
     pub log_y: Option<bool>,
-    /// Only rows with one of these values in these columns.
+    /// Values that rows must have in these columns: one of those listed.
     pub only: &'static [(&'static str, &'static [&'static str])],
-    /// Drawn only where this column has two values or more.
+    /// Column that must have at least two values for the chart to be drawn.
     pub several: Option<&'static str>,
-    /// Also drawn of all files of a folder together, where this column has several values only so.
+    /// Column that has several values only across the files of a directory. The chart is then also drawn for all files
+    /// together.
     pub across: Option<&'static str>,
 }
 
-/// How a picture is drawn.
+/// Style of a chart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shape {
-    /// Markers and lines; of three places or more.
+    /// Markers, and lines if the axis has three values or more.
     Curve,
     /// Bars, side by side.
     Bars,
@@ -185,17 +187,17 @@ impl Plot {
         range: Some(["rate_mops_low", "rate_mops_high"]),
         ..Self::TIME
     };
-    /// Speed beside the baseline by size.
+    /// Speed relative to the baseline, by size.
     pub const RATIO: Self = Self {
         name: "ratio",
-        title: "speed beside the baseline of the same run",
+        title: "speed relative to the baseline of the same run",
         y: "baseline_ratio",
         y_label: Some("baseline's time / this time"),
         range: None,
         log_y: Some(false),
         ..Self::TIME
     };
-    /// The pictures of an experiment that declares none.
+    /// Default charts, for an experiment that declares none.
     pub const USUAL: &'static [Self] = &[
         Self::BANDWIDTH,
         Self::TIME,
@@ -204,29 +206,29 @@ impl Plot {
         Self::BANDWIDTH.by("grid", "bandwidth by blocks of the grid", &["grid"]),
     ];
 
-    /// The same over other columns.
+    /// Returns the plot over other columns.
     pub const fn by(self, name: &'static str, title: &'static str, x: &'static [&'static str]) -> Self {
         Self { name, title, x, ..self }
     }
 
-    /// The same of rows with these values alone.
+    /// Returns the plot restricted to rows with these values.
     pub const fn only(self, only: &'static [(&'static str, &'static [&'static str])]) -> Self {
         Self { only, ..self }
     }
 }
 
-/// All experiments that declare themselves.
+/// Declarations of all experiments.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Catalog<'a>(pub &'a [About]);
 
-/// Common columns that were chosen, in the order in which they are worth being named.
+/// Common columns with chosen values, in the order in which they are shown.
 const FIRST: [&str; 10] =
     ["experiment", "case", "mode", "memory", "rails", "strategy", "fabric", "size_bytes", "grid", "block"];
-/// The same, named last.
+/// Common columns with chosen values that are shown last.
 const LAST: [&str; 2] = ["ranks", "device"];
 
 impl<'a> Catalog<'a> {
-    /// The experiment of this name; one that says nothing of itself has the usual pictures.
+    /// Returns the declaration of the experiment `name`, or a default one with the default charts.
     pub fn about(&self, name: &str) -> &'a About {
         const OTHER: About = About::new("", "");
         self.0.iter().find(|about| about.name == name).unwrap_or(&OTHER)
@@ -237,18 +239,20 @@ impl<'a> Catalog<'a> {
         own.filter(move |column| column.role == role).map(|column| column.name)
     }
 
-    /// The columns that were chosen, in the order in which they are worth being named. Two rows with the same values in all of
-    /// them are two measurements of one thing. Columns that nobody declares, as of a later version, count as measured.
+    /// Returns the columns with chosen values, in the order in which they are shown. Two rows with the same values in
+    /// all of them are two measurements of the same configuration. Columns without a declaration, for example of a
+    /// later version, count as measured.
     pub fn chosen(&self) -> Vec<&'static str> {
         each_once(FIRST.into_iter().chain(self.own(Role::Chosen)).chain(self.own(Role::Follows)).chain(LAST))
     }
 
-    /// Whether a column often follows from others: it parts rows that nothing else does.
+    /// Returns whether a column usually follows from others. Such a column distinguishes rows only if no other column
+    /// does.
     pub fn follows(&self, name: &str) -> bool {
         LAST.contains(&name) || name == "file" || self.own(Role::Follows).any(|own| own == name)
     }
 
-    /// Every column, each once, with the experiments that have it; none for those that all have.
+    /// Returns every column once, with the names of the experiments that have it; no names for the common columns.
     pub fn columns(&self) -> Vec<(&'static Column, Vec<&'static str>)> {
         let mut columns: Vec<(&Column, Vec<&str>)> = Row::COMMON.iter().map(|column| (column, Vec::new())).collect();
         for about in self.0 {
@@ -268,7 +272,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_common_column_is_named_where_it_was_chosen() {
+    fn common_columns_are_named_if_chosen() {
         let chosen: Vec<&str> = FIRST.into_iter().chain(LAST).collect();
         for column in Row::COMMON {
             assert_eq!(column.role != Role::Measured, chosen.contains(&column.name), "{}", column.name);

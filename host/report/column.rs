@@ -1,31 +1,32 @@
-//! What a column of a row says, and the values that stand in it.
+//! Declarations of columns, and the values in them.
 
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// What a column tells of a measurement.
+/// Role of a column in a measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// It was chosen: two rows with other values in it are two different measurements.
+    /// Chosen: two rows with different values are two different measurements.
     Chosen,
-    /// It was chosen, and often follows from other columns, as a window from a size: it parts rows that nothing else does.
+    /// Chosen, and usually determined by other columns, as a window is by a size. It distinguishes rows only if no
+    /// other column does.
     Follows,
-    /// It was measured, or follows from what was: it never tells two measurements apart.
+    /// Measured, or derived from measurements: it never distinguishes two measurements.
     Measured,
 }
 
-/// A column that an experiment has beside the common ones, declared beside the experiment.
+/// A column of an experiment in addition to the common ones, declared next to the experiment.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Column {
-    /// Its name in CSV and JSON. It ends with the unit where it has one: `ack_us_p50`, `pair_gbytes_s`.
+    /// Name in CSV and JSON. It ends with the unit if there is one: `ack_us_p50`, `pair_gbytes_s`.
     pub name: &'static str,
-    /// The unit, for people; empty where it has none.
+    /// Unit, for people; empty if there is none.
     pub unit: &'static str,
-    /// Whether it was chosen or measured.
+    /// Whether the column was chosen or measured.
     pub role: Role,
-    /// What it says, in a line for people.
+    /// One-line description for people.
     pub meaning: &'static str,
-    /// Its heading and its width in the table, where it is shown there.
+    /// Heading and width in the table; `None` if the table does not show the column.
     pub shown: Option<(&'static str, usize)>,
 }
 
@@ -34,34 +35,34 @@ impl Column {
         Self { name, unit, role, meaning, shown: None }
     }
 
-    /// A column that was chosen.
+    /// Creates a chosen column.
     pub const fn chosen(name: &'static str, unit: &'static str, meaning: &'static str) -> Self {
         Self::of(Role::Chosen, name, unit, meaning)
     }
 
-    /// A column that was chosen and often follows from others.
+    /// Creates a chosen column that usually follows from others.
     pub const fn follows(name: &'static str, unit: &'static str, meaning: &'static str) -> Self {
         Self::of(Role::Follows, name, unit, meaning)
     }
 
-    /// A column that was measured.
+    /// Creates a measured column.
     pub const fn measured(name: &'static str, unit: &'static str, meaning: &'static str) -> Self {
         Self::of(Role::Measured, name, unit, meaning)
     }
 
-    /// The same, shown in the table under this heading in so many characters.
+    /// Returns the column with a heading and a width in characters, so that the table shows it.
     pub const fn shown(mut self, title: &'static str, width: usize) -> Self {
         self.shown = Some((title, width));
         self
     }
 }
 
-/// A value of a column. Numbers carry six significant digits when they are written. A reader that guesses types tries the kinds
-/// in this order.
+/// Value of a column. Numbers are written with six significant digits. A reader that guesses types tries the kinds in
+/// this order.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Value {
-    /// Yes or no.
+    /// A boolean.
     Flag(bool),
     /// A count, or a size in bytes.
     Count(u64),
@@ -70,14 +71,14 @@ pub enum Value {
     Number(f64),
     /// A text.
     Text(String),
-    /// Nothing: empty in CSV, null in JSON. Lists, which no file of ours has, are read as nothing.
+    /// No value: empty in CSV, null in JSON. Lists, which ginlab does not write, are read as no value.
     #[default]
     #[serde(deserialize_with = "anything")]
     None,
 }
 
 impl Value {
-    /// The number, of a count or of a number.
+    /// Returns the value of a count or of a number.
     pub fn number(&self) -> Option<f64> {
         match self {
             Self::Count(count) => Some(*count as f64),
@@ -86,7 +87,7 @@ impl Value {
         }
     }
 
-    /// The text, if it is one.
+    /// Returns the text, if the value is one.
     pub fn text(&self) -> Option<&str> {
         match self {
             Self::Text(text) => Some(text),
@@ -94,7 +95,8 @@ impl Value {
         }
     }
 
-    /// The counts of a list, which stands in one field joined by `;`: CSV has no lists. One entry alone looks like a count.
+    /// Returns the counts of a list. A list is written as one field joined by `;`, since CSV has no lists. A single
+    /// entry looks like a count.
     pub fn list(&self) -> Option<Vec<u64>> {
         match self {
             Self::Count(count) => Some(vec![*count]),
@@ -103,7 +105,7 @@ impl Value {
         }
     }
 
-    /// The value as a reader of CSV or JSON gets it.
+    /// Returns the value as a reader of CSV or JSON gets it.
     pub fn as_written(&self) -> Self {
         match self {
             Self::Number(number) => rounded(*number).map_or(Self::None, Self::Number),
@@ -113,7 +115,8 @@ impl Value {
     }
 }
 
-/// Six significant digits: finer than any of the measurements, short enough to be read. `None` for what is no number.
+/// Rounds to six significant digits, which is finer than any of the measurements and short enough to read. `None` if
+/// `value` is not finite.
 pub(super) fn rounded(value: f64) -> Option<f64> {
     value.is_finite().then(|| format!("{value:.5e}").parse().unwrap_or(value))
 }

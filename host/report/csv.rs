@@ -1,4 +1,4 @@
-//! Rows as CSV: one line of column names, one line per row, nothing else.
+//! CSV output: one line of column names and one line per row.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -10,14 +10,14 @@ use super::{Column, Header, ReportError, Row, Target, write_stdout};
 pub struct CsvSink {
     file: Option<File>,
     target: Target,
-    /// Stands beside the file; written again when that is closed.
+    /// Header, written next to the file, and again when the file is closed.
     header: Header,
-    /// The columns behind the common ones.
+    /// Columns after the common ones.
     own: &'static [Column],
 }
 
 impl CsvSink {
-    /// Opens the target and writes the column names, and the header beside a regular file as `<stem>.header.json`.
+    /// Opens the target and writes the column names. Writes the header next to a regular file as `<stem>.header.json`.
     pub fn create(target: &Target, header: &Header, own: &'static [Column]) -> Result<Self, ReportError> {
         let file = match target {
             Target::Stdout => None,
@@ -35,16 +35,16 @@ impl CsvSink {
         self.record(|line| line.serialize(values))
     }
 
-    /// Replaces the header when the output is closed.
+    /// Replaces the header that is written when the output is closed.
     pub fn amend(&mut self, header: &Header) {
         self.header = header.clone();
     }
 
-    /// Closes the output, and makes sure that the file system really took it.
+    /// Closes the output, and synchronizes the file with the file system.
     pub fn finish(self) -> Result<(), ReportError> {
         self.write_beside()?;
         match self.file.as_ref().map_or(Ok(()), File::sync_all) {
-            // Devices and pipes refuse to be synced (EINVAL); they have nothing to lose.
+            // Devices and pipes cannot be synchronized (EINVAL), and need not be.
             Err(error) if error.kind() != io::ErrorKind::InvalidInput => {
                 Err(ReportError::write("CSV", &self.target, error))
             }
@@ -52,7 +52,7 @@ impl CsvSink {
         }
     }
 
-    /// Builds one line in memory and writes it in one piece: an interrupted run leaves no half line.
+    /// Builds one line in memory and writes it at once, so that an interrupted run leaves no partial line.
     fn record(&mut self, fill: impl FnOnce(&mut LineWriter) -> ::csv::Result<()>) -> Result<(), ReportError> {
         let line = || -> io::Result<Vec<u8>> {
             let mut line = ::csv::WriterBuilder::new().has_headers(false).from_writer(Vec::new());
@@ -66,7 +66,8 @@ impl CsvSink {
         written.map_err(|source| ReportError::write("CSV", &self.target, source))
     }
 
-    /// The header in a file of its own, where the rows are in one: a comment before them would break readers of CSV.
+    /// Writes the header to a separate file if the rows are in a file. A comment before the rows would break readers of
+    /// CSV.
     fn write_beside(&self) -> Result<(), ReportError> {
         let Target::File(path) = &self.target else { return Ok(()) };
         if !path.is_file() {

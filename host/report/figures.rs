@@ -1,7 +1,7 @@
-//! The pictures of a run: those that its experiment declares.
+//! Charts of a run: those that its experiment declares.
 //!
-//! A picture shows one figure over one column. The other columns in which rows differ keep its series apart; where that
-//! would be more than a reader can follow, there is a picture for each value of some of them.
+//! A chart shows one figure over one column. The other columns in which rows differ distinguish its series. If that
+//! results in too many series, there is one chart for each value of some of these columns.
 
 use std::collections::BTreeSet;
 
@@ -9,36 +9,37 @@ use super::chart::{Chart, FileKind, Filter, Query, Record, Records, label};
 use super::run::Run;
 use super::{Catalog, Plot, Shape};
 
-/// Pictures have this many series at most, as long as there are columns to part them by.
+/// Maximum number of series of a chart, as long as columns remain to split it by.
 const SERIES: usize = 9;
-/// Pictures of one kind and run.
+/// Maximum number of charts of one kind and run.
 const FACETS: usize = 4;
-/// Pixels.
+/// Width and height of a chart in pixels.
 const SIZE: (u32, u32) = (760, 430);
 
-/// A picture, ready for a page.
+/// A chart of a page.
 #[derive(Clone, Debug)]
 pub struct Figure {
-    /// The name of its file, without an ending.
+    /// File name without extension.
     pub name: String,
-    /// What it shows.
+    /// Chart that is drawn.
     pub chart: Chart,
-    /// The same as an SVG document, once a page has given its series their colours.
+    /// SVG document of the chart; empty until a page has assigned colours to its series.
     pub svg: String,
-    /// Its place among the pictures that the experiment declares, and among those of one kind: what tells most comes first.
+    /// Index among the charts that the experiment declares, and among those of one kind; the most informative come
+    /// first.
     pub place: (usize, usize),
 }
 
-/// The pictures of a run, and why others are missing.
+/// Charts of a run, and notes on missing ones.
 #[derive(Clone, Debug, Default)]
 pub struct Figures {
-    /// The pictures.
+    /// Charts that were drawn.
     pub drawn: Vec<Figure>,
-    /// Lines for people.
+    /// Notes for people.
     pub notes: Vec<String>,
 }
 
-/// The pictures of one run.
+/// Returns the charts of one run.
 pub fn of_run(run: &Run, catalog: Catalog) -> Figures {
     let mut figures = Figures::default();
     if run.kind == FileKind::Listing {
@@ -50,7 +51,7 @@ pub fn of_run(run: &Run, catalog: Catalog) -> Figures {
     }
     let measured = |column: &str| count(records, column, Plot::TIME.y);
     if figures.drawn.is_empty() && run.kind == FileKind::Rows && records.rows().len() > 1 {
-        // By whatever was varied most.
+        // Over the column with the most values.
         let most = catalog.chosen().into_iter().rev().max_by_key(|column| measured(column)).unwrap_or("case");
         let usual = if count(records, "case", Plot::BANDWIDTH.y) > 0 { Plot::BANDWIDTH } else { Plot::TIME };
         let title = usual.title.trim_end_matches(" by size");
@@ -60,14 +61,14 @@ pub fn of_run(run: &Run, catalog: Catalog) -> Figures {
     figures
 }
 
-/// How many values a column has in rows that have something in another.
+/// Returns the number of values of `column` in rows in which `having` is not empty.
 fn count(records: &Records, column: &str, having: &str) -> usize {
     let rows = records.rows().iter().filter(|row| !records.field(row, having).is_empty());
     let values = rows.map(|row| records.field(row, column)).filter(|text| !text.is_empty());
     values.collect::<BTreeSet<_>>().len()
 }
 
-/// What several runs of one folder show together: what was swept file by file, and files of one row each.
+/// Returns charts of several runs of one directory together: sweeps with one value per file, and files of one row each.
 pub fn of_several(experiment: &str, runs: &[&Run], catalog: Catalog) -> Figures {
     let mut figures = Figures::default();
     let mut folders: Vec<_> = runs.iter().map(|run| run.path.parent()).collect();
@@ -83,7 +84,7 @@ pub fn of_several(experiment: &str, runs: &[&Run], catalog: Catalog) -> Figures 
                 figures.draw_where_it_tells(experiment, &format!("{name}-{across}"), &joined, plot, catalog);
             }
         }
-        // Steps, each in a file of its own.
+        // Single steps, each in its own file.
         let lone: Vec<_> = inside().filter(|run| run.records.rows().len() == 1).collect();
         if lone.len() > 1 {
             let joined = Records::joined(lone.iter().map(|run| &run.records));
@@ -94,13 +95,13 @@ pub fn of_several(experiment: &str, runs: &[&Run], catalog: Catalog) -> Figures 
     figures
 }
 
-/// Whether a row has the values that a plot is of.
+/// Returns whether a row has the values that a plot requires.
 fn passes(plot: &Plot, records: &Records, row: &Record) -> bool {
     plot.only.iter().all(|(column, values)| values.contains(&records.field(row, column)))
 }
 
 impl Figures {
-    /// Draws a declared picture, if the rows have what it is about.
+    /// Draws a declared chart if the rows have enough values for it.
     fn draw_where_it_tells(&mut self, experiment: &str, of: &str, records: &Records, plot: &Plot, catalog: Catalog) {
         let records = records.only(|row| passes(plot, records, row));
         let least = if plot.shape == Shape::Curve { 3 } else { 1 };
@@ -110,7 +111,7 @@ impl Figures {
         }
     }
 
-    /// Draws one kind of picture over these columns, once or by facets.
+    /// Draws one kind of chart over these columns, once or by facets.
     fn draw(&mut self, experiment: &str, of: &str, records: &Records, plot: &Plot, x: &[&str], catalog: Catalog) {
         let drawn = |row: &Record| {
             matches!(records.field(row, "status"), "" | "ok")
@@ -123,7 +124,7 @@ impl Figures {
             return;
         }
         let (series, apart) = split(all, &records, plot, x, catalog);
-        // Rows without a value, as of a baseline that has no grid, stand in every picture.
+        // Rows without a value, for example of a baseline without a grid, are in every chart.
         let mut facets = distinct(&records, &apart);
         let full = |facet: &Vec<String>| facet.iter().all(|value| !value.is_empty());
         if facets.iter().any(full) {
@@ -131,17 +132,17 @@ impl Figures {
         }
         if facets.len() > FACETS {
             self.notes.push(format!(
-                "{}: {} of {} pictures are shown; the others differ in {}, and their rows are in the table",
+                "{}: {} of {} charts are shown; the others differ in {}, and their rows are in the table",
                 plot.title,
                 FACETS,
                 facets.len(),
                 apart.join(", ")
             ));
-            // From the first to the last, as evenly as may be.
+            // From the first to the last, evenly distributed.
             let last = facets.len() - 1;
             facets = (0..FACETS).map(|index| facets[index * last / (FACETS - 1)].clone()).collect();
         }
-        // Sizes and grids are varied by factors.
+        // Sizes and grids are swept by factors, so their axis is logarithmic.
         let positive = records.rows().iter().all(|row| records.number(row, x[0]).is_some_and(|x| x > 0.0));
         for (index, facet) in facets.into_iter().enumerate() {
             let only: Vec<String> = apart.iter().zip(&facet).map(|(column, value)| condition(column, value)).collect();
@@ -184,20 +185,20 @@ impl Figures {
     }
 }
 
-/// What a picture is of, in its heading.
+/// Returns the condition of a facet as shown in the title.
 fn condition(column: &str, value: &str) -> String {
     if column == "file" { label::file(value) } else { format!("{column}={value}") }
 }
 
-/// Rows with this value, and those without any.
+/// Returns a filter for rows with this value, and rows without any.
 fn filter(records: &Records, column: &str, value: &str) -> Filter {
     let empty = records.rows().iter().any(|row| records.field(row, column).is_empty());
     let values = [value, ""];
     Filter::one_of(column, if empty && !value.is_empty() { &values } else { &values[..1] })
 }
 
-/// The columns that keep series apart, and those that keep pictures apart. Case and mode stand in the names also where the rows that
-/// are drawn could do without: a series has one name and one colour in all pictures.
+/// Returns the columns that distinguish series, and those that distinguish charts. Case and mode are part of a series'
+/// name even if the drawn rows do not need them. So a series has the same name and colour in all charts.
 fn split(
     all: &Records,
     records: &Records,
@@ -206,7 +207,7 @@ fn split(
     catalog: Catalog,
 ) -> (Vec<&'static str>, Vec<&'static str>) {
     let mut series: Vec<&'static str> = Vec::new();
-    // A row for each file: nothing else is needed to tell them apart.
+    // One row per file: no other column is needed to distinguish them.
     if x == ["file"] {
         return (Vec::new(), Vec::new());
     }
@@ -215,14 +216,15 @@ fn split(
             continue;
         }
         let mut before: Vec<&str> = series.clone();
-        // What follows from the horizontal axis parts nothing, nor does a grid that a size has to itself.
+        // A column that follows from the horizontal axis does not split series, nor does a grid that is specific to a
+        // size.
         let at: Vec<&str> = x.iter().copied().chain([column]).collect();
         let follows = distinct(records, &at).len() == distinct(records, x).len();
         if follows || catalog.follows(column) || matches!(column, "grid" | "block") {
             before.extend(x);
         }
         let with: Vec<&str> = before.iter().copied().chain([column]).collect();
-        // What is compared is named wherever rows of the run differ in it.
+        // Case and mode are named if any rows of the run differ in them.
         let rows = if matches!(column, "case" | "mode") { all } else { records };
         let needed = distinct(rows, &with).len() > distinct(rows, &before).len();
         if needed {
@@ -233,7 +235,7 @@ fn split(
     if plot.shape == Shape::Stacked {
         return (Vec::new(), series);
     }
-    // What is compared stays together; of the rest, whatever has the most values goes first.
+    // Case and mode stay in one chart. Of the other columns, the one with the most values is split off first.
     while distinct(records, &series).len() > SERIES {
         let free = series.iter().filter(|column| !matches!(**column, "case" | "mode"));
         let Some(most) = free.copied().max_by_key(|column| distinct(records, &[column]).len()) else { break };
@@ -243,7 +245,7 @@ fn split(
     (series, apart)
 }
 
-/// The combinations of values in these columns, each once, in the order of the rows.
+/// Returns the distinct combinations of values in these columns, in the order of the rows.
 fn distinct(records: &Records, columns: &[&str]) -> Vec<Vec<String>> {
     let values = |row| columns.iter().map(|column| records.field(row, column).to_owned()).collect();
     let mut seen = BTreeSet::new();
@@ -252,7 +254,7 @@ fn distinct(records: &Records, columns: &[&str]) -> Vec<Vec<String>> {
     if found.is_empty() { vec![Vec::new()] } else { found }
 }
 
-/// A name that any file system takes.
+/// Returns a name that is valid in any file system.
 fn plain(parts: &[&str]) -> String {
     let mut name = String::new();
     for char in parts.join("-").trim_end_matches(".csv").replace(".csv", "").chars() {

@@ -1,4 +1,4 @@
-//! What was run, on what: one set of keys in one order for every experiment.
+//! Header of a run, which describes what was run on what. Every experiment has the same keys in the same order.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -9,69 +9,69 @@ use strum::{EnumCount, EnumIter, IntoEnumIterator, IntoStaticStr};
 
 use super::row::one_line;
 
-/// The keys of a header, in the order they are shown.
+/// Keys of a header, in the order in which they are shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, EnumCount, EnumIter, IntoStaticStr)]
 #[strum(serialize_all = "snake_case")]
 pub enum Key {
     /// Version of ginlab.
     Ginlab,
-    /// The commit it was built from.
+    /// Commit that ginlab was built from.
     Commit,
-    /// The command line.
+    /// Command line.
     Command,
-    /// When the run began, UTC.
+    /// Time at which the run started, in UTC.
     Date,
-    /// The machine's name.
+    /// Name of the machine.
     Hostname,
     /// Model of the CPU.
     Cpu,
-    /// Cores this process may use.
+    /// Number of cores that this process may use.
     Cores,
     /// Release of the operating system's kernel.
     Kernel,
-    /// The compiler ginlab was built with.
+    /// Compiler that ginlab was built with.
     Rustc,
-    /// The compiler of the kernels' PTX, and whether it is another than the project's.
+    /// Compiler of the kernels' PTX, and whether it differs from the project's compiler.
     KernelRustc,
-    /// The GPU.
+    /// Names of the GPUs.
     Gpu,
-    /// How PEs shared GPUs: `none`, or each shared GPU with `one-process`, `mps` or `time-slices` and its PEs.
+    /// Sharing of GPUs by PEs: `none`, or each shared GPU with `one-process`, `mps` or `time-slices` and its PEs.
     Sharing,
-    /// The GPU's driver.
+    /// Version of the GPU driver.
     Driver,
-    /// Version of libfabric that was loaded.
+    /// Version of the loaded libfabric.
     Libfabric,
-    /// Version of MPI, where it is used.
+    /// Version of MPI, if it is used.
     Mpi,
-    /// The provider that was really opened.
+    /// Provider that was opened.
     Provider,
-    /// The rails: domains or interfaces.
+    /// Rails: domains or interfaces.
     Rails,
-    /// The completion level the rails were opened with.
+    /// Completion level with which the rails were opened.
     Completion,
     /// Cores of the proxy threads.
     Affinity,
-    /// How the network reaches the payload.
+    /// Method by which the network accesses the payload.
     Memory,
-    /// Environment variables that decide results, as `NAME=value`: those of libfabric, CUDA, NCCL, UCX, OpenMP, MPI and ginlab;
-    /// never secrets.
+    /// Environment variables that affect results, as `NAME=value`: those of libfabric, CUDA, NCCL, UCX, OpenMP, MPI and
+    /// ginlab, but no secrets.
     Environment,
-    /// Clocks of the GPUs before the run, and what holds them back: a line per GPU.
+    /// Clocks of the GPUs before the run, and the reasons that limit them: one line per GPU.
     GpuClocks,
-    /// The same at the end, right behind the last measurement.
+    /// Clocks of the GPUs at the end, immediately after the last measurement, in the same form.
     GpuClocksAfter,
-    /// Counters of the network cards that changed during the run: by device and counter, `[before, after]`.
+    /// Counters of the NICs that changed during the run, by device and counter: `[before, after]`.
     NicCounters,
 }
 
 impl Key {
-    /// The key as it is written.
+    /// Returns the key as it is written.
     pub fn name(self) -> &'static str {
         self.into()
     }
 }
 
-/// The header of one run. Keys that were not set are null in JSON and left out on stderr.
+/// Header of one run. Keys that are not set are null in JSON and omitted on stderr.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Header {
     entries: BTreeMap<Key, Value>,
@@ -79,24 +79,24 @@ pub struct Header {
 }
 
 impl Header {
-    /// Sets a key: a text, a number, a list or an `Option` of them.
+    /// Sets a key to a text, a number, a list or an `Option` of these.
     pub fn set(&mut self, key: Key, value: impl Into<Value>) -> &mut Self {
         self.entries.insert(key, value.into());
         self
     }
 
-    /// The value of a key, when it was set.
+    /// Returns the value of a key, if it is set.
     pub fn get(&self, key: Key) -> Option<&Value> {
         self.entries.get(&key).filter(|value| !value.is_null())
     }
 
-    /// Adds a remark that a reader of the figures must know.
+    /// Adds a note that a reader of the figures must know.
     pub fn note(&mut self, text: impl Into<String>) -> &mut Self {
         self.notes.push(text.into());
         self
     }
 
-    /// Adds several of them, or one that there may be.
+    /// Adds any number of notes.
     pub fn notes(&mut self, texts: impl IntoIterator<Item: Into<String>>) -> &mut Self {
         self.notes.extend(texts.into_iter().map(Into::into));
         self
@@ -117,7 +117,7 @@ impl Header {
     }
 }
 
-/// A value for people: texts without quotes, lists with commas, nothing for what holds nothing.
+/// Formats a value for people: texts without quotes, lists with commas, an empty text for null and empty objects.
 pub(super) fn plain(value: &Value) -> String {
     match value {
         Value::Null => String::new(),

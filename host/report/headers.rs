@@ -1,7 +1,7 @@
-//! Where the header of a CSV file is found.
+//! Search for the header of a CSV file.
 //!
-//! A run writes it beside the file, as `<stem>.header.json`. In `data/` all headers of a folder, and of the folders in it, are
-//! in one `headers.json` (`scripts/pack-results.sh` makes it):
+//! A run writes the header next to the file, as `<stem>.header.json`. In `data/` the headers of a directory and its
+//! subdirectories are in one `headers.json` (written by `scripts/pack-results.sh`):
 //!
 //! ```json
 //! { "common": { "commit": "7562a8ccddc2", "provider": "null" },
@@ -9,7 +9,7 @@
 //!              "life/tcp.csv": { "command": "ginlab proxy -p tcp", "provider": "tcp;ofi_rxm" } } }
 //! ```
 //!
-//! A file's own keys come before the common ones; null is a key that it has not.
+//! A file's own keys take precedence over the common ones; null removes a key.
 
 use std::io::ErrorKind;
 use std::path::Path;
@@ -20,7 +20,7 @@ use serde_json::{Map, Value};
 
 use super::chart::ChartError;
 
-/// How many folders above a file are searched.
+/// Number of parent directories that are searched.
 const ABOVE: usize = 3;
 
 #[derive(Deserialize)]
@@ -29,14 +29,14 @@ struct Packed {
     files: Map<String, Value>,
 }
 
-/// The header of a CSV file: the one beside it, or else that of the nearest `headers.json` that names the
-/// file. None where neither is there.
+/// Returns the header of a CSV file: the one next to it, or that in the nearest `headers.json` that names the file.
+/// `None` if neither exists.
 pub(super) fn of(csv: &Path) -> Result<Option<Value>, ChartError> {
     let beside = read(&csv.with_extension("header.json"))?;
     if beside.is_some() {
         return Ok(beside);
     }
-    // A relative path has no parents beyond the current folder.
+    // A relative path has no parents above the current directory.
     let absolute = csv.canonicalize().unwrap_or_else(|_| csv.to_path_buf());
     for folder in absolute.ancestors().skip(1).take(ABOVE) {
         let path = folder.join("headers.json");
@@ -51,7 +51,7 @@ pub(super) fn of(csv: &Path) -> Result<Option<Value>, ChartError> {
     Ok(None)
 }
 
-/// The JSON document of a file; none when it is not there.
+/// Returns the JSON document of a file; `None` if the file does not exist.
 fn read<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, ChartError> {
     match std::fs::read(path) {
         Ok(text) => serde_json::from_slice(&text)
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn one_file_has_the_headers_of_a_folder_and_of_those_in_it() {
+    fn headers_file_covers_directory_and_subdirectories() {
         let folder = tempfile::tempdir().unwrap();
         std::fs::create_dir(folder.path().join("deeper")).unwrap();
         std::fs::write(folder.path().join("headers.json"), PACKED).unwrap();
@@ -89,13 +89,13 @@ mod tests {
         assert_eq!(header("a.csv"), Some(serde_json::json!({"commit": "c", "provider": "null", "command": "a"})));
         assert_eq!(header("deeper/b.csv"), Some(serde_json::json!({"commit": "c", "provider": null, "command": "b"})));
         assert_eq!(header("c.csv"), None, "it is not named there");
-        // The one beside a file is nearer.
+        // The header next to a file takes precedence.
         std::fs::write(folder.path().join("a.header.json"), r#"{"command": "own"}"#).unwrap();
         assert_eq!(header("a.csv"), Some(serde_json::json!({"command": "own"})));
     }
 
     #[test]
-    fn a_broken_one_is_named() {
+    fn broken_header_is_named() {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("headers.json"), r#"{"files": {}}"#).unwrap();
         let told = of(&folder.path().join("a.csv")).unwrap_err().to_string();

@@ -1,4 +1,4 @@
-//! Rows as one JSON document: schema, header, and every row with its raw samples.
+//! JSON output: one document with schema, header, and every row with its raw samples.
 
 use std::io::{self, Write};
 
@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::column::rounded;
 use super::{Column, Ending, Header, ReportError, Row, SCHEMA, WholeFile};
 
-/// A thing as JSON has it: its keys in this order, and the value of each.
+/// A JSON object: its keys in this order, with their values.
 #[derive(Debug)]
 pub struct Entry(pub Vec<(&'static str, Value)>);
 
@@ -18,20 +18,21 @@ impl Serialize for Entry {
     }
 }
 
-/// Collects rows and writes the document at the end, whole: an older one stays until then.
+/// Collects rows and writes the whole document at the end. An existing document is kept until then.
 ///
-/// A sink that is dropped unfinished, as by an error on the way, writes what it has and marks it as not complete.
+/// A sink that is dropped without [`finish`](JsonSink::finish), for example after an error, writes its rows and marks
+/// the document as incomplete.
 #[derive(Debug)]
 pub struct JsonSink {
     header: String,
     rows: Vec<String>,
     output: Option<WholeFile>,
-    /// The columns behind the common ones.
+    /// Columns after the common ones.
     own: &'static [Column],
 }
 
 impl JsonSink {
-    /// A document without rows.
+    /// Creates a document without rows.
     pub fn new(output: WholeFile, header: &Header, own: &'static [Column]) -> Self {
         let mut sink = Self { header: String::new(), rows: Vec::new(), output: Some(output), own };
         sink.amend(header);
@@ -40,15 +41,15 @@ impl JsonSink {
 
     /// Replaces the header.
     pub fn amend(&mut self, header: &Header) {
-        // A header holds numbers, texts and lists of them: there is nothing that JSON could refuse.
+        // Cannot fail: a header contains only numbers, texts and lists of these.
         if let Ok(text) = serde_json::to_string_pretty(header) {
             self.header = text.replace('\n', "\n  ");
         }
     }
 
-    /// Takes one row and its raw samples in microseconds.
+    /// Adds one row and its raw samples in microseconds.
     pub fn row(&mut self, row: &Row, samples: &[f64]) {
-        // A row holds numbers and texts only: there is nothing that JSON could refuse.
+        // Cannot fail: a row contains only numbers and texts.
         let values = row.values(self.own).into_iter().map(|value| serde_json::to_value(value).unwrap_or_default());
         let names = Row::COMMON.iter().chain(self.own).map(|column| column.name);
         let mut entry = Entry(names.zip(values).collect());
@@ -72,7 +73,7 @@ impl JsonSink {
         }
     }
 
-    /// One row per line, so that the file can be searched and compared by line.
+    /// Returns the document with one row per line, so that the file can be searched and compared by line.
     fn document(&self, ending: Ending) -> Vec<u8> {
         let rows = match self.rows.join(",\n    ") {
             rows if rows.is_empty() => "[]".into(),

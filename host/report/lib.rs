@@ -1,12 +1,12 @@
-//! What every experiment prints: rows with common columns and its own ([`About`]), as a table, as CSV and as JSON.
+//! Output of every experiment: rows with common columns and the experiment's own ([`About`]), as a table, CSV and JSON.
 //!
-//! An experiment fills a [`Header`] once and hands each [`Row`] to a [`Report`] as soon as it is measured. stdout carries
-//! data, stderr carries talk: the header goes to stderr as `# key: value` lines, into the JSON document, and beside a CSV
-//! file as `<stem>.header.json`, because a CSV file holds rows and nothing else.
+//! An experiment fills a [`Header`] once and passes each [`Row`] to a [`Report`] as soon as it is measured. Data goes
+//! to stdout and messages to stderr. The header is printed to stderr as `# key: value` lines, and is part of the JSON
+//! document. Next to a CSV file it is written as `<stem>.header.json`, because a CSV file contains only rows.
 //!
-//! Outputs are opened before anything is measured, so that a path that cannot be written costs no run. The table and the
-//! CSV are written row by row: after Ctrl-C they hold what was measured. The JSON document appears whole at the end, also
-//! after an interruption, and says in `complete` which of the two it was.
+//! Outputs are opened before the first measurement, so that a path that is not writable costs no run. The table and the
+//! CSV are written row by row, so they contain all rows measured before an interrupt. The JSON document is written as a
+//! whole at the end, also after an interrupt; its field `complete` specifies whether the run completed.
 
 mod about;
 pub mod chart;
@@ -19,6 +19,7 @@ mod headers;
 mod json;
 mod newest;
 pub mod page;
+pub mod pages;
 mod row;
 pub mod run;
 mod table;
@@ -39,17 +40,17 @@ pub use self::row::{Row, SCHEMA, Status};
 pub use self::table::{Table, width};
 pub use self::whole::WholeFile;
 
-/// Where an output goes: `-` is stdout.
+/// Destination of an output; `-` is stdout.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
     /// Standard output.
     Stdout,
-    /// A file, overwritten if it is there.
+    /// A file, which is overwritten if it exists.
     File(PathBuf),
 }
 
 impl Target {
-    /// Refuses CSV and JSON that would go to the same place.
+    /// Checks that CSV and JSON have different destinations.
     pub fn check(csv: Option<&Self>, json: Option<&Self>) -> Result<(), ReportError> {
         match (csv, json) {
             (Some(Self::Stdout), Some(Self::Stdout)) => Err(ReportError::TwoOnStdout),
@@ -82,32 +83,32 @@ impl From<&str> for Target {
     }
 }
 
-/// Which outputs a run has. The default is the table on stdout.
+/// Outputs of a run. The default is the table on stdout.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// CSV, one line per row.
+    /// Destination of CSV, with one line per row.
     pub csv: Option<Target>,
-    /// One JSON document.
+    /// Destination of the JSON document.
     pub json: Option<Target>,
     /// Whether the table has colours.
     pub color: bool,
-    /// Leave out the header on stderr.
+    /// Whether to omit the header on stderr.
     pub quiet: bool,
 }
 
-/// How a run ended, as far as the report can tell.
+/// Outcome of a run, as reported by its caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
-    /// Every row was measured.
+    /// All rows were measured.
     Complete,
     /// The run stopped before its last row.
     Interrupted,
 }
 
-/// Why a report could not be written, in one line for people.
+/// Errors when writing a report, each a one-line message.
 #[derive(Debug, thiserror::Error)]
 pub enum ReportError {
-    /// The reader of stdout has gone (`ginlab ... | head`): nobody to tell, so the program ends without a word.
+    /// The reader of stdout has closed it (`ginlab ... | head`). The program then exits silently.
     #[error("stdout was closed by its reader")]
     StdoutClosed,
     /// CSV and JSON were both sent to stdout.
@@ -119,11 +120,11 @@ pub enum ReportError {
     /// An output could not be created or written.
     #[error("cannot write {what} to {place}: {source}")]
     Write {
-        /// `CSV`, `JSON`, `the table`, ...
+        /// Kind of output: `CSV`, `JSON`, `the table`, ...
         what: &'static str,
-        /// The path, or `stdout`.
+        /// Path of the output, or `stdout`.
         place: String,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }
@@ -147,15 +148,16 @@ pub struct Report {
 }
 
 impl Report {
-    /// Opens every output and writes the header. Fails here, before the run, when one of them cannot be written.
+    /// Opens every output and writes the header. Fails before the run if an output cannot be written.
     pub fn open(options: &Options, header: &Header, about: &About) -> Result<Self, ReportError> {
         Target::check(options.csv.as_ref(), options.json.as_ref())?;
         let document = options.json.as_ref().map(|target| WholeFile::create("JSON", target)).transpose()?;
         let csv = options.csv.as_ref().map(|target| CsvSink::create(target, header, about.columns)).transpose()?;
-        // A sink writes when it is dropped: had the CSV not opened, an older document would not stay.
+        // Created after the CSV is open, because the sink writes a document when it is dropped: if the CSV cannot be
+        // opened, an existing document must not be replaced.
         let json = document.map(|output| JsonSink::new(output, header, about.columns));
         if !options.quiet {
-            // Nothing can be done about a closed stderr, and nothing needs to be.
+            // Ignore errors: a closed stderr does not matter.
             let _ = header.write_talk(&mut io::stderr().lock());
         }
         let data_on_stdout =
@@ -164,9 +166,9 @@ impl Report {
         Ok(Self { table, csv, json })
     }
 
-    /// Writes one row to every output; `samples` are its raw times in microseconds, for the JSON document.
+    /// Writes one row to every output. `samples` are its raw times in microseconds, for the JSON document.
     pub fn row(&mut self, row: &Row, samples: &[f64]) -> Result<(), ReportError> {
-        // Files first: a reader of stdout that has gone must not cost a row.
+        // Files first, so that the row is not lost if stdout is closed.
         if let Some(csv) = &mut self.csv {
             csv.row(row)?;
         }
@@ -179,7 +181,7 @@ impl Report {
         }
     }
 
-    /// Replaces the header in the files, before they are closed: what only the end of a run can tell.
+    /// Replaces the header in the files before they are closed, for values that are only known at the end of a run.
     pub fn amend(&mut self, header: &Header) {
         if let Some(json) = &mut self.json {
             json.amend(header);
@@ -189,7 +191,8 @@ impl Report {
         }
     }
 
-    /// Closes every output. Call it on an interruption as well; what is dropped instead is closed as interrupted.
+    /// Closes every output. Must also be called on an interrupt. Outputs that are dropped instead are closed as
+    /// interrupted.
     pub fn finish(self, ending: Ending) -> Result<(), ReportError> {
         let json = self.json.map_or(Ok(()), |json| json.finish(ending));
         let csv = self.csv.map_or(Ok(()), CsvSink::finish);
@@ -197,7 +200,7 @@ impl Report {
     }
 }
 
-/// The values, each once, in their order.
+/// Returns the distinct values, in order of their first occurrence.
 pub fn each_once<T: PartialEq>(values: impl IntoIterator<Item = T>) -> Vec<T> {
     let mut once = Vec::new();
     for value in values {
@@ -208,11 +211,11 @@ pub fn each_once<T: PartialEq>(values: impl IntoIterator<Item = T>) -> Vec<T> {
     once
 }
 
-/// Whether two paths name one file, also when neither is there yet.
+/// Returns whether two paths name the same file, even if it does not exist yet.
 pub fn same_file(one: &Path, two: &Path) -> bool {
-    // Devices may be shared: /dev/null twice is a fair way to say "no output".
+    // Devices may be shared: using /dev/null for both is a valid way to discard the output.
     let device = |path: &Path| path.metadata().is_ok_and(|meta| !meta.is_file());
-    // A file that is not there yet is known by its folder.
+    // A file that does not exist yet is identified by its directory and name.
     let resolved = |path: &Path| {
         path.canonicalize().ok().or_else(|| {
             let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -225,7 +228,7 @@ pub fn same_file(one: &Path, two: &Path) -> bool {
     }
 }
 
-/// Writes to stdout without the line buffer's second copy of the error path: one write, one flush.
+/// Writes to stdout with one write and one flush.
 fn write_stdout(bytes: &[u8]) -> io::Result<()> {
     let mut stdout = io::stdout().lock();
     stdout.write_all(bytes)?;

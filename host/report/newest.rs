@@ -1,13 +1,19 @@
-//! The newest results of many runs.
+//! Selection of the newest results of many runs.
 //!
-//! A point is what was chosen for a row: the values of the columns that are [`Role::Chosen`] or [`Role::Follows`], on one model of
-//! CPU. A file is newer than another by, in this order: the date that the name of its folder begins with, not being called
-//! `before` there (`scripts/gate.sh` runs two builds in turns), the date in its header, its name. A file each of whose points a
-//! newer file has is left out; any other one stays whole, since the rows of one run are read beside each other. Rows count that are
-//! ok. Two files agree in a column that one of them lacks: an older version had not yet given it a name.
+//! A point is the set of a row's values in the columns with the role [`Role::Chosen`] or `Role::Follows`, on one CPU
+//! model. Only rows with the status ok count. The age of a file is determined, in this order, by:
+//!
+//! 1. The date at the start of its directory's name.
+//! 2. Whether its path contains the word `before` (`scripts/gate.sh` alternates between two builds); such a file is
+//!    older.
+//! 3. The date in its header.
+//! 4. Its name.
+//!
+//! A file is left out if newer files contain each of its points. Any other file is kept whole, since the rows of one
+//! run are read together. A column that one of two files lacks is not compared, because an older version may not have
+//! had it.
 //!
 //! [`Role::Chosen`]: super::Role::Chosen
-//! [`Role::Follows`]: super::Role::Follows
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,14 +22,14 @@ use super::chart::FileKind;
 use super::run::{Run, Runs};
 use super::{Catalog, Key};
 
-/// What orders files by age.
+/// Sort key for the age of a file.
 type Age = (String, bool, String, String);
 
-/// The points of a file.
+/// Points of a file.
 struct Points<'a> {
-    /// Files of others have no points in common with these.
+    /// Experiment and CPU model; files that differ in these have no points in common.
     of: (String, Option<String>),
-    /// Which of the columns the file has.
+    /// Whether the file has each of the chosen columns.
     has: Vec<bool>,
     rows: Vec<Vec<&'a str>>,
 }
@@ -32,7 +38,7 @@ impl<'a> Points<'a> {
     fn of(run: &'a Run, chosen: &[&str]) -> Self {
         let records = &run.records;
         if run.kind == FileKind::Listing {
-            // It is one finding; lists of one name take each other's place.
+            // A listing counts as one point, so that a newer listing of the same name replaces it.
             return Self { of: (run.experiment(), None), has: vec![true], rows: vec![vec![run.file_name()]] };
         }
         let has: Vec<bool> = chosen.iter().map(|column| records.has(column)).collect();
@@ -41,7 +47,7 @@ impl<'a> Points<'a> {
         Self { of: (run.experiment(), run.fact(Key::Cpu)), has, rows }
     }
 
-    /// The rows in the columns that both have.
+    /// Returns the rows restricted to the columns that both files have.
     fn within(&self, both: &[bool]) -> impl Iterator<Item = Vec<&'a str>> {
         let values = move |row: &Vec<&'a str>| {
             row.iter().zip(both).filter(|(_, both)| **both).map(|(value, _)| *value).collect()
@@ -51,8 +57,8 @@ impl<'a> Points<'a> {
 }
 
 impl Runs {
-    /// Leaves out the files each of whose points was measured again later, and those without a row that is ok. The newest file
-    /// comes first.
+    /// Leaves out the files whose points are all in newer files, and those without a row that is ok. Sorts the files,
+    /// the newest first.
     pub fn newest(mut self, catalog: Catalog) -> Self {
         self.runs.sort_by_cached_key(|run| Reverse(age(run)));
         let chosen = catalog.chosen();
@@ -76,8 +82,7 @@ impl Runs {
             without += usize::from(!any);
             stays
         });
-        for (count, why) in
-            [(again, "files each of whose points newer ones have"), (without, "files without a row that is ok")]
+        for (count, why) in [(again, "files whose points are all in newer files"), (without, "files without an ok row")]
         {
             if count > 0 {
                 self.left_out.push(format!("{why}: {count}"));
@@ -94,7 +99,7 @@ fn age(run: &Run) -> Age {
     (folder.or_else(|| day(&header).map(str::to_owned)).unwrap_or_default(), !before, header, run.name.clone())
 }
 
-/// The date that a name begins with.
+/// Returns the date at the start of a name, if any.
 fn day(name: &str) -> Option<&str> {
     let day = name.get(..10)?;
     let fits = |(at, letter): (usize, char)| if matches!(at, 4 | 7) { letter == '-' } else { letter.is_ascii_digit() };
@@ -109,7 +114,7 @@ mod tests {
 
     use super::*;
 
-    /// A folder of results.
+    /// A directory of results.
     struct Tree(tempfile::TempDir);
 
     impl Tree {
@@ -117,7 +122,7 @@ mod tests {
             Self(tempfile::tempdir().unwrap())
         }
 
-        /// A file with rows of these sizes, `!64` for one that failed.
+        /// Writes a file with rows of these sizes, `!64` for one that failed.
         fn file(&self, name: &str, sizes: &str, header: serde_json::Value) -> &Self {
             let row = |size: &str| match size.strip_prefix('!') {
                 Some(size) => format!("1,proxy,put,gpu:H200,tcp,{size},failed: x\n"),
@@ -136,7 +141,7 @@ mod tests {
             self
         }
 
-        /// What is left, the newest first, and what is said of the rest.
+        /// Returns the names of the files that remain, the newest first, and the notes on the others.
         fn newest(&self) -> (Vec<String>, Vec<String>) {
             let found = Runs::find(&[self.0.path().to_owned()]).unwrap().newest(Catalog::default());
             let root = Path::new(self.0.path().file_name().unwrap());
@@ -150,25 +155,25 @@ mod tests {
     }
 
     #[test]
-    fn a_file_whose_points_a_newer_folder_has_is_left_out() {
+    fn file_superseded_by_newer_directory_is_omitted() {
         let tree = Tree::new();
-        // The folder's date counts before the header's.
+        // The directory's date takes precedence over that of the header.
         tree.file("2026-01-01-a/all.csv", "64,128", at("2026-05-05T00:00:00Z"))
             .file("2026-01-01-a/more.csv", "64,4096", at("2026-01-01T00:00:00Z"))
             .file("2026-01-01-a/failed.csv", "!64", at("2026-01-01T00:00:00Z"))
             .file("2026-01-01-a/once.csv", "8192", at("2026-01-01T00:00:00Z"))
-            // Of two newer files together.
+            // The points of `all.csv` are in two newer files together.
             .file("2026-01-02-b/deeper/one.csv", "64,!8192", at("2026-01-02T00:00:00Z"))
             .file("2026-01-02-b/two.csv", "128", at("2026-01-02T00:01:00Z"));
         let (left, said) = tree.newest();
         let expected =
             ["2026-01-02-b/two.csv", "2026-01-02-b/deeper/one.csv", "2026-01-01-a/once.csv", "2026-01-01-a/more.csv"];
         assert_eq!(left, expected);
-        assert_eq!(said, ["files each of whose points newer ones have: 1", "files without a row that is ok: 1"]);
+        assert_eq!(said, ["files whose points are all in newer files: 1", "files without an ok row: 1"]);
     }
 
     #[test]
-    fn within_a_folder_the_later_run_is_newer_and_what_is_called_before_is_older() {
+    fn later_run_is_newer_and_before_is_older() {
         let tree = Tree::new();
         tree.file("2026-01-01-a/after/1.csv", "64", at("2026-01-01T00:00:00Z"))
             .file("2026-01-01-a/after/2.csv", "64", at("2026-01-01T00:02:00Z"))
@@ -186,7 +191,7 @@ mod tests {
             .write("2026-01-02-b/grid.csv", &format!("{columns}1,proxy,put,gpu:H200,tcp,64,2,ok\n"))
             .file("2026-01-03-b/1.csv", "64", at("2026-01-03T00:00:00Z"));
         assert_eq!(tree.newest().0.len(), 5);
-        // A version that did not name the grid has measured the same.
+        // A file of a version without the column `grid` contains the same measurement.
         tree.write(
             "2026-01-01-a/older.csv",
             "schema,experiment,case,device,fabric,size_bytes,status\n1,proxy,put,gpu:H200,tcp,64,ok\n",
@@ -195,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_takes_the_place_of_an_older_one_of_its_name() {
+    fn listing_replaces_older_listing_of_same_name() {
         let tree = Tree::new();
         tree.write("2026-01-01-a/affinity.csv", "schema,gpu\n1,0\n")
             .write("2026-01-02-a/affinity.csv", "schema,gpu\n1,1\n");

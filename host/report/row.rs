@@ -1,4 +1,4 @@
-//! One row: one tuple of variables and what was measured for it.
+//! A row: one combination of parameters and the results measured for it.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,18 +8,18 @@ use serde::{Deserialize, Deserializer, de};
 use super::column::{Column, Value};
 use ginlab_base::stats::{Micros, Summary};
 
-/// The version of the row's columns and of the JSON document. Raised when a column changes its meaning or goes away.
+/// Version of the row's columns and of the JSON document. Must be raised if a column changes its meaning or is removed.
 pub const SCHEMA: u32 = 1;
 
-/// How the measurement of a row ended.
+/// Outcome of the measurement of a row.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Status {
-    /// Measured.
+    /// The measurement succeeded.
     #[default]
     Ok,
-    /// Tried, and why it did not work.
+    /// The measurement failed, with the reason.
     Failed(String),
-    /// Not tried, and why.
+    /// The measurement was not attempted, with the reason.
     Skipped(String),
 }
 
@@ -49,15 +49,16 @@ impl<'de> Deserialize<'de> for Status {
         } else if let Some(why) = text.strip_prefix("skipped: ") {
             Ok(Self::Skipped(why.into()))
         } else {
-            Err(de::Error::custom(format!("status {text:?} is none of ok, failed: why, skipped: why")))
+            Err(de::Error::custom(format!("invalid status {text:?}: expected one of ok, failed: why, skipped: why")))
         }
     }
 }
 
-/// Declares the common part of a row once: its fields, and from them its columns and its values.
+/// Declares the common part of a row once: its fields, and from them its columns and values. Each field's doc comment
+/// is also the column's description in reports.
 macro_rules! row {
     ($($role:ident $unit:literal $(#[doc = $doc:literal])* $name:ident: $type:ty,)*) => {
-        /// One row of a report: the columns that every experiment has, and those of its own.
+        /// One row of a report: the columns that every experiment has, and its own.
         #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
         pub struct Row {
             $($(#[doc = $doc])* pub $name: $type,)*
@@ -66,11 +67,11 @@ macro_rules! row {
         }
 
         impl Row {
-            /// The columns that every experiment's row begins with, in their order.
+            /// Columns with which every experiment's row starts, in order.
             pub const COMMON: &'static [Column] =
                 &[$(Column::$role(stringify!($name), $unit, concat!($($doc),*).trim_ascii())),*];
 
-            /// The values of the common columns, in their order, and of these.
+            /// Returns the values of the common columns, in order, followed by those of `own`.
             pub fn values(&self, own: &[Column]) -> Vec<Value> {
                 let common = [$(Value::from(self.$name.clone())),*];
                 common.into_iter().chain(own.iter().map(|column| self.own(column.name).clone())).collect()
@@ -80,67 +81,67 @@ macro_rules! row {
 }
 
 row! {
-    measured "" /// The version of the columns.
+    measured "" /// Version of the columns.
     schema: u32,
-    chosen "" /// The experiment, as its subcommand is called.
+    chosen "" /// Name of the experiment's subcommand.
     experiment: String,
-    chosen "" /// What was measured in this row; baselines refer to it.
+    chosen "" /// Case that the row measures; baselines refer to it.
     case: String,
-    chosen "" /// `gpu:<name>` or `emulated`, or `cpu` where no device took part.
+    chosen "" /// `gpu:<name>`, `emulated`, or `cpu` if no device was used.
     device: String,
-    chosen "" /// The fabric that was really opened: `efa`, `tcp`, `shm`, `nvlink`, `null`, `model:p5`, ...
+    chosen "" /// Fabric that was opened: `efa`, `tcp`, `shm`, `nvlink`, `null`, `model:p5`, ...
     fabric: String,
-    chosen "" /// Ranks in the job.
+    chosen "" /// Number of ranks in the job.
     ranks: u32,
-    chosen "" /// Rails used per rank.
+    chosen "" /// Number of rails used per rank.
     rails: Option<u32>,
-    chosen "" /// How operations are spread over the rails: `single`, `split`, `round-robin`, `auto`.
+    chosen "" /// Distribution of operations over the rails: `single`, `split`, `round-robin`, `auto`.
     strategy: Option<String>,
-    chosen "" /// How the kernel waits (`quiet`, `nbi`, `quiet-every=K`), or what is done in other words of the experiment.
+    chosen "" /// Method of waiting in the kernel (`quiet`, `nbi`, `quiet-every=K`), or another mode of the experiment.
     mode: Option<String>,
-    chosen "" /// Where the payload lies and how the network reaches it: `pinned`, `device`, `staged`, ...
+    chosen "" /// Location of the payload and how the network accesses it: `pinned`, `device`, `staged`, ...
     memory: Option<String>,
-    chosen "B" /// Bytes of one operation.
+    chosen "B" /// Number of bytes per operation.
     size_bytes: Option<u64>,
-    chosen "" /// Blocks of the grid.
+    chosen "" /// Number of blocks in the grid.
     grid: Option<u32>,
-    chosen "" /// Threads of a block.
+    chosen "" /// Number of threads per block.
     block: Option<u32>,
-    measured "" /// Timed iterations per repeat.
+    measured "" /// Number of timed iterations per repeat.
     iterations: Option<u64>,
-    measured "us" /// Smallest time.
+    measured "us" /// Minimum time: of single operations, or of repeats' means over `iterations` operations each.
     time_us_min: Option<f64>,
-    measured "us" /// Median time.
+    measured "us" /// Median of these times.
     time_us_p50: Option<f64>,
-    measured "us" /// 99th percentile of the times, nearest rank.
+    measured "us" /// 99th percentile of single operations' times, nearest rank; empty for times of repeats' means.
     time_us_p99: Option<f64>,
-    measured "GB/s" /// Bandwidth at the median, 10^9 B/s.
+    measured "GB/s" /// Bandwidth at the median time, in 10^9 B/s.
     bandwidth_gbytes_s: Option<f64>,
-    measured "Mops" /// Operations completed at the median, 10^6 per second.
+    measured "Mops" /// Operations completed per second at the median time, in 10^6.
     rate_mops: Option<f64>,
-    measured "%" /// Bandwidth in percent of the line rate of the rails used.
+    measured "%" /// Bandwidth as a percentage of the line rate of the rails used.
     line_rate_pct: Option<f64>,
-    measured "" /// The case this row is compared with.
+    measured "" /// Case that this row is compared with.
     baseline: Option<String>,
-    measured "" /// The baseline's time over this row's, the median over repeats: above 1 is faster than the baseline.
+    measured "" /// The baseline's time divided by this row's, median over repeats; above 1 is faster than the baseline.
     baseline_ratio: Option<f64>,
-    measured "" /// Wrong bytes found by verification; empty when nothing was verified.
+    measured "" /// Number of wrong bytes found by verification; empty if nothing was verified.
     wrong: Option<u64>,
-    measured "" /// How the measurement ended: `ok`, `failed: why`, `skipped: why`.
+    measured "" /// Outcome of the measurement: `ok`, `failed: why`, `skipped: why`.
     status: Status,
-    measured "us" /// Largest time.
+    measured "us" /// Maximum time.
     time_us_max: Option<f64>,
-    measured "%" /// Coefficient of variation of the times in percent.
+    measured "%" /// Coefficient of variation of the times, in percent.
     cv_pct: Option<f64>,
-    measured "" /// How many times were measured.
+    measured "" /// Number of times measured.
     repeats: Option<u64>,
-    measured "Gb/s" /// The bandwidth in 10^9 bit/s, to be held against line rates.
+    measured "Gb/s" /// Bandwidth in 10^9 bit/s, for comparison with line rates.
     bandwidth_gbits_s: Option<f64>,
-    measured "" /// Why the figure is not to be believed, when it is not.
+    measured "" /// Reason why the figure is not credible; empty otherwise.
     suspect: Option<String>,
 }
 
-/// Fields that are empty say nothing.
+/// Deserializes an experiment's own columns, without empty fields.
 fn without_empty<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<String, Value>, D::Error> {
     let mut own = BTreeMap::<String, Value>::deserialize(deserializer)?;
     own.retain(|_, value| *value != Value::None && value.text() != Some(""));
@@ -148,7 +149,7 @@ fn without_empty<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<
 }
 
 impl Row {
-    /// A row with nothing measured yet, one rank, status ok.
+    /// Creates a row without measurements, with one rank and the status ok.
     pub fn new(
         experiment: impl Into<String>,
         case: impl Into<String>,
@@ -166,30 +167,37 @@ impl Row {
         }
     }
 
-    /// Sets a column of the experiment's own.
+    /// Sets one of the experiment's own columns.
     pub fn set(&mut self, column: &Column, value: impl Into<Value>) -> &mut Self {
         self.own.insert(column.name.into(), value.into());
         self
     }
 
-    /// The value of a column of the experiment's own; [`Value::None`] where the row has none.
+    /// Returns the value of one of the experiment's own columns; [`Value::None`] if the row has none.
     pub fn own(&self, name: &str) -> &Value {
         self.own.get(name).unwrap_or(&Value::None)
     }
 
-    /// Takes what these times in microseconds come to; nothing where there are none.
+    /// Sets the columns that follow from these times in microseconds, except the 99th percentile. Does nothing if there
+    /// are no times.
     pub fn times(&mut self, times: &[f64]) -> &mut Self {
         let Some(summary) = Summary::of(times) else { return self };
         self.time_us_min = Some(summary.min);
         self.time_us_p50 = Some(summary.p50);
-        self.time_us_p99 = Some(summary.p99);
         self.time_us_max = Some(summary.max);
         self.cv_pct = summary.cv_pct;
         self.repeats = Some(summary.count as u64);
         self
     }
 
-    /// Derives bandwidth and rate from the median time, in which `bytes` were moved by `operations`.
+    /// Sets the 99th percentile of `times`, which must be of single operations: the maximum of a few means is not a
+    /// percentile.
+    pub fn tail(&mut self, times: &[f64]) -> &mut Self {
+        self.time_us_p99 = Summary::of(times).map(|summary| summary.p99);
+        self
+    }
+
+    /// Sets bandwidth and rate from the median time, in which `bytes` were moved by `operations`.
     pub fn throughput(&mut self, bytes: u64, operations: u64) -> &mut Self {
         let time = Micros(self.time_us_p50.unwrap_or(0.0));
         self.bandwidth_gbytes_s = time.gbytes_s(bytes);
@@ -198,8 +206,8 @@ impl Row {
         self
     }
 
-    /// Holds the bandwidth against the line rate of the rails used, where it is known, and marks the row when it lies above
-    /// it: payload cannot travel faster than the line.
+    /// Sets the percentage of the line rate of the rails used, if it is known. Marks the row as suspect if its
+    /// bandwidth exceeds the line rate, since the payload cannot be faster than the line.
     pub fn line_rate(&mut self, bits_per_second: Option<u64>) -> &mut Self {
         if let (Some(gbits), Some(bits @ 1..)) = (self.bandwidth_gbits_s, bits_per_second) {
             let line = bits as f64 / 1e9;
@@ -211,7 +219,8 @@ impl Row {
         self
     }
 
-    /// Takes the wrong bytes that verification has found, where there was one; with some the row has failed.
+    /// Sets the number of wrong bytes that verification found; `None` if nothing was verified. The row has failed if
+    /// there are any.
     pub fn verified(&mut self, wrong: Option<u64>) -> &mut Self {
         self.wrong = wrong;
         if wrong.is_some_and(|wrong| wrong > 0) {
@@ -220,7 +229,7 @@ impl Row {
         self
     }
 
-    /// Marks the row: its figures are not what they seem, for this reason, beside any earlier one.
+    /// Marks the row as suspect: its figures are not credible for reason `why`, in addition to any earlier reason.
     pub fn doubt(&mut self, why: String) -> &mut Self {
         self.suspect = Some(match self.suspect.take() {
             Some(earlier) => format!("{earlier}; {why}"),
@@ -229,9 +238,9 @@ impl Row {
         self
     }
 
-    /// Names the case this row is compared with. The two were measured in turns, repeat by repeat: the ratio is the median
-    /// of the repeats' own ratios, so that what drifts between repeats (clocks, neighbours) falls out. Both sides move the
-    /// same bytes in each of the times.
+    /// Sets the row that this one is compared with. The two must have been measured alternately, repeat by repeat, and
+    /// must move the same bytes in each time. The ratio is the median of the repeats' own ratios, so that drift between
+    /// repeats (clocks, other processes) cancels out.
     pub fn against(&mut self, baseline: &Row, ours: &[f64], theirs: &[f64]) -> &mut Self {
         self.baseline = Some(baseline.case.clone());
         let ratios: Vec<f64> =
@@ -241,7 +250,7 @@ impl Row {
     }
 }
 
-/// Keeps a provider's text from breaking the line-oriented outputs.
+/// Removes line breaks from a provider's text, for line-oriented outputs.
 pub(super) fn one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
@@ -253,7 +262,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// The columns every experiment's row begins with. Scripts depend on them: a change here is a new [`SCHEMA`].
+    /// Scripts depend on the columns with which every experiment's row starts. A change requires a new [`SCHEMA`].
     #[test]
     fn columns_are_fixed() {
         let names: Vec<&str> = Row::COMMON.iter().map(|column| column.name).collect();
@@ -263,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn figures_follow_from_the_times() {
+    fn figures_follow_from_times() {
         let mut row = Row::new("e", "c", "d", "f");
         row.times(&[10.0]).throughput(100_000, 20).line_rate(Some(100_000_000_000));
         assert_eq!((row.bandwidth_gbytes_s, row.bandwidth_gbits_s, row.rate_mops), (Some(10.0), Some(80.0), Some(2.0)));
@@ -272,14 +281,16 @@ mod tests {
         assert_eq!(row.suspect.as_deref(), Some("above the line rate of 40 Gb/s"));
         row.doubt("slower than the modelled card".into());
         assert_eq!(row.suspect.as_deref(), Some("above the line rate of 40 Gb/s; slower than the modelled card"));
+        assert_eq!(row.time_us_p99, None, "a repeat's mean has no tail");
+        assert_eq!(row.clone().tail(&[1.0, 3.0, 2.0]).time_us_p99, Some(3.0));
         let mut other = row.clone();
-        // Repeat by repeat 0.5, 0.5, 2.0: one repeat that was disturbed does not move the ratio.
+        // The ratios are 0.5, 0.5 and 2.0: a single disturbed repeat does not change the median.
         other.against(&row, &[20.0, 40.0, 5.0], &[10.0, 20.0, 10.0]);
         assert_eq!((other.baseline.as_deref(), other.baseline_ratio), (Some("c"), Some(0.5)));
     }
 
     #[test]
-    fn a_foreign_status_is_refused() {
+    fn unknown_status_is_rejected() {
         assert!(serde_json::from_str::<Status>("\"fine\"").is_err());
     }
 
@@ -306,7 +317,7 @@ mod tests {
             let names = Row::COMMON.iter().chain(&OWN).map(|column| column.name);
             let json: serde_json::Map<String, serde_json::Value> =
                 names.clone().zip(row.values(&OWN)).map(|(name, value)| (name.into(), serde_json::to_value(value).unwrap())).collect();
-            // serde_json reads some numbers one unit in the last place off; rounding again takes that away.
+            // serde_json reads some numbers with an error of one unit in the last place; rounding again removes it.
             let back: Row = serde_json::from_value(json.into()).unwrap();
             prop_assert_eq!(written(&back), written(&row));
             prop_assert_eq!(back.own("rail_bytes").list(), rails);

@@ -1,4 +1,4 @@
-//! The CSV files of earlier runs, with their headers.
+//! CSV files of earlier runs, with their headers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -12,49 +12,50 @@ use super::chart::{ChartError, FileKind, Records, is_soft};
 use super::header::plain;
 use super::{Key, each_once, headers};
 
-/// One CSV file.
+/// A CSV file with its header.
 #[derive(Clone, Debug)]
 pub struct Run {
-    /// The file.
+    /// Path of the file.
     pub path: PathBuf,
-    /// What it is called: its path as it was given, or below the folder that was given.
+    /// Name in messages: its path as given, or its path below the given directory.
     pub name: String,
-    /// What it is called beside other files of its folder: by this the files of two runs find each other.
+    /// Path below the given directory, or the file name. The files of two runs are matched by it.
     pub within: PathBuf,
-    /// What its rows are.
+    /// Kind of its rows.
     pub kind: FileKind,
-    /// Its rows. Beside its columns it has, where they follow, `bandwidth_gbytes_s_low`, `..._high`, `rate_mops_low`,
-    /// `..._high`: the figures at the largest (p99) and the smallest time.
+    /// Rows of the file. If they can be derived, there are additional columns `bandwidth_gbytes_s_low`, `..._high`,
+    /// `rate_mops_low` and `..._high`: the figures at the maximum time (p99, or the maximum if there is none) and at
+    /// the minimum time.
     pub records: Records,
     header: Value,
 }
 
-/// What was found in folders.
+/// Files found in directories.
 #[derive(Clone, Debug, Default)]
 pub struct Runs {
-    /// The files, folder by folder, by name.
+    /// The files, by directory and name.
     pub runs: Vec<Run>,
-    /// Lines about files that were left out.
+    /// Messages about files that were left out.
     pub left_out: Vec<String>,
 }
 
 impl Run {
-    /// Reads a file and its header, if there is one: `<stem>.header.json` beside it, or its part of `headers.json`.
+    /// Reads a file and its header, if there is one: `<stem>.header.json` next to it, or its part of `headers.json`.
     pub fn read(path: &Path, name: &str) -> Result<Self, ChartError> {
         let file = File::open(path).map_err(|source| ChartError::Read { path: path.into(), source })?;
         Self::of_text(file, headers::of(path)?, path, name)
     }
 
-    /// The same from the text of the one and the document of the other.
+    /// Like [`read`](Run::read), from the text of the file and the JSON document of its header.
     pub fn of_text(rows: impl Read, header: Option<Value>, path: &Path, name: &str) -> Result<Self, ChartError> {
         let within = path.file_name().map(PathBuf::from).unwrap_or_default();
         let (kind, mut records) = Records::of_text(rows, path, &within.to_string_lossy())?;
         for figure in ["bandwidth_gbytes_s", "rate_mops"] {
-            for (end, time) in [("low", "time_us_p99"), ("high", "time_us_min")] {
+            for (end, times) in [("low", ["time_us_p99", "time_us_max"]), ("high", ["time_us_min"; 2])] {
                 if kind == FileKind::Rows {
                     records.derive(&format!("{figure}_{end}"), |records, row| {
-                        let [value, median, time] =
-                            [figure, "time_us_p50", time].map(|column| records.number(row, column));
+                        let [value, median] = [figure, "time_us_p50"].map(|column| records.number(row, column));
+                        let time = times.iter().find_map(|column| records.number(row, column));
                         Some(value? * median? / time.filter(|time| *time > 0.0)?)
                     });
                 }
@@ -63,36 +64,36 @@ impl Run {
         Ok(Self { path: path.into(), name: name.into(), within, kind, records, header: header.unwrap_or_default() })
     }
 
-    /// Every key of the header that is set, in order, for people.
+    /// Returns every key of the header that is set, in order, for people.
     pub fn header(&self) -> Vec<(&'static str, String)> {
         let known = Key::iter().map(Key::name);
         known.filter_map(|key| Some((key, plain(self.header.get(key)?)))).filter(|(_, text)| !text.is_empty()).collect()
     }
 
-    /// The value of a key of the header, for people.
+    /// Returns the value of a key of the header, for people.
     pub fn fact(&self, key: Key) -> Option<String> {
         self.header.get(key.name()).map(plain).filter(|text| !text.is_empty())
     }
 
-    /// The remarks of the header.
+    /// Returns the notes of the header.
     pub fn notes(&self) -> Vec<String> {
         self.header.get("notes").and_then(Value::as_array).into_iter().flatten().map(plain).collect()
     }
 
-    /// The values of a column, each once, in their order, without the empty one.
+    /// Returns the distinct values of a column in order of their first occurrence, without the empty one.
     pub fn values(&self, column: &str) -> Vec<&str> {
         let values = self.records.rows().iter().map(|row| self.records.field(row, column));
         each_once(values.filter(|value| !value.is_empty()))
     }
 
-    /// The value that a column has in every row.
+    /// Returns the value that a column has in every row; `None` if rows differ.
     pub fn in_all(&self, column: &str) -> Option<&str> {
         let mut values = self.records.rows().iter().map(|row| self.records.field(row, column));
         let first = values.next()?;
         values.all(|value| value == first).then_some(first)
     }
 
-    /// The experiment whose rows these are; what lists has none, and is called by its file.
+    /// Returns the experiment of the rows, or a group name for files without one.
     pub fn experiment(&self) -> String {
         match self.kind {
             FileKind::Rows => self.values("experiment").first().unwrap_or(&"rows").to_string(),
@@ -101,17 +102,18 @@ impl Run {
         }
     }
 
-    /// Its name without folders.
+    /// Returns the file name without directories.
     pub fn file_name(&self) -> &str {
         self.name.rsplit('/').next().unwrap_or_default()
     }
 
-    /// The name of its folder, as it was given.
+    /// Returns the name of its directory, as given.
     pub fn folder(&self) -> &str {
         self.name.rsplit_once('/').map_or("", |(folder, _)| folder)
     }
 
-    /// In which way some of these rows are no measurement of hardware: `emulated device`, `modelled network model:p5`.
+    /// Returns the reasons for which some rows are not measurements of hardware: `emulated device`,
+    /// `modelled network model:p5`.
     pub fn unreal(&self) -> Vec<String> {
         let mut ways = Vec::new();
         if self.values("device").contains(&"emulated") {
@@ -121,7 +123,7 @@ impl Run {
             if fabric.starts_with("model:") {
                 ways.push(format!("modelled network {fabric}"));
             } else if is_soft(fabric) {
-                ways.push(format!("cards in software {fabric}"));
+                ways.push(format!("software NICs {fabric}"));
             }
         }
         ways
@@ -129,8 +131,8 @@ impl Run {
 }
 
 impl Runs {
-    /// Reads files, and every CSV file of ginlab in folders and the folders in these. A file that was named must be one of
-    /// ginlab; in a folder, others are left out.
+    /// Reads the given files, and all CSV files of ginlab in the given directories and their subdirectories. It is an
+    /// error if a given file is not one of ginlab; in a directory such files are left out.
     pub fn find(paths: &[PathBuf]) -> Result<Self, ChartError> {
         let mut found = Self::default();
         for path in paths {
@@ -143,7 +145,7 @@ impl Runs {
             files.sort();
             let mut foreign = BTreeMap::<_, Vec<ChartError>>::new();
             for file in files {
-                // Without the folder, runs of two folders would have one name.
+                // Includes the directory's name: without it, runs of two directories could have the same name.
                 let within = file.strip_prefix(path).unwrap_or(&file);
                 let folder = path.file_name().map(Path::new).unwrap_or(path);
                 match Run::read(&file, &folder.join(within).display().to_string()) {
@@ -154,16 +156,16 @@ impl Runs {
                     Err(error) => return Err(error),
                 }
             }
-            // One line for each folder: a folder of another tool's results may have hundreds.
+            // One line per directory, since a directory with results of another tool may have hundreds of files.
             found.left_out.extend(foreign.into_values().filter_map(|errors| {
                 let first = errors.first()?;
                 Some(match errors.len() - 1 {
                     0 => first.to_string(),
-                    more => format!("{first}; {more} more in its folder"),
+                    more => format!("{first}; {more} more in its directory"),
                 })
             }));
         }
-        // A file that was named and is in a folder as well is one file.
+        // A file that is given and is also in a given directory is listed once.
         let mut seen = BTreeSet::new();
         found.runs.retain(|run| seen.insert(run.path.canonicalize().unwrap_or_else(|_| run.path.clone())));
         match found.runs.is_empty() {
@@ -176,7 +178,8 @@ impl Runs {
     }
 }
 
-/// The CSV files of a folder and the folders in it. Links to folders are not followed: they may lead in a circle.
+/// Lists the CSV files of a directory and its subdirectories. Does not follow links to directories, which may form a
+/// cycle.
 fn list(folder: &Path, files: &mut Vec<PathBuf>) -> Result<(), ChartError> {
     let unreadable = |source| ChartError::Read { path: folder.into(), source };
     for entry in std::fs::read_dir(folder).map_err(unreadable)? {

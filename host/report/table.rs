@@ -1,4 +1,4 @@
-//! Rows for people: fixed columns, printed as they are measured.
+//! Table output for people: fixed columns, printed row by row.
 
 use std::io::{self, Write};
 
@@ -10,11 +10,11 @@ const RED: &str = "\x1b[31m";
 const YELLOW: &str = "\x1b[33m";
 const RESET: &str = "\x1b[0m";
 
-/// What stands in a column of the table.
+/// Function that returns the text of a cell.
 type Cell = fn(&Row, &Shown) -> String;
 
-/// A column of the table: the one of the row that must be filled for it, its two-line heading, its width, and what stands in
-/// it. Texts stand left, numbers right.
+/// Column of the table: the row's column that must be filled for it, its two-line heading, its width, and its cell.
+/// Texts are left-aligned, numbers right-aligned.
 #[derive(Clone, Copy, Debug)]
 struct Shown {
     of: &'static str,
@@ -33,7 +33,7 @@ const fn right(of: &'static str, title: &'static str, unit: &'static str, width:
     Shown { of, title, unit, width, left: false, cell }
 }
 
-/// What was chosen, before the experiment's own columns.
+/// Columns with chosen values, before the experiment's own columns.
 const CHOSEN: [Shown; 7] = [
     left("case", "case", "", 9, |row, _| row.case.clone()),
     right("size_bytes", "size", "", 8, |row, _| row.size_bytes.map(size::human).unwrap_or_default()),
@@ -46,12 +46,12 @@ const CHOSEN: [Shown; 7] = [
         (Some(grid), Some(block)) => format!("{grid}x{block}"),
         (grid, _) => grid.map(|grid| grid.to_string()).unwrap_or_default(),
     }),
-    // The maker's name says nothing that the model does not.
+    // The vendor's name adds nothing to that of the model.
     left("device", "device", "", 8, |row, _| row.device.replacen("gpu:NVIDIA ", "gpu:", 1)),
     left("fabric", "fabric", "", 13, |row, _| row.fabric.clone()),
 ];
 
-/// What was measured, behind them. The status stands last and is as long as it must be.
+/// Columns with measured values, after them. The status is the last column and has no fixed width.
 const MEASURED: [Shown; 7] = [
     right("time_us_p50", "p50", "us", 8, |row, shown| figure(row.time_us_p50, shown.width)),
     right("time_us_p99", "p99", "us", 8, |row, shown| figure(row.time_us_p99, shown.width)),
@@ -67,7 +67,8 @@ const MEASURED: [Shown; 7] = [
     }),
 ];
 
-/// The columns of an experiment's table: fixed from the start, because rows are printed before the next ones are known.
+/// Returns the columns of an experiment's table. They are fixed from the start, because rows are printed before later
+/// ones are known.
 fn columns(about: &About) -> Vec<Shown> {
     let own = about.columns.iter().filter_map(|column| {
         let (title, width) = column.shown?;
@@ -84,7 +85,7 @@ fn columns(about: &About) -> Vec<Shown> {
     CHOSEN.into_iter().filter(filled).chain(own).chain(MEASURED.into_iter().filter(filled)).collect()
 }
 
-/// Prints the columns a person needs, row by row, within 140 characters.
+/// Prints the columns that a person needs, row by row, within 140 characters.
 #[derive(Debug)]
 pub struct Table<W: Write> {
     out: W,
@@ -94,12 +95,12 @@ pub struct Table<W: Write> {
 }
 
 impl<W: Write> Table<W> {
-    /// A table on `out`.
+    /// Creates a table that prints to `out`.
     pub fn new(out: W, color: bool, about: &About) -> Self {
         Self { out, color, begun: false, columns: columns(about) }
     }
 
-    /// Prints one row, before the first one the heading, and flushes it.
+    /// Prints one row, preceded by the heading if it is the first, and flushes the output.
     pub fn row(&mut self, row: &Row) -> io::Result<()> {
         let mut text = String::new();
         if !self.begun {
@@ -128,7 +129,7 @@ impl<W: Write> Table<W> {
     }
 }
 
-/// Lays out one line. A text that is too long for its column is cut and marked; a number is never cut.
+/// Formats one line. A text that is too long for its column is truncated and marked; a number is never truncated.
 fn line(cells: &[String], columns: &[Shown]) -> String {
     let (Some((status, cells)), mut text) = (cells.split_last(), String::new()) else { return String::new() };
     for (cell, column) in cells.iter().zip(columns) {
@@ -147,12 +148,12 @@ fn line(cells: &[String], columns: &[Shown]) -> String {
     text
 }
 
-/// The characters of a full line of an experiment's table, without the status.
+/// Returns the width of a full line of an experiment's table in characters, without the status.
 pub fn width(about: &About) -> usize {
     columns(about).iter().map(|shown| shown.width + 1).sum::<usize>() - 7
 }
 
-/// A number in at most `width` characters with about four significant digits: as many decimals as say something.
+/// Formats a number in at most `width` characters with about four significant digits.
 fn figure(value: Option<f64>, width: usize) -> String {
     let Some(value) = value.filter(|value| value.is_finite()) else { return String::new() };
     let decimals: usize = match value.abs() {

@@ -1,4 +1,4 @@
-//! Rows through every output.
+//! Tests of rows in every output.
 #![allow(clippy::unwrap_used)]
 use super::*;
 
@@ -20,7 +20,7 @@ pub(super) fn rows() -> Vec<Row> {
     put.grid = Some(1);
     put.block = Some(32);
     put.iterations = Some(20);
-    put.times(&[12.5, 10.0, 11.0]);
+    put.times(&[12.5, 10.0, 11.0]).tail(&[12.5, 10.0, 11.0]);
     put.throughput(4096 * 32, 32);
     put.set(&OWN[0], 1.0 / 3.0);
     put.baseline = Some("cpu-write".into());
@@ -70,7 +70,7 @@ fn our_own_csv_reads_back() {
     for row in rows() {
         sink.row(&row).unwrap();
     }
-    // Every row is in the file before the end: that is what Ctrl-C leaves.
+    // Every row is in the file before the end, so that it is kept after Ctrl-C.
     assert_eq!(std::fs::read_to_string(&path).unwrap().lines().count(), 1 + rows().len());
     sink.finish().unwrap();
     let text = std::fs::read_to_string(&path).unwrap();
@@ -186,7 +186,7 @@ fn our_own_json_reads_back() {
 }
 
 #[test]
-fn a_dropped_document_is_written_and_says_so() {
+fn dropped_document_is_written_as_incomplete() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("run.json");
     let mut sink = json_sink(&Target::File(path.clone())).unwrap();
@@ -199,7 +199,7 @@ fn a_dropped_document_is_written_and_says_so() {
 }
 
 #[test]
-fn an_empty_run_is_still_valid() {
+fn empty_run_is_valid() {
     let dir = tempfile::tempdir().unwrap();
     let (csv, json) = (dir.path().join("e.csv"), dir.path().join("e.json"));
     CsvSink::create(&Target::File(csv.clone()), &header(), &OWN).unwrap().finish().unwrap();
@@ -210,7 +210,7 @@ fn an_empty_run_is_still_valid() {
 }
 
 #[test]
-fn unwritable_places_fail_before_the_run_in_one_line() {
+fn unwritable_paths_fail_before_run() {
     let dir = tempfile::tempdir().unwrap();
     let missing = Target::File("/no/such/folder/run.x".into());
     let folder = Target::File(dir.path().into());
@@ -250,7 +250,7 @@ fn one_place_takes_one_output() {
 }
 
 #[test]
-fn a_closed_pipe_is_quiet_and_a_full_disk_is_not() {
+fn closed_pipe_is_silent_and_full_disk_reported() {
     let pipe = || io::Error::from(io::ErrorKind::BrokenPipe);
     assert!(matches!(ReportError::write("CSV", &Target::Stdout, pipe()), ReportError::StdoutClosed));
     let file = Target::File("run.csv".into());
@@ -258,7 +258,7 @@ fn a_closed_pipe_is_quiet_and_a_full_disk_is_not() {
 }
 
 #[test]
-fn the_table_lines_up() {
+fn table_columns_are_aligned() {
     let mut text = Vec::new();
     let mut table = Table::new(&mut text, false, &ABOUT);
     for row in rows() {
@@ -275,7 +275,7 @@ fn the_table_lines_up() {
 }
 
 #[test]
-fn colour_is_the_only_difference() {
+fn colour_is_only_difference() {
     let print = |color| {
         let mut text = Vec::new();
         let mut table = Table::new(&mut text, color, &ABOUT);

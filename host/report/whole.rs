@@ -1,4 +1,4 @@
-//! Outputs that appear whole or not at all.
+//! Outputs that are written completely or not at all.
 
 use std::fs::{File, OpenOptions, Permissions};
 use std::io::{self, Write};
@@ -9,12 +9,12 @@ use tempfile::NamedTempFile;
 
 use super::{ReportError, Target, write_stdout};
 
-/// A target that takes one document. A file is written under a temporary name that nobody can foresee, and then renamed: a
-/// reader never sees half a document, an older one stays until then, and a link that somebody has put in the way is not
-/// followed. Dropped before that, it leaves the target as it was.
+/// A target for one document. A file is written under an unpredictable temporary name and then renamed. So a reader
+/// never sees a partial document, an existing one is kept until then, and a link that another user has created at the
+/// temporary name is not followed. If it is dropped before, the target is unchanged.
 #[derive(Debug)]
 pub struct WholeFile {
-    /// `JSON`, `the chart`: for errors.
+    /// Kind of output for errors, for example `JSON` or `the chart`.
     what: &'static str,
     output: Output,
 }
@@ -22,7 +22,7 @@ pub struct WholeFile {
 #[derive(Debug)]
 enum Output {
     Stdout,
-    /// A pipe or device: there is nothing to rename.
+    /// A pipe or device, which cannot be renamed.
     Stream {
         file: File,
         path: PathBuf,
@@ -34,7 +34,7 @@ enum Output {
 }
 
 impl WholeFile {
-    /// Opens the target. What was there stays.
+    /// Opens the target. Existing content is kept.
     pub fn create(what: &'static str, target: &Target) -> Result<Self, ReportError> {
         let output = match target {
             Target::Stdout => Output::Stdout,
@@ -51,7 +51,7 @@ impl WholeFile {
             Output::File { mut temporary, path } => {
                 let file = temporary.as_file_mut();
                 let written = file.write_all(document).and_then(|()| file.sync_all());
-                // What is not renamed is removed when it is dropped.
+                // If it is not renamed, the temporary file is removed when it is dropped.
                 let renamed = written.and_then(|()| Ok(temporary.persist(&path).map(drop)?));
                 (Target::File(path), renamed)
             }
@@ -61,14 +61,14 @@ impl WholeFile {
 }
 
 fn open(path: &Path) -> io::Result<Output> {
-    // The link stays a link: what it points to is replaced.
+    // Keeps a link: the file that it points to is replaced.
     let path = path.canonicalize().unwrap_or_else(|_| path.into());
     match path.metadata() {
         Ok(meta) if !meta.is_file() => {
             let file = OpenOptions::new().write(true).open(&path)?;
             return Ok(Output::Stream { file, path });
         }
-        // The rename would succeed on a file that its owner has made read-only.
+        // Check write access: the rename would succeed even if the owner has made the file read-only.
         Ok(_) => drop(OpenOptions::new().write(true).open(&path)?),
         Err(_) => {}
     }
@@ -76,12 +76,12 @@ fn open(path: &Path) -> io::Result<Output> {
     let mut hidden = std::ffi::OsString::from(".");
     hidden.push(name);
     hidden.push(".");
-    // The document is for whoever may read the user's files, as any other: the umask says who.
+    // The document has the permissions of an ordinary file, according to the umask.
     let (mut builder, mode) = (tempfile::Builder::new(), Permissions::from_mode(0o666));
     let builder = builder.prefix(&hidden).permissions(mode);
-    // A path without a folder lies in the current one.
+    // A path without a directory is in the current directory.
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    // Its own error would name the temporary file.
+    // Check the directory first, since an error of `tempfile_in` would name the temporary file.
     folder.metadata()?;
     Ok(Output::File { temporary: builder.tempfile_in(folder)?, path })
 }
@@ -98,11 +98,12 @@ mod tests {
     }
 
     #[test]
-    fn links_under_the_names_that_a_temporary_file_could_have_are_not_followed() {
+    fn symlinks_at_temporary_names_are_not_followed() {
         let folder = tempfile::tempdir().unwrap();
         let (path, victim) = (folder.path().join("chart.svg"), folder.path().join("victim"));
         std::fs::write(&victim, "kept").unwrap();
-        // What earlier versions wrote to, in a folder that others may write to.
+        // The predictable temporary name that an implementation with the process ID would use, in a directory that
+        // others may write to.
         symlink(&victim, folder.path().join(format!(".chart.svg.{}", std::process::id()))).unwrap();
         target(&path).write(b"new").unwrap();
         assert_eq!(std::fs::read(&victim).unwrap(), b"kept");
@@ -111,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn others_read_it_as_any_file_and_nothing_is_left_beside_it() {
+    fn file_has_default_mode_and_no_leftovers() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("chart.svg");
         target(&path).write(b"new").unwrap();

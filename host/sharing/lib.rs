@@ -1,4 +1,5 @@
-//! Which PEs of a job share a GPU, and how: side by side as threads of one process or under MPS, or in turns.
+//! PEs that share a GPU, and how their kernels run: concurrently (as threads of one process, or under MPS) or
+//! time-sliced.
 
 pub mod mps;
 
@@ -10,74 +11,75 @@ use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::OnceLock;
 
-/// What rows call the way between PEs of one GPU.
+/// Name in result rows for the path between PEs on one GPU.
 pub const SAME_GPU: &str = "same-gpu";
 
-/// How PEs of one GPU run; of several GPUs the last of these counts.
+/// Execution of the kernels of PEs that share a GPU. For several GPUs, the last applicable variant counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, strum::Display, strum::IntoStaticStr)]
 #[strum(serialize_all = "kebab-case")]
 pub enum Way {
-    /// Each PE has a GPU of its own.
+    /// Each PE has its own GPU.
     None,
-    /// Side by side: they are threads of one process, and have one context.
+    /// Concurrently: the PEs are threads of one process and share one context.
     OneProcess,
-    /// Side by side, by an MPS server.
+    /// Concurrently, through an MPS server.
     Mps,
-    /// In turns: the driver's time slices, of about 2 ms.
+    /// Time-sliced by the driver, with slices of about 2 ms.
     TimeSlices,
 }
 
-/// What a rank tells of its GPU.
+/// Information about its GPU that a rank sends to the others.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Seat {
+struct GpuPlacement {
     uuid: String,
-    /// As people find it: its PCI address.
+    /// PCI address, for messages.
     address: String,
-    /// The rank's process.
+    /// Identifier of the rank's process.
     process: u64,
     /// Whether an MPS server runs the rank's kernels.
     by_mps: bool,
 }
 
-/// A number of this process that no other one has: those of the system repeat in containers.
+/// Returns an identifier of this process that is unique in the job. Process IDs are not, because containers reuse them.
 fn this_process() -> u64 {
     static NUMBER: OnceLock<u64> = OnceLock::new();
     *NUMBER.get_or_init(|| RandomState::new().hash_one(std::process::id()))
 }
 
-/// Who shares a GPU with whom.
+/// PEs that share GPUs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sharing {
     way: Option<Way>,
     here: Vec<usize>,
-    /// PEs of the GPU that has most of them.
+    /// Maximum number of PEs on a GPU.
     most: usize,
     gpus: Vec<String>,
     notes: Vec<String>,
 }
 
 impl Sharing {
-    /// Asks all ranks, and tells the device how many share a GPU ([`Device::share_among`]): as many as on the one that has most, since all PEs launch the
-    /// same grid, and one that is alone would take a larger one (three PEs of two GPUs waited for blocks that two of them did not have). Every rank calls it; one that launches no kernels
-    /// takes no turns, and does not count.
+    /// Exchanges the ranks' GPUs. Sets the maximum number of PEs per GPU as the number of sharers of the device
+    /// ([`Device::share_among`]). The maximum is used on every GPU because all PEs launch the same grid. Otherwise, a
+    /// PE with its own GPU would allow a grid that is too large for the others. Collective. A rank that launches no
+    /// kernels needs no share and does not count.
     ///
     /// # Errors
-    /// Who is missing.
+    /// Returns an error that names the missing ranks.
     pub fn find(device: &Device, launches: bool, ranks: &mut Bootstrap) -> Result<Sharing, BootstrapError> {
-        let seat = device.uuid().filter(|_| launches).map(|uuid| Seat {
+        let seat = device.uuid().filter(|_| launches).map(|uuid| GpuPlacement {
             uuid,
             address: device.pci_address().unwrap_or_default(),
             process: this_process(),
             by_mps: device.is_served_by_mps().unwrap_or_else(mps::is_there),
         });
-        let seats: Vec<Option<Seat>> = ranks.all_gather_values(&seat, "who shares a GPU")?;
+        let seats: Vec<Option<GpuPlacement>> = ranks.all_gather_values(&seat, "PEs that share a GPU")?;
         let machines: Vec<&str> = ranks.members().iter().map(Member::machine).collect();
         let sharing = Sharing::of(&seats, &machines, ranks.rank(), &mps::service());
         device.share_among(sharing.most as u32);
         Ok(sharing)
     }
 
-    fn of(seats: &[Option<Seat>], machines: &[&str], me: usize, service: &Service) -> Sharing {
+    fn of(seats: &[Option<GpuPlacement>], machines: &[&str], me: usize, service: &Service) -> Sharing {
         let mut of_gpu: BTreeMap<(&str, &str), Vec<usize>> = BTreeMap::new();
         for (rank, (seat, machine)) in seats.iter().zip(machines).enumerate() {
             if let Some(seat) = seat {
@@ -91,11 +93,11 @@ impl Sharing {
             return sharing;
         }
         let mut way = Way::None;
-        // In the order of their first ranks, as people count them.
+        // Ordered by their first ranks.
         let mut shared: Vec<&Vec<usize>> = of_gpu.values().filter(|ranks| ranks.len() > 1).collect();
         shared.sort();
         for ranks in shared {
-            let seats: Vec<&Seat> = ranks.iter().filter_map(|rank| seats[*rank].as_ref()).collect();
+            let seats: Vec<&GpuPlacement> = ranks.iter().filter_map(|rank| seats[*rank].as_ref()).collect();
             let Some(first) = seats.first() else { continue };
             let how = if seats.iter().all(|seat| seat.process == first.process) {
                 Way::OneProcess
@@ -109,11 +111,11 @@ impl Sharing {
             let who = format!("PEs {} share GPU {}", list.join(", "), first.address);
             sharing.gpus.push(format!("{how}: {who}"));
             sharing.notes.push(match how {
-                Way::OneProcess => format!("{who} as threads of one process, whose kernels run side by side"),
+                Way::OneProcess => format!("{who} as threads of one process, whose kernels run concurrently"),
                 Way::Mps => format!("{who} by MPS{}", served_by(service)),
                 Way::None | Way::TimeSlices => format!(
-                    "{who} without MPS: kernels that wait for each other take turns of about 2 ms, and their times are those of the \
-                     turns ({})",
+                    "{who} without MPS: kernels that wait for each other are time-sliced in slices of about 2 ms, \
+                     which dominate their times ({})",
                     why_not(service)
                 ),
             });
@@ -122,28 +124,29 @@ impl Sharing {
         sharing
     }
 
-    /// For rows; nothing on the emulated device.
+    /// Returns the name for result rows; `None` on the emulated device.
     pub fn name(&self) -> Option<&'static str> {
         self.way.map(Into::into)
     }
 
-    /// For headers: each GPU that several PEs share; `none` where each has its own. Nothing on the emulated device.
+    /// Returns the value for headers: each GPU that several PEs share, or `none` if each PE has its own. `None` on the
+    /// emulated device.
     pub fn header(&self) -> Option<String> {
         let way = self.way?;
         Some(if self.gpus.is_empty() { way.to_string() } else { self.gpus.join("; ") })
     }
 
-    /// Whether several PEs share a GPU, this PE's or another.
+    /// Returns whether several PEs share a GPU, not necessarily this PE's.
     pub fn is_shared(&self) -> bool {
         !self.gpus.is_empty()
     }
 
-    /// The PEs on this PE's GPU, this one too.
+    /// Returns the PEs on this PE's GPU, including this one.
     pub fn here(&self) -> &[usize] {
         &self.here
     }
 
-    /// What a header should say.
+    /// Returns notes for headers.
     pub fn notes(&self) -> &[String] {
         &self.notes
     }
@@ -151,8 +154,8 @@ impl Sharing {
 
 fn served_by(service: &Service) -> String {
     match service {
-        Service::Started(_) => ", which ginlab has started for this run".into(),
-        Service::Existing(folder) => format!(", by the server of {} that was there", folder.display()),
+        Service::Started(_) => ", which ginlab started for this run".into(),
+        Service::Existing(folder) => format!(", by the existing server in {}", folder.display()),
         Service::Unknown | Service::Off | Service::Missing(_) => String::new(),
     }
 }
@@ -161,7 +164,7 @@ fn why_not(service: &Service) -> String {
     match service {
         Service::Off => "--mps off".into(),
         Service::Missing(why) => why.clone(),
-        Service::Existing(folder) => format!("the driver does not use the server of {}", folder.display()),
+        Service::Existing(folder) => format!("the driver does not use the server in {}", folder.display()),
         Service::Started(_) => "the driver does not use the server that was started".into(),
         Service::Unknown => {
             "ginlab starts a server for ranks that it starts itself; otherwise start one before the ranks: \
@@ -176,19 +179,19 @@ mod tests {
     use super::*;
     use std::sync::atomic::{AtomicU64, Ordering};
 
-    /// Of a process of its own.
-    fn seat(uuid: &str, by_mps: bool) -> Option<Seat> {
+    /// Returns a seat in a new process.
+    fn seat(uuid: &str, by_mps: bool) -> Option<GpuPlacement> {
         static PROCESSES: AtomicU64 = AtomicU64::new(100);
         seat_in(PROCESSES.fetch_add(1, Ordering::Relaxed), uuid, by_mps)
     }
 
-    fn seat_in(process: u64, uuid: &str, by_mps: bool) -> Option<Seat> {
-        Some(Seat { uuid: uuid.into(), address: format!("0000:{uuid}:00.0"), process, by_mps })
+    fn seat_in(process: u64, uuid: &str, by_mps: bool) -> Option<GpuPlacement> {
+        Some(GpuPlacement { uuid: uuid.into(), address: format!("0000:{uuid}:00.0"), process, by_mps })
     }
 
     #[test]
-    fn pes_of_a_gpu_are_found_and_said() {
-        let of = |seats: &[Option<Seat>], me, service| Sharing::of(seats, &["m"; 8], me, &service);
+    fn pes_sharing_gpu_are_reported() {
+        let of = |seats: &[Option<GpuPlacement>], me, service| Sharing::of(seats, &["m"; 8], me, &service);
         let emulated = of(&[None, None], 1, Service::Unknown);
         assert_eq!((emulated.name(), emulated.header(), emulated.here()), (None, None, &[1][..]));
         let apart = of(&[seat("18", false), seat("2a", false)], 1, Service::Unknown);
@@ -200,32 +203,33 @@ mod tests {
         assert_eq!((by_mps.name(), by_mps.here()), (Some("mps"), &[1, 3][..]));
         let header = "mps: PEs 0, 2 share GPU 0000:18:00.0; mps: PEs 1, 3 share GPU 0000:2a:00.0";
         assert_eq!(by_mps.header().as_deref(), Some(header));
-        assert_eq!(by_mps.notes()[0], "PEs 0, 2 share GPU 0000:18:00.0 by MPS, which ginlab has started for this run");
+        assert_eq!(by_mps.notes()[0], "PEs 0, 2 share GPU 0000:18:00.0 by MPS, which ginlab started for this run");
 
-        // A PE that is alone takes no more of its GPU than those that are not.
+        // A PE with its own GPU uses no more of it than the PEs that share one.
         let uneven = [seat("18", true), seat("2a", true), seat("18", true)];
         assert_eq!([0, 1, 2].map(|me| of(&uneven, me, Service::Unknown).most), [2; 3]);
         assert_eq!((by_mps.most, apart.most, emulated.most), (2, 1, 1));
 
-        // One that is not served is enough, on whichever GPU.
+        // A single PE without MPS is enough, on any GPU.
         let one = [seat("18", false), seat("2a", true), seat("18", true), seat("2a", true)];
         let in_turns = of(&one, 0, Service::Missing("no program".into()));
         assert_eq!(in_turns.name(), Some("time-slices"));
         let note = &in_turns.notes()[0];
         assert!(note.starts_with(
-            "PEs 0, 2 share GPU 0000:18:00.0 without MPS: kernels that wait for each other take turns of about 2 ms"
+            "PEs 0, 2 share GPU 0000:18:00.0 without MPS: kernels that wait for each other are time-sliced in slices \
+             of about 2 ms"
         ));
         assert!(note.ends_with("(no program)") && in_turns.notes()[1].ends_with("by MPS"), "{:?}", in_turns.notes());
     }
 
     #[test]
-    fn threads_of_one_process_take_no_turns() {
-        let of = |seats: &[Option<Seat>]| Sharing::of(seats, &["m"; 8], 0, &Service::Unknown);
+    fn threads_of_one_process_run_concurrently() {
+        let of = |seats: &[Option<GpuPlacement>]| Sharing::of(seats, &["m"; 8], 0, &Service::Unknown);
         let threads = of(&[seat_in(7, "18", false), seat_in(7, "18", false)]);
         assert_eq!((threads.name(), threads.here()), (Some("one-process"), &[0, 1][..]));
         assert_eq!(threads.header().as_deref(), Some("one-process: PEs 0, 1 share GPU 0000:18:00.0"));
-        assert!(threads.notes()[0].ends_with("as threads of one process, whose kernels run side by side"));
-        // A third PE of another process takes turns with them, also on one GPU of two.
+        assert!(threads.notes()[0].ends_with("as threads of one process, whose kernels run concurrently"));
+        // A third PE in another process is time-sliced with them, even if this affects only one of two GPUs.
         let turns = of(&[seat_in(7, "18", false), seat_in(7, "18", false), seat_in(8, "18", false)]);
         assert_eq!(turns.name(), Some("time-slices"));
         let both =
@@ -235,8 +239,8 @@ mod tests {
     }
 
     #[test]
-    fn a_gpu_of_another_machine_is_another_one() {
-        // Two machines cloned with what names their GPUs.
+    fn gpus_of_different_machines_are_distinct() {
+        // The GPUs of two cloned machines may have equal identifiers.
         let seats = [seat("18", false), seat("18", false)];
         let sharing = Sharing::of(&seats, &["m", "n"], 0, &Service::Unknown);
         assert_eq!((sharing.name(), sharing.here()), (Some("none"), &[0][..]));

@@ -1,4 +1,4 @@
-//! Cores: which this process may use, which are near a device, and a thread that stays on one.
+//! Cores that this process may use, cores near a device, and pinning of threads.
 
 pub mod share;
 
@@ -12,14 +12,14 @@ use nix::unistd::Pid;
 
 use crate::pci::PciAddress;
 
-/// Which cores busy threads take.
+/// Cores of busy threads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Pin {
-    /// Chosen, where there are enough.
+    /// Chosen automatically, if there are enough.
     Auto,
-    /// None.
+    /// Threads are not pinned.
     Off,
-    /// These, by thread.
+    /// Explicit list of cores, by thread.
     List(Vec<usize>),
 }
 
@@ -31,17 +31,19 @@ impl FromStr for Pin {
         match text {
             "auto" => Ok(Pin::Auto),
             "off" => Ok(Pin::Off),
-            _ => cores().map(Pin::List).ok_or_else(|| format!("{text:?} is none of auto, off, a list of cores")),
+            _ => cores()
+                .map(Pin::List)
+                .ok_or_else(|| format!("invalid value {text:?}: expected one of auto, off, a list of cores")),
         }
     }
 }
 
-/// Larger numbers in a list of cores are garbage: no system has so many.
+/// Maximum number of cores. Larger numbers in a list are invalid.
 const MOST_CORES: usize = 8192;
 
-/// Cores that this process may use, as it was started; none where the system does not say.
+/// Returns the cores that this process was allowed to use when it started; empty if the system does not report them.
 pub fn allowed() -> &'static [usize] {
-    // Read once: afterwards a thread that is pinned would see its own core alone.
+    // Read once, because a pinned thread would see only its own core.
     static ALLOWED: OnceLock<Vec<usize>> = OnceLock::new();
     ALLOWED.get_or_init(|| {
         let Ok(set) = sched_getaffinity(Pid::from_raw(0)) else { return Vec::new() };
@@ -49,14 +51,26 @@ pub fn allowed() -> &'static [usize] {
     })
 }
 
-/// Pins the calling thread; false when the system refuses (a container's mask, say).
+/// Returns the number of busy threads that run at full speed: the number of allowed cores, or fewer if a control group
+/// has a CPU quota.
+pub fn usable() -> usize {
+    // Read once, for the same reason.
+    static QUOTA: OnceLock<usize> = OnceLock::new();
+    let allowed = allowed().len();
+    // The standard library reads the quotas of both versions of control groups.
+    let quota = *QUOTA.get_or_init(|| std::thread::available_parallelism().map_or(usize::MAX, usize::from));
+    allowed.min(quota)
+}
+
+/// Pins the calling thread to `core`. Returns `false` if the system refuses, for example because of a container's CPU
+/// mask.
 pub fn pin(core: usize) -> bool {
     allowed();
     let mut set = CpuSet::new();
     set.set(core).is_ok() && sched_setaffinity(Pid::from_raw(0), &set).is_ok()
 }
 
-/// Reads a list as the kernel writes it, `0-47,96-143`, in rising order; `None` for anything else.
+/// Parses a list in the kernel's format (`0-47,96-143`) and sorts it. `None` for other text.
 pub fn parse_list(text: &str) -> Option<Vec<usize>> {
     let mut cores = Vec::new();
     for part in text.trim().split(',').filter(|part| !part.is_empty()) {
@@ -72,7 +86,7 @@ pub fn parse_list(text: &str) -> Option<Vec<usize>> {
     Some(cores)
 }
 
-/// Writes such a list; the cores must rise.
+/// Formats a list in that format. The cores must be in ascending order.
 pub fn list(cores: &[usize]) -> String {
     let run = |run: &[usize]| match run {
         [first, .., last] => format!("{first}-{last}"),
@@ -81,8 +95,8 @@ pub fn list(cores: &[usize]) -> String {
     cores.chunk_by(|one, next| next.checked_sub(1) == Some(*one)).map(run).collect::<Vec<_>>().join(",")
 }
 
-/// Cores of the NUMA node of the first of these devices for which the system says them (`local_cpulist`); none where it says
-/// nothing. `root` is `/`, or a recorded tree.
+/// Returns the cores of the NUMA node of the first device for which the system reports them (`local_cpulist`); empty if
+/// there is none. `root` is `/`, or a recorded tree.
 pub fn near(root: &Path, devices: &[PciAddress]) -> Vec<usize> {
     let of_device = |device: &PciAddress| {
         let file = root.join("sys/bus/pci/devices").join(device.to_string()).join("local_cpulist");
@@ -91,8 +105,8 @@ pub fn near(root: &Path, devices: &[PciAddress]) -> Vec<usize> {
     devices.iter().find_map(of_device).unwrap_or_default()
 }
 
-/// The physical core of each of these cores: the smallest number among its hardware threads. Cores of which the system says
-/// nothing are left out. `root` as for [`near`].
+/// Returns the physical core of each core: the lowest number among its hardware threads. Omits cores for which the
+/// system does not report it. `root` is as for [`near`].
 pub fn physical(root: &Path, cores: &[usize]) -> BTreeMap<usize, usize> {
     let first = |core: &usize| {
         let file = format!("sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list");
@@ -123,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_as_the_kernel_writes_them() {
+    fn kernel_core_lists_parse() {
         assert_eq!(parse_list("0-2,7\n"), Some(vec![0, 1, 2, 7]));
         assert_eq!(parse_list("\n"), Some(vec![]));
         assert_eq!(list(&[0, 1, 2, 7]), "0-2,7");
@@ -135,7 +149,7 @@ mod tests {
     #[test]
     fn this_process_has_cores() {
         assert!(!allowed().is_empty());
-        // Every core belongs to a physical one that is not above it.
+        // Every core belongs to a physical core with the same or a lower number.
         assert!(physical(Path::new("/"), allowed()).iter().all(|(core, first)| first <= core));
     }
 }

@@ -1,4 +1,4 @@
-//! What surrounds a run and decides its results: environment variables, clocks, and the network cards' own counters.
+//! Environment of a run that affects its results: environment variables, clocks, and the NICs' counters.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -7,7 +7,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-/// Variables whose names begin so decide what libraries do.
+/// Prefixes of environment variables that affect libraries.
 const PREFIXES: [&str; 13] = [
     "FI_",
     "CUDA_",
@@ -23,12 +23,12 @@ const PREFIXES: [&str; 13] = [
     "EFA_",
     "TOKIO_",
 ];
-/// Whole names of the same kind. (Other variables of `NVIDIA_` are for the container's start, and long.)
+/// Complete names of such variables. (Other variables of `NVIDIA_` are for the start of containers, and long.)
 const NAMES: [&str; 4] = ["LD_PRELOAD", "LD_LIBRARY_PATH", "MALLOC_CONF", "NVIDIA_VISIBLE_DEVICES"];
-/// What has one of these in its name is nobody's business.
+/// Substrings of names whose values may be secret.
 const SECRETS: [&str; 7] = ["TOKEN", "SECRET", "PASSW", "CREDENTIAL", "AUTH", "COOKIE", "KEY"];
 
-/// Of these variables those that decide results, as `NAME=value`, by name; never secrets.
+/// Returns the variables that affect results, as `NAME=value`, sorted by name and without secrets.
 pub fn variables(variables: impl IntoIterator<Item = (OsString, OsString)>) -> Vec<String> {
     let plain = |text: OsString| text.to_string_lossy().into_owned();
     let mut chosen: Vec<String> = variables
@@ -42,19 +42,19 @@ pub fn variables(variables: impl IntoIterator<Item = (OsString, OsString)>) -> V
     chosen
 }
 
-/// The clocks of the GPUs as lines; null where no driver tells them.
+/// Returns the clocks of the GPUs as lines; null if no driver reports them.
 pub fn gpu_clocks() -> Value {
     let lines = crate::nvml::clocks();
     if lines.is_empty() { Value::Null } else { lines.into() }
 }
 
-/// The counters of all network cards: by device (`rdmap79s0/1` is port 1 of an RDMA device), then by name.
+/// Counters of all NICs: by device (`rdmap79s0/1` is port 1 of an RDMA device), then by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counters(BTreeMap<String, BTreeMap<String, u64>>);
 
 impl Counters {
-    /// Reads them: `hw_counters` and `counters` of RDMA devices' ports, `statistics` of network interfaces that are hardware. `root`
-    /// is `/`, or a recorded tree.
+    /// Reads the counters: `hw_counters` and `counters` of RDMA devices' ports, and `statistics` of hardware network
+    /// interfaces. `root` is `/`, or a recorded tree.
     pub fn read(root: &Path) -> Counters {
         let mut counters = Counters::default();
         let class = root.join("sys/class");
@@ -66,7 +66,7 @@ impl Counters {
             }
         }
         for (interface, path) in entries(&class.join("net")) {
-            // Bridges, veths and the loopback are no cards.
+            // Bridges, veths and the loopback are not NICs.
             if path.join("device").exists() {
                 counters.add(interface, &path.join("statistics"));
             }
@@ -74,12 +74,12 @@ impl Counters {
         counters
     }
 
-    /// Devices that have counters; those with a `/` are ports of RDMA devices.
+    /// Returns the devices that have counters. Names with a `/` are ports of RDMA devices.
     pub fn devices(&self) -> impl Iterator<Item = &str> {
         self.0.keys().map(String::as_str)
     }
 
-    /// Counters of trouble that are not 0, a line each: `rdmap79s0/1 rx_drops 0 -> 7`.
+    /// Returns the nonzero counters that indicate problems, one line each: `rdmap79s0/1 rx_drops 0 -> 7`.
     pub fn trouble(&self) -> Vec<String> {
         let mut before = self.clone();
         before.0.values_mut().flat_map(BTreeMap::values_mut).for_each(|value| *value = 0);
@@ -88,13 +88,14 @@ impl Counters {
 
     fn add(&mut self, device: String, folder: &Path) {
         for (name, path) in entries(folder) {
-            // Some files of a card's are settings, or cannot be read.
+            // Some files of a NIC are settings, or cannot be read.
             let Some(value) = fs::read_to_string(path).ok().and_then(|text| text.trim().parse().ok()) else { continue };
             self.0.entry(device.clone()).or_default().insert(name, value);
         }
     }
 
-    /// What has changed since, as `{device: {counter: [before, after]}}`; null where there is no counter at all.
+    /// Returns the changes from `self` to `after`, as `{device: {counter: [before, after]}}`; null if there are no
+    /// counters.
     pub fn changes(&self, after: &Counters) -> Value {
         if self.0.is_empty() {
             return Value::Null;
@@ -115,7 +116,7 @@ impl Counters {
     }
 }
 
-/// Of such changes the counters that tell of trouble, a line each: drops, errors, retransmissions, timeouts.
+/// Returns the changes of counters that indicate problems, one line each: drops, errors, retransmissions, timeouts.
 pub fn trouble(changes: &Value) -> Vec<String> {
     const TROUBLE: [&str; 6] = ["drop", "err", "retrans", "timeout", "discard", "out_of_"];
     let devices = changes.as_object().into_iter().flatten();
@@ -129,7 +130,7 @@ pub fn trouble(changes: &Value) -> Vec<String> {
         .collect()
 }
 
-/// Names and paths in a folder, by name; none where there is no such folder.
+/// Returns the paths in a directory by name; empty if there is no such directory.
 fn entries(folder: &Path) -> BTreeMap<String, std::path::PathBuf> {
     let Ok(found) = fs::read_dir(folder) else { return BTreeMap::new() };
     found
@@ -145,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_decides_is_listed_and_no_secret() {
+    fn relevant_variables_are_listed_without_secrets() {
         let variables = [
             ("NCCL_DEBUG", "INFO"),
             ("FI_EFA_USE_DEVICE_RDMA", "1"),
@@ -171,7 +172,7 @@ mod tests {
         );
     }
 
-    /// A card of EFA, an interface of hardware and a virtual one.
+    /// Creates an EFA device, a hardware interface and a virtual one.
     fn machine(root: &Path, sent: u64) {
         let write = |path: &str, text: &str| {
             let path = root.join("sys/class").join(path);
@@ -209,7 +210,7 @@ mod tests {
         assert!(trouble(&Value::Null).is_empty());
         assert_eq!(before.trouble(), ["rdmap79s0/1 rx_drops 0 -> 7"]);
         assert_eq!(before.devices().collect::<Vec<_>>(), ["eth0", "mlx5_0/2", "rdmap79s0/1"]);
-        // A card that has gone meanwhile is no error.
+        // A NIC that has disappeared in the meantime is not an error.
         assert_eq!(before.changes(&Counters::default()), serde_json::json!({}));
     }
 }

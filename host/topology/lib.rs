@@ -1,7 +1,8 @@
-//! Where GPUs, network cards and cores are, and what connects them.
+//! Locations of GPUs, NICs and cores, and the connections between them.
 //!
-//! The PCI tree comes from sysfs, from a recorded copy ([`tree`]) or from a topology file of NCCL ([`nccl`]), NVLink from the driver's management library
-//! ([`nvlink`]), what a GPU's memory can be used for from the CUDA driver (`visible_gpus` of ginlab_cuda).
+//! The PCI tree is read from sysfs, from a recorded copy ([`tree`]) or from a topology file of NCCL ([`nccl`]). NVLinks
+//! are read from NVML ([`nvlink`]), and the capabilities of GPU memory from the CUDA driver (`visible_gpus` of
+//! ginlab_cuda).
 
 pub mod cores;
 pub mod environment;
@@ -11,45 +12,46 @@ pub mod nvml;
 pub mod pci;
 mod recorded;
 pub mod tree;
+pub mod visible;
 
 use crate::pci::{PciAddress, shared_path};
 use tree::{Function, Kind, Tree};
 
-/// A GPU with what is near it.
+/// A GPU with the nearest NICs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Near<'a> {
     /// The GPU.
     pub gpu: &'a Function,
-    /// The network cards that are nearest, all equally near: cards with RMA where there are any. Cards below the closest bridge
-    /// come first; without such a bridge, as VMs show their devices, those of the same root bus; without such a card those
-    /// of the same NUMA node.
+    /// The nearest NICs, all at the same distance. If there are NICs with RMA, only these are considered. NICs below
+    /// the closest bridge are nearest. Without such a bridge, as in VMs, NICs on the same root bus are nearest; without
+    /// any there, NICs on the same NUMA node.
     pub nics: Vec<&'a Function>,
-    /// The way to each of them; `None` where there are none.
+    /// Path to the NICs; `None` if there are none.
     pub way: Option<Way>,
 }
 
-/// How two devices reach each other over PCI, nearest first.
+/// Path between two devices over PCI, nearest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, strum::IntoStaticStr)]
 #[strum(serialize_all = "snake_case")]
 pub enum Way {
-    /// Below one switch or bridge.
+    /// The devices are below the same switch or bridge.
     Switch,
-    /// Below one root.
+    /// The devices are below the same root.
     Root,
-    /// Across roots of one NUMA node, or of nodes that nobody knows.
+    /// The path crosses roots of one NUMA node, or of unknown nodes.
     Host,
-    /// Across NUMA nodes.
+    /// The path crosses NUMA nodes.
     Nodes,
 }
 
 impl Way {
-    /// One word, as a table shows it.
+    /// Returns the name of the path in tables.
     pub fn name(self) -> &'static str {
         self.into()
     }
 }
 
-/// The way between two devices.
+/// Returns the path between two devices.
 pub fn way(one: &Function, other: &Function) -> Way {
     let shared = shared_path(&one.path, &other.path);
     let bridges = one.path.split('/').take(shared).filter(|part| part.parse::<PciAddress>().is_ok()).count();
@@ -62,7 +64,7 @@ pub fn way(one: &Function, other: &Function) -> Way {
     }
 }
 
-/// Each GPU of the tree with the cards near it.
+/// Returns each GPU of the tree with the nearest NICs.
 pub fn near(tree: &Tree) -> Vec<Near<'_>> {
     let with_rma = tree.of(Kind::Nic).any(|nic| nic.rma);
     let nics: Vec<&Function> = tree.of(Kind::Nic).filter(|nic| nic.rma || !with_rma).collect();
@@ -76,8 +78,8 @@ pub fn near(tree: &Tree) -> Vec<Near<'_>> {
         .collect()
 }
 
-/// How far a card is, less is nearer: by the way and, below bridges, by how much of it is shared. `None` where nothing is known
-/// that would make it nearer than others.
+/// Returns the distance of a NIC, for comparison: by the path and, below bridges, by the length of the shared part.
+/// `None` if nothing makes the NIC nearer than others.
 fn distance(gpu: &Function, nic: &Function) -> Option<(Way, usize)> {
     match way(gpu, nic) {
         Way::Switch => Some((Way::Switch, usize::MAX - shared_path(&gpu.path, &nic.path))),

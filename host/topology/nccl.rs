@@ -1,4 +1,4 @@
-//! Topology files of NCCL: what `NCCL_TOPO_DUMP_FILE` writes and `NCCL_TOPO_FILE` reads.
+//! Topology files of NCCL, as written with `NCCL_TOPO_DUMP_FILE` and read with `NCCL_TOPO_FILE`.
 //!
 //! ```xml
 //! <system version="1">
@@ -10,89 +10,174 @@
 //!   </cpu>
 //! </system>
 //! ```
-//! NCCL leaves bridges out that only pass on what is below them, and names no root: devices that stand side by side below a `cpu`
-//! share one where their buses are the same.
+//! NCCL omits bridges that have a single device below them, and does not name roots. Therefore, sibling devices below a
+//! `cpu` are assumed to share a root if their buses are the same.
 
 #[cfg(test)]
 mod tests;
+mod write;
+
+pub use write::write;
 
 use super::tree::{Function, Kind, Tree};
 use crate::cores;
 use crate::pci::PciAddress;
+use crate::pci::identity::{self, Identity};
 use roxmltree::{Document, Node};
-use std::collections::BTreeMap;
-use std::fmt::Write;
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::Read;
 use std::path::Path;
 
-/// A file above this is no topology of one machine.
+/// Maximum size of a file. A larger file cannot be the topology of one machine.
 const MOST_BYTES: u64 = 16 << 20;
 
 /// The only version of the format.
 const VERSION: &str = "1";
 
-/// Amazon's bridges that stand for a root bus, in files for machines without bridges, have this domain and bus too.
+/// Attribute of a device with an unknown NUMA node that [`write`] has placed below a `<cpu>` with GPUs. NCCL ignores
+/// it.
+const UNPLACED: &str = "ginlab_unplaced";
+
+/// Domain and bus of virtual bridges, which represent a root bus in files for machines without bridges. Amazon's files
+/// use the same numbers.
 const VIRTUAL: (u32, u8) = (0xffff, 0xff);
 
-/// Reads a file.
+/// Reads a topology file.
 ///
 /// # Errors
-/// What is wrong with it, in one line.
+/// Returns the problem of the file, in one line.
 pub fn read_file(path: &Path) -> Result<Tree, String> {
     let wrong = |why: String| format!("{}: {why}", path.display());
     let file = fs::File::open(path).map_err(|error| wrong(error.to_string()))?;
     let mut text = String::new();
     file.take(MOST_BYTES + 1).read_to_string(&mut text).map_err(|error| wrong(error.to_string()))?;
     if text.len() as u64 > MOST_BYTES {
-        return Err(wrong(format!("more than {} MiB are no topology of one machine", MOST_BYTES >> 20)));
+        return Err(wrong(format!(
+            "the file is larger than {} MiB, too large for the topology of one machine",
+            MOST_BYTES >> 20
+        )));
     }
     parse(&text).map_err(wrong)
 }
 
-/// Reads a topology.
+/// Parses a topology.
 ///
 /// # Errors
-/// What is wrong with it, in one line.
+/// Returns the problem of the text, in one line.
 pub fn parse(text: &str) -> Result<Tree, String> {
-    let document = Document::parse(text).map_err(|error| format!("no XML: {error}"))?;
+    let document = Document::parse(text).map_err(|error| format!("invalid XML: {error}"))?;
     let system = document.root_element();
     if !system.has_tag_name("system") {
-        return Err(format!("<{}> in place of <system>: not a topology file of NCCL", system.tag_name().name()));
+        return Err(format!("<{}> instead of <system>: not a topology file of NCCL", system.tag_name().name()));
     }
     match system.attribute("version") {
         Some(VERSION) => {}
-        other => return Err(format!("version {} of NCCL's topology, {VERSION} is known", other.unwrap_or("(none)"))),
+        other => {
+            return Err(format!(
+                "version {} of NCCL's topology, but only {VERSION} is supported",
+                other.unwrap_or("(none)")
+            ));
+        }
     }
+    one_host(system)?;
     let mut functions: Vec<Function> = Vec::new();
+    let mut lacks = Lacks::default();
     for pci in system.descendants().filter(|node| node.has_tag_name("pci")) {
-        let Some(function) = function(pci)? else { continue };
+        // As in NCCL, everything below an unknown element is ignored.
+        if let Some(unknown) =
+            pci.ancestors().find(|above| above.is_element() && !KNOWN.contains(&above.tag_name().name()))
+        {
+            lacks.unknown.insert(unknown.tag_name().name().to_owned());
+            continue;
+        }
+        let Some(function) = function(pci, &mut lacks)? else { continue };
         if functions.iter().any(|other| other.address == function.address) {
-            return Err(format!("{} is there twice", function.address));
+            return Err(format!("{} is listed twice", function.address));
         }
         functions.push(function);
     }
-    Ok(Tree::sorted(functions))
+    let mut tree = Tree::sorted(functions);
+    tree.lacks = lacks.lines();
+    if tree.functions.is_empty() && !tree.lacks.is_empty() {
+        return Err(tree.lacks.join("; "));
+    }
+    Ok(tree)
 }
 
-/// A GPU or a network card; `None` for bridges and what else there is.
-fn function(pci: Node<'_, '_>) -> Result<Option<Function>, String> {
+/// Elements that may contain a `<pci>`.
+const KNOWN: [&str; 3] = ["system", "cpu", "pci"];
+
+/// Information that is missing from a file.
+#[derive(Default)]
+struct Lacks {
+    /// Devices without class, `<gpu>` and `<nic>`, and whose IDs do not determine the kind.
+    kinds: Vec<PciAddress>,
+    /// Whether a `<cpu>` has no numaid.
+    nodes: bool,
+    /// Elements that NCCL does not know, with a `<pci>` below them.
+    unknown: BTreeSet<String>,
+}
+
+impl Lacks {
+    fn lines(&self) -> Vec<String> {
+        let mut lines = Vec::new();
+        if let Some(first) = self.kinds.first() {
+            let count = self.kinds.len();
+            lines.push(format!(
+                "{count} devices ({first}{}) have no class: NCCL queries the machine for it, so that their kind (GPU \
+                 or NIC) is unknown; write a complete file with NCCL_TOPO_DUMP_FILE",
+                if count > 1 { " and more" } else { "" }
+            ));
+        }
+        if self.nodes {
+            lines.push("a <cpu> has no numaid: the NUMA node of its devices is unknown".to_owned());
+        }
+        lines.extend(self.unknown.iter().map(|name| format!("<pci> below <{name}> is ignored: NCCL ignores <{name}>")));
+        lines
+    }
+}
+
+/// Refuses a file with several hosts, which NCCL writes for NVLink domains, because bus addresses are unique only
+/// within a host.
+fn one_host(system: Node<'_, '_>) -> Result<(), String> {
+    let cpus = system.descendants().filter(|node| node.has_tag_name("cpu"));
+    let hosts: BTreeSet<&str> = cpus.filter_map(|cpu| cpu.attribute("host_hash")).collect();
+    if hosts.len() < 2 {
+        return Ok(());
+    }
+    let names: Vec<&str> = hosts.iter().copied().collect();
+    Err(format!(
+        "the file has {} hosts (host_hash {}), but only one machine is supported; keep the <cpu> elements of one \
+         host_hash",
+        names.len(),
+        names.join(", ")
+    ))
+}
+
+/// Parses a GPU or NIC. Returns `None` for bridges and other devices.
+fn function(pci: Node<'_, '_>, lacks: &mut Lacks) -> Result<Option<Function>, String> {
     let address = address(pci)?;
-    let class = pci.attribute("class").unwrap_or_default().trim();
     let has = |name: &str| pci.children().any(|child| child.has_tag_name(name));
-    let vendor = pci.attribute("vendor").unwrap_or_default();
-    let display = class.starts_with("0x0300") || class.starts_with("0x0302") || class == "0x03" || has("gpu");
-    let kind = if display && (vendor.is_empty() || vendor == "0x10de") {
-        Kind::Gpu
-    } else if class.starts_with("0x02") || has("nic") {
-        Kind::Nic
-    } else {
-        return Ok(None);
+    let identity = identity(pci, address)?;
+    let kind = match identity.kind() {
+        // NCCL gets GPUs from the driver and NICs from plugins, and writes what it has found below the device.
+        _ if has("nic") => Kind::Nic,
+        _ if has("gpu") => Kind::Gpu,
+        Some(kind) => kind,
+        // Only later versions write the vendor.
+        None if identity.class.is_some_and(|class| class >> 8 == 0x03) && identity.vendor.is_none() => Kind::Gpu,
+        None => {
+            if identity.class.is_none() && !has("pci") {
+                lacks.kinds.push(address);
+            }
+            return Ok(None);
+        }
     };
     let nets = || pci.descendants().filter(|node| node.has_tag_name("net"));
-    let efa = vendor == "0x1d0f" && pci.attribute("device").is_some_and(|device| device.starts_with("0xefa"));
+    let efa = identity.is_efa();
     let reaches_gpus = |net: Node<'_, '_>| net.attribute("gdr") == Some("1");
-    let rma = efa || vendor == "0x15b3" || class.starts_with("0x0207") || nets().any(reaches_gpus);
+    let rma = identity.has_rdma() || nets().any(reaches_gpus);
     let name = match kind {
         Kind::Gpu => "NVIDIA GPU",
         Kind::Nic => nets().find_map(|net| net.attribute("name")).unwrap_or(if efa { "EFA" } else { "network card" }),
@@ -106,30 +191,65 @@ fn function(pci: Node<'_, '_>) -> Result<Option<Function>, String> {
             _ => {}
         }
     }
-    let Some(cpu) = cpu else { return Err(format!("{address} is below no <cpu>")) };
-    // The bus of the first device below the processor stands for the root.
+    let Some(cpu) = cpu else { return Err(format!("{address} is not below a <cpu>")) };
+    // The bus of the first device below the CPU represents the root.
     let first: PciAddress = way.last().and_then(|first| first.parse().ok()).unwrap_or(address);
     let virtual_bridge = (first.domain, first.bus) == VIRTUAL;
     way.push(if virtual_bridge { format!("pci{first}") } else { format!("pci{:04x}:{:02x}", first.domain, first.bus) });
     way.push("/sys/devices".to_owned());
     way.reverse();
-    let cores = cpu.attribute("affinity").map(|mask| cores_of_mask(mask).ok_or(mask)).transpose();
-    let cores = cores.map_err(|mask| format!("affinity {mask:?} is no mask of cores like 00000000,0000ffff"))?;
+    let mask = cpu.attribute("affinity").map(str::trim).filter(|mask| !mask.is_empty());
+    let cores = mask.map(|mask| cores_of_mask(mask).ok_or(mask)).transpose();
+    let cores =
+        cores.map_err(|mask| format!("invalid affinity {mask:?}: expected a mask of cores like 00000000,0000ffff"))?;
     let text = |name: &str| pci.attribute(name).filter(|text| !text.is_empty() && *text != "0").map(str::to_owned);
     let link = text("link_speed").zip(text("link_width"));
+    lacks.nodes |= cpu.attribute("numaid").is_none();
+    // A device that `write` placed below this <cpu> does not belong to its node and cores.
+    let placed = pci.attribute(UNPLACED).is_none();
     Ok(Some(Function {
         address,
         kind,
         name: name.to_owned(),
         driver: None,
         rma: kind == Kind::Nic && rma,
+        efa,
         path: way.join("/"),
-        // -1 where the firmware says nothing.
-        numa_node: cpu.attribute("numaid").and_then(|node| node.parse().ok()),
-        cores: cores.filter(|cores| !cores.is_empty()).map(|cores| cores::list(&cores)),
+        numa_node: numa_node(cpu)?.filter(|_| placed),
+        cores: cores.filter(|cores| placed && !cores.is_empty()).map(|cores| cores::list(&cores)),
         link: link.clone(),
         best_link: link,
     }))
+}
+
+/// Returns the NUMA node of a `<cpu>`; `None` if it is missing, or -1, which means that the firmware does not report
+/// it.
+fn numa_node(cpu: Node<'_, '_>) -> Result<Option<u32>, String> {
+    let Some(text) = cpu.attribute("numaid") else { return Ok(None) };
+    let number = text.trim().parse::<i64>();
+    number
+        .map(|node| u32::try_from(node).ok())
+        .map_err(|_| format!("invalid numaid {text:?}: expected the number of a NUMA node"))
+}
+
+/// Parses the class and IDs of a `<pci>`. An empty attribute counts as missing.
+fn identity(pci: Node<'_, '_>, address: PciAddress) -> Result<Identity, String> {
+    let code = |name: &str| {
+        let text = pci.attribute(name).map(str::trim).filter(|text| !text.is_empty());
+        let digits = |text: &str| text.strip_prefix("0x").unwrap_or(text).to_owned();
+        // The class includes the interface: 0x030200. Early versions wrote 0x03.
+        let read = |text: &str| match digits(text) {
+            class if name == "class" && class.len() == 2 => u16::from_str_radix(&class, 16).ok().map(|base| base << 8),
+            class if name == "class" => class.get(..4).and_then(identity::code),
+            id => identity::code(&id),
+        };
+        text.map(|text| {
+            read(text).ok_or_else(|| format!("invalid {name} {text:?} of {address}: expected a number like 0x030200"))
+        })
+        .transpose()
+    };
+    let (class, vendor, device) = (code("class")?, code("vendor")?, code("device")?);
+    Ok(Identity { class, vendor, device, name: String::new() })
 }
 
 fn address(pci: Node<'_, '_>) -> Result<PciAddress, String> {
@@ -137,120 +257,24 @@ fn address(pci: Node<'_, '_>) -> Result<PciAddress, String> {
     text.parse().map_err(|error| format!("busid: {error}"))
 }
 
-/// The cores of a mask in words of 32 bits, the last word first: `00000001,ffffffff`.
+/// Parses a CPU mask of 32-bit words with the last word first (`00000001,ffffffff`), or of a single number of any
+/// length.
 fn cores_of_mask(mask: &str) -> Option<Vec<usize>> {
+    let mask = mask.strip_prefix("0x").unwrap_or(mask);
+    let words: Vec<&str> = match mask.contains(',') {
+        true => mask.rsplit(',').collect(),
+        false => (0..mask.len().div_ceil(8))
+            .map(|word| mask.get(mask.len().saturating_sub(word * 8 + 8)..mask.len() - word * 8))
+            .collect::<Option<_>>()?,
+    };
     let mut cores = Vec::new();
-    for (word, text) in mask.trim().rsplit(',').enumerate() {
-        // As many words as 8192 cores have.
+    for (word, text) in words.into_iter().enumerate() {
+        // Number of words for 8192 cores.
         if text.len() > 8 || word >= 256 {
             return None;
         }
-        let bits = u32::from_str_radix(text, 16).ok()?;
+        let bits = u32::from_str_radix(text.trim(), 16).ok()?;
         cores.extend((0..32).filter(|bit| bits >> bit & 1 == 1).map(|bit| word * 32 + bit));
     }
     Some(cores)
-}
-
-fn mask_of_cores(cores: &[usize]) -> String {
-    let words = cores.iter().max().map_or(1, |last| last / 32 + 1);
-    let mut mask = vec![0u32; words];
-    for core in cores {
-        mask[core / 32] |= 1 << (core % 32);
-    }
-    mask.iter().rev().map(|word| format!("{word:08x}")).collect::<Vec<_>>().join(",")
-}
-
-/// A device or bridge, and what is below it.
-#[derive(Default)]
-struct Branch<'a> {
-    below: BTreeMap<PciAddress, Branch<'a>>,
-    device: Option<&'a Function>,
-}
-
-/// Writes the GPUs of a tree and its cards (with RMA where there are any) for NCCL.
-///
-/// Bridges that only pass on one device are left out, as NCCL does it. Where GPUs and cards stand side by side on a root bus, as VMs
-/// show them, a bridge that does not exist is put above that bus: without it NCCL takes the way between them for one through
-/// the processor.
-#[must_use]
-pub fn write(tree: &Tree) -> String {
-    let with_rma = tree.of(Kind::Nic).any(|nic| nic.rma);
-    let shown = |function: &&Function| function.kind == Kind::Gpu || function.rma || !with_rma;
-    // By NUMA node, then by root.
-    let mut nodes: BTreeMap<Option<u32>, BTreeMap<&str, Branch<'_>>> = BTreeMap::new();
-    for function in tree.functions.iter().filter(shown) {
-        let parts: Vec<&str> = function.path.split('/').collect();
-        let root = parts.iter().copied().find(|part| part.starts_with("pci")).unwrap_or_default();
-        let mut branch = nodes.entry(function.numa_node).or_default().entry(root).or_default();
-        let above = parts.iter().filter_map(|part| part.parse::<PciAddress>().ok());
-        for bridge in above.filter(|bridge| *bridge != function.address) {
-            branch = branch.below.entry(bridge).or_default();
-        }
-        branch.below.entry(function.address).or_default().device = Some(function);
-    }
-    let mut virtual_bridges = 0;
-    // Writing to a String cannot fail.
-    let mut out = format!("<system version=\"{VERSION}\">\n");
-    for (node, roots) in &nodes {
-        let cores = |function: &&Function| function.numa_node == *node && function.cores.is_some();
-        let cores = tree.functions.iter().find(cores).and_then(|function| function.cores.as_deref());
-        let mask = cores.and_then(cores::parse_list).map(|cores| format!(" affinity=\"{}\"", mask_of_cores(&cores)));
-        let number = node.map_or("-1".to_owned(), |node| node.to_string());
-        // Without a node the mask would be that of some other device.
-        let mask = mask.filter(|_| node.is_some()).unwrap_or_default();
-        let _ = writeln!(out, "  <cpu numaid=\"{number}\"{mask}>");
-        for root in roots.values() {
-            let beside = |kind| root.below.values().any(|one| one.device.is_some_and(|device| device.kind == kind));
-            if beside(Kind::Gpu) && beside(Kind::Nic) {
-                let bridge = PciAddress {
-                    domain: VIRTUAL.0,
-                    bus: VIRTUAL.1,
-                    device: 1 + virtual_bridges / 8,
-                    function: virtual_bridges % 8,
-                };
-                virtual_bridges = (virtual_bridges + 1) % 240;
-                // As fast as what is below it: NCCL would take an unknown link for a slow one.
-                let best = root.below.values().filter_map(|one| link(one.device?)).max_by(|a, b| a.0.total_cmp(&b.0));
-                let link = best.map(|(_, text)| text).unwrap_or_default();
-                let _ = writeln!(out, "    <pci busid=\"{bridge}\" class=\"0x060400\"{link}>");
-                root.below.iter().for_each(|(address, one)| element(&mut out, 6, *address, one, false));
-                out += "    </pci>\n";
-            } else {
-                // Bridges beside each other say that they share a root.
-                let several = root.below.len() > 1;
-                root.below.iter().for_each(|(address, one)| element(&mut out, 4, *address, one, several));
-            }
-        }
-        out += "  </cpu>\n";
-    }
-    out + "</system>\n"
-}
-
-/// `keep`: also a bridge that only passes on one device.
-fn element(out: &mut String, indent: usize, address: PciAddress, branch: &Branch<'_>, keep: bool) {
-    match branch.device {
-        Some(device) => {
-            let class = if device.kind == Kind::Gpu { "0x030200" } else { "0x020000" };
-            let link = link(device).map(|(_, text)| text).unwrap_or_default();
-            let _ = writeln!(out, "{:indent$}<pci busid=\"{address}\" class=\"{class}\"{link}/>", "");
-        }
-        None if branch.below.len() == 1 && !keep => {
-            branch.below.iter().for_each(|(address, one)| element(out, indent, *address, one, false));
-        }
-        None => {
-            let _ = writeln!(out, "{:indent$}<pci busid=\"{address}\" class=\"0x060400\">", "");
-            branch.below.iter().for_each(|(address, one)| element(out, indent + 2, *address, one, false));
-            let _ = writeln!(out, "{:indent$}</pci>", "");
-        }
-    }
-}
-
-/// The link of a device as attributes, with a number by which it compares: transfers per second times lanes. `None` where it is
-/// not known; VMs say `Unknown`, and 0 or 255 lanes.
-fn link(device: &Function) -> Option<(f64, String)> {
-    let (speed, width) = device.best_link.as_ref().or(device.link.as_ref())?;
-    let rate: f64 = speed.split(' ').next()?.parse().ok().filter(|rate: &f64| rate.is_finite() && *rate > 0.0)?;
-    let lanes: u32 = width.parse().ok().filter(|lanes| (1..=32).contains(lanes))?;
-    let plain = speed.chars().all(|c| c.is_ascii_alphanumeric() || " ./".contains(c));
-    plain.then(|| (rate * f64::from(lanes), format!(" link_speed=\"{speed}\" link_width=\"{lanes}\"")))
 }

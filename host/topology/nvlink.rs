@@ -1,4 +1,4 @@
-//! NVLink, from the driver's management library (NVML), which is loaded at run time.
+//! NVLink, queried from NVML, which is loaded at run time.
 
 use super::nvml::MOST_LINKS;
 use crate::pci::PciAddress;
@@ -6,23 +6,23 @@ use nvml_wrapper::enums::device::SampleValue;
 use nvml_wrapper::structs::device::FieldId;
 use nvml_wrapper::sys_exports::field_id;
 
-/// The links of one GPU.
+/// The NVLinks of a GPU.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Links {
-    /// The GPU.
+    /// Address of the GPU.
     pub gpu: PciAddress,
-    /// Links that are up.
+    /// Number of active links.
     pub active: u32,
-    /// Rate of all of them together in one direction, in bytes per second, where the driver says it.
+    /// Total rate of the active links in one direction, in bytes per second; `None` if the driver does not report it.
     pub bytes_per_second: Option<f64>,
-    /// What is at the other end of each active link, where the driver says it: a GPU, or a switch.
+    /// Devices at the other ends of the active links, GPUs or switches, if the driver reports them.
     pub remotes: Vec<PciAddress>,
 }
 
-/// The links of all GPUs that the management library sees.
+/// Returns the links of all GPUs that NVML sees.
 ///
 /// # Errors
-/// Why there is no answer, in a few words.
+/// Returns a short reason if NVML cannot be queried.
 pub fn links() -> Result<Vec<Links>, String> {
     let said = |error: nvml_wrapper::error::NvmlError| format!("NVML: {error}");
     let nvml = super::nvml::open()?;
@@ -35,14 +35,14 @@ pub fn links() -> Result<Vec<Links>, String> {
             .filter(|link| device.link_wrapper_for(*link).is_active().unwrap_or(false))
             .collect();
         let remote = |link: &u32| device.link_wrapper_for(*link).remote_pci_info().ok()?.bus_id.parse().ok();
-        // The rate of a link under three names: which one a driver answers to depends on its age and the GPU's.
+        // Three fields for the rate of a link. The field that a driver supports depends on its version and on the GPU.
         let names = [
             field_id::NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON,
             field_id::NVML_FI_DEV_NVLINK_SPEED_MBPS_L0,
             field_id::NVML_FI_DEV_NVLINK_GET_SPEED,
         ];
         let values = device.field_values_for(&names.map(FieldId)).unwrap_or_default();
-        // Megabytes, whatever the fields' names suggest.
+        // Megabytes per second, although MBPS in the fields' names suggests megabits.
         let number = |value: SampleValue| match value {
             SampleValue::U32(rate) => f64::from(rate),
             SampleValue::U64(rate) => rate as f64,
@@ -61,7 +61,8 @@ pub fn links() -> Result<Vec<Links>, String> {
     Ok(all)
 }
 
-/// Links from one GPU to another: those that end there, or, where both end at switches, as many as both have.
+/// Returns the number of links between two GPUs: direct links or, if both are connected to switches, the smaller number
+/// of their links to switches.
 pub fn between(links: &[Links], one: PciAddress, other: PciAddress) -> u32 {
     let find = |gpu| links.iter().find(|links| links.gpu == gpu);
     let (Some(from), Some(to)) = (find(one), find(other)) else { return 0 };
@@ -92,7 +93,7 @@ mod tests {
         assert_eq!(between(&pair, gpu(1), gpu(9)), 0, "unknown");
         let switched = [links(1, &[90, 91, 92]), links(2, &[90, 91, 92])];
         assert_eq!(between(&switched, gpu(1), gpu(2)), 3);
-        // Two direct links to a third are none of the switches'.
+        // Two direct links to a third GPU do not count as links to switches.
         let mixed = [links(1, &[3, 3, 90]), links(2, &[90, 91, 92]), links(3, &[1, 1])];
         assert_eq!(between(&mixed, gpu(1), gpu(2)), 1);
     }

@@ -1,4 +1,4 @@
-//! What the driver's management library (NVML) says: version, clocks, what holds clocks back, links and errors.
+//! Queries of NVML: versions, clocks, reasons for reduced clocks, links and errors.
 
 use crate::pci::PciAddress;
 use nvml_wrapper::Nvml;
@@ -9,30 +9,32 @@ use nvml_wrapper::enum_wrappers::nv_link::ErrorCounter;
 use std::ffi::OsStr;
 use std::fmt;
 
-/// The library's package has the version in its name; the plain name comes with development files only.
+/// Name of the library in runtime packages; the name without a version exists only with development files.
 const LIBRARY: &str = "libnvidia-ml.so.1";
 
-/// More NVLinks than any GPU has: Hopper and Blackwell have 18.
+/// Upper bound on the NVLinks of a GPU; Hopper and Blackwell have 18.
 pub(super) const MOST_LINKS: u32 = 32;
 
-/// Opens the library. While it is held the driver keeps the GPUs awake, so that nothing that is tried meanwhile waits for them.
+/// Opens the library. While it is open, the driver keeps the GPUs initialized, so that subsequent operations do not
+/// wait for them.
 pub fn open() -> Result<Nvml, String> {
     Nvml::builder().lib_path(OsStr::new(LIBRARY)).init().map_err(|error| format!("NVML: {error}"))
 }
 
-/// The driver's version, as `580.82.07`; `None` without a driver.
+/// Returns the driver's version, for example `580.82.07`. `None` without a driver.
 pub fn driver_version() -> Option<String> {
-    // No GPU needs to be woken up for it.
+    // The query does not require the GPUs to be initialized.
     let nvml = Nvml::builder().lib_path(OsStr::new(LIBRARY)).flags(InitFlags::NO_ATTACH).init().ok()?;
     nvml.sys_driver_version().ok()
 }
 
-/// GPUs that the library sees: those that a container may use. CUDA is not initialised by it. `None` without a driver.
+/// Returns the number of GPUs that NVML sees, which in a container are those that it may use. Does not initialize CUDA.
+/// `None` without a driver.
 pub fn gpu_count() -> Option<usize> {
     Some(open().ok()?.device_count().ok()? as usize)
 }
 
-/// The clocks of each GPU that the library sees, one line each, and what holds them back; empty without a driver.
+/// Returns one line per GPU with its clocks and the reasons for reduced clocks; empty without a driver.
 pub fn clocks() -> Vec<String> {
     let Ok(nvml) = open() else { return Vec::new() };
     let count = nvml.device_count().unwrap_or(0);
@@ -46,48 +48,49 @@ pub fn clocks() -> Vec<String> {
     (0..count).filter_map(line).collect()
 }
 
-/// A GPU as somebody sees it who asks whether it is fit.
+/// Health of a GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GpuState {
-    /// Where it is.
+    /// PCI address.
     pub address: PciAddress,
-    /// Whether the driver keeps it awake; `None` where it is not told.
+    /// Whether persistence mode is enabled; `None` if it is not reported.
     pub persistent: Option<bool>,
-    /// What holds the clocks back beyond idleness and chosen clocks; `None` for nothing, or where it is not told.
+    /// Reasons for reduced clocks, other than idleness and clock settings; `None` if there are none or they are not
+    /// reported.
     pub held_back: Option<String>,
-    /// Uncorrected errors of its memory since the driver was loaded.
+    /// Number of uncorrected memory errors since the driver was loaded.
     pub ecc_uncorrected: Option<u64>,
-    /// NVLinks that it has, and those that are up.
+    /// Number of NVLinks.
     pub links: u32,
-    /// NVLinks that are up.
+    /// Number of active NVLinks.
     pub links_up: u32,
-    /// Errors that its links have counted, all links together.
+    /// Error counters, summed over all links.
     pub link_errors: LinkErrors,
 }
 
-/// What links count since the driver was loaded, or since somebody cleared it. Each of it the links have mended themselves: a unit with a
-/// wrong checksum is sent again.
+/// Error counters of links since the driver was loaded or the counters were reset. The links have recovered from all
+/// these errors, for example by sending a unit with a wrong checksum again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LinkErrors {
-    /// Packets that were sent again.
+    /// Number of packets that were sent again.
     pub replays: u64,
-    /// Times that a link had to be trained again.
+    /// Number of times that a link was retrained.
     pub recoveries: u64,
-    /// Units of flow control that came with a wrong checksum: what nvidia-smi calls CRC errors.
+    /// Number of flow control units with a wrong checksum, which nvidia-smi calls CRC errors.
     pub checksums: u64,
-    /// Data that came with a wrong checksum. On H200s it grows on every link, idle ones too, beside as many corrections, while nvidia-smi
-    /// counts no error: what the links' own error correction mends.
+    /// Number of data units with a wrong checksum. On H200, it grows on every link, including idle ones, along with the
+    /// number of corrections and without errors in nvidia-smi: these errors are corrected by the links.
     pub data_checksums: u64,
 }
 
 impl LinkErrors {
-    /// All of them.
+    /// Returns the sum of all counters.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.replays + self.recoveries + self.checksums + self.data_checksums
     }
 
-    /// What has come since an earlier look.
+    /// Returns the increments since `earlier`.
     #[must_use]
     pub fn since(&self, earlier: &LinkErrors) -> LinkErrors {
         LinkErrors {
@@ -106,7 +109,7 @@ impl fmt::Display for LinkErrors {
     }
 }
 
-/// The GPUs that the library sees, as they are now.
+/// Returns the state of the GPUs that NVML sees.
 pub fn states(nvml: &Nvml) -> Result<Vec<GpuState>, String> {
     let said = |error: nvml_wrapper::error::NvmlError| format!("NVML: {error}");
     let mut states = Vec::new();
@@ -137,7 +140,7 @@ pub fn states(nvml: &Nvml) -> Result<Vec<GpuState>, String> {
     Ok(states)
 }
 
-/// Reasons that somebody should mend: neither idleness nor clocks that were chosen.
+/// Returns the reasons that indicate a problem, which excludes idleness and clock settings.
 fn trouble(reasons: ThrottleReasons) -> Option<String> {
     let chosen = ThrottleReasons::GPU_IDLE
         | ThrottleReasons::APPLICATIONS_CLOCKS_SETTING
@@ -151,7 +154,7 @@ fn names(reasons: ThrottleReasons) -> Vec<&'static str> {
     NAMES.iter().filter(|(reason, _)| reasons.contains(*reason)).map(|(_, name)| *name).collect()
 }
 
-/// A clock now, and the highest it may have, in MHz.
+/// Current and maximum value of a clock, in MHz.
 type Megahertz = (Option<u32>, Option<u32>);
 
 fn describe(gpu: PciAddress, sm: Megahertz, memory: Megahertz, reasons: Option<ThrottleReasons>) -> String {
@@ -164,10 +167,10 @@ fn describe(gpu: PciAddress, sm: Megahertz, memory: Megahertz, reasons: Option<T
             if names.is_empty() { "nothing".to_owned() } else { names.join(" and ") }
         }
     };
-    format!("{gpu}: SM {}, memory {}, held back by {held}", clock(sm), clock(memory))
+    format!("{gpu}: SM {}, memory {}, reduced by {held}", clock(sm), clock(memory))
 }
 
-/// Reasons by which clocks are below what they may be.
+/// Names of the reasons for reduced clocks.
 const NAMES: [(ThrottleReasons, &str); 9] = [
     (ThrottleReasons::GPU_IDLE, "idleness"),
     (ThrottleReasons::APPLICATIONS_CLOCKS_SETTING, "application clocks"),
@@ -189,7 +192,7 @@ mod tests {
         let gpu = PciAddress { domain: 0, bus: 0x53, device: 0, function: 0 };
         let (sm, memory) = ((Some(1980), Some(1980)), (Some(2619), None));
         let words = |reasons| describe(gpu, sm, memory, reasons);
-        let start = "0000:53:00.0: SM 1980 of 1980 MHz, memory 2619 of ? MHz, held back by ";
+        let start = "0000:53:00.0: SM 1980 of 1980 MHz, memory 2619 of ? MHz, reduced by ";
         assert_eq!(words(None), format!("{start}not known"));
         assert_eq!(words(Some(ThrottleReasons::empty())), format!("{start}nothing"));
         let two = ThrottleReasons::SW_POWER_CAP | ThrottleReasons::HW_THERMAL_SLOWDOWN;
@@ -204,8 +207,8 @@ mod tests {
     }
 
     #[test]
-    fn without_a_driver_there_is_nothing_and_no_error() {
-        // With one, lines that name a GPU.
+    fn missing_driver_yields_no_gpus_and_no_error() {
+        // With a driver, each line names a GPU.
         assert!(clocks().iter().all(|line| line.contains(": SM ")));
         assert!(driver_version().is_none_or(|version| version.starts_with(|c: char| c.is_ascii_digit())));
     }

@@ -1,21 +1,25 @@
-//! Trees that somebody has recorded, of this or another machine: a copy of sysfs, two saved listings, a topology file of NCCL.
+//! Recorded trees of this or another machine: a copy of sysfs, saved listings, or a topology file of NCCL.
 
 use super::nccl;
 use super::tree::{DEVICES, Function, Tree};
 use crate::pci::printed::{lspci_devices, pci_tree};
 use std::fs;
+use std::io::ErrorKind;
 use std::path::Path;
 
 const LSPCI: &str = "lspci.txt";
 const LISTING: &str = "ls_sys_bus_pci_devices.txt";
 
 impl Tree {
-    /// A recorded one: a folder with `sys/bus/pci/devices` below it (links and attributes as in sysfs), or with what
-    /// `lspci -tv` and `ls -l /sys/bus/pci/devices` said, in `lspci.txt` and `ls_sys_bus_pci_devices.txt`; or a file, as NCCL
-    /// writes its topology ([`nccl`]).
+    /// Reads a recorded tree in one of three forms:
+    ///
+    /// - a directory with `sys/bus/pci/devices` below it (links and attributes as in sysfs);
+    /// - a directory with the output of `lspci` and of `ls -l /sys/bus/pci/devices` in `lspci.txt` and
+    ///   `ls_sys_bus_pci_devices.txt`, the latter of which is not needed with `lspci -t`;
+    /// - a topology file of NCCL ([`nccl`]).
     ///
     /// # Errors
-    /// What is missing or wrong, in one line.
+    /// Returns what is missing or wrong, in one line.
     pub fn recorded(folder: &Path) -> Result<Tree, String> {
         if folder.is_file() {
             return nccl::read_file(folder);
@@ -23,36 +27,54 @@ impl Tree {
         if folder.join(DEVICES).is_dir() {
             return Tree::of_sysfs(folder);
         }
-        let read = |name: &str| {
-            let path = folder.join(name);
-            fs::read_to_string(&path).map_err(|error| {
-                format!(
-                    "{}: {error}; a recorded tree has {DEVICES}/ or both {LSPCI} and {LISTING}, or is a topology file of NCCL",
-                    path.display()
-                )
-            })
+        let path = |name: &str| folder.join(name);
+        let lspci = fs::read(path(LSPCI)).map_err(|error| {
+            format!(
+                "{}: {error}; a recorded tree has {DEVICES}/ or both {LSPCI} and {LISTING}, or is a topology file of NCCL",
+                path(LSPCI).display()
+            )
+        })?;
+        let listing = match fs::read(path(LISTING)) {
+            Ok(text) => text,
+            Err(error) if error.kind() == ErrorKind::NotFound => Vec::new(),
+            Err(error) => return Err(format!("{}: {error}", path(LISTING).display())),
         };
-        Ok(Tree::of_listings(&read(LSPCI)?, &read(LISTING)?))
+        let [lspci, listing] = [lspci, listing].map(|text| String::from_utf8_lossy(&text).into_owned());
+        Tree::of_listings(&lspci, &listing).map_err(|why| format!("{}: {why}", folder.display()))
     }
 
-    /// From what `lspci` and `ls -l /sys/bus/pci/devices` print.
-    pub fn of_listings(lspci: &str, listing: &str) -> Tree {
-        let places = pci_tree(listing);
-        let functions = lspci_devices(lspci).into_iter().filter_map(|(address, kind, name)| {
-            let (_, path) = places.iter().find(|(known, _)| *known == address)?;
-            Some(Function {
+    /// Parses the output of `lspci` and of `ls -l /sys/bus/pci/devices`.
+    ///
+    /// # Errors
+    /// Returns the line that cannot be parsed, or the GPU or NIC whose path is not stated.
+    pub fn of_listings(lspci: &str, listing: &str) -> Result<Tree, String> {
+        let places = pci_tree(listing).map_err(|why| format!("{LISTING}: {why}"))?;
+        let devices = lspci_devices(lspci).map_err(|why| format!("{LSPCI}: {why}"))?;
+        let mut functions = Vec::new();
+        for (address, printed) in devices {
+            let Some(kind) = printed.kind(&address) else { continue };
+            let place = places.iter().find(|(known, _)| *known == address).map(|(_, path)| path.clone());
+            let path = place.or(printed.path).ok_or_else(|| {
+                format!(
+                    "{address} of {LSPCI} has no line in {LISTING}; record both on the same machine, or record `lspci \
+                     -tvnn`"
+                )
+            })?;
+            let identity = printed.identity;
+            functions.push(Function {
                 address,
                 kind,
-                rma: name.contains("EFA") || name.contains("InfiniBand") || name.contains("ConnectX"),
-                name,
-                driver: None,
-                path: path.clone(),
-                numa_node: None,
+                rma: kind == crate::pci::Kind::Nic && identity.has_rdma(),
+                efa: identity.is_efa(),
+                name: if identity.name.is_empty() { identity.ids() } else { identity.name },
+                driver: printed.driver,
+                path,
+                numa_node: printed.numa_node,
                 cores: None,
-                link: None,
-                best_link: None,
-            })
-        });
-        Tree::sorted(functions.collect())
+                link: printed.link,
+                best_link: printed.best_link,
+            });
+        }
+        Ok(Tree::sorted(functions))
     }
 }

@@ -1,81 +1,120 @@
-//! The PCI devices that matter here: of this machine, as its sysfs tells them, or of a copy of it (`recorded`).
+//! The relevant PCI devices of this machine, read from sysfs, or of a recorded one (`recorded`).
 
 pub use crate::pci::Kind;
 use crate::pci::PciAddress;
+use crate::pci::identity::{Identity, code};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// A PCI device.
+/// A PCI function.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Function {
-    /// Where it is on the bus.
+    /// PCI address.
     pub address: PciAddress,
-    /// What it is.
+    /// Kind of the device.
     pub kind: Kind,
-    /// A name for people: the RDMA device or interface (`rdmap79s0`, `eth0`), or what a listing calls it.
+    /// Name for messages: of the RDMA device or network interface (`rdmap79s0`, `eth0`), or as in a listing.
     pub name: String,
-    /// The kernel's driver, where it is known.
+    /// Kernel driver, if known.
     pub driver: Option<String>,
-    /// Whether it has an RDMA device, or is an EFA card.
+    /// Whether it has an RDMA device, or is an EFA device.
     pub rma: bool,
-    /// Its place in the tree: path of the bridges from the root on.
+    /// Whether it is an EFA device, by its ID or by its driver.
+    pub efa: bool,
+    /// Path in the tree: the root and the bridges.
     pub path: String,
-    /// The NUMA node, where the system knows it.
+    /// NUMA node, if the system reports it.
     pub numa_node: Option<u32>,
-    /// Cores near it, as `0-47,96-143`.
+    /// Cores near it, for example `0-47,96-143`.
     pub cores: Option<String>,
-    /// The PCIe link as it runs now: transfers per second and lanes, as `32.0 GT/s PCIe` and `16`.
+    /// Current speed and number of lanes of the PCIe link, for example `32.0 GT/s PCIe` and `16`.
     pub link: Option<(String, String)>,
-    /// The same as it may run: an idle card lowers its link.
+    /// Maximum speed and number of lanes of the PCIe link. An idle device may reduce them.
     pub best_link: Option<(String, String)>,
 }
 
-/// All of them, by address.
+/// The relevant devices of a machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tree {
-    /// GPUs and network cards.
+    /// GPUs and NICs, ordered by address.
     pub functions: Vec<Function>,
+    /// Information that a recording lacks, one line each.
+    pub lacks: Vec<String>,
 }
 
-/// Where sysfs lists PCI devices, below the root of a machine or of a copy.
+/// Directory in which sysfs lists PCI devices, below the root of a machine or of a copy.
 pub(super) const DEVICES: &str = "sys/bus/pci/devices";
 
 impl Tree {
-    /// This machine's.
-    pub fn here() -> Tree {
-        // A system without PCI has no such folder, and no device.
-        Tree::of_sysfs(Path::new("/")).unwrap_or_default()
+    /// Reads the tree of this machine.
+    ///
+    /// # Errors
+    /// Returns the reason for which the PCI bus is not visible, in one line. A container may hide it, so that its
+    /// devices are unknown.
+    pub fn here() -> Result<Tree, String> {
+        Tree::of_sysfs(Path::new("/"))
     }
 
-    /// Of a sysfs below this root.
+    /// Returns an empty tree of a bus that is not visible because of `why`.
+    #[must_use]
+    pub fn unseen(why: String) -> Tree {
+        Tree { functions: Vec::new(), lacks: vec![format!("the PCI bus cannot be seen: {why}")] }
+    }
+
+    /// Reads a sysfs below `root`.
+    ///
+    /// # Errors
+    /// Returns the directory or the device that cannot be read.
     pub(super) fn of_sysfs(root: &Path) -> Result<Tree, String> {
         let folder = root.join(DEVICES);
-        let entries = fs::read_dir(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
-        let functions = entries.filter_map(|entry| of_device(&entry.ok()?.path()));
-        Ok(Tree::sorted(functions.collect()))
+        let wrong = |error: std::io::Error| format!("{}: {error}", folder.display());
+        let mut functions = Vec::new();
+        for entry in fs::read_dir(&folder).map_err(wrong)? {
+            functions.extend(of_device(&entry.map_err(wrong)?.path())?);
+        }
+        let mut tree = Tree::sorted(functions);
+        let in_tree =
+            |function: &Function| function.path.split('/').any(|part| part.starts_with("pci") && part.len() > 3);
+        if !tree.functions.iter().all(in_tree) {
+            let text = "is not a link: the bridges above the devices are unknown, and therefore the distances between \
+                        NICs and GPUs";
+            tree.lacks.push(format!("{}/* {text}", folder.display()));
+        }
+        Ok(tree)
     }
 
     pub(super) fn sorted(mut functions: Vec<Function>) -> Tree {
         functions.sort_by_key(|function| function.address);
-        Tree { functions }
+        Tree { functions, lacks: Vec::new() }
     }
 
-    /// Those of one kind, by address.
+    /// Returns the devices of one kind, ordered by address.
     pub fn of(&self, kind: Kind) -> impl Iterator<Item = &Function> {
         self.functions.iter().filter(move |function| function.kind == kind)
     }
 }
 
-/// A device's folder in sysfs; `None` for what is neither GPU nor network card.
-fn of_device(link: &Path) -> Option<Function> {
-    let address: PciAddress = link.file_name()?.to_str()?.parse().ok()?;
+/// Reads a device's directory in sysfs. Returns `None` if it is neither a GPU nor a NIC.
+fn of_device(link: &Path) -> Result<Option<Function>, String> {
+    let name = link.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    let address = name.parse::<PciAddress>().map_err(|error| format!("{}: {error}", link.display()))?;
     let text = |name: &str| fs::read_to_string(link.join(name)).ok().map(|text| text.trim().to_owned());
-    let class = text("class")?;
-    let kind = match (class.get(..4)?, class.get(..6)?) {
-        (_, "0x0300" | "0x0302") if text("vendor")? == "0x10de" => Kind::Gpu,
-        ("0x02", _) => Kind::Nic,
-        _ => return None,
+    let needed = |name: &str| {
+        fs::read_to_string(link.join(name)).map(|text| text.trim().to_owned()).map_err(|error| {
+            format!("{}/{name}: {error}; a copy must contain the links of {DEVICES} and their targets", link.display())
+        })
     };
+    let number = |name: &str| text(name).as_deref().and_then(code);
+    let class = needed("class")?;
+    // Class, subclass and interface, for example 0x030200.
+    let class =
+        class.get(..6).and_then(code).ok_or_else(|| format!("{}/class: invalid class {class:?}", link.display()))?;
+    if class >> 8 == 0x03 {
+        needed("vendor")?;
+    }
+    let identity =
+        Identity { class: Some(class), vendor: number("vendor"), device: number("device"), name: String::new() };
+    let Some(kind) = identity.kind() else { return Ok(None) };
     let first = |name: &str| {
         let names = fs::read_dir(link.join(name)).ok()?;
         let mut names: Vec<String> = names.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect();
@@ -84,21 +123,24 @@ fn of_device(link: &Path) -> Option<Function> {
     };
     let driver = fs::read_link(link.join("driver")).ok().and_then(file_name);
     let rdma = first("infiniband");
-    let rma = rdma.is_some() || driver.as_deref() == Some("efa");
+    let efa = identity.is_efa() || driver.as_deref() == Some("efa");
+    let rma = rdma.is_some() || efa;
     let name = rdma.or_else(|| first("net")).or_else(|| driver.clone());
-    Some(Function {
+    let path = link.canonicalize().map_err(|error| format!("{}: {error}", link.display()))?;
+    Ok(Some(Function {
         address,
         kind,
+        efa,
         name: name.unwrap_or_else(|| if kind == Kind::Gpu { "NVIDIA GPU".into() } else { "network card".into() }),
         driver,
         rma,
-        path: link.canonicalize().ok()?.to_string_lossy().into_owned(),
-        // -1 where the firmware says nothing.
+        path: path.to_string_lossy().into_owned(),
+        // -1 if the firmware does not report it.
         numa_node: text("numa_node").and_then(|node| node.parse().ok()),
         cores: text("local_cpulist").filter(|cores| !cores.is_empty()),
         link: text("current_link_speed").zip(text("current_link_width")),
         best_link: text("max_link_speed").zip(text("max_link_width")),
-    })
+    }))
 }
 
 fn file_name(path: PathBuf) -> Option<String> {

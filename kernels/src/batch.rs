@@ -1,57 +1,61 @@
-//! Many small puts of one group of threads, published together.
+//! Batches: many small puts of one scope, published together.
 //!
-//! A put is a command in the ring, and before a command stands a system fence for the payload it speaks of. That fence waits until
-//! the commands that this thread has stored before have arrived over PCIe: one put at a time is 0.6 Mops (H200), whatever its
-//! size. So a group may let its puts wait for each other: each of the first lanes keeps one command in its registers, and all are
-//! pushed by one instruction of the warp, behind one fence. (H200, commands behind one fence: 1: 0.6, 4: 2.4, 16: 9.6, 32: 19 Mops.)
+//! A put is a command in the ring, and a system-scope fence for its payload precedes the command. That fence waits
+//! until the commands that this thread stored earlier have arrived over PCIe: single puts reach 0.6 Mops (H200),
+//! whatever their size. A scope can therefore batch its puts: each of its first lanes keeps one command in its
+//! registers, and one warp instruction pushes all of them after a single fence. (H200: 4 commands per fence reach 2.4
+//! Mops, 16 reach 9.6, 32 reach 19.)
 //!
-//! The order is what it was: a put's payload was written before its call, whose barrier every lane has passed before it fences.
-//! The price is latency: a put waits until its batch is full, until a call that publishes (`quiet`, `fence`, `signal_op`, `flush`, a
-//! wait for a signal), or until the first call after [`LONGEST`]. A put's own signal waits with it. A group that puts and then computes for long without any of these should flush.
+//! The ordering is unchanged: a put's payload was written before the put's call, whose barrier every lane has passed
+//! before it fences. The price is latency: a put waits until its batch is full, until a call that publishes
+//! ([`Context::batched`](crate::gin::Context::batched) lists them), or until the first put after [`LONGEST`]. A put's
+//! own signal waits with it. A scope that puts and then computes for a long time without any of these should flush.
 
 use crate::command::Command;
 use crate::ring::Status;
 use crate::ring::producer::Words;
 use cuda_std::{thread, warp};
 
-/// A put that has waited so long goes out with the next call: several times what a full batch takes. Cycles on the GPU, 20 us at 2 GHz;
-/// nanoseconds on the host. (The clock of nanoseconds takes longer to read than a put to add.)
+/// Age of a batch after which the next put publishes it: several times what filling a batch takes. In clock cycles on
+/// the GPU (20 us at 2 GHz), in nanoseconds on the host. (Reading the GPU's nanosecond timer takes longer than adding a
+/// put.)
 pub const LONGEST: u64 = 40_000;
 
-/// The commands that wait: one in each of the group's first threads, which are of one warp.
+/// The commands of a batch, one in each of the scope's first threads, which are in the same warp.
 #[derive(Clone, Copy, Debug)]
 pub struct Batch {
     /// This thread's command.
     words: Words,
     pending: u32,
     capacity: u32,
-    /// The group's lanes of the first warp.
+    /// Number of the scope's lanes in the first warp.
     lanes: u32,
     opened: u64,
 }
 
 impl Batch {
-    /// A batch of at most `wanted` commands, for a group of so many threads whose first ones are of one warp. One: nothing waits.
+    /// Creates a batch of at most `wanted` commands, for a scope of `threads` threads whose first ones are in the same
+    /// warp. With `wanted` of 1 nothing is deferred.
     #[inline(always)]
     pub fn new(wanted: u32, threads: u32) -> Batch {
         let lanes = threads.clamp(1, u32::BITS);
         Batch { words: [0; 4], pending: 0, capacity: wanted.clamp(1, lanes), lanes, opened: 0 }
     }
 
-    /// Commands that fit.
+    /// Returns the maximum number of commands.
     #[inline(always)]
     pub fn capacity(&self) -> u32 {
         self.capacity
     }
 
-    /// Commands that wait, in the threads that may hold one.
+    /// Returns the number of pending commands. Valid in the threads that can hold one.
     #[inline(always)]
     pub fn pending(&self) -> u32 {
         self.pending
     }
 
-    /// Takes a command; every thread of the group calls this with it. True when the batch is to be published, in all threads that may
-    /// hold a command.
+    /// Adds a command. Every thread of the scope must call it with the same command. Returns whether the batch must be
+    /// published, in all threads that can hold a command.
     #[inline(always)]
     #[track_caller]
     pub fn add(&mut self, rank: u32, command: &Command) -> bool {
@@ -62,8 +66,8 @@ impl Batch {
         self.pending >= self.capacity || self.is_old(rank)
     }
 
-    /// Whether the first command has waited for long enough, by the clock of the first lane. Beyond the first warp nobody holds a
-    /// command, and nobody asks.
+    /// Returns whether the batch has been open for longer than [`LONGEST`], by the clock of the first lane. Threads
+    /// beyond the first warp hold no command and do not check.
     #[inline(always)]
     #[track_caller]
     fn is_old(&mut self, rank: u32) -> bool {
@@ -77,11 +81,13 @@ impl Batch {
         now - self.opened > LONGEST
     }
 
-    /// Pushes what waits; every thread of the group calls this, and those that hold a command push together. Returns what [`Ring::wait`](crate::ring::Ring::wait)
-    /// must pass for all of them, in those threads; 0 in the others.
+    /// Pushes the pending commands. Every thread of the scope must call it; the threads that hold a command push
+    /// together. In those threads it returns the watermark that [`Ring::wait`](crate::ring::Ring::wait) must reach for
+    /// all of them, and 0 in the others.
     ///
     /// # Errors
-    /// As [`Ring::push`](crate::ring::Ring::push), in the threads whose command could not be pushed.
+    /// Returns the same errors as [`Ring::push`](crate::ring::Ring::push), in the threads whose command could not be
+    /// pushed.
     #[inline(always)]
     #[track_caller]
     pub fn publish(&mut self, push: impl FnOnce(Words) -> Result<u64, Status>, rank: u32) -> Result<u64, Status> {
@@ -90,12 +96,13 @@ impl Batch {
     }
 }
 
-/// Pushes a command of each of a group's first `count` threads behind one fence; those threads call it, and nobody else. Returns
-/// what [`Ring::wait`](crate::ring::Ring::wait) must pass for all of them: one more than the largest ticket. (Lanes that do not come together push one after
-/// another, in any order.)
+/// Pushes one command of each of a scope's first `count` threads after a single fence. Exactly those threads must call
+/// it. Returns the watermark that [`Ring::wait`](crate::ring::Ring::wait) must reach for all of them: the largest
+/// ticket plus 1. (Lanes that are not converged push one after another, in any order.)
 ///
 /// # Errors
-/// As [`Ring::push`](crate::ring::Ring::push), in the threads whose command could not be pushed.
+/// Returns the same errors as [`Ring::push`](crate::ring::Ring::push), in the threads whose command could not be
+/// pushed.
 #[inline(always)]
 #[track_caller]
 pub(crate) fn push_together(
@@ -110,7 +117,7 @@ pub(crate) fn push_together(
     pushed.map(|_| end)
 }
 
-/// The largest of the first `count` lanes' values, in all of them.
+/// Returns the largest of the first `count` lanes' values, in all of these lanes.
 #[inline(always)]
 #[track_caller]
 fn largest(value: u64, rank: u32, count: u32) -> u64 {
@@ -118,7 +125,7 @@ fn largest(value: u64, rank: u32, count: u32) -> u64 {
     let mut largest = value;
     let mut step = u32::BITS / 2;
     while step > 0 {
-        // A lane that is not there is replaced by oneself.
+        // A missing lane is replaced by this lane.
         let source = if rank + step < count { rank + step } else { rank };
         largest = largest.max(warp::shuffle_u64(mask, largest, source));
         step /= 2;

@@ -1,26 +1,27 @@
-//! What the threads of a block agree on, and what a block reports.
+//! Votes among the threads of a block, and the result of a block.
 
 use cuda_std::thread;
 
-/// What one block reports. Times are of the device's clock, in nanoseconds.
+/// Result of one block. Times are of the device's clock, in nanoseconds.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BlockResult {
-    /// Before the first put.
+    /// Time before the first put.
     pub started: u64,
-    /// All puts of the block are in the ring.
+    /// Time at which all puts of the block are in the ring.
     pub posted: u64,
-    /// All puts of the block are at the target.
+    /// Time at which all puts of the block are at the target.
     pub done: u64,
-    /// 0, or the first reason ([`Status`](crate::ring::Status)) that ended a thread of the block early.
+    /// 0, or the reason ([`Status`](crate::ring::Status)) that ended a thread of the block early; the largest if there
+    /// are several.
     pub stop: u64,
 }
 
-// SAFETY: four u64.
+// SAFETY: the struct is four `u64` without padding.
 unsafe impl cuda_std::Plain for BlockResult {}
 
-/// The largest reason of the block, in every thread: reasons are below 8, so three votes find it, the highest bit first. A
-/// thread whose reason is smaller by then has no vote for the bits below.
+/// Returns the largest reason in the block, in every thread. Reasons are below 8, so three votes find it, starting with
+/// the highest bit. A thread whose reason differs from the result in a higher bit does not vote on the lower bits.
 #[inline(always)]
 #[track_caller]
 pub fn block_maximum(stop: u64) -> u64 {
@@ -40,7 +41,7 @@ mod tests {
     use cuda_std::emulation;
 
     #[test]
-    fn a_block_reports_the_largest_of_its_reasons() {
+    fn block_reports_largest_reason() {
         for reasons in [[0, 0, 0, 0], [0, 1, 0, 4], [1, 4, 3, 2], [3, 1, 2, 0], [2, 1, 2, 1], [7, 5, 6, 0]] {
             emulation::run(1, 4, || {
                 let worst = block_maximum(reasons[thread::thread_idx_x() as usize]);

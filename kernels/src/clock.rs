@@ -1,4 +1,4 @@
-//! What the device's clock says while the CPU looks at its own: for putting the stamps of both on one line.
+//! Correlation of the device's clock with the CPU's: a kernel reports its clock while the CPU reads its own.
 
 use crate::ring::{HostWords, Status};
 use cuda_std::memory::{load_acquire_sys_u64, store_release_sys_u64};
@@ -7,37 +7,39 @@ use cuda_std::{args, kernel, thread};
 /// Arguments of [`clock_kernel`].
 #[args]
 pub struct ClockArgs {
-    /// Host memory: the first word of `completion` is the CPU's question (counting from 1), `tail` the [`answer`].
+    /// Flags in host memory: the first word of `completion` is the number of the CPU's request (from 1), `tail` the
+    /// [`answer`].
     pub flags: *const HostWords,
-    /// Questions.
+    /// Number of requests.
     pub rounds: u64,
-    /// Longest wait for one of them.
+    /// Maximum wait for one request, in nanoseconds.
     pub timeout_ns: u64,
-    /// Result: the step of the clock in nanoseconds.
+    /// Result: the resolution of the clock in nanoseconds.
     pub step_ns: *mut u64,
-    /// Result: 0, or why it ended early ([`Status`]).
+    /// Result: 0, or the [`Status`] with which the kernel ended early.
     pub stop: *mut u64,
 }
 
-/// The device's time (nanoseconds since 1970 fit into 61 bits until 2043) with the question's number beside it.
+/// Returns the device's time with the low bits of the request's number. (Nanoseconds since 1970 fit in 61 bits until
+/// 2043.)
 #[inline(always)]
 pub const fn answer(round: u64, time_ns: u64) -> u64 {
     time_ns << 3 | round & 7
 }
 
-/// The time in an [`answer`] to this question; nothing when it answers another one.
+/// Returns the time in an [`answer`] to request `round`; `None` if it answers another request.
 #[inline(always)]
 pub const fn answered(round: u64, answer: u64) -> Option<u64> {
     if answer & 7 == round & 7 { Some(answer >> 3) } else { None }
 }
 
-/// One thread: answers each question with the time.
+/// Answers each request with the time, on one thread.
 ///
 /// # Safety
-/// The pointers are valid for the whole grid's run, and the grid is one thread.
+/// The pointers must be valid while the grid runs, which must be one thread.
 #[kernel]
 pub unsafe fn clock_kernel(args: ClockArgs) {
-    // SAFETY: contract of the kernel.
+    // SAFETY: the caller guarantees that `flags` is valid.
     let flags = unsafe { &*args.flags };
     let mut stop = 0;
     let began = thread::global_timer_ns();
@@ -59,11 +61,11 @@ pub unsafe fn clock_kernel(args: ClockArgs) {
             }
             thread::relax();
         }
-        // Between the question, which has been acquired, and the answer, which is released.
+        // The clock is read after the request has been acquired, and before the answer is released.
         store_release_sys_u64(&flags.tail.0, answer(round, thread::global_timer_ns()));
         round += 1;
     }
-    // SAFETY: contract of the kernel.
+    // SAFETY: the caller guarantees that both results are valid.
     unsafe {
         *args.step_ns = second - first;
         *args.stop = stop;

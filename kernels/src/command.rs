@@ -7,83 +7,126 @@
 //! word 3   parity | 0     31                         | immediate 32
 //! ```
 //!
-//! A signal's immediate names the signal (12 bits) and what it adds, less one (14 bits). A put of a value carries the value
-//! itself: its low 48 bits in place of the source's offset, the others in place of the immediate.
+//! The immediate of a signal holds the index of the signal (12 bits) and the increment minus 1 (14 bits). A put of a
+//! value carries the value itself: its low 48 bits replace the source offset, the others the immediate.
 //!
-//! A command names registered regions and offsets, never addresses: whatever a kernel writes here, the proxy can check it
-//! against what was registered, and a bad command becomes an error instead of a wild write.
+//! A command refers to registered regions and offsets, never to addresses. The proxy can check whatever a kernel writes
+//! here against the registrations, so a bad command causes an error instead of a wild write.
 
-/// Words of a command.
+/// Number of words of a command.
 pub const COMMAND_WORDS: u32 = 4;
-/// The top bit of each word belongs to the ring.
+/// The top bit of each word, which the ring uses.
 pub const PARITY: u64 = 1 << 63;
-/// Offsets and lengths are below 2^48.
+/// Maximum offset and length in bytes.
 pub const MAX_OFFSET: u64 = (1 << 48) - 1;
-/// Regions are numbered below 2^11.
+/// Maximum index of a region.
 pub const MAX_REGION: u32 = (1 << 11) - 1;
-/// Peers are numbered below 2^15.
+/// Maximum index of a peer.
 pub const MAX_PEER: u32 = (1 << 15) - 1;
 
-/// What the proxy shall do.
+/// Operation that the proxy performs.
 #[repr(u8)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Opcode {
     /// Write the source bytes to the peer.
     Put = 1,
-    /// Write, then count the immediate at the target when all bytes have arrived.
+    /// Write the source bytes to the peer, and count the immediate there when all of them have arrived.
     PutSignal = 2,
-    /// Read the peer's bytes (named as the *source*) into our region (the *destination*).
+    /// Read the peer's bytes (the *source*) into a region of this rank (the *destination*).
     Get = 3,
-    /// Count the immediate at the target; no bytes.
+    /// Count the immediate at the target, without bytes.
     Signal = 4,
-    /// Write the 1 to 8 bytes that stand in the command.
+    /// Write the 1 to 8 bytes that are inline in the command.
     PutValue = 5,
 }
 
-/// Signals of a PE.
+/// Number of signals of a PE.
 pub const SIGNALS: u32 = 1 << 12;
-/// The most that one signal adds.
+/// Maximum increment of one signal.
 pub const MOST_ADDED: u32 = 1 << 14;
 
-/// The immediate of a signal: which, below [`SIGNALS`], and what it adds, 1 to [`MOST_ADDED`].
+/// Returns the immediate of a signal: its index, below [`SIGNALS`], and the increment, 1 to [`MOST_ADDED`].
 #[inline(always)]
 pub const fn signal_immediate(signal: u32, add: u32) -> u32 {
     add.wrapping_sub(1) << 12 | signal
 }
 
-/// Signal and what it adds, of an immediate; `None` when it is none of a signal.
+/// Returns the signal and the increment of an immediate; `None` if the immediate is not that of a signal.
 #[inline(always)]
 pub const fn signal_of(immediate: u32) -> Option<(u32, u64)> {
     let add = (immediate >> 12) + 1;
     if add <= MOST_ADDED { Some((immediate & (SIGNALS - 1), add as u64)) } else { None }
 }
 
-/// One command, decoded.
+/// A decoded command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Command {
-    /// What to do.
+    /// Operation.
     pub opcode: Opcode,
-    /// Region that is read.
+    /// Index of the region to read.
     pub source_region: u32,
-    /// First byte read, from the start of the region.
+    /// Offset of the first byte to read, from the start of the region.
     pub source_offset: u64,
-    /// Region that is written.
+    /// Index of the region to write.
     pub destination_region: u32,
-    /// First byte written, from the start of the region.
+    /// Offset of the first byte to write, from the start of the region.
     pub destination_offset: u64,
-    /// Bytes to move.
+    /// Number of bytes to transfer.
     pub bytes: u64,
-    /// The other rank, as an index into the proxy's peers.
+    /// Index of the other rank among the proxy's peers.
     pub peer: u32,
     /// Immediate data for the target (signals).
     pub immediate: u32,
 }
 
 impl Command {
-    /// The four words, parity bits clear.
+    /// Creates a put of `bytes` from a region and offset of this rank to those of `peer`.
+    #[inline(always)]
+    pub const fn put(source: (u32, u64), destination: (u32, u64), bytes: u64, peer: u32) -> Command {
+        Command {
+            opcode: Opcode::Put,
+            source_region: source.0,
+            source_offset: source.1,
+            destination_region: destination.0,
+            destination_offset: destination.1,
+            bytes,
+            peer,
+            immediate: 0,
+        }
+    }
+
+    /// Creates a get of `bytes` from a region and offset of `peer` to those of this rank.
+    #[inline(always)]
+    pub const fn get(source: (u32, u64), destination: (u32, u64), bytes: u64, peer: u32) -> Command {
+        Command { opcode: Opcode::Get, ..Command::put(source, destination, bytes, peer) }
+    }
+
+    /// Creates a signal to `peer` without bytes.
+    #[inline(always)]
+    pub const fn signal(peer: u32, immediate: u32) -> Command {
+        Command { opcode: Opcode::Signal, immediate, ..Command::put((0, 0), (0, 0), 0, peer) }
+    }
+
+    /// Creates a put of the low `bytes` bytes (1 to 8) of `value`, which the command carries.
+    #[inline(always)]
+    pub const fn put_value(value: u64, destination: (u32, u64), bytes: u64, peer: u32) -> Command {
+        Command {
+            opcode: Opcode::PutValue,
+            immediate: (value >> 48) as u32,
+            ..Command::put((0, value & MAX_OFFSET), destination, bytes, peer)
+        }
+    }
+
+    /// Turns a put into one that counts `immediate` at the target when all its bytes have arrived.
+    #[inline(always)]
+    pub const fn with_signal(self, immediate: u32) -> Command {
+        Command { opcode: Opcode::PutSignal, immediate, ..self }
+    }
+
+    /// Returns the four words, with parity bits clear.
     ///
-    /// Fields that are too large are cut to their width. The device has no way to report it, and the cut command still
-    /// names a registered region or is refused.
+    /// Fields that are too large are truncated. The device cannot report this, and the truncated command still refers
+    /// to a registered region or is rejected.
     #[inline(always)]
     pub fn encode(&self) -> [u64; 4] {
         [
@@ -96,8 +139,8 @@ impl Command {
         ]
     }
 
-    /// The command in these words (parity bits are ignored), or `None` when the opcode is unknown or a reserved bit is
-    /// set. Regions, offsets and peer are the proxy's to check: only it knows what is registered.
+    /// Returns the command encoded in these words, ignoring parity bits; `None` if the opcode is unknown or a reserved
+    /// bit is set. The proxy must check regions, offsets and peer, since only it has the registrations.
     #[inline]
     pub fn decode(words: [u64; 4]) -> Option<Command> {
         let opcode = match (words[0] >> 59) & 0xf {
@@ -123,7 +166,7 @@ impl Command {
         })
     }
 
-    /// The value of a [`PutValue`](Opcode::PutValue).
+    /// Returns the value of a [`PutValue`](Opcode::PutValue).
     #[inline(always)]
     pub fn value(&self) -> u64 {
         self.source_offset & MAX_OFFSET | (self.immediate as u64) << 48

@@ -1,9 +1,13 @@
-//! Is anything ever read before it is there, or written while it is still read? What is sent in a round has bytes and a length of its own. Each
-//! byte is looked at as soon as a call says that it is there, and sources are written again as soon as the calls allow.
+//! Checks that no data is read before it has arrived, or overwritten while it is still read. The data of each round has
+//! its own bytes and length. Each byte is checked as soon as a call reports its arrival, and sources are overwritten as
+//! soon as the calls permit.
 //!
-//! Three ways, one behind the other. *In a circle*: messages to the next PE, with the sender a round ahead; three sources take turns and are not
-//! asked for again, since [`send`](Context::send) itself has waited for the round before the last. *All to all*: one source, which is written
-//! again when the call returns. *Behind barriers*: a get from the PE before, and a put to the next one, which nothing but the barrier waits for.
+//! There are three patterns, run one after another:
+//!
+//! - *Circle*: messages to the next PE, with the sender one round ahead. Three sources are used in rotation and not
+//!   reclaimed, since [`send`](Context::send) itself has waited for the round before the previous one.
+//! - *All to all*: a single source, which is overwritten when the call returns.
+//! - *Barriers*: a get from the previous PE and a put to the next one, which only the barrier waits for.
 
 use crate::gin::{Block, Context, Inbox, Program, Scope, Signal, Sym, Thread, Warp, World};
 use crate::pattern;
@@ -11,40 +15,40 @@ use crate::ring::Status;
 use cuda_std::memory::{Word, fetch_add_relaxed_gpu_u64};
 use cuda_std::{args, kernel};
 
-/// Sources of the circle.
+/// Number of sources of the circle.
 pub const SOURCES: u32 = 3;
 
 /// Arguments of the three kernels.
 #[args]
 pub struct DataCheck {
-    /// Of the circle.
+    /// Inbox of the circle.
     pub circle: Inbox,
-    /// Of the exchanges of all.
+    /// Inbox of the exchanges of all PEs.
     pub all: Inbox,
-    /// Two signals: messages of the circle that have been looked at, by the parity of their rounds.
+    /// Two signals: messages of the circle that have been checked, by the parity of their rounds.
     pub checked: Signal,
-    /// Bytes of a message at most, of either inbox.
+    /// Maximum length of a message in bytes, for both inboxes.
     pub most: u64,
-    /// What is sent: `most` bytes for each source, and for each PE.
+    /// Sources: `most` bytes per source, and per PE.
     pub from: Sym<u8>,
-    /// What is received: as many.
+    /// Destinations, of the same size.
     pub to: Sym<u8>,
-    /// Rounds of each way.
+    /// Number of rounds of each pattern.
     pub rounds: u32,
-    /// Rounds of earlier launches.
+    /// Number of rounds of earlier launches.
     pub before: u32,
-    /// Which lengths are drawn.
+    /// Seed of the lengths.
     pub seed: u32,
-    /// Device memory: wrong bytes, and how many times some were looked at.
+    /// Counts in device memory: wrong bytes, and objects checked.
     pub found: *const [Word; 2],
 }
 
-/// The ways.
+/// The patterns.
 const CIRCLE: u32 = 0;
 const ALL: u32 = 1;
 const BARRIERS: u32 = 2;
 
-/// Bytes of this round, from 1 to all there is room for. Each PE draws the same.
+/// Returns the number of bytes of this round, from 1 to the maximum. All PEs draw the same numbers.
 #[inline(always)]
 fn length(args: &DataCheck, way: u32, round: u32) -> u64 {
     let draw = pattern::mixed(pattern::seed(way, round, 0), args.seed as u64);
@@ -52,38 +56,39 @@ fn length(args: &DataCheck, way: u32, round: u32) -> u64 {
     1 + (draw >> 8) % most
 }
 
-/// The bytes of a PE's round.
+/// Returns the seed of the bytes of a PE's round.
 #[inline(always)]
 fn named(way: u32, pe: u32, round: u32) -> u64 {
     pattern::seed(pe, round, way)
 }
 
-/// Each thread of the scope its bytes.
+/// Fills `object` with its bytes; each thread of the scope writes its share.
 #[inline(always)]
 fn fill<S: Scope>(world: &World, scope: S, object: Sym<u8>, seed: u64) {
     let start = world.local(object);
     let mut at = scope.rank() as u64;
     while at < object.len() {
-        // SAFETY: of the object, which nobody else uses now.
+        // SAFETY: the byte is in the object, which no other thread uses now.
         unsafe { start.add(at as usize).write(pattern::byte(seed, at)) };
         at += scope.size() as u64;
     }
 }
 
-/// Bytes of this thread's share that are not those from `first` on.
+/// Returns the number of bytes of this thread's share that differ from the pattern, which starts at byte `first`.
 #[inline(always)]
 fn wrong<S: Scope>(world: &World, scope: S, object: Sym<u8>, seed: u64, first: u64) -> u64 {
     let start = world.local(object);
     let (mut wrong, mut at) = (0, scope.rank() as u64);
     while at < object.len() {
-        // SAFETY: of the object, which nobody writes now.
+        // SAFETY: the byte is in the object, which no thread writes now.
         wrong += (unsafe { start.add(at as usize).read() } != pattern::byte(seed, first + at)) as u64;
         at += scope.size() as u64;
     }
     wrong
 }
 
-/// Wrong bytes of this thread's share. Out of line: each has the registers for itself.
+/// Runs the circle and returns the number of wrong bytes of this thread's share. Out of line, so that each pattern has
+/// all registers.
 #[inline(never)]
 fn circle<S: Scope>(world: &World, args: &DataCheck, line: &mut Context<S>) -> Result<u64, Status> {
     let (me, pes, scope) = (world.my_pe(), world.n_pes(), line.scope());
@@ -92,7 +97,7 @@ fn circle<S: Scope>(world: &World, args: &DataCheck, line: &mut Context<S>) -> R
     let mut found = 0;
     for round in first..=first + args.rounds {
         if round < first + args.rounds {
-            // The round before the last has been looked at.
+            // Ensures that the round before the previous one has been checked.
             line.signal_wait_until(args.checked.at(round % 2), ((round - 1) / 2) as u64)?;
             let from = args.from.slice((round % SOURCES) as u64 * args.most, length(args, CIRCLE, round));
             fill(world, scope, from, named(CIRCLE, me, round));
@@ -102,7 +107,7 @@ fn circle<S: Scope>(world: &World, args: &DataCheck, line: &mut Context<S>) -> R
             let to = args.to.slice(0, length(args, CIRCLE, round - 1));
             line.receive(args.circle, round - 1, to, previous)?;
             found += wrong(world, scope, to, named(CIRCLE, previous, round - 1), 0);
-            // It speaks of what all threads have read. No fence, which would wait for the messages that are under way.
+            // The signal announces that all threads have read. No fence, which would wait for the messages in flight.
             scope.sync();
             line.signal_op(args.checked.at((round - 1) % 2), 1, previous)?;
         }
@@ -111,7 +116,7 @@ fn circle<S: Scope>(world: &World, args: &DataCheck, line: &mut Context<S>) -> R
     Ok(found)
 }
 
-/// As [`circle`].
+/// Runs the exchanges of all PEs, like [`circle`].
 #[inline(never)]
 fn all<S: Scope>(world: &World, args: &DataCheck, line: &mut Context<S>) -> Result<u64, Status> {
     let (me, pes, scope) = (world.my_pe(), world.n_pes(), line.scope());
@@ -124,14 +129,14 @@ fn all<S: Scope>(world: &World, args: &DataCheck, line: &mut Context<S>) -> Resu
         for pe in 0..pes {
             found += wrong(world, scope, to.slice(pe as u64 * block, block), named(ALL, pe, round), me as u64 * block);
         }
-        // All threads have looked, before the next round's bytes come.
+        // All threads have checked before the bytes of the next round arrive.
         scope.sync();
     }
     line.quiet()?;
     Ok(found)
 }
 
-/// As [`circle`].
+/// Runs the gets and puts between barriers, like [`circle`].
 #[inline(never)]
 fn behind_barriers<S: Scope>(world: &World, args: &DataCheck, line: &mut Context<S>) -> Result<u64, Status> {
     let (me, pes, scope) = (world.my_pe(), world.n_pes(), line.scope());
@@ -143,10 +148,10 @@ fn behind_barriers<S: Scope>(world: &World, args: &DataCheck, line: &mut Context
         let (got, put) = (args.to.slice(0, bytes), args.to.slice(args.most, bytes));
         let seed = named(BARRIERS, previous, round);
         for step in 0..3 {
-            // One place for all three: the code of a barrier stands here once.
+            // A single call for all three steps: the code of a barrier exists once.
             line.barrier_all()?;
             match step {
-                // The next PE has looked at the round before, and the source is nobody's.
+                // The next PE has checked the previous round, and no transfer uses the source.
                 0 => fill(world, scope, from, named(BARRIERS, me, round)),
                 1 => {
                     line.get(got, from, previous)?;
@@ -160,7 +165,7 @@ fn behind_barriers<S: Scope>(world: &World, args: &DataCheck, line: &mut Context
     Ok(found)
 }
 
-/// Wrong bytes of this thread's share, of all ways.
+/// Runs all patterns and returns the number of wrong bytes of this thread's share.
 #[inline(always)]
 fn ways<S: Scope>(world: &World, args: &DataCheck, line: &mut Context<S>) -> Result<u64, Status> {
     Ok(circle(world, args, line)? + all(world, args, line)? + behind_barriers(world, args, line)?)
@@ -171,9 +176,9 @@ fn run<S: Scope>(program: &Program<DataCheck>) {
     let Some(scope) = S::first_of_block() else { return };
     let Program { world, args } = program;
     let mut line = world.context(scope);
-    // A failure is in the world's report.
+    // A failure is recorded in the world's report.
     let Ok(wrong) = ways(world, args, &mut line) else { return };
-    // SAFETY: contract of the kernels.
+    // SAFETY: the kernel's caller guarantees that `found` is valid.
     let found = unsafe { &*args.found };
     if wrong > 0 {
         fetch_add_relaxed_gpu_u64(&found[0], wrong);
@@ -183,28 +188,28 @@ fn run<S: Scope>(program: &Program<DataCheck>) {
     }
 }
 
-/// See the module; one thread of one block.
+/// Runs the check with one thread of one block; see the module documentation.
 ///
 /// # Safety
-/// The arguments are of the world's heap and the same on all PEs, and `found` is valid.
+/// The arguments must be objects of the world's heap and the same on all PEs, and `found` must be valid.
 #[kernel(resident)]
 pub unsafe fn data_check_thread(program: Program<DataCheck>) {
     run::<Thread>(&program);
 }
 
-/// See the module; one warp of one block.
+/// Runs the check with one warp of one block; see the module documentation.
 ///
 /// # Safety
-/// As [`data_check_thread`].
+/// The requirements of [`data_check_thread`] must hold.
 #[kernel(resident)]
 pub unsafe fn data_check_warp(program: Program<DataCheck>) {
     run::<Warp>(&program);
 }
 
-/// See the module; one block.
+/// Runs the check with one block; see the module documentation.
 ///
 /// # Safety
-/// As [`data_check_thread`].
+/// The requirements of [`data_check_thread`] must hold.
 #[kernel(resident)]
 pub unsafe fn data_check_block(program: Program<DataCheck>) {
     run::<Block>(&program);

@@ -1,7 +1,8 @@
-//! Puts by a card's own queues: what `ginlab direct` measures.
+//! Puts through a NIC's own queues, for the measurements of `ginlab direct`.
 //!
-//! Each thread of a grid posts requests of its own, and waits for each, for every so many, or once at the end. The lanes of a warp ring once for
-//! all: a block of 1, 8 or 32 threads has as many requests behind a doorbell.
+//! Each thread of a grid posts its own requests, and waits for each, after every `quiet_every` requests, or once at the
+//! end. The lanes of a warp ring the doorbell once for all: a block of 1, 8 or 32 threads posts that many requests per
+//! doorbell.
 
 use crate::block::{BlockResult, block_maximum};
 use crate::direct::{Queue, Transfer};
@@ -17,25 +18,26 @@ use efa_queue::{Local, Operation, rules};
 pub struct DirectPutArgs {
     /// The queues; block `b` uses queue `b % queue_count`.
     pub queues: *const Queue,
-    /// How many there are, at least 1.
+    /// Number of queues, at least 1.
     pub queue_count: u32,
-    /// Puts of each thread.
+    /// Number of puts per thread.
     pub iterations: u32,
-    /// Wait after every so many puts; 0: once at the end.
+    /// Number of puts between two waits; 0 for a single wait at the end.
     pub quiet_every: u32,
-    /// Slots of each thread in source and destination, at least 1: put `i` has slot `i % window`.
+    /// Number of slots of each thread in source and destination, at least 1: put `i` uses slot `i % window`.
     pub window: u32,
-    /// Bytes of a put.
+    /// Number of bytes of a put.
     pub bytes: u32,
-    /// From one slot to the next, at least `bytes`, a multiple of 8.
+    /// Distance in bytes between slots, a multiple of 8 and at least `bytes`.
     pub stride: u32,
-    /// 1: a thread writes the payload before each put. Then it has as many slots as puts.
+    /// 1: a thread writes the payload before each put. It must then have as many slots as puts.
     pub fill: u32,
     /// Seed of the payloads.
     pub seed: u32,
-    /// 1: wait for the card's counter alone, as vendors' device code does, up to a bound of one's own. Where a request fails, nothing says so.
+    /// 1: wait only for the NIC's counter, as vendors' device code does, and with a private bound. A failed request is
+    /// not reported.
     pub counter_alone: u32,
-    /// Not 0: behind this request the first thread of the grid rings with counts that go back.
+    /// If not 0: after this request the first thread of the grid rings the doorbell with decreasing counts.
     pub back_at: u64,
     /// The peer.
     pub to: To,
@@ -43,42 +45,43 @@ pub struct DirectPutArgs {
     pub local_key: u32,
     /// Key of the destination.
     pub key: u32,
-    /// The source, as device and card address it.
+    /// Address of the source on the device and the NIC.
     pub source: u64,
-    /// The destination, as the peer addresses it.
+    /// Address of the destination on the peer.
     pub destination: u64,
-    /// Results, one for each block.
+    /// Results, one per block.
     pub results: *mut BlockResult,
 }
 
-/// Runs the puts of a grid.
+/// Performs the puts of a grid.
 ///
 /// # Safety
-/// The pointers are valid while the grid runs: `queues` for `queue_count`, source and destination for threads x window x stride bytes,
-/// `results` for one entry a block.
+/// The pointers must be valid while the grid runs: `queues` for `queue_count` queues, source and destination for
+/// threads x window x stride bytes, `results` for one entry per block.
 #[kernel]
 pub unsafe fn direct_put(args: DirectPutArgs) {
     let leads = thread::thread_idx_x() == 0;
-    // SAFETY: contract of the kernel.
+    // SAFETY: the caller guarantees one result per block.
     let result = unsafe { args.results.add(thread::block_idx_x() as usize) };
     if leads {
-        // SAFETY: contract of the kernel; this thread alone writes it.
+        // SAFETY: the caller guarantees one result per block, and only this thread writes it.
         unsafe { (*result).started = thread::global_timer_ns() };
     }
-    // SAFETY: contract of the kernel.
+    // SAFETY: the caller guarantees `queue_count` queues, the same for all threads.
     let mut queue = unsafe { Queue::of_block(args.queues, args.queue_count) };
     let first_slot = thread::index() as u64 * args.window as u64;
     let lanes = warp::launched_mask();
-    // Each put with its wait is one call.
+    // Combines each put with its wait in one call.
     let waits_each = args.quiet_every == 1 && args.counter_alone == 0;
     let (mut stop, mut last, mut iteration) = (0, None, 0);
     let (mut slot, mut since_quiet) = (0, 0);
-    // The lanes of a warp go together: whoever comes out of a wait later than the others would post, and ring, for itself.
+    // The lanes of a warp stay converged: a lane that left a wait later than the others would post, and ring the
+    // doorbell, separately.
     while iteration < args.iterations && warp::all(lanes, stop == 0) {
         let offset = (first_slot + slot as u64) * args.stride as u64;
         slot = if slot + 1 == args.window { 0 } else { slot + 1 };
         if args.fill != 0 {
-            // SAFETY: contract of the kernel: the slot is of the source.
+            // SAFETY: the caller guarantees that the slot is in the source.
             unsafe { fill(args.source + offset, args.bytes, slot_seed(args.seed, offset)) };
         }
         let transfer = Transfer {
@@ -108,7 +111,7 @@ pub unsafe fn direct_put(args: DirectPutArgs) {
     }
     stop = block_maximum(stop);
     if leads {
-        // SAFETY: as above.
+        // SAFETY: the caller guarantees one result per block, and only this thread writes it.
         unsafe { (*result).posted = thread::global_timer_ns() };
     }
     if stop == 0 {
@@ -116,7 +119,7 @@ pub unsafe fn direct_put(args: DirectPutArgs) {
     }
     stop = block_maximum(stop);
     if leads {
-        // SAFETY: as above.
+        // SAFETY: the caller guarantees one result per block, and only this thread writes it.
         unsafe {
             (*result).done = thread::global_timer_ns();
             (*result).stop = stop;
@@ -124,26 +127,26 @@ pub unsafe fn direct_put(args: DirectPutArgs) {
     }
 }
 
-/// What no card takes: a count that is behind whatever the card has seen.
+/// Rings the doorbell with a count that no NIC accepts: one that is behind what the NIC has already processed.
 #[inline(never)]
 fn ring_back(queue: &Queue) {
-    // SAFETY: the queue's words are there while the grid runs.
+    // SAFETY: the queue's words are valid while the grid runs.
     let (doorbell, rung) = unsafe { (&*queue.doorbell, &(*queue.words).rung.0) };
     store_mmio_relaxed_sys_u32(
         doorbell,
         rules::doorbell(load_relaxed_gpu_u64(rung).wrapping_sub(queue.depth as u64 + 1)),
     );
-    // A doorbell that is rung over before the card looks is not seen.
+    // The NIC would not notice a doorbell that is overwritten before it reads it.
     let until = thread::global_timer_ns() + SEEN_NS;
     while thread::global_timer_ns() < until {
         thread::relax();
     }
 }
 
-/// So long no doorbell of the same thread follows one that goes back, in nanoseconds.
+/// Time after a decreasing doorbell during which the same thread does not ring again, in nanoseconds.
 const SEEN_NS: u64 = 10_000_000;
 
-/// The seed of the payload at this offset.
+/// Returns the seed of the payload at this offset.
 #[inline(always)]
 pub fn slot_seed(seed: u32, offset: u64) -> u64 {
     pattern::mixed(offset, seed as u64)
@@ -160,11 +163,12 @@ fn quiet(queue: &mut Queue, last: &mut Option<u64>, args: &DirectPutArgs) -> u64
     }
 }
 
-/// What not to do. A request that fails is not counted, so this ends by the bound alone, and says nothing.
+/// Waits only for the counter, as a counterexample. A failed request is not counted, so the wait then ends only at its
+/// bound, without an error report.
 fn wait_for_counter_alone(queue: &Queue) -> u64 {
     let began = thread::global_timer_ns();
     loop {
-        // SAFETY: the queue's words are there while the grid runs; such a queue has a counter.
+        // SAFETY: the queue's words are valid while the grid runs, and a queue used in this mode has a counter.
         let (counter, reserved) = unsafe { (&*queue.counter, &(*queue.words).reserved.0) };
         let counted = load_acquire_sys_u64(counter);
         if rules::behind(load_relaxed_gpu_u64(reserved), counted) == 0 {
@@ -177,18 +181,18 @@ fn wait_for_counter_alone(queue: &Queue) -> u64 {
     }
 }
 
-/// Writes the pattern, whole words first.
+/// Writes the pattern, starting with whole words.
 #[inline(always)]
 unsafe fn fill(at: u64, bytes: u32, seed: u64) {
     let mut index = 0u64;
     while index * 8 + 8 <= bytes as u64 {
-        // SAFETY: the caller's contract: below `bytes`, and slots begin on words.
+        // SAFETY: the word is below `bytes`, for which the caller guarantees the slot; slots start on word boundaries.
         unsafe { (at as *mut u64).add(index as usize).write(pattern::word(seed, index)) };
         index += 1;
     }
     let mut byte = index * 8;
     while byte < bytes as u64 {
-        // SAFETY: as above.
+        // SAFETY: the byte is below `bytes`, for which the caller guarantees the slot.
         unsafe { (at as *mut u8).add(byte as usize).write(pattern::byte(seed, byte)) };
         byte += 1;
     }

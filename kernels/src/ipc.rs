@@ -1,7 +1,7 @@
-//! What the kernels that write into another GPU's memory share: their arguments, the pattern, the flag behind the data.
+//! Parts shared by the kernels that write to another GPU's memory: arguments, pattern, and the flag after the data.
 //!
 //! ```text
-//!   GPU a                                        GPU b (its memory opened in a by an IPC handle)
+//!   GPU a                                        GPU b (its memory is mapped in a through an IPC handle)
 //!   block 0..n: stores ----------------------->  destination
 //!   block barrier, fence.acq_rel.sys by one thread, add to `counter`
 //!   the last block: fence, release store ----->  flag  -> the receiver's kernel acquires it
@@ -10,51 +10,54 @@
 use cuda_std::memory::{Word, fence_acq_rel_sys, fetch_add_relaxed_gpu_u64, store_release_sys_u64};
 use cuda_std::{args, thread};
 
-/// Arguments of all kernels that move or look at bytes. experiments/ipc/baseline has the same in C++.
+/// Arguments of all kernels that move or check bytes. experiments/ipc/baseline has the same in C++.
 #[args]
 pub struct IpcArgs {
-    /// First byte to write, or to check. A multiple of 16.
+    /// Address of the first byte to write, or to check; a multiple of 16.
     pub destination: *mut u8,
-    /// First byte to read. A multiple of 16.
+    /// Address of the first byte to read; a multiple of 16.
     pub source: *const u8,
-    /// Bytes to move, any number.
+    /// Number of bytes to move; any number.
     pub bytes: u64,
-    /// Names the pattern.
+    /// Seed of the pattern.
     pub seed: u32,
-    /// What is put over each word of the pattern: 0, or the poison.
+    /// Value that is combined with each word of the pattern by XOR: 0, or [`POISON`].
     pub xor: u32,
-    /// Reads: one sum for each thread of the grid.
+    /// For reads: one sum per thread of the grid.
     pub sums: *mut u32,
-    /// Device memory. Counts blocks that are done, from 0 and over all launches of a pass; or wrong bytes.
+    /// Device memory. Number of blocks that have finished, counted from 0 over all launches of a pass; or number of
+    /// wrong bytes.
     pub counter: *const Word,
-    /// The receiver's flag, in its memory: raised to the number of the launch, from 1. Null for none.
+    /// The receiver's flag, in its memory, which is set to the number of the launch, from 1. Null for none.
     pub flag: *const Word,
-    /// Device memory, for `ipc_parts_write` alone: the number of the next part.
+    /// Number of the next part, in device memory; used only by `ipc_parts_write`.
     pub taken: *const Word,
 }
 
-/// An odd constant: the step from one word of the pattern to the next.
+/// Difference between consecutive words of the pattern; odd.
 pub const STEP: u32 = 0x9E37_79B9;
 
-/// What the poison puts over each word: every byte of a poisoned payload is wrong.
+/// XOR mask of poisoned memory, in which every byte is wrong.
 pub const POISON: u32 = 0xA5A5_A5A5;
 
-/// The pattern's word (of 4 bytes) at `index`.
+/// Returns the pattern's word (of 4 bytes) at `index`.
 ///
-/// One addition from one word to the next: a kernel that writes it is bound by its stores. For one seed a payload that arrives
-/// shifted by any number of words (below 2^32) is wrong in every word; for one index it is wrong for every other seed.
+/// Consecutive words differ by one addition, so that a kernel that writes the pattern is limited by its stores. A
+/// payload that arrives shifted by any number of words below 2^32 is wrong in every word, and so is one with another
+/// seed.
 #[inline(always)]
 pub fn word(seed: u32, index: u64) -> u32 {
     seed.wrapping_add((index as u32).wrapping_mul(STEP))
 }
 
-/// The pattern's byte at `offset`, for ends that are shorter than a word.
+/// Returns the pattern's byte at `offset`, for a rest that is shorter than a word.
 #[inline(always)]
 pub fn byte(seed: u32, offset: u64) -> u8 {
     (word(seed, offset / 4) >> (offset % 4 * 8)) as u8
 }
 
-/// What all words and bytes of a payload sum up to, modulo 2^32: what a kernel that reads it must find.
+/// Returns the sum of all words and remaining bytes of a payload, modulo 2^32, which a kernel that reads it must
+/// compute.
 pub fn sum(seed: u32, bytes: u64) -> u32 {
     let words = bytes / 4;
     let pairs = (words as u128 * (words as u128).saturating_sub(1) / 2) as u32;
@@ -62,7 +65,7 @@ pub fn sum(seed: u32, bytes: u64) -> u32 {
     (words * 4..bytes).fold(whole, |sum, offset| sum.wrapping_add(byte(seed, offset) as u32))
 }
 
-/// The `W` words of the pattern from a first word on.
+/// Returns `W` consecutive words of the pattern, of which `first` is the first.
 #[inline(always)]
 pub(crate) fn words<const W: usize>(first: u32) -> [u32; W] {
     let mut words = [first; W];
@@ -74,8 +77,8 @@ pub(crate) fn words<const W: usize>(first: u32) -> [u32; W] {
     words
 }
 
-/// The bytes behind the last whole vector: at most `width - 1`, by as many threads of the first block, or one after another
-/// where it has fewer.
+/// Calls `visit` with the offset of each byte after the last whole vector. There are at most `width - 1` of them,
+/// distributed over the threads of the first block.
 #[inline(always)]
 pub(crate) fn each_byte_behind(bytes: u64, width: u64, mut visit: impl FnMut(u64)) {
     if thread::block_idx_x() != 0 {
@@ -88,14 +91,14 @@ pub(crate) fn each_byte_behind(bytes: u64, width: u64, mut visit: impl FnMut(u64
     }
 }
 
-/// Raises the receiver's flag behind all stores of the grid, when there is one to raise.
+/// Raises the receiver's flag after all stores of the grid, if there is a flag.
 ///
-/// The receiver that acquires the flag sees every store: each thread's stores come before its block's barrier, behind which
-/// one thread fences at system scope, for the whole block (cumulativity), and only then counts the block. Who counts last has
-/// read the counts of all other blocks, fences again and releases the flag.
+/// A receiver that acquires the flag observes every store. Each thread's stores precede its block's barrier. After it,
+/// one thread fences at system scope for the whole block (fences are cumulative), and only then counts the block. The
+/// thread that counts the last block has observed the counts of all other blocks, fences again and releases the flag.
 ///
 /// # Safety
-/// The kernel's contract: `counter` is valid, and so is `flag` unless it is null.
+/// `counter` must be valid, and so must `flag` unless it is null.
 #[inline(always)]
 pub(crate) unsafe fn signal(args: &IpcArgs) {
     if args.flag.is_null() {
@@ -107,7 +110,7 @@ pub(crate) unsafe fn signal(args: &IpcArgs) {
     }
     fence_acq_rel_sys();
     let blocks = thread::grid_dim_x() as u64;
-    // SAFETY: the caller's contract.
+    // SAFETY: the caller guarantees that `counter` is valid, and `flag` is not null here.
     let (counter, flag) = unsafe { (&*args.counter, &*args.flag) };
     let done = fetch_add_relaxed_gpu_u64(counter, 1) + 1;
     if done.is_multiple_of(blocks) {
@@ -123,14 +126,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_sum_is_that_of_all_words_and_bytes(seed in any::<u32>(), bytes in 0u64..5000) {
+        fn sum_covers_all_words_and_bytes(seed in any::<u32>(), bytes in 0u64..5000) {
             let words = (0..bytes / 4).fold(0u32, |sum, index| sum.wrapping_add(word(seed, index)));
             let all = (bytes / 4 * 4..bytes).fold(words, |sum, offset| sum.wrapping_add(byte(seed, offset) as u32));
             prop_assert_eq!(sum(seed, bytes), all);
         }
 
         #[test]
-        fn a_word_elsewhere_or_of_another_seed_is_another(
+        fn word_depends_on_position_and_seed(
             seed in any::<u32>(), other in any::<u32>(), index in 0u64..1 << 32, shift in 1u64..1 << 31,
         ) {
             prop_assert_ne!(word(seed, index), word(seed, index + shift));

@@ -1,5 +1,5 @@
-//! Writing into another GPU's memory by bulk stores (TMA): the threads fill a stage in shared memory, and the multiprocessor's
-//! copy unit carries it away while they fill the next one. A PTX module of its own, for compute capability 9.0 and later.
+//! Writing to another GPU's memory with bulk stores (TMA): the threads fill a stage in shared memory, and the SM's copy
+//! unit stores it while they fill the next one. A separate PTX module, for compute capability 9.0 and later.
 //!
 //! ```text
 //!   threads: fill stage k   fill k+1   fill k+2   (wait until k was read)  fill k ...
@@ -14,14 +14,15 @@ use cuda_std::{bulk::*, thread, vector::load_words};
 
 use cuda_std::kernel;
 
-/// Stages of a block: one is filled while the others are read.
+/// Number of stages of a block: one is filled while the others are read.
 #[cfg(target_arch = "nvptx64")]
 const STAGES: u32 = 3;
-/// Bytes of one bulk store.
+/// Number of bytes of one bulk store.
 #[cfg(target_arch = "nvptx64")]
 const CHUNK: u32 = STAGE_BYTES / STAGES;
 
-/// Writes the destination chunk by chunk; `words_at` gives the four words at an index of 16-byte vectors.
+/// Writes the destination chunk by chunk. `words_at` returns the four words at an index of 16-byte vectors, `byte_at`
+/// the byte at an offset.
 #[cfg(target_arch = "nvptx64")]
 #[inline(always)]
 unsafe fn stores(args: &IpcArgs, words_at: impl Fn(u64) -> [u32; 4], byte_at: impl Fn(u64) -> u8) {
@@ -30,7 +31,7 @@ unsafe fn stores(args: &IpcArgs, words_at: impl Fn(u64) -> [u32; 4], byte_at: im
     let mut start = thread::block_idx_x() as u64 * CHUNK as u64;
     let mut stage = 0;
     while start < whole {
-        // The copy unit has read this stage when at most STAGES - 1 younger stores are still reading.
+        // The copy unit has read this stage once at most STAGES - 1 later stores are still reading.
         if leads {
             wait_stage_read::<{ STAGES - 1 }>();
         }
@@ -38,51 +39,51 @@ unsafe fn stores(args: &IpcArgs, words_at: impl Fn(u64) -> [u32; 4], byte_at: im
         let length = if whole - start < CHUNK as u64 { (whole - start) as u32 } else { CHUNK };
         let mut offset = thread::thread_idx_x() * 16;
         while offset < length {
-            // SAFETY: below the stage's end; nobody reads it any more.
+            // SAFETY: the address is below the stage's end, and the copy unit has finished reading the stage.
             unsafe { fill_stage(stage * CHUNK + offset, words_at((start + offset as u64) / 16)) };
             offset += thread::block_dim_x() * 16;
         }
-        // Each thread's words must reach the copy unit's way of looking at shared memory, before the barrier.
+        // Each thread's words must become visible to the async proxy before the barrier.
         fence_proxy_async_stage();
         thread::sync_threads();
         if leads {
-            // SAFETY: contract of the kernel; start and length are multiples of 16.
+            // SAFETY: the caller guarantees `bytes` bytes; start and length are multiples of 16.
             unsafe { store_bulk(args.destination.add(start as usize), stage * CHUNK, length) };
         }
         stage = (stage + 1) % STAGES;
         start += thread::grid_dim_x() as u64 * CHUNK as u64;
     }
     each_byte_behind(args.bytes, 16, |offset| {
-        // SAFETY: contract of the kernel.
+        // SAFETY: the caller guarantees `bytes` bytes, and `offset` is below that.
         unsafe { args.destination.add(offset as usize).write(byte_at(offset)) }
     });
     if leads {
-        // Before the flag, and before the block's shared memory goes to another one.
+        // Must precede the flag, and the reuse of the block's shared memory by another block.
         wait_bulk();
         fence_proxy_async_global();
     }
-    // SAFETY: contract of the kernel.
+    // SAFETY: the caller guarantees that `counter` and `flag` are valid.
     unsafe { signal(args) };
 }
 
 /// Writes the pattern.
 ///
 /// # Safety
-/// As `ipc_write_16`.
+/// The requirements of `ipc_write_16` must hold.
 #[kernel(bulk)]
 pub unsafe fn ipc_bulk_write(args: IpcArgs) {
-    // SAFETY: contract of the kernel.
+    // SAFETY: the caller guarantees `bytes` bytes at the destination, and a valid `counter` and `flag`.
     unsafe { stores(&args, |index| words(word(args.seed, index * 4)), |offset| byte(args.seed, offset)) };
 }
 
-/// Copies.
+/// Copies the source.
 ///
 /// # Safety
-/// As `ipc_copy_16`.
+/// The requirements of `ipc_copy_16` must hold.
 #[kernel(bulk)]
 pub unsafe fn ipc_bulk_copy(args: IpcArgs) {
     let source = args.source.cast::<u32>();
-    // SAFETY: contract of the kernel; the index and the offset lie within `bytes`.
+    // SAFETY: the caller guarantees `bytes` bytes at source and destination; index and offset are within them.
     unsafe {
         stores(
             &args,

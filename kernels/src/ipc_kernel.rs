@@ -1,23 +1,24 @@
-//! The kernels of `ginlab ipc`: a grid writes into, copies into or reads from another GPU's memory.
+//! The kernels of `ginlab ipc`: a grid writes to, copies to or reads from another GPU's memory.
 //!
-//! All go through the memory in a grid stride, so that the threads of a warp touch one piece of `32 x width` bytes. Each thread
-//! has [`UNROLL`] accesses under way; what is left at the end is one more pass of as many, each behind a condition.
+//! All of them process the memory in a grid-stride loop, so that the threads of a warp access one block of `32 x width`
+//! bytes. Each thread has [`UNROLL`] accesses in flight. The rest is one more pass with as many accesses, each
+//! conditional.
 
 use crate::ipc::{IpcArgs, POISON, STEP, byte, each_byte_behind, signal, word, words};
 use cuda_std::memory::{fence_acq_rel_sys, fetch_add_relaxed_gpu_u64};
 use cuda_std::vector::{load_words, opaque_u32, opaque_u64, store_words};
 use cuda_std::{kernel, thread};
 
-/// Accesses of one thread under way.
+/// Number of accesses in flight per thread.
 pub const UNROLL: usize = 8;
 
-/// Where a thread is on the grid's way through memory, in vectors of `W` words.
+/// Position of a thread in the grid-stride loop, in vectors of `W` words.
 struct Way<const W: usize> {
-    /// The thread's next vector.
+    /// Index of the thread's next vector.
     index: u64,
-    /// Vectors from one of its accesses to the next: the threads of the grid.
+    /// Number of vectors between two of its accesses: the number of threads of the grid.
     stride: u64,
-    /// All vectors.
+    /// Total number of vectors.
     vectors: u64,
 }
 
@@ -29,7 +30,7 @@ impl<const W: usize> Way<W> {
         Way { index: opaque_u64(this_thread()), stride: opaque_u64(grid_threads()), vectors: bytes / Self::BYTES }
     }
 
-    /// Whether a whole round of [`UNROLL`] accesses is left.
+    /// Returns whether a whole round of [`UNROLL`] accesses is left.
     #[inline(always)]
     fn has_round(&self) -> bool {
         self.index + (UNROLL as u64 - 1) * self.stride < self.vectors
@@ -40,20 +41,20 @@ impl<const W: usize> Way<W> {
         self.index += UNROLL as u64 * self.stride;
     }
 
-    /// The addresses of a round's accesses.
+    /// Returns the addresses of a round's accesses.
     #[inline(always)]
     fn addresses(&self, base: u64) -> Addresses {
         Addresses { next: base + self.index * Self::BYTES, step: self.stride * Self::BYTES }
     }
 
-    /// Whether the access of this number is within, in the last round.
+    /// Returns whether access `round` of the last round is within the memory.
     #[inline(always)]
     fn is_left(&self, round: usize) -> bool {
         self.index + round as u64 * self.stride < self.vectors
     }
 }
 
-/// Addresses one step apart.
+/// Addresses at a constant distance.
 struct Addresses {
     next: u64,
     step: u64,
@@ -73,7 +74,7 @@ fn grid_threads() -> u64 {
     thread::grid_dim_x() as u64 * thread::block_dim_x() as u64
 }
 
-/// In 64 bits: a grid may have more threads than 32 hold.
+/// Returns the thread's index in 64 bits: a grid may have more than 2^32 threads.
 #[inline(always)]
 fn this_thread() -> u64 {
     thread::block_idx_x() as u64 * thread::block_dim_x() as u64 + thread::thread_idx_x() as u64
@@ -83,13 +84,13 @@ fn this_thread() -> u64 {
 #[inline(always)]
 unsafe fn write<const W: usize>(args: &IpcArgs) {
     let mut way = Way::<W>::new(args.bytes);
-    // The pattern's word at the thread's next vector, and how far it is to the one after.
+    // The pattern's word at the thread's next vector, and the difference to the word at the vector after that.
     let mut value = word(args.seed, way.index * W as u64);
     let step = opaque_u32((way.stride as u32).wrapping_mul(W as u32).wrapping_mul(STEP));
     while way.has_round() {
         let mut targets = way.addresses(args.destination as u64);
         for _ in 0..UNROLL {
-            // SAFETY: the kernel's contract; a whole round is below the number of vectors.
+            // SAFETY: the kernel's caller guarantees `bytes` bytes; a whole round is below the number of vectors.
             unsafe { store_words(targets.take(), words::<W>(value)) };
             value = opaque_u32(value.wrapping_add(step));
         }
@@ -99,16 +100,16 @@ unsafe fn write<const W: usize>(args: &IpcArgs) {
     for round in 0..UNROLL {
         let target = targets.take();
         if way.is_left(round) {
-            // SAFETY: the kernel's contract; below the number of vectors.
+            // SAFETY: the kernel's caller guarantees `bytes` bytes; the vector is below the number of vectors.
             unsafe { store_words(target, words::<W>(value)) };
         }
         value = opaque_u32(value.wrapping_add(step));
     }
     each_byte_behind(args.bytes, Way::<W>::BYTES, |offset| {
-        // SAFETY: the kernel's contract.
+        // SAFETY: the kernel's caller guarantees `bytes` bytes, and `offset` is below that.
         unsafe { args.destination.add(offset as usize).write(byte(args.seed, offset)) }
     });
-    // SAFETY: the kernel's contract.
+    // SAFETY: the kernel's caller guarantees that `counter` and `flag` are valid.
     unsafe { signal(args) };
 }
 
@@ -118,13 +119,13 @@ unsafe fn load_round<const W: usize>(way: &Way<W>, source: *const u8) -> [[u32; 
     let mut held = [[0; W]; UNROLL];
     let mut sources = way.addresses(source as u64);
     for held in &mut held {
-        // SAFETY: the caller's kernel's contract; a whole round is below the number of vectors.
+        // SAFETY: the kernel's caller guarantees `bytes` bytes; a whole round is below the number of vectors.
         *held = unsafe { load_words(sources.take()) };
     }
     held
 }
 
-/// Loads what is left of the last round; 0 where nothing is.
+/// Loads the rest of the last round; 0 for accesses beyond the end.
 #[inline(always)]
 unsafe fn load_rest<const W: usize>(way: &Way<W>, source: *const u8) -> [[u32; W]; UNROLL] {
     let mut held = [[0; W]; UNROLL];
@@ -132,46 +133,46 @@ unsafe fn load_rest<const W: usize>(way: &Way<W>, source: *const u8) -> [[u32; W
     for (round, held) in held.iter_mut().enumerate() {
         let source = sources.take();
         if way.is_left(round) {
-            // SAFETY: the caller's kernel's contract; below the number of vectors.
+            // SAFETY: the kernel's caller guarantees `bytes` bytes; the vector is below the number of vectors.
             *held = unsafe { load_words(source) };
         }
     }
     held
 }
 
-/// Copies `source`, all loads of a round before its stores.
+/// Copies `source`. All loads of a round precede its stores.
 #[inline(always)]
 unsafe fn copy<const W: usize>(args: &IpcArgs) {
     let mut way = Way::<W>::new(args.bytes);
     while way.has_round() {
-        // SAFETY: the kernel's contract.
+        // SAFETY: the kernel's caller guarantees `bytes` bytes at `source`, and a whole round is left.
         let held = unsafe { load_round(&way, args.source) };
         let mut targets = way.addresses(args.destination as u64);
         for held in &held {
-            // SAFETY: the kernel's contract; a whole round is below the number of vectors.
+            // SAFETY: the kernel's caller guarantees `bytes` bytes; a whole round is below the number of vectors.
             unsafe { store_words(targets.take(), *held) };
         }
         way.next_round();
     }
-    // SAFETY: the kernel's contract.
+    // SAFETY: the kernel's caller guarantees `bytes` bytes at `source`.
     let held = unsafe { load_rest(&way, args.source) };
     let mut targets = way.addresses(args.destination as u64);
     for (round, held) in held.iter().enumerate() {
         let target = targets.take();
         if way.is_left(round) {
-            // SAFETY: the kernel's contract; below the number of vectors.
+            // SAFETY: the kernel's caller guarantees `bytes` bytes; the vector is below the number of vectors.
             unsafe { store_words(target, *held) };
         }
     }
     each_byte_behind(args.bytes, Way::<W>::BYTES, |offset| {
-        // SAFETY: the kernel's contract.
+        // SAFETY: the kernel's caller guarantees `bytes` bytes, and `offset` is below that.
         unsafe { args.destination.add(offset as usize).write(args.source.add(offset as usize).read()) }
     });
-    // SAFETY: the kernel's contract.
+    // SAFETY: the kernel's caller guarantees that `counter` and `flag` are valid.
     unsafe { signal(args) };
 }
 
-/// Reads `source`; every thread leaves the sum of what it read, without which the loads would be nobody's and left out.
+/// Reads `source`. Every thread stores the sum of what it read: otherwise the compiler would remove the loads.
 #[inline(always)]
 unsafe fn read<const W: usize>(args: &IpcArgs) {
     let mut way = Way::<W>::new(args.bytes);
@@ -182,152 +183,154 @@ unsafe fn read<const W: usize>(args: &IpcArgs) {
         }
     };
     while way.has_round() {
-        // SAFETY: the kernel's contract.
+        // SAFETY: the kernel's caller guarantees `bytes` bytes at `source`, and a whole round is left.
         add(unsafe { load_round(&way, args.source) });
         way.next_round();
     }
-    // SAFETY: the kernel's contract.
+    // SAFETY: the kernel's caller guarantees `bytes` bytes at `source`.
     add(unsafe { load_rest(&way, args.source) });
-    // The ends: whole words behind the last vector, then single bytes, as `ipc::sum` counts them.
+    // The rest: whole words after the last vector, then single bytes, as `ipc::sum` counts them.
     each_byte_behind(args.bytes, Way::<W>::BYTES, |offset| {
-        // SAFETY: the kernel's contract.
+        // SAFETY: the kernel's caller guarantees `bytes` bytes, and `offset` is below that.
         let value = unsafe { args.source.add(offset as usize).read() } as u32;
         let in_word = offset < args.bytes / 4 * 4;
         sum = sum.wrapping_add(if in_word { value << (offset % 4 * 8) } else { value });
     });
-    // SAFETY: one sum per thread of the grid, contract of the kernel.
+    // SAFETY: the kernel's caller guarantees one sum per thread of the grid.
     unsafe { args.sums.add(this_thread() as usize).write(sum) };
 }
 
-/// Writes the pattern, 4 bytes a store.
+/// Writes the pattern, with stores of 4 bytes.
 ///
 /// # Safety
-/// What is read and written is valid for `bytes` while the grid runs, nobody else writes it, and nobody else reads
-/// what is written; `counter` and `flag` as the signal behind the data wants them; `sums` for every thread of the grid.
+/// The memory that the kernel reads or writes must be valid for `bytes` bytes while the grid runs. No other thread may
+/// write it, or read what the kernel writes. `counter` and `flag` must meet the requirements of `ipc::signal`, and
+/// `sums` must have one entry per thread of the grid.
 #[kernel]
 pub unsafe fn ipc_write_4(args: IpcArgs) {
-    // SAFETY: contract of the kernel.
+    // SAFETY: the caller upholds the requirements of the kernel.
     unsafe { write::<1>(&args) };
 }
 
-/// Writes the pattern, 8 bytes a store.
+/// Writes the pattern, with stores of 8 bytes.
 ///
 /// # Safety
-/// As [`ipc_write_4`].
+/// The requirements of [`ipc_write_4`] must hold.
 #[kernel]
 pub unsafe fn ipc_write_8(args: IpcArgs) {
-    // SAFETY: contract of the kernel.
+    // SAFETY: the caller upholds the requirements of the kernel.
     unsafe { write::<2>(&args) };
 }
 
-/// Writes the pattern, 16 bytes a store.
+/// Writes the pattern, with stores of 16 bytes.
 ///
 /// # Safety
-/// As [`ipc_write_4`].
+/// The requirements of [`ipc_write_4`] must hold.
 #[kernel]
 pub unsafe fn ipc_write_16(args: IpcArgs) {
-    // SAFETY: contract of the kernel.
+    // SAFETY: the caller upholds the requirements of the kernel.
     unsafe { write::<4>(&args) };
 }
 
-/// Copies, 4 bytes a load and a store.
+/// Copies, with loads and stores of 4 bytes.
 ///
 /// # Safety
-/// As [`ipc_write_4`].
+/// The requirements of [`ipc_write_4`] must hold.
 #[kernel]
 pub unsafe fn ipc_copy_4(args: IpcArgs) {
-    // SAFETY: contract of the kernel.
+    // SAFETY: the caller upholds the requirements of the kernel.
     unsafe { copy::<1>(&args) };
 }
 
-/// Copies, 8 bytes a load and a store.
+/// Copies, with loads and stores of 8 bytes.
 ///
 /// # Safety
-/// As [`ipc_write_4`].
+/// The requirements of [`ipc_write_4`] must hold.
 #[kernel]
 pub unsafe fn ipc_copy_8(args: IpcArgs) {
-    // SAFETY: contract of the kernel.
+    // SAFETY: the caller upholds the requirements of the kernel.
     unsafe { copy::<2>(&args) };
 }
 
-/// Copies, 16 bytes a load and a store.
+/// Copies, with loads and stores of 16 bytes.
 ///
 /// # Safety
-/// As [`ipc_write_4`].
+/// The requirements of [`ipc_write_4`] must hold.
 #[kernel]
 pub unsafe fn ipc_copy_16(args: IpcArgs) {
-    // SAFETY: contract of the kernel.
+    // SAFETY: the caller upholds the requirements of the kernel.
     unsafe { copy::<4>(&args) };
 }
 
-/// Reads, 4 bytes a load.
+/// Reads, with loads of 4 bytes.
 ///
 /// # Safety
-/// As [`ipc_write_4`].
+/// The requirements of [`ipc_write_4`] must hold.
 #[kernel]
 pub unsafe fn ipc_read_4(args: IpcArgs) {
-    // SAFETY: contract of the kernel.
+    // SAFETY: the caller upholds the requirements of the kernel.
     unsafe { read::<1>(&args) };
 }
 
-/// Reads, 8 bytes a load.
+/// Reads, with loads of 8 bytes.
 ///
 /// # Safety
-/// As [`ipc_write_4`].
+/// The requirements of [`ipc_write_4`] must hold.
 #[kernel]
 pub unsafe fn ipc_read_8(args: IpcArgs) {
-    // SAFETY: contract of the kernel.
+    // SAFETY: the caller upholds the requirements of the kernel.
     unsafe { read::<2>(&args) };
 }
 
-/// Reads, 16 bytes a load.
+/// Reads, with loads of 16 bytes.
 ///
 /// # Safety
-/// As [`ipc_write_4`].
+/// The requirements of [`ipc_write_4`] must hold.
 #[kernel]
 pub unsafe fn ipc_read_16(args: IpcArgs) {
-    // SAFETY: contract of the kernel.
+    // SAFETY: the caller upholds the requirements of the kernel.
     unsafe { read::<4>(&args) };
 }
 
-/// The loop of ginlab's C++ predecessor (Libefaxx): a word of 4 bytes at a time, nothing unrolled by hand, and a system fence by
-/// every thread at the end. Its words are the pattern's, so that they are checked like the others.
+/// Writes with the loop of ginlab's C++ predecessor (Libefaxx): a word of 4 bytes at a time, not unrolled by hand, and
+/// a system-scope fence by every thread at the end. The words are those of the pattern, so that they are checked like
+/// the others.
 ///
 /// # Safety
-/// As [`ipc_write_4`].
+/// The requirements of [`ipc_write_4`] must hold.
 #[kernel]
 pub unsafe fn ipc_int_loop(args: IpcArgs) {
     let (mut index, threads, count) = (this_thread(), grid_threads(), args.bytes / 4);
     let target = args.destination.cast::<u32>();
     while index < count {
-        // SAFETY: contract of the kernel.
+        // SAFETY: the caller guarantees `bytes` bytes, and the word is within them.
         unsafe { store_words(target.add(index as usize), [word(args.seed, index)]) };
         index += threads;
     }
     each_byte_behind(args.bytes, 4, |offset| {
-        // SAFETY: contract of the kernel.
+        // SAFETY: the caller guarantees `bytes` bytes, and `offset` is below that.
         unsafe { args.destination.add(offset as usize).write(byte(args.seed, offset)) }
     });
     fence_acq_rel_sys();
-    // SAFETY: contract of the kernel.
+    // SAFETY: the caller guarantees that `counter` and `flag` are valid.
     unsafe { signal(&args) };
 }
 
-/// Fills `destination` with the pattern under `xor`: sources, and the poison of destinations.
+/// Fills `destination` with the pattern, each word combined with `xor`: for sources, and to poison destinations.
 ///
 /// # Safety
-/// As [`ipc_write_4`].
+/// The requirements of [`ipc_write_4`] must hold.
 #[kernel]
 pub unsafe fn ipc_fill(args: IpcArgs) {
     let (mut index, threads) = (this_thread(), grid_threads());
     let target = args.destination.cast::<u32>();
     while index < args.bytes / 4 {
-        // SAFETY: contract of the kernel.
+        // SAFETY: the caller guarantees `bytes` bytes, and the word is within them.
         unsafe { store_words(target.add(index as usize), [word(args.seed, index) ^ args.xor]) };
         index += threads;
     }
     each_byte_behind(args.bytes, 4, |offset| {
-        // SAFETY: contract of the kernel.
+        // SAFETY: the caller guarantees `bytes` bytes, and `offset` is below that.
         unsafe { args.destination.add(offset as usize).write(byte(args.seed, offset) ^ args.xor as u8) }
     });
 }
@@ -335,14 +338,15 @@ pub unsafe fn ipc_fill(args: IpcArgs) {
 /// Adds the number of bytes of `destination` that differ from the pattern to `counter`.
 ///
 /// # Safety
-/// `destination` is valid for `bytes`, and nobody writes it meanwhile; `counter` is valid.
+/// `destination` must be valid for `bytes` bytes, and no other thread may write it while the grid runs. `counter` must
+/// be valid.
 #[kernel]
 pub unsafe fn ipc_check(args: IpcArgs) {
     let (mut index, threads) = (this_thread(), grid_threads());
     let found = args.destination.cast::<u32>();
     let mut wrong = 0u64;
     while index < args.bytes / 4 {
-        // SAFETY: contract of the kernel.
+        // SAFETY: the caller guarantees `bytes` bytes, and the word is within them.
         let [value] = unsafe { load_words::<1>(found.add(index as usize)) };
         let difference = value ^ word(args.seed, index);
         for byte in 0..4 {
@@ -351,15 +355,15 @@ pub unsafe fn ipc_check(args: IpcArgs) {
         index += threads;
     }
     each_byte_behind(args.bytes, 4, |offset| {
-        // SAFETY: contract of the kernel.
+        // SAFETY: the caller guarantees `bytes` bytes, and `offset` is below that.
         let value = unsafe { args.destination.add(offset as usize).read() };
         wrong += (value != byte(args.seed, offset)) as u64;
     });
     if wrong > 0 {
-        // SAFETY: contract of the kernel.
+        // SAFETY: the caller guarantees that `counter` is valid.
         fetch_add_relaxed_gpu_u64(unsafe { &*args.counter }, wrong);
     }
 }
 
-/// What poison and pattern have in common: no byte.
+/// Poisoned memory differs from the pattern in every byte.
 const _: () = assert!(POISON & 0xFF != 0 && POISON == (POISON & 0xFF) * 0x0101_0101);

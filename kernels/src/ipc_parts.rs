@@ -1,7 +1,8 @@
-//! Writing into another GPU's memory in parts that warps take as they come: who shares a multiprocessor takes fewer.
+//! Writing to another GPU's memory in parts that warps take dynamically: warps that share an SM take fewer.
 //!
-//! With a grid stride each block's part is fixed before the launch. Where several launches run at once and their blocks do not go evenly over
-//! the multiprocessors, the blocks that share one end last, and the others wait for nothing.
+//! With a grid-stride loop each block's share is fixed before the launch. If several launches run concurrently and
+//! their blocks are distributed unevenly over the SMs, the blocks that share an SM finish last, while the others are
+//! idle.
 
 use crate::ipc::{IpcArgs, STEP, byte, each_byte_behind, signal, word, words};
 use crate::ipc_kernel::UNROLL;
@@ -9,24 +10,26 @@ use cuda_std::memory::{Word, fetch_add_relaxed_gpu_u64};
 use cuda_std::vector::{opaque_u32, store_words};
 use cuda_std::{kernel, thread, warp};
 
-/// Vectors of 16 bytes of a part: 32 KiB. One multiprocessor stores that in 0.65 us on an H200, about as long as an atomic operation takes.
+/// Number of 16-byte vectors of a part: 32 KiB. One SM stores that in 0.65 us on an H200, about as long as an atomic
+/// operation takes.
 const PART: u64 = 2048;
 
-/// What takes numbers: the warps of a launch.
+/// Returns the number of warps of a launch. Each warp takes numbers.
 #[inline(always)]
 fn warps() -> u64 {
     u64::from(thread::grid_dim_x()) * u64::from(thread::block_dim_x().div_ceil(warp::SIZE))
 }
 
-/// Calls `part_of` with the first vector of each part (of `PART` vectors) that this warp takes, the one behind its last, and the lane and their
-/// number.
+/// Calls `part_of` for each part (of `PART` vectors) that this warp takes, with the part's first vector, its end, the
+/// lane, and the number of lanes.
 ///
-/// Each launch takes as many numbers as it has parts and warps: every part, and for each warp one that says there are none left. So the numbers of
-/// a launch begin where those of the launch before end, and nobody has to set `taken` back. Relaxed is enough: a number carries nothing
-/// else, and launches of a stream follow one another.
+/// Each launch takes as many numbers as it has parts and warps: one per part, and for each warp one that shows that no
+/// part is left. The numbers of a launch therefore start where those of the previous launch end, and `taken` is never
+/// reset. Relaxed suffices: a number publishes no other data, and launches of a stream are ordered.
 ///
 /// # Safety
-/// `taken` is device memory that began as 0 and that launches of this many parts and warps alone have used, one behind another.
+/// `taken` must be in device memory and initially 0. Only launches with the same numbers of parts and warps may use it,
+/// one after another.
 #[inline(always)]
 pub(crate) unsafe fn each_part<const PART: u64>(
     taken: *const Word,
@@ -38,7 +41,7 @@ pub(crate) unsafe fn each_part<const PART: u64>(
     let parts = vectors.div_ceil(PART);
     let each = parts + warps();
     let take = || {
-        // SAFETY: the caller's contract.
+        // SAFETY: the caller guarantees that `taken` is valid.
         if lane == 0 { fetch_add_relaxed_gpu_u64(unsafe { &*taken }, 1) } else { 0 }
     };
     let mut next = take();
@@ -47,17 +50,18 @@ pub(crate) unsafe fn each_part<const PART: u64>(
         if part >= parts {
             break;
         }
-        // One ahead: the number comes while this part is written.
+        // One number ahead, so that it arrives while this part is written.
         next = take();
         let end = if (part + 1) * PART < vectors { (part + 1) * PART } else { vectors };
         part_of(part * PART, end, lane, lanes);
     }
 }
 
-/// Writes the pattern, 16 bytes a store.
+/// Writes the pattern, with stores of 16 bytes.
 ///
 /// # Safety
-/// As `ipc_write_16`; `taken` is device memory that began as 0 and that launches of this many parts and warps alone have used, one behind another.
+/// The requirements of `ipc_write_16` must hold. `taken` must be in device memory and initially 0. Only launches with
+/// the same numbers of parts and warps may use it, one after another.
 #[kernel]
 pub unsafe fn ipc_parts_write(args: IpcArgs) {
     let write = |first: u64, end: u64, lane: u64, lanes: u64| {
@@ -65,7 +69,7 @@ pub unsafe fn ipc_parts_write(args: IpcArgs) {
         let mut index = first + lane;
         let mut value = word(args.seed, index * 4);
         let mut put = |index: u64| {
-            // SAFETY: contract of the kernel; below the number of vectors.
+            // SAFETY: the caller guarantees `bytes` bytes; the vector is below the number of vectors.
             unsafe { store_words(args.destination.add(index as usize * 16).cast(), words::<4>(value)) };
             value = opaque_u32(value.wrapping_add(step));
         };
@@ -80,12 +84,12 @@ pub unsafe fn ipc_parts_write(args: IpcArgs) {
             index += lanes;
         }
     };
-    // SAFETY: contract of the kernel.
+    // SAFETY: the caller guarantees the requirements on `taken`.
     unsafe { each_part::<PART>(args.taken, args.bytes / 16, write) };
     each_byte_behind(args.bytes, 16, |offset| {
-        // SAFETY: contract of the kernel.
+        // SAFETY: the caller guarantees `bytes` bytes, and `offset` is below that.
         unsafe { args.destination.add(offset as usize).write(byte(args.seed, offset)) }
     });
-    // SAFETY: contract of the kernel.
+    // SAFETY: the caller guarantees that `counter` and `flag` are valid.
     unsafe { signal(&args) };
 }

@@ -1,8 +1,8 @@
-//! Writing into several other GPUs' memories by one launch: each thread stores each vector to all of them.
+//! Writing to the memory of several other GPUs with one launch: each thread stores each vector to all of them.
 //!
-//! By a launch for each, on streams of their own, the launches get out of step: their blocks share multiprocessors unevenly, one target gets more
-//! than its part, and the links to the others rest. Warps take parts as they come ([`crate::ipc_parts`]), as where some blocks share a multiprocessor
-//! those store less.
+//! With one launch per target, each on its own stream, the launches would diverge: their blocks share SMs unevenly, one
+//! target gets more than its share, and the links to the others are idle. Warps take parts dynamically
+//! ([`crate::ipc_parts`]), because blocks that share an SM store less.
 
 use crate::ipc::{IpcArgs, STEP, byte, each_byte_behind, signal, word, words};
 use crate::ipc_parts::each_part;
@@ -10,31 +10,33 @@ use cuda_std::memory::Word;
 use cuda_std::vector::{opaque_u32, store_words};
 use cuda_std::{args, kernel};
 
-/// Targets whose addresses a thread keeps in registers. More are written in several passes.
+/// Number of targets whose addresses a thread keeps in registers. More targets take several passes.
 const AT_ONCE: usize = 8;
 
-/// Vectors of 16 bytes of a part: 2 KiB to each target. All warps are in one short stretch then, and end together: four H200, 64 MiB, 1428 to 1444 GB/s
-/// by grids of 16 to 128 blocks; 1404 to 1429 with parts of 32 KiB (2048 for 1152 warps), 1419 to 1435 with 8 KiB; 1 MiB 1003, 757 and 957.
+/// Number of 16-byte vectors of a part: 2 KiB to each target. All warps then write within one short range and finish
+/// together. Larger parts are slower (four H200, 64 MiB, 16 to 128 blocks: at least 1428 GB/s with 2 KiB, 1404 with 32
+/// KiB, 757 with 1 MiB).
 const PART: u64 = 128;
 
 /// Arguments of [`ipc_together_write`].
 #[args]
 pub struct TogetherArgs {
-    /// One for each target, in device memory. They have the same bytes and seed.
+    /// Arguments for each target, in device memory. All have the same number of bytes and the same seed.
     pub flows: *const IpcArgs,
-    /// How many; at least one.
+    /// Number of targets, at least one.
     pub count: u32,
-    /// Device memory: the number of the next part.
+    /// Number of the next part, in device memory.
     pub taken: *const Word,
 }
 
-/// Writes the pattern, 16 bytes a store.
+/// Writes the pattern, with stores of 16 bytes.
 ///
 /// # Safety
-/// As `ipc_write_16`, for each of the flows; nobody writes these meanwhile; `taken` as for `ipc_parts_write`.
+/// The requirements of `ipc_write_16` must hold for each of the flows, which no other thread may write while the grid
+/// runs. `taken` must meet the requirements of `ipc_parts_write`.
 #[kernel]
 pub unsafe fn ipc_together_write(args: TogetherArgs) {
-    // SAFETY: contract of the kernel.
+    // SAFETY: the caller guarantees `count` flows that no other thread writes.
     let flows = unsafe { core::slice::from_raw_parts(args.flows, args.count as usize) };
     let (first, last) = (&flows[0], flows.len() - 1);
     let (bytes, seed) = (first.bytes, first.seed);
@@ -49,7 +51,8 @@ pub unsafe fn ipc_together_write(args: TogetherArgs) {
                 let words = words::<4>(value);
                 for (place, target) in targets.iter().enumerate() {
                     if base + place < flows.len() {
-                        // SAFETY: contract of the kernel; below the number of vectors.
+                        // SAFETY: the caller guarantees `bytes` bytes per target; the vector is below the number of
+                        // vectors.
                         unsafe { store_words(target.add(index as usize * 16).cast(), words) };
                     }
                 }
@@ -59,14 +62,14 @@ pub unsafe fn ipc_together_write(args: TogetherArgs) {
             base += AT_ONCE;
         }
     };
-    // SAFETY: contract of the kernel.
+    // SAFETY: the caller guarantees the requirements on `taken`.
     unsafe { each_part::<PART>(args.taken, bytes / 16, write) };
     for flow in flows {
         each_byte_behind(bytes, 16, |offset| {
-            // SAFETY: contract of the kernel.
+            // SAFETY: the caller guarantees `bytes` bytes per target, and `offset` is below that.
             unsafe { flow.destination.add(offset as usize).write(byte(seed, offset)) }
         });
-        // SAFETY: contract of the kernel.
+        // SAFETY: the caller guarantees that `counter` and `flag` of each flow are valid.
         unsafe { signal(flow) };
     }
 }

@@ -1,5 +1,5 @@
-//! The kernels of `ginlab ipc` that wait for another GPU: a barrier between GPUs, and the receiver of flags. Both waits are bounded,
-//! and the host can end them before.
+//! The kernels of `ginlab ipc` that wait for another GPU: a barrier between GPUs, and the receiver of flags. Both waits
+//! are bounded, and the host can end them early.
 
 use crate::ring::Status;
 use cuda_std::memory::{Word, load_acquire_sys_u64, store_release_sys_u64};
@@ -8,38 +8,39 @@ use cuda_std::{args, kernel, thread};
 /// Arguments of [`ipc_gate`].
 #[args]
 pub struct GateArgs {
-    /// For each other participant two addresses: its word for us, and our word for it.
+    /// Two addresses per other participant: its word for this GPU, and this GPU's word for it.
     pub words: *const [*const Word; 2],
-    /// Other participants.
+    /// Number of other participants.
     pub count: u32,
-    /// Number of this gate, the same for all, larger than the one before.
+    /// Number of this gate: the same for all participants, and larger than that of the previous gate.
     pub round: u64,
-    /// Longest wait.
+    /// Maximum duration of the wait, in nanoseconds.
     pub timeout_ns: u64,
-    /// Host memory: not 0 ends the wait.
+    /// Word in host memory that ends the wait if it is not 0.
     pub abort: *const Word,
-    /// Result: 0, or why it ended early ([`Status`]); only ever set.
+    /// Result: set to the [`Status`] if the kernel ends early, and otherwise unchanged.
     pub stop: *const Word,
 }
 
-/// A barrier between GPUs, in front of what shall begin at the same time: tells all others, and waits for their word.
+/// Performs a barrier between GPUs, before work that must start at the same time: signals all other participants and
+/// waits for their signals.
 ///
 /// # Safety
-/// The pointers are valid while the grid runs, which is one thread.
+/// The pointers must be valid while the grid runs, which must be one thread.
 #[kernel]
 pub unsafe fn ipc_gate(args: GateArgs) {
     for index in 0..args.count as usize {
-        // SAFETY: contract of the kernel.
+        // SAFETY: the caller guarantees `count` pairs of valid words.
         let theirs = unsafe { &*(*args.words.add(index))[0] };
         store_release_sys_u64(theirs, args.round);
     }
     let limit = Limit::new(args.timeout_ns, args.abort);
     for index in 0..args.count as usize {
-        // SAFETY: contract of the kernel.
+        // SAFETY: the caller guarantees `count` pairs of valid words.
         let ours = unsafe { &*(*args.words.add(index))[1] };
-        // SAFETY: contract of the kernel.
+        // SAFETY: the caller guarantees that `abort` is valid.
         if let Err(stop) = unsafe { limit.wait(ours, args.round) } {
-            // SAFETY: contract of the kernel.
+            // SAFETY: the caller guarantees that `stop` is valid.
             store_release_sys_u64(unsafe { &*args.stop }, stop.0);
             return;
         }
@@ -49,36 +50,36 @@ pub unsafe fn ipc_gate(args: GateArgs) {
 /// Arguments of [`ipc_receive`].
 #[args]
 pub struct ReceiveArgs {
-    /// The flag that the sender raises, 0 before.
+    /// The flag that the sender raises, initially 0.
     pub flag: *const Word,
-    /// How often.
+    /// Number of times that the sender raises it.
     pub count: u32,
-    /// Result: when each was seen, on this device's clock.
+    /// Result: times at which each was observed, on this device's clock.
     pub times: *mut u64,
-    /// Longest wait for one.
+    /// Maximum wait for one of them, in nanoseconds.
     pub timeout_ns: u64,
-    /// Host memory: not 0 ends the wait.
+    /// Word in host memory that ends the wait if it is not 0.
     pub abort: *const Word,
-    /// Result: 0, or why it ended early ([`Status`]); only ever set.
+    /// Result: set to the [`Status`] if the kernel ends early, and otherwise unchanged.
     pub stop: *const Word,
 }
 
-/// The receiver of flags: notes when it sees each.
+/// Receives flags: records when it observes each.
 ///
 /// # Safety
-/// The pointers are valid while the grid runs, which is one thread.
+/// The pointers must be valid while the grid runs, which must be one thread.
 #[kernel]
 pub unsafe fn ipc_receive(args: ReceiveArgs) {
-    // SAFETY: contract of the kernel.
+    // SAFETY: the caller guarantees that `flag` is valid.
     let flag = unsafe { &*args.flag };
     for number in 0..args.count {
         let limit = Limit::new(args.timeout_ns, args.abort);
-        // SAFETY: contract of the kernel.
+        // SAFETY: the caller guarantees that `abort` is valid.
         match unsafe { limit.wait(flag, number as u64 + 1) } {
-            // SAFETY: contract of the kernel.
+            // SAFETY: the caller guarantees `count` times, and `number` is below that.
             Ok(()) => unsafe { args.times.add(number as usize).write(thread::global_timer_ns()) },
             Err(stop) => {
-                // SAFETY: contract of the kernel.
+                // SAFETY: the caller guarantees that `stop` is valid.
                 store_release_sys_u64(unsafe { &*args.stop }, stop.0);
                 return;
             }
@@ -86,10 +87,10 @@ pub unsafe fn ipc_receive(args: ReceiveArgs) {
     }
 }
 
-/// Looks at the word that is waited for between two looks at the clock and at the host's word, which is across the bus.
+/// Number of polls between two checks of the clock and of the host's word, which is across PCIe.
 const LOOKS: u32 = 64;
 
-/// What ends a wait that nobody answers.
+/// Bound of a wait.
 struct Limit {
     deadline: u64,
     abort: *const Word,
@@ -103,7 +104,7 @@ impl Limit {
     /// Waits until the word is at least `wanted`, and acquires it.
     ///
     /// # Safety
-    /// `abort` is valid.
+    /// `abort` must be valid.
     unsafe fn wait(&self, word: &Word, wanted: u64) -> Result<(), Status> {
         let mut looks = 0;
         while load_acquire_sys_u64(word) < wanted {
@@ -113,7 +114,7 @@ impl Limit {
                 continue;
             }
             looks = 0;
-            // SAFETY: the caller's contract.
+            // SAFETY: the caller guarantees that `abort` is valid.
             if load_acquire_sys_u64(unsafe { &*self.abort }) != 0 {
                 return Err(Status::STOPPED);
             }

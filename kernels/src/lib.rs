@@ -1,29 +1,34 @@
-//! The kernels of ginlab, and the protocol they speak with the proxy.
+//! The kernels of ginlab, and the protocol between them and the proxy.
 //!
-//! This crate is compiled three times from one source: to PTX for the GPU, natively for the emulated device, and under
-//! loom for the ring. It is what users edit. Device code here knows nothing of the host; the host depends on this crate
-//! for the types both sides share.
+//! This crate is compiled three times from the same source: to PTX for the GPU, natively for the emulated device, and
+//! under loom to check the ring. Users edit this crate. Device code does not depend on the host; the host depends on
+//! this crate for the types that both sides share.
 //!
-//! - [`command`]: what a put command says, in 32 bytes;
-//! - [`ring`]: how commands travel from many device threads to one proxy thread, and how completion travels back;
-//! - [`direct`]: a card's queues in the hands of a kernel, without a proxy;
-//! - [`gin`]: the device API of programs: symmetric memory, put, get, signals, barrier, to any PE over NVLink or rails;
-//! - [`block`]: what the threads of a block agree on;
-//! - [`batch`]: many small puts behind one fence;
+//! - [`command`]: the put command, in 32 bytes;
+//! - [`ring`]: transport of commands from many device threads to one proxy thread, and of their completion back;
+//! - [`direct`]: access to a NIC's queues from a kernel, without a proxy;
+//! - [`gin`]: the device API of applications: symmetric memory, put, get, signals, barrier, to any PE over NVLink or
+//!   rails;
+//! - [`block`]: agreement among the threads of a block;
+//! - [`batch`]: many small puts after one fence;
 //! - [`pattern`]: the payload that the kernels write and the host checks;
-//! - [`ipc`]: what the kernels that write into another GPU's memory share;
-//! - the kernels, one file each: [`put_kernel`], [`put_batch`], [`ping_pong`], [`direct_put`], [`ipc_kernel`], [`ipc_parts`], [`ipc_together`], [`ipc_wait`],
-//!   [`ipc_bulk`], and over [`gin`] [`ring_shift`], [`signal_check`], [`data_check`], [`shmem`]; programs over it: [`collective`], [`jacobi`], [`moe`]; [`queue`]: the study of queues; [`mover`]: copies for NCCL's kernels. A new one
-//!   is a file and its name in a list below (docs/add-a-kernel.md).
+//! - [`ipc`]: parts shared by the kernels that write to another GPU's memory;
+//! - the kernels, one file each: [`put_kernel`], [`put_batch`], [`ping_pong`], [`direct_put`], [`ipc_kernel`],
+//!   [`ipc_parts`], [`ipc_together`], [`ipc_wait`], [`ipc_bulk`], and over [`gin`] [`ring_shift`], [`signal_check`],
+//!   [`data_check`], [`shmem`], [`tutorial`];
+//! - applications over [`gin`]: [`collective`], [`jacobi`], [`moe`];
+//! - [`queue`]: the study of queues; [`mover`]: copies for NCCL's kernels.
 //!
-//! Kernels that are used together are a PTX module: an edit compiles the modules that have the file, side by side, and the driver
-//! compiles a module when one of its kernels is first launched. A file with many kernels is in several. A module is a feature of this crate
-//! (Cargo.toml); natively all are there.
+//! A new kernel is a file and its name in a list below (docs/add-a-kernel.md).
+//!
+//! Kernels that are used together form a PTX module. An edit recompiles, in parallel, the modules that contain the
+//! file, and the driver compiles a module when one of its kernels is first launched. A file with many kernels can be in
+//! several modules. A module is a feature of this crate (Cargo.toml); the native build contains all of them.
 
 #![cfg_attr(target_arch = "nvptx64", no_std)]
 #![cfg_attr(target_arch = "nvptx64", feature(abi_ptx))]
 
-// What modules are made of, with no kernels: bulk stores use nothing of it but `ipc`.
+// Shared parts without kernels. The module of bulk stores needs only `ipc`.
 #[cfg(not(all(target_arch = "nvptx64", feature = "bulk")))]
 pub mod batch;
 #[cfg(not(all(target_arch = "nvptx64", feature = "bulk")))]
@@ -81,3 +86,5 @@ pub mod ring_shift;
 pub mod shmem;
 #[cfg(feature = "signals")]
 pub mod signal_check;
+#[cfg(feature = "checks")]
+pub mod tutorial;

@@ -1,4 +1,4 @@
-//! The floor under every put + quiet: the bare round trip of a flag, with the payload and the fence of a real put.
+//! Lower bound of put and quiet: the bare round trip of a flag, with the payload and the fence of a real put.
 
 use crate::pattern;
 use crate::ring::{HostWords, Status};
@@ -8,34 +8,35 @@ use cuda_std::{args, kernel, thread};
 /// Arguments of [`ping_pong`].
 #[args]
 pub struct PingPongArgs {
-    /// Host memory: `tail` is the flag to the CPU, the first word of `completion` its answer. Each on lines of its own.
+    /// Flags in host memory: `tail` is the flag to the CPU, the first word of `completion` its answer, each on its own
+    /// cache lines.
     pub flags: *const HostWords,
-    /// Payload to write before each flag, `bytes` long.
+    /// Payload of `bytes` bytes to write before each flag.
     pub payload: *mut u64,
-    /// Bytes of payload, a multiple of 8.
+    /// Number of bytes of the payload, a multiple of 8.
     pub bytes: u64,
-    /// Round trips.
+    /// Number of round trips.
     pub iterations: u64,
-    /// 1: payload, fence and acquiring polls, as a put and quiet have them. 0: the bare flag, nothing ordered.
+    /// 1: with payload, fence and acquiring polls, like put and quiet. 0: the bare flag, with nothing ordered.
     pub ordered: u64,
-    /// How long after the flag the first poll goes out. A poll that leaves at once arrives before the answer is there, and
-    /// the next one leaves a whole round trip later.
+    /// Time between the flag and the first poll, in nanoseconds. A poll that is issued immediately arrives before the
+    /// answer, and the next one is issued a whole round trip later.
     pub first_poll_ns: u64,
-    /// Longest wait for one answer.
+    /// Maximum wait for one answer, in nanoseconds.
     pub timeout_ns: u64,
-    /// Result: nanoseconds for all round trips.
+    /// Result: time of all round trips, in nanoseconds.
     pub elapsed_ns: *mut u64,
-    /// Result: 0, or why it ended early ([`Status`]).
+    /// Result: 0, or the [`Status`] with which the kernel ended early.
     pub stop: *mut u64,
 }
 
-/// One block: all threads write the payload, one fences, raises the flag and waits for the answer.
+/// Runs as one block: all threads write the payload, and one of them fences, raises the flag and waits for the answer.
 ///
 /// # Safety
-/// The pointers are valid for the whole grid's run, and the grid is one block.
+/// The pointers must be valid while the grid runs, which must be one block.
 #[kernel]
 pub unsafe fn ping_pong(args: PingPongArgs) {
-    // SAFETY: contract of the kernel.
+    // SAFETY: the caller guarantees that `flags` is valid.
     let flags = unsafe { &*args.flags };
     let me = thread::thread_idx_x() as u64;
     let started = thread::global_timer_ns();
@@ -77,7 +78,7 @@ pub unsafe fn ping_pong(args: PingPongArgs) {
         }
     }
     if me == 0 {
-        // SAFETY: contract of the kernel; only this thread writes the results.
+        // SAFETY: the caller guarantees that both results are valid, and only this thread writes them.
         unsafe {
             *args.elapsed_ns = thread::global_timer_ns() - started;
             *args.stop = stop;

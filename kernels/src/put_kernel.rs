@@ -1,10 +1,12 @@
 //! The main kernel: a grid that produces payloads and puts them, in every mode that the proxy experiment compares.
 //!
-//! A *producer* is a block (its threads fill one payload together and thread 0 puts it) or, with [`SCOPE_THREAD`], each
-//! thread for itself. A producer owns `window` slots of `stride` bytes in the source region and writes slot `i % window`
-//! to the same offset of the destination in iteration `i`. A block that fills its payloads and does not wait for each has at most
-//! `window - 1` puts under way, since it fills one slot meanwhile. On the emulated device, where a barrier costs more than a small
-//! payload, it fills several ([`PutArgs::ahead`]), meets once, and puts them one after another.
+//! A *producer* is a block (its threads fill one payload together and thread 0 puts it) or, with [`SCOPE_THREAD`], a
+//! single thread. A producer owns `window` slots of `stride` bytes in the source region. In iteration `i` it puts slot
+//! `i % window` to the same offset of the destination.
+//!
+//! A block that fills its payloads and does not wait for each put has at most `window - 1` puts in flight, since it
+//! fills one slot at the same time. On the emulated device, where a barrier costs more than a small payload, a block
+//! fills several payloads ([`PutArgs::ahead`]) between two barriers and puts them one after another.
 
 mod channel;
 
@@ -20,7 +22,7 @@ use crate::ring::{Ring, Status};
 use core::ops::Range;
 use cuda_std::{args, kernel, thread};
 
-/// A block is one producer.
+/// Each block is a producer.
 pub const SCOPE_BLOCK: u32 = 0;
 /// Each thread is a producer.
 pub const SCOPE_THREAD: u32 = 1;
@@ -30,38 +32,39 @@ pub const SCOPE_THREAD: u32 = 1;
 pub struct PutArgs {
     /// The rings; block `b` uses ring `b % ring_count`.
     pub rings: *const Ring,
-    /// How many rings there are, at least 1.
+    /// Number of rings, at least 1.
     pub ring_count: u32,
     /// [`SCOPE_BLOCK`] or [`SCOPE_THREAD`].
     pub scope: u32,
-    /// The source region's memory as the device addresses it; 16-byte aligned.
+    /// Address of the source region on the device, aligned to 16 bytes.
     pub source: *mut u8,
-    /// Number of the source region.
+    /// Index of the source region.
     pub source_region: u32,
-    /// Number of the destination region.
+    /// Index of the destination region.
     pub destination_region: u32,
-    /// The rank to write to.
+    /// Index of the peer to write to.
     pub peer: u32,
-    /// Our rank, for the payload's pattern.
+    /// This rank, for the payload's pattern.
     pub rank: u32,
-    /// Bytes of one put.
+    /// Number of bytes of one put.
     pub bytes: u64,
-    /// Bytes from one slot to the next, a multiple of 16 and at least `bytes`.
+    /// Distance in bytes between slots, a multiple of 16 and at least `bytes`.
     pub stride: u64,
-    /// Slots per producer, at least 1.
+    /// Number of slots per producer, at least 1.
     pub window: u32,
-    /// Puts per producer.
+    /// Number of puts per producer.
     pub iterations: u32,
     /// Number of the first iteration, for the payload's pattern.
     pub first_iteration: u32,
-    /// Quiet after every so many puts; 0: only at the end.
+    /// Number of puts between two calls of `quiet`; 0 for a single one at the end.
     pub quiet_every: u32,
-    /// 1: write the payload before each put; 0: put what is there.
+    /// 1: write the payload before each put; 0: put the existing bytes.
     pub fill: u32,
-    /// Payloads that a block of the emulated device writes between two barriers, where it does not wait for each put: at least 1, at
-    /// most half its window. On a GPU it is one: there a block writes the next payload while its leader puts this one.
+    /// Number of payloads that a block of the emulated device writes between two barriers, if it does not wait for each
+    /// put: 1 to half its window. Always 1 on a GPU, where a block writes the next payload while its leader puts the
+    /// current one.
     pub ahead: u32,
-    /// Scratch in device memory: `window` tickets per producer.
+    /// Scratch space for `window` tickets per producer, in device memory.
     pub tickets: *mut u64,
     /// Results, one per block.
     pub results: *mut BlockResult,
@@ -72,74 +75,75 @@ pub struct PutArgs {
 pub struct TracedPutArgs {
     /// The puts.
     pub put: PutArgs,
-    /// Where stamps go: `entries` for each ring.
+    /// The stamps: `entries` per ring.
     pub stamps: *mut PutStamps,
-    /// Puts with tickets that are multiples of this are sampled.
+    /// Puts whose tickets are multiples of this are sampled.
     pub every: u64,
-    /// The put with ticket `t` has the entry `t / every % entries` of its ring's.
+    /// Number of entries per ring: the put with ticket `t` uses entry `t / every % entries` of its ring.
     pub entries: u64,
 }
 
-/// Runs the puts of one grid.
+/// Performs the puts of one grid.
 ///
 /// # Safety
-/// The pointers are valid for the whole grid's run: `rings` for `ring_count`, `source` for producers x window x stride
-/// bytes, `tickets` for producers x window words, `results` for one entry per block.
+/// The pointers must be valid while the grid runs: `rings` for `ring_count` rings, `source` for producers x window x
+/// stride bytes, `tickets` for producers x window words, `results` for one entry per block.
 #[cfg(feature = "puts")]
 #[kernel]
 pub unsafe fn put_kernel(args: PutArgs) {
-    // SAFETY: contract of the kernel.
+    // SAFETY: the caller guarantees that the pointers of `args` are valid.
     unsafe { put_grid(&args, &mut ()) };
 }
 
-/// As [`put_kernel`], with stamps of the device's clock for sampled puts.
+/// Like [`put_kernel`], with stamps of the device's clock for sampled puts.
 ///
 /// # Safety
-/// As [`put_kernel`]; `stamps` is valid for `ring_count` x `entries`.
+/// The requirements of [`put_kernel`] must hold, and `stamps` must be valid for `ring_count` x `entries` entries.
 #[cfg(feature = "puts")]
 #[kernel]
 pub unsafe fn put_traced_kernel(args: TracedPutArgs) {
     let ring = (thread::block_idx_x() % args.put.ring_count) as u64;
-    // SAFETY: contract of the kernel.
+    // SAFETY: the caller guarantees `entries` stamps per ring, and `ring` is below `ring_count`.
     let stamps = unsafe { args.stamps.add((ring * args.entries) as usize) };
-    // SAFETY: contract of the kernel.
+    // SAFETY: the caller guarantees that the pointers of `args.put` are valid.
     unsafe { put_grid(&args.put, &mut Tracer::new(stamps, args.every, args.entries)) };
 }
 
-/// As [`put_kernel`], in a module that knows cards: where a ring's other end is a card's queue, each put is a request in it.
+/// Like [`put_kernel`], in a module with support for NIC queues: if a ring leads to a NIC queue, each put is a request
+/// in it.
 ///
 /// # Safety
-/// As [`put_kernel`].
+/// The requirements of [`put_kernel`] must hold.
 #[cfg(feature = "direct")]
 #[kernel]
 pub unsafe fn put_by_card_kernel(args: PutArgs) {
-    // SAFETY: contract of the kernel.
+    // SAFETY: the caller guarantees that the pointers of `args` are valid.
     unsafe { put_grid(&args, &mut ()) };
 }
 
-/// The grid's work, by every thread.
+/// Performs the grid's work; called by every thread.
 #[inline(always)]
 unsafe fn put_grid(args: &PutArgs, trace: &mut impl Trace) {
     let per_thread = args.scope == SCOPE_THREAD;
     let leads = per_thread || thread::thread_idx_x() == 0;
-    // A pointer and no reference: all threads of the block have it, and only the first one writes.
-    // SAFETY: contract of the kernel.
+    // A raw pointer instead of a reference: all threads of the block hold it, and only the first one writes.
+    // SAFETY: the caller guarantees one result per block.
     let result = unsafe { args.results.add(thread::block_idx_x() as usize) };
     if thread::thread_idx_x() == 0 {
-        // SAFETY: contract of the kernel.
+        // SAFETY: the caller guarantees one result per block.
         unsafe { (*result).started = thread::global_timer_ns() };
     }
 
-    // SAFETY: contract of the kernel.
+    // SAFETY: the caller guarantees `ring_count` rings, the same for all threads.
     let ring = unsafe { Ring::of_block(args.rings, args.ring_count) };
     let mut channel = Channel::new(ring);
     let producer = if per_thread { thread::index() } else { thread::block_idx_x() };
-    // SAFETY: the caller's contract is the loop's.
+    // SAFETY: the caller guarantees that the pointers of `args` are valid.
     let mut stop = unsafe { put_loop(args, &mut channel, producer, leads, trace) };
 
     stop = block_maximum(stop);
     if thread::thread_idx_x() == 0 {
-        // SAFETY: as above.
+        // SAFETY: the caller guarantees one result per block, and only this thread writes it.
         unsafe { (*result).posted = thread::global_timer_ns() };
     }
     if stop == 0 && leads {
@@ -148,7 +152,7 @@ unsafe fn put_grid(args: &PutArgs, trace: &mut impl Trace) {
     }
     stop = block_maximum(stop);
     if thread::thread_idx_x() == 0 {
-        // SAFETY: as above.
+        // SAFETY: the caller guarantees one result per block, and only this thread writes it.
         unsafe {
             (*result).done = thread::global_timer_ns();
             (*result).stop = stop;
@@ -156,7 +160,7 @@ unsafe fn put_grid(args: &PutArgs, trace: &mut impl Trace) {
     }
 }
 
-/// The puts of one producer; returns 0 or the reason it ended early.
+/// Performs the puts of one producer. Returns 0 or the reason why it ended early.
 #[inline(always)]
 unsafe fn put_loop(args: &PutArgs, channel: &mut Channel, producer: u32, leads: bool, trace: &mut impl Trace) -> u64 {
     let mut stop = 0;
@@ -164,20 +168,21 @@ unsafe fn put_loop(args: &PutArgs, channel: &mut Channel, producer: u32, leads: 
     if !fill && !leads {
         return 0;
     }
-    // With slots to spare the leader makes sure of the next ones while the block still fills these, and one barrier serves both
-    // questions. Not where the caller wants each put quiet before the next is filled.
+    // If there are more slots than puts in flight, the leader waits for the next slots while the block still fills the
+    // current ones, and one barrier serves both. Not if each put must be quiet before the next payload is written.
     let ahead = fill && args.scope == SCOPE_BLOCK && args.window > 1 && args.quiet_every == 0;
-    // Known when it is compiled for a GPU: a loop around each put cost 0.5 us there (H100, 64 B, null rail: 1.72 and 2.26).
+    // Constant when compiled for a GPU: a loop around each put costs 0.5 us there (H100, 64 B, null rail: 2.26 us
+    // instead of 1.72).
     let group = if ahead && cfg!(not(target_arch = "nvptx64")) { args.ahead } else { 1 };
     let mut first = 0;
     while first < args.iterations {
         trace.turns();
         let end = (first + group).min(args.iterations);
         if fill {
-            // The source of a put that is not complete must not be rewritten.
+            // The source of a put that is not complete must not be overwritten.
             if !ahead {
                 if leads && stop == 0 && first >= args.window && !channel.is_quiet() {
-                    // SAFETY: this thread wrote it `window` iterations ago.
+                    // SAFETY: this thread wrote the ticket `window` iterations ago.
                     stop = code(channel.quiet_until(unsafe { *args.ticket(producer, first) }));
                 }
                 if args.scope == SCOPE_BLOCK {
@@ -191,13 +196,13 @@ unsafe fn put_loop(args: &PutArgs, channel: &mut Channel, producer: u32, leads: 
             trace.begins();
             let team = thread::block_dim_x() / group;
             if group > 1 && team > 0 {
-                // Not a part of each payload: where threads run one after another, so many beginnings take as long as the words (256
-                // threads, 64 KiB, EPYC).
-                // SAFETY: contract of the kernel.
+                // Each team writes a whole payload instead of a part of each: if threads run one after another, the
+                // set-up of that many parts takes as long as the words.
+                // SAFETY: the caller guarantees that the slots are in the source region.
                 unsafe { write_in_teams(args, producer, first..end, team) };
             } else {
                 for iteration in first..end {
-                    // SAFETY: contract of the kernel.
+                    // SAFETY: the caller guarantees that the slots are in the source region.
                     unsafe { write_payload(args, producer, iteration, args.writers()) };
                 }
             }
@@ -205,8 +210,9 @@ unsafe fn put_loop(args: &PutArgs, channel: &mut Channel, producer: u32, leads: 
             if ahead {
                 let last = (end + group).min(args.iterations) - 1;
                 if leads && stop == 0 && last >= end && last >= args.window && !channel.is_quiet() {
-                    // SAFETY: this thread wrote it: a window has two groups, so its put was before this group. Later puts of a
-                    // channel have later tickets, so the other slots of the next group are free too.
+                    // SAFETY: this thread wrote the ticket: a window has space for two groups, so that put preceded
+                    // this group. Later puts of a channel have later tickets, so the other slots of the next group are
+                    // free too.
                     stop = code(channel.quiet_until(unsafe { *args.ticket(producer, last) }));
                 }
                 if thread::sync_threads_or(stop != 0) {
@@ -222,7 +228,7 @@ unsafe fn put_loop(args: &PutArgs, channel: &mut Channel, producer: u32, leads: 
                 let mut push = trace.push(fill);
                 match channel.put_nbi_observed(&args.put(producer, iteration), &mut push) {
                     Ok(given) => {
-                        // SAFETY: one word per slot, contract of the kernel.
+                        // SAFETY: the caller guarantees one ticket per slot.
                         unsafe { *args.ticket(producer, iteration) = given };
                         trace.pushed(given, &push);
                     }
@@ -244,19 +250,19 @@ unsafe fn put_loop(args: &PutArgs, channel: &mut Channel, producer: u32, leads: 
 }
 
 impl PutArgs {
-    /// The number of the slot that a producer uses in this iteration.
+    /// Returns the index of the slot that a producer uses in this iteration.
     #[inline(always)]
     fn slot(&self, producer: u32, iteration: u32) -> u64 {
         producer as u64 * self.window as u64 + (iteration % self.window) as u64
     }
 
-    /// Where the ticket of that slot's put is kept.
+    /// Returns the address of the ticket for that slot's put.
     #[inline(always)]
     pub(crate) fn ticket(&self, producer: u32, iteration: u32) -> *mut u64 {
         self.tickets.wrapping_add(self.slot(producer, iteration) as usize)
     }
 
-    /// The put of this iteration.
+    /// Returns the put of this iteration.
     #[inline(always)]
     pub(crate) fn put(&self, producer: u32, iteration: u32) -> Put {
         let offset = self.slot(producer, iteration) * self.stride;
@@ -270,7 +276,7 @@ impl PutArgs {
         }
     }
 
-    /// This thread's number among those that write a payload together, and how many they are.
+    /// Returns the index of this thread among the threads that write a payload together, and their number.
     #[inline(always)]
     fn writers(&self) -> (u64, u64) {
         match self.scope {
@@ -280,23 +286,23 @@ impl PutArgs {
     }
 }
 
-/// Writes the pattern of a producer's payload for this iteration: 16 bytes per step of a thread, the odd tail byte by byte. The thread
-/// is the `me`-th of so many `threads` that write it.
+/// Writes the pattern of a producer's payload for this iteration: each step of a thread writes 16 bytes, and the rest
+/// is written byte by byte. This thread has index `me` among the `threads` threads that write it.
 ///
 /// # Safety
-/// The slot lies in the source region.
+/// The slot must be in the source region.
 #[inline(always)]
 unsafe fn write_payload(args: &PutArgs, producer: u32, iteration: u32, (me, threads): (u64, u64)) {
     let slot = args.slot(producer, iteration);
     let seed = pattern::seed(args.rank, args.first_iteration.wrapping_add(iteration), slot as u32);
-    // SAFETY: the slot begins inside the source region.
+    // SAFETY: the caller guarantees that the slot is in the source region.
     let start = unsafe { args.source.add((slot * args.stride) as usize) };
     let pairs = args.bytes / 16;
     let part = thread::Part::of(me, threads, pairs);
     let mut pair = part.first;
     while pair < part.end {
         let value = Pair(pattern::word(seed, pair * 2), pattern::word(seed, pair * 2 + 1));
-        // SAFETY: `pair` is below the payload's length, and the slot is 16-byte aligned.
+        // SAFETY: `pair` is below the payload's length, and the slot is aligned to 16 bytes.
         unsafe { start.cast::<Pair>().add(pair as usize).write(value) };
         pair += part.step;
     }
@@ -308,22 +314,22 @@ unsafe fn write_payload(args: &PutArgs, producer: u32, iteration: u32, (me, thre
     }
 }
 
-/// Writes the payloads of several iterations of a block, each by a team of so many of its threads: a thread writes a part of one. There are
-/// threads for all.
+/// Writes the payloads of several iterations of a block. Each is written by a team of `team` threads of the block,
+/// which must have enough threads for all payloads.
 ///
 /// # Safety
-/// The slots lie in the source region.
+/// The slots must be in the source region.
 #[inline(always)]
 pub(crate) unsafe fn write_in_teams(args: &PutArgs, block: u32, iterations: Range<u32>, team: u32) {
     let me = thread::thread_idx_x();
     let (payload, rank) = (me / team, me % team);
     if payload < iterations.end - iterations.start {
-        // SAFETY: the caller's contract.
+        // SAFETY: the caller guarantees that the slots are in the source region.
         unsafe { write_payload(args, block, iterations.start + payload, (rank as u64, team as u64)) };
     }
 }
 
-/// Two words that are stored as one 128-bit store.
+/// Two words that are stored with one 128-bit store.
 #[repr(C, align(16))]
 struct Pair(u64, u64);
 

@@ -1,46 +1,49 @@
-//! The life of a put on the device: time stamps of sampled puts. Without a trace nothing of it is in the code.
+//! Time stamps of sampled puts on the device. Without a trace they compile to nothing.
 
 use crate::ring::Observe;
 use cuda_std::thread;
 
-/// Stamps of one put: nanoseconds of the device's clock ([`thread::global_timer_ns`]); 0: has not happened.
+/// Stamps of one put, in nanoseconds of the device's clock ([`thread::global_timer_ns`]); 0 if the event has not
+/// occurred.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PutStamps {
-    /// Its ticket.
+    /// Ticket of the put.
     pub ticket: u64,
-    /// The producer turns to this put: its earlier ones are behind it.
+    /// Start of the put's iteration: the producer's earlier puts have been pushed.
     pub turned: u64,
-    /// Before the payload is written: the slot is free, the block together; with no payload to write, when it is ready.
+    /// Start of writing the payload: the slot is free and the block has synchronized. Equal to `ready` if no payload is
+    /// written.
     pub begun: u64,
-    /// The payload is written by all threads of the producer.
+    /// All threads of the producer have written the payload.
     pub ready: u64,
-    /// The ticket is held, its slot free, the payload fenced.
+    /// The ticket is taken, its slot free, and the payload fenced.
     pub ordered: u64,
     /// The command's stores have been issued.
     pub stored: u64,
-    /// A quiet that covers it has returned.
+    /// A quiet that covers the put has returned.
     pub returned: u64,
-    /// While the producer has not been quiet: the entry of its sampled put before, plus one; 0: there is none.
+    /// Index plus 1 of the entry of the producer's previous sampled put, if the producer has not been quiet since;
+    /// otherwise 0.
     pub before: u64,
 }
 
-// SAFETY: eight u64.
+// SAFETY: the struct is eight `u64` without padding.
 unsafe impl cuda_std::Plain for PutStamps {}
 
-/// What the put kernel tells a trace. The product passes `()`.
+/// Observer of the put kernel, for measurements. Other code passes `()`.
 pub trait Trace {
-    /// Sees the push.
+    /// Observer of a push.
     type Push: Observe;
-    /// The producer turns to its next put.
+    /// The producer starts the iteration of its next put.
     fn turns(&mut self) {}
-    /// The payload of the next put is going to be written.
+    /// The payload of the next put is about to be written.
     fn begins(&mut self) {}
-    /// The payload is ready; it was written just now, or there was nothing to write.
+    /// The payload is ready; `filled` states whether it was just written.
     fn push(&mut self, filled: bool) -> Self::Push;
     /// The put has this ticket.
     fn pushed(&mut self, _ticket: u64, _push: &Self::Push) {}
-    /// All puts of the producer are done.
+    /// All puts of the producer are complete.
     fn returned(&mut self) {}
 }
 
@@ -69,7 +72,7 @@ impl Observe for PushStamps {
     }
 }
 
-/// A producer's trace.
+/// A trace of one producer.
 #[derive(Debug)]
 pub struct Tracer {
     stamps: *mut PutStamps,
@@ -77,12 +80,12 @@ pub struct Tracer {
     entries: u64,
     turned: u64,
     begun: u64,
-    /// The newest entry without a quiet, plus one.
+    /// Index plus 1 of the newest entry without a quiet; 0 if there is none.
     newest: u64,
 }
 
 impl Tracer {
-    /// Stamps go to the entries from there on, those of the producer's ring.
+    /// Creates a trace that stores to the `entries` entries at `stamps`, those of the producer's ring.
     #[inline(always)]
     pub fn new(stamps: *mut PutStamps, every: u64, entries: u64) -> Tracer {
         Tracer { stamps, every, entries, turned: 0, begun: 0, newest: 0 }
@@ -119,8 +122,8 @@ impl Trace for Tracer {
         let entry = ticket / self.every % self.entries;
         let (turned, begun, before) = (self.turned, self.begun, self.newest);
         let PushStamps { ready, ordered, stored } = *push;
-        // SAFETY: the entry is one of the ring's, contract of the kernel; tickets are given once, so no other thread has it
-        // (the launcher sees to it that a launch has no more sampled puts than entries).
+        // SAFETY: the entry is one of the ring's, which the kernel's caller guarantees. Tickets are unique, so no other
+        // thread has the entry: the launcher ensures that a launch has no more sampled puts than entries.
         unsafe {
             *self.stamps.add(entry as usize) =
                 PutStamps { ticket, turned, begun, ready, ordered, stored, returned: 0, before };
@@ -135,7 +138,7 @@ impl Trace for Tracer {
         }
         let now = thread::global_timer_ns();
         while self.newest != 0 {
-            // SAFETY: as in `pushed`; this thread has written the entry.
+            // SAFETY: the entry is one of the ring's, and this thread has written it.
             let stamps = unsafe { &mut *self.stamps.add(self.newest as usize - 1) };
             stamps.returned = now;
             self.newest = stamps.before;

@@ -1,6 +1,7 @@
-//! The kernels of `ginlab shmem`: what the calls of [`gin`](crate::gin) cost, with the loop inside the kernel and a stamp for each turn.
+//! The kernels of `ginlab shmem`: they measure the calls of [`gin`](crate::gin), with the loop inside the kernel and a
+//! time stamp per iteration.
 //!
-//! The shapes are those of NVSHMEM's perftest; experiments/shmem/baseline has the same in its API.
+//! The cases are those of NVSHMEM's perftest; experiments/shmem/baseline implements the same with NVSHMEM.
 
 #[cfg(feature = "shmem")]
 pub mod bandwidth;
@@ -11,71 +12,115 @@ pub mod latency;
 #[cfg(feature = "shmem")]
 pub mod loaded;
 
-use crate::gin::{Context, Inbox, Program, Scope, Signal, Sym, USER_SIGNALS};
+use crate::gin::{Context, Inbox, Plain, Program, Scope, Signal, Sym, USER_SIGNALS};
 use crate::ring::Status;
 use cuda_std::{args, thread};
 
-/// `put_nbi`.
+/// Measure `put_nbi`.
 pub const MOVES_PUTS: u32 = 0;
-/// `get_nbi`.
+/// Measure `get_nbi`.
 pub const MOVES_GETS: u32 = 1;
-/// `put_signal_nbi`: each put with a signal behind it.
+/// Measure `put_signal_nbi`: each put has a signal.
 pub const MOVES_PUT_SIGNALS: u32 = 2;
 
-/// Of ping-pongs: signals are set, and not added to.
+/// In ping-pongs: set signals instead of adding to them.
 pub const SIGNALS_SET: u32 = 3;
 
-/// Arguments of all of these kernels.
+/// Arguments of all kernels of this module.
 #[args]
 pub struct ShmemArgs {
-    /// Of the bandwidth: [`MOVES_PUTS`], [`MOVES_GETS`] or [`MOVES_PUT_SIGNALS`]; of puts with signals there and back: [`SIGNALS_SET`] or something else.
+    /// For bandwidth: [`MOVES_PUTS`], [`MOVES_GETS`] or [`MOVES_PUT_SIGNALS`]. For ping-pongs of puts with signals:
+    /// [`SIGNALS_SET`], or another value to add.
     pub moves: u32,
-    /// Turns without a stamp, before the others.
+    /// Number of iterations without a time stamp, before the others.
     pub warmup: u32,
-    /// Turns with one.
+    /// Number of iterations with a time stamp.
     pub iterations: u32,
-    /// Rounds of the inbox, or exchanges by puts, that earlier launches had.
+    /// Number of rounds of the inbox, or of exchanges by puts, in earlier launches.
     pub rounds: u32,
-    /// What the signal has counted before.
+    /// Value of the signal before the launch.
     pub counted: u64,
-    /// Of a get: its turns take the bytes from so many places behind one another, a power of two, ...
+    /// Number of slots that the iterations use in order, a power of two. Timed gets read from several, and a verified
+    /// pass has one per iteration.
     pub places: u32,
-    /// ... each so many bytes behind the one before.
+    /// Distance in bytes between slots of `from`.
     pub step: u64,
-    /// The bytes of a turn; of an exchange, of all PEs together.
+    /// Distance in bytes between slots of `to`; 0 if all iterations use one slot.
+    pub to_step: u64,
+    /// First slot of the source: the bytes of an iteration, or for an exchange those for all PEs together.
     pub from: Sym<u8>,
-    /// As long.
+    /// First slot of the destination, of the same length.
     pub to: Sym<u8>,
-    /// One word for values.
+    /// First word for values; the words of other slots follow it.
     pub word: Sym<u64>,
-    /// Counts the turns of ping-pongs.
+    /// Signal that counts the iterations of ping-pongs.
     pub signal: Signal,
-    /// A signal for each PE: counts its blocks of exchanges by puts.
+    /// One signal per PE, which counts its blocks of exchanges by puts.
     pub exchanged: Signal,
-    /// Counts the puts of [`MOVES_PUT_SIGNALS`], for which nobody waits.
+    /// Signal that counts the puts of [`MOVES_PUT_SIGNALS`], which no thread waits for.
     pub streamed: Signal,
-    /// For messages of a turn's bytes.
+    /// Inbox for messages of an iteration's bytes.
     pub inbox: Inbox,
-    /// The PE on the other side.
+    /// The other PE.
     pub peer: u32,
-    /// 1: this PE begins the ping-pongs. 0: it answers.
+    /// 1: this PE starts the ping-pongs. 0: it answers.
     pub begins: u32,
-    /// Device memory: [`latency_words`], and behind them one that says that a load may end. Of the bandwidth: first and last moment of each block.
+    /// Device memory: [`latency_words`], followed by a word that indicates that a load may end. For bandwidth: start
+    /// and end time of each block.
     pub times: *mut u64,
 }
 
-/// Words of [`ShmemArgs::times`] for a latency: the nanoseconds of all turns, and the clock before the first and behind each.
+/// Returns `object` moved by `bytes`.
+#[inline(always)]
+fn moved<T: Plain>(object: Sym<T>, bytes: u64) -> Sym<T> {
+    // SAFETY: the kernels' caller guarantees that the objects have all slots that the arguments name.
+    unsafe { Sym::from_parts(object.offset() + bytes, object.len()) }
+}
+
+impl ShmemArgs {
+    /// Returns the index of the slot of an iteration.
+    #[inline(always)]
+    fn place(&self, turn: u32) -> u64 {
+        (turn & (self.places - 1)) as u64
+    }
+
+    /// Returns the source of an iteration.
+    #[inline(always)]
+    fn source(&self, turn: u32) -> Sym<u8> {
+        moved(self.from, self.place(turn) * self.step)
+    }
+
+    /// Returns the destination of an iteration.
+    #[inline(always)]
+    fn target(&self, turn: u32) -> Sym<u8> {
+        moved(self.to, self.place(turn) * self.to_step)
+    }
+
+    /// Returns the word of an iteration.
+    #[cfg(feature = "shmem")]
+    #[inline(always)]
+    fn value(&self, turn: u32) -> Sym<u64> {
+        moved(self.word, self.place(turn) * 8)
+    }
+}
+
+/// Returns the number of words of [`ShmemArgs::times`] for a latency: the nanoseconds of all iterations, and the clock
+/// before the first and after each.
 pub const fn latency_words(iterations: u32) -> usize {
     iterations as usize + 2
 }
 
-/// A turn of one case.
+/// One iteration of a case.
 type Turn<S> = fn(&ShmemArgs, &mut Context<S>, u32) -> Result<(), Status>;
 
-/// All turns, by the block's first thread, its first warp, or the block; `end` is called behind them, with their number.
+/// Runs all iterations, with the block's first thread, its first warp, or the block. Then calls `end` with their
+/// number.
 #[inline(always)]
 fn turns<S: Scope>(program: &Program<ShmemArgs>, turn: Turn<S>, end: Turn<S>) {
     let Some(scope) = S::first_of_block() else { return };
+    if program.world.has_failed_for(&scope) {
+        return;
+    }
     match program.world.mapped() {
         Some(world) => turns_of(&program.args, world.context(scope), turn, end),
         None => turns_of(&program.args, program.world.context(scope), turn, end),
@@ -85,17 +130,18 @@ fn turns<S: Scope>(program: &Program<ShmemArgs>, turn: Turn<S>, end: Turn<S>) {
 #[inline(always)]
 fn turns_of<S: Scope>(args: &ShmemArgs, mut line: Context<S>, turn: Turn<S>, end: Turn<S>) {
     let scope = line.scope();
-    // The host's numbers are right; the compiler knows it from here on, and calls in the loop need not look.
+    // The host's values are valid. The checks show this to the compiler, so that the calls in the loop need not check
+    // again.
     if args.signal.0 >= USER_SIGNALS || args.word.len() == 0 || !line.find(args.peer) {
         return;
     }
-    // Of the next stamp, which stays the first one until the warm-up is over.
-    // SAFETY: behind the nanoseconds there is a word for each stamp, contract of the kernel.
+    // Address of the next stamp; it remains that of the first stamp until the warm-up is over.
+    // SAFETY: `times` has one word per stamp after the nanoseconds, which the kernel's caller guarantees.
     let mut stamp = unsafe { args.times.add(1) };
     let mut number = 0;
     while number < args.warmup + args.iterations {
         if number == args.warmup && scope.rank() == 0 {
-            // SAFETY: as above.
+            // SAFETY: `times` has a word for the nanoseconds and one per stamp.
             unsafe { (*args.times, *stamp) = (thread::global_timer_ns(), thread::clock()) };
         }
         if turn(args, &mut line, number).is_err() {
@@ -103,7 +149,8 @@ fn turns_of<S: Scope>(args: &ShmemArgs, mut line: Context<S>, turn: Turn<S>, end
         }
         number += 1;
         if scope.rank() == 0 {
-            // SAFETY: as above. (A pointer that moves: to make it anew takes as long as some calls.)
+            // SAFETY: `times` has one word per stamp. (An incremented pointer: computing it anew takes as long as some
+            // calls.)
             unsafe {
                 stamp = stamp.add((number > args.warmup) as usize);
                 *stamp = thread::clock();
@@ -111,28 +158,30 @@ fn turns_of<S: Scope>(args: &ShmemArgs, mut line: Context<S>, turn: Turn<S>, end
         }
     }
     if scope.rank() == 0 {
-        // SAFETY: as above.
+        // SAFETY: `times` has a word for the nanoseconds.
         unsafe { *args.times = thread::global_timer_ns() - *args.times };
     }
     // A failure is in the world's report.
     let _ = end(args, &mut line, number);
 }
 
-/// The end of calls that nobody answers.
+/// Ends a loop of calls that no PE answers.
 #[inline(always)]
 fn quiet<S: Scope>(_args: &ShmemArgs, line: &mut Context<S>, _turns: u32) -> Result<(), Status> {
     line.quiet()
 }
 
-/// Of turns there and back: how many turns of the other PE have come before this PE's. The one answers each; whoever begins waits before each turn for the
-/// answer to the one before, and for the last one [behind them](answered). So both sides are one loop, with the code of a call once. (Functions and no
-/// closures: these are not always inlined, and a context behind a pointer lies in memory.)
+/// Returns the number of iterations of the other PE that must precede this PE's iteration `turn` of a ping-pong. The
+/// answering PE answers each iteration. The starting PE waits before each iteration for the answer to the previous one,
+/// and for the last one [after the loop](answered). Both sides thus share one loop, which contains the code of a call
+/// once. (Functions instead of closures: closures are not always inlined, and a context passed by reference is kept in
+/// memory.)
 #[inline(always)]
 fn due(args: &ShmemArgs, turn: u32) -> u32 {
     turn + 1 - args.begins
 }
 
-/// The end of turns there and back.
+/// Ends a loop of ping-pongs.
 #[inline(always)]
 fn answered<S: Scope>(args: &ShmemArgs, line: &mut Context<S>, turns: u32, wait: Turn<S>) -> Result<(), Status> {
     if args.begins != 0 && turns > 0 {

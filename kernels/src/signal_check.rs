@@ -1,51 +1,51 @@
-//! Is a signal ever seen before its data? Producers put payloads of any size with a signal behind, consumers look at every byte as soon as
-//! they see the signal.
+//! Checks that no signal is observed before its data. Producers put payloads of any size with a signal, and consumers
+//! check every byte as soon as they observe the signal.
 //!
-//! Half of the grid's blocks produce and half consume. A producer (a thread, a warp or a block) has some slots, each with a signal of
-//! its own, so that several of its puts are under way at a time. The consumer of the same number on the other PE waits for a slot's
-//! signal, checks the slot, wipes it, and signals back that it may be written again.
+//! Half of the grid's blocks produce and half consume. A producer (a thread, a warp or a block) has several slots, each
+//! with its own signal, so that several of its puts are in flight at the same time. The consumer with the same index on
+//! the other PE waits for a slot's signal, checks the slot, wipes it, and signals back that it may be written again.
 
 use crate::gin::{Block, Context, Program, Scope, Signal, Sym, Thread, Warp};
 use crate::pattern;
 use cuda_std::memory::{Word, fetch_add_relaxed_gpu_u64};
 use cuda_std::{args, kernel, thread, warp};
 
-/// What a check leaves in a slot between two payloads.
+/// Byte with which a consumer overwrites a checked slot.
 pub const WIPED: u8 = 0xEE;
 
 /// Arguments of the three kernels.
 #[args]
 pub struct SignalCheck {
-    /// `producers x slots x stride` bytes that are put from.
+    /// Sources: `producers x slots x stride` bytes.
     pub source: Sym<u8>,
-    /// As many that are put to.
+    /// Destinations, of the same size.
     pub target: Sym<u8>,
-    /// One signal for each slot: payloads.
+    /// One signal per slot: payloads put.
     pub arrived: Signal,
-    /// One signal for each slot: payloads that have been checked.
+    /// One signal per slot: payloads checked.
     pub checked: Signal,
-    /// Slots of a producer.
+    /// Number of slots per producer.
     pub slots: u32,
-    /// Bytes from one slot to the next, a multiple of 16.
+    /// Distance in bytes between slots, a multiple of 16.
     pub stride: u64,
-    /// Puts of each slot.
+    /// Number of puts per slot.
     pub rounds: u32,
-    /// Puts of each slot in launches before, with the same signals.
+    /// Number of puts per slot in earlier launches with the same signals.
     pub first: u32,
-    /// Which sizes are drawn.
+    /// Seed of the sizes.
     pub seed: u32,
-    /// Device memory: wrong bytes, and puts that were checked.
+    /// Counts in device memory: wrong bytes, and puts checked.
     pub found: *const [Word; 2],
 }
 
-/// Who produces: a thread, a warp, a block.
+/// Each thread is a producer.
 pub const SCOPE_THREAD: u32 = 0;
-/// See [`SCOPE_THREAD`].
+/// Each warp is a producer.
 pub const SCOPE_WARP: u32 = 1;
-/// See [`SCOPE_THREAD`].
+/// Each block is a producer.
 pub const SCOPE_BLOCK: u32 = 2;
 
-/// Bytes of a put: none, a few, some KiB or all there is room for.
+/// Returns the number of bytes of a put: none, a few, some KiB, or up to a whole slot.
 #[inline(always)]
 pub fn bytes(args: &SignalCheck, producer: u32, slot: u32, round: u32) -> u64 {
     let draw = pattern::mixed(pattern::seed(producer, round, slot), args.seed as u64);
@@ -58,7 +58,7 @@ pub fn bytes(args: &SignalCheck, producer: u32, slot: u32, round: u32) -> u64 {
     (draw >> 8) % most.max(1)
 }
 
-/// Producers of a grid of so many blocks.
+/// Returns the number of producers of a grid of `grid` blocks with `block` threads each.
 pub fn producers(scope: u32, grid: u32, block: u32) -> u32 {
     let each = match scope {
         SCOPE_THREAD => block,
@@ -68,20 +68,21 @@ pub fn producers(scope: u32, grid: u32, block: u32) -> u32 {
     grid / 2 * each
 }
 
-/// See the module; each thread has its own context. The grid has an even number of blocks, all resident.
+/// Runs the check with one context per thread; see the module documentation. The grid must have an even number of
+/// blocks, all resident.
 ///
 /// # Safety
-/// The arguments are of the world's heap, and `found` is valid.
+/// The arguments must be objects of the world's heap, and `found` must be valid.
 #[kernel(resident)]
 pub unsafe fn signal_check_thread(program: Program<SignalCheck>) {
     let first = thread::block_idx_x() / 2 * producers(SCOPE_THREAD, 2, thread::block_dim_x());
     run(&program, program.world.context(Thread), Thread, first + thread::thread_idx_x());
 }
 
-/// As [`signal_check_thread`], each warp with its own context.
+/// Like [`signal_check_thread`], with one context per warp.
 ///
 /// # Safety
-/// As [`signal_check_thread`].
+/// The requirements of [`signal_check_thread`] must hold.
 #[kernel(resident)]
 pub unsafe fn signal_check_warp(program: Program<SignalCheck>) {
     let first = thread::block_idx_x() / 2 * producers(SCOPE_WARP, 2, thread::block_dim_x());
@@ -89,10 +90,10 @@ pub unsafe fn signal_check_warp(program: Program<SignalCheck>) {
     run(&program, program.world.context(scope), scope, first + thread::thread_idx_x() / warp::SIZE);
 }
 
-/// As [`signal_check_thread`], each block with its own context.
+/// Like [`signal_check_thread`], with one context per block.
 ///
 /// # Safety
-/// As [`signal_check_thread`].
+/// The requirements of [`signal_check_thread`] must hold.
 #[kernel(resident)]
 pub unsafe fn signal_check_block(program: Program<SignalCheck>) {
     run(&program, program.world.context(Block), Block, thread::block_idx_x() / 2);
@@ -107,7 +108,7 @@ fn run<S: Scope>(program: &Program<SignalCheck>, line: Context<S>, scope: S, num
     }
 }
 
-/// The other PE, which this one exchanges with.
+/// Returns the PE that this one exchanges payloads with.
 #[inline(always)]
 fn partner(program: &Program<SignalCheck>) -> u32 {
     (program.world.me ^ 1).min(program.world.pes - 1)
@@ -119,7 +120,8 @@ fn produce<S: Scope>(program: &Program<SignalCheck>, mut line: Context<S>, scope
     for round in args.first..args.first + args.rounds {
         for slot in 0..args.slots {
             let index = number * args.slots + slot;
-            // The payload before has been checked. Over rails its put may still read the source, and write the slot again, until it is complete.
+            // The previous payload has been checked. Over rails its put may still read the source, and write the slot
+            // again, until the put is complete.
             if slot == 0 && line.quiet().is_err() {
                 return;
             }
@@ -132,7 +134,7 @@ fn produce<S: Scope>(program: &Program<SignalCheck>, mut line: Context<S>, scope
             let start = world.local(from);
             let mut at = scope.rank() as u64;
             while at < bytes {
-                // SAFETY: inside the slot, which nobody else uses now.
+                // SAFETY: the byte is inside the slot, which no other thread or transfer uses now.
                 unsafe { start.add(at as usize).write(pattern::byte(seed, at)) };
                 at += scope.size() as u64;
             }
@@ -142,7 +144,7 @@ fn produce<S: Scope>(program: &Program<SignalCheck>, mut line: Context<S>, scope
             }
         }
     }
-    // A failure is in the world's report.
+    // A failure is recorded in the world's report.
     let _ = line.quiet();
 }
 
@@ -162,7 +164,8 @@ fn consume<S: Scope>(program: &Program<SignalCheck>, mut line: Context<S>, scope
             let start = world.local(args.target.slice(index as u64 * args.stride, bytes));
             let mut at = scope.rank() as u64;
             while at < bytes {
-                // SAFETY: inside the slot; the payload is there, and its sender waits for our signal.
+                // SAFETY: the byte is inside the slot; the payload has arrived, and its sender waits for this PE's
+                // signal.
                 unsafe {
                     let there = start.add(at as usize);
                     wrong += (there.read() != pattern::byte(seed, at)) as u64;
@@ -170,14 +173,14 @@ fn consume<S: Scope>(program: &Program<SignalCheck>, mut line: Context<S>, scope
                 }
                 at += scope.size() as u64;
             }
-            // The wipe comes before the next payload.
+            // Orders the wipe before the next payload.
             if line.fence().is_err() || line.signal_op(args.checked.at(index), 1, sender).is_err() {
                 return;
             }
         }
     }
     let _ = line.quiet();
-    // SAFETY: contract of the kernel.
+    // SAFETY: the kernel's caller guarantees that `found` is valid.
     let found = unsafe { &*args.found };
     if wrong > 0 {
         fetch_add_relaxed_gpu_u64(&found[0], wrong);

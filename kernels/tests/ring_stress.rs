@@ -1,7 +1,7 @@
-//! The ring under load, natively: an emulated grid pushes and waits, a CPU thread plays the proxy.
+//! The ring under load, natively: an emulated grid pushes and waits, a CPU thread acts as the proxy.
 //!
-//! What loom shows for three threads and a handful of commands, this shows for many of both on the real machine. No wait
-//! is without an end: the ring's timeout ends the grid, [`PATIENCE`] ends the proxy.
+//! Loom checks three threads and a few commands; this test checks many of both on the real machine. All waits are
+//! bounded: the ring's timeout ends the grid, [`PATIENCE`] ends the proxy.
 #![cfg(not(loom))]
 
 #[path = "../../tests/random/mod.rs"]
@@ -19,14 +19,13 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Far beyond what any of this takes.
+/// Much longer than any of these tests takes.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Miri interprets: a few producers and puts show it the same accesses.
+/// Small under Miri, which interprets: a few producers and puts cover the same accesses.
 const GRID: u32 = if cfg!(miri) { 4 } else { 8 };
 const BLOCK: u32 = 4;
 const THREADS: usize = (GRID * BLOCK) as usize;
 
-/// A ring's memory.
 struct Memory {
     slots: Vec<[WordPair; 2]>,
     host: HostWords,
@@ -56,7 +55,7 @@ impl Memory {
         }
     }
 
-    /// Runs `kernel` on the grid beside `proxy`.
+    /// Runs `kernel` on the grid, concurrently with `proxy`.
     fn run(&self, kernel: impl Fn(&Ring) + Sync, proxy: impl FnOnce(Consumer) + Send) {
         // SAFETY: the memory outlives the scope; this is the only consumer.
         let consumer: Consumer = unsafe { Consumer::new(&self.ring()) };
@@ -68,7 +67,7 @@ impl Memory {
     }
 }
 
-/// Which put of which thread; every word of the command depends on both.
+/// Returns put `number` of thread `thread`. Every word of the command depends on both.
 fn put(thread: u32, number: u64) -> (Put, u32) {
     let mix = (thread as u64 + 1).wrapping_mul(number + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let put = Put {
@@ -82,26 +81,19 @@ fn put(thread: u32, number: u64) -> (Put, u32) {
     (put, mix as u32)
 }
 
-/// The thread and number in the words of a popped command, every field of which must be right.
+/// Returns the thread and number encoded in the words of a popped command, after checking all its fields.
 fn origin(words: [u64; 4]) -> (usize, u64) {
     let command = Command::decode(words).expect("a command");
     let (thread, number) = (command.source_region, command.source_offset);
     let (put, immediate) = put(thread, number);
-    let expected = Command {
-        opcode: Opcode::PutSignal,
-        source_region: put.source_region,
-        source_offset: put.source_offset,
-        destination_region: put.destination_region,
-        destination_offset: put.destination_offset,
-        bytes: put.bytes,
-        peer: put.peer,
-        immediate,
-    };
+    let source = (put.source_region, put.source_offset);
+    let destination = (put.destination_region, put.destination_offset);
+    let expected = Command::put(source, destination, put.bytes, put.peer).with_signal(immediate);
     assert_eq!(command, expected, "torn slot");
     (thread as usize, number)
 }
 
-/// Pops the next command; panics when none comes.
+/// Pops the next command. Panics if none arrives.
 fn pop(consumer: &mut Consumer) -> [u64; 4] {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -114,7 +106,7 @@ fn pop(consumer: &mut Consumer) -> [u64; 4] {
     }
 }
 
-/// Keeps the processor from the ring for a while: the producers run into the full ring.
+/// Does not poll the ring for `duration`, so that the producers fill it.
 fn dawdle(duration: Duration) {
     let end = Instant::now() + duration;
     while Instant::now() < end {
@@ -122,7 +114,7 @@ fn dawdle(duration: Duration) {
     }
 }
 
-/// Every command arrives once, whole, and in the order of its thread; the tail is published once per batch.
+/// Every command arrives once, complete, and in the order of its thread. The tail is published once per batch.
 fn every_command_once(log2_capacity: u32, batch: u64, puts: u64) {
     let puts = if cfg!(miri) { puts.min(4) } else { puts };
     let memory = Memory::new(log2_capacity, PATIENCE);
@@ -159,19 +151,48 @@ fn two_slots_carry_every_command_once() {
 }
 
 #[test]
-fn a_batch_as_large_as_the_ring_carries_every_command_once() {
+fn ring_sized_batch_carries_every_command_once() {
     every_command_once(1, 2, 300);
     every_command_once(3, 8, 1000);
 }
 
 #[test]
-fn a_large_ring_carries_every_command_once() {
+fn large_ring_carries_every_command_once() {
     every_command_once(8, 16, 5000);
 }
 
-/// Tickets complete in any order; a quiet returns only when its ticket, and all before it, are done.
+/// A batch takes the commands that have arrived, at most as many as fit, also across the ring's end.
 #[test]
-fn quiet_waits_for_the_watermark() {
+fn batch_pop_stops_at_missing_element_or_full_batch() {
+    let memory = Memory::new(2, PATIENCE);
+    // SAFETY: the memory outlives the consumer, which is the only one.
+    let mut consumer: Consumer = unsafe { Consumer::new(&memory.ring()) };
+    let push = |numbers: std::ops::Range<u64>| {
+        for number in numbers {
+            let (put, immediate) = put(0, number);
+            Channel::new(memory.ring()).put_signal_nbi(&put, immediate).expect("pushed");
+        }
+    };
+    let mut batch = [[0; 4]; 3];
+    assert_eq!(consumer.pop_batch(&mut batch), 0);
+    push(0..4);
+    assert_eq!(consumer.pop_batch(&mut []), 0);
+    assert_eq!(consumer.pop_batch(&mut batch), 3);
+    assert_eq!(batch.map(origin), [(0, 0), (0, 1), (0, 2)]);
+    consumer.publish_tail();
+    push(4..6);
+    // One command of the first lap and two of the second.
+    assert_eq!(consumer.pop_batch(&mut batch), 3);
+    assert_eq!(batch.map(origin), [(0, 3), (0, 4), (0, 5)]);
+    push(6..7);
+    assert_eq!(consumer.pop_batch(&mut batch), 1);
+    assert_eq!((origin(batch[0]), origin(batch[1])), ((0, 6), (0, 4)), "the other entries are unchanged");
+    assert_eq!((consumer.pop_batch(&mut batch), consumer.cursor()), (0, 7));
+}
+
+/// Tickets complete in any order. A quiet returns only after its ticket and all preceding ones are complete.
+#[test]
+fn quiet_waits_for_watermark() {
     const PUTS: u64 = 300;
     let memory = Memory::new(6, PATIENCE);
     let done: Vec<AtomicBool> = (0..PUTS as usize * THREADS).map(|_| AtomicBool::new(false)).collect();
@@ -231,7 +252,7 @@ fn quiet_waits_for_the_watermark() {
     );
 }
 
-/// What became of each thread's put and wait.
+/// Returns the outcome of each thread's put and wait.
 fn outcomes(memory: &Memory, proxy: impl FnOnce(Consumer) + Send) -> Vec<Result<u64, Status>> {
     let outcomes = Mutex::new(Vec::new());
     memory.run(
@@ -247,9 +268,9 @@ fn outcomes(memory: &Memory, proxy: impl FnOnce(Consumer) + Send) -> Vec<Result<
     outcomes.into_inner().expect("no panic inside")
 }
 
-/// The proxy ends after ten tickets: those succeed; all others, waiting for space or for completion, get the status.
+/// The proxy ends after ten tickets: those succeed. All others, waiting for space or for completion, return the status.
 #[test]
-fn the_status_ends_every_wait() {
+fn status_ends_every_wait() {
     for _ in 0..20 {
         let memory = Memory::new(3, PATIENCE);
         let mut outcomes = outcomes(&memory, |mut consumer| {
@@ -267,9 +288,9 @@ fn the_status_ends_every_wait() {
     }
 }
 
-/// No proxy: the deadline ends the waits for space and those for completion.
+/// There is no proxy: the deadline ends the waits for space and those for completion.
 #[test]
-fn the_deadline_ends_every_wait() {
+fn deadline_ends_every_wait() {
     let memory = Memory::new(1, Duration::from_millis(50));
     let started = Instant::now();
     assert_eq!(outcomes(&memory, drop), [Err(Status::DEADLINE); THREADS]);
@@ -277,9 +298,9 @@ fn the_deadline_ends_every_wait() {
     assert!(started.elapsed() < PATIENCE / 2, "gave up late: {:?}", started.elapsed());
 }
 
-/// A wait that is over before it begins succeeds also on a ring whose time is up.
+/// A wait for a ticket that is already complete succeeds even on a ring whose deadline has passed.
 #[test]
-fn a_done_ticket_needs_no_time() {
+fn completed_ticket_returns_without_time() {
     let memory = Memory::new(1, Duration::ZERO);
     // SAFETY: the memory outlives the consumer, which is the only one.
     let consumer: Consumer = unsafe { Consumer::new(&memory.ring()) };
@@ -293,18 +314,12 @@ fn any_command() -> impl Strategy<Value = Command> {
     let opcode = prop_oneof![Just(Opcode::Put), Just(Opcode::PutSignal), Just(Opcode::Get), Just(Opcode::Signal)];
     let region = 0..=MAX_REGION;
     let offset = 0..=MAX_OFFSET;
-    (opcode, region.clone(), offset.clone(), region, offset.clone(), offset, 0..=MAX_PEER, any::<u32>()).prop_map(
-        |(opcode, source_region, source_offset, destination_region, destination_offset, bytes, peer, immediate)| {
-            Command {
-                opcode,
-                source_region,
-                source_offset,
-                destination_region,
-                destination_offset,
-                bytes,
-                peer,
-                immediate,
-            }
+    let place = (region, offset.clone());
+    (opcode, place.clone(), place, offset, 0..=MAX_PEER, any::<u32>()).prop_map(
+        |(opcode, source, destination, bytes, peer, immediate)| Command {
+            opcode,
+            immediate,
+            ..Command::put(source, destination, bytes, peer)
         },
     )
 }
@@ -314,7 +329,7 @@ const RESERVED: [u64; 4] = [0, 0xf << 59, 0, (PARITY - 1) & !(u32::MAX as u64)];
 
 proptest! {
     #[test]
-    fn a_command_survives_its_words(command in any_command(), parity in any::<[bool; 4]>()) {
+    fn command_round_trips_through_words(command in any_command(), parity in any::<[bool; 4]>()) {
         let mut words = command.encode();
         for (word, reserved) in words.iter().zip(RESERVED) {
             prop_assert_eq!(word & (PARITY | reserved), 0);
@@ -326,7 +341,7 @@ proptest! {
     }
 
     #[test]
-    fn a_reserved_bit_is_refused(command in any_command()) {
+    fn reserved_bit_is_rejected(command in any_command()) {
         for (word, bit) in (0..4).flat_map(|word| (0..64).map(move |bit| (word, 1u64 << bit))) {
             let mut words = command.encode();
             words[word] |= bit;
@@ -336,7 +351,7 @@ proptest! {
 
     #[test]
     fn any_words_are_refused_or_encode_again(words in any::<[u64; 4]>(), small in any::<bool>()) {
-        // Half of the cases keep to the bits in use: the others are nearly all refused.
+        // Half of the cases use only valid bits, because nearly all others are rejected.
         let mut words = words;
         if small {
             for (word, reserved) in words.iter_mut().zip(RESERVED) {

@@ -1,4 +1,4 @@
-//! `ginlab affinity`: of recorded trees, and of this machine.
+//! `ginlab affinity`, for recorded trees and for this machine.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -13,7 +13,7 @@ fn records(args: &str) -> Vec<Record> {
 }
 
 #[test]
-fn each_gpu_of_a_p5_gets_its_four_efa_cards() {
+fn p5_gpus_have_four_efa_devices_each() {
     let rows = records("--from tests/fixtures/p5");
     assert_eq!(rows.len(), 8);
     let nics = |row: &Record| row["nics"].split(';').map(str::to_owned).collect::<Vec<_>>();
@@ -27,13 +27,13 @@ fn each_gpu_of_a_p5_gets_its_four_efa_cards() {
     assert_eq!(all.len(), 32, "every card is one GPU's");
     for row in &rows {
         assert!(row["nic_names"].split(';').all(|name| name.contains("Elastic Fabric Adapter")), "{row:?}");
-        // A recorded tree knows nothing of this machine's driver.
+        // A recorded tree contains nothing about this machine's driver.
         assert!(["ordinal", "dma_buf", "nvlinks", "gdrcopy"].iter().all(|column| row[*column].is_empty()), "{row:?}");
     }
     assert_eq!(rows[2]["ways"], "host;host;-;host;host;host;host;host");
 }
 
-/// A device of a sysfs tree below this root.
+/// Creates a device of a sysfs tree below `root`.
 fn device(root: &Path, place: &str, files: &[(&str, &str)]) {
     let address = place.rsplit('/').next().unwrap();
     let folder = root.join("sys/devices").join(place);
@@ -61,7 +61,7 @@ const GPU: [(&str, &str); 5] = [
 ];
 
 #[test]
-fn a_copy_of_sysfs() {
+fn copy_of_sysfs_is_readable() {
     let root = tempfile::tempdir().unwrap();
     let far = [("class", "0x030200"), ("vendor", "0x10de"), ("numa_node", "0")];
     device(root.path(), "pci0000:10/0000:10:01.0/0000:11:00.0", &[&GPU[..], &[("current_link_width", "16")]].concat());
@@ -76,7 +76,8 @@ fn a_copy_of_sysfs() {
     let rows = records(&format!("--from {}", root.path().display()));
     let column = |name: &str| rows.iter().map(|row| row[name].as_str()).collect::<Vec<_>>();
     assert_eq!(column("gpu"), ["0000:11:00.0", "0000:12:00.0", "0000:13:00.0", "0000:21:00.0"]);
-    // Cards with RMA count where there are any; the third GPU shares a root with it and nothing below; the fourth is far.
+    // If NICs with RMA exist, only they are considered. The third GPU shares only a root complex with it; the fourth is
+    // on another node.
     assert_eq!(column("nics"), ["0000:14:00.0", "0000:14:00.0", "0000:14:00.0", ""]);
     assert_eq!(column("nic_names"), ["mlx5_0", "mlx5_0", "mlx5_0", ""]);
     assert_eq!(column("nics_by"), ["switch", "switch", "root", ""]);
@@ -89,7 +90,7 @@ fn a_copy_of_sysfs() {
     );
 }
 
-/// A p4d as its VM shows it: on each of four root buses two GPUs and an EFA card side by side, no bridge.
+/// A p4d as its VM shows it: on each of four root buses two GPUs and an EFA device, without a bridge.
 fn p4d(root: &Path, shared_bus: bool) {
     for (number, bus) in ["10", "20", "90", "a0"].into_iter().enumerate() {
         let node = [
@@ -102,7 +103,7 @@ fn p4d(root: &Path, shared_bus: bool) {
         let efa =
             [&[("class", "0x020000"), ("vendor", "0x1d0f"), ("driver", "efa"), (name.as_str(), "")], &node[..], &link]
                 .concat();
-        // Another kind of VM: every device on a root bus of its own, so that only the node is left.
+        // Another kind of VM: every device on its own root bus, so that only the NUMA node relates them.
         let place = |device: &str, number: usize| match shared_bus {
             true => format!("pci0000:{bus}/0000:{bus}:{device}.0"),
             false => format!("pci000{number}:{bus}/000{number}:{bus}:{device}.0"),
@@ -114,7 +115,7 @@ fn p4d(root: &Path, shared_bus: bool) {
 }
 
 #[test]
-fn without_bridges_the_root_bus_counts() {
+fn nearness_uses_root_bus_without_bridges() {
     let root = tempfile::tempdir().unwrap();
     p4d(root.path(), true);
     let rows = records(&format!("--from {}", root.path().display()));
@@ -127,7 +128,7 @@ fn without_bridges_the_root_bus_counts() {
 }
 
 #[test]
-fn without_a_common_bus_the_numa_node_counts() {
+fn nearness_uses_numa_node_without_common_bus() {
     let root = tempfile::tempdir().unwrap();
     p4d(root.path(), false);
     let rows = records(&format!("--from {}", root.path().display()));
@@ -139,7 +140,7 @@ fn without_a_common_bus_the_numa_node_counts() {
 }
 
 #[test]
-fn a_topology_file_for_nccl_reads_back() {
+fn nccl_topology_file_round_trips() {
     let root = tempfile::tempdir().unwrap();
     p4d(root.path(), true);
     let p4d = root.path().display().to_string();
@@ -160,34 +161,102 @@ fn a_topology_file_for_nccl_reads_back() {
         text.starts_with("<system version=\"1\">\n  <cpu numaid=\"0\" affinity=\"000000ff,ffff0000,00ffffff\">"),
         "{text}"
     );
-    // What is there already is not half overwritten by what cannot be.
+    // An existing file is not partially overwritten if the new one cannot be written.
     let done = run(ginlab(&format!("affinity --from {file} --nccl-topo {p4d}/missing/topo.xml"))).expect(1);
     assert!(done.complaint().contains("missing"), "{}", done.complaint());
 }
 
+/// Creates a directory with these listings.
+fn listings(lspci: &str, links: &str) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("lspci.txt"), lspci).unwrap();
+    if !links.is_empty() {
+        fs::write(folder.path().join("ls_sys_bus_pci_devices.txt"), links).unwrap();
+    }
+    folder
+}
+
 #[test]
-fn a_file_that_is_no_topology_is_one_line_and_code_2() {
+fn truncated_listings_are_rejected() {
+    let p4d = "-+-[0000:20]-+-01.0  Amazon.com, Inc. Elastic Network Adapter (ENA)
+ |           +-1b.0  Amazon.com, Inc. Device efa0
+ |           +-1c.0  NVIDIA Corporation GA100 [A100 SXM4 40GB]
+ |           \\-1d.0  NVIDIA Corporation GA100 [A100 SXM4 40GB]
+ \\-[0001:20]-+-00.0  Intel Corporation 440FX
+             +-1b.0  Amazon.com, Inc. Elastic Fabric Adapter (EFA)
+             +-1c.0  NVIDIA Corporation GA100 [A100 SXM4 40GB]
+             \\-1c.1  NVIDIA Corporation GA100 High Definition Audio Controller
+";
+    let folder = listings(p4d, "");
+    let from = format!("--from {}", folder.path().display());
+    let rows = records(&from);
+    let near: Vec<_> = rows.iter().map(|row| (row["gpu"].as_str(), row["nics"].as_str())).collect();
+    let expected =
+        [("0000:20:1c.0", "0000:20:1b.0"), ("0000:20:1d.0", "0000:20:1b.0"), ("0001:20:1c.0", "0001:20:1b.0")];
+    assert_eq!(near, expected);
+    // Devices of several domains have their full addresses as headings.
+    let table = run(ginlab(&format!("affinity {from}"))).expect(0).stdout;
+    let headings = table.lines().find(|line| line.starts_with("way between")).unwrap();
+    assert!(headings.contains("0000:20:1c.0") && headings.contains("0001:20:1c.0"), "{table}");
+    // A listing without bridges, and without the location of a NIC that it names.
+    let link = "l 1 root root 0 Jan 1 00:00 0000:20:1c.0 -> ../../../devices/pci0000:20/0000:20:1c.0\n";
+    let folder = listings(
+        "20:1c.0 3D controller: NVIDIA Corporation\n20:1b.0 Ethernet controller: Amazon.com, Inc. Device efa0\n",
+        link,
+    );
+    let done = run(ginlab(&format!("affinity --from {}", folder.path().display()))).expect(2);
+    assert!(done.complaint().contains("0000:20:1b.0 of lspci.txt has no line in"), "{}", done.complaint());
+}
+
+#[test]
+fn topology_without_kinds_is_rejected() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("topo.xml");
+    let bare = "<pci busid=\"0000:45:00.0\"><pci busid=\"0000:4f:00.0\"/><pci busid=\"0000:53:00.0\"/></pci>";
+    fs::write(&file, format!("<system version=\"1\"><cpu numaid=\"0\">{bare}</cpu></system>")).unwrap();
+    let done = run(ginlab(&format!("affinity --from {}", file.display()))).expect(2);
+    assert!(done.complaint().contains("have no class: NCCL queries the machine"), "{}", done.complaint());
+    let gpu = "<pci busid=\"0000:54:00.0\" class=\"0x030200\"/>";
+    fs::write(&file, format!("<system version=\"1\"><cpu numaid=\"0\">{bare}{gpu}</cpu></system>")).unwrap();
+    let done = run(ginlab(&format!("affinity --from {}", file.display()))).expect(0);
+    assert!(done.stderr.contains("have no class: NCCL queries the machine"), "{}", done.stderr);
+}
+
+#[test]
+fn nic_without_numa_node_is_placed_near_gpus() {
+    let root = tempfile::tempdir().unwrap();
+    device(root.path(), "pci0000:00/0000:00:1b.0", &GPU);
+    let card = [("class", "0x020000"), ("vendor", "0x1d0f"), ("device", "0xefa1"), ("numa_node", "-1")];
+    device(root.path(), "pci0000:10/0000:10:15.0", &card);
+    let file = root.path().join("topo.xml");
+    records(&format!("--from {} --nccl-topo {}", root.path().display(), file.display()));
+    let text = fs::read_to_string(&file).unwrap();
+    assert!(!text.contains("numaid=\"-1\"") && text.matches("<cpu ").count() == 1, "{text}");
+}
+
+#[test]
+fn invalid_topology_file_prints_one_line() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("topo.xml");
     for (text, part) in [
-        ("", "no XML"),
-        ("<system version=\"1\"><cpu>", "no XML"),
+        ("", "invalid XML"),
+        ("<system version=\"1\"><cpu>", "invalid XML"),
         ("<system version=\"3\"/>", "version 3"),
-        ("<html/>", "<html> in place of <system>"),
+        ("<html/>", "<html> instead of <system>"),
         ("<system version=\"1\"><cpu numaid=\"0\"><pci busid=\"here\"/></cpu></system>", "busid"),
     ] {
         fs::write(&file, text).unwrap();
         let done = run(ginlab(&format!("affinity --from {}", file.display()))).expect(2);
         assert!(done.complaint().contains(part) && done.complaint().contains("--from"), "{}", done.complaint());
     }
-    // A topology without a GPU is none that NCCL could use.
+    // A topology without a GPU is useless for NCCL.
     fs::write(&file, "<system version=\"1\"/>").unwrap();
     let done = run(ginlab(&format!("affinity --from {0} --nccl-topo {0}", file.display()))).expect(2);
     assert!(done.complaint().contains("no NVIDIA GPU"), "{}", done.complaint());
 }
 
 #[test]
-fn table_and_document() {
+fn table_and_document_agree() {
     let done = run(ginlab("affinity --from tests/fixtures/p5")).expect(0);
     assert!(done.stdout.contains("way between") && done.stdout.starts_with("GPU"), "{}", done.stdout);
     let done = run(ginlab("affinity --from tests/fixtures/p5 --json -")).expect(0);
@@ -197,14 +266,14 @@ fn table_and_document() {
 }
 
 #[test]
-fn this_machine_has_an_answer() {
-    // Whatever is here: an answer, and valid JSON.
+fn this_machine_is_readable() {
+    // Whatever this machine has, the command succeeds and prints valid JSON.
     let done = run(ginlab("affinity --json -")).expect(0);
     serde_json::from_str::<serde_json::Value>(&done.stdout).unwrap();
 }
 
 #[test]
-fn what_cannot_be_is_one_line_and_code_2() {
+fn invalid_options_print_one_line() {
     for (args, part) in [
         ("--from /nonexistent", "lspci.txt"),
         ("--from tests/fixtures", "sys/bus/pci/devices"),

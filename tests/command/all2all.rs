@@ -1,4 +1,4 @@
-//! `ginlab all2all`: every block right, every rail loaded alike, and what is said when ranks do not fit or die.
+//! `ginlab all2all`: every block correct, all rails equally loaded, and the messages if ranks do not match or die.
 
 use crate::common;
 
@@ -13,7 +13,8 @@ fn rows(args: &str) -> Vec<Row> {
     common::rows(&done.stdout)
 }
 
-/// Every row is verified, its rails carried what they should, and bandwidths are those of nccl-tests.
+/// Checks that every row is verified, that its rails carried the expected bytes, and that bandwidths are computed as in
+/// nccl-tests.
 #[track_caller]
 fn sound(rows: &[Row]) {
     common::all_verified(rows);
@@ -33,8 +34,8 @@ fn sound(rows: &[Row]) {
 }
 
 #[test]
-fn eight_local_ranks_over_1_2_3_and_8_rails() {
-    // 0, 1, 17, 289, 4913 and, above the size from which blocks are cut, 300001 bytes.
+fn eight_local_ranks_verify_over_any_rails() {
+    // 0, 1, 17, 289, 4913 and, above the size from which blocks are split, 300001 bytes.
     for (sizes, count) in [("-b 0 -e 5000 -f 17 -n 4", 5), ("-b 300001 -e 300001 -n 3", 1)] {
         let rows = rows(&format!("-p tcp --np 8 --rails 1,2,3,8 -w 1 {sizes}"));
         assert_eq!(rows.len(), 4 * count);
@@ -47,7 +48,7 @@ fn eight_local_ranks_over_1_2_3_and_8_rails() {
 }
 
 #[test]
-fn any_number_of_ranks_and_every_strategy() {
+fn any_ranks_and_strategies_verify() {
     for ranks in [2, 3, 5] {
         let rows = rows(&format!(
             "-p shm --np {ranks} --rails 1,4 --strategy single,round-robin,split,auto -b 1 -e 9999 -f 99 -n 5 -w 0"
@@ -57,7 +58,7 @@ fn any_number_of_ranks_and_every_strategy() {
         for row in &rows {
             let imbalance = row.own("imbalance_pct").number().unwrap();
             match (row.strategy.as_deref(), row.rails) {
-                // What the column is for.
+                // The imbalance that this column must show.
                 (Some("single"), Some(4)) => assert_eq!(imbalance, 300.0),
                 _ => assert!(imbalance < 2.0, "{row:?}"),
             }
@@ -66,8 +67,8 @@ fn any_number_of_ranks_and_every_strategy() {
 }
 
 #[test]
-fn raw_times_of_many_rounds_reach_rank_0() {
-    // 135000 rounds of two ranks: several pieces of each rank's times, which all stand in the document.
+fn raw_samples_of_many_rounds_reach_rank_0() {
+    // 135000 rounds of two ranks: several fragments of each rank's times, all of which are in the document.
     let done = run(ginlab("all2all -d emulated -p shm --np 2 --rails 1 -b 0 -e 0 -n 135000 -w 0 --no-check --json -"))
         .expect(0);
     let document: serde_json::Value = serde_json::from_str(&done.stdout).unwrap();
@@ -77,23 +78,23 @@ fn raw_times_of_many_rounds_reach_rank_0() {
 }
 
 #[test]
-fn memory_of_the_device_and_a_completion_that_is_not_delivery() {
-    let rows = rows("-p tcp --np 3 --rails 2 -b 100 -e 100 -n 4 --mem device --completion transmit");
+fn device_memory_with_transmit_completion_verifies() {
+    let rows = rows("-p tcp --np 3 --rails 2 -b 100 -e 100 -n 4 --memory device --completion transmit");
     sound(&rows);
     assert_eq!((rows[0].memory.as_deref(), rows[0].own("completion").text()), (Some("device"), Some("transmit")));
 }
 
 #[test]
-fn one_wrong_byte_is_found() {
-    let done =
-        run(ginlab("all2all -d emulated -p tcp --np 3 --rails 2 -b 101 -e 101 -n 2 --corrupt --csv -")).expect(1);
+fn single_wrong_byte_is_detected() {
+    let done = run(ginlab("all2all -d emulated -p tcp --np 3 --rails 2 -b 101 -e 101 -n 2 --fault corrupt=0 --csv -"))
+        .expect(1);
     let rows = common::rows(&done.stdout);
-    assert_eq!((rows.len(), rows[0].wrong, rows[0].status.to_string().as_str()), (1, Some(1), "failed: wrong bytes"));
-    assert!(done.complaint().starts_with("ginlab: verification failed: 1 wrong bytes in blocks of 101 B"), "{done:?}");
+    assert_eq!((rows.len(), rows[0].wrong, rows[0].status.to_string().as_str()), (1, Some(3), "failed: wrong bytes"));
+    assert!(done.complaint().starts_with("ginlab: verification failed: 3 wrong bytes in blocks of 101 B"), "{done:?}");
 }
 
 #[test]
-fn a_rank_that_dies_is_named() {
+fn killed_rank_is_named() {
     let mut job =
         Job::start(ginlab("all2all -d emulated -p tcp --np 4 --rails 2 -b 64 -e 64K -n 1000000 --volume 1T -t 5"));
     job.until(Stream::Stderr, "# note: 4 ranks");
@@ -101,8 +102,8 @@ fn a_rank_that_dies_is_named() {
     let done = job.finish();
     assert!(done.code == 1 || done.code == 124, "{done:?}");
     let line = *done.complaints().last().unwrap();
-    // A survivor's rail may fail before the bootstrap has heard; peers of rails are ranks.
-    assert!(line.contains("rank 2") && line.contains("left") || line.contains("peer 2"), "{line}");
+    // A survivor's rail may fail before the bootstrap is notified. Peers of rails are ranks.
+    assert!(line.contains("rank 2") && line.contains("lost connection") || line.contains("peer 2"), "{line}");
 }
 
 #[test]
@@ -114,15 +115,15 @@ fn ctrl_c_ends_all_ranks() {
 }
 
 #[test]
-fn bad_input_is_one_line() {
+fn invalid_options_print_one_line() {
     for (args, part) in [
-        ("--np 1", "two ranks or more"),
+        ("--np 1", "at least 2 ranks"),
         ("--rails 0", "--rails"),
         ("--rails 65", "from 1 to 64"),
         ("--strategy stripe", "round-robin"),
         ("-b 8 -e 4", "-b/-e/-f"),
         ("-b 1X", "--begin"),
-        ("-e 1T", "1 TiB and more"),
+        ("-e 1T", "must be smaller than 1 TiB"),
         ("-b 512G -e 512G", "available"),
         ("--csv - --json -", "stdout"),
     ] {
@@ -133,13 +134,13 @@ fn bad_input_is_one_line() {
 }
 
 #[test]
-fn two_ranks_by_mpirun() {
+fn two_ranks_run_under_mpirun() {
     let Some(command) = mpirun(2, "all2all -d emulated -p tcp --rails 2 -b 5 -e 5 -n 3 --csv -") else { return };
     sound(&common::rows(&run(command).expect(0).stdout));
 }
 
 #[test]
-fn two_hosts_with_four_rails_between_them() {
+fn two_hosts_run_over_four_rails() {
     let Some(lab) = Lab::up("--rate none") else { return };
     let rank = |rank: usize| {
         Job::start(lab.ginlab(rank, "all2all -d emulated -p tcp --rails 1,4 -b 0 -e 300001 -f 300001 -n 8 --csv -"))

@@ -1,12 +1,14 @@
-//! The launch files by those who read them: a real Slurm, and the commands of the MPIJob's containers, on nodes that are network
-//! namespaces. They run where slurm-wlm, openssh-server and root are, and say what is missing elsewhere.
+//! The launch files, used by the programs that read them: a real Slurm, and the commands of the MPIJob's containers, on
+//! nodes that are network namespaces. The tests need slurm-wlm, openssh-server and root, and otherwise report what is
+//! missing.
 
 use std::path::Path;
 use std::process::Command;
 
 use crate::common::{all_verified, clean, rows_of, skip};
 
-/// Runs a script of `scripts/` that makes and removes its own cluster; its waits are bounded by itself. False where it cannot.
+/// Runs a script of `scripts/` that creates and removes its own cluster and bounds its waits. Returns false if it
+/// cannot run.
 #[track_caller]
 fn script(name: &str, folder: &Path) -> bool {
     let mut command = Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts").join(name));
@@ -23,7 +25,7 @@ fn script(name: &str, folder: &Path) -> bool {
     true
 }
 
-/// The state of a check of a document that doctor wrote.
+/// Returns the state of a check in a document written by doctor.
 #[track_caller]
 fn state(document: &Path, check: &str) -> String {
     let text = std::fs::read_to_string(document).unwrap();
@@ -34,7 +36,7 @@ fn state(document: &Path, check: &str) -> String {
 }
 
 #[test]
-fn slurm_runs_the_batch_file() {
+fn slurm_runs_batch_file() {
     let folder = tempfile::tempdir().unwrap();
     if !script("slurm-lab.sh", folder.path()) {
         return;
@@ -49,7 +51,7 @@ fn slurm_runs_the_batch_file() {
 }
 
 #[test]
-fn the_mpijobs_containers_run_their_commands() {
+fn mpijob_containers_run_their_commands() {
     let folder = tempfile::tempdir().unwrap();
     if !script("k8s-lab.sh", folder.path()) {
         return;

@@ -1,5 +1,5 @@
-//! `ginlab collective` on the emulated device: every operation right to the bit by every path, what its columns say of who took part and by
-//! which way, and what is refused.
+//! `ginlab collective` on the emulated device: every operation correct to the bit over every path, its columns on
+//! participants and paths, and rejected options.
 
 use crate::common;
 use crate::common::{ginlab, run};
@@ -21,13 +21,14 @@ fn number(row: &Row, column: &str) -> f64 {
     row.own(column).number().unwrap_or_else(|| panic!("{column} of {row:?}"))
 }
 
-/// Bytes that leave ranks for others in one operation, by the algorithm of puts in one node: chunks of `bytes / n`, where n divides it.
+/// Returns the bytes that ranks send to others in one operation by puts within one node, with chunks of `bytes / n`, if
+/// `n` divides `bytes`.
 fn wire_bytes(row: &Row) -> u64 {
     let (n, bytes) = (u64::from(row.ranks), row.size_bytes.unwrap());
     match row.case.as_str() {
         // Loads and stores.
         "gin-all-reduce" => 2 * (n - 1) * bytes,
-        // The scatter; then every chunk to everyone but the root and its owner.
+        // The scatter, then every chunk to all ranks except the root and its owner.
         "gin-broadcast" => (n - 1) * bytes / n + ((n - 1) + (n - 1) * (n - 2)) * bytes / n,
         _ => (n - 1) * bytes,
     }
@@ -51,7 +52,7 @@ fn sound(rows: &[Row]) {
 }
 
 #[test]
-fn every_operation_and_type_within_a_node() {
+fn every_operation_verifies_within_node() {
     // By messages, and by puts of several blocks; 3 ranks, so that chunks are uneven.
     let rows = rows_of(&format!(
         "--np 3 --path nvlink --cases {ALL} --type f32,bf16,f16 --place out-of-place,in-place --launch stream -b 10 -e 20000 -f 2000 --message-limit 4K"
@@ -67,9 +68,9 @@ fn every_operation_and_type_within_a_node() {
 }
 
 #[test]
-fn a_node_stores_parts_from_one_queue() {
-    // Chunks of whole parts, and chunks that are none; more ranks than a part's addresses in registers.
-    // Sums in one piece, in some, and in as many as there are signals.
+fn stores_within_node_use_one_queue() {
+    // Chunks of whole parts and others; more ranks than a part has addresses in registers. Sums in one piece, in
+    // several, and in as many as there are signals.
     for (ranks, sizes, piece, lines) in [
         (4, "-b 64K -e 64K", "64K", 16),
         (4, "-b 16K -e 16K", "2K", 16),
@@ -88,7 +89,7 @@ fn a_node_stores_parts_from_one_queue() {
             assert_eq!(number(row, "nvlink_bytes") as u64, wire_bytes(row), "{row:?}");
         }
     }
-    // Sums of numbers of two bytes; by one thread or warp of each block; and of 3 ranks whose last chunk is shorter.
+    // Sums of 2-byte numbers; by one thread or warp per block; and of 3 ranks with a shorter last chunk.
     for (others, lines) in [
         ("--np 4 --cases gin-all-reduce,gin-reduce-scatter --type bf16,f16 --place in-place -b 32K -e 32K", 4),
         ("--np 4 --cases gin-all-reduce,gin-reduce-scatter --scope thread,warp -b 32K -e 32K", 4),
@@ -100,7 +101,7 @@ fn a_node_stores_parts_from_one_queue() {
         sound(&rows);
         assert!(rows.iter().all(|row| text(row, "protocol") == "stores"), "{rows:?}");
     }
-    // Below the limit they go by puts and loads.
+    // Below the limit, puts and loads are used.
     let rows = rows_of(
         "--np 2 --path nvlink --cases gin-all-reduce,gin-all-gather --launch stream -b 4K -e 8K -f 2 --message-limit 0 --stores-from 4K",
     );
@@ -110,7 +111,7 @@ fn a_node_stores_parts_from_one_queue() {
 }
 
 #[test]
-fn launches_scopes_modes_and_packets() {
+fn launches_scopes_modes_and_packets_verify() {
     let args = format!("--np 2 --path nvlink --cases {ALL} --packet 1000 -b 16K -e 16K");
     let mut rows = rows_of(&format!("{args} --launch stream,graph,persistent"));
     rows.extend(rows_of(&format!("{args} --launch persistent --scope thread,warp --mode nbi,blocking")));
@@ -119,28 +120,29 @@ fn launches_scopes_modes_and_packets() {
     for row in rows.iter().filter(|row| row.status == Status::Ok) {
         assert_eq!(number(row, "nvlink_bytes") as u64, wire_bytes(row), "{row:?}");
     }
-    // Sums within a node have no put that could be waited for.
+    // Sums within a node use no put that could be waited for.
     let skipped = rows.iter().filter(|row| row.status != Status::Ok);
     assert!(skipped.clone().count() == 4 && skipped.clone().all(|row| row.mode.as_deref() == Some("blocking")));
 }
 
-/// Among several ranks, where the bytes that a second trip saves take longer than it.
+/// Uses two rounds, at a size for which the bytes that the second round saves would take longer than the round.
 #[test]
-fn an_all_reduce_by_words_in_two_trips() {
+fn small_all_reduce_uses_two_message_rounds() {
     let rows = rows_of(
         "--np 4 --path nvlink --cases gin-all-reduce --type f32,bf16 --place out-of-place,in-place --launch persistent -b 192K -e 192K --message-limit 192K",
     );
     assert_eq!(rows.len(), 4);
     sound(&rows);
     for row in &rows {
-        // Three quarters to the others, twice; each rank as a message of each block to each of three.
+        // Three quarters of the bytes to the others, twice. Each rank sends one message per block to each of the other
+        // three.
         assert_eq!((text(row, "protocol"), number(row, "nvlink_bytes")), ("messages", 4.0 * 2.0 * 144.0 * 1024.0));
         assert_eq!(number(row, "puts"), 2.0 * 3.0 * f64::from(row.grid.unwrap()));
     }
 }
 
 #[test]
-fn over_rails_of_every_kind() {
+fn collectives_verify_over_rails_of_every_kind() {
     for (rails, size) in
         [("worst", "-b 12 -e 12000 -f 1000"), ("tcp", "-b 6000 -e 6000"), ("model:p5", "-b 6000 -e 6000")]
     {
@@ -149,7 +151,7 @@ fn over_rails_of_every_kind() {
         ));
         sound(&rows);
         for row in &rows {
-            // The provider that was opened: tcp;ofi_rxm where libfabric is 1.x.
+            // The provider that was opened: tcp;ofi_rxm with libfabric 1.x.
             let asked = if rails == "worst" { "worst:seed=1" } else { rails };
             assert!(row.fabric.starts_with(asked) && number(row, "nvlink_bytes") == 0.0, "{row:?}");
             assert_eq!(row.own("rail_bytes").list().unwrap().len(), 2);
@@ -162,7 +164,7 @@ fn over_rails_of_every_kind() {
 }
 
 #[test]
-fn two_nodes_on_one_machine_use_both_ways() {
+fn two_emulated_nodes_use_memory_and_rails() {
     let rows = rows_of(&format!(
         "--np 4 --node-size 2 -p worst --cases {ALL} --place out-of-place,in-place --launch stream,persistent -b 64 -e 16384 -f 256 --message-limit 1K"
     ));
@@ -171,21 +173,22 @@ fn two_nodes_on_one_machine_use_both_ways() {
         assert_eq!((row.fabric.as_str(), number(row, "nodes")), ("memory+worst:seed=1", 2.0));
         let chunk = row.size_bytes.unwrap() / 4;
         let crossed: u64 = row.own("rail_bytes").list().unwrap().iter().sum();
-        // Chunks that cross between the nodes.
+        // Number of chunks that cross between the nodes.
         let expected = match row.case.as_str() {
             "gin-all-to-all" => 4 * 2,
             "gin-all-gather" | "gin-reduce-scatter" => 4,
             "gin-all-reduce" => 8,
-            // Two are scattered; then each goes over once, but not to the root.
+            // Two are scattered; then each crosses once, but not to the root.
             _ => 2 + 3,
         };
         assert_eq!(crossed, expected * chunk, "{row:?}");
     }
 }
 
-/// Three nodes of two: whole chunks by a block, parts of them by several, and what is gathered at one rank of a node before it goes over.
+/// Three nodes of two: whole chunks by one block, parts of them by several, and data gathered at one rank of a node
+/// before it crosses.
 #[test]
-fn an_all_to_all_goes_to_each_or_gathered_for_a_node() {
+fn all_to_all_verifies_over_both_routes() {
     let rows = rows_of(
         "--np 6 --node-size 2 -p worst --rails 2 --cases gin-all-to-all --route direct,gathered --launch persistent \
          -b 12000 -e 12000 --message-limit 0 --grid 1,4 --packet 700,1M",
@@ -196,21 +199,23 @@ fn an_all_to_all_goes_to_each_or_gathered_for_a_node() {
         let (chunk, grid) = (row.size_bytes.unwrap() / 6, row.grid.unwrap());
         let crossed: u64 = row.own("rail_bytes").list().unwrap().iter().sum();
         assert_eq!(crossed, 6 * 4 * chunk, "{row:?}");
-        // To the other rank of the node its own chunk, and, gathered, one for its place in each other node.
+        // Each rank sends its own chunk to the other rank of the node and, with gathering, one for its place in each
+        // other node.
         let gathered = text(row, "route") == "gathered";
         let near = if gathered { 3 } else { 1 };
         assert_eq!(number(row, "nvlink_bytes") as u64, 6 * near * chunk, "{row:?}");
         if number(row, "packet_bytes") > 12000.0 && grid == 1 {
-            // Gathered two are stored for the other nodes, and two go there; otherwise four.
+            // With gathering, two are stored for the other nodes and two are sent there; otherwise four are sent.
             assert_eq!(number(row, "puts"), 1.0 + 4.0, "{row:?}");
         }
     }
-    // More blocks than parts: who has none waits with the others all the same (the command counts its signals at the end).
+    // More blocks than parts: a block without parts still waits with the others (the command checks its signals at the
+    // end).
     sound(&rows_of(
         "--np 4 --path rails -p worst --cases gin-all-to-all,gin-all-gather --launch persistent -b 4000 -e 4000 \
          --message-limit 0 --grid 8,5",
     ));
-    // More blocks than nodes to send to, each waiting for its puts; an all-gather has one way.
+    // More blocks than nodes to send to, each waiting for its puts. An all-gather has only one route.
     let rows = rows_of(
         "--np 4 --node-size 2 -p tcp --cases gin-all-to-all,gin-all-gather --route direct,gathered --mode blocking --grid 5 \
          --launch stream -b 12000 -e 12000 --message-limit 0",
@@ -218,11 +223,11 @@ fn an_all_to_all_goes_to_each_or_gathered_for_a_node() {
     sound(&rows);
     assert_eq!(rows.len(), 2 + 1);
     let rows = rows_of("--np 2 --path nvlink --cases gin-all-to-all --route gathered -b 8 -e 8 --launch stream");
-    assert!(rows[0].status.to_string().starts_with("skipped: gathered: it takes several nodes"), "{rows:?}");
+    assert!(rows[0].status.to_string().starts_with("skipped: gathered: requires several nodes"), "{rows:?}");
 }
 
 #[test]
-fn a_rank_whose_bytes_never_leave_shows_in_the_columns() {
+fn muted_rank_is_visible_in_columns() {
     for way in ["--path nvlink", "--path rails -p worst"] {
         let args = format!(
             "collective -d emulated --csv - -n 2 -w 1 -r 1 --np 3 --cases gin-all-to-all -b 12K -e 12K --message-limit 0 {way}"
@@ -232,7 +237,7 @@ fn a_rank_whose_bytes_never_leave_shows_in_the_columns() {
             number(row, "nvlink_bytes") as u64 + rails
         };
         let good = common::rows(&run(ginlab(&format!("{args} --per-node"))).expect(0).stdout);
-        // What all ranks together moved, over mappings or rails, in the time of the slowest.
+        // The bytes that all ranks moved, over mappings or rails, divided by the time of the slowest.
         let (node, seconds) = (&good[1], good[1].time_us_p50.unwrap() / 1e6);
         assert_eq!(
             (good.len(), node.case.as_str(), good[2].case.as_str(), number(node, "senders")),
@@ -243,17 +248,18 @@ fn a_rank_whose_bytes_never_leave_shows_in_the_columns() {
         let done = run(ginlab(&format!("{args} --mute 1"))).expect(1);
         let mute = common::rows(&done.stdout);
         assert_eq!((number(&good[0], "heard"), number(&mute[0], "heard")), (3.0, 2.0));
-        // Two ranks miss the 1024 numbers that rank 1 should have sent.
-        assert_eq!((mute[0].wrong, bytes(&good[0]), bytes(&mute[0])), (Some(2048), 6 * 4096, 4 * 4096), "{way}");
-        assert!(done.complaint().contains("verification failed: 2048 wrong numbers"), "{done:?}");
+        // Two ranks miss the 1024 numbers that rank 1 should have sent, in each of four checked operations.
+        assert_eq!((mute[0].wrong, bytes(&good[0]), bytes(&mute[0])), (Some(4 * 2048), 6 * 4096, 4 * 4096), "{way}");
+        assert!(done.complaint().contains("verification failed: 8192 wrong numbers"), "{done:?}");
     }
 }
 
 #[test]
-fn a_world_of_one_is_refused_also_under_a_launcher_with_another_mpi() {
+fn single_rank_is_rejected_under_any_launcher() {
     let done = run(ginlab("collective -d emulated --np 1")).expect(2);
-    assert!(done.complaint().contains("two ranks or more"), "{done:?}");
-    // As under an mpirun of another MPI: its variables are there, and the MPI that ginlab is built with knows nothing of its ranks.
+    assert!(done.complaint().contains("at least 2 ranks"), "{done:?}");
+    // As under an mpirun of another MPI: its variables are set, and the MPI that ginlab is built with does not know its
+    // ranks.
     let mut command = ginlab("collective -d emulated -b 8 -e 8");
     command.env("PMI_SIZE", "2").env("PMI_RANK", "0");
     let done = run(command).expect(2);
@@ -262,7 +268,7 @@ fn a_world_of_one_is_refused_also_under_a_launcher_with_another_mpi() {
 }
 
 #[test]
-fn without_gpus_nccl_is_skipped_with_its_reason() {
+fn nccl_is_skipped_without_gpus() {
     let done = run(ginlab(
         "collective -d emulated --csv - -n 2 -w 1 -r 1 -b 64 -e 64 --cases gin-all-reduce,nccl-all-reduce,nccl-send-recv --launch graph",
     ))
@@ -271,19 +277,20 @@ fn without_gpus_nccl_is_skipped_with_its_reason() {
     let of = |case: &str| rows.iter().find(|row| row.case == case).unwrap_or_else(|| panic!("{case} in {rows:?}"));
     assert_eq!((rows.len(), &of("gin-all-reduce").status), (3, &Status::Ok));
     for case in ["nccl-all-reduce", "nccl-send-recv"] {
-        assert_eq!(of(case).status.to_string(), "skipped: NCCL needs GPUs, and this is the emulated device");
+        assert_eq!(of(case).status.to_string(), "skipped: NCCL needs GPUs, but this is the emulated device");
     }
 }
 
 #[test]
-fn bad_input_is_one_line() {
+fn invalid_options_print_one_line() {
     for (args, part) in [
         ("--cases gin-all-to-none", "gin-all-to-none"),
         ("--np 2 --root 2", "the last of 2 ranks is 1"),
-        ("--np 3 --node-size 2", "no nodes of 2"),
-        ("--packet 0", "1 or more"),
+        ("--np 3 --node-size 2", "do not form nodes of 2"),
+        ("--packet 0", "must be at least 1 byte"),
         ("--grid 513", "from 1 to 512"),
         ("--mode eager", "eager"),
+        ("--message-limit 4G", "must be at most 1G"),
     ] {
         let done = run(ginlab(&format!("collective -d emulated -b 8 -e 8 {args}"))).expect(2);
         assert!(done.complaint().contains(part), "{args}: {done:?}");

@@ -1,4 +1,4 @@
-//! `ginlab compare` as a user meets it: ratios with a verdict, exit codes for scripts, every refusal in one line.
+//! `ginlab compare` as a user runs it: ratios with a verdict, exit codes for scripts, every error in one line.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use serde_json::Value;
 const COLUMNS: &str = "schema,experiment,case,device,fabric,mode,size_bytes,time_us_min,time_us_p50,time_us_p99,\
                        bandwidth_gbytes_s,repeats,status";
 
-/// A row of `put` over tcp: size, times from and to, and their median.
+/// Returns a row of `put` over tcp with this size, lowest, median and highest time.
 fn row(size: u64, (low, median, high): (f64, f64, f64)) -> String {
     let bandwidth = size as f64 / median / 1e3;
     format!("1,proxy,put,gpu:H200,tcp,nbi,{size},{low},{median},{high},{bandwidth},9,ok\n")
@@ -31,7 +31,7 @@ fn compare_in(folder: &Path, args: &str) -> Done {
     run(command)
 }
 
-/// The rows of the JSON document.
+/// Returns the rows of the JSON document.
 fn rows(a: &str, b: &str) -> Vec<Value> {
     let done = compare(a, b, "--json -").expect(0);
     let document: Value = serde_json::from_str(&done.stdout).unwrap();
@@ -43,7 +43,7 @@ fn verdicts(a: &str, b: &str) -> Vec<String> {
 }
 
 #[test]
-fn equal_runs_are_the_same() {
+fn equal_runs_have_no_difference() {
     let run = row(64, (9.0, 10.0, 11.0)) + &row(4096, (20.0, 20.0, 20.0));
     assert_eq!(verdicts(&run, &run), ["same within noise"; 2]);
     let done = compare(&run, &run, "--fail-slower 0").expect(0);
@@ -56,7 +56,7 @@ fn equal_runs_are_the_same() {
 }
 
 #[test]
-fn doubled_times_are_slower_beyond_noise() {
+fn doubled_times_exceed_noise() {
     let (a, b) = (row(64, (9.0, 10.0, 11.0)), row(64, (18.0, 20.0, 22.0)));
     let found = rows(&a, &b);
     assert_eq!(found[0]["verdict"], "slower by 100.0 %");
@@ -66,19 +66,19 @@ fn doubled_times_are_slower_beyond_noise() {
     compare(&a, &b, "--fail-slower 101").expect(0);
     compare(&b, &a, "--fail-slower 0").expect(0);
     let done = compare(&a, &b, "--fail-slower 99").expect(1);
-    assert!(done.complaint().contains("1 of 1 rows are slower by more than 99 %"), "{}", done.stderr);
+    assert!(done.complaint().contains("1 of 1 rows failed or are slower by more than 99 %"), "{}", done.stderr);
     assert!(done.stdout.contains("slower by 100.0 %"), "the table is printed all the same: {}", done.stdout);
 }
 
 #[test]
-fn noise_that_is_wider_than_the_difference_hides_it() {
+fn differences_within_noise_are_not_reported() {
     let (a, b) = (row(64, (5.0, 10.0, 30.0)), row(64, (18.0, 20.0, 22.0)));
     assert_eq!(verdicts(&a, &b), ["same within noise"]);
     compare(&a, &b, "--fail-slower 1").expect(0);
 }
 
 #[test]
-fn without_spread_nothing_is_claimed() {
+fn rows_without_spread_have_no_verdict() {
     let once = row(64, (10.0, 10.0, 10.0)).replace(",9,ok", ",1,ok");
     let twice = row(64, (20.0, 20.0, 20.0)).replace(",9,ok", ",1,ok");
     assert_eq!(verdicts(&once, &twice), ["cannot say: no spread: one repeat"]);
@@ -87,7 +87,7 @@ fn without_spread_nothing_is_claimed() {
 }
 
 #[test]
-fn rows_of_one_run_alone_are_counted_and_named() {
+fn unmatched_rows_are_counted_and_named() {
     let (one, two, three) = (row(64, (9.0, 10.0, 11.0)), row(128, (9.0, 10.0, 11.0)), row(256, (9.0, 10.0, 11.0)));
     let (a, b) = (one.clone() + &two, three + &one);
     let done = compare(&a, &b, "--csv -").expect(0);
@@ -101,14 +101,14 @@ fn rows_of_one_run_alone_are_counted_and_named() {
 }
 
 #[test]
-fn measured_columns_never_tell_rows_apart() {
+fn measured_columns_do_not_identify_rows() {
     let a = row(64, (9.0, 10.0, 11.0)).replace("gpu:H200", "gpu:H100") + &row(64, (9.0, 10.0, 11.0));
     let b = row(64, (8.0, 9.5, 12.0)) + &row(64, (30.0, 31.0, 32.0));
     assert_eq!(verdicts(&a, &b), ["same within noise", "slower by 210.0 %"], "repeats of one row, in their order");
 }
 
 #[test]
-fn an_emulated_device_is_never_held_against_a_gpu() {
+fn emulated_device_is_not_compared_with_gpu() {
     let gpu = row(64, (9.0, 10.0, 11.0));
     let done = compare(&gpu, &gpu.replace("gpu:H200", "emulated"), "").expect(2);
     assert!(done.complaint().contains("device is gpu and emulated"), "{}", done.stderr);
@@ -119,18 +119,18 @@ fn an_emulated_device_is_never_held_against_a_gpu() {
 }
 
 #[test]
-fn a_row_that_fails_now_is_not_passed_over() {
+fn compare_reports_newly_failing_rows() {
     let good = row(64, (9.0, 10.0, 11.0));
     let bad = "1,proxy,put,gpu:H200,tcp,nbi,64,,,,,,failed: peer 1 is gone\n";
     assert_eq!(verdicts(&good, bad), ["B has failed: peer 1 is gone"]);
     assert_eq!(verdicts(bad, &good), ["cannot say: A has failed: peer 1 is gone"]);
     let done = compare(&good, bad, "--fail-slower 50").expect(1);
-    assert!(done.complaint().contains("or failed; the first:"), "{}", done.stderr);
+    assert!(done.complaint().contains("1 of 1 rows failed or are slower by more than 50 %"), "{}", done.stderr);
     compare(bad, &good, "--fail-slower 50").expect(0);
 }
 
 #[test]
-fn older_files_have_fewer_columns() {
+fn older_files_with_fewer_columns_are_compared() {
     let folder = tempfile::tempdir().unwrap();
     let rows = row(64, (9.0, 10.0, 11.0));
     std::fs::write(folder.path().join("a.csv"), format!("{COLUMNS}\n{rows}")).unwrap();
@@ -140,7 +140,7 @@ fn older_files_have_fewer_columns() {
 }
 
 #[test]
-fn folders_are_compared_file_by_file() {
+fn directories_are_compared_file_by_file() {
     let folder = tempfile::tempdir().unwrap();
     for (name, median) in [("a/x.csv", 10.0), ("a/gone.csv", 1.0), ("b/x.csv", 20.0), ("b/deep/new.csv", 1.0)] {
         let path = folder.path().join(name);
@@ -156,17 +156,17 @@ fn folders_are_compared_file_by_file() {
     std::fs::remove_dir_all(folder.path().join("b/deep")).unwrap();
     std::fs::write(folder.path().join("b/y.csv"), format!("{COLUMNS}\n")).unwrap();
     let done = compare_in(folder.path(), "a b").expect(2);
-    let expected = "no file of A has its name in B: A has a/gone.csv; B has b/x.csv, b/y.csv";
+    let expected = "no file of A has the same name in B: A has a/gone.csv; B has b/x.csv, b/y.csv";
     assert!(done.complaint().contains(expected), "{}", done.stderr);
 }
 
 #[test]
-fn refusals_are_one_line() {
+fn errors_print_one_line() {
     for (args, part) in [
         ("a.csv none.csv", "cannot read none.csv: No such file"),
         ("other.csv a.csv", "other.csv is not a CSV file of ginlab"),
-        ("a.csv queue.csv", "a.csv holds proxy and queue.csv holds queue: these cannot be compared"),
-        ("a.csv list.csv", "list.csv holds a listing"),
+        ("a.csv queue.csv", "a.csv has proxy, but queue.csv has queue: these cannot be compared"),
+        ("a.csv list.csv", "list.csv is a listing"),
         ("a.csv shm.csv", "no row of a.csv is in shm.csv: fabric is tcp and shm; --ignore fabric compares them"),
         ("a.csv empty", "no CSV file of ginlab in empty"),
     ] {
@@ -189,7 +189,7 @@ fn refusals_are_one_line() {
     }
     let rows = row(64, (9.0, 10.0, 11.0));
     for (args, part) in
-        [("--fail-slower -1", "-1"), ("--fail-slower x", "a number of percent"), ("--ignore sizes", "size_bytes")]
+        [("--fail-slower -1", "-1"), ("--fail-slower x", "expected a percentage"), ("--ignore sizes", "size_bytes")]
     {
         let done = compare(&rows, &rows, args).expect(2);
         assert!(done.stderr.contains(part), "{args}: {}", done.stderr);
@@ -197,7 +197,7 @@ fn refusals_are_one_line() {
 }
 
 #[test]
-fn stages_are_compared_by_their_percentiles() {
+fn stages_are_compared_by_percentiles() {
     let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/report/stages-by-hand.csv");
     let folder = tempfile::tempdir().unwrap();
     let text = std::fs::read_to_string(fixture).unwrap();
@@ -215,7 +215,7 @@ fn stages_are_compared_by_their_percentiles() {
     }
 }
 
-/// The command itself, and so with few cases: the arithmetic alone is tested beside it.
+/// Few cases, because it runs the command itself; unit tests cover the arithmetic.
 #[test]
 fn ratios_of_both_directions_are_inverse() {
     let times = || prop::collection::vec((1.0f64..1e4, 0.0f64..0.5, 0.0f64..0.5), 3);

@@ -1,14 +1,14 @@
-//! `ginlab direct`, and programs over path direct: kernels that drive the card's queues themselves, over cards in software.
+//! `ginlab direct`, and programs with path direct: kernels that drive the NIC's queues themselves, over software NICs.
 
 use crate::common::{Job, Stream, all_verified, ginlab, proxy, rows, run};
 use nix::sys::signal::{Signal, kill};
 
 #[test]
-fn every_way_is_measured_and_verified() {
+fn every_case_is_measured_and_verified() {
     let line = "direct -d emulated --grid 1,2 --block 1,8 --queues 1,2 -n 20 --repeats 2 --csv -";
     let found = rows(&run(ginlab(line)).expect(0).stdout);
     let (skipped, done): (Vec<_>, Vec<_>) = found.into_iter().partition(|row| row.status.to_string() != "ok");
-    // A counter has a queue for each block.
+    // A counter needs one queue per block.
     assert!(skipped.iter().all(|row| row.case == "counter") && skipped.len() == 4, "{skipped:?}");
     let by = |case: &str| done.iter().filter(|row| row.case == case).count();
     assert_eq!(["direct", "counter", "ring", "ping-pong"].map(by), [12, 8, 12, 1]);
@@ -19,17 +19,17 @@ fn every_way_is_measured_and_verified() {
     }
 }
 
-/// The same kernel by ring and proxy and by the cards' queues, beside the CPU, in one run over one fabric.
+/// The same kernel over ring and proxy and over the NIC's queues, compared with the CPU, in one run over one fabric.
 #[test]
-fn the_three_ways_are_measured_in_turns_over_one_fabric() {
+fn proxy_cases_are_interleaved_over_one_fabric() {
     let cards = "efa-verbs/soft:fast,reorder=9,seed=3";
     let cases = "--cases cpu-write,put,direct --mode quiet,nbi,quiet-every=3,nbi-batch=4";
-    // More puts than a window: slots are written again; and a row whose first timed pass is verified.
+    // More puts than a window, so that slots are overwritten; and a row whose first timed pass is verified.
     for (shape, per_case) in [
         ("--rails 1,3 --grid 4 --block 3 -b 8 -e 5000 -f 500 -n 9 --window 4", 4),
         ("--rails 2 --grid 3 --block 5 --scope thread -b 100 -e 100 -n 4 --window 4", 1),
     ] {
-        // Batches are a block's.
+        // Batches need a block scope.
         let cases = if per_case == 1 { cases.replace(",nbi-batch=4", "") } else { cases.into() };
         let line = format!("-p {cards} {cases} {shape} -w 1 -r 1 --csv -");
         let found = rows(&run(proxy(&line)).expect(0).stdout);
@@ -46,55 +46,56 @@ fn the_three_ways_are_measured_in_turns_over_one_fabric() {
         }
         assert!(skipped.is_empty(), "{skipped:?}");
         assert!(done.iter().all(|row| row.fabric == "efa-verbs/soft:fast"));
-        // As puts do, they stand beside what the CPU writes.
+        // Like puts, they are compared with the CPU's writes.
         assert!(done.iter().filter(|row| row.case == "direct").all(|row| row.baseline_ratio.is_some()));
     }
     let done =
         run(proxy("-p efa-verbs/soft:fast,fail=90/7 --cases direct --rails 1 -b 64 -e 64 -n 100 -r 1")).expect(1);
     let text = done.complaint();
-    assert!(text.contains("the card: queue 0: request 89: bad-remote-address (7)"), "{text}");
+    assert!(text.contains("NIC: queue 0: request 89: bad-remote-address (7)"), "{text}");
     for (line, text) in [
-        ("-p tcp --cases direct", "--cases: direct: provider tcp has no queues for a kernel: efa-verbs"),
-        ("-p null --cases put,direct", "--cases: direct: provider null has no queues for a kernel"),
-        ("-p efa-verbs/soft:fast --cases direct --trace x", "--trace: the life of a put by ring and proxy"),
-        ("--cases direct,ring", "--cases: \"ring\" is none of cpu-write, put, direct"),
+        ("-p tcp --cases direct", "--cases: direct: provider tcp has no queues for kernels; use efa-verbs"),
+        ("-p null --cases put,direct", "--cases: direct: provider null has no queues for kernels"),
+        ("-p efa-verbs/soft:fast --cases direct --trace x", "--trace: requires `put` in --cases"),
+        ("--cases direct,ring", "--cases: invalid value \"ring\": expected one of cpu-write, put, direct"),
     ] {
         let done = run(proxy(line)).expect(2);
         assert!(done.complaint().contains(text), "{}", done.stderr);
     }
 }
 
-/// The kernel says what the card said, of which request; one that waits for a counter alone says nothing, and ends by its own bound.
+/// The kernel reports the NIC's status and the request. A kernel that waits only for a counter reports nothing, and
+/// times out.
 #[test]
-fn what_goes_wrong_at_the_queue_is_named() {
+fn queue_faults_are_reported() {
     let line =
         |fault: &str| format!("direct -d emulated -m nbi --grid 3 --block 8 -n 30 --repeats 1 --no-header {fault}");
     let ended = |fault: &str, code: i32| run(ginlab(&line(fault))).expect(code).complaint().to_owned();
-    let text = ended("--case direct --fault unreachable@100", 1);
+    let text = ended("--cases direct --fault unreachable@100", 1);
     assert!(
         text.contains("(64 B, 3 x 8; 3 of 3 blocks): fabric error: queue 0: request 100: unreachable (15)"),
         "{text}"
     );
-    let text = ended("--case direct --fault twice@40", 1);
-    assert!(text.contains("which was not under way"), "{text}");
-    let text = ended("--case direct --fault lose@70 --timeout 1", 124);
-    assert!(text.contains("request 70 and those behind it have not ended within the deadline"), "{text}");
-    let text = ended("--case direct --fault overrun@70 --timeout 1", 1);
-    assert!(text.contains("the completion queue was overrun: request 70"), "{text}");
-    let text = ended("--case direct --fault back@70", 1);
-    assert!(text.contains("queue-pair-error (2)") && text.contains("Back("), "{text}");
-    let text = ended("--case counter --queues 3 --fault flushed@9", 1);
+    let text = ended("--cases direct --fault twice@40", 1);
+    assert!(text.contains("which was not in flight"), "{text}");
+    let text = ended("--cases direct --fault lose@70 --timeout 1", 124);
+    assert!(text.contains("request 70 and those after it have not completed within the deadline"), "{text}");
+    let text = ended("--cases direct --fault overrun@70 --timeout 1", 1);
+    assert!(text.contains("the completion queue overran: request 70"), "{text}");
+    let text = ended("--cases direct --fault back@70", 1);
+    assert!(text.contains("queue-pair-error (2)") && text.contains("the doorbell moved back by "), "{text}");
+    let text = ended("--cases counter --queues 3 --fault flushed@9", 1);
     assert!(text.contains("request 9: flushed (1)"), "{text}");
-    let text = ended("--case vendor --queues 3 --fault flushed@9 --timeout 1", 124);
-    assert!(text.contains("nothing says why: it waits for a counter alone"), "{text}");
+    let text = ended("--cases vendor --queues 3 --fault flushed@9 --timeout 1", 124);
+    assert!(text.contains("no cause is known: it waits only for a counter"), "{text}");
 }
 
 #[test]
-fn options_that_no_card_has_are_one_line() {
+fn unsupported_queue_options_print_one_line() {
     for (options, text) in [
-        ("--depth 100", "a queue of 100 slots: a power of two"),
-        ("--max-batch 4096", "batches of 4096: 1 to 4095"),
-        ("--fault wrong@1", "NAME@REQUEST, where NAME is lose, twice, dead, overrun, back, batch, flushed"),
+        ("--depth 100", "invalid queue depth 100: must be a power of two"),
+        ("--max-batch 4096", "invalid batch size 4096: must be from 1 to 4095"),
+        ("--fault wrong@1", "NAME@REQUEST, where NAME is lose, short, twice, dead, overrun, back, batch, flushed"),
         ("--queues 9 --grid 1,8", "more queues than blocks"),
     ] {
         let done = run(ginlab(&format!("direct -d emulated {options}"))).expect(2);
@@ -103,18 +104,13 @@ fn options_that_no_card_has_are_one_line() {
     let line = "shmem -d emulated --np 2 --path rails -p tcp --rule kernel --cases p-latency";
     let done = run(ginlab(line)).expect(2);
     assert!(
-        done.complaint().contains("rule kernel: kernels read a card's queues by path direct alone"),
+        done.complaint().contains("rule kernel: kernels read the queues of an EFA device only on path direct"),
         "{}",
         done.stderr
     );
     for (options, text) in [
-        ("-p tcp", "path direct: provider tcp: kernels drive cards of efa-verbs"),
+        ("-p tcp", "path direct: provider tcp: kernels can drive only EFA devices of efa-verbs"),
         ("-p efa-verbs/soft:fast --rule drain", "rule count, kernel or counter, and one rail"),
-        (
-            "-p efa-verbs/soft:fast --rule words",
-            "--rule: rule words: a word that carries its round tells of itself alone",
-        ),
-        ("-p efa-verbs/soft:fast --rule words", "by p_round and wait_value (moe --count word does)"),
     ] {
         let line = format!("shmem -d emulated --np 2 --path direct --cases p-latency {options}");
         let done = run(ginlab(&line)).expect(2);
@@ -122,13 +118,13 @@ fn options_that_no_card_has_are_one_line() {
     }
 }
 
-/// Cards that complete and deliver in any order, by a seed, over the same kernels as by rails.
+/// NICs that complete and deliver in an order determined by a seed, with the same kernels as over rails.
 #[test]
-fn programs_are_right_over_the_cards_own_queues() {
-    // Signals are counted by a thread of the CPU, or by the kernels that wait for them.
+fn programs_verify_over_nic_queues() {
+    // Signals are counted by a CPU thread, or by the kernels that wait for them.
     for (seed, queues, rule) in [(1, 1, "kernel"), (2, 3, "count"), (3, 2, "counter")] {
         let cards = format!(
-            "--path direct --rule {rule} -p efa-verbs/soft:fast,seed={seed},reorder=24 --proxies {queues} --no-header --csv -"
+            "--path direct --rule {rule} -p efa-verbs/soft:fast,seed={seed},reorder=24 --proxy-threads {queues} --no-header --csv -"
         );
         let line = format!(
             "shmem -d emulated --np 2 {cards} -n 4 -w 1 -r 1 -b 8 -e 512 -f 64 --grid 2 --block 40 --volume 64K"
@@ -155,9 +151,9 @@ fn programs_are_right_over_the_cards_own_queues() {
     }
 }
 
-/// Counters that go round at 2^31 while programs wait for them; cards that have none are asked, and refused by name.
+/// Counters wrap around at 2^31 while programs wait for them. NICs without counters are rejected by name.
 #[test]
-fn signals_are_counted_by_cards_that_can() {
+fn capable_nics_count_signals() {
     let line = |cards: &str| {
         format!(
             "shmem -d emulated --np 2 --path direct --rule counter -p efa-verbs/soft:{cards} --cases signal-order,signal-ping-pong,put-signal-ping-pong \
@@ -167,7 +163,9 @@ fn signals_are_counted_by_cards_that_can() {
     for cards in ["fast,counted=2147483640,seed=5,reorder=20", "p5en", "p6-b200"] {
         let done = run(ginlab(&line(cards))).expect(0);
         assert!(
-            done.stderr.contains("rule counter: what adds 1 to one of a PE's first 16 signals is counted by its card")
+            done.stderr.contains(
+                "rule counter: puts that add 1 to one of a PE's first 16 signals are counted by its EFA device"
+            )
         );
         let found = rows(&done.stdout);
         assert!(found.len() == 3 && found.iter().all(|row| row.wrong.is_none_or(|wrong| wrong == 0)), "{found:#?}");
@@ -175,24 +173,21 @@ fn signals_are_counted_by_cards_that_can() {
     for cards in ["p5", "fast,no-counters"] {
         let done = run(ginlab(&line(cards))).expect(2);
         let text = done.complaint();
-        assert!(text.contains("has no completion counters") && text.contains("cards of p5en and p6"), "{text}");
+        assert!(text.contains("has no completion counters") && text.contains("devices of p5en and p6"), "{text}");
     }
 }
 
 #[test]
-fn a_card_that_fails_and_a_pe_that_is_killed_are_named() {
+fn failed_nic_and_killed_pe_are_named() {
     let line = "shmem -d emulated --np 2 --path direct --cases put-latency -n 50 -w 1 -r 1 -b 64 -e 64 --block 4";
     let done = run(ginlab(&format!("{line} -p efa-verbs/soft:fast,fail=20/7"))).expect(1);
     let text = done.complaint();
-    assert!(
-        text.contains("fabric error; the card: queue 0: request") && text.contains("bad-remote-address (7)"),
-        "{text}"
-    );
+    assert!(text.contains("fabric error; NIC: queue 0: request") && text.contains("bad-remote-address (7)"), "{text}");
     let line = "shmem -d emulated --np 2 --path direct -p efa-verbs/soft:fast --cases put-signal-ping-pong,all-to-all -n 20 -w 2 -r 2 -b 8 -e 1M -f 2 --block 4";
     let mut job = Job::start(ginlab(line));
     job.until(Stream::Stdout, "put-sign");
     kill(job.rank(1), Signal::SIGKILL).unwrap();
     let done = job.finish().expect(1);
     let line = done.complaint();
-    assert!(line.starts_with("ginlab: rank 1 (host ") && line.contains("signal: 9"), "{line}");
+    assert!(line.starts_with("ginlab: lost connection to rank 1 (host ") && line.contains("signal: 9"), "{line}");
 }

@@ -1,4 +1,4 @@
-//! `ginlab doctor`: of a recorded p5, of this machine, and of the ranks of two nodes.
+//! `ginlab doctor`: for a recorded p5, for this machine, and for the ranks of two nodes.
 
 use crate::common::lab::{Lab, command};
 use crate::common::{Job, Record, ginlab, records, run};
@@ -11,47 +11,47 @@ fn found<'a>(rows: &'a [Record], check: &str) -> (&'a str, &'a str) {
 }
 
 #[test]
-fn a_recorded_p5_has_its_32_cards() {
+fn recorded_p5_has_32_efa_devices() {
     let done = run(ginlab(&format!("{P5} --csv -"))).expect(0);
     let rows = records(&done.stdout);
     assert_eq!(rows.len(), 25);
-    assert_eq!(found(&rows, "efa-devices"), ("ok", "32 EFA cards, 32 expected"));
+    assert_eq!(found(&rows, "efa-devices"), ("ok", "32 EFA devices, 32 expected"));
     assert_eq!(found(&rows, "libfabric"), ("ok", "libfabric recorded: RDM domains 32 of efa"));
     assert!(found(&rows, "rma").1.contains("GPU memory (FI_HMEM) claimed"));
-    // What was not recorded passes nothing.
+    // A check without a recording must not pass.
     for check in ["memlock", "efa-driver", "efa-links", "gpu", "gdrcopy", "network", "counters", "smoke"] {
         assert_eq!(found(&rows, check).0, "skipped", "{check}");
     }
     let lines = run(ginlab(P5)).expect(0).stdout;
     assert_eq!(lines.lines().count(), 25);
-    assert!(lines.contains("\nok       efa-devices   32 EFA cards, 32 expected\n"), "{lines}");
+    assert!(lines.contains("\nok       efa-devices   32 EFA devices, 32 expected\n"), "{lines}");
 }
 
 #[test]
-fn the_exit_code_is_the_worst_finding() {
+fn exit_code_matches_worst_finding() {
     let done = run(ginlab(&format!("{P5} --cards 33 --only efa-devices,memlock --json -"))).expect(3);
-    assert_eq!(done.complaint(), "ginlab: one check stands in the way: efa-devices on recorded");
+    assert_eq!(done.complaint(), "ginlab: 1 check failed: efa-devices on recorded");
     let document: serde_json::Value = serde_json::from_str(&done.stdout).unwrap();
     assert_eq!(document["worst"], "fail");
     let fail = &document["findings"].as_array().unwrap()[1];
     assert_eq!((&fail["check"], &fail["state"]), (&"efa-devices".into(), &"fail".into()));
     assert!(fail["mend"].as_str().unwrap().contains("--wait"));
-    // A card more or less than an unknown instance has is a warning.
+    // For an unknown instance, an unexpected number of NICs is a warning.
     let unknown = "doctor --from tests/fixtures/p5 --only efa-devices";
     assert!(run(ginlab(unknown)).expect(0).stdout.starts_with("warn     efa-devices"));
     run(ginlab(&format!("{unknown} --strict"))).expect(3);
 }
 
-/// A machine without GPU and card hears in its last line what it is fit for, and what to run.
+/// On a machine without GPU and NIC, the last line reports what the machine can run, and the command for it.
 #[test]
-fn a_machine_without_gpu_and_card_is_told_what_to_run() {
+fn machine_without_gpu_and_nic_gets_suggestion() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::create_dir_all(folder.path().join("sys/bus/pci/devices")).unwrap();
     let doctor = format!("doctor --from {}", folder.path().display());
     let lines = run(ginlab(&doctor)).expect(0).stdout;
     let last = lines.lines().last().unwrap();
     assert!(
-        last.starts_with("fit for the emulated device alone (no GPU, no EFA card). Run: ginlab proxy --np 2"),
+        last.starts_with("fit only for the emulated device (no GPU, no EFA device). Run: ginlab proxy --np 2"),
         "{last}"
     );
     let document: serde_json::Value =
@@ -63,10 +63,10 @@ fn a_machine_without_gpu_and_card_is_told_what_to_run() {
 }
 
 #[test]
-fn bad_input_is_one_line() {
+fn invalid_options_print_one_line() {
     for (args, part) in [
-        ("--only all", "there is no check \"all\"; there are memlock, memory,"),
-        ("--from Cargo.toml", "no recorded machine"),
+        ("--only all", "unknown check \"all\": expected one of memlock, memory,"),
+        ("--from Cargo.toml", "not a recorded machine"),
         ("--rails 4", "--peers"),
         ("--csv - --json -", "cannot both go to stdout"),
     ] {
@@ -79,14 +79,40 @@ fn bad_input_is_one_line() {
 fn this_machine_writes_to_itself() {
     let done = run(ginlab("doctor --only smoke,efa-devices,memlock -d emulated -p tcp --csv -")).expect(0);
     let rows = records(&done.stdout);
-    assert_eq!(found(&rows, "smoke"), ("ok", "written to oneself and verified: lo, proxy"));
+    assert_eq!(found(&rows, "smoke"), ("ok", "written to itself and verified: lo, proxy"));
     let done = run(ginlab("doctor --only smoke --require-efa -d emulated -p nothing --csv -")).expect(3);
     let rows = records(&done.stdout);
-    assert!(found(&rows, "smoke").1.contains("there is no provider \"nothing\""), "{}", done.stdout);
+    assert!(found(&rows, "smoke").1.contains("unknown provider \"nothing\""), "{}", done.stdout);
 }
 
 #[test]
-fn ranks_of_two_nodes_reach_each_other_or_say_where_not() {
+fn smoke_test_runs_without_temporary_directory() {
+    let mut command = ginlab("doctor --only smoke -d emulated -p tcp --csv -");
+    command.env("TMPDIR", "/nonexistent").env_remove("HOME").env_remove("XDG_RUNTIME_DIR");
+    let rows = records(&run(command).expect(0).stdout);
+    assert_eq!(found(&rows, "smoke"), ("ok", "written to itself and verified: lo, proxy"));
+}
+
+#[test]
+fn recorded_devices_are_counted_by_id() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+    write(
+        "lspci.txt",
+        "-[0000:20]-+-01.0  Amazon.com, Inc. Elastic Network Adapter (ENA)\n           \\-1b.0  Amazon.com, Inc. Device efa0\n",
+    );
+    let doctor =
+        format!("doctor --from {} --instance p4d.24xlarge --only efa-devices --csv -", folder.path().display());
+    let rows = records(&run(ginlab(&doctor)).expect(3).stdout);
+    assert_eq!(found(&rows, "efa-devices"), ("fail", "1 of 4 EFA devices of a p4d.24xlarge"));
+    // A file that cannot be read completely must not be treated as a machine without NICs.
+    write("lspci.txt", "20:1b.0 Ethernet controller: Amazon.com, Inc. Device efa0\n20:1c.0 3D con");
+    let done = run(ginlab(&doctor)).expect(2);
+    assert!(done.complaint().contains("lspci.txt: line 2"), "{}", done.complaint());
+}
+
+#[test]
+fn unreachable_peers_are_reported_by_rail() {
     let Some(lab) = Lab::up("--rails 2 --rate none") else { return };
     let line = "doctor --peers --rails 2 -p tcp -d emulated --only network -t 3 --csv -";
     let both = || {
@@ -96,11 +122,11 @@ fn ranks_of_two_nodes_reach_each_other_or_say_where_not() {
     let (first, second) = both();
     second.expect(0);
     let rows = records(&first.expect(0).stdout);
-    assert_eq!(found(&rows, "peers-rails"), ("ok", "2 ranks, 2 rails: every peer written to and verified"));
+    assert_eq!(found(&rows, "peers-rails"), ("ok", "2 ranks, 2 rails: writes to every peer verified"));
     assert_eq!(found(&rows, "peers-versions").0, "ok");
     assert_eq!(found(&rows, "peers-clocks").0, "ok");
     assert_eq!(rows.iter().filter(|row| row["check"] == "network").count(), 2, "each node looks for itself");
-    // Answers of the second node to the first one's second rail get lost.
+    // Replies of the second node to the first node's second rail are lost.
     command(&format!("ip -n {} route add blackhole 10.99.1.1/32", lab.namespace(1))).unwrap();
     let (first, _) = both();
     let first = first.expect(3);

@@ -1,5 +1,5 @@
-//! `ginlab echo`: sockets and fabric completions in one loop, and what both sides say when the other one is not there, is not
-//! meant, or dies.
+//! `ginlab echo`: sockets and fabric completions in one loop, and the messages of both sides if the other one is
+//! missing, is the wrong one, or dies.
 
 use std::process::Command;
 
@@ -13,7 +13,7 @@ fn with_token(token: &str, args: &str) -> Command {
     command
 }
 
-/// A server under way, and its port.
+/// A running server and its port.
 struct Server(Job, u16);
 
 impl Server {
@@ -48,7 +48,7 @@ fn echoed(done: &Done, sizes: &[u64]) {
 }
 
 #[test]
-fn server_and_client_as_tasks_of_one_thread() {
+fn server_and_client_run_on_one_thread() {
     for provider in ["tcp", "shm"] {
         let done = run(ginlab(&format!("echo -p {provider} -b 1 -e 125 -f 5 -n 20 -w 2 --csv -"))).expect(0);
         echoed(&done, &[1, 5, 25, 125]);
@@ -59,7 +59,7 @@ fn server_and_client_as_tasks_of_one_thread() {
 }
 
 #[test]
-fn several_clients_of_one_server() {
+fn server_handles_several_clients() {
     let server = Server::start("-p tcp --clients 3");
     let client = || Job::start(server.client("-p tcp -b 64 -e 4K -f 64 -n 30 -w 0 --csv -"));
     for client in [client(), client(), client()] {
@@ -72,61 +72,64 @@ fn several_clients_of_one_server() {
 }
 
 #[test]
-fn a_client_that_dies_is_an_event_and_the_next_one_is_served() {
+fn killed_client_is_reported_and_next_served() {
     let mut server = Server::start("-p tcp --clients 2");
     let mut victim = Job::start(server.client("-p tcp -b 64 -e 1K -n 1000000"));
-    // In the middle of a size: the first header comes when both have each other's addresses.
-    victim.until(Stream::Stderr, "# note: each message goes");
+    // In the middle of a size: the first header is printed once both have each other's addresses.
+    victim.until(Stream::Stderr, "# note: each message makes");
     victim.signal(Signal::SIGKILL);
     let line = server.0.until_line(Stream::Stdout, "died host=");
-    assert!(line.contains(&format!("pid={}", victim.pid())) && line.contains("_left_while_"), "{line}");
+    assert!(line.contains(&format!("pid={}", victim.pid())) && line.contains("_disconnected_while_"), "{line}");
     echoed(&run(server.client("-p tcp -b 64 -e 64 -n 10 --csv -")).expect(0), &[64]);
     server.finish().expect(0);
 }
 
 #[test]
-fn a_server_that_dies_is_named() {
+fn killed_server_is_named() {
     let mut server = Server::start("-p tcp");
     let mut client = Job::start(server.client("-p tcp -b 64 -e 64 -n 1000000"));
-    client.until(Stream::Stderr, "# note: each message goes");
+    client.until(Stream::Stderr, "# note: each message makes");
     server.0.signal(Signal::SIGKILL);
     let done = client.finish().expect(1);
     let line = done.complaint();
-    // By the socket or by the fabric, whichever hears first; the socket also knows the size.
-    assert!(line.contains(&format!("(pid {}", server.0.pid())) && line.contains("left while a message"), "{line}");
+    // Reported by the socket or the fabric, whichever is notified first. Only the socket's message includes the size.
+    assert!(
+        line.contains(&format!("(pid {}", server.0.pid())) && line.contains("disconnected while a message"),
+        "{line}"
+    );
     server.0.until_line(Stream::Stdout, "joined host=");
 }
 
 #[test]
-fn a_wrong_token_is_refused_and_the_right_one_still_served() {
+fn wrong_token_is_rejected_without_blocking_valid_client() {
     let server = Server::start("-p tcp --clients 1");
     let stranger = with_token("guess", &format!("-p tcp --connect 127.0.0.1:{}", server.1));
     let stranger = run(stranger).expect(1);
     let line = stranger.complaint();
-    assert!(line.contains("refused: it has another job token: set GINLAB_TOKEN"), "{line}");
+    assert!(line.contains("refused: it has a different job token; set GINLAB_TOKEN"), "{line}");
     echoed(&run(server.client("-p tcp -b 64 -e 64 -n 10 --csv -")).expect(0), &[64]);
     let done = server.finish().expect(0);
     assert!(done.complaint().starts_with("ginlab: refused a connection from 127.0.0.1:"), "{}", done.stderr);
 }
 
 #[test]
-fn another_provider_is_refused() {
+fn different_provider_is_rejected() {
     let server = Server::start("-p tcp --clients 1");
     let done = run(server.client("-p shm")).expect(1);
     // libfabric 1.17 layers tcp under ofi_rxm, 2.x does not.
     let said = done.complaint().replace("tcp;ofi_rxm", "tcp");
-    assert!(said.contains("the provider is \"tcp\" at the server but \"shm\" at the client"), "{done:?}");
+    assert!(said.contains("the server uses provider \"tcp\", but the client uses \"shm\""), "{done:?}");
     server.finish().expect(0);
 }
 
 #[test]
-fn whoever_comes_to_the_wrong_door_is_told() {
+fn wrong_protocol_is_reported_to_client() {
     let server = Server::start("-p tcp");
     let mut rank = ginlab("bootstrap -t 2");
     rank.env("RANK", "1").env("WORLD_SIZE", "2").env("GINLAB_TOKEN", "secret");
     rank.env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", server.1.to_string());
     let done = run(rank).expect(1);
-    assert!(done.complaint().contains("it is a rank of a job, and here is a server for visits"), "{done:?}");
+    assert!(done.complaint().contains("it is a rank of a job, but this is the address of a server"), "{done:?}");
 
     let port = free_port();
     let mut rank = ginlab("bootstrap -t 5");
@@ -134,12 +137,12 @@ fn whoever_comes_to_the_wrong_door_is_told() {
     rank.env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", port.to_string());
     let rank = Job::start(rank);
     let done = run(with_token("secret", &format!("--connect 127.0.0.1:{port}"))).expect(1);
-    assert!(done.complaint().contains("it comes for a visit, and here ranks of a job meet"), "{done:?}");
+    assert!(done.complaint().contains("it is a client, but this is the address of the ranks of a job"), "{done:?}");
     drop(rank);
 }
 
 #[test]
-fn nobody_there() {
+fn missing_server_times_out() {
     let port = free_port();
     let done = run(with_token("secret", &format!("--connect 127.0.0.1:{port} -t 1"))).expect(124);
     let line = done.complaint();
@@ -151,7 +154,7 @@ fn nobody_there() {
     let done = run(with_token("secret", "--connect no-such-host.invalid:1 -t 1")).expect(124);
     assert!(done.complaint().contains("connecting to no-such-host.invalid:1 (last attempt: "), "{done:?}");
 
-    // An address that nobody has, in a network of its own.
+    // An unused address, in a separate network.
     let Some(lab) = Lab::up("--nodes 2 --rails 1 --rate none") else { return };
     let mut command = lab.ginlab(0, "echo --connect 10.99.0.77:7001 -t 1");
     command.env("GINLAB_TOKEN", "secret");
@@ -160,12 +163,12 @@ fn nobody_there() {
 }
 
 #[test]
-fn bad_input_is_one_line() {
+fn invalid_options_print_one_line() {
     for (args, part) in [
-        ("-b 0 -e 0", "a message of 0 bytes cannot be echoed by a socket"),
-        ("-b 1G -e 1G", "allowed are 1 B to 64 MiB"),
+        ("-b 0 -e 0", "invalid message size of 0 bytes"),
+        ("-b 1G -e 1G", "must be from 1 B to 64 MiB"),
         ("-f 1", "sweep factor 1"),
-        ("-p nothing", "there is no provider \"nothing\""),
+        ("-p nothing", "unknown provider \"nothing\""),
     ] {
         let done = run(ginlab(&format!("echo {args}"))).expect(2);
         assert!(done.complaints().iter().any(|line| line.contains(part)), "{part}: {done:?}");
@@ -183,10 +186,10 @@ fn bad_input_is_one_line() {
 }
 
 #[test]
-fn ctrl_c_ends_a_server_and_a_client() {
+fn ctrl_c_ends_server_and_client() {
     let server = Server::start("-p tcp");
     let mut client = Job::start(server.client("-p tcp -b 64 -e 64 -n 1000000"));
-    client.until(Stream::Stderr, "# note: each message goes");
+    client.until(Stream::Stderr, "# note: each message makes");
     client.signal(Signal::SIGINT);
     client.finish().expect(130);
     server.0.signal(Signal::SIGINT);

@@ -1,4 +1,4 @@
-//! `ginlab efa`: of this machine, and of a dump of a p5.
+//! `ginlab efa`: for this machine, and for a dump of a p5.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -7,7 +7,7 @@ use crate::common::{self, Done, Record, clean, ginlab, run};
 
 const P5: &str = "tests/fixtures/p5";
 
-/// The rows of the CSV on stdout, by column.
+/// Returns the rows of the CSV on stdout, by column.
 #[track_caller]
 fn records(args: &str) -> Vec<Record> {
     let done = run(ginlab(&format!("efa {args} --csv -"))).expect(0);
@@ -27,7 +27,7 @@ fn notes(done: &Done) -> Vec<&str> {
 }
 
 #[test]
-fn a_p5_has_32_efa_domains_four_beside_each_gpu() {
+fn p5_has_four_efa_domains_per_gpu() {
     let rows = records(&format!("--from {P5}"));
     let efa: Vec<_> = rows.iter().filter(|row| row["provider"] == "efa").collect();
     assert_eq!(efa.len(), 32);
@@ -61,21 +61,21 @@ fn a_p5_has_32_efa_domains_four_beside_each_gpu() {
     assert_eq!(card(efa[31]), ["rdmap201s0-rdm", "fe80::842:adff:fe7b:939f", "0000:c9:00.0", "0000:ca:00.0"]);
 
     let done = run(ginlab(&format!("efa --from {P5}"))).expect(0);
-    assert!(notes(&done).contains(&"32 EFA domains take rails"), "{}", done.stderr);
-    assert!(notes(&done).contains(&"a run that names no provider takes efa"), "{}", done.stderr);
+    assert!(notes(&done).contains(&"rails can be opened on 32 EFA domains"), "{}", done.stderr);
+    assert!(notes(&done).contains(&"the default provider is efa"), "{}", done.stderr);
     assert_eq!(done.stdout.lines().filter(|line| line.starts_with("efa ")).count(), 32);
     assert!(done.stderr.lines().all(|line| !line.starts_with("# libfabric")), "nothing of this machine");
 }
 
 #[test]
-fn the_file_alone_leaves_the_gpus_empty() {
+fn dump_without_pci_leaves_gpus_empty() {
     let rows = records(&format!("--from {P5}/fi_info.yaml -p efa"));
     assert_eq!(rows.len(), 32);
     assert!(rows.iter().all(|row| row["gpu"].is_empty() && !row["pci"].is_empty()));
 }
 
 #[test]
-fn what_is_hidden_says_why() {
+fn hidden_entries_have_reasons() {
     let all = records(&format!("--from {P5} --all"));
     let shown = records(&format!("--from {P5}"));
     assert!(all.len() > shown.len() && shown.iter().all(|row| row["hidden"].is_empty()));
@@ -85,13 +85,13 @@ fn what_is_hidden_says_why() {
     assert_eq!(datagrams["hidden"], "no reliable datagrams with RMA");
     let layered = hidden.iter().find(|row| row["provider"] == "tcp;ofi_rxm").unwrap();
     assert_eq!(layered["hidden"], "the same address by tcp");
-    // Asked for, a layered provider is not the double of another one.
+    // A layered provider that is requested explicitly is not a duplicate.
     let asked = records(&format!("--from {P5} -p tcp;ofi_rxm"));
     assert!(!asked.is_empty() && asked.iter().all(|row| row["provider"] == "tcp;ofi_rxm"));
 }
 
 #[test]
-fn json_and_csv_have_the_same_rows() {
+fn json_and_csv_have_same_rows() {
     let folder = tempfile::tempdir().unwrap();
     let path = std::env::current_dir().unwrap().join(P5);
     let mut command = ginlab("efa --all --csv efa.csv --json - --from");
@@ -105,7 +105,7 @@ fn json_and_csv_have_the_same_rows() {
     let mut reader = csv::Reader::from_reader(text.as_bytes());
     let columns: Vec<String> = reader.headers().unwrap().iter().map(str::to_owned).collect();
     assert_eq!(reader.into_records().count(), domains.len());
-    // In the same order too: the document's text is searched for its first row's keys.
+    // The order must be the same too: the document's text is searched for its first row's keys.
     let first = done.stdout.split("\"domains\": [").nth(1).unwrap();
     let lines = first.split('}').next().unwrap().lines();
     let keys: Vec<_> = lines.filter_map(|line| Some(line.trim().strip_prefix('"')?.split_once("\": ")?.0)).collect();
@@ -121,10 +121,10 @@ fn json_and_csv_have_the_same_rows() {
 fn this_machine_is_readable_without_efa() {
     let done = run(ginlab("efa")).expect(0);
     if !Path::new("/sys/class/infiniband").exists() {
-        assert!(notes(&done).contains(&"no EFA device is here"), "{}", done.stderr);
+        assert!(notes(&done).contains(&"no EFA device here"), "{}", done.stderr);
         assert!(
-            notes(&done).contains(&"a run that names no provider takes tcp;ofi_rxm")
-                || notes(&done).contains(&"a run that names no provider takes tcp"),
+            notes(&done).contains(&"the default provider is tcp;ofi_rxm")
+                || notes(&done).contains(&"the default provider is tcp"),
             "{}",
             done.stderr
         );
@@ -137,14 +137,14 @@ fn this_machine_is_readable_without_efa() {
 }
 
 #[test]
-fn a_saved_dump_of_this_machine_gives_the_same_domains() {
+fn saved_dump_matches_this_machine() {
     let mut fi_info = std::process::Command::new("fi_info");
     clean(&mut fi_info);
     let Ok(output) = fi_info.arg("-v").output() else { return common::skip("no fi_info") };
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("fi_info.txt"), output.stdout).unwrap();
     let place = |row: &Record| {
-        // What a dump cannot know is asked by queries; the address of shm, and of sm2 in libfabric 2.x, is the process's number.
+        // A dump cannot contain results of queries. The address of shm, and of sm2 in libfabric 2.x, is the process id.
         let asked = ["delivery_complete", "hmem", "hidden", "rails", "numa_node", "gpu"];
         let mut row = row.clone();
         row.retain(|column, _| !asked.contains(&column.as_str()));
@@ -161,7 +161,7 @@ fn a_saved_dump_of_this_machine_gives_the_same_domains() {
 }
 
 #[test]
-fn bad_input_is_one_line() {
+fn invalid_options_print_one_line() {
     let folder = tempfile::tempdir().unwrap();
     let file = |name: &str, text: &str| {
         let path = folder.path().join(name);
@@ -169,17 +169,17 @@ fn bad_input_is_one_line() {
         path.display().to_string()
     };
     refused("--from missing", "missing: No such file or directory");
-    refused(&format!("--from {}", folder.path().display()), "the folder has neither fi_info.yaml nor fi_info.txt");
-    refused("--from Cargo.toml", "no dump of `fi_info -v`");
-    refused(&format!("--from {}", file("empty", "")), "no dump of `fi_info -v`");
+    refused(&format!("--from {}", folder.path().display()), "the directory has neither fi_info.yaml nor fi_info.txt");
+    refused("--from Cargo.toml", "not a dump of `fi_info -v`");
+    refused(&format!("--from {}", file("empty", "")), "not a dump of `fi_info -v`");
     refused(&format!("--from {}", file("short", "provider: tcp\n    fabric: lo\n")), "short form");
     let whole = std::fs::read_to_string(format!("{P5}/fi_info.yaml")).unwrap();
     refused(
         &format!("--from {}", file("cut", &whole[..4000])),
-        "the entry at line 94 has no prov_name: is the dump cut off?",
+        "the entry at line 94 has no prov_name: is the dump truncated?",
     );
-    refused(&format!("--from {P5} -p infinity"), "no provider \"infinity\"; there are: efa, psm3, shm, tcp");
-    refused("-p infinity", "there is no provider \"infinity\"; there are: ");
+    refused(&format!("--from {P5} -p infinity"), "unknown provider \"infinity\"; available: efa, psm3, shm, tcp");
+    refused("-p infinity", "unknown provider \"infinity\"; available: ");
     refused("--csv - --json -", "cannot both go to stdout");
     let done = run(ginlab(&format!("efa --csv {}/a.csv --json missing/b.json", folder.path().display()))).expect(1);
     assert!(done.complaint().contains("cannot write JSON to missing/b.json"), "{}", done.stderr);

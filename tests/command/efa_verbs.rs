@@ -1,10 +1,10 @@
-//! Rails of verbs, without libfabric, over cards in software: `-p efa-verbs/soft`.
+//! Rails over verbs, without libfabric, over software NICs: `-p efa-verbs/soft`.
 
 use crate::common::{Job, Stream, all_verified, free_port, ginlab, rows, run, tcp_rank};
 use nix::sys::signal::{Signal, kill};
 use std::process::Command;
 
-/// Where no libfabric is: nothing of it may be asked for.
+/// libfabric is not available, so the command must not need it.
 fn over(cards: &str, args: &str) -> Command {
     let mut command = ginlab(&format!("{args} -p efa-verbs/soft:{cards} -d emulated"));
     command.env("GINLAB_LIBFABRIC", "/nonexistent");
@@ -26,9 +26,9 @@ fn every_program_runs_over_verbs_without_libfabric() {
     }
 }
 
-/// Requests overtake one another: whatever rule keeps signal and bytes in order holds.
+/// Requests overtake one another: each rule must keep signals after their bytes.
 #[test]
-fn no_signal_is_seen_before_its_bytes() {
+fn signals_follow_their_bytes() {
     for (rule, seed) in [("count", 7), ("own", 8), ("drain", 9), ("sequence", 10)] {
         let args = format!(
             "shmem --np 2 --cases signal-order --path rails --rails 1 --rule {rule} -n 60 -r 1 --grid 1 --block 33 --csv -"
@@ -39,18 +39,18 @@ fn no_signal_is_seen_before_its_bytes() {
 }
 
 #[test]
-fn what_goes_wrong_on_a_card_has_its_name_within_the_deadline() {
+fn nic_faults_are_reported_within_deadline() {
     let jobs = [
-        ("lose=30", 124, "nothing has completed for 3s"),
-        ("dead=30", 124, "nothing has completed for 3s"),
-        ("full=30", 124, "nothing has completed for 3s"),
-        ("overrun=30", 124, "nothing has completed for 3s"),
+        ("lose=30", 124, "no operation completed within 3s"),
+        ("dead=30", 124, "no operation completed within 3s"),
+        ("full=30", 124, "no operation completed within 3s"),
+        ("overrun=30", 124, "no operation completed within 3s"),
         ("fail=30/12", 1, "remote-bad-status: "),
         ("fail=30/9", 1, "bad-remote-queue-pair: "),
         ("break=30", 1, "write of 64 B to peer 1 failed: "),
     ]
     .map(|(fault, code, part)| {
-        // What does not stall has time: the ranks of all these jobs share the cores.
+        // Faults that do not stall have ample time, because the ranks of all these jobs share the cores.
         let limit = if code == 124 { 3 } else { 30 };
         let (port, write) = (free_port(), format!("write -b 64 -e 64 -n 50 -r 1 --rails 1 -t {limit} -d emulated"));
         let rank = |rank: usize, cards: String| {
@@ -66,7 +66,7 @@ fn what_goes_wrong_on_a_card_has_its_name_within_the_deadline() {
 }
 
 #[test]
-fn a_peer_that_is_killed_is_named() {
+fn killed_peer_is_named() {
     let mut job = Job::start(over("fast", "write -b 64 -e 64 -n 100000000 --volume 100G -r 9 --rails 1 -t 5 --csv -"));
     job.until(Stream::Stderr, "# rails");
     kill(job.rank(1), Signal::SIGKILL).unwrap();
@@ -75,13 +75,13 @@ fn a_peer_that_is_killed_is_named() {
 }
 
 #[test]
-fn what_rails_of_verbs_have_not_is_refused_by_name() {
+fn unsupported_verbs_features_are_rejected() {
     for (cards, args, code, part) in [
-        ("fast", "sendrecv -b 64 -e 64 -n 5 -r 1", 2, "its datagrams have no order, which messages need"),
-        ("p4d", "write -b 64 -e 64 -n 5 -r 1 --rails 1", 1, "this card has no RDMA write"),
-        ("fast,cards=1", "write -b 64 -e 64 --rails 4", 2, "4 rails need as many cards, and there are 1"),
-        ("fast", "write -b 64 -e 64 --domain rdmap9s0", 2, "there is no rdmap9s0"),
-        ("p3", "write -b 64 -e 64", 2, "known are soft-efa:p4d"),
+        ("fast", "sendrecv -b 64 -e 64 -n 5 -r 1", 2, "its datagrams are unordered, but messages need an order"),
+        ("p4d", "write -b 64 -e 64 -n 5 -r 1 --rails 1", 1, "this EFA device has no RDMA write"),
+        ("fast,cards=1", "write -b 64 -e 64 --rails 4", 2, "4 rails need 4 NICs, but there are 1"),
+        ("fast", "write -b 64 -e 64 --domain rdmap9s0", 2, "no rdmap9s0; available"),
+        ("p3", "write -b 64 -e 64", 2, "expected one of soft-efa:p4d"),
     ] {
         let done = run(over(cards, args));
         assert!(done.code == code && done.stderr.contains(part), "{args}: {} {}", done.code, done.stderr);

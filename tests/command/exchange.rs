@@ -1,22 +1,22 @@
-//! `ginlab bootstrap`: what it prints, and what it says when the ranks do not fit together.
+//! `ginlab bootstrap`: its output, and its messages if the ranks do not match.
 
 use std::collections::BTreeSet;
 use std::process::Command;
 
-use crate::common::lab::Lab;
+use crate::common::lab::{Lab, command};
 use crate::common::{self, Job, Record, both, free_port, ginlab, mpirun, records, run};
 
-/// One rank of a tcp job of two.
+/// Returns the command of one rank of a tcp job of two.
 fn tcp_rank(rank: usize, port: u16, token: &str, args: &str) -> Command {
     common::tcp_rank(rank, port, token, &format!("bootstrap -d emulated {args}"))
 }
 
-/// The ranks that a cell names.
+/// Returns the ranks that a cell names.
 fn listed(cell: &str) -> BTreeSet<usize> {
     cell.split(';').filter(|part| !part.is_empty()).map(|part| part.parse().unwrap()).collect()
 }
 
-/// Every rank writes to every other one over exactly one rail, and loads its rails alike.
+/// Checks that every rank writes to every other one over exactly one rail, and loads its rails equally.
 #[track_caller]
 fn all_pairs_once(rows: &[Record], ranks: usize, rails: usize) {
     assert_eq!(rows.len(), ranks * rails);
@@ -36,7 +36,7 @@ fn all_pairs_once(rows: &[Record], ranks: usize, rails: usize) {
 }
 
 #[test]
-fn local_ranks_and_who_writes_to_whom() {
+fn local_ranks_print_target_of_each_rail() {
     let done = run(ginlab("bootstrap -d emulated --np 3 --rails 2 -p tcp --csv -")).expect(0);
     let rows = records(&done.stdout);
     all_pairs_once(&rows, 3, 2);
@@ -53,7 +53,7 @@ fn local_ranks_and_who_writes_to_whom() {
 }
 
 #[test]
-fn the_document_has_every_pair_and_every_exchange() {
+fn document_contains_every_pair_and_exchange() {
     let done = run(ginlab("bootstrap -d emulated --np 4 --rails 3 -p shm -r 5 --no-header --json -")).expect(0);
     assert_eq!(done.stderr, "");
     let document: serde_json::Value = serde_json::from_str(&done.stdout).unwrap();
@@ -64,24 +64,26 @@ fn the_document_has_every_pair_and_every_exchange() {
         let rows = document["rails"].as_array().unwrap();
         let row = rows.iter().find(|row| row["rank"] == pair["from"] && row["rail"] == pair["rail"]).unwrap();
         assert!(row["writes_to"].as_array().unwrap().contains(&pair["to"]), "{pair}");
+        // A string, because most readers round numbers above 2^53.
+        assert!(row["key"].as_str().is_some_and(|key| key.starts_with("0x")), "{row}");
     }
     let exchanges = document["exchanges_us"].as_array().unwrap();
     assert!(exchanges.len() == 4 && exchanges.iter().all(|of_rank| of_rank.as_array().unwrap().len() == 5));
-    // What a person reads.
+    // The table for humans.
     let table = run(ginlab("bootstrap -d emulated --np 4 --rails 3 -p shm -r 1 --no-header")).expect(0).stdout;
     assert_eq!(table.lines().count(), 2 + 4 * 3, "{table}");
     assert!(table.starts_with("rank  host"), "{table}");
 }
 
 #[test]
-fn one_rank_writes_to_nobody() {
+fn single_rank_has_no_targets() {
     let done = run(ginlab("bootstrap -d emulated --np 1 --rails 1 -p tcp -r 1 --csv -")).expect(0);
     let rows = records(&done.stdout);
     assert_eq!((rows.len(), rows[0]["writes_to"].as_str()), (1, ""));
 }
 
 #[test]
-fn two_processes_by_tcp_variables() {
+fn two_processes_connect_by_tcp_variables() {
     let port = free_port();
     let rank = |rank| tcp_rank(rank, port, "secret", "-p tcp --rails 2 --csv -");
     let (first, second) = both(rank(0), rank(1));
@@ -92,7 +94,7 @@ fn two_processes_by_tcp_variables() {
 }
 
 #[test]
-fn two_ranks_by_mpirun() {
+fn two_ranks_run_under_mpirun() {
     let Some(command) = mpirun(2, "bootstrap -d emulated -p tcp --rails 2 --csv -") else { return };
     let done = run(command).expect(0);
     all_pairs_once(&records(&done.stdout), 2, 2);
@@ -100,7 +102,7 @@ fn two_ranks_by_mpirun() {
 }
 
 #[test]
-fn ranks_that_do_not_fit_are_told_the_difference() {
+fn different_options_are_reported() {
     for (first, second, difference) in [
         ("-p tcp", "-p shm", "provider is \"tcp\" on rank 0 but \"shm\" on rank 1"),
         ("-p tcp --rails 2", "-p tcp --rails 3", "number of rails is \"2\" on rank 0 but \"3\" on rank 1"),
@@ -119,7 +121,7 @@ fn ranks_that_do_not_fit_are_told_the_difference() {
 }
 
 #[test]
-fn a_missing_rank_is_named() {
+fn missing_rank_is_named() {
     let done = run(tcp_rank(0, free_port(), "secret", "-p tcp -t 1")).expect(124);
     let line = done.complaint();
     assert!(line.starts_with("ginlab: timed out after 8 s waiting for rank 1 at \"start\" (arrived: 0)"), "{line}");
@@ -127,7 +129,7 @@ fn a_missing_rank_is_named() {
 }
 
 #[test]
-fn a_port_where_nobody_listens_is_named() {
+fn unused_port_is_named() {
     let port = free_port();
     let done = run(tcp_rank(1, port, "secret", "-p tcp -t 1")).expect(124);
     let line = done.complaint();
@@ -136,24 +138,24 @@ fn a_port_where_nobody_listens_is_named() {
 }
 
 #[test]
-fn a_wrong_token_is_refused() {
+fn wrong_token_is_rejected() {
     let port = free_port();
     let first = Job::start(tcp_rank(0, port, "secret", "-p tcp -t 3"));
     let stranger = run(tcp_rank(1, port, "guess", "-p tcp -t 3")).expect(1);
     let line = stranger.complaint();
-    assert!(line.contains("refused rank 1: it has another job token"), "{line}");
+    assert!(line.contains("refused rank 1: it has a different job token"), "{line}");
     let first = first.finish().expect(124);
     let line = *first.complaints().last().unwrap();
-    assert!(line.contains("waiting for rank 1") && line.contains("another job token"), "{line}");
+    assert!(line.contains("waiting for rank 1") && line.contains("different job token"), "{line}");
 }
 
 #[test]
-fn bad_input_is_one_line() {
+fn invalid_options_print_one_line() {
     for (args, part) in [
-        ("--rails 0", "there are 1 to "),
-        ("-p tcp --domain nothing9", "there is no nothing9; there are: "),
-        ("-p nothing", "there is no provider \"nothing\""),
-        ("--np 0", "a job of 0 ranks cannot be"),
+        ("--rails 0", "must be from 1 to "),
+        ("-p tcp --domain nothing9", "no nothing9; available: "),
+        ("-p nothing", "unknown provider \"nothing\""),
+        ("--np 0", "invalid number of ranks 0"),
         ("--csv - --json -", "stdout"),
     ] {
         let done = run(ginlab(&format!("bootstrap -d emulated {args}"))).expect(2);
@@ -169,7 +171,7 @@ fn bad_input_is_one_line() {
 }
 
 #[test]
-fn rails_in_another_order_on_another_host_are_found() {
+fn reordered_rails_between_hosts_are_detected() {
     let Some(lab) = Lab::up("--rate none") else { return };
     let rank = |rank: usize, args: &str| lab.ginlab(rank, &format!("bootstrap -d emulated -p tcp -r 3 --csv - {args}"));
     let (first, second) = both(rank(0, "--rails 4"), rank(1, "--rails 4"));
@@ -188,5 +190,36 @@ fn rails_in_another_order_on_another_host_are_found() {
         let line = done.complaint();
         assert!(line.starts_with("ginlab: ranks differ: rail 0 is \"rail0 in 10."), "{line}");
         assert!(line.contains(" on rank 0 but \"rail1 in 10.") && line.ends_with(" on rank 1"), "{line}");
+    }
+}
+
+/// Two nodes with an interface of the same address, like docker0 and usb0 on every host.
+#[test]
+fn duplicate_address_on_two_hosts_is_rejected() {
+    let Some(lab) = Lab::up("--rails 1 --rate none") else { return };
+    for node in 0..2 {
+        let namespace = lab.namespace(node);
+        for line in [
+            "link add usb0 type veth peer name usb1",
+            "address add 172.30.0.1/16 dev usb0",
+            "link set usb0 up",
+            "link set usb1 up",
+        ] {
+            command(&format!("ip -n {namespace} {line}")).unwrap();
+        }
+    }
+    for args in ["bootstrap", "write -b 64 -e 64 -n 2 -r 1", "proxy -d emulated -b 4K -e 4K -n 2 -r 1"] {
+        let rank = |rank: usize| {
+            let mut command = lab.ginlab(rank, &format!("{args} -p tcp --rails 2 -t 20"));
+            command.env("RANK", rank.to_string()).env("WORLD_SIZE", "2");
+            Job::start(command)
+        };
+        for done in [rank(0), rank(1)].map(Job::finish) {
+            let done = done.expect(2);
+            let line = done.complaint();
+            for part in [" of rank 0 (host ", " of rank 1 (host ", "same address 172.30.0.1", "--domain"] {
+                assert!(line.contains(part), "{args}: {line}");
+            }
+        }
     }
 }

@@ -1,11 +1,11 @@
-//! Failures in the middle of every exchange, every collective and every call: each run ends in time, with its code and one line. The kernels run
-//! on the emulated device, which ends a grid with a line of its own when a thread leaves while others of its block meet: no failure may
-//! do that.
+//! Failures in the middle of every exchange, every collective and every call: each run ends in time, with its code and
+//! one line. The kernels run on the emulated device, which ends a grid with its own message if a thread exits while
+//! others of its block are at a barrier. No failure may cause that.
 
 use crate::common::{Done, Job, Stream, beside_each_other, ginlab, run};
 use nix::sys::signal::{Signal, kill};
 
-/// A fault of each rank's proxy behind so many commands, and the codes that a run may end with.
+/// A fault of each rank's proxy after a number of commands, and the exit codes that a run may have.
 struct Fault {
     name: &'static str,
     timeout: &'static str,
@@ -14,29 +14,31 @@ struct Fault {
 
 const FAULTS: [Fault; 3] = [
     Fault { name: "proxy-stop", timeout: "20", codes: &[1] },
-    // Who waits for a signal is told by the other PE's end, who waits for the ring by the deadline.
+    // Waits for a signal end when the other PE exits, waits for the ring at the deadline.
     Fault { name: "proxy-vanish", timeout: "1", codes: &[1, 124] },
     Fault { name: "rails-silent", timeout: "1", codes: &[124] },
 ];
 
 const SCOPES: [&str; 3] = ["thread", "warp", "block"];
 
-/// Jobs at a time: each has two ranks with a proxy.
+/// Number of concurrent jobs, each of which has two ranks with a proxy.
 const AT_ONCE: usize = 3;
 
-/// What is run, and after how many commands it fails.
+/// A command line, and the number of commands after which it fails.
 struct Case {
     args: String,
     commands: u32,
-    /// Whether kernels of several scopes do it.
+    /// Whether it has kernels of several scopes.
     has_scopes: bool,
-    /// Whether it may end well behind a proxy that leaves: all its commands may have been taken before, and those complete before it ends.
+    /// Whether it may succeed although the proxy exits: the proxy may have taken all commands before, and it completes
+    /// those.
     may_end_well: bool,
 }
 
 fn cases() -> Vec<Case> {
     let rows = "-d emulated --np 2 --csv - --no-header --path rails -p worst";
-    // So many values that a proxy has not taken all when it fails: some threads of a block have theirs sent, and others do not.
+    // So many values that a proxy has not taken all when it fails: some threads of a block have sent theirs, others
+    // have not.
     let jacobi = ["p", "host-write", "block", "row", "resident"].map(|exchange| Case {
         args: format!("jacobi {rows} -n 7 -r 99 --nx 1000 --ny 16 --block 256 --no-check --exchange {exchange}"),
         commands: if exchange == "p" { 300 } else { 20 },
@@ -48,7 +50,7 @@ fn cases() -> Vec<Case> {
     let collectives = operations.iter().flat_map(|operation| ["64", "256K"].map(|bytes| (operation, bytes)));
     let collectives = collectives.map(|(operation, bytes)| Case {
         args: format!("collective {rows} -n 8 -w 1 -r 1 --cases gin-{operation} -b {bytes} -e {bytes}"),
-        // Few launches: where a proxy is gone without a word, each of them has a deadline of its own.
+        // Few launches, because each has its own deadline if a proxy vanishes without notification.
         commands: 5,
         has_scopes: true,
         may_end_well: false,
@@ -96,16 +98,16 @@ fn all_end(jobs: &[(Case, &Fault, &str)]) {
     });
 }
 
-/// Each case with one of the faults, and by one of the scopes.
+/// Each case with one of the faults, and with one of the scopes.
 #[test]
-fn every_exchange_over_rails_ends_with_its_code() {
+fn exchanges_over_rails_exit_with_code() {
     let one = |(index, case): (usize, Case)| (case, &FAULTS[index % 3], SCOPES[(index + index / 3) % 3]);
     all_end(&(0..).zip(cases()).map(one).collect::<Vec<_>>());
 }
 
 #[test]
 #[ignore = "all faults and scopes: some minutes"]
-fn every_exchange_over_rails_ends_with_its_code_after_every_fault() {
+fn exchanges_over_rails_exit_with_code_after_faults() {
     let mut jobs = Vec::new();
     for (fault, scope) in FAULTS.iter().flat_map(|fault| SCOPES.map(|scope| (fault, scope))) {
         let cases = cases().into_iter().filter(|case| case.has_scopes || scope == SCOPES[0]);
@@ -115,9 +117,10 @@ fn every_exchange_over_rails_ends_with_its_code_after_every_fault() {
     all_end(&jobs);
 }
 
-/// Over mapped memory there is no proxy to fail: here a peer stops in the middle, without a word. Its death is the matter of other tests.
+/// No proxy can fail over mapped memory. Instead a peer is stopped in the middle. Other tests cover the
+/// death of a peer.
 #[test]
-fn every_exchange_over_mapped_memory_ends_at_its_deadline() {
+fn exchanges_over_mapped_memory_time_out() {
     let rows = "-d emulated --np 2 --csv - --no-header --path nvlink -t 2";
     let jacobi = ["p,row", "host-write,row", "block,row", "row,p", "resident,row"];
     let jacobi = jacobi.map(|exchange| {
@@ -134,7 +137,7 @@ fn every_exchange_over_mapped_memory_ends_at_its_deadline() {
     let shmem =
         calls.map(|call| format!("shmem {rows} -n 50 -w 1 -r 9 -b 8 -e 1M -f 2 --grid 2 --block 40 --cases {call}"));
     let all: Vec<String> = jacobi.into_iter().chain(collectives).chain(shmem).collect();
-    // Each waits for its deadline, and the host four times as long for its kernel, with one rank that is stopped.
+    // Each waits for its deadline, and the host waits four times as long for its kernel, with one rank that is stopped.
     beside_each_other(2 * AT_ONCE, &all, |args| {
         let mut job = Job::start(ginlab(args));
         job.until(Stream::Stdout, ",emulated,");

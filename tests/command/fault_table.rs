@@ -1,4 +1,5 @@
-//! A bounded part of the table of faults (scripts/faults.sh), and whether its runner sees what falls short. Some seconds on two cores.
+//! A bounded part of the table of faults (scripts/faults.sh), and whether its runner detects failures. Takes some
+//! seconds on two cores.
 
 use crate::common::{TOO_LONG, skip};
 use nix::unistd::Uid;
@@ -11,15 +12,15 @@ use std::process::{Command, Output};
 const GINLAB: &str = env!("CARGO_BIN_EXE_ginlab");
 
 fn table(program: &Path, folder: &Path, cells: &str, jobs: &str) -> Output {
-    // A cell that falls short on a busy machine is run again.
+    // A cell that fails on a busy machine is run again.
     let limit = (3 * TOO_LONG).as_secs().to_string();
     let mut command = Command::new("timeout");
     command.args([&*limit, concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/faults.sh")]).arg(program).arg(folder);
-    // Deadlines for a machine that other tests use.
+    // Deadlines for a machine that other tests use concurrently.
     command.envs([("ONLY", cells), ("JOBS", jobs), ("DEADLINE", "8")]).output().unwrap()
 }
 
-/// The rows that were run, by their cells.
+/// Returns the rows that were run, by their cells.
 fn rows(folder: &Path) -> HashMap<String, HashMap<String, String>> {
     let mut reader = csv::Reader::from_path(folder.join("faults.csv")).unwrap();
     let rows = reader.deserialize().map(|row| row.unwrap());
@@ -38,12 +39,12 @@ fn is_root() -> bool {
 }
 
 #[test]
-fn a_part_of_the_table_of_faults_ends_as_it_should() {
+fn sample_of_fault_table_passes() {
     if !is_root() {
         return;
     }
     let folder = tempfile::tempdir().unwrap();
-    let cells = "^(proxy nbi / tcp / proxy stopped|write / worst / peer killed|shmem / direct / error completion 7|\
+    let cells = "^(proxy nbi / tcp / proxy stopped|write / tcp / peer killed|shmem / direct / error completion 7|\
                  jacobi resident / memory / full disk under --csv)$";
     let done = table(Path::new(GINLAB), folder.path(), cells, "2");
     let said = String::from_utf8_lossy(&done.stderr);
@@ -55,9 +56,9 @@ fn a_part_of_the_table_of_faults_ends_as_it_should() {
     }
 }
 
-/// A program that says nothing of what has happened, and leaves a process and a file: each of it is seen.
+/// A program that does not report what happened, and leaves a process and a file: each of these must be detected.
 #[test]
-fn the_table_of_faults_sees_what_falls_short() {
+fn fault_table_detects_shortfalls() {
     if !is_root() {
         return;
     }
@@ -79,9 +80,9 @@ fn the_table_of_faults_sees_what_falls_short() {
     assert!(rows["proxy nbi / tcp / wrong token"]["status"].starts_with("failed: "), "{rows:?}");
 }
 
-/// docs/faults.md is as its command draws it from the newest table.
+/// docs/faults.md must be what its command generates from the newest table.
 #[test]
-fn the_page_of_faults_is_as_the_table_says() {
+fn faults_page_matches_table() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let folders = root.join("data").read_dir().unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
     let newest = folders.filter(|name| name.ends_with("-faults")).max().expect("a table of faults");

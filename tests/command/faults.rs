@@ -1,5 +1,5 @@
-//! What is broken on purpose, mid-run: proxies that go, ranks that are killed, Ctrl-C, a reader that has seen enough.
-//! Every case ends within its bound, says why, leaves no process and no half row.
+//! Faults in the middle of a run: proxies that exit, ranks that are killed, Ctrl-C, a reader that closes the pipe.
+//! Every case ends within its bound, prints the reason, and leaves no process and no partial row.
 
 use std::path::Path;
 use std::process::Command;
@@ -11,7 +11,7 @@ use crate::common::{
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::Pid;
 
-/// Longer than any of these tests wait for its fault: the signal must come mid-run.
+/// A run longer than any of these tests waits for its fault, which must occur in the middle of it.
 const LONG: &str = "-p tcp -b 64 -e 1M -f 2 -n 100 --rails 1,2,4 --csv run.csv --json run.json";
 
 fn long_job(folder: &Path, stdout_lines: usize) -> Job {
@@ -20,14 +20,14 @@ fn long_job(folder: &Path, stdout_lines: usize) -> Job {
     Job::start_reading(command, stdout_lines)
 }
 
-/// A job that has printed its first row, and will go on for long.
+/// Returns a job that has printed its first row and continues for a long time.
 fn mid_run(folder: &Path) -> Job {
     let mut job = long_job(folder, usize::MAX);
     job.until(Stream::Stdout, "nbi");
     job
 }
 
-/// What an interrupted run leaves: whole rows, of both kinds, and a document that says that it is not complete.
+/// Checks the output of an interrupted run: complete rows in both files, and a document that is marked incomplete.
 #[track_caller]
 fn intact(folder: &Path) {
     let rows = rows_of(&folder.join("run.csv"));
@@ -39,14 +39,15 @@ fn intact(folder: &Path) {
     assert_eq!(document["rows"].as_array().unwrap().len(), rows.len());
 }
 
-/// Puts in one long kernel, in which the fault comes: the CPU's own writes before it are not the ring's commands. Few threads, where nothing else is
-/// asked for: each put has all of a block meet, and turns of 256 threads are what the emulated device takes its time for.
+/// Returns a command with puts in one long kernel, in which the fault occurs: the CPU's own writes before it are not
+/// commands of the ring. Few threads unless specified: each put has a barrier of the block, and with 256 threads
+/// barriers take most of the time of the emulated device.
 fn faulty(args: &str) -> Command {
     let block = if args.contains("--block") { "" } else { "--block 33" };
     proxy(&format!("-b 64 -e 64 -n 20000 -r 1 --mode nbi {block} {args}"))
 }
 
-/// The fault ended the kernel, with this reason, and the message says where the ring stood.
+/// Checks that the fault ended the kernel with this reason, and that the message includes the state of the ring.
 #[track_caller]
 fn ended_early(done: &Done, reason: &str) {
     let line = done.complaint();
@@ -62,12 +63,12 @@ fn ended_early(done: &Done, reason: &str) {
 }
 
 #[test]
-fn a_proxy_that_vanishes_is_a_deadline() {
-    // Beside each other: they wait for their deadlines.
+fn vanished_proxy_times_out() {
+    // Concurrently, because they wait for their deadlines.
     std::thread::scope(|scope| {
         for args in ["-p null", "-p tcp", "-p null --ring-slots 2"] {
             scope.spawn(move || {
-                let done = run(faulty(&format!("{args} -t 1 --fault proxy-vanish=100"))).expect(124);
+                let done = run(faulty(&format!("{args} -t 1 --fault proxy-vanish=5000"))).expect(124);
                 ended_early(&done, "deadline passed on the device");
                 assert!(rows_stay_whole(&done));
             });
@@ -75,18 +76,18 @@ fn a_proxy_that_vanishes_is_a_deadline() {
     });
 }
 
-/// The proxy's diagnosis reaches the user, not only that the kernel's time is up.
+/// The user must receive the proxy's diagnosis, not only the kernel's timeout.
 #[test]
-fn rails_that_go_silent_are_a_stall_with_rails_and_queues() {
+fn silent_rails_are_reported_with_queues() {
     let all =
         ["-p null --mode quiet", "-p null --mode nbi", "-p tcp --rails 2 --mode quiet", "-p model:p5 --mode quiet"];
     beside_each_other(2, &all, |args| {
-        let command = proxy(&format!("-b 64 -e 64 -n 20000 -r 1 --block 33 {args} -t 1 --fault rails-silent=100"));
+        let command = proxy(&format!("-b 64 -e 64 -n 20000 -r 1 --block 33 {args} -t 1 --fault rails-silent=5000"));
         let done = run(command).expect(124);
         ended_early(&done, "fabric error: no progress for ");
         let line = done.complaint();
         for part in
-            [" commands in flight above watermark ", " transfers posted and not complete", "; rails: ", " posted "]
+            [" commands in flight above watermark ", " transfers posted but not complete", "; rails: ", " posted "]
         {
             assert!(line.contains(part), "{args}: {part:?} is not in: {line}");
         }
@@ -95,10 +96,10 @@ fn rails_that_go_silent_are_a_stall_with_rails_and_queues() {
 }
 
 #[test]
-fn a_proxy_that_stops_says_so() {
+fn stopped_proxy_is_reported() {
     let all = ["-p null", "-p tcp", "-p null --ring-slots 2", "-p null --grid 4 --block 3 --scope thread"];
     beside_each_other(2, &all, |args| {
-        let done = run(faulty(&format!("{args} --fault proxy-stop=100"))).expect(1);
+        let done = run(faulty(&format!("{args} --fault proxy-stop=5000"))).expect(1);
         let line = done.complaint();
         for part in ["the kernel ended early (64 B, ", "proxy stopped", " tickets given, "] {
             assert!(line.contains(part), "{args}: {line}");
@@ -107,9 +108,9 @@ fn a_proxy_that_stops_says_so() {
     });
 }
 
-/// Rails that hear nothing of it would wait for their deadline, which is longer than a test may take.
+/// If the rails were not notified, they would wait for their deadline, which is longer than a test may take.
 #[test]
-fn a_target_that_is_killed_is_named_where_the_rails_hear_nothing() {
+fn killed_target_is_named_on_silent_rails() {
     let mut job =
         Job::start(proxy("-p tcp --rails 1 --mode quiet -b 64 -e 64 -n 9 -w 200 -r 1 -t 300 --fault rails-silent=1"));
     job.until(Stream::Stderr, "time_us is");
@@ -118,44 +119,44 @@ fn a_target_that_is_killed_is_named_where_the_rails_hear_nothing() {
     kill(job.rank(1), Signal::SIGKILL).unwrap();
     let done = job.finish().expect(1);
     let line = done.complaint();
-    assert!(line.starts_with("ginlab: rank 1 (host ") && line.contains("signal: 9"), "{line}");
+    assert!(line.starts_with("ginlab: lost connection to rank 1 (host ") && line.contains("signal: 9"), "{line}");
 }
 
-/// The names of a process's threads.
+/// Returns the names of a process's threads.
 fn threads(pid: Pid) -> Vec<String> {
     let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
     tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("comm")).ok()).collect()
 }
 
-/// Only the heading of a table may stand before the first row.
+/// Returns whether the table does not consist of its heading only.
 fn rows_stay_whole(done: &Done) -> bool {
     done.stdout.lines().count() != 1
 }
 
 #[test]
-fn a_target_that_is_killed_is_named() {
+fn killed_target_is_named() {
     let folder = tempfile::tempdir().unwrap();
     let job = mid_run(folder.path());
     kill(job.rank(1), Signal::SIGKILL).unwrap();
     let done = job.finish().expect(1);
     let line = done.complaint();
-    assert!(line.starts_with("ginlab: rank 1 (host ") && line.contains("signal: 9"), "{line}");
+    assert!(line.starts_with("ginlab: lost connection to rank 1 (host ") && line.contains("signal: 9"), "{line}");
     intact(folder.path());
 }
 
 #[test]
-fn children_go_with_a_killed_parent() {
+fn children_exit_after_parent_is_killed() {
     let folder = tempfile::tempdir().unwrap();
     let job = mid_run(folder.path());
     job.signal(Signal::SIGKILL);
-    // It waits for every process that holds stderr.
+    // `finish` waits for every process that holds stderr.
     let done = job.finish().expect(128 + 9);
     assert_eq!(done.complaints(), Vec::<&str>::new());
     assert!(!rows_of(&folder.path().join("run.csv")).is_empty());
 }
 
 #[test]
-fn an_interrupted_run_keeps_its_rows() {
+fn interrupted_run_keeps_its_rows() {
     for (to_all, signal) in [(false, Signal::SIGINT), (true, Signal::SIGINT), (false, Signal::SIGTERM)] {
         let folder = tempfile::tempdir().unwrap();
         let job = mid_run(folder.path());
@@ -172,7 +173,7 @@ fn an_interrupted_run_keeps_its_rows() {
 }
 
 #[test]
-fn an_interrupt_while_ranks_wait_for_each_other() {
+fn interrupt_ends_wait_between_ranks() {
     let mut command = ginlab("proxy -d emulated -p tcp -t 20");
     command.env("RANK", "0").env("WORLD_SIZE", "2").env("MASTER_ADDR", "127.0.0.1").env("GINLAB_TOKEN", "t");
     let port = free_port();
@@ -186,9 +187,9 @@ fn an_interrupt_while_ranks_wait_for_each_other() {
 }
 
 #[test]
-fn a_reader_that_has_seen_enough_ends_the_run_quietly() {
+fn closed_stdout_ends_run_quietly() {
     let folder = tempfile::tempdir().unwrap();
-    // Heading and two rows, as `head -n 4` takes them.
+    // Heading and two rows, as `head -n 4` reads them.
     let done = long_job(folder.path(), 4).finish().expect(141);
     assert_eq!(done.complaints(), Vec::<&str>::new());
     assert_eq!(done.stdout.lines().count(), 4);
@@ -199,4 +200,32 @@ fn a_reader_that_has_seen_enough_ends_the_run_quietly() {
     let done = Job::start_reading(command, 3).finish().expect(141);
     assert_eq!(done.complaints(), Vec::<&str>::new());
     assert_eq!(rows(&done.stdout).len(), 2);
+}
+
+/// A command without bytes cannot lose one, which a note reports once per job.
+#[test]
+fn corrupt_without_bytes_prints_note() {
+    let line =
+        "shmem -d emulated --np 2 --path rails -p worst --cases signal-ping-pong -n 20 -w 1 -r 1 --grid 1 --csv -";
+    let done = run(ginlab(&format!("{line} --fault corrupt=3"))).expect(0);
+    let note =
+        "ginlab: note: fault corrupt=3: command 3 of PE 0, 1 has no bytes (only a signal): nothing was changed\n";
+    assert_eq!(done.stderr.matches(note).count(), 1, "{}", done.stderr);
+    assert_eq!(done.stderr.matches("nothing was changed").count(), 1, "{}", done.stderr);
+    // No rank has this many commands.
+    let done = run(ginlab(&format!("{line} --fault corrupt=1000000"))).expect(0);
+    assert!(!done.stderr.contains("nothing was changed"), "{}", done.stderr);
+}
+
+#[test]
+fn help_and_page_list_all_faults() {
+    let page = include_str!("../../docs/faults.md");
+    for program in ["proxy", "shmem", "collective", "jacobi", "moe"] {
+        let help = run(ginlab(&format!("{program} --help"))).expect(0).stdout;
+        let refused = run(ginlab(&format!("{program} -d emulated --fault fire=3"))).expect(2).complaint().to_owned();
+        for fault in ["proxy-vanish=N", "proxy-stop=N", "rails-silent=N", "corrupt=N"] {
+            assert!(help.contains(fault) && refused.contains(fault), "{program} {fault}: {help}{refused}");
+            assert!(page.contains(&format!("| `{fault}` |")), "docs/faults.md: {fault}");
+        }
+    }
 }

@@ -1,7 +1,7 @@
-//! `docs/two-p5.md`: its commands, taken from its text, in its order, in the lab: libfabric's EFA provider over the 32 cards of a p5 in
-//! software, two hosts that are network namespaces, a real Slurm.
+//! `docs/two-p5.md`: runs its commands, taken from its text in order, in the lab: libfabric's EFA provider over the 32
+//! software NICs of a p5, two hosts that are network namespaces, a real Slurm.
 //!
-//! A comment before each block says where it runs. `GINLAB_TRANSCRIPT=FILE` keeps what was run and what it printed.
+//! A comment before each block specifies where it runs. `GINLAB_TRANSCRIPT=FILE` stores the commands and their output.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -11,7 +11,7 @@ use crate::common::lab::Lab;
 use crate::common::{Done, Job, all_verified, clean, ginlab, rows_of, run, skip};
 use ginlab::doctor::instances::{INSTANCES, Instance};
 
-/// The page's variables in the lab. A rank for each host: both share this machine's cores.
+/// Values of the page's variables in the lab. One rank per host, because both share this machine's cores.
 const VALUES: [(&str, &str); 19] = [
     ("INSTANCE", "p5.48xlarge"),
     ("GPUS", "1"),
@@ -34,7 +34,7 @@ const VALUES: [(&str, &str); 19] = [
     ("GINLAB_TOKEN", "0123456789abcdef"),
 ];
 
-/// A block of the page: what its comment says, and its lines.
+/// A block of the page: its comment and its lines.
 struct Block {
     mark: String,
     text: String,
@@ -62,7 +62,6 @@ fn blocks() -> Vec<Block> {
     found
 }
 
-/// What was run and what it printed.
 #[derive(Default)]
 struct Transcript(String);
 
@@ -81,26 +80,26 @@ impl Transcript {
 impl Drop for Transcript {
     fn drop(&mut self) {
         if let Some(file) = std::env::var_os("GINLAB_TRANSCRIPT") {
-            // A test that fails has said more than this could.
+            // Ignored, because a failing test has reported more than this.
             let _ = std::fs::write(file, &self.0);
         }
     }
 }
 
-/// bash in a host's folder, with the lab's values and ginlab first on the path. `words` stand before it.
+/// Returns bash in a host's directory, with the lab's values and ginlab first on the path, preceded by `words`.
 fn bash(words: &[&str], folder: &Path, script: &str) -> Command {
     let words: Vec<&str> = words.iter().copied().chain(["bash", "-euo", "pipefail", "-c", script]).collect();
     let mut command = Command::new(words[0]);
     command.args(&words[1..]).current_dir(folder);
     clean(&mut command);
     let program = Path::new(env!("CARGO_BIN_EXE_ginlab")).parent().unwrap().display();
-    // What cargo sets for the test is not the user's.
+    // Set by cargo for the test; a user does not have it.
     command.env_remove("LD_LIBRARY_PATH");
     command.envs(VALUES).env("PATH", format!("{program}:{}", std::env::var("PATH").unwrap()));
     command
 }
 
-/// A host's folder: the launch files and the saved dumps.
+/// Creates a host's directory with the launch files and the saved dumps.
 fn host(folder: &Path) {
     std::fs::create_dir_all(folder).unwrap();
     let root = env!("CARGO_MANIFEST_DIR");
@@ -111,7 +110,7 @@ fn host(folder: &Path) {
 }
 
 #[test]
-fn the_first_hour_runs_as_the_page_has_it() {
+fn first_hour_commands_run_as_documented() {
     let Some(lab) = Lab::up("--rails 1 --rate none") else { return };
     let folder = tempfile::tempdir().unwrap();
     let hosts = [folder.path().join("host-a"), folder.path().join("host-b")];
@@ -160,13 +159,13 @@ fn the_first_hour_runs_as_the_page_has_it() {
             rows.iter().all(|row| row.ranks == 2 && row.fabric == "efa/soft:p5" && row.status.to_string() == "ok"),
             "{name}"
         );
-        // Sums of a node, and the plainest loop, which verifies nothing, have no count of wrong bytes.
+        // Sums of a node, and the minimal loop, which verifies nothing, have no count of wrong bytes.
         let counts: Vec<u64> = rows.iter().filter_map(|row| row.wrong).collect();
         assert!(counts.len() >= 2 && counts.iter().all(|wrong| *wrong == 0), "{name}: {counts:?}");
     }
 }
 
-/// The block on the first node of a Slurm of its own, where that is installed.
+/// Runs the block on the first node of its own Slurm, if that is installed.
 fn slurm(block: &Block, folder: &Path, transcript: &mut Transcript) {
     let page = folder.join("slurm.sh");
     std::fs::write(&page, &block.text).unwrap();
@@ -174,7 +173,7 @@ fn slurm(block: &Block, folder: &Path, transcript: &mut Transcript) {
     let mut command = bash(&[], folder, &format!("exec {lab} \"$PWD/lab\""));
     command.env("PAGE", &page).env("GINLAB", env!("CARGO_BIN_EXE_ginlab")).env("RATE", "1gbit");
     command.env("PROXY", "-b 64K -e 64K -n 4 -w 1 -r 2 --mode nbi").env("ALL2ALL", "-b 64K -e 64K -n 4 -w 1");
-    // The cards of one GPU: doctor opens each, by each rank, and libfabric fills 60 MB for each.
+    // The NICs of one GPU, because each rank of doctor opens each NIC, and libfabric fills 60 MB per NIC.
     command.env("PROVIDER", "soft-efa:p5,cards=4");
     command.env_remove("RANK").env_remove("WORLD_SIZE");
     let done = Job::start(command).runs(4).finish();
@@ -193,7 +192,7 @@ fn slurm(block: &Block, folder: &Path, transcript: &mut Transcript) {
     assert_eq!(hosts.lines().count(), 2, "a line for each host: {hosts}");
 }
 
-/// The block on the first host, where a lab of root file systems answers kubectl in the place of a cluster.
+/// Runs the block on the first host, with a lab of root file systems that answers kubectl instead of a cluster.
 fn pods(block: &Block, folder: &Path, transcript: &mut Transcript) {
     if !folder.join("deploy/k8s/mine").is_dir() {
         return skip("no kubectl here: there is no overlay whose pods could run");
@@ -212,7 +211,11 @@ fn pods(block: &Block, folder: &Path, transcript: &mut Transcript) {
     }
     transcript.add("pods", block, &done);
     let done = done.expect(0);
-    assert!(done.stdout.contains("32 EFA cards of a p5.48xlarge"), "doctor looked for this instance: {}", done.stdout);
+    assert!(
+        done.stdout.contains("32 EFA devices of a p5.48xlarge"),
+        "doctor looked for this instance: {}",
+        done.stdout
+    );
     for name in ["proxy.json", "all2all.json"] {
         let text = std::fs::read_to_string(folder.join("pods").join(name)).unwrap();
         let document: serde_json::Value = serde_json::from_str(&text).unwrap();
@@ -222,9 +225,9 @@ fn pods(block: &Block, folder: &Path, transcript: &mut Transcript) {
     }
 }
 
-/// What the page prints is what the command prints.
+/// The page must show the command's actual output.
 #[test]
-fn the_output_that_the_page_shows_is_printed() {
+fn documented_output_is_printed() {
     let mut seen = 0;
     for block in blocks() {
         let Some(command) = block.mark.strip_prefix("output: ginlab ") else { continue };
@@ -238,9 +241,10 @@ fn the_output_that_the_page_shows_is_printed() {
     assert!(seen > 1);
 }
 
-/// Each block says where it runs; the variables of the page are those of the lab; other checks that it names are there.
+/// Each block specifies where it runs, the variables of the page are those of the lab, and other checks that it names
+/// exist.
 #[test]
-fn every_block_says_where_it_runs() {
+fn every_block_names_its_location() {
     let mut set: BTreeSet<String> = BTreeSet::from(["GROUP".to_owned()]);
     for block in blocks() {
         let (kind, rest) = block.mark.split_once(": ").unwrap_or((&block.mark, ""));
@@ -261,9 +265,9 @@ fn every_block_says_where_it_runs() {
     assert_eq!(set, VALUES.iter().map(|(name, _)| (*name).to_owned()).collect());
 }
 
-/// The page's table, the launch template and the overlays have the figures of doctor's instances.
+/// The page's table, the launch template and the overlays must have the figures of doctor's instances.
 #[test]
-fn the_instances_are_those_of_doctor() {
+fn instances_match_doctor() {
     let page = page();
     let mut seen = BTreeSet::new();
     for line in page.lines().filter(|line| line.starts_with("| `p") || line.starts_with("| `g")) {
@@ -293,7 +297,7 @@ fn the_instances_are_those_of_doctor() {
     }
     let mut unknown = Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/aws/interfaces.sh"));
     unknown.args(["p5.large", "subnet-1", "sg-1"]);
-    assert!(run(unknown).expect(2).complaint().contains("\"p5.large\" is not known: p4d.24xlarge"));
+    assert!(run(unknown).expect(2).complaint().contains("unknown instance \"p5.large\": expected p4d.24xlarge"));
     for family in ["p5en", "p6-b200", "p6-b300"] {
         let file = format!("{}/deploy/k8s/{family}/kustomization.yaml", env!("CARGO_MANIFEST_DIR"));
         let instance = Instance::named(&format!("{family}.48xlarge")).unwrap();

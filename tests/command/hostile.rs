@@ -1,5 +1,5 @@
-//! A hostile peer: on the sockets before it has proved anything, behind the handshake with the right token, and on the fabric
-//! with keys and immediates that are not its own. Whatever it does, the others finish their work while it goes on.
+//! A hostile peer: on the sockets before authentication, after the handshake with the right token, and on the fabric
+//! with other peers' keys and immediates. Other peers must finish their work in the meantime.
 
 use crate::common;
 
@@ -21,22 +21,22 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::Signal;
 use serde::{Deserialize, Serialize};
 
-/// A connection, with which a test waits for an answer no longer than this at a time.
+/// Opens a connection on which a test waits at most `patience` for each answer.
 fn connect(port: u16, patience: Duration) -> TcpStream {
     let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap();
     stream.set_read_timeout(Some(patience)).unwrap();
     stream
 }
 
-/// Everything that comes until the other side closes.
+/// Returns all bytes received until the other side closes.
 fn until_closed(stream: &mut TcpStream) -> Vec<u8> {
     let mut answer = Vec::new();
-    // A reset is an end too.
+    // A reset also ends the connection.
     let _ = stream.read_to_end(&mut answer);
     answer
 }
 
-/// Ends the attackers also when the test has failed.
+/// Stops the attackers even if the test has failed.
 struct Stop<'a>(&'a AtomicBool);
 
 impl Drop for Stop<'_> {
@@ -45,7 +45,7 @@ impl Drop for Stop<'_> {
     }
 }
 
-/// How a handshake begins: with a key of one connection, and a tag that nobody has made.
+/// Returns the start of a handshake: a connection's key and an invalid tag.
 fn prefix() -> Vec<u8> {
     [&b"ginlab\r\n"[..], &3u32.to_le_bytes(), &[7; 32 + 16]].concat()
 }
@@ -57,7 +57,7 @@ fn frame(kind: u8, payload_bytes: u32, payload: &[u8]) -> Vec<u8> {
 const REFUSE: u8 = 3;
 const PROOF: u8 = 10;
 
-/// So many connections that say nothing, or nothing whole, and stay.
+/// Opens `wanted` connections that send nothing, or only part of a handshake, and keeps them open.
 fn idle(port: u16, wanted: usize) -> Vec<TcpStream> {
     let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
     setrlimit(Resource::RLIMIT_NOFILE, hard, hard).unwrap();
@@ -75,13 +75,13 @@ fn idle(port: u16, wanted: usize) -> Vec<TcpStream> {
 }
 
 #[test]
-fn two_thousand_idle_connections_keep_nobody_out_of_a_server() {
+fn idle_connections_do_not_block_server() {
     let server = Server::start("-p tcp");
     let crowd = idle(server.1, 2000);
     for _ in 0..2 {
         verified(run(server.join("-b 4K -n 100 --csv -")));
     }
-    // And while more of them come all the time.
+    // The same while more of them keep connecting.
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let stopping = Stop(&stop);
@@ -97,14 +97,14 @@ fn two_thousand_idle_connections_keep_nobody_out_of_a_server() {
     drop(crowd);
     server.0.signal(Signal::SIGINT);
     let done = server.finish().expect(130);
-    // Eight, then at 16, 32, 64, ...: however many there were.
+    // The first eight, then at 16, 32, 64, ...: bounded whatever their number.
     let lines = done.stderr.lines().filter(|line| line.starts_with("ginlab: refused ")).count();
     assert!((8..40).contains(&lines), "{lines} lines:\n{}", done.stderr);
-    assert!(done.stderr.contains("it said nothing for longest"), "{}", done.stderr);
+    assert!(done.stderr.contains("it was silent for longest"), "{}", done.stderr);
 }
 
 #[test]
-fn two_thousand_idle_connections_keep_no_rank_out_of_its_job() {
+fn idle_connections_do_not_block_job() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     static NEVER: AtomicBool = AtomicBool::new(false);
@@ -119,10 +119,10 @@ fn two_thousand_idle_connections_keep_no_rank_out_of_its_job() {
 }
 
 #[test]
-fn a_handshake_has_its_time_in_all_and_not_for_each_byte() {
+fn handshake_time_limit_is_total() {
     let server = Server::start("-p tcp");
     let mut slow = connect(server.1, Duration::from_millis(250));
-    // 60 bytes would take 15 s; a limit for each byte would never come.
+    // 60 bytes would take 15 s; a limit per byte would never expire.
     for byte in prefix() {
         let _ = slow.write_all(&[byte]);
         match slow.read(&mut [0; 1]) {
@@ -134,7 +134,7 @@ fn a_handshake_has_its_time_in_all_and_not_for_each_byte() {
     panic!("the server heard all of it");
 }
 
-/// What a connector sends, from beginning to end, as somebody in between sees it.
+/// Returns everything that a connector sends, as recorded by a process in between.
 fn recorded(server: &Server) -> Vec<u8> {
     let between = TcpListener::bind("127.0.0.1:0").unwrap();
     let (port, to) = (between.local_addr().unwrap().port(), server.1);
@@ -162,7 +162,7 @@ fn recorded(server: &Server) -> Vec<u8> {
 }
 
 #[test]
-fn garbage_wrong_tokens_and_replays_get_nowhere_at_any_step() {
+fn garbage_wrong_tokens_and_replays_are_rejected() {
     let server = Server::start("-p tcp");
     let replay = recorded(&server);
     assert!(!replay.windows(6).any(|window| window == b"secret"), "the token travels");
@@ -171,7 +171,8 @@ fn garbage_wrong_tokens_and_replays_get_nowhere_at_any_step() {
     let attacks = [
         noise.clone(),
         b"GET / HTTP/1.1\r\nHost: x\r\n\r\n".to_vec(),
-        // Another version; behind a tag that is wrong: noise, a proof of nothing, a frame that never ends, one that says who it is.
+        // Another version. After a wrong tag: noise, an invalid proof, a frame that never ends, a frame of the
+        // authenticated protocol.
         [&b"ginlab\r\n"[..], &1u32.to_le_bytes(), b"\x06\0secret"].concat(),
         with(&noise),
         with(&frame(PROOF, 32, &[0; 32])),
@@ -186,12 +187,12 @@ fn garbage_wrong_tokens_and_replays_get_nowhere_at_any_step() {
             while !stop.load(Ordering::Relaxed) {
                 for attack in &attacks {
                     let mut stream = connect(server.1, TOO_LONG);
-                    // It may be cut off in the middle.
+                    // The connection may be closed in the middle.
                     let _ = stream.write_all(attack);
                     let _ = stream.shutdown(Shutdown::Write);
                     let answer = until_closed(&mut stream);
-                    // At most a refusal: who has proved nothing learns nothing. Who repeats another's first message gets an answer
-                    // to that, and what follows is sealed with a key that he has not.
+                    // At most a refusal, because an unauthenticated peer must learn nothing. A replayed first message
+                    // is answered, but the rest is encrypted with a key that the attacker does not have.
                     match attack == &replay {
                         true => assert!(answer.is_empty() || answer[0] == PROOF, "{}", answer.escape_ascii()),
                         false => {
@@ -207,14 +208,14 @@ fn garbage_wrong_tokens_and_replays_get_nowhere_at_any_step() {
         let outcomes = [(); 3].map(|()| run(server.join("-b 4K -n 500 --csv -")));
         wait_for(|| rounds.load(Ordering::Relaxed) > 1, "two rounds of attacks");
         drop(stopping);
-        assert!(stranger.expect(1).complaint().contains("refused: it has another job token"));
+        assert!(stranger.expect(1).complaint().contains("refused: it has a different job token"));
         outcomes.into_iter().for_each(verified);
     });
     server.0.signal(Signal::SIGINT);
     server.finish().expect(130);
 }
 
-/// The kinds of the frames in an answer.
+/// Returns the kinds of the frames in an answer.
 fn kinds(mut bytes: &[u8]) -> Vec<u8> {
     let mut kinds = Vec::new();
     while let Some(header) = bytes.get(..16) {
@@ -254,7 +255,8 @@ struct Verdict {
     right: bool,
 }
 
-/// Joins as any peer does. Its rail stays open: the system would give the port to the next peer, which the server refuses while this one is here.
+/// Joins as any peer does. Its rail stays open: otherwise the system would assign the port to the next peer, which the
+/// server rejects while this one is connected.
 async fn join(port: u16) -> Result<(Session, Place, Flow<LibfabricRail>), BootstrapError> {
     let mut visit = Session::connect(&format!("127.0.0.1:{port}"), "secret", TOO_LONG).await?;
     let hall: Hall = visit.hear("server").await?;
@@ -265,16 +267,16 @@ async fn join(port: u16) -> Result<(Session, Place, Flow<LibfabricRail>), Bootst
     Ok((visit, place, flow))
 }
 
-/// Leaves as a peer does that has written nothing, so that the place is free at once.
+/// Leaves like a peer that has written nothing, so that its place is free immediately.
 async fn leave(mut visit: Session) {
     visit.say("writes", &Done { writes: 0, extent: 0 }).await.unwrap();
     let _: serde_json::Value = visit.hear("writes").await.unwrap();
     visit.say("verdict", &Verdict { right: true }).await.unwrap();
-    // It is gone when the server has closed.
+    // The session has ended when the server has closed the connection.
     let _ = visit.hear::<()>("end").await;
 }
 
-/// A rail of our own, and some memory.
+/// Opens a rail of this process with registered memory.
 fn rail(patience: Duration) -> (Flow<LibfabricRail>, Region<LibfabricRail>) {
     let provider = choose_provider(Some("tcp")).unwrap().provider;
     let domain = select_domains(&provider, 1, Reach::SameHost, &[], None, 0, 1).unwrap().domains.remove(0);
@@ -285,7 +287,7 @@ fn rail(patience: Duration) -> (Flow<LibfabricRail>, Region<LibfabricRail>) {
     (flow, region)
 }
 
-/// The end of an operation on a flow that nobody else drives.
+/// Runs an operation to completion on a flow that has no other driver.
 async fn driven<T>(flow: &Flow<LibfabricRail>, operation: impl Future<Output = T>) -> T {
     tokio::select! {
         biased;
@@ -294,9 +296,9 @@ async fn driven<T>(flow: &Flow<LibfabricRail>, operation: impl Future<Output = T
     }
 }
 
-/// Writes to, or reads from, a region of the server's that may not be ours.
+/// Writes to, or reads from, a region of the server that may belong to another peer.
 async fn reach_for(place: &Place, region: RemoteRegion, at: u64, write: bool) -> Result<u64, FlowError> {
-    // What is refused may be without an answer.
+    // A rejected request may have no answer.
     let (flow, memory) = rail(Duration::from_secs(1));
     let offer = Offer { regions: vec![vec![region]], ..place.offer.clone() };
     let target = Target::new(flow.add_peer(&offer)?, &offer, 0)?;
@@ -307,14 +309,14 @@ async fn reach_for(place: &Place, region: RemoteRegion, at: u64, write: bool) ->
     driven(&flow, reached).await
 }
 
-/// One round of attacks by the fabric: what should not have gone well and did.
+/// Runs one round of attacks over the fabric. Returns those that should have failed and succeeded.
 async fn attack(port: u16) -> Vec<String> {
     let (gone, old, _rail_of_gone) = join(port).await.unwrap();
     let (here, own, _rail) = join(port).await.unwrap();
     leave(gone).await;
     let (mine, theirs) = (own.offer.regions[0][0], old.offer.regions[0][0]);
     let mut wrong = Vec::new();
-    // Its own place can be written; otherwise none of the rest would say anything.
+    // Its own place must be writable; otherwise the failures below would prove nothing.
     if let Err(error) = reach_for(&own, mine, 0, true).await {
         wrong.push(format!("its own place: {error}"));
     }
@@ -333,7 +335,7 @@ async fn attack(port: u16) -> Vec<String> {
             wrong.push(format!("{what} ({region:?} at {at})"));
         }
     }
-    // Immediates of others: the old one again, small numbers as peers once had, and guesses.
+    // Immediates of other peers: a previous one, small numbers, and guesses.
     let (flow, memory) = rail(TOO_LONG);
     let target = Target::new(flow.add_peer(&own.offer).unwrap(), &own.offer, 0).unwrap();
     let tags = [old.tag, 0].into_iter().chain(1..64).chain((0..400u32).map(|i| i.wrapping_mul(2_654_435_761)));
@@ -345,7 +347,7 @@ async fn attack(port: u16) -> Vec<String> {
 }
 
 #[test]
-fn keys_and_immediates_of_others_are_of_no_use() {
+fn foreign_keys_and_immediates_are_rejected() {
     let server = Server::start("-p tcp --peers 4 --bytes 64K");
     let port = server.1;
     let (stop, rounds) = (AtomicBool::new(false), AtomicUsize::new(0));
@@ -362,7 +364,7 @@ fn keys_and_immediates_of_others_are_of_no_use() {
             })
             .unwrap()
         });
-        // Every byte and every count of theirs is checked by the server's answer.
+        // The server's answer covers every byte and every count of the other peers.
         let outcomes = [(); 3].map(|()| run(server.join("-b 4K -n 3000 --csv -")));
         wait_for(|| rounds.load(Ordering::Relaxed) > 0 || foe.is_finished(), "a round of attacks");
         drop(stopping);
@@ -373,18 +375,18 @@ fn keys_and_immediates_of_others_are_of_no_use() {
     verified(run(server.join("-b 64K -n 10 --csv -")));
     server.0.signal(Signal::SIGINT);
     let done = server.finish().expect(130);
-    assert!(done.stderr.contains(" immediates have come that no peer here was given"), "{}", done.stderr);
+    assert!(done.stderr.contains(" immediates that are assigned to no connected peer"), "{}", done.stderr);
 }
 
 #[test]
-fn one_with_the_token_that_speaks_nonsense_is_alone_with_it() {
+fn malformed_messages_from_authenticated_peer_affect_only_that_peer() {
     let mut server = Server::start("-p tcp --peers 8 --bytes 64K");
     let port = server.1;
     let busy = common::Job::start(server.join("-b 4K -n 1000000000"));
     server.until("writing");
     let program = async {
         let visit = async || Session::connect(&format!("127.0.0.1:{port}"), "secret", TOO_LONG).await.unwrap();
-        // Words that are none, too large, too long, of another step, with numbers that do not fit.
+        // Messages that are malformed, too large, too long, of another step, or with numbers out of range.
         let mut hostile = visit().await;
         let _: Hall = hostile.hear("server").await.unwrap();
         hostile
@@ -392,14 +394,14 @@ fn one_with_the_token_that_speaks_nonsense_is_alone_with_it() {
             .await
             .unwrap();
         let refused = hostile.hear::<Place>("place").await.unwrap_err().to_string();
-        assert!(refused.contains("does not fit into a place"), "{refused}");
+        assert!(refused.contains("does not fit into a slot"), "{refused}");
         for (what, word) in [("joining", "\u{1b}[2J\u{1b}]0;owned\u{7}"), ("\u{1b}[31m", "")] {
             let mut hostile = visit().await;
             let _: Hall = hostile.hear("server").await.unwrap();
             hostile.say(what, &word).await.unwrap();
             hostile.hear::<Place>("place").await.unwrap_err();
         }
-        // And bytes that nobody has sealed: more than the longest message, and what would be frames in clear.
+        // Bytes that are not encrypted: more than the longest message, and what would be frames in plain text.
         for bytes in [frame(9, u32::MAX, &[0; 100]), vec![0xff; 70_000], frame(5, 0, b"")] {
             let mut hostile = visit().await;
             let _: Hall = hostile.hear("server").await.unwrap();
@@ -412,7 +414,7 @@ fn one_with_the_token_that_speaks_nonsense_is_alone_with_it() {
         let (mut hostile, _, _rail) = join(port).await.unwrap();
         hostile.say("writes", &Done { writes: 0, extent: u64::MAX }).await.unwrap();
         let refused = hostile.hear::<serde_json::Value>("checksum").await.unwrap_err().to_string();
-        assert!(refused.contains("are beyond the place"), "{refused}");
+        assert!(refused.contains("exceed the slot"), "{refused}");
     };
     flow::run(std::iter::empty::<Flow<LibfabricRail>>(), program).unwrap();
     verified(run(server.join("-b 64K -n 10 --csv -")));
@@ -425,16 +427,16 @@ fn one_with_the_token_that_speaks_nonsense_is_alone_with_it() {
     }
 }
 
-/// The port of a rail of the tcp provider, from its address: an IPv4 socket address as the system has it.
+/// Returns the port of a rail of the tcp provider, from its address: an IPv4 socket address in the system's format.
 fn rail_port(place: &Place) -> u16 {
     let address = &place.offer.addresses[0];
     u16::from_be_bytes([address[2], address[3]])
 }
 
-/// The port itself is libfabric's, and has no guards of its own: after such a flood the tcp provider of libfabric 1.17 takes no
-/// new connections any more, which nothing above it can cure. Connections that are there go on, and the server itself does.
+/// libfabric owns the port and does not protect it: after such a flood the tcp provider of libfabric 1.17 accepts no
+/// more connections, which ginlab cannot prevent. Existing connections and the server itself must continue.
 #[test]
-fn garbage_at_the_port_of_a_rail_ends_nothing_that_runs() {
+fn garbage_at_rail_port_does_not_end_run() {
     let mut server = Server::start("-p tcp --peers 4 --bytes 64K");
     let program = async {
         let (visit, place, _rail) = join(server.1).await.unwrap();
@@ -453,7 +455,8 @@ fn garbage_at_the_port_of_a_rail_ends_nothing_that_runs() {
             let port = (Ipv4Addr::LOCALHOST, rail_port(&place)).into();
             while !stop.load(Ordering::Relaxed) {
                 for bytes in [&noise[..], b"GET / HTTP/1.1\r\n\r\n", &[0; 2000], &[0xff; 2000], b""] {
-                    // It may take no more for the moment: with a full backlog the kernel would try again for two minutes.
+                    // The port may temporarily accept no more: with a full backlog the kernel would retry for two
+                    // minutes.
                     let within = Duration::from_millis(50);
                     if let Ok(mut stream) = TcpStream::connect_timeout(&port, within) {
                         stream.set_write_timeout(Some(within)).unwrap();

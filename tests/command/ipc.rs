@@ -8,11 +8,11 @@ use nix::sys::signal::{Signal, kill};
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-/// Longer than any of these tests wait for what it breaks: the signal must come mid-run.
+/// A run longer than any of these tests waits for its fault: the signal must arrive in the middle of it.
 const LONG: &str =
     "ipc -d emulated -r 2 -n 2 -t 10 --no-header -b 1K -e 4M -f 2 --volume 1M -g 1,2,3,4,5,6,7,8,9,10,11,12";
 
-/// Few repeats of few launches: what is checked is the bytes.
+/// Few repeats of few launches, because only the bytes are checked.
 const SHORT: &str = "-r 2 -n 2 -w 1 -t 20 --no-header";
 
 fn ipc(args: &str) -> Done {
@@ -31,8 +31,8 @@ fn pairs(rows: &[Row]) -> BTreeSet<String> {
 }
 
 #[test]
-fn every_operation_width_and_launch_carries_every_byte_of_any_size() {
-    // Below a word, around vectors, around a round of eight of them by all threads of the grid.
+fn every_operation_width_and_launch_verifies() {
+    // Below a word, around vectors, around one iteration of eight vectors by all threads of the grid.
     for bytes in [1, 3, 4, 15, 16, 17, 1001, 2 * 3 * 16 * 8, 2 * 3 * 16 * 8 + 5, 100_003] {
         let rows = measured(&format!(
             "-b {bytes} -e {bytes} -o write,copy,read --width 4,8,16 --launch stream,graph -g 2 --block 3"
@@ -40,7 +40,7 @@ fn every_operation_width_and_launch_carries_every_byte_of_any_size() {
         let cases = count_by(&rows, |row| {
             (row.case.clone(), row.own("operation").text().map(str::to_owned), row.own("width_bytes").list())
         });
-        // Three widths each, three copy engines, and the loop where bytes are written; each by stream and graph.
+        // Three widths each, three copy engine cases, and the loop for written bytes; each by stream and graph.
         assert_eq!((cases.len(), rows.len()), (3 * 3 + 3 + 1, 2 * (3 * 3 + 3 + 1)), "{cases:?}");
         assert!(cases.values().all(|count| *count == 2), "{cases:?}");
     }
@@ -53,7 +53,7 @@ fn baselines_are_named_and_receivers_see_writes() {
         let expected = (row.case != "copy-engine").then_some("copy-engine");
         assert_eq!(row.baseline.as_deref(), expected, "{row:?}");
         assert_eq!(row.baseline_ratio.is_some(), expected.is_some(), "{row:?}");
-        // Of a write's flags; nothing arrives by a read.
+        // Only writes have flags; nothing arrives by a read.
         assert_eq!(row.own("received_us_p50").number().is_some(), row.case == "write", "{row:?}");
         assert_eq!(row.grid.is_some(), row.case != "copy-engine", "{row:?}");
         assert_eq!(row.own("knee"), &Value::None);
@@ -61,11 +61,11 @@ fn baselines_are_named_and_receivers_see_writes() {
 }
 
 #[test]
-fn both_ways_have_a_sum_and_a_row_for_each_way_held_against_it_alone() {
+fn both_directions_have_sum_and_single_rows() {
     let rows = measured("-b 5K -e 5K -o write,copy,read -g 2 --direction one,both");
     assert_eq!(pairs(&rows), ["0<>1", "0>1", "1>0"].map(String::from).into());
     for row in rows.iter().filter(|row| row.own("direction").text() == Some("both")) {
-        // Only 0>1 was measured alone.
+        // One-way results exist only for 0>1.
         assert_eq!(row.own("one_way_ratio").number().is_some(), row.own("pair").text() == Some("0>1"), "{row:?}");
     }
     let bandwidth = |row: &&Row| row.bandwidth_gbytes_s.unwrap();
@@ -83,7 +83,7 @@ fn both_ways_have_a_sum_and_a_row_for_each_way_held_against_it_alone() {
 }
 
 #[test]
-fn three_ranks_as_a_matrix_and_all_at_once() {
+fn three_ranks_verify_as_matrix_and_all() {
     let matrix = measured("--ranks 3 --pairs matrix -b 4K -e 4K -g 2 --direction one,both -o write,read");
     let expected = ["0>1", "0>2", "1>0", "1>2", "2>0", "2>1", "0<>1", "0<>2", "1<>2"];
     assert_eq!(pairs(&matrix), expected.map(String::from).into());
@@ -96,7 +96,7 @@ fn three_ranks_as_a_matrix_and_all_at_once() {
 }
 
 #[test]
-fn a_sweep_of_grids_marks_one_knee_per_case() {
+fn grid_sweep_marks_one_knee_per_case() {
     let rows = measured("-b 16K -e 16K -g auto");
     let knee = |row: &Row| match row.own("knee") {
         Value::Flag(knee) => Some(*knee),
@@ -111,8 +111,9 @@ fn a_sweep_of_grids_marks_one_knee_per_case() {
 }
 
 #[test]
-fn parts_that_warps_take_are_all_written_by_every_launch() {
-    // Parts of 32 KiB: none, one, one and a piece, many for few warps; a warp of 8 lanes behind whole ones; three launches and more.
+fn parts_are_written_completely_by_every_launch() {
+    // Parts of 32 KiB: none, one, one and a fraction, many for few warps; a warp of 8 lanes after full ones; three
+    // launches and more.
     for sizes in ["-b 15 -e 15", "-b 32K -e 32K", "-b 33000 -e 33000", "-b 1M -e 1M"] {
         for block in ["8", "40", "64"] {
             let rows = measured(&format!(
@@ -126,7 +127,7 @@ fn parts_that_warps_take_are_all_written_by_every_launch() {
 
 #[test]
 fn one_launch_writes_to_all_targets() {
-    // None, one and some vectors, and bytes behind them; one target, three, and more than a thread keeps at once.
+    // No, one and several vectors, and bytes after them; one target, three, and more than a thread handles at a time.
     for (pairs, np) in [("first --direction one,both", 2), ("all", 4), ("all", 11)] {
         let sizes = if np > 4 { "-b 4099 -e 4099" } else { "-b 15 -e 33000 -f 47" };
         let rows = measured(&format!(
@@ -140,7 +141,7 @@ fn one_launch_writes_to_all_targets() {
 }
 
 #[test]
-fn bulk_stores_are_skipped_with_the_reason() {
+fn bulk_stores_are_skipped_with_reason() {
     let done = ipc("-b 4K -e 4K -g 1 --store plain,bulk -o write,copy,read --csv -").expect(0);
     let found = rows(&done.stdout);
     let skipped: Vec<&Row> = found.iter().filter(|row| row.own("store").text() == Some("bulk")).collect();
@@ -152,12 +153,12 @@ fn bulk_stores_are_skipped_with_the_reason() {
 }
 
 #[test]
-fn the_check_finds_a_spoilt_byte_in_every_case() {
-    let done = ipc("-b 10K -e 10K -g 2 -o write,copy,read --direction both --spoil --csv -").expect(1);
+fn check_detects_corrupted_byte_in_every_case() {
+    let done = ipc("-b 10K -e 10K -g 2 -o write,copy,read --direction both --fault corrupt --csv -").expect(1);
     assert!(done.complaint().starts_with("ginlab: verification failed: "), "{}", done.stderr);
     for row in rows(&done.stdout) {
         let flows = if row.own("pair").text() == Some("0<>1") { 2 } else { 1 };
-        // A sum does not tell which byte.
+        // A sum does not identify the wrong byte.
         let wrong = if row.case == "read" { 10 * 1024 } else { 1 };
         assert_eq!(row.wrong, Some(flows * wrong), "{row:?}");
         assert!(row.status.to_string().starts_with("failed: "), "{row:?}");
@@ -165,25 +166,25 @@ fn the_check_finds_a_spoilt_byte_in_every_case() {
 }
 
 #[test]
-fn what_cannot_be_is_one_line_and_code_2() {
+fn invalid_options_print_one_line() {
     for (args, words) in [
-        ("--operation erase", "none of write, copy, read"),
-        ("--width 3", "none of 4, 8, 16"),
-        ("--store tape", "none of plain, parts, together, bulk"),
-        ("--launch rocket", "none of stream, graph"),
-        ("--direction up", "none of one, both"),
-        ("--pairs some", "none of first, matrix, all"),
+        ("--operation erase", "expected one of write, copy, read"),
+        ("--width 3", "expected 4, 8 or 16"),
+        ("--store tape", "expected one of plain, parts, together, bulk"),
+        ("--launch rocket", "expected one of stream, graph"),
+        ("--direction up", "expected one of one, both"),
+        ("--pairs some", "expected one of first, matrix, all"),
         ("--pairs first,all", "one of first, matrix, all"),
         ("--ranks 1", "from 2 to 64"),
         ("--ranks 65", "from 2 to 64"),
         ("-b 0", "from 1 B to 16 GiB"),
         ("-b 1K -e 32G", "from 1 B to 16 GiB"),
-        ("-b 2K -e 1K", "below the begin"),
+        ("-b 2K -e 1K", "smaller than the beginning"),
         ("--grid 0", "at least 1"),
         ("--grid automatic", "not a whole number"),
-        ("--block 2048", "refused"),
+        ("--block 2048", "invalid grid"),
         ("--volume 1X", "unknown unit"),
-        ("--cuda-module /nonexistent.cubin", "leave --cuda-module out"),
+        ("--cuda-module /nonexistent.cubin", "omit --cuda-module"),
     ] {
         let done = ipc(args).expect(2);
         assert!(done.complaint().contains(words), "{args}: {}", done.stderr);
@@ -192,7 +193,7 @@ fn what_cannot_be_is_one_line_and_code_2() {
 }
 
 #[test]
-fn a_gpu_that_is_not_there_is_said_to_be_missing() {
+fn missing_gpu_is_reported() {
     if ginlab::cuda::visible_gpus().is_ok_and(|gpus| !gpus.is_empty()) {
         common::skip("there is a GPU");
         return;
@@ -202,7 +203,7 @@ fn a_gpu_that_is_not_there_is_said_to_be_missing() {
 }
 
 #[test]
-fn a_killed_rank_ends_the_others_within_the_deadline() {
+fn killed_rank_ends_others_within_deadline() {
     for (dies, pairs) in [(1, "--pairs first --direction both"), (2, "--ranks 3 --pairs all")] {
         let began = Instant::now();
         let mut job = Job::start(ginlab(&format!("{LONG} {pairs}")));
@@ -215,7 +216,7 @@ fn a_killed_rank_ends_the_others_within_the_deadline() {
 }
 
 #[test]
-fn an_interrupted_run_keeps_its_rows() {
+fn interrupted_run_keeps_its_rows() {
     let folder = tempfile::tempdir().unwrap();
     let mut command = ginlab(&format!("{LONG} --csv run.csv"));
     command.current_dir(folder.path());

@@ -1,10 +1,11 @@
-//! `ginlab jacobi` on the emulated device: every exchange, every norm, every wait; fields equal to the last bit; and what ends them.
+//! `ginlab jacobi` on the emulated device: every exchange, every norm, every wait; fields equal to the last bit; and
+//! failures.
 
 use crate::common::{Done, Job, Stream, all_verified, count_by, ginlab, rows, run};
 use ginlab::report::Row;
 use nix::sys::signal::{Signal, kill};
 
-/// Fields that are no multiple of anything, and few runs: what is checked is the points.
+/// Fields whose sizes are not multiples of anything, and few runs, because only the points are checked.
 const BASE: &str = "jacobi -d emulated -n 7 --no-header --csv -";
 const EXCHANGES: [&str; 5] = ["host-write", "p", "block", "row", "resident"];
 
@@ -18,16 +19,16 @@ fn measured(args: &str) -> Vec<Row> {
 }
 
 #[test]
-fn every_exchange_gives_the_same_field_to_the_last_bit() {
+fn every_exchange_computes_identical_field() {
     let found = measured("--np 3 --nx 141 --ny 23 --norm block,never --sync barrier,neighbours --path nvlink");
     let cases = count_by(&found, |row| row.case.clone());
     assert_eq!(cases.len(), 5, "{cases:?}");
-    // Resident has no barrier.
+    // The resident case has no barrier.
     assert!(EXCHANGES.iter().all(|case| cases[*case] == if *case == "resident" { 2 } else { 4 }), "{cases:?}");
     for row in &found {
         let number = |name: &str| row.own(name).number();
         let (time, alone) = (row.time_us_p50.unwrap(), number("t1_us").unwrap());
-        // Figures are written with six digits: a difference of two of them is as exact as they are.
+        // Figures are written with six digits, so a difference of two is only as precise as they are.
         let near =
             |found: Option<f64>, expected: f64| (found.unwrap() - expected).abs() <= 1e-3 * expected.abs().max(1.0);
         let near_in_time = |found: Option<f64>, expected: f64| (found.unwrap() - expected).abs() <= 1e-4 * time;
@@ -43,8 +44,8 @@ fn every_exchange_gives_the_same_field_to_the_last_bit() {
 }
 
 #[test]
-fn over_rails_too_and_by_other_rules() {
-    for rails in ["--provider worst --rule drain --proxies 2", "--provider model:p5 --rails 4"] {
+fn exchanges_over_rails_compute_identical_field() {
+    for rails in ["--provider worst --rule drain --proxy-threads 2", "--provider model:p5 --rails 4"] {
         let found = measured(&format!("--np 2 --nx 64 --ny 16 --path rails {rails}"));
         assert_eq!(found.len(), 5, "{found:?}");
         assert!(found.iter().all(|row| row.rails.is_some() && row.fabric != "memory"), "{found:?}");
@@ -52,7 +53,7 @@ fn over_rails_too_and_by_other_rules() {
 }
 
 #[test]
-fn the_norm_comes_when_it_is_asked_for_and_atomics_of_threads_say_what_they_are() {
+fn norm_arrives_on_request_and_atomics_have_note() {
     let found = measured("--np 2 --nx 40 --ny 24 --norm block,thread-atomic --norm-when now,delayed,every=3");
     let skipped: Vec<&Row> = found.iter().filter(|row| row.status.to_string() != "ok").collect();
     assert_eq!(skipped.len(), 4, "now, and all three of thread-atomic: {skipped:?}");
@@ -65,7 +66,7 @@ fn the_norm_comes_when_it_is_asked_for_and_atomics_of_threads_say_what_they_are(
 }
 
 #[test]
-fn one_pe_is_its_own_neighbour_and_paths_are_swept() {
+fn single_pe_runs_and_paths_are_swept() {
     let found = measured("--np 1 --nx 33 --ny 9 --exchange row,resident,host-write");
     assert!(found.len() == 3 && found.iter().all(|row| row.fabric == "self"), "{found:?}");
     let found = measured("--np 2 --nx 32,36 --ny 12 --exchange block,resident --path nvlink,rails --provider worst");
@@ -74,31 +75,31 @@ fn one_pe_is_its_own_neighbour_and_paths_are_swept() {
 }
 
 #[test]
-fn what_cannot_be_is_refused_in_one_line() {
+fn invalid_options_print_one_line() {
     let complaint = |args: &str| run(ginlab(&format!("{BASE} -r 1 {args}"))).expect(2).complaint().to_owned();
     assert!(complaint("--exchange resident --nx 5000 --ny 8").contains("at most 4096 columns"));
     assert!(complaint("--exchange resident --norm-when now --nx 32").contains("delayed or every=K"));
     let text = complaint("--exchange resident --nx 4096 --ny 30000");
-    assert!(text.contains("does not fit") && text.contains("the largest field of 4096 columns"), "{text}");
-    assert!(complaint("--np 40 --ny 20").contains("40 PEs for a field of 20 rows"));
-    assert!(complaint("--nx 2").contains("three columns"));
-    assert!(complaint("--block 33").contains("whole warps"));
-    assert!(complaint("--exchange nccl --nx 32").contains("NCCL needs GPUs, and this is the emulated device"));
+    assert!(text.contains("does not fit") && text.contains("the maximum for 4096 columns is"), "{text}");
+    assert!(complaint("--np 40 --ny 20").contains("40 PEs are too many for a field of 20 rows"));
+    assert!(complaint("--nx 2").contains("at least 3 columns"));
+    assert!(complaint("--block 33").contains("must be a multiple of 32"));
+    assert!(complaint("--exchange nccl --nx 32").contains("NCCL needs GPUs, but this is the emulated device"));
+    assert!(complaint("--exchange nccl-graph --nx 32 --path rails --provider worst").contains("does not use rails"));
     assert!(
-        complaint("--exchange nccl-graph --nx 32 --path rails --provider worst").contains("chooses its way itself")
+        complaint("--exchange resident --nx 32 --ny 6").contains("3 rows of a rank: a block requires at least 4 rows")
     );
-    assert!(complaint("--exchange resident --nx 32 --ny 6").contains("3 rows of a rank; a block has 4 rows or more"));
-    assert!(complaint("--norm-when every=0").contains("every=K with K from 1"));
+    assert!(complaint("--norm-when every=0").contains("every=K with K of at least 1"));
 }
 
-/// Ends with this code or that, and says this.
+/// Checks that the run exited with one of these codes and that its message contains `part`.
 #[track_caller]
 fn ends(done: &Done, codes: &[i32], part: &str) {
     assert!(codes.contains(&done.code), "{}: {}", done.code, done.stderr);
     assert!(done.complaint().contains(part), "{part:?}: {}", done.complaint());
 }
 
-/// A job that measures a row of another exchange first, and then this one's for some seconds.
+/// Starts a job that first measures a row of another exchange, and then this one for some seconds.
 fn job(exchange: &str) -> (Job, String) {
     let first = if exchange == "row" { "p" } else { "row" };
     let job = Job::start(ginlab(&format!(
@@ -108,7 +109,7 @@ fn job(exchange: &str) -> (Job, String) {
 }
 
 #[test]
-fn a_peer_that_dies_ends_every_exchange_and_is_named() {
+fn killed_peer_ends_every_exchange() {
     for exchange in EXCHANGES {
         let (mut job, first_row) = job(exchange);
         job.until(Stream::Stdout, &first_row);
@@ -120,7 +121,7 @@ fn a_peer_that_dies_ends_every_exchange_and_is_named() {
 }
 
 #[test]
-fn a_proxy_that_goes_ends_every_exchange_and_is_named() {
+fn vanished_proxy_ends_every_exchange() {
     let job = |exchange: &str, fault: &str| {
         Job::start(ginlab(&format!(
             "{BASE} --exchange {exchange} --nx 32 --ny 16 -r 99 -t 2 --block 32 --no-check --path rails --provider worst \
@@ -129,9 +130,9 @@ fn a_proxy_that_goes_ends_every_exchange_and_is_named() {
     };
     let stopped = EXCHANGES.map(|exchange| job(exchange, "proxy-stop=60"));
     for done in stopped.map(Job::finish) {
-        ends(&done, &[1], "the proxy thread has stopped");
+        ends(&done, &[1], "proxy thread was stopped");
     }
-    // Whoever looks first says it, by the kernel's deadline or by the proxy's.
+    // Reported by the kernel's deadline or by the proxy's, whichever is first.
     let silent = ["host-write", "resident"].map(|exchange| job(exchange, "rails-silent=60"));
     for done in silent.map(Job::finish) {
         let line = done.complaint().to_owned();

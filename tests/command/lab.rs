@@ -7,7 +7,7 @@ use crate::common::lab::{Lab, SCRIPT, command, missing, namespaces, script, uniq
 use crate::common::{Job, all_verified, rows, run, skip};
 
 #[test]
-fn two_nodes_with_four_rails() {
+fn two_nodes_run_over_four_rails() {
     let Some(lab) = Lab::up("--rate 2gbit --mtu 9000") else { return };
     for node in 0..2 {
         for rail in 0..4 {
@@ -26,7 +26,7 @@ fn two_nodes_with_four_rails() {
     assert_eq!(words.len(), 1 + 2 * 4);
     assert_eq!(words[8], ["1", "rail3", "10.99.3.2/24", "2Gbit", "9000", "up"]);
 
-    // Each node is a rank, without a word about it.
+    // Each node is a rank, without further options.
     let args = "proxy -d emulated -n 2 -w 1 -r 1 -b 65537 -e 65537 -p tcp --rails 4 --strategy split --csv -";
     let (first, second) = (Job::start(lab.ginlab(0, args)), Job::start(lab.ginlab(1, args)));
     let (first, second) = (first.finish().expect(0), second.finish().expect(0));
@@ -40,29 +40,30 @@ fn two_nodes_with_four_rails() {
     }
 
     let line = lab.script("up", "").expect(1);
-    assert!(line.complaint().contains("is there already"), "{}", line.stderr);
+    assert!(line.complaint().contains("already exists"), "{}", line.stderr);
     assert_eq!(lab.left().len(), 2, "a refused up takes nothing down");
     lab.script("down", "").expect(0);
     assert_eq!(lab.left(), Vec::<String>::new());
-    assert!(lab.script("down", "").expect(0).complaint().contains("there is no lab"));
+    assert!(lab.script("down", "").expect(0).complaint().contains("no such lab"));
 }
 
-/// A run that is killed in a mount namespace of its own (scripts/hide-slow-libraries.sh makes one) leaves names behind, without namespaces.
+/// A run that is killed in its own mount namespace (scripts/hide-slow-libraries.sh creates one) leaves names without
+/// namespaces.
 #[test]
-fn names_without_namespaces_are_in_nobodys_way() {
+fn stale_names_do_not_block_lab() {
     let Some(lab) = Lab::up("--rails 1 --rate none") else { return };
     let dead = lab.namespace(0);
     command(&format!("umount /run/netns/{dead}")).unwrap();
     assert_eq!(lab.left().len(), 2);
-    // The other one is alive.
-    assert!(lab.script("up", "").expect(1).complaint().contains("is there already: ginlab"));
+    // The other namespace exists.
+    assert!(lab.script("up", "").expect(1).complaint().contains("already exists: ginlab"));
     assert_eq!(lab.left(), [lab.namespace(1)]);
     command(&format!("umount /run/netns/{}", lab.namespace(1))).unwrap();
     lab.script("up", "--rails 1 --rate none").expect(0);
     assert_eq!(lab.script("status", "").expect(0).stdout.lines().count(), 3);
 }
 
-/// Bytes that a node has sent over its first rail.
+/// Returns the bytes that a node has sent over its first rail.
 fn sent(lab: &Lab, node: usize) -> u64 {
     let shown = command(&format!("ip -n {} -s link show dev rail0", lab.namespace(node))).unwrap();
     let numbers = shown.lines().skip_while(|line| !line.trim_start().starts_with("TX:")).nth(1);
@@ -70,12 +71,12 @@ fn sent(lab: &Lab, node: usize) -> u64 {
 }
 
 #[test]
-fn ranks_dealt_out_by_node_measure_across_nodes() {
+fn interleaved_ranks_measure_across_nodes() {
     let Some(lab) = Lab::up("--rails 1 --rate none") else { return };
     let sizes = "-d emulated -p tcp --rails 1 -b 64K -e 64K -n 50 -r 2 --window 4 --no-check";
     for what in ["write --targets one", "sendrecv --mode window", "proxy --mode nbi"] {
         let before = sent(&lab, 0);
-        // Ranks 0 and 2 on the first node, 1 and 3 on the second, as mpirun --map-by node deals them out.
+        // Ranks 0 and 2 on the first node, 1 and 3 on the second, as with mpirun --map-by node.
         let rank = |rank: usize| {
             let mut command = lab.ginlab(rank % 2, &format!("{what} {sizes}"));
             command.env("RANK", rank.to_string()).env("WORLD_SIZE", "4").env("LOCAL_RANK", (rank / 2).to_string());
@@ -91,7 +92,7 @@ fn ranks_dealt_out_by_node_measure_across_nodes() {
 }
 
 #[test]
-fn three_nodes_meet_on_bridges() {
+fn three_nodes_connect_by_bridges() {
     let Some(lab) = Lab::up("--nodes 3 --rails 2 --rate 200mbit") else { return };
     let beside = Lab::up("--rails 1 --rate none").unwrap();
     assert_eq!((lab.left().len(), beside.left().len()), (4, 2));
@@ -101,7 +102,7 @@ fn three_nodes_meet_on_bridges() {
     let shaped = command(&format!("tc -n ginlab-lab-{}-bridge qdisc show", lab.name)).unwrap();
     assert_eq!(shaped.matches(" rate 200Mbit ").count(), 6, "what several send to one is shaped too: {shaped}");
 
-    // The first and the last one, over the bridge.
+    // The first and the last node, over the bridge.
     let args = "proxy -d emulated -n 2 -w 1 -r 1 -b 4097 -e 4097 -p tcp --rails 2 --csv -";
     let rank = |node: usize, rank: &str| {
         let mut command = lab.ginlab(node, args);
@@ -113,18 +114,18 @@ fn three_nodes_meet_on_bridges() {
     last.finish().expect(0);
 
     let line = lab.script("exec", "3 true").expect(1);
-    assert!(line.complaint().contains("has the nodes 0 to 2, not 3"), "{}", line.stderr);
+    assert!(line.complaint().contains("has nodes 0 to 2, not 3"), "{}", line.stderr);
     assert_eq!(lab.script("exec", "2 false").code, 1, "the command's own exit code");
     lab.script("down", "").expect(0);
     assert_eq!((lab.left().len(), beside.left().len()), (0, 2), "another lab stays");
 }
 
 #[test]
-fn a_failure_in_the_middle_takes_down_what_was_made() {
+fn failed_setup_removes_created_nodes() {
     if let Some(why) = missing() {
         return skip(&why);
     }
-    // A tc that works twice and then does not.
+    // A tc that succeeds twice and then fails.
     let folder = tempfile::tempdir().unwrap();
     let tc = folder.path().join("tc");
     let path = std::env::var("PATH").unwrap();
@@ -136,7 +137,7 @@ fn a_failure_in_the_middle_takes_down_what_was_made() {
     std::fs::write(&tc, text).unwrap();
     std::fs::set_permissions(&tc, std::fs::Permissions::from_mode(0o755)).unwrap();
     for nodes in [2, 3] {
-        // What was written by the round before is forgotten.
+        // Removes the calls recorded in the previous iteration.
         let _ = std::fs::remove_file(folder.path().join("calls"));
         let name = unique();
         let mut up = script(&format!("up --name {name} --nodes {nodes}"));
@@ -149,24 +150,24 @@ fn a_failure_in_the_middle_takes_down_what_was_made() {
 }
 
 #[test]
-fn wrong_use_is_one_line() {
+fn invalid_usage_prints_one_line() {
     for (args, part) in [
-        ("", "no command"),
-        ("around", "no command \"around\""),
-        ("up --nodes 1", "--nodes: \"1\" is not a number from 2 to 64"),
-        ("up --nodes 08", "--nodes: \"08\""),
-        ("up --nodes 99999999999999999999", "--nodes: "),
-        ("up --rails 65", "--rails: \"65\" is not a number from 1 to 64"),
-        ("up --rate fast", "--rate: \"fast\" is no rate like 1gbit"),
-        ("up --rate 0gbit", "--rate: "),
-        ("up --mtu 100", "--mtu: \"100\""),
-        ("up --mtu", "--mtu has no value"),
+        ("", "no command: expected up"),
+        ("around", "unknown command \"around\""),
+        ("up --nodes 1", "invalid --nodes \"1\": expected a number from 2 to 64"),
+        ("up --nodes 08", "invalid --nodes \"08\""),
+        ("up --nodes 99999999999999999999", "invalid --nodes "),
+        ("up --rails 65", "invalid --rails \"65\": expected a number from 1 to 64"),
+        ("up --rate fast", "invalid --rate \"fast\": expected a rate like 1gbit"),
+        ("up --rate 0gbit", "invalid --rate "),
+        ("up --mtu 100", "invalid --mtu \"100\""),
+        ("up --mtu", "--mtu needs a value"),
         ("up here", "up takes options only"),
-        ("up --name a/b", "--name: \"a/b\""),
-        ("up --color", "no option \"--color\""),
-        ("down --nodes 3", "--nodes belongs to up"),
+        ("up --name a/b", "invalid --name \"a/b\""),
+        ("up --color", "unknown option \"--color\""),
+        ("down --nodes 3", "--nodes is an option of up"),
         ("exec", "exec: no node"),
-        ("exec one true", "exec: node: \"one\""),
+        ("exec one true", "invalid node \"one\""),
         ("exec 0 --", "exec: no command"),
     ] {
         let done = run(script(args)).expect(2);
@@ -178,8 +179,8 @@ fn wrong_use_is_one_line() {
 }
 
 #[test]
-fn what_is_missing_is_one_line() {
-    // A folder without ip and tc is all of the path; bash itself is found by env beforehand.
+fn missing_tools_print_one_line() {
+    // The path consists of a directory without ip and tc; `env` must find bash there.
     let folder = tempfile::tempdir().unwrap();
     for tool in ["bash", "env"] {
         let real = ["/usr/bin", "/bin"].map(|place| Path::new(place).join(tool)).into_iter().find(|path| path.exists());
@@ -192,7 +193,7 @@ fn what_is_missing_is_one_line() {
         assert!(run(script("up")).expect(1).complaint().contains("need root"));
         return;
     }
-    // Root becomes nobody, who may not be allowed to read this folder.
+    // Root becomes the user nobody, which may not be permitted to read this directory.
     let mut up = std::process::Command::new("setpriv");
     up.args(["--reuid", "65534", SCRIPT, "up"]);
     if command(&format!("setpriv --reuid 65534 test -x {SCRIPT}")).is_err() {

@@ -1,10 +1,11 @@
-//! One binary for every Linux: what it links, and what remains where there is no libfabric.
+//! One binary for every Linux: the libraries that it links, and its behaviour without libfabric.
 
 use std::process::Command;
 
 use crate::common::{all_verified, ginlab, proxy, rows, run};
 
-/// Shared objects that the program's loader needs before it starts (DT_NEEDED), of a 64-bit little-endian ELF file.
+/// Returns the shared objects that the loader needs before the program starts (DT_NEEDED), for a 64-bit little-endian
+/// ELF file.
 fn needed(file: &[u8]) -> Vec<String> {
     let number = |offset: usize, bytes: usize| {
         let bytes = file[offset..offset + bytes].iter().rev();
@@ -31,7 +32,7 @@ fn needed(file: &[u8]) -> Vec<String> {
 }
 
 #[test]
-fn the_binary_links_nothing_that_a_bare_linux_lacks() {
+fn binary_links_only_standard_libraries() {
     let needed = needed(&std::fs::read(env!("CARGO_BIN_EXE_ginlab")).unwrap());
     assert!(needed.iter().any(|name| name.starts_with("libc.")), "the dynamic section was misread: {needed:?}");
     let bare = ["libc.", "libm.", "libgcc_s.", "libpthread.", "libdl.", "librt.", "ld-linux"];
@@ -44,13 +45,13 @@ fn the_binary_links_nothing_that_a_bare_linux_lacks() {
     assert!(strange.is_empty(), "the binary needs {strange:?} to start");
 }
 
-/// The command on a machine without libfabric.
+/// Returns the command as on a machine without libfabric.
 fn without(mut command: Command) -> Command {
     command.env("GINLAB_LIBFABRIC", "/nonexistent/libfabric.so").env("GINLAB_TOKEN", "secret");
     command
 }
 
-/// What every refusal must tell: that it is libfabric, where it was looked for, and how to get it.
+/// Checks what every error must contain: that libfabric is missing, where it was searched, and how to install it.
 fn tells_all(line: &str) {
     for part in [
         "libfabric",
@@ -65,7 +66,7 @@ fn tells_all(line: &str) {
 }
 
 #[test]
-fn without_libfabric_whatever_needs_it_is_refused_in_one_line() {
+fn programs_that_need_libfabric_are_rejected_without_it() {
     for args in [
         "efa",
         "efa --provider tcp",
@@ -90,7 +91,7 @@ fn without_libfabric_whatever_needs_it_is_refused_in_one_line() {
 }
 
 #[test]
-fn without_libfabric_modelled_cards_move_and_verify() {
+fn modelled_cards_verify_without_libfabric() {
     let done = run(without(proxy(&format!("-p model:p5 --np 2 {SHORT}")))).expect(0);
     assert!(done.stderr.contains("# libfabric: none"), "{}", done.stderr);
     let found = rows(&done.stdout);
@@ -101,17 +102,18 @@ fn without_libfabric_modelled_cards_move_and_verify() {
 const SHORT: &str = "-n 5 -w 1 -r 2 --rails 1,4 -b 64 -e 256 -f 2 --mode quiet,nbi --check --csv -";
 
 #[test]
-fn without_libfabric_puts_end_in_the_proxy_and_that_is_said() {
-    // Asked for: no word about libfabric.
+fn puts_end_in_proxy_without_libfabric() {
+    // Requested explicitly: no message about libfabric.
     let done = run(without(proxy(&format!("-p null {SHORT}")))).expect(0);
     assert!(done.complaints().is_empty() && !done.stderr.contains("apt-get"), "{}", done.stderr);
     let asked = rows(&done.stdout);
     all_verified(&asked);
-    // Left to the program, by the ranks of the demo: one line says what it chose and why, and so does the header.
+    // Chosen by the program, for the ranks of the demo: one line reports the choice and the reason, and so does the
+    // header.
     let done = run(without(proxy(&format!("--np 2 {SHORT}")))).expect(0);
     tells_all(done.complaint());
-    assert!(done.complaint().contains("provider null, by which puts end in the proxy"), "{}", done.complaint());
-    assert!(done.stderr.contains("# provider: null") && done.stderr.contains("# note: provider null, by which"));
+    assert!(done.complaint().contains("using provider null, with which puts end in the proxy"), "{}", done.complaint());
+    assert!(done.stderr.contains("# provider: null") && done.stderr.contains("# note: using provider null"));
     let chosen = rows(&done.stdout);
     all_verified(&chosen);
     assert_eq!(chosen.len(), asked.len());
@@ -119,7 +121,7 @@ fn without_libfabric_puts_end_in_the_proxy_and_that_is_said() {
 }
 
 #[test]
-fn without_libfabric_what_needs_none_remains() {
+fn other_programs_run_without_libfabric() {
     let version = run(without(ginlab("--version"))).expect(0).stdout;
     assert!(version.lines().any(|line| line == "libfabric   none"), "{version}");
     let dump = run(without(ginlab("efa --from tests/fixtures/p5"))).expect(0);
@@ -132,13 +134,13 @@ fn without_libfabric_what_needs_none_remains() {
 
 const SETUP: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/setup.sh");
 
-/// Distributions name another library so that a careless pattern takes it for libclang.
+/// Distributions name another library such that a careless pattern takes it for libclang.
 #[test]
-fn the_setup_knows_libclang_from_libclang_cpp() {
+fn setup_distinguishes_libclang_from_libclang_cpp() {
     let folder = tempfile::tempdir().unwrap();
     let libraries = folder.path().join("usr/lib/llvm-14/lib");
     std::fs::create_dir_all(&libraries).unwrap();
-    // The script's own function, with a /usr of ours.
+    // The script's own function, with a substitute for /usr.
     let script = r#"unset LIBCLANG_PATH; eval "$(sed -n '/^has_libclang() {/,/^}/p' "$1" | sed "s|/usr/|$2/usr/|g")"; has_libclang"#;
     let found = || {
         let root = folder.path().to_str().unwrap();
@@ -160,7 +162,7 @@ fn the_setup_knows_libclang_from_libclang_cpp() {
 }
 
 #[test]
-fn a_demo_needs_a_linker_and_rust_and_goes_on_without_the_rest() {
+fn demo_requires_only_linker_and_rust() {
     let script = std::fs::read_to_string(SETUP).unwrap();
     let (demo, _) = script.split_once("\nif ((level >= 3)); then").unwrap();
     let packages = |word: &str| -> Vec<&str> {

@@ -1,6 +1,7 @@
-//! Tests that run the command `ginlab` as a user would. One program, so that the library is linked once; a file each.
+//! Tests that run the command `ginlab` as a user would. One program, so that the library is linked once, with one file
+//! per subject.
 //!
-//! One file of them: `cargo test --test command serve::`
+//! To run one file: `cargo test --test command serve::`
 
 #![allow(clippy::unwrap_used, reason = "a test ends by panicking")]
 
@@ -15,6 +16,8 @@ mod cli;
 mod cluster;
 mod collective;
 mod compare;
+mod containers;
+mod corrupt;
 mod direct;
 mod doctor;
 mod echo;
@@ -26,6 +29,7 @@ mod fault_table;
 mod faults;
 mod first_hour;
 mod hostile;
+mod hosts;
 mod ipc;
 mod jacobi;
 mod lab;

@@ -1,11 +1,11 @@
-//! `ginlab model`: figures with sources, and the same virtual time on each run.
+//! `ginlab model`: figures with sources, and the same virtual time in each run.
 
 use crate::common;
 
 use crate::common::{ginlab, run};
 
 #[test]
-fn every_figure_says_where_it_comes_from() {
+fn every_figure_has_source_or_assumption() {
     let done = run(ginlab("model figures --csv -")).expect(0);
     let mut reader = csv::Reader::from_reader(done.stdout.as_bytes());
     let rows: Vec<csv::StringRecord> = reader.records().map(Result::unwrap).collect();
@@ -16,7 +16,7 @@ fn every_figure_says_where_it_comes_from() {
 }
 
 #[test]
-fn virtual_time_is_the_same_on_each_run_and_another_with_another_seed() {
+fn virtual_time_is_deterministic_per_seed() {
     let rows = |options: &str| common::rows(&run(ginlab(&format!("model all2all --csv - {options}"))).expect(0).stdout);
     let options = "--nodes 2,8 --rails 1,4 -b 1K -e 64K -f 64 --strategy round-robin,split -r 2";
     let first = rows(options);
@@ -30,9 +30,10 @@ fn virtual_time_is_the_same_on_each_run_and_another_with_another_seed() {
     }
 }
 
-/// As nccl-tests counts: bytes of a GPU for all others, those of its own machine too, against what the wires allow.
+/// As nccl-tests counts: bytes of a GPU for all others, including those of its own machine, compared with the limit of
+/// the links.
 #[test]
-fn a_whole_all_to_all_has_its_bus_bandwidth_and_ceiling() {
+fn total_all_to_all_has_ceiling() {
     let done = run(ginlab("model all2all --csv - --nodes 2,4 --rails 4 --total 64M,1G")).expect(0);
     let rows = common::rows(&done.stdout);
     assert_eq!(rows.len(), 4);
@@ -48,18 +49,18 @@ fn a_whole_all_to_all_has_its_bus_bandwidth_and_ceiling() {
 }
 
 #[test]
-fn bad_input_is_one_line() {
+fn invalid_options_print_one_line() {
     for (options, part) in [
-        ("all2all --nodes 1", "2 machines or more"),
-        ("all2all --nodes 9999", "up to 16384 GPUs"),
-        ("all2all --rails 5", "has 4 for itself"),
+        ("all2all --nodes 1", "at least 2 machines"),
+        ("all2all --nodes 9999", "at most 16384 GPUs"),
+        ("all2all --rails 5", "has only 4 cards"),
         ("all2all --rails 0", "--rails"),
         ("all2all -p p4d --rails 1", "share cards"),
-        ("all2all -p p9", "known are model:p4d"),
+        ("all2all -p p9", "expected one of model:p4d"),
         ("all2all -b 0", "-b/-e/-f"),
-        ("all2all --total 0", "1 B or more"),
+        ("all2all --total 0", "must be from 1 B to 16 TiB"),
         ("all2all -b 8 -e 4", "-b/-e/-f"),
-        ("figures p9", "known are model:p4d"),
+        ("figures p9", "expected one of model:p4d"),
     ] {
         let done = run(ginlab(&format!("model {options}"))).expect(2);
         assert!(done.complaint().contains(part) && done.stdout.is_empty(), "{options}: {done:?}");
@@ -67,7 +68,7 @@ fn bad_input_is_one_line() {
 }
 
 #[test]
-fn ctrl_c_ends_it() {
+fn ctrl_c_ends_simulation() {
     let mut job = common::Job::start(ginlab("model all2all --nodes 1024 -b 64K"));
     job.until(common::Stream::Stderr, "MODELLED");
     job.signal(nix::sys::signal::Signal::SIGINT);
@@ -75,11 +76,11 @@ fn ctrl_c_ends_it() {
 }
 
 #[test]
-fn a_rank_that_is_killed_behind_modelled_cards_is_named() {
+fn killed_rank_with_modelled_cards_is_named() {
     let mut job = common::Job::start(ginlab(
         "proxy -d emulated -p model:p5 -b 64 -e 64 -n 1000000 -r 1000 --rails 2 --block 1 --no-fill --mode nbi -t 20",
     ));
-    // Of the header, which comes when the ranks are connected.
+    // Part of the header, which is printed when the ranks are connected.
     job.until(common::Stream::Stderr, "MODELLED");
     nix::sys::signal::kill(job.rank(1), nix::sys::signal::Signal::SIGKILL).unwrap();
     let done = job.finish();
@@ -88,7 +89,7 @@ fn a_rank_that_is_killed_behind_modelled_cards_is_named() {
 }
 
 #[test]
-fn modelled_cards_take_memory_that_has_no_name_and_need_no_domain() {
+fn modelled_cards_use_anonymous_memory_without_domains() {
     let mut job = common::Job::start(ginlab(
         "proxy -d emulated -p model:p5 -b 64 -e 64 -n 1000000 -r 1000 --rails 2 --block 1 --no-fill --mode nbi -t 20",
     ));

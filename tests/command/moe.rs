@@ -1,4 +1,5 @@
-//! `ginlab moe`: every unit and way of counts to the bit, over every path; its plan's arithmetic in rows; virtual time beside what was published.
+//! `ginlab moe`: every unit and method of counting correct to the bit, over every path; the arithmetic of its plan in
+//! rows; virtual time compared with published results.
 
 use crate::common::{contents, ginlab, rows, run};
 use crate::passed;
@@ -16,7 +17,7 @@ fn number(row: &Row, column: &str) -> f64 {
 }
 
 #[test]
-fn every_unit_and_count_is_right_by_memory_by_rails_and_by_both() {
+fn every_unit_and_count_verifies_on_every_path() {
     for path in
         ["--np 2 --path nvlink", "--np 3 --path rails -p model:p5", "--np 4 --node-size 2 -p model:p5 --rails 2"]
     {
@@ -26,7 +27,7 @@ fn every_unit_and_count_is_right_by_memory_by_rails_and_by_both() {
             assert!(row.wrong == Some(0) && row.status.to_string() == "ok", "{row:?}");
             let (dispatch, combine) = (number(row, "dispatch_us"), number(row, "combine_us"));
             assert!(dispatch > 0.0 && combine > 0.0 && number(row, "messages") > 0.0, "{row:?}");
-            // What was counted of two repeats' rounds: as many transfers as messages and signals, or more where puts are cut.
+            // The counts of two repeats' rounds: as many transfers as messages and signals, or more if puts are split.
             let by_rails = path.contains("model:p5");
             assert_eq!(
                 row.own("rail_transfers").text().is_some() || row.own("rail_transfers").number().is_some(),
@@ -38,9 +39,10 @@ fn every_unit_and_count_is_right_by_memory_by_rails_and_by_both() {
     }
 }
 
-/// A word's round has three bits. Eight rounds lie between the two units that count by words here: the second must not take the first one's count, which is larger.
+/// A word's round has three bits. Eight rounds separate the two units that count by words here: the second must not use
+/// the first one's count, which is larger.
 #[test]
-fn a_count_of_another_unit_is_not_taken_for_this_ones() {
+fn counts_of_other_units_are_not_confused() {
     let small = "--hidden 64 --tokens 6 --experts 12 --topk 3 --grid 2 --block 33 -n 4 -w 0 -r 1 -t 20 --csv -";
     let line =
         format!("moe -d emulated --np 2 --path rails -p model:p5 --unit expert,rank --count word,immediate {small}");
@@ -49,9 +51,24 @@ fn a_count_of_another_unit_is_not_taken_for_this_ones() {
     assert!(rows.len() == 4 && rows.iter().all(|row| row.wrong == Some(0)), "{rows:?}");
 }
 
-/// A skewed router, and one from a file: all to one PE, which leaves the others without a message.
+/// Rows count the operations of the timed rounds: their mean over the choices that these rounds use.
 #[test]
-fn whoever_gets_nothing_is_answered_and_answers() {
+fn columns_of_a_row_are_those_of_its_timed_rounds() {
+    let sent = |rounds: &str| {
+        let line = "--hidden 64 --tokens 6 --experts 12 --topk 3 --grid 2 --block 33 -r 1 --check-rounds 2 --csv -";
+        let line = format!("moe -d emulated --np 2 --path nvlink --unit expert --count signal {line} {rounds}");
+        let rows = rows(&run(ginlab(&line)).expect(0).stdout);
+        assert_eq!(rows.len(), 1);
+        (number(&rows[0], "messages"), number(&rows[0], "sent_bytes"))
+    };
+    let (first, second, both) = (sent("-w 0 -n 1"), sent("-w 1 -n 1"), sent("-w 0 -n 2"));
+    assert!(first.0 > both.0 && both.0 > second.0, "{first:?} {both:?} {second:?}");
+    assert!(first.1 > both.1 && both.1 > second.1, "{first:?} {both:?} {second:?}");
+}
+
+/// A skewed router, and one from a file: all tokens to one PE, which leaves the others without a message.
+#[test]
+fn pes_without_tokens_participate() {
     let folder = tempfile::tempdir().unwrap();
     let lists = folder.path().join("lists");
     std::fs::write(&lists, "0 1 2\n2 1 0\n").unwrap();
@@ -64,15 +81,15 @@ fn whoever_gets_nothing_is_answered_and_answers() {
 }
 
 #[test]
-fn bad_input_is_one_line() {
+fn invalid_options_print_one_line() {
     for (options, part) in [
-        ("--np 3 --experts 8", "--experts: 8; a multiple of the 3 ranks"),
-        ("--np 2 --topk 40", "--topk: 40; 1 to 32"),
-        ("--np 2 --hidden 100", "--hidden: 100 values; a multiple of 8"),
+        ("--np 3 --experts 8", "--experts: 8: must be a multiple of the 3 ranks"),
+        ("--np 2 --topk 40", "--topk: 40: must be from 1 to 32"),
+        ("--np 2 --hidden 100", "--hidden: 100 elements: must be a multiple of 8"),
         ("--np 2 --skew 9", "--skew: 9"),
         ("--np 1", "--np: 1"),
         ("--np 3 --node-size 2 --experts 12", "--node-size: 2"),
-        ("--np 2 --tokens 4096", "--count word has no such bound"),
+        ("--np 2 --tokens 4096", "use --count word"),
         ("--np 2 --routing /nowhere", "--routing: /nowhere"),
     ] {
         let done = run(ginlab(&format!("moe -d emulated {options} --csv -"))).expect(2);
@@ -81,7 +98,7 @@ fn bad_input_is_one_line() {
 }
 
 #[test]
-fn virtual_time_is_modelled_and_stands_beside_what_was_published() {
+fn modelled_rows_are_compared_with_published() {
     passed::once("virtual_time", &contents(&[env!("CARGO_BIN_EXE_ginlab").into()]), virtual_time);
 }
 

@@ -1,8 +1,9 @@
-//! `ginlab nccl` without a GPU and without NCCL: what it sets, whom it starts, what it refuses. The plugin itself: host/nccl_plugin/tests.
+//! `ginlab nccl` without a GPU and without NCCL: the variables that it sets, the programs that it starts, and rejected
+//! options. Tests of the plugin itself: host/nccl_plugin/tests.
 
 use crate::common::{ginlab, run};
 
-/// In place of a program of NCCL's.
+/// Returns a command that runs a shell instead of an NCCL program.
 fn over(args: &str, shell: &str) -> std::process::Command {
     let mut command = ginlab(&format!("nccl {args} --mps off --"));
     command.args(["sh", "-c", shell]).env_remove("NCCL_HOSTID").env_remove("LD_PRELOAD");
@@ -10,7 +11,7 @@ fn over(args: &str, shell: &str) -> std::process::Command {
 }
 
 #[test]
-fn variables_are_printed_as_a_shell_reads_them() {
+fn variables_are_printed_as_shell_commands() {
     let said = run(ginlab("nccl --print-env -p model:p5 --rails 4 --strategy split --rule own")).expect(0).stdout;
     for line in [
         "NCCL_GIN_TYPE='2'",
@@ -27,7 +28,7 @@ fn variables_are_printed_as_a_shell_reads_them() {
 }
 
 #[test]
-fn ranks_have_places_and_each_process_is_a_node() {
+fn each_process_is_one_node() {
     let done = run(over("--np 3", "echo $RANK of $WORLD_SIZE on $NCCL_HOSTID at $NCCL_COMM_ID")).expect(0);
     let mut lines: Vec<&str> = done.stdout.lines().collect();
     lines.sort_unstable();
@@ -36,7 +37,8 @@ fn ranks_have_places_and_each_process_is_a_node() {
     let expected: Vec<String> = (0..3).map(|rank| format!("{rank} of 3 on ginlab-{rank} at {meeting}")).collect();
     assert_eq!(lines, expected);
     assert!(done.stderr.contains("NCCL has not used the plugin"), "{}", done.stderr);
-    // What something else starts names itself, by the plugin that is preloaded: the shell is one process, and what it starts another one.
+    // Processes started otherwise name themselves, by the preloaded plugin: the shell is one process, and the program
+    // that it starts another one.
     let done = run(over("", "echo $$ $NCCL_HOSTID; env | grep ^NCCL_HOSTID=")).expect(0);
     let (shell, other) = done.stdout.trim().split_once('\n').unwrap();
     let (number, name) = shell.split_once(' ').unwrap();
@@ -45,21 +47,21 @@ fn ranks_have_places_and_each_process_is_a_node() {
 }
 
 #[test]
-fn a_rank_that_fails_ends_the_run_with_its_code() {
+fn failed_rank_ends_run_with_its_code() {
     let done = run(over("--np 2", "if [ $RANK = 1 ]; then exit 7; fi")).expect(7);
-    assert!(done.stderr.contains("ginlab: rank 1 ended: exit status: 7"), "{}", done.stderr);
+    assert!(done.stderr.contains("ginlab: rank 1 failed: exit status: 7"), "{}", done.stderr);
     run(over("", "exit 3")).expect(3);
 }
 
 #[test]
-fn what_cannot_be_is_one_line() {
+fn invalid_options_print_one_line() {
     for (args, why) in [
-        ("nccl", "name a program behind --"),
-        ("nccl --np 2 -p null -- true", "NCCL's kernels would wait for ever"),
-        ("nccl --np 2 -p model:p3 -- true", "known are model:p4d"),
-        ("nccl --np 2 --rule never -- true", "is none of count, own, drain, sequence"),
-        ("nccl --np 2 --fault late:1 -- true", "is none of lost:N, error:N, dead:N, slow:US"),
-        ("nccl --np 2 --nccl /nowhere -- true", "there is no /nowhere/libnccl.so.2"),
+        ("nccl", "no program given"),
+        ("nccl --np 2 -p null -- true", "NCCL's kernels would wait indefinitely"),
+        ("nccl --np 2 -p model:p3 -- true", "expected one of model:p4d"),
+        ("nccl --np 2 --rule never -- true", "expected one of count, own, drain, sequence"),
+        ("nccl --np 2 --fault late:1 -- true", "expected lost:N, error:N, dead:N or slow:US"),
+        ("nccl --np 2 --nccl /nowhere -- true", "/nowhere/libnccl.so.2 does not exist"),
         ("nccl --mps off -- /no/such/program", "/no/such/program: "),
     ] {
         let said = run(ginlab(args)).expect(2);

@@ -1,14 +1,15 @@
-//! The commands that pages show: their options are those of the command.
+//! Commands shown on pages may only use options that the command has.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use crate::common::{ginlab, run};
 
-/// Markdown files of the repository's root, `docs/` and `experiments/`, without diaries.
+/// Returns the Markdown files of the repository's root, `docs/`, `docs/tutorial/` and `experiments/`, except notes and
+/// the changelog.
 fn pages() -> Vec<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let mut folders = vec![root.to_path_buf(), root.join("docs")];
+    let mut folders = vec![root.to_path_buf(), root.join("docs"), root.join("docs/tutorial")];
     folders.extend(root.join("experiments").read_dir().unwrap().map(|entry| entry.unwrap().path()));
     let files = folders.iter().filter(|folder| folder.is_dir()).flat_map(|folder| folder.read_dir().unwrap());
     files
@@ -18,7 +19,7 @@ fn pages() -> Vec<PathBuf> {
         .collect()
 }
 
-/// The words of `--help` of a subcommand, without what surrounds them.
+/// Returns the words of `--help` of a subcommand, without surrounding punctuation.
 fn help(words: &str) -> Vec<String> {
     let text = run(ginlab(&format!("{words} --help"))).expect(0).stdout;
     let bare = |word: &str| word.trim_matches(|letter: char| !letter.is_alphanumeric() && letter != '-').to_owned();
@@ -26,8 +27,8 @@ fn help(words: &str) -> Vec<String> {
 }
 
 #[test]
-fn options_that_pages_show_are_there() {
-    // Each has a line of its own, a little to the right; other words of the help are in other places.
+fn options_on_pages_exist() {
+    // Each subcommand has its own line with an indentation of two; other words of the help have other indentations.
     let all = run(ginlab("--help")).expect(0).stdout;
     let named =
         |line: &str| line.strip_prefix("  ")?.split(' ').next().filter(|word| !word.is_empty()).map(str::to_owned);
@@ -37,16 +38,16 @@ fn options_that_pages_show_are_there() {
     for page in pages() {
         let text = std::fs::read_to_string(&page).unwrap();
         for line in text.lines() {
-            // `soak` and others take another command behind `--`.
+            // `soak` and others take another command after `--`.
             for command in line.split("ginlab ").skip(1).flat_map(|command| command.split(" -- ")) {
-                // What follows in a pipe, in another program of mpirun, or behind the code's end, is not ours.
+                // Excludes the rest of a pipe, other programs of mpirun, and text after the code.
                 let own = command.split(" : ").next().unwrap();
                 let own = own.split(['`', '|', ';', '>', '&']).next().unwrap();
                 let mut words = own.split_whitespace().peekable();
                 let Some(subcommand) = words.next().filter(|word| subcommands.iter().any(|known| known == word)) else {
                     continue;
                 };
-                // The one subcommand that has subcommands.
+                // Only `model` has subcommands.
                 let nested = words.next_if(|word| subcommand == "model" && !word.starts_with('-')).unwrap_or_default();
                 let name = format!("{subcommand} {nested}").trim_end().to_owned();
                 let known = helps.entry(name.clone()).or_insert_with(|| help(&name));

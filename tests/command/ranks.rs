@@ -1,5 +1,5 @@
-//! Ranks that others have started: by mpirun, by the variables of the tcp bootstrap, on hosts of their own. All give rows
-//! of one schema.
+//! Ranks started by mpirun, by the variables of the tcp bootstrap, and on separate hosts. All produce rows of one
+//! schema.
 
 use std::process::Command;
 
@@ -9,12 +9,12 @@ use ginlab::report::Row;
 
 const SHORT: &str = "proxy -d emulated -n 2 -w 1 -r 1";
 
-/// One rank of a tcp job of two.
+/// Returns the command of one rank of a tcp job of two.
 fn tcp_rank(rank: usize, port: u16, token: &str, args: &str) -> Command {
     common::tcp_rank(rank, port, token, &format!("{SHORT} {args}"))
 }
 
-/// The row of each case and mode, with the shape it was measured in.
+/// Checks the run and returns the row of each case and mode.
 #[track_caller]
 fn checked(done: &Done, bootstrap: &str) -> Vec<Row> {
     assert!(done.stderr.contains(&format!("# note: 2 ranks by the {bootstrap} bootstrap")), "{}", done.stderr);
@@ -27,7 +27,7 @@ fn checked(done: &Done, bootstrap: &str) -> Vec<Row> {
 }
 
 #[test]
-fn two_processes_by_tcp_variables() {
+fn two_processes_connect_by_tcp_variables() {
     let port = free_port();
     let rank = |rank| tcp_rank(rank, port, "secret", "-b 4097 -e 4097 -p tcp --rails 2 --csv -");
     let (first, second) = both(rank(0), rank(1));
@@ -37,7 +37,7 @@ fn two_processes_by_tcp_variables() {
 }
 
 #[test]
-fn a_wrong_token_is_refused() {
+fn wrong_token_is_rejected() {
     let port = free_port();
     let stranger = Job::start(tcp_rank(1, port, "guess", "-p tcp -t 3"));
     let first = Job::start(tcp_rank(0, port, "secret", "-p tcp -t 3"));
@@ -46,14 +46,14 @@ fn a_wrong_token_is_refused() {
     assert!(line.contains("token"), "{line}");
     assert_ne!(stranger.code, 0);
     let first = first.finish().expect(124);
-    // The refusal at once, for whoever watches; then the reason of the end.
+    // The refusal is printed immediately; then the reason of the exit.
     let lines = first.complaints();
     assert!(lines.len() == 2 && lines[0].starts_with("ginlab: refused a connection from 127.0.0.1"), "{lines:?}");
-    assert!(lines[1].contains("waiting for rank 1") && lines[1].contains("another job token"), "{lines:?}");
+    assert!(lines[1].contains("waiting for rank 1") && lines[1].contains("a different job token"), "{lines:?}");
 }
 
 #[test]
-fn ranks_with_other_options_are_told_the_difference() {
+fn different_options_are_reported() {
     for (first, second, difference) in [
         ("-p tcp -e 4K", "-p tcp -e 16K", "sizes is \"4096\" on rank 0 but \"4096,16384\" on rank 1"),
         ("-p tcp", "-p null", "provider is \"tcp\" on rank 0 but \"null\" on rank 1"),
@@ -71,7 +71,7 @@ fn ranks_with_other_options_are_told_the_difference() {
 }
 
 #[test]
-fn a_launcher_that_says_too_little_is_told_what_is_missing() {
+fn incomplete_launcher_variables_are_reported() {
     let with = |variables: &[(&str, &str)], args: &str| {
         let mut command = ginlab(&format!("{SHORT} {args}"));
         command.envs(variables.iter().copied());
@@ -83,9 +83,27 @@ fn a_launcher_that_says_too_little_is_told_what_is_missing() {
     assert!(line.contains("set GINLAB_TOKEN"), "{line}");
     let line = with(&[("RANK", "two"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "127.0.0.1")], "");
     assert!(line.contains("RANK=\"two\""), "{line}");
-    // A rank of several that mpirun started, but that believes to be alone.
+    // Incomplete variables of a launcher, and invalid hosts, are reported immediately, not after the timeout.
+    for (name, other) in
+        [("RANK", "WORLD_SIZE"), ("WORLD_SIZE", "RANK"), ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")]
+    {
+        let line = with(&[(name, "1"), (other, "")], "");
+        assert!(line.contains(&format!("{name} is set but {other} is not")), "{line}");
+    }
+    for (master, part) in [
+        ("127.0.0.1:29500", "it has a port, which belongs in MASTER_PORT"),
+        ("[::1]:29500", "it has a port"),
+        ("tcp://127.0.0.1", "it has a scheme"),
+        ("node0,node1", "it has a character that is not allowed in names"),
+        ("256.0.0.1", "it is not an IPv4 address"),
+    ] {
+        let job = [("RANK", "1"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", master), ("GINLAB_TOKEN", "t")];
+        let line = with(&job, "-p tcp -t 600");
+        assert!(line.contains(&format!("MASTER_ADDR={master:?} is not valid: {part}")), "{line}");
+    }
+    // One of several ranks that mpirun started, which treats itself as the only one.
     let line = with(&[("OMPI_COMM_WORLD_SIZE", "2"), ("OMPI_COMM_WORLD_RANK", "0")], "--bootstrap local");
-    assert!(line.contains("mpirun started 2 ranks but the local bootstrap says 1"), "{line}");
+    assert!(line.contains("mpirun started 2 ranks, but the local bootstrap reports 1"), "{line}");
     if !cfg!(feature = "mpi") {
         let line = with(&[("OMPI_COMM_WORLD_SIZE", "2"), ("OMPI_COMM_WORLD_RANK", "0")], "");
         assert!(line.contains("built without MPI"), "{line}");
@@ -93,18 +111,18 @@ fn a_launcher_that_says_too_little_is_told_what_is_missing() {
 }
 
 #[test]
-fn two_ranks_by_mpirun() {
+fn two_ranks_run_under_mpirun() {
     let Some(first) = mpirun(2, &format!("{SHORT} -b 4097 -e 4097 -p tcp --rails 2 --csv -")) else { return };
     checked(&run(first).expect(0), "mpi");
     let mpirun = |args: &str| run(mpirun(2, &format!("{SHORT} {args}")).unwrap());
     let done = mpirun("-p tcp -b 0");
-    assert!(done.code == 2 && done.stderr.contains("a put of 0 bytes"), "{done:?}");
+    assert!(done.code == 2 && done.stderr.contains("--begin: must be at least 1 byte"), "{done:?}");
     let done = mpirun("-p tcp --np 4");
-    assert!(done.stderr.contains("4 ranks were asked for, but the mpi bootstrap has 2"), "{done:?}");
+    assert!(done.stderr.contains("4 ranks were requested, but the mpi bootstrap has 2"), "{done:?}");
 }
 
 #[test]
-fn two_hosts_with_four_rails_between_them() {
+fn two_hosts_run_over_four_rails() {
     let Some(lab) = Lab::up("--rate none") else { return };
     let rank = |rank: usize, args: &str| lab.ginlab(rank, &format!("{SHORT} {args}"));
     let args = "-b 16383 -e 16383 -p tcp --rails 1,4 --strategy split,round-robin --csv -";
@@ -124,14 +142,14 @@ fn two_hosts_with_four_rails_between_them() {
         assert!(row.own("rail_bytes").list().unwrap().iter().all(|bytes| *bytes > 0), "{row:?}");
     }
 
-    // A domain that only one side has; both hear of it.
+    // A domain that only one side has is reported on both.
     let (first, second) = both(rank(0, "-p tcp --domain lo"), rank(1, "-p tcp --domain rail9"));
-    assert!(second.stderr.contains("there is no rail9; there are: "), "{}", second.stderr);
+    assert!(second.stderr.contains("no rail9; available: "), "{}", second.stderr);
     assert_ne!((first.code, second.code), (0, 0));
     assert_eq!(first.complaints().len(), 1, "{}", first.stderr);
 }
 
-/// `deploy/ranks.sh`: what starts a rank per GPU of a node where no launcher does.
+/// `deploy/ranks.sh`, which starts one rank per GPU of a node if there is no launcher.
 fn ranks_script(ranks: &str, command: &[&str]) -> Command {
     let mut script = Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/ranks.sh"));
     script.args(command);
@@ -142,14 +160,14 @@ fn ranks_script(ranks: &str, command: &[&str]) -> Command {
 }
 
 #[test]
-fn a_script_starts_a_rank_per_gpu() {
+fn script_starts_one_rank_per_gpu() {
     let program = env!("CARGO_BIN_EXE_ginlab");
     let line = "-b 4097 -e 4097 -p tcp --rails 2 --per-node --csv -";
     let words: Vec<&str> = [program].into_iter().chain(SHORT.split(' ')).chain(line.split(' ')).collect();
     let done = run(ranks_script("4", &words)).expect(0);
     let rows = rows(&done.stdout);
     assert!(done.stderr.contains("# note: 4 ranks by the tcp bootstrap"), "{}", done.stderr);
-    // Of each of three cases a row of all pairs, one of the node, one of the job, which here are all the same ranks.
+    // For each of three cases one row of all pairs, one of the node and one of the job, all of the same ranks here.
     let count = |case: &str| rows.iter().filter(|row| row.case == case).count();
     assert_eq!((rows.len(), count("node"), count("job")), (9, 3, 3));
     for row in rows.iter().filter(|row| ["node", "job"].contains(&row.case.as_str())) {

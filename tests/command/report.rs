@@ -1,4 +1,4 @@
-//! `ginlab report` as a user meets it: one page that needs nothing else, and every refusal in one line.
+//! `ginlab report` as a user runs it: one self-contained page, and every error in one line.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,14 +10,14 @@ use scraper::{ElementRef, Html, Selector};
 const COLUMNS: &str =
     "schema,experiment,case,device,fabric,mode,size_bytes,grid,time_us_min,time_us_p50,time_us_p99,rate_mops,status";
 
-/// A folder with one file of these rows.
+/// Creates a directory with one file of these rows.
 fn folder(rows: &str) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("run.csv"), format!("{COLUMNS}\n{rows}")).unwrap();
     folder
 }
 
-/// Three sizes of a case.
+/// Returns rows of three sizes of a case.
 fn rows(case: &str, device: &str, fabric: &str) -> String {
     [64, 1024, 65536]
         .map(|size| format!("1,proxy,{case},{device},{fabric},nbi,{size},1,{size},{size}.5,1{size},0.5,ok\n"))
@@ -45,7 +45,7 @@ fn text(element: &ElementRef) -> String {
     element.text().collect()
 }
 
-/// What holds of every page.
+/// Checks the properties of every page.
 #[track_caller]
 fn assert_sound(source: &str, html: &Html) {
     assert_eq!(html.errors, Vec::<String>::new(), "a browser would have to mend it");
@@ -56,10 +56,10 @@ fn assert_sound(source: &str, html: &Html) {
             element.html()
         );
         for (name, value) in element.value().attrs() {
-            let within = matches!(name, "href") && value.starts_with('#');
+            let within = name == "href" && (value.starts_with('#') || is_part(value));
             assert!(within || !matches!(name, "src" | "href" | "srcset" | "data" | "action"), "{name}={value}");
             assert!(!name.starts_with("on"), "{name}={value}");
-            // Names of XML are no places to fetch from.
+            // XML namespace names are not fetched.
             assert!(name.starts_with("xmlns") || !value.contains("://"), "{name}={value}");
         }
     }
@@ -80,12 +80,17 @@ fn assert_sound(source: &str, html: &Html) {
     ids.dedup();
     assert_eq!(ids.len(), count, "an id stands twice");
     for link in all(html, "a") {
-        let target = link.value().attr("href").unwrap().trim_start_matches('#');
-        assert!(ids.contains(&target), "{target} leads nowhere");
+        let target = link.value().attr("href").unwrap();
+        assert!(is_part(target) || ids.contains(&target.trim_start_matches('#')), "{target} leads nowhere");
     }
 }
 
-/// A test of what the command makes of data/. Of the same files, headers among them, the same command makes the same page.
+/// Returns whether a link leads to another page in the same directory.
+fn is_part(link: &str) -> bool {
+    link.ends_with(".html") && !link.contains(['/', ':'])
+}
+
+/// Runs a test of the page for data/. The same command generates the same page from the same files, headers included.
 fn of_data(name: &str, test: impl FnOnce(&Path)) {
     let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("data");
     let mut files = vec![PathBuf::from(env!("CARGO_BIN_EXE_ginlab"))];
@@ -95,7 +100,7 @@ fn of_data(name: &str, test: impl FnOnce(&Path)) {
 }
 
 #[test]
-fn the_results_of_this_repository_become_a_page() {
+fn repository_results_form_page() {
     of_data("the_results_become_a_page", become_a_page);
 }
 
@@ -125,29 +130,44 @@ fn become_a_page(data: &Path) {
         work.path().join("pictures").read_dir().unwrap().map(|entry| entry.unwrap().path()).collect();
     assert_eq!(pictures.len(), all(&html, "figure").len());
     let titles: Vec<String> = all(&html, "figure svg > title").iter().map(text).collect();
-    for part in
-        ["proxy: time by size", "queue: queues side by side", "ipc: bandwidth by blocks", "speed beside the baseline"]
-    {
+    for part in [
+        "proxy: time by size",
+        "queue: comparison of queues",
+        "ipc: bandwidth by blocks",
+        "speed relative to the baseline",
+    ] {
         assert!(titles.iter().any(|title| title.contains(part)), "{part}");
     }
 }
 
 #[test]
-fn the_newest_results_begin_with_headlines() {
-    of_data("the_newest_results_begin_with_headlines", begin_with_headlines);
+fn newest_page_starts_with_headlines() {
+    of_data("newest_page_starts_with_headlines", begin_with_headlines);
 }
 
 fn begin_with_headlines(data: &Path) {
     let work = tempfile::tempdir().unwrap();
     let done = run(report(work.path(), &format!("--newest {} -o page.html", data.display()))).expect(0);
-    assert!(done.stderr.contains("# left out: files each of whose points newer ones have: "), "{}", done.stderr);
-    let source = std::fs::read_to_string(work.path().join("page.html")).unwrap();
+    assert!(done.stderr.contains("# left out: files whose points are all in newer files: "), "{}", done.stderr);
+    let read = |name: &str| std::fs::read_to_string(work.path().join(name)).unwrap();
+    let source = read("page.html");
+    assert!(source.len() <= 3_000_000, "a person reads this page, not {} bytes", source.len());
     let html = Html::parse_document(&source);
     assert_sound(&source, &html);
     for experiment in ["proxy", "queue", "ipc", "shmem", "collective", "jacobi"] {
-        assert!(!all(&html, &format!("section#{experiment} article")).is_empty(), "{experiment}");
+        assert_eq!(all(&html, &format!("section#{experiment} figure")).len(), 1, "{experiment}");
     }
-    // Nothing of it was cut from the table: what is modelled says so, what nobody has measured too.
+    // The rest is behind links, which lead to pages and back.
+    let links: Vec<&str> = all(&html, "main a").iter().map(|link| link.value().attr("href").unwrap()).collect();
+    assert_eq!(links.len(), all(&html, "main > section").len() - 2, "all but the findings and the explanation");
+    for link in links {
+        let source = read(link);
+        let part = Html::parse_document(&source);
+        assert_sound(&source, &part);
+        assert!(!all(&part, "article").is_empty(), "{link}");
+        assert_eq!(all(&part, "nav a")[0].value().attr("href"), Some("page.html"), "{link}");
+    }
+    // The table is complete: modelled figures and unmeasured ones are marked as such.
     let table: Vec<Vec<String>> = all(&html, "#found .findings tbody tr")
         .iter()
         .map(|row| row.select(&Selector::parse("td").unwrap()).map(|cell| text(&cell)).collect())
@@ -175,7 +195,7 @@ fn files_in(folder: &Path, files: &mut Vec<PathBuf>) {
 }
 
 #[test]
-fn the_same_files_give_the_same_page() {
+fn page_is_deterministic() {
     let folder = folder(&rows("put", "gpu:H200", "tcp"));
     let (first, html) = page(folder.path(), "run.csv -o -");
     assert_sound(&first.stdout, &html);
@@ -186,7 +206,7 @@ fn the_same_files_give_the_same_page() {
 }
 
 #[test]
-fn what_is_no_measurement_of_hardware_says_so() {
+fn emulated_and_modelled_runs_are_marked() {
     for (device, fabric, way) in [
         ("emulated", "tcp", "emulated"),
         ("gpu:H200", "model:p5", "modelled"),
@@ -207,7 +227,7 @@ fn what_is_no_measurement_of_hardware_says_so() {
 }
 
 #[test]
-fn stages_are_piled_up() {
+fn stages_are_stacked() {
     let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/report/stages-by-hand.csv");
     let work = tempfile::tempdir().unwrap();
     let (done, html) = page(work.path(), &format!("{} -o -", fixture.display()));
@@ -217,9 +237,9 @@ fn stages_are_piled_up() {
         let boxes = |selector: &str| figure.select(&Selector::parse(selector).unwrap()).collect::<Vec<_>>();
         let colors = ["#0072b2", "#d55e00", "#008a63", "#a8508a", "#4d4d4d"];
         let parts = colors.map(|color| boxes(&format!("rect[fill='{color}']")));
-        // Three piles, and a sample beside the name.
+        // Three stacked bars, and a legend entry.
         assert!(parts.iter().all(|parts| parts.len() == 4), "picture {index}");
-        // The parts of a pile stand on each other: each ends where the next one begins.
+        // The parts of a bar are stacked: each starts where the next one ends.
         let edge = |stage: usize, name: &str| -> f64 { parts[stage][0].value().attr(name).unwrap().parse().unwrap() };
         for stage in 1..5 {
             let gap = edge(stage - 1, "y") - (edge(stage, "y") + edge(stage, "height"));
@@ -230,7 +250,7 @@ fn stages_are_piled_up() {
 }
 
 #[test]
-fn texts_of_files_stay_texts() {
+fn texts_of_files_are_escaped() {
     let evil = "<script>alert(1)</script><img src=x onerror=alert(2)>\" onload=\"x' &amp; https://example.org/";
     let field = format!("\"{}\"", evil.replace('"', "\"\""));
     let rows = rows("put", &field, &field).replace("proxy,put", &format!("{field},{field}"));
@@ -254,7 +274,7 @@ fn texts_of_files_stay_texts() {
 }
 
 #[test]
-fn an_earlier_run_stands_beside() {
+fn earlier_run_is_compared() {
     let folder = folder(&rows("put", "gpu:H200", "tcp"));
     std::fs::copy(folder.path().join("run.csv"), folder.path().join("before.csv")).unwrap();
     let (done, html) = page(folder.path(), "run.csv -o - --against before.csv");
@@ -264,7 +284,7 @@ fn an_earlier_run_stands_beside() {
 }
 
 #[test]
-fn a_folder_may_hold_other_files() {
+fn other_files_in_directory_are_ignored() {
     let folder = folder(&rows("put", "gpu:H200", "tcp"));
     std::fs::create_dir(folder.path().join("deeper")).unwrap();
     std::fs::write(folder.path().join("deeper/other.csv"), "a,b\n1,2\n").unwrap();
@@ -278,7 +298,7 @@ fn a_folder_may_hold_other_files() {
 }
 
 #[test]
-fn refusals_are_one_line_and_leave_the_old_page() {
+fn errors_print_one_line_and_keep_old_page() {
     for (args, code, part) in [
         ("none.csv -o old.html", 2, "cannot read none.csv: No such file"),
         ("other.csv -o old.html", 2, "other.csv is not a CSV file of ginlab"),
@@ -286,11 +306,14 @@ fn refusals_are_one_line_and_leave_the_old_page() {
         ("newer.csv -o old.html", 2, "newer.csv, line 2: schema \"7\""),
         ("bad.csv -o old.html", 2, "bad.header.json: "),
         ("empty -o old.html", 2, "no CSV file of ginlab in empty"),
-        ("run.csv -o run.csv", 2, "-o run.csv is one of the files to read"),
+        ("run.csv -o run.csv", 2, "-o run.csv is one of the input files"),
         ("run.csv --against none -o old.html", 2, "cannot read none: No such file"),
-        ("run.csv --against queue.csv -o old.html", 2, "queue.csv holds queue and run.csv holds proxy"),
+        ("run.csv --against queue.csv -o old.html", 2, "queue.csv has queue, but run.csv has proxy"),
+        ("--newest run.csv -o -", 2, "--newest writes several pages"),
+        ("--pages", 2, "no README.md in ."),
+        ("--pages a b", 2, "--pages takes one directory, not 2"),
         ("run.csv -o missing/page.html", 1, "cannot write the page to"),
-        ("run.csv -o old.html --svg old.html", 1, "cannot make the folder old.html"),
+        ("run.csv -o old.html --svg old.html", 1, "cannot create directory old.html"),
     ] {
         let folder = folder(&rows("put", "gpu:H200", "tcp"));
         let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();

@@ -1,5 +1,5 @@
-//! examples/ring_shift.rs in its three shapes: PEs of one host, hosts with one PE each, hosts with several. Network namespaces play
-//! hosts.
+//! examples/ring_shift.rs in its three shapes: PEs of one host, hosts with one PE each, hosts with several. Network
+//! namespaces emulate hosts.
 
 use std::process::Command;
 
@@ -7,17 +7,18 @@ use crate::common::lab::{Lab, script};
 use crate::common::{Done, Job, clean};
 use example::shift;
 
-/// Compiled into this test: cargo builds the program itself only where no test is named.
+/// Compiled into this test, because cargo builds the example itself only if no test is named.
 #[allow(dead_code, reason = "its main is the program's")]
 #[path = "../../examples/ring_shift.rs"]
 mod example;
 
 const SHAPE: &str = "RING_SHIFT_OF_A_TEST";
 
-/// Not a test: a PE. What follows the shape's number of PEs is path and provider.
+/// Body of a PE that the following tests start; not a test itself. The shape is the number of PEs, the path and the
+/// provider.
 #[test]
 #[ignore = "started by the other tests"]
-fn one_pe() {
+fn ring_shift_runs_with_one_pe() {
     let Ok(shape) = std::env::var(SHAPE) else { return };
     let words: Vec<&str> = shape.split_whitespace().collect();
     let pes = words[0].parse().unwrap();
@@ -33,15 +34,15 @@ fn shaped(mut command: Command, shape: &str) -> Command {
     command
 }
 
-const THIS: [&str; 4] = ["--exact", "ring_shift::one_pe", "--ignored", "--nocapture"];
+const THIS: [&str; 4] = ["--exact", "ring_shift::ring_shift_runs_with_one_pe", "--ignored", "--nocapture"];
 
-/// Rank 0's line and the paths of all that have said one.
+/// Returns the lines that start with "PE " of all processes.
 fn lines(done: &[Done]) -> Vec<String> {
     done.iter().flat_map(|done| done.stdout.lines()).filter(|line| line.starts_with("PE ")).map(str::to_owned).collect()
 }
 
 #[test]
-fn on_one_host() {
+fn ring_shift_runs_on_one_host() {
     for (shape, by) in
         [("8 auto", "put by memory"), ("8 rails tcp", "put by tcp"), ("3 rails model:p5", "put by model:p5")]
     {
@@ -54,7 +55,7 @@ fn on_one_host() {
     }
 }
 
-/// So many PEs on each of four hosts.
+/// Runs `each` PEs on each of four hosts.
 fn on_four_hosts(each: usize, path: &str) -> Option<Vec<String>> {
     let lab = Lab::up("--nodes 4 --rails 1 --rate none")?;
     let program = std::env::current_exe().unwrap();
@@ -69,15 +70,15 @@ fn on_four_hosts(each: usize, path: &str) -> Option<Vec<String>> {
 }
 
 #[test]
-fn on_four_hosts_with_one_pe_each() {
+fn ring_shift_runs_on_four_single_pe_hosts() {
     let Some(said) = on_four_hosts(1, "auto") else { return };
     assert_eq!(said.len(), 4);
     assert!(said.iter().all(|line| line.contains(" of 4, ") && line.contains("; put by tcp")), "{said:?}");
 }
 
 #[test]
-fn on_four_hosts_with_two_pes_each() {
-    // Mixed: to the other one of the host through memory, to the next host over the rail.
+fn ring_shift_runs_on_four_dual_pe_hosts() {
+    // Mixed: to the other PE of the host through memory, to the next host over the rail.
     let Some(said) = on_four_hosts(2, "auto") else { return };
     assert_eq!(said.len(), 8);
     assert_eq!(said.iter().filter(|line| line.ends_with("put by memory")).count(), 4, "{said:?}");

@@ -1,4 +1,4 @@
-//! `ginlab serve` and `ginlab join`: peers that come while a server runs, leave, or die in the middle of their writes.
+//! `ginlab serve` and `ginlab join`: peers that join while a server runs, leave, or die in the middle of their writes.
 
 use crate::common::lab::Lab;
 use crate::common::server::{Server, facts, verified, with_token};
@@ -6,9 +6,9 @@ use crate::common::{Job, Stream, free_port, ginlab, rows, run};
 use nix::sys::signal::Signal;
 
 #[test]
-fn peers_join_write_and_leave_one_after_the_other_and_at_once() {
+fn peers_join_write_and_leave_concurrently() {
     let mut server = Server::start("-p tcp --peers 2 --bytes 100000 --rails 3 --visits 4");
-    // In whole places, with a rest, one byte, and all at once.
+    // Multiples of the place, with a remainder, one byte, and both concurrently.
     for (args, bytes) in [("-b 4097 -n 100", 4097 * 100), ("-b 1 -n 7 --window 1", 7)] {
         verified(run(server.join(&format!("{args} --csv -"))));
         let left = server.until("left");
@@ -25,10 +25,10 @@ fn peers_join_write_and_leave_one_after_the_other_and_at_once() {
 }
 
 #[test]
-fn a_peer_killed_while_it_writes_is_an_event_and_the_next_one_is_served() {
+fn killed_peer_is_reported_and_next_served() {
     for (provider, rails) in [("tcp", 1), ("tcp", 4)] {
         let mut server = Server::start(&format!("-p {provider} --rails {rails} --peers 3 --bytes 4M --visits 3"));
-        // One that stays while the other dies.
+        // This peer stays while the other dies.
         let mut stays = Job::start(server.join("-b 1M -n 1000000"));
         server.until("writing");
         let victim = Job::start(server.join("-b 1M -n 1000000"));
@@ -40,44 +40,47 @@ fn a_peer_killed_while_it_writes_is_an_event_and_the_next_one_is_served() {
         assert_eq!((&died["peer"], &died["pid"]), (&joined["peer"], &joined["pid"]));
         let (writes, bytes): (u64, u64) = (died["writes"].parse().unwrap(), died["bytes"].parse().unwrap());
         assert!(writes > 0 && bytes == writes << 20, "{died:?}");
-        assert!(died["why"].contains("_left_at_\"writes\""), "{died:?}");
-        // Its place rests; there is another one.
+        assert!(died["why"].contains("_disconnected_at_\"writes\""), "{died:?}");
+        // Its place is not reused yet; another one is free.
         verified(run(server.join("-b 1M -n 20 --csv -")));
         stays.signal(Signal::SIGINT);
         stays.until(Stream::Stderr, "interrupted");
         stays.finish().expect(130);
-        assert!(server.until("died")["why"].contains("_left_at_"));
+        assert!(server.until("died")["why"].contains("_disconnected_at_"));
         server.finish().expect(0);
     }
 }
 
 #[test]
-fn a_peer_that_falls_silent_is_given_up() {
+fn silent_peer_is_dropped() {
     let mut server = Server::start("-p tcp --visits 1 -t 3");
     let peer = Job::start(server.join("-b 64K -n 1000000000"));
     server.until("writing");
     peer.signal(Signal::SIGSTOP);
     let died = server.until("died");
-    assert!(died["why"].starts_with("no_word_and_no_write_for_3_s"), "{died:?}");
+    assert!(died["why"].starts_with("no_message_and_no_write_for_3_s"), "{died:?}");
     server.finish().expect(0);
     peer.signal(Signal::SIGCONT);
     let done = peer.finish().expect(1);
-    assert!(done.complaint().contains(" left at \"writes\""), "{done:?}");
+    assert!(done.complaint().contains(" disconnected at \"writes\""), "{done:?}");
 }
 
 #[test]
-fn a_server_that_dies_is_named() {
+fn killed_server_is_named() {
     let mut server = Server::start("-p tcp");
     let peer = Job::start(server.join("-b 64K -n 1000000000"));
     server.until("writing");
     server.0.signal(Signal::SIGKILL);
     let done = peer.finish().expect(1);
     let line = done.complaint();
-    assert!(line.contains(&format!("(pid {}, ", server.0.pid())) && line.contains(" left at \"writes\""), "{line}");
+    assert!(
+        line.contains(&format!("(pid {}, ", server.0.pid())) && line.contains(" disconnected at \"writes\""),
+        "{line}"
+    );
 }
 
 #[test]
-fn wrong_bytes_are_found_on_both_sides() {
+fn wrong_bytes_are_detected_on_both_sides() {
     let mut server = Server::start("-p tcp --visits 1");
     let done = run(server.join("-b 1000 -n 10 --corrupt --csv -")).expect(1);
     assert!(done.complaint().starts_with("ginlab: verification failed: the server has checksum "), "{done:?}");
@@ -88,16 +91,19 @@ fn wrong_bytes_are_found_on_both_sides() {
 }
 
 #[test]
-fn whoever_cannot_join_is_told_and_the_server_goes_on() {
+fn rejected_peers_do_not_disturb_server() {
     let mut server = Server::start("-p tcp --peers 1 --bytes 64K --visits 2");
     let stranger = run(with_token("guess", &format!("join 127.0.0.1:{}", server.1))).expect(1);
-    assert!(stranger.complaint().contains("refused: it has another job token: set GINLAB_TOKEN"), "{stranger:?}");
+    assert!(stranger.complaint().contains("refused: it has a different job token; set GINLAB_TOKEN"), "{stranger:?}");
     let large = run(server.join("-b 65537")).expect(2);
-    assert!(large.complaint().contains("-b 65537: the server gives each peer 64 KiB"), "{large:?}");
+    assert!(
+        large.complaint().contains("-b 65537: exceeds the memory that the server provides per peer, 64 KiB"),
+        "{large:?}"
+    );
     let mut first = Job::start(server.join("-b 64K -n 1000000000"));
     server.until("writing");
     let second = run(server.join("-b 1 -n 1")).expect(1);
-    assert!(second.complaint().contains("all 1 places are taken"), "{second:?}");
+    assert!(second.complaint().contains("all 1 slots are in use"), "{second:?}");
     first.signal(Signal::SIGINT);
     first.until(Stream::Stderr, "interrupted");
     first.finish().expect(130);
@@ -105,7 +111,7 @@ fn whoever_cannot_join_is_told_and_the_server_goes_on() {
 }
 
 #[test]
-fn nobody_there_and_bad_input() {
+fn missing_server_and_invalid_options_are_reported() {
     let port = free_port();
     let done = run(with_token("secret", &format!("join 127.0.0.1:{port} -t 1"))).expect(124);
     assert!(done.complaint().contains(&format!("timed out after 1 s connecting to 127.0.0.1:{port}")), "{done:?}");
@@ -117,10 +123,10 @@ fn nobody_there_and_bad_input() {
         assert!(done.complaint().contains("set GINLAB_TOKEN"), "{done:?}");
     }
     for (args, part) in [
-        ("serve --bytes 0", "allowed are 1 B to 1 TiB"),
+        ("serve --bytes 0", "must be from 1 B to 1 TiB"),
         ("serve --bytes 1T", "try a smaller --bytes or --peers"),
-        ("serve -p nothing", "there is no provider \"nothing\""),
-        ("join 127.0.0.1:1 -b 0", "a write has 1 byte or more"),
+        ("serve -p nothing", "unknown provider \"nothing\""),
+        ("join 127.0.0.1:1 -b 0", "must be at least 1 byte"),
         ("join 127.0.0.1:1 -b 1X", "--bytes"),
     ] {
         let done = run(with_token("secret", args)).expect(2);
@@ -130,7 +136,7 @@ fn nobody_there_and_bad_input() {
 }
 
 #[test]
-fn from_another_host_over_four_rails() {
+fn peer_of_another_host_uses_four_rails() {
     let Some(lab) = Lab::up("--rate none") else { return };
     let on = |node: usize, args: &str| {
         let mut command = lab.ginlab(node, args);
@@ -150,17 +156,17 @@ fn from_another_host_over_four_rails() {
 }
 
 #[test]
-fn ctrl_c_ends_a_server() {
+fn ctrl_c_ends_server() {
     let server = Server::start("-p tcp");
     server.0.signal(Signal::SIGINT);
     server.finish().expect(130);
 
-    // Also one that is being written to; the peer is told.
+    // The same while a peer writes to it; the peer is notified.
     let mut server = Server::start("-p tcp");
     let peer = Job::start(server.join("-b 1M -n 1000000000"));
     server.until("writing");
     server.0.signal(Signal::SIGINT);
     let done = server.finish().expect(130);
     assert!(!done.stdout.contains("died"), "{}", done.stdout);
-    assert!(peer.finish().expect(1).complaint().contains(" left at \"writes\""));
+    assert!(peer.finish().expect(1).complaint().contains(" disconnected at \"writes\""));
 }

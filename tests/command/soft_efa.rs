@@ -1,4 +1,4 @@
-//! Cards in software below libfabric's own EFA provider: `-p soft-efa`.
+//! Software NICs below libfabric's own EFA provider: `-p soft-efa`.
 
 use crate::common::lab::Lab;
 use crate::common::libfabric2::{DIRECT, Libfabric2};
@@ -8,7 +8,8 @@ use nix::sys::signal::{Signal, kill};
 use std::collections::BTreeSet;
 use std::process::Command;
 
-/// Whether the installed libfabric has the EFA provider, which hides where it finds no card; says so where it has not.
+/// Returns whether the installed libfabric has the EFA provider, which is hidden if it finds no device. Reports a skip
+/// otherwise.
 pub fn has_provider() -> bool {
     let has = run(ginlab("efa -p soft-efa:fast,cards=1 --csv -")).code == 0;
     if !has {
@@ -17,23 +18,24 @@ pub fn has_provider() -> bool {
     has
 }
 
-/// Whether the machine's own libfabric is 2.x, which lists each card in two fabrics and has cards write themselves.
+/// Returns whether the machine's own libfabric is 2.x, which lists each device in two fabrics and uses RDMA writes.
 pub fn is_two() -> bool {
     run(ginlab("--version")).expect(0).stdout.contains("libfabric   2.")
 }
 
-/// The command with the cards, without their times: so many ranks share two cores.
+/// Returns the command with these NICs, without their modelled times, because several ranks share two cores.
 fn over(cards: &str, args: &str) -> Command {
     ginlab(&format!("{args} -p soft-efa:{cards} -d emulated"))
 }
 
-/// A program that was copied alone says what it lacks, and what to copy or name.
+/// A program that was copied without its library reports what is missing, and what to copy or name.
 #[test]
-fn without_the_library_beside_it() {
+fn missing_library_is_reported() {
     let folder = tempfile::tempdir().unwrap();
     let (program, spaced) = (folder.path().join("ginlab"), folder.path().join("a b:c.so"));
     let beside = std::path::Path::new(env!("CARGO_BIN_EXE_ginlab"));
-    // By a process of its own: what another test starts meanwhile would keep this one's open file, and a program that is open cannot be run.
+    // Copied by another process: a child that another test starts concurrently would inherit the open file, and a
+    // program that is open for writing cannot be executed.
     let copied = |from: &std::path::Path, to| Command::new("cp").args([from, to]).status().unwrap().success();
     assert!(copied(beside, &program) && copied(&beside.with_file_name("deps").join("libsoft_efa.so"), &spaced));
     let alone = |library: Option<&str>| {
@@ -44,19 +46,23 @@ fn without_the_library_beside_it() {
     };
     let said = alone(None).expect(2);
     let line = said.complaint();
-    assert!(line.contains("there is no libsoft_efa.so in ") && line.contains("GINLAB_SOFT_EFA"), "{line}");
-    // A name that LD_PRELOAD would cut.
+    assert!(line.contains("no libsoft_efa.so in ") && line.contains("GINLAB_SOFT_EFA"), "{line}");
+    // A name that LD_PRELOAD would split.
     assert!(alone(Some("a b:c.so")).expect(0).stdout.contains("/a b:c.so"));
 }
 
 #[test]
-fn libfabrics_own_provider_lists_the_cards() {
+fn libfabric_efa_provider_lists_software_nics() {
     if !has_provider() {
         return;
     }
     let listed = |provider: &str| {
         let done = run(ginlab(&format!("efa -p {provider} --csv -"))).expect(0);
-        assert!(done.stderr.contains("the EFA cards are software: a run calls them efa/soft:"), "{}", done.stderr);
+        assert!(
+            done.stderr.contains("the EFA devices are software NICs; runs report them as efa/soft:"),
+            "{}",
+            done.stderr
+        );
         records(&done.stdout)
     };
     let cards = listed("soft-efa");
@@ -64,7 +70,7 @@ fn libfabrics_own_provider_lists_the_cards() {
     assert_eq!(column("pci"), ["0000:4f:00.0", "0000:50:00.0", "0000:51:00.0", "0000:52:00.0"]);
     assert_eq!(column("domain"), ["rdmap79s0-rdm", "rdmap80s0-rdm", "rdmap81s0-rdm", "rdmap82s0-rdm"]);
     assert!(column("provider").iter().all(|name| name == "efa"));
-    // In the places of a real p5's.
+    // At the PCI addresses of a real p5.
     let tree = include_str!("../fixtures/p5/lspci.txt").lines().filter(|line| line.contains("Elastic Fabric Adapter"));
     let mut real: Vec<String> =
         tree.map(|line| format!("0000:{}:00.0", &line.rsplit("-[").next().unwrap()[..2])).collect();
@@ -77,7 +83,7 @@ fn libfabrics_own_provider_lists_the_cards() {
 }
 
 #[test]
-fn another_program_runs_over_them() {
+fn other_programs_run_over_software_nics() {
     if !has_provider() || Command::new("fi_info").arg("--version").output().is_err() {
         return skip("no fi_info");
     }
@@ -85,15 +91,15 @@ fn another_program_runs_over_them() {
     let domains: BTreeSet<&str> = done.stdout.lines().filter(|line| line.contains("domain: rdmap")).collect();
     assert_eq!(domains.len(), 2, "{}", done.stdout);
     let wrong = run(ginlab("soft-efa -p soft-efa:p3 -- fi_info")).expect(2);
-    assert!(wrong.complaint().contains("known are soft-efa:p4d, "), "{}", wrong.stderr);
+    assert!(wrong.complaint().contains("expected one of soft-efa:p4d, "), "{}", wrong.stderr);
 }
 
 #[test]
-fn every_experiment_moves_every_byte_over_one_and_four_rails() {
+fn every_experiment_verifies_over_one_and_four_rails() {
     if !has_provider() {
         return;
     }
-    // Without times of their own, in any order; and each profile once. A p4d's cards write nothing themselves.
+    // Without modelled times, in any order; and each profile once. A p4d's devices do not support RDMA writes.
     for (cards, args) in [
         ("fast", "write -b 8 -e 256K -f 181 -n 20 -r 2 --rails 1,4"),
         ("p5en", "sendrecv -b 0 -e 9000 -f 90 -n 20 -r 2 --rails 1,4 --window 7"),
@@ -109,9 +115,10 @@ fn every_experiment_moves_every_byte_over_one_and_four_rails() {
     }
 }
 
-/// As where the command is linked with an MPI that is linked with libibverbs, whose functions the provider would find first.
+/// As if the command were linked with an MPI that is linked with libibverbs, whose functions the provider would find
+/// first.
 #[test]
-fn they_come_before_verbs_that_the_process_has_from_its_start() {
+fn software_nics_take_precedence_over_preloaded_verbs() {
     if !has_provider() {
         return;
     }
@@ -121,14 +128,14 @@ fn they_come_before_verbs_that_the_process_has_from_its_start() {
     let rows = rows(&done.stdout);
     all_verified(&rows);
     assert!(rows.len() == 4 && rows.iter().all(|row| row.fabric == "efa/soft:fast"), "{rows:?}");
-    // A loader that preloads nothing is not asked for ever.
+    // A loader that does not preload must not cause endless restarts.
     let mut command = over("fast", "write -b 8 -e 8");
     command.env("LD_PRELOAD", "libibverbs.so.1").env("GINLAB_SOFT_EFA_PRELOADED", "1");
-    assert!(run(command).expect(2).complaint().contains("does not preload the cards"));
+    assert!(run(command).expect(2).complaint().contains("does not preload the software NICs"));
 }
 
 #[test]
-fn a_server_has_visitors_over_them() {
+fn peers_join_server_over_software_nics() {
     if !has_provider() {
         return;
     }
@@ -139,39 +146,39 @@ fn a_server_has_visitors_over_them() {
 }
 
 #[test]
-fn what_goes_wrong_on_a_card_is_named_within_the_deadline() {
+fn nic_faults_are_reported_within_deadline() {
     if !has_provider() {
         return;
     }
-    // By 1.17 the peer's receipt completes a write, and the card's lost completion is missed when the rail is closed. A full queue is an
-    // error there; 2.1 asks to try again.
+    // With 1.17 the peer's receipt completes a write, and the NIC's lost completion is noticed when the rail is closed.
+    // A full queue is an error there; 2.1 asks to retry.
     let (lost, full, unexpected, bad_pair) = match is_two() {
         true => {
             let unexpected = "failed: Remote I/O error: Unexpected status returned by responder";
-            let stalls = ([124, 124], "nothing has completed for 3s");
+            let stalls = ([124, 124], "no operation completed within 3s");
             (stalls, stalls, unexpected, "Bad queue pair (QP) number")
         }
         false => {
-            let closing = "fi_close has not returned within 5 s, since the provider waits for completions";
+            let closing = "fi_close did not return within 5 s, because the provider waits for completions";
             let full = ([1, 1], "failed: Cannot allocate memory");
             (([1, 0], closing), full, "failed: Input/output error", "Invalid receiver queue pair number (QPN) [9]")
         }
     };
-    // The fault is of the rank that writes, so that no receipt of its peer's is what goes wrong. Each job at once with the others:
-    // what they do is wait.
+    // The rank that writes has the fault, so that the failure is not a missing receipt of its peer. All jobs run
+    // concurrently, because they mostly wait.
     let jobs = [
         ("fast", "lose=30", lost.0, lost.1),
-        // Whichever rank is the first to notice, both end as of a stall.
-        ("fast", "dead=30", [124, 124], "nothing has completed for 3s"),
-        // Each way takes 10 s.
-        ("p5", "slow=1000000", [124, 124], "nothing has completed for 3s"),
-        // Status 12 of EFA's: unexpected status returned by the responder.
+        // Whichever rank notices first, both exit as after a stall.
+        ("fast", "dead=30", [124, 124], "no operation completed within 3s"),
+        // Each one-way transfer takes 10 s.
+        ("p5", "slow=1000000", [124, 124], "no operation completed within 3s"),
+        // EFA status 12: unexpected status returned by the responder.
         ("fast", "fail=30/12", [1, 1], unexpected),
         ("fast", "fail=30/9", [1, 1], bad_pair),
         ("fast", "full=30", full.0, full.1),
     ]
     .map(|(cards, fault, codes, part)| {
-        // What does not stall has time: the ranks of six jobs share the cores.
+        // Faults that do not stall have ample time, because the ranks of six jobs share the cores.
         let limit = if codes[0] == 124 { 3 } else { 30 };
         let (port, write) = (free_port(), format!("write -b 64 -e 64 -n 50 -r 1 --rails 1 -t {limit} -d emulated"));
         let rank = |rank: usize, cards: String| {
@@ -186,9 +193,9 @@ fn what_goes_wrong_on_a_card_is_named_within_the_deadline() {
     }
 }
 
-/// The rank whose memory is written to is killed: the provider has nobody there any more.
+/// The rank that is written to is killed; the provider then has no receiver.
 #[test]
-fn a_peer_that_is_killed_is_named() {
+fn killed_peer_is_named() {
     if !has_provider() {
         return;
     }
@@ -196,7 +203,8 @@ fn a_peer_that_is_killed_is_named() {
     job.until(Stream::Stderr, "# rails");
     kill(job.rank(1), Signal::SIGKILL).unwrap();
     let done = job.finish();
-    // 2.1's provider, where what it posts of its own meets a pair that has gone: once in a bare Debian 13. Nothing of ours gets to say anything then.
+    // 2.1's provider aborts if its own requests reach a queue pair that no longer exists (seen once in a bare Debian
+    // 13). ginlab cannot report anything then.
     if done.code == 134 && done.stderr.contains("Your application will now abort()") {
         return skip("libfabric's EFA provider called abort() by itself, its peer had gone");
     }
@@ -204,9 +212,9 @@ fn a_peer_that_is_killed_is_named() {
     assert!(done.stderr.contains("rank 1 (host ") && done.stderr.contains("signal: 9"), "{}", done.stderr);
 }
 
-/// Requests overtake one another, as the seed says: a signal is still never seen before its bytes, whatever rule keeps the two in order.
+/// Requests overtake one another, determined by the seed. Each rule must keep signals after their bytes.
 #[test]
-fn no_signal_is_seen_before_its_bytes_though_writes_overtake_one_another() {
+fn signals_follow_their_bytes_despite_reordering() {
     if !has_provider() {
         return;
     }
@@ -219,13 +227,13 @@ fn no_signal_is_seen_before_its_bytes_though_writes_overtake_one_another() {
     }
 }
 
-/// The control connection is the program's own; it ends with 111 while nobody listens.
+/// fi_pingpong uses its own control connection, and exits with 111 if the port is not open yet.
 #[test]
-fn ping_pong_of_libfabrics_own_goes_over_both_libraries_and_fabrics() {
+fn fi_pingpong_runs_over_both_libraries_and_fabrics() {
     if !has_provider() || Command::new("fi_pingpong").arg("-h").output().is_err() {
         return skip("no fi_pingpong");
     }
-    // libfabric 2.x lists efa-direct first; it has no tags, so tagged messages take the other one.
+    // libfabric 2.x lists efa-direct first. It has no tags, so tagged messages use the other fabric.
     let both = |program: String| [(program.clone(), "msg", 8000), (program, "tagged", 70000)];
     let mut ways = match is_two() {
         true => both("fi_pingpong".to_owned()).to_vec(),
@@ -253,14 +261,15 @@ fn ping_pong_of_libfabrics_own_goes_over_both_libraries_and_fabrics() {
 }
 
 #[test]
-fn two_nodes_of_the_lab_are_two_machines() {
+fn lab_nodes_are_separate_machines() {
     if !has_provider() {
         return;
     }
     let Some(lab) = Lab::up("--rails 1 --rate none") else { return };
     let two = Libfabric2::here();
     let write = "write -b 8 -e 256K -f 181 -n 20 -r 1 --rails 1,4";
-    // Over `efa-direct` nobody but the program itself gives a card the addresses of its peers, without which it takes no writes (14).
+    // Over `efa-direct` only the program itself gives a NIC the addresses of its peers, without which the NIC rejects
+    // writes (14).
     let direct = (two.as_ref(), DIRECT);
     for ((over, domains), what) in [
         ((None, ""), write),
@@ -280,7 +289,7 @@ fn two_nodes_of_the_lab_are_two_machines() {
         let [first, second] = [rank(0), rank(1)].map(|job| job.finish().expect(0));
         let rows = rows(&first.stdout);
         if what.starts_with("shmem") {
-            // It has no times.
+            // This case has no times.
             assert!(!rows.is_empty() && rows.iter().all(|row| row.wrong == Some(0)), "{rows:?}");
         } else {
             all_verified(&rows);
@@ -291,20 +300,20 @@ fn two_nodes_of_the_lab_are_two_machines() {
 }
 
 #[test]
-fn what_cannot_be_is_one_line() {
+fn invalid_options_print_one_line() {
     for (cards, part) in [
-        ("p3", "known are soft-efa:p4d"),
+        ("p3", "expected one of soft-efa:p4d"),
         ("p5,cards=40", "cards=1..32"),
-        ("fast,colour=red", "says nothing about cards"),
+        ("fast,colour=red", "invalid NIC option"),
     ] {
         let done = run(over(cards, "write -b 8 -e 8")).expect(2);
         assert!(done.complaint().contains(part), "{}", done.stderr);
     }
 }
 
-/// The real provider below `doctor`: each card registers, writes to itself and reads back; and rails are cards.
+/// The real provider below `doctor`: each NIC registers memory, writes to itself and reads back; and rails are NICs.
 #[test]
-fn doctor_tries_every_card() {
+fn doctor_tests_every_nic() {
     if !has_provider() {
         return;
     }
@@ -314,21 +323,21 @@ fn doctor_tries_every_card() {
     let fabrics = if is_two() { "2 of efa, 2 of efa-direct" } else { "2 of efa" };
     assert!(found[0].ends_with(&format!("RDM domains {fabrics}")), "{found:?}");
     assert!(found[1].starts_with("ok efa: RMA, immediates of "), "{found:?}");
-    assert_eq!(found[2], "ok written to oneself and verified: rdmap79s0-rdm, rdmap80s0-rdm, proxy");
+    assert_eq!(found[2], "ok written to itself and verified: rdmap79s0-rdm, rdmap80s0-rdm, proxy");
     let usual = run(over("fast,cards=1", "write -b 4K -e 4K -n 4 -r 1 --csv -")).expect(0);
     assert_eq!(rows(&usual.stdout).iter().map(|row| row.rails).collect::<Vec<_>>(), [Some(1)]);
     assert!(
-        usual.stderr.contains("--rails was not given: 1, the cards that are here, in place of 4"),
+        usual.stderr.contains("--rails was not given: using 1, the number of NICs of this machine, instead of 4"),
         "{}",
         usual.stderr
     );
     let four = run(over("fast,cards=1", "write --rails 4 -b 4K -e 4K")).expect(2);
-    assert!(four.complaint().contains("4 rails need as many cards, and there are 1"), "{}", four.stderr);
+    assert!(four.complaint().contains("4 rails need 4 NICs, but there are 1"), "{}", four.stderr);
 }
 
-/// A card of a p5 moves more than a core of any test machine: rows say that they show the machine.
+/// A NIC of a p5 is faster than a core of any test machine: rows must report that they show the machine's speed.
 #[test]
-fn rows_that_this_machine_moves_slower_than_the_card_say_so() {
+fn rows_slower_than_nic_are_marked_suspect() {
     if !has_provider() {
         return;
     }
@@ -339,8 +348,8 @@ fn rows_that_this_machine_moves_slower_than_the_card_say_so() {
             .map(|row| row["suspect"].clone())
             .collect::<Vec<_>>()
     };
-    // While other tests have the cores and nothing is under way, no card waits: such a run shows that alone.
+    // If other tests use the cores and nothing is in flight, no NIC waits, and such a run shows only that.
     let runs = [(); 3].map(|()| suspects("p5"));
-    assert!(runs.iter().flatten().any(|why| why.contains("slower than the card in software")), "{runs:?}");
+    assert!(runs.iter().flatten().any(|why| why.contains("slower than the modelled NIC")), "{runs:?}");
     assert!(suspects("fast").iter().all(String::is_empty));
 }

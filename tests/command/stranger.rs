@@ -1,5 +1,6 @@
-//! A stranger on the rails of a run: he has no token, and aims at the endpoints of its ranks while they work. Every byte is right in the end, no key
-//! that he guesses reaches memory, and no process ends, hangs or grows. What a stranger can do all the same is in SECURITY.md.
+//! An unauthenticated attacker on the rails of a run. It has no token, and targets the endpoints of the ranks while
+//! they work. In the end every byte must be correct, no guessed key may reach memory, and no process may exit, hang or
+//! grow. SECURITY.md documents what an attacker can still do.
 
 mod attack;
 mod endpoints;
@@ -14,17 +15,17 @@ use crate::soft_efa::{has_provider, is_two};
 use ginlab::fabric::soft;
 use nix::sys::signal::Signal;
 
-/// Not a test: the stranger himself.
+/// The attacker process; not a test itself.
 #[test]
 #[ignore = "started by the other tests, and by scripts/hostile.sh"]
-fn stranger() {
+fn attacker_process() {
     if let Ok(aim) = std::env::var(attack::AIM) {
         attack::strike(&aim);
     }
 }
 
-/// Programs whose ranks move bytes over rails, by the way they are started; `{n}`: how much they do. What they receive by messages they receive from
-/// anybody.
+/// Programs whose ranks transfer bytes over rails, by the way they are started; `{n}` scales the amount of work.
+/// Programs with messages accept them from any sender.
 const BY_PROXY: [&str; 2] = [
     "proxy -d emulated --np 2 -b 64K -e 64K -n {n}0 -r 2 --rails 1 --mode quiet --check",
     "proxy -d emulated --np 2 -b 64K -e 64K -n {n}00 -r 2 --rails 1 --mode nbi --check",
@@ -43,10 +44,10 @@ const BY_CPU: [&str; 2] = [
 const BY_MESSAGES: [&str; 2] =
     ["sendrecv --np 2 -b 4K -e 4K -n {n}000 -r 1 --volume 4G --rails 1", "echo -b 4K -e 4K -n {n}000"];
 
-/// A process of the run may hold so much: alone, these runs hold up to 210 MiB.
+/// Maximum memory of a process of the run: without an attacker these runs use up to 210 MiB.
 const MOST_KIB: u64 = 512 << 10;
 
-/// Over which fabric a run goes, whence the stranger comes, and by which ways.
+/// Fabric of the run, fabric of the attacker, and its kinds of attack.
 #[derive(Clone, Copy)]
 struct Scene {
     provider: &'static str,
@@ -55,16 +56,16 @@ struct Scene {
 }
 
 const TCP: Scene = Scene { provider: "tcp", his: "tcp", ways: "garbage,replay,flood,keys,immediates" };
-/// His card is another machine's: the ranks' cards have no handle of it, and refuse it whatever it names.
+/// The attacker's NIC belongs to another machine: the ranks' NICs have no handle of it, and reject all its requests.
 const ANOTHER_MACHINE: Scene =
     Scene { provider: "soft-efa:fast,cards=1", his: "efa-verbs/soft:fast,cards=1,host=2", ways: "keys,immediates" };
-/// He uses the ranks' own card, which they know.
+/// The attacker uses the ranks' own NIC, which has a handle of itself.
 const SAME_CARD: Scene = Scene { provider: "soft-efa:fast,cards=1", his: "efa-verbs/soft:fast,cards=1", ways: "keys" };
 
 fn aimed(scene: Scene, pids: &str) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     clean(&mut command);
-    command.args(["--exact", "stranger::stranger", "--ignored", "--nocapture"]);
+    command.args(["--exact", "stranger::attacker_process", "--ignored", "--nocapture"]);
     command.env(attack::ROUNDS, "5").env(attack::AIM, format!("{pids} {} {}", scene.ways, scene.his));
     if scene.his != "tcp" {
         command.envs(soft::environment(scene.his).unwrap());
@@ -72,14 +73,15 @@ fn aimed(scene: Scene, pids: &str) -> Command {
     command
 }
 
-/// A number of what the stranger has said last.
+/// Returns a number from the last line that the attacker has printed.
 fn told(said: &Done, name: &str) -> u64 {
     let last = said.stdout.lines().rfind(|line| line.contains("stranger: round="));
     let word = last.and_then(|line| line.split(' ').find_map(|word| word.strip_prefix(name)?.strip_prefix('=')));
     word.map_or(0, |number| number.parse().unwrap())
 }
 
-/// Runs it while the stranger strikes, with more and more to do until he has struck at least one round, by all his ways; what both have said.
+/// Runs the command during the attack, with increasing work until the attacker has completed at least one round of all
+/// its attacks. Returns the output of both.
 #[track_caller]
 fn meet(scene: Scene, line: &str) -> (Done, Done) {
     for scale in ["4", "16", "64", "256", "1024", "4096"] {
@@ -94,7 +96,7 @@ fn meet(scene: Scene, line: &str) -> (Done, Done) {
     panic!("{line}: he was too slow each time");
 }
 
-/// Nothing of his has reached memory, and no process has grown.
+/// Checks that no request of the attacker has reached memory, and that no process has grown.
 #[track_caller]
 fn is_in_vain(said: &Done) {
     assert_eq!(told(said, "reached"), 0, "{}", said.stdout);
@@ -109,7 +111,7 @@ fn all_verify(scene: Scene, lines: &[&str]) {
         let done = done.expect(0);
         let rows = rows(&done.stdout);
         match line.starts_with("echo") {
-            // Its rows have no bandwidth, but the same verdict.
+            // Rows of echo have no bandwidth, but the same verdict.
             true => assert!(rows.iter().all(|row| row.status.to_string() == "ok" && row.wrong == Some(0)), "{rows:?}"),
             false => all_verified(&rows),
         }
@@ -117,7 +119,8 @@ fn all_verify(scene: Scene, lines: &[&str]) {
     }
 }
 
-/// Whether libfabric's tcp provider endures him: 2.1's ends its process (SIGSEGV) while he speaks at its port, whatever ginlab does.
+/// Returns whether libfabric's tcp provider survives the attacker: that of 2.1 crashes (SIGSEGV) while an attacker
+/// sends to its port, whatever ginlab does.
 fn tcp_endures_him() -> bool {
     let endures = !is_two();
     if !endures {
@@ -127,42 +130,42 @@ fn tcp_endures_him() -> bool {
 }
 
 #[test]
-fn over_tcp_it_changes_nothing_of_proxies() {
+fn tcp_attack_does_not_affect_proxy_programs() {
     if tcp_endures_him() {
         all_verify(TCP, &BY_PROXY);
     }
 }
 
 #[test]
-fn over_tcp_it_changes_nothing_of_programs_on_gin() {
+fn tcp_attack_does_not_affect_gin_programs() {
     if tcp_endures_him() {
         all_verify(TCP, &BY_GIN);
     }
 }
 
 #[test]
-fn over_tcp_it_changes_nothing_of_programs_of_the_cpu() {
+fn tcp_attack_does_not_affect_cpu_programs() {
     if tcp_endures_him() {
         all_verify(TCP, &BY_CPU);
     }
 }
 
 #[test]
-fn from_another_machines_card_it_changes_nothing_of_proxies() {
+fn remote_nic_attack_does_not_affect_proxy_programs() {
     if has_provider() {
         all_verify(ANOTHER_MACHINE, &BY_PROXY);
     }
 }
 
 #[test]
-fn from_another_machines_card_it_changes_nothing_of_programs_on_gin() {
+fn remote_nic_attack_does_not_affect_gin_programs() {
     if has_provider() {
         all_verify(ANOTHER_MACHINE, &BY_GIN);
     }
 }
 
 #[test]
-fn from_another_machines_card_it_changes_nothing_of_programs_of_the_cpu() {
+fn remote_nic_attack_does_not_affect_cpu_programs() {
     if has_provider() {
         all_verify(ANOTHER_MACHINE, &BY_CPU);
         all_verify(ANOTHER_MACHINE, &BY_MESSAGES);
@@ -170,18 +173,21 @@ fn from_another_machines_card_it_changes_nothing_of_programs_of_the_cpu() {
 }
 
 #[test]
-fn by_the_ranks_own_card_no_key_that_is_none_reaches_anything() {
+fn invalid_keys_on_shared_nic_are_rejected() {
     if has_provider() {
         all_verify(SAME_CARD, &[BY_PROXY[0], BY_GIN[0], BY_GIN[3], BY_CPU[0], BY_MESSAGES[0]]);
     }
 }
 
-/// Receives are posted for anybody: a stranger's message takes the room of a rank's. Programs without messages do not see it; those with them end, and
-/// say that it may be a stranger's: at once, or by their timeout where his message never ends. (libfabric 1.17's tcp reads one of more bytes than its
-/// buffers have from him, behind the receive that it has taken; once he has gone, that receive is never complete. With messages of 4 KiB
-/// alone 10 of 27 runs of `echo` stood still by buffers of 1 KiB, as here, and none of 168 by 16 KiB.)
+/// Receives are posted for any sender, so an attacker's message can take the buffer of a rank's message. Programs
+/// without messages are not affected. Those with messages exit and report that the message may be an attacker's:
+/// immediately, or by their timeout if the message never ends.
+///
+/// (libfabric 1.17's tcp reads a message that is larger than its buffers after it has assigned a receive. If the sender
+/// then exits, that receive never completes. With messages of 4 KiB, 10 of 27 runs of `echo` stalled with buffers of 1
+/// KiB, as here, and none of 168 with 16 KiB.)
 #[test]
-fn a_strangers_messages_are_told_from_those_of_ranks() {
+fn foreign_messages_are_distinguished_from_ranks() {
     if !tcp_endures_him() {
         return;
     }
@@ -191,12 +197,12 @@ fn a_strangers_messages_are_told_from_those_of_ranks() {
         all_verified(&rows(&done.expect(0).stdout));
         is_in_vain(&said);
     }
-    // Garbage behind the right beginning of a connection may be a message too. What stands still polls until its timeout.
+    // Garbage after a valid start of a connection may also be a message. A run that stalls polls until its timeout.
     for (scene, line) in [scene, TCP].into_iter().flat_map(|scene| BY_MESSAGES.map(|line| (scene, line))) {
         let (done, said) = meet(scene, &format!("{line} -t 2"));
         if done.code != 0 {
             assert!(
-                matches!(done.code, 1 | 124) && done.stderr.contains("a stranger's"),
+                matches!(done.code, 1 | 124) && done.stderr.contains("a process outside this job"),
                 "{}: {}",
                 done.code,
                 done.stderr
@@ -209,7 +215,7 @@ fn a_strangers_messages_are_told_from_those_of_ranks() {
 fn serves(scene: Scene) {
     for writes in ["2000", "20000", "200000", "1000000"] {
         let mut server = Server::start(&format!("-p {} --peers 2 --bytes 64K", scene.provider));
-        // Another network than one of cards in software is the server's to say.
+        // The fabric is specified by the server, unless it consists of software NICs.
         let cards = if scene.provider == "tcp" { String::new() } else { format!("-p {}", scene.provider) };
         let peer = Job::start(server.join(&format!("-b 4K -n {writes} --csv - {cards}")));
         let pids = format!("{},{}", server.0.pid(), peer.pid());
@@ -228,14 +234,14 @@ fn serves(scene: Scene) {
 }
 
 #[test]
-fn over_tcp_it_changes_nothing_of_a_server_and_its_peer() {
+fn tcp_attack_does_not_affect_server_and_peer() {
     if tcp_endures_him() {
         serves(TCP);
     }
 }
 
 #[test]
-fn from_another_machines_card_it_changes_nothing_of_a_server_and_its_peer() {
+fn remote_nic_attack_does_not_affect_server() {
     if has_provider() {
         serves(ANOTHER_MACHINE);
     }

@@ -1,4 +1,4 @@
-//! `-p worst`: every program that takes a provider over the worst network, and specs that there are not.
+//! `-p worst`: every program that takes a provider over the worst-case network model, and invalid specifications.
 
 use crate::common::server::{Server, verified};
 use crate::common::{Job, TOO_LONG, clean, ginlab, rows, run};
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use std::path::Path;
 use std::process::Command;
 
-/// Programs of ranks, small: what is looked at is every byte.
+/// Small runs of programs with ranks, because every byte is checked.
 const PROGRAMS: [&str; 6] = [
     "proxy -b 64 -e 256K -f 16 -n 6 -w 1 -r 1 --rails 3 --mode quiet,nbi --proxy-threads 2 --block 33",
     "write --np 4 -b 1 -e 200000 -f 447 -n 8 -r 1 --rails 3 --strategy split,round-robin --targets one,all --window 5",
@@ -25,7 +25,7 @@ const PROGRAMS: [&str; 6] = [
 ];
 
 #[test]
-fn every_program_is_right_over_it_and_says_so() {
+fn every_program_verifies_over_worst_network() {
     for (seed, program) in PROGRAMS.iter().enumerate() {
         let done = run(ginlab(&format!("{program} -d emulated -p worst:delay=40,seed={seed} --csv -"))).expect(0);
         let rows = rows(&done.stdout);
@@ -35,20 +35,20 @@ fn every_program_is_right_over_it_and_says_so() {
         assert!(checked > 0 && wrong == 0, "{program}: {measured:#?}");
         let fabric = format!("worst:seed={seed},delay=40");
         assert!(measured.len() > 1 && measured.iter().all(|row| row.fabric == fabric), "{program}: {measured:#?}");
-        assert!(done.stderr.contains("the worst network that EFA may legally be, on purpose"), "{}", done.stderr);
+        assert!(done.stderr.contains("deliberately the least ordered network that EFA permits"), "{}", done.stderr);
     }
 }
 
-/// An eighth of all combinations of program, signal rule, 2 to 4 ranks and thread, warp, block, and each pair of these: each with a seed of its
-/// own. All of them take ten minutes (scripts/worst-matrix.sh).
+/// An eighth of all combinations of program, signal rule, 2 to 4 ranks and thread, warp, block, including every pair of
+/// these; each with its own seed. All combinations take ten minutes (scripts/worst-matrix.sh).
 #[test]
-fn the_matrix_is_right_over_it() {
+fn matrix_verifies_over_worst_network() {
     let folder = tempfile::tempdir().unwrap();
     let mut matrix = Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/worst-matrix.sh"));
     matrix.args([Path::new(env!("CARGO_BIN_EXE_ginlab")), folder.path()]);
     clean(&mut matrix);
     matrix.envs([("SEEDS", "1"), ("EVERY", "8")]);
-    // Some 136 runs, of 0.3 s of a core each.
+    // About 136 runs of 0.3 s of CPU time each.
     let done = Job::start(matrix).runs(6).finish();
     let failures = std::fs::read_to_string(folder.path().join("failures.txt")).unwrap();
     assert!(done.code == 0 && failures.is_empty(), "{}{}{failures}", done.stdout, done.stderr);
@@ -74,7 +74,7 @@ fn the_matrix_is_right_over_it() {
 }
 
 #[test]
-fn a_server_and_its_visitors_too() {
+fn peers_join_server_over_worst_network() {
     let mut server = Server::start("-p worst:seed=3 --peers 2 --bytes 100000 --rails 2 --visits 2");
     for args in ["-b 4097 -n 100", "-b 1 -n 7 --window 1"] {
         verified(run(server.join(&format!("{args} --csv -"))));
@@ -90,9 +90,9 @@ fn a_server_and_its_visitors_too() {
     );
 }
 
-/// A window of each visitor fits into the queue, and no more.
+/// A window of each peer fits into the queue, but not more.
 #[test]
-fn writes_of_visitors_fit_into_a_servers_small_queue() {
+fn peer_writes_fit_in_small_server_queue() {
     let server = Server::start("-p worst:seed=5,queue=16 --peers 2 --bytes 4K --rails 2 --visits 2");
     let both = [(); 2].map(|()| Job::start(server.join("-b 8 -n 500 --window 200 --csv -")));
     for job in both {
@@ -103,7 +103,7 @@ fn writes_of_visitors_fit_into_a_servers_small_queue() {
     server.finish().expect(0);
 }
 
-/// Joins as any peer does: the visit, where it may write, its tag and its window.
+/// Joins as any peer does. Returns the session, the target of its writes, its tag and its window.
 async fn join(flow: &Flow<AnyRail>, port: u16) -> (Session, Target, u32, u64) {
     let mut visit = Session::connect(&format!("127.0.0.1:{port}"), "secret", TOO_LONG).await.unwrap();
     let _: Value = visit.hear("server").await.unwrap();
@@ -114,7 +114,7 @@ async fn join(flow: &Flow<AnyRail>, port: u16) -> (Session, Target, u32, u64) {
     (visit, target, place["tag"].as_u64().unwrap() as u32, place["window"].as_u64().unwrap())
 }
 
-/// Says that so many writes are done, and leaves; how many the server has counted.
+/// Reports `writes` writes as done, and leaves. Returns the number that the server has counted.
 async fn counted(mut visit: Session, writes: u64) -> u64 {
     visit.say("writes", &json!({ "writes": writes, "extent": 8 })).await.unwrap();
     let last = loop {
@@ -127,9 +127,9 @@ async fn counted(mut visit: Session, writes: u64) -> u64 {
     last["writes"].as_u64().unwrap()
 }
 
-/// Every write of every window is complete at its peer while the server stands still.
+/// Every write of every window completes at its peer while the server does not poll.
 #[test]
-fn a_server_that_does_not_poll_loses_nothing() {
+fn stopped_server_loses_no_writes() {
     let spec = "worst:seed=5,queue=24";
     let server = Server::start(&format!("-p {spec} --peers 3 --bytes 4K --visits 3"));
     let fabric = Fabric::named(Some(spec), &[]).unwrap();
@@ -160,15 +160,15 @@ fn a_server_that_does_not_poll_loses_nothing() {
 }
 
 #[test]
-fn peers_of_a_server_that_stands_still_wait_and_it_goes_on() {
+fn peers_of_stopped_server_time_out() {
     let mut server = Server::start("-p worst:seed=5,queue=24 --peers 3 --bytes 4K --visits 3");
     let stuck = [(); 2].map(|()| Job::start(server.join("-b 8 -n 1000000000 --window 200 -t 3")));
     (0..2).for_each(|_| drop(server.until("writing")));
     server.0.signal(Signal::SIGSTOP);
-    // Each has sent all that the server has room for.
+    // Each has sent as much as the server has space for.
     for stuck in stuck {
         let stuck = stuck.finish().expect(124);
-        assert!(stuck.complaint().contains("the server has not said that it has counted more than"), "{stuck:?}");
+        assert!(stuck.complaint().contains("the server has not acknowledged more than"), "{stuck:?}");
     }
     server.0.signal(Signal::SIGCONT);
     (0..2).for_each(|_| drop(server.until("died")));
@@ -177,17 +177,17 @@ fn peers_of_a_server_that_stands_still_wait_and_it_goes_on() {
 }
 
 #[test]
-fn what_no_queue_has_room_for_is_refused() {
+fn immediates_beyond_queue_capacity_are_rejected() {
     let done = run(with_token("serve -p worst:queue=2 --peers 3 --listen 127.0.0.1:0")).expect(2);
-    assert!(done.complaint().contains("--peers 3: a rail's completion queue has room for 2"), "{done:?}");
+    assert!(done.complaint().contains("--peers 3: too many for a rail's completion queue, which holds 2"), "{done:?}");
     let done = run(ginlab("all2all --np 2 -d emulated -p worst:longest=1K,queue=100 -b 64K -e 64K -n 1")).expect(2);
-    assert!(done.complaint().contains("2 ranks with 64 writes on one rail to each other would raise 128"), "{done:?}");
+    assert!(done.complaint().contains("2 ranks with 64 writes on one rail to each other can send 128"), "{done:?}");
     let done = run(ginlab("write --np 2 -d emulated -p worst:queue=1 -b 8 -e 8 -n 1")).expect(2);
-    assert!(done.complaint().contains("would raise 2 immediates at a rank that does not poll"), "{done:?}");
+    assert!(done.complaint().contains("can send 2 immediates to a rank that does not poll"), "{done:?}");
 }
 
 #[test]
-fn a_spec_that_there_is_not_is_one_line_with_those_that_there_are() {
+fn unknown_settings_print_known_ones() {
     for program in
         ["proxy", "write", "sendrecv", "all2all", "shmem --path rails", "collective --path rails", "serve", "echo"]
     {
@@ -197,7 +197,7 @@ fn a_spec_that_there_is_not_is_one_line_with_those_that_there_are() {
         }
     }
     let line = run(ginlab("write -p worst --domain lo")).expect(2).complaint().to_owned();
-    assert!(line.contains("--domain: the worst network has no domains"), "{line}");
+    assert!(line.contains("--domain: the worst-case network has no domains"), "{line}");
     assert!(run(ginlab("bootstrap -p worst")).expect(2).complaint().contains("no domains"));
 }
 

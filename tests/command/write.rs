@@ -1,4 +1,4 @@
-//! `ginlab write` and `ginlab sendrecv`: rows, verification, bad input, peers that die.
+//! `ginlab write` and `ginlab sendrecv`: rows, verification, invalid input, peers that die.
 
 use crate::common;
 
@@ -43,7 +43,7 @@ fn writes_of_every_kind_are_verified() {
 }
 
 #[test]
-fn pinned_ranks_get_cores_of_their_own_or_say_why_not() {
+fn pinned_ranks_get_separate_cores_or_note() {
     let done = run(ginlab("write -p tcp --np 2 -b 64 -e 64 -n 5 -r 1 --rails 1 -d emulated --pin --json -")).expect(0);
     let document: serde_json::Value = serde_json::from_str(&done.stdout).unwrap();
     let notes = document["header"]["notes"].to_string();
@@ -51,7 +51,7 @@ fn pinned_ranks_get_cores_of_their_own_or_say_why_not() {
 }
 
 #[test]
-fn the_bare_loop_stands_beside() {
+fn bare_loop_is_measured() {
     let rows = rows("write -p tcp -b 64 -e 4K -f 64 -n 50 -r 3 --rails 1 --window 8 --buffers 1 --bare --batch 4");
     assert_eq!(
         rows.iter().map(|row| row.case.as_str()).collect::<Vec<_>>(),
@@ -62,7 +62,7 @@ fn the_bare_loop_stands_beside() {
 }
 
 #[test]
-fn messages_both_ways_are_verified() {
+fn messages_in_both_directions_are_verified() {
     let rows = rows("sendrecv -p tcp -b 0 -e 9000 -f 90 -n 30 -r 2 --rails 1,2 --window 7");
     assert_eq!(rows.len(), 2 * 2 * 4);
     assert!(rows.iter().all(|row| row.status.to_string() == "ok" && row.wrong == Some(0)), "{rows:?}");
@@ -72,7 +72,7 @@ fn messages_both_ways_are_verified() {
 }
 
 #[test]
-fn what_cannot_be_is_one_line_and_code_2() {
+fn invalid_options_print_one_line() {
     for (args, part) in [
         ("write --rails 0", "--rails"),
         ("write --rails 65", "from 1 to 64"),
@@ -80,15 +80,15 @@ fn what_cannot_be_is_one_line_and_code_2() {
         ("write --strategy stripe", "round-robin"),
         ("write -b 8 -e 4", "-b/-e/-f"),
         ("write -b 1X", "--begin"),
-        ("write -b 0", "--begin: a write of 0 bytes moves nothing"),
-        ("write -b 0 -e 0", "from 1 on"),
-        ("write --np 1", "two ranks"),
+        ("write -b 0", "--begin: must be at least 1 byte"),
+        ("write -b 0 -e 0", "must be at least 1 byte"),
+        ("write --np 1", "at least 2 ranks"),
         ("write --np 3", "even number"),
         ("write --provider nope", "nope"),
         ("write --csv - --json -", "stdout"),
         ("write -b 16T -e 16T --window 64", "-e"),
         ("write -b 1T -e 1T --window 1", "available"),
-        ("sendrecv --np 3", "even number"),
+        ("sendrecv --np 3", "must be even"),
         ("sendrecv --rails 0", "--rails"),
         ("sendrecv -e 2T -b 2T", "1 TiB"),
     ] {
@@ -97,7 +97,7 @@ fn what_cannot_be_is_one_line_and_code_2() {
 }
 
 #[test]
-fn a_killed_target_is_named_within_the_deadline() {
+fn killed_target_is_named_within_deadline() {
     for what in [
         "write -b 4K -e 4K -n 100000000 --volume 1024G",
         "sendrecv -b 8 -e 8 -n 100000000 --volume 1024G --mode window",
@@ -111,10 +111,10 @@ fn a_killed_target_is_named_within_the_deadline() {
     }
 }
 
-/// A target sees no write. It must not take a writer that goes on for one that hangs. The loopback of a namespace is shaped, so that it takes that
-/// long on any machine.
+/// A target is not notified of writes, and must not mistake a writer that makes progress for one that hangs. The
+/// loopback of a namespace is shaped so that the run takes this long on any machine.
 #[test]
-fn a_repeat_may_take_longer_than_the_deadline() {
+fn repeat_can_exceed_timeout() {
     let Some(lab) = Lab::up("--rails 1 --rate none") else { return };
     let node = lab.namespace(0);
     lab::command(&format!("tc -n {node} qdisc add dev lo root tbf rate 200mbit burst 128kb latency 400ms")).unwrap();
@@ -131,14 +131,14 @@ fn a_repeat_may_take_longer_than_the_deadline() {
 }
 
 #[test]
-fn modelled_cards_are_the_proxys() {
+fn modelled_cards_require_proxy_programs() {
     let done = run(ginlab("write -d emulated -p model:p5")).expect(2);
-    assert!(done.complaint().contains("programs with a proxy alone: proxy, shmem, "), "{done:?}");
+    assert!(done.complaint().contains("programs with a proxy: proxy, shmem, "), "{done:?}");
 }
 
 #[test]
-fn a_provider_without_rma_says_what_is_missing() {
-    // Without the layer that adds it, udp has datagrams only.
+fn provider_without_rma_is_rejected_with_reason() {
+    // Without the layer that adds RMA, udp has only datagrams.
     let mut command = ginlab("write -d emulated -p udp -b 8 -e 8 -n 1");
     command.env("FI_PROVIDER", "^ofi_rxd");
     let done = run(command).expect(2);

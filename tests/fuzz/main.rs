@@ -1,20 +1,20 @@
-//! Everything that ginlab reads from outside, under inputs that somebody has spoilt: frames of the network, dumps of other tools,
-//! files of results. No parser may panic, hang, or take more memory than its input explains.
+//! Fuzzes every parser of external input: network frames, output of other tools, result files. No parser may panic,
+//! hang, or use more memory than its input explains.
 //!
-//! Inputs are mutations of real samples, made by a generator of fixed seed, so that every run sees the same ones:
+//! Inputs are mutations of real samples, generated with a fixed seed, so that every run uses the same ones:
 //!
 //! ```text
-//! cargo test --test fuzz                                                   3 x 10^5 inputs for each parser (slow ones: a part)
-//! GINLAB_FUZZ_INPUTS=100000000 cargo test --test fuzz -- --ignored         as many as you like for each, slow ones too
-//! GINLAB_FUZZ_SEED=7 GINLAB_FUZZ_INPUTS=... cargo test --test fuzz -- --ignored      others than yesterday
-//! GINLAB_FUZZ_ONLY=handshake GINLAB_FUZZ_THREADS=1 ...                                the parsers of this name, on so many threads
-//! scripts/fuzz.sh FOLDER                                                              10^7 of each in a release, one parser behind the other
+//! cargo test --test fuzz                                  3 x 10^5 inputs per parser (slow ones: fewer)
+//! GINLAB_FUZZ_INPUTS=100000000 cargo test --test fuzz -- --ignored    a chosen number of inputs, for slow ones too
+//! GINLAB_FUZZ_SEED=7 GINLAB_FUZZ_INPUTS=... cargo test --test fuzz -- --ignored      another seed
+//! GINLAB_FUZZ_ONLY=handshake GINLAB_FUZZ_THREADS=1 ...    only the parsers of this name, with this many threads
+//! scripts/fuzz.sh FOLDER                                  10^7 per parser in a release, one parser after another
 //! ```
 //!
-//! The parsers and their samples are in `parsers.rs`. A failure prints the input.
+//! `parsers.rs` lists the parsers and their samples. A failure prints the input.
 //!
-//! No `cargo-fuzz`: it asks for a nightly compiler. No `bolero`: on a stable one it draws from a generator too, and here each input also bounds the
-//! memory that it may take.
+//! `cargo-fuzz` is not used, because it requires a nightly compiler. `bolero` is not used either: on a stable compiler
+//! it also draws from a generator, and here each input also bounds the memory that may be used.
 
 #![allow(clippy::unwrap_used)]
 
@@ -34,14 +34,14 @@ use std::time::Instant;
 use parsers::{PARSERS, Parser, Samples};
 use random::Random;
 
-/// Inputs of each parser in the short test, divided by its slowness.
+/// Number of inputs of each parser in the short test, divided by its slowness.
 const INPUTS: u64 = 300_000;
-/// Inputs that one thread takes at a time: enough that all threads end together.
+/// Number of inputs that a thread takes at a time: small enough that all threads finish at about the same time.
 const CHUNK: u64 = 10_000;
-/// Longest input: limits lie far below this where there are some, and what has none is seen by its growth.
+/// Maximum length of an input. Limits of parsers are far below, and a missing limit shows as memory growth.
 const LONGEST: usize = 2048;
 
-/// Counts what each thread holds.
+/// Counts the memory that each thread has allocated.
 struct Counting;
 
 thread_local! {
@@ -51,24 +51,25 @@ thread_local! {
 }
 
 fn count(bytes: isize) {
-    // A thread that ends has no counters any more.
+    // A thread that is exiting has no counters.
     let _ = HELD.try_with(|held| {
         held.set(held.get() + bytes);
         let _ = MOST.try_with(|most| most.set(most.get().max(held.get())));
     });
 }
 
-// SAFETY: all is passed on to the system's allocator; counting allocates nothing, since the counters are plain cells.
+// SAFETY: all calls are forwarded to the system's allocator. Counting allocates nothing, because the counters are plain
+// cells.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size() as isize);
-        // SAFETY: the caller's contract.
+        // SAFETY: forwarded; the caller upholds the same contract.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, place: *mut u8, layout: Layout) {
         count(-(layout.size() as isize));
-        // SAFETY: the caller's contract.
+        // SAFETY: forwarded; the caller upholds the same contract.
         unsafe { System.dealloc(place, layout) }
     }
 }
@@ -76,8 +77,8 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Memory that an input of this length explains: text becomes fields and words with some tens of bytes of their own, and a
-/// picture or a table is drawn of it.
+/// Returns the memory that an input of this length explains: text is split into fields and words with some tens of
+/// bytes of their own, and a chart or a table is drawn from it.
 fn explained(bytes: usize) -> isize {
     (1 << 20) + 512 * bytes as isize
 }
@@ -89,7 +90,7 @@ impl Random {
     }
 }
 
-/// Spoils an input in one to four ways.
+/// Mutates an input in one to four ways.
 fn spoil(input: &mut Vec<u8>, other: &[u8], words: &[&str], random: &mut Random) {
     const STRANGE: [u8; 10] = [0, 1, 9, 10, 13, b'"', 0x1b, 0x7f, 0x80, 0xff];
     for _ in 0..1 + random.below(4) {
@@ -106,7 +107,7 @@ fn spoil(input: &mut Vec<u8>, other: &[u8], words: &[&str], random: &mut Random)
                 let copy = input[range].to_vec();
                 input.splice(at..at, copy);
             }
-            // A piece of another sample, in place of as much of this one.
+            // Replaces a range by a range of another sample.
             7 => {
                 let (from, to) = (random.range(other.len(), 256), random.range(input.len(), 256));
                 input.splice(to, other[from].iter().copied());
@@ -134,19 +135,19 @@ fn samples(parser: &Parser) -> Vec<Vec<u8>> {
     }
 }
 
-/// One input: a sample, or as much of a long one as begins at some line of it, spoilt.
+/// Generates one input: a mutated sample, or part of a long one that starts at a line.
 fn make(input: &mut Vec<u8>, samples: &[Vec<u8>], words: &[&str], random: &mut Random) {
     let sample = &samples[random.below(samples.len())];
     let start = if sample.len() <= LONGEST { 0 } else { random.below(sample.len() - LONGEST / 2) };
     let line = sample[..start].iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
     input.clear();
-    // Mostly short pieces: more of them can be tried.
+    // Mostly short parts, so that more of them can be tried.
     let length = if sample.len() <= LONGEST { LONGEST } else { 64 << random.below(5) };
     input.extend_from_slice(&sample[line..sample.len().min(line + length)]);
     spoil(input, &samples[random.below(samples.len())], words, random);
 }
 
-/// A parser's inputs of this number on; what was wrong.
+/// Runs a parser on `inputs` inputs of this seed. Returns the number that it accepted, or a description of the fault.
 fn chunk(parser: &Parser, samples: &[Vec<u8>], seed: u64, inputs: u64) -> Result<u64, String> {
     let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
     let (mut taken, mut input) = (0, Vec::with_capacity(2 * LONGEST));
@@ -164,10 +165,10 @@ fn chunk(parser: &Parser, samples: &[Vec<u8>], seed: u64, inputs: u64) -> Result
     Ok(taken)
 }
 
-/// Runs all parsers over so many inputs each, on all cores.
+/// Runs all parsers on the number of inputs that `inputs` returns, on all cores.
 fn fuzz(seed: u64, inputs: impl Fn(&Parser) -> u64 + Sync) {
     let samples: Vec<_> = PARSERS.iter().map(samples).collect();
-    // Without a mutation each of them is taken: otherwise the inputs would say nothing.
+    // Every parser must accept its unmodified samples, or the inputs would prove nothing.
     let refuses = |(parser, samples): &(&Parser, &Vec<Vec<u8>>)| !samples.iter().all(|sample| (parser.parse)(sample));
     let refused = PARSERS.iter().zip(&samples).filter(refuses).map(|(parser, _)| parser.name);
     assert_eq!(refused.collect::<Vec<_>>(), [""; 0], "these refuse a sample");
@@ -193,7 +194,7 @@ fn fuzz(seed: u64, inputs: impl Fn(&Parser) -> u64 + Sync) {
                     continue;
                 }
                 Ok(Err(why)) => why,
-                // The panic has printed its own words.
+                // The panic has already printed its message.
                 Err(_) => "a panic".to_owned(),
             };
             let input = INPUT.with_borrow(|input| input.escape_ascii().to_string());
@@ -215,18 +216,18 @@ fn fuzz(seed: u64, inputs: impl Fn(&Parser) -> u64 + Sync) {
         }
         let seconds = nanoseconds.into_inner() as f64 / 1e9;
         println!("{}: {all} inputs, {taken} of them taken, {seconds:.1} s of one core", parser.name);
-        // Both ways through the parser were seen.
+        // Inputs were both accepted and rejected.
         assert!(all < 1000 || (taken > 0 && taken < all), "{}: {taken} of {all} inputs were taken", parser.name);
     }
 }
 
-/// A number of the environment.
+/// Returns a number from the environment.
 fn number(name: &str, default: u64) -> u64 {
     std::env::var(name).map_or(default, |text| text.parse().unwrap_or_else(|_| panic!("{name}={text:?} is no number")))
 }
 
 #[test]
-fn spoilt_inputs_neither_panic_nor_take_memory() {
+fn corrupted_inputs_do_not_panic_or_exhaust_memory() {
     const SEED: u64 = 20_261_121;
     let is_made = |parser: &Parser| matches!(parser.samples, Samples::Made(_));
     let part = |made: bool| move |parser: &Parser| if is_made(parser) == made { INPUTS / parser.slowness } else { 0 };
@@ -238,7 +239,7 @@ fn spoilt_inputs_neither_panic_nor_take_memory() {
 
 #[test]
 #[ignore = "as long as GINLAB_FUZZ_INPUTS says"]
-fn many_more_inputs() {
+fn many_more_corrupted_inputs() {
     let (inputs, seed) = (number("GINLAB_FUZZ_INPUTS", 10 * INPUTS), number("GINLAB_FUZZ_SEED", 1));
     let only = std::env::var("GINLAB_FUZZ_ONLY").unwrap_or_default();
     let is_meant = |parser: &Parser| parser.name.contains(&only);

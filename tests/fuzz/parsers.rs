@@ -1,4 +1,4 @@
-//! Every parser of what comes from outside, in one table. A new parser gets an entry here.
+//! Table of all parsers of external input. A new parser needs an entry here.
 
 use std::path::Path;
 
@@ -15,22 +15,22 @@ use ginlab::topology;
 use ginlab::topology::tree::Tree;
 use ginlab::untrusted;
 
-/// A parser, and where its inputs come from.
+/// A parser and the source of its inputs.
 #[derive(Clone, Copy, Debug)]
 pub struct Parser {
-    /// What it reads.
+    /// Name of the input format.
     pub name: &'static str,
-    /// Well-formed inputs; whole files are given by their paths below the repository.
+    /// Well-formed inputs; whole files are given by their paths in the repository.
     pub samples: Samples,
-    /// Pieces that mutations put in: words that mean something to the parser.
+    /// Words that mutations insert: those with a meaning for the parser.
     pub words: &'static [&'static str],
-    /// Runs it; whether the input was taken.
+    /// Runs the parser. Returns whether it accepted the input.
     pub parse: fn(&[u8]) -> bool,
-    /// One input in so many of the others' is enough, since each takes so much longer.
+    /// Divisor of the number of inputs, because each takes longer by this factor.
     pub slowness: u64,
 }
 
-/// See [`Parser`].
+/// Source of well-formed inputs of a [`Parser`].
 #[derive(Clone, Copy, Debug)]
 pub enum Samples {
     /// These texts.
@@ -39,7 +39,7 @@ pub enum Samples {
     Files(&'static [&'static str]),
     /// These files and these texts.
     Both(&'static [&'static str], &'static [&'static str]),
-    /// What this returns.
+    /// The results of this function.
     Made(fn() -> Vec<Vec<u8>>),
 }
 
@@ -47,14 +47,14 @@ fn text(bytes: &[u8]) -> std::borrow::Cow<'_, str> {
     String::from_utf8_lossy(bytes)
 }
 
-/// A machine with one GPU and one card below a bridge.
+/// A machine with one GPU and one NIC below a bridge.
 const NCCL: &str = r#"<system version="1"><cpu numaid="0" affinity="0000ffff" arch="x86_64">
 <pci busid="0000:45:00.0" class="0x060400" link_speed="32.0 GT/s PCIe" link_width="16">
 <pci busid="0000:53:00.0" class="0x030200" link_speed="32.0 GT/s PCIe" link_width="16"/>
 <pci busid="0000:4f:00.0" class="0x020000"><nic><net name="rdmap79s0" gdr="1"/></nic></pci>
 </pci></cpu></system>"#;
 
-/// The table.
+/// All parsers.
 pub const PARSERS: &[Parser] = &[
     Parser {
         name: "connector's handshake",
@@ -129,9 +129,9 @@ pub const PARSERS: &[Parser] = &[
         ],
         parse: |bytes| {
             let text = text(bytes);
-            // Both in one text, so that devices and places can meet.
-            let _ = topology::near(&Tree::of_listings(&text, &text));
-            !untrusted::lspci_devices(&text).is_empty() || !untrusted::pci_tree(&text).is_empty()
+            // Both in one text, so that devices and their locations can match.
+            let _ = Tree::of_listings(&text, &text).map(|tree| topology::near(&tree).len());
+            untrusted::lspci_devices(&text).is_ok() || untrusted::pci_tree(&text).is_ok_and(|tree| !tree.is_empty())
         },
         slowness: 4,
     },
@@ -256,7 +256,7 @@ pub const PARSERS: &[Parser] = &[
     },
 ];
 
-/// A profile with each of its figures, short enough to be spoilt whole.
+/// Returns a profile with all its figures, short enough to be mutated as a whole.
 fn profiles() -> Vec<Vec<u8>> {
     let known = Profile::named("p5").unwrap();
     let figures =
@@ -264,7 +264,7 @@ fn profiles() -> Vec<Vec<u8>> {
     vec![format!("[p5]\n{}", figures.concat()).into_bytes()]
 }
 
-/// What a domain cannot be without, and its place.
+/// The mandatory part of a domain, and its location.
 const ENTRY: &str = "\
 fi_info:
     caps: [ FI_MSG, FI_RMA, FI_READ, FI_WRITE, FI_REMOTE_READ, FI_REMOTE_WRITE ]
@@ -318,7 +318,7 @@ fn rows(bytes: &[u8]) -> bool {
         height: 400,
         ..Query::default()
     };
-    // Drawing takes longest, and what it draws has been read already: every eighth.
+    // Only every eighth input is drawn, because drawing takes longest and its input has been parsed already.
     let drawn = if bytes.len().is_multiple_of(8) { 2 } else { 0 };
     for query in [query("size_bytes", "time_us_p50", false), query("case", "p50_us", true)].into_iter().take(drawn) {
         if let Ok(picture) = query.chart(&run.records) {

@@ -1,29 +1,30 @@
-//! Kernels whose threads do not make a scope's calls together: the launch fails, and the line has both places of the kernel's source.
+//! Kernels whose threads do not make a scope's calls together: the launch fails, and the message contains both places
+//! in the kernel's source.
 
 use super::{emulated, launch, pes};
 use cuda_std::thread;
 use ginlab::gin::{Path, Program};
 use kernels::gin::{Block, Warp};
 
-/// The line of the calls of [`two_calls`].
+/// Source line of the calls of [`two_calls`].
 const TWO_CALLS: u32 = line!() + 5;
 
-/// Thread 3 waits by another call than the others.
+/// Thread 3 waits in another call than the others.
 unsafe fn two_calls(program: Program<u32>) {
     let mut line = program.world.context(Block);
     let _ = if thread::thread_idx_x() == 3 { line.fence() } else { line.quiet() };
 }
 
-/// As [`two_calls`], in a warp.
+/// Like [`two_calls`], but in a warp.
 unsafe fn two_calls_of_a_warp(program: Program<u32>) {
     let mut line = program.world.context(Warp::this());
     let _ = if thread::thread_idx_x() == 3 { line.fence() } else { line.quiet() };
 }
 
-/// The lines of the calls of [`one_leaves`].
+/// Source lines of the calls of [`one_leaves`].
 const LEAVES: [u32; 2] = [line!() + 5, line!() + 9];
 
-/// Thread 3 returns behind the first call, and the others come to the next one.
+/// Thread 3 returns after the first call, and the others make the next one.
 unsafe fn one_leaves(program: Program<u32>) {
     let mut line = program.world.context(Block);
     let quiet = line.quiet();
@@ -34,7 +35,7 @@ unsafe fn one_leaves(program: Program<u32>) {
 }
 
 #[test]
-fn threads_that_do_not_call_together_are_named_with_their_lines() {
+fn diverged_threads_are_named_with_source_lines() {
     type Case = (unsafe fn(Program<u32>), [u32; 2], &'static str);
     let kernels: [Case; 3] = [
         (two_calls, [TWO_CALLS; 2], "all threads of a block must meet at the same barrier"),

@@ -1,4 +1,4 @@
-//! Messages and rows that nobody waits for with `quiet`, over rails on which a put may arrive after its sender's next ones.
+//! Messages and rows without `quiet`, over rails on which a put may arrive after its sender's next ones.
 
 use super::*;
 use kernels::gin::Fold;
@@ -6,21 +6,21 @@ use kernels::pattern;
 use kernels::shmem::ShmemArgs;
 use kernels::shmem::exchange::SHMEM_ALL_TO_ALL_PUTS_BLOCK;
 
-/// The worst rails, on which a put may be so late that its sender's next puts come first.
+/// Returns options for the worst rails, on which a put may arrive after its sender's next puts.
 pub fn late(seed: u64, rule: Rule) -> Options {
     let fabric = Fabric::Worst(Spec { seed, longest: 1024, ..Spec::default() });
     Options { fabric, rule: ginlab::gin::Rule::Proxies(rule), ..emulated(Path::Rails) }
 }
 
-/// Runs of each test: seeds from 1 on. `GINLAB_SEEDS=200` is a longer run.
+/// Returns the number of runs of each test, with seeds from 1. `GINLAB_SEEDS=200` is a longer run.
 pub fn seeds(least: u64) -> u64 {
     std::env::var("GINLAB_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(least)
 }
 
-/// Each scope with the threads of its only block.
+/// Each scope with the number of threads of its only block.
 const SCOPES: [(u32, u32); 3] = [(0, 1), (1, 20), (2, 33)];
 
-/// Runs one case for each rule, number of PEs, scope and seed, and says how many runs had wrong bytes.
+/// Runs one case for each rule, number of PEs, scope and seed. Fails if any run had wrong bytes.
 fn sweep(least: u64, run: impl Fn(usize, (u32, u32), &Options) -> u64) {
     let (mut failed, mut runs) = (Vec::new(), 0);
     for &rule in Rule::VARIANTS {
@@ -47,16 +47,16 @@ const ROUNDS: u32 = 24;
 #[derive(Clone, Copy)]
 struct Messages {
     inbox: Inbox,
-    /// A source for each parity of rounds.
+    /// Sources, by parity of the round.
     from: Sym<u8>,
     to: Sym<u8>,
-    /// Wrong bytes, by thread.
+    /// Number of wrong bytes, by thread.
     found: Sym<u64>,
     acknowledged: Signal,
     scope: u32,
 }
 
-/// Runs a case by the scope that is asked for.
+/// Runs a case in the requested scope.
 macro_rules! by_scope {
     ($program:ident, $case:ident) => {{
         let first = cuda_std::thread::thread_idx_x() == 0;
@@ -69,23 +69,24 @@ macro_rules! by_scope {
         ended.unwrap();
     }};
 }
+pub(super) use by_scope;
 
-/// What PE `pe` sends in a round.
-fn seed_of(pe: u32, round: u32) -> u64 {
+/// Returns the seed of the bytes that PE `pe` sends in a round.
+pub fn seed_of(pe: u32, round: u32) -> u64 {
     pattern::seed(pe, round, 0)
 }
 
-/// Each thread of the scope its bytes.
-fn fill<S: Scope>(world: &kernels::gin::World, scope: S, object: Sym<u8>, seed: u64) {
+/// Fills an object, each thread of the scope its share.
+pub fn fill<S: Scope>(world: &kernels::gin::World, scope: S, object: Sym<u8>, seed: u64) {
     let start = world.local(object);
     for at in (u64::from(scope.rank())..object.len()).step_by(scope.size() as usize) {
-        // SAFETY: of the object, which nobody else uses now.
+        // SAFETY: the byte is in the object, which no other thread accesses now.
         unsafe { start.add(at as usize).write(pattern::byte(seed, at)) };
     }
 }
 
-/// Counts bytes that are not as they should be.
-fn check<S: Scope>(
+/// Counts wrong bytes.
+pub fn check<S: Scope>(
     world: &kernels::gin::World,
     scope: S,
     object: Sym<u8>,
@@ -95,14 +96,14 @@ fn check<S: Scope>(
     let start = world.local(object);
     let mut wrong = 0;
     for at in (u64::from(scope.rank())..object.len()).step_by(scope.size() as usize) {
-        // SAFETY: of the object, which nobody writes now.
+        // SAFETY: the byte is in the object, which is not written now.
         wrong += u64::from(unsafe { start.add(at as usize).read() } != expected(at));
     }
-    // SAFETY: a word for each thread.
+    // SAFETY: `found` has one word per thread.
     unsafe { *world.local(found).add(cuda_std::thread::thread_idx_x() as usize) += wrong };
 }
 
-/// All PEs exchange in each round, by messages from a source that is written again two rounds later.
+/// All PEs exchange in each round, by messages from a source that is overwritten two rounds later.
 unsafe fn exchanged(program: Program<Messages>) {
     fn run<S: Scope>(program: &Program<Messages>, mut line: Context<S>) -> Result<(), Status> {
         let Program { world, args } = program;
@@ -128,7 +129,7 @@ unsafe fn exchanged(program: Program<Messages>) {
     by_scope!(program, run);
 }
 
-/// To the next PE in one direction, whose signals alone say what it has received: the sender is a round ahead.
+/// Sends to the next PE in one direction; only its signals report what it has received. The sender is a round ahead.
 unsafe fn streamed(program: Program<Messages>) {
     fn run<S: Scope>(program: &Program<Messages>, mut line: Context<S>) -> Result<(), Status> {
         let Program { world, args } = program;
@@ -136,7 +137,7 @@ unsafe fn streamed(program: Program<Messages>) {
         let (next, before) = ((me + 1) % all, (me + all - 1) % all);
         for round in 1..=ROUNDS + 1 {
             if round <= ROUNDS {
-                // The round before the last has been received.
+                // Waits until the round before the previous one has been received.
                 line.signal_wait_until(args.acknowledged.at(round % 2), u64::from(round - 1) / 2)?;
                 line.reclaim(args.inbox, round, next)?;
                 let from = args.from.slice(u64::from(round % 2) * BYTES, BYTES);
@@ -161,7 +162,7 @@ unsafe fn streamed(program: Program<Messages>) {
     by_scope!(program, run);
 }
 
-/// `all_to_all`, whose source is written again as soon as it returns.
+/// `all_to_all`, whose source is overwritten as soon as it returns.
 unsafe fn all_exchanged(program: Program<Messages>) {
     fn run<S: Scope>(program: &Program<Messages>, mut line: Context<S>) -> Result<(), Status> {
         let Program { world, args } = program;
@@ -183,8 +184,8 @@ unsafe fn all_exchanged(program: Program<Messages>) {
     by_scope!(program, run);
 }
 
-/// Adds bytes, each by itself.
-struct Bytes;
+/// Adds bytes separately, without carries between them.
+pub struct Bytes;
 
 impl Fold for Bytes {
     type Held = u64;
@@ -200,7 +201,7 @@ impl Fold for Bytes {
     }
 }
 
-/// Sums over all PEs, in place: the result lies where this PE's bytes were sent from.
+/// Sums over all PEs, in place: the result overwrites the bytes that this PE sent.
 unsafe fn summed(program: Program<Messages>) {
     fn run<S: Scope>(program: &Program<Messages>, mut line: Context<S>) -> Result<(), Status> {
         let Program { world, args } = program;
@@ -221,7 +222,7 @@ unsafe fn summed(program: Program<Messages>) {
     by_scope!(program, run);
 }
 
-/// Wrong bytes of all PEs.
+/// Returns the number of wrong bytes of all PEs.
 fn wrong(count: usize, (scope, block): (u32, u32), options: &Options, case: unsafe fn(Program<Messages>)) -> u64 {
     let found = pes(count, options, |world, ranks| {
         let whole = BYTES * u64::from(world.n_pes());
@@ -240,29 +241,29 @@ fn wrong(count: usize, (scope, block): (u32, u32), options: &Options, case: unsa
 }
 
 #[test]
-fn a_message_proves_its_own_round() {
+fn messages_prove_their_round() {
     sweep(3, |count, scope, options| wrong(count, scope, options, exchanged));
 }
 
 #[test]
-fn a_sender_that_is_a_round_ahead_is_not_taken_for_itself() {
+fn sender_one_round_ahead_is_not_confused() {
     sweep(2, |count, scope, options| wrong(count, scope, options, streamed));
 }
 
 #[test]
-fn an_all_to_all_returns_when_its_source_may_be_written() {
+fn all_to_all_returns_when_source_is_reusable() {
     sweep(2, |count, scope, options| wrong(count, scope, options, all_exchanged));
 }
 
 #[test]
-fn a_sum_may_lie_over_what_was_sent() {
+fn sum_can_overwrite_its_source() {
     sweep(2, |count, scope, options| wrong(count, scope, options, summed));
 }
 
-/// The exchange of `ginlab shmem` by puts: when a PE's turn has ended, the blocks of all others have come, of this turn or the next. A put
-/// is late by more than a launch takes.
+/// The exchange of `ginlab shmem` by puts. After a PE's iteration, the blocks of all others have arrived, from this
+/// iteration or the next. A put is late by more than a launch takes.
 #[test]
-fn an_exchange_by_puts_has_every_pes_block() {
+fn exchange_by_puts_contains_every_block() {
     let (block, turns) = (64u64, 8u32);
     let (mut failed, runs) = (0, seeds(8));
     for seed in 1..=runs {
@@ -274,6 +275,7 @@ fn an_exchange_by_puts_has_every_pes_block() {
             let mut args = ShmemArgs {
                 places: 1,
                 step: 0,
+                to_step: 0,
                 moves: 0,
                 warmup: 0,
                 iterations: 1,
@@ -296,7 +298,7 @@ fn an_exchange_by_puts_has_every_pes_block() {
                 args.rounds = turn - 1;
                 // SAFETY: the arguments are of this world.
                 unsafe { world.launch(ranks, &SHMEM_ALL_TO_ALL_PUTS_BLOCK, 1, 16, args) }.unwrap();
-                // A PE that is a turn ahead has written again.
+                // A PE that is one iteration ahead has overwritten its bytes.
                 stale += world.read(args.to).unwrap().iter().filter(|byte| u32::from(**byte) < turn).count();
             }
             stale
@@ -313,11 +315,11 @@ struct Turns {
     to: Sym<u8>,
     found: Sym<u64>,
     signals: Signal,
-    /// The round of this launch.
     round: u32,
 }
 
-/// A round of puts to the next PE. Rounds are sent by one block and the other, so by two rings, each in a launch of its own.
+/// A round of puts to the next PE. The two blocks alternate in sending rounds, and so do their rings; each round is a
+/// launch of its own.
 unsafe fn one_round(program: Program<Turns>) {
     let Program { world, args } = program;
     let (me, all, round) = (world.my_pe(), world.n_pes(), args.round);
@@ -328,7 +330,7 @@ unsafe fn one_round(program: Program<Turns>) {
     let mut line = world.context(Block);
     let mut run = || -> Result<(), Status> {
         let place = |object: Sym<u8>| object.slice(u64::from(round % 2) * BYTES, BYTES);
-        // Its signal is the target's number: the rounds of one signal go to one PE.
+        // The signal has the target's number, because the rounds of one signal must go to one PE.
         let to_next = args.signals.at(next);
         line.reclaim_round(to_next, round, next)?;
         fill(&world, Block, place(args.from), seed_of(me, round));
@@ -342,8 +344,9 @@ unsafe fn one_round(program: Program<Turns>) {
 }
 
 #[test]
-fn rounds_go_on_over_launches_and_rings() {
-    // By libfabric's letter a source stays as it is until its completion, also where the target has answered.
+fn rounds_continue_across_launches_and_rings() {
+    // According to libfabric's documentation, a source must not change until its completion, even if the target has
+    // answered.
     let slow = Spec { longest: 1024, strict: true, delay: 2000, ..Spec::default() };
     let strict = Options { fabric: Fabric::Worst(slow), ..late(1, Rule::Count) };
     for options in [late(1, Rule::Count), late(2, Rule::Own), strict, emulated(Path::NvLink)] {

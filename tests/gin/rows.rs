@@ -1,4 +1,5 @@
-//! The resident Jacobi kernel, whose rows are sent from iteration to iteration without `quiet`, over rails that deliver late.
+//! The resident Jacobi kernel, which sends its rows from iteration to iteration without `quiet`, over rails that
+//! deliver late.
 
 use super::messages::late;
 use super::*;
@@ -12,11 +13,11 @@ use kernels::jacobi::{EXCHANGE_NONE, Link, NORM_NEVER};
 const COLUMNS: u32 = 20;
 const ROWS: u32 = 9;
 const THREADS: u32 = 32;
-/// Launches, and iterations of each.
+/// Number of launches, and iterations of each.
 const LAUNCHES: u32 = 2;
 const ITERATIONS: u32 = 30;
 
-/// This PE's rows after all iterations, as bits, by a grid of so many blocks.
+/// Returns the bits of this PE's rows after all iterations, computed by a grid of `blocks` blocks.
 fn iterated(world: &mut World, ranks: &mut Bootstrap, blocks: u32) -> Vec<u32> {
     let device = Device::Emulated;
     let (me, all) = (world.my_pe(), world.n_pes());
@@ -71,7 +72,7 @@ fn iterated(world: &mut World, ranks: &mut Bootstrap, blocks: u32) -> Vec<u32> {
         unsafe { stream.launch(&function, blocks, THREADS, args) }.unwrap();
     }
     world.wait_for_stream(ranks, "rows", &stream).unwrap();
-    // Nobody's memory goes before all have ended.
+    // No PE's memory may be freed before all have ended.
     world.barrier(ranks).unwrap();
     let mut last = vec![0u32; points];
     field.read(0, &mut last).unwrap();
@@ -79,7 +80,7 @@ fn iterated(world: &mut World, ranks: &mut Bootstrap, blocks: u32) -> Vec<u32> {
 }
 
 #[test]
-fn rows_of_an_iteration_are_not_taken_for_those_of_another() {
+fn rows_of_different_iterations_are_not_confused() {
     let (mut failed, mut runs) = (Vec::new(), 0);
     for count in [2, 3] {
         for blocks in [1, 2] {

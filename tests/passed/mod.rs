@@ -1,5 +1,5 @@
-//! Tests whose outcome this program alone determines: the same program passes them again, and another one has to pass them itself. They take
-//! 40 s of a core, and nothing of what they are for is left to chance: no clock, no thread, no file that the program does not hold or name
+//! Skips tests whose outcome is fully determined by this program, if the same program has already passed them. They
+//! take 40 s of CPU time. They must not depend on clocks, threads, or files that the program does not contain or name
 //! here.
 
 use std::collections::BTreeMap;
@@ -7,8 +7,9 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::Write;
 use std::path::Path;
 
-/// Runs a test of this name, unless this very program has passed it with these inputs and these `GINLAB_` variables. What keeps that is written behind
-/// the test, so that one that fails, or is killed, runs again. `rm -r target/tmp/passed` has all run again.
+/// Runs the test `name`, unless this same program has passed it with these inputs and these `GINLAB_` variables. The
+/// record is written after the test, so that a test that fails or is killed runs again. `rm -r target/tmp/passed` makes
+/// all tests run again.
 pub fn once(name: &str, inputs: &[u8], test: impl FnOnce()) {
     once_if_run(name, inputs, || {
         test();
@@ -16,7 +17,7 @@ pub fn once(name: &str, inputs: &[u8], test: impl FnOnce()) {
     });
 }
 
-/// The same for a test that says whether it could run: one that was skipped has not passed.
+/// Like [`once`], but `test` returns whether it could run: a skipped test has not passed.
 pub fn once_if_run(name: &str, inputs: &[u8], test: impl FnOnce() -> bool) {
     let program = std::env::current_exe().and_then(std::fs::read).unwrap();
     once_in(&Path::new(env!("CARGO_TARGET_TMPDIR")).join("passed"), (name, &program, inputs), test);
@@ -29,7 +30,7 @@ fn once_in(folder: &Path, (name, program, inputs): (&str, &[u8], &[u8]), test: i
     (name, program, inputs, asked).hash(&mut hasher);
     let (file, key) = (folder.join(name), format!("{:016x}", hasher.finish()));
     if std::fs::read_to_string(&file).is_ok_and(|before| before == key) {
-        // Not `println!`, which a test that passes swallows.
+        // `println!` is captured by the test harness if the test passes, so stderr is written directly.
         let _ = writeln!(std::io::stderr(), "{name}: this program has passed it before, says {}", file.display());
         return;
     }
@@ -39,9 +40,10 @@ fn once_in(folder: &Path, (name, program, inputs): (&str, &[u8], &[u8]), test: i
     }
 }
 
-/// Another program, other inputs: the test runs. One that has failed, or was skipped, runs again, whatever passed before it.
+/// With another program or other inputs the test runs. A test that failed or was skipped runs again, whatever passed
+/// before it.
 #[test]
-fn what_has_passed_is_repeated_for_any_other_program() {
+fn passed_checks_are_repeated_for_other_programs() {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("passed-{}", std::process::id()));
     let runs = |program: &[u8], inputs: &[u8]| {
         let mut ran = false;

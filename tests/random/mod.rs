@@ -1,6 +1,6 @@
-//! Random numbers of tests, the same everywhere.
+//! Random numbers for tests, the same on every machine.
 
-/// xorshift64*; not 0 at first.
+/// An xorshift64* generator. The state must not be 0.
 pub struct Random(pub u64);
 
 impl Random {
@@ -11,7 +11,7 @@ impl Random {
         self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
     }
 
-    /// Below `end`; 0 of nothing.
+    /// Returns a number below `end`, or 0 if `end` is 0.
     pub fn below(&mut self, end: usize) -> usize {
         ((self.next() >> 16) % end.max(1) as u64) as usize
     }

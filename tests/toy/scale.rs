@@ -5,23 +5,24 @@ use cuda_std::{args, kernel, thread};
 /// Arguments of [`scale`].
 #[args]
 pub struct ScaleArgs {
-    /// The numbers, in memory that the device reaches.
+    /// The numbers, in memory that the device can access.
     pub values: *mut u64,
-    /// How many there are.
+    /// Number of values.
     pub count: u64,
-    /// What each is multiplied by.
+    /// Factor by which each value is multiplied.
     pub factor: u64,
 }
 
-/// Each thread takes the number of its own index, then the one a whole grid further, and so on.
+/// Multiplies each value by `factor`. Each thread processes the value at its own index, then every further one at
+/// multiples of the grid size.
 ///
 /// # Safety
-/// `values` is valid for `count` numbers while the grid runs, and nobody else uses them.
+/// `values` must be valid for `count` numbers while the grid runs, and no other thread may access them.
 #[kernel]
 pub unsafe fn scale(args: ScaleArgs) {
     let mut index = u64::from(thread::index());
     while index < args.count {
-        // SAFETY: below `count`, and each index is one thread's.
+        // SAFETY: `index` is below `count`, and no other thread has this index.
         unsafe { *args.values.add(index as usize) *= args.factor };
         index += u64::from(thread::grid_dim_x() * thread::block_dim_x());
     }

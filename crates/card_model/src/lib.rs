@@ -1,9 +1,9 @@
-//! What modelled cards share, whoever moves the bytes: when a write is on its way, there, and acknowledged ([`Nic`]), and how
-//! cards in software are described ([`Spec`]). It depends on nothing, so that a library that is loaded into any program can hold
-//! it. The figures themselves stand in one place, ginlab's data file of profiles.
+//! Simulation of NICs, independent of how bytes are moved: the times at which a write is sent, delivered and
+//! acknowledged ([`Nic`]), and the description of software NICs ([`Spec`]). Has no dependencies, so that a library
+//! loaded into any program can use it. The figures of real NICs are only in ginlab's data file of profiles.
 
 mod nic;
 mod spec;
 
-pub use nic::{Course, Figures, Nic, Picoseconds};
+pub use nic::{Figures, Nic, Picoseconds, WriteTimes};
 pub use spec::{Fault, MOST_THREADS, Spec};

@@ -1,47 +1,47 @@
-//! The arithmetic of a modelled card. No clock of its own: who uses it gives it the real time, or one of a simulation.
+//! Timing model of a NIC. Has no clock: callers pass the real time, or that of a simulation.
 
-/// A moment or a length of time in picoseconds: fine enough that a sum over a million writes is exact to the nanosecond.
+/// A time or duration in picoseconds. Fine enough that a sum over a million writes is exact to the nanosecond.
 pub type Picoseconds = u64;
 
 const PER_MICROSECOND: f64 = 1e6;
 
-/// What is known of a card. Units stand in the names.
+/// Timing figures of a NIC, with the unit in each name.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Figures {
-    /// Line rate, one way.
+    /// Line rate in one direction.
     pub line_rate_gbps: f64,
     /// Share of the line rate that the payload of very large writes reaches.
     pub peak_share: f64,
-    /// Most writes a second that a card begins, in millions.
+    /// Maximum number of writes that a NIC starts per second, in millions.
     pub rate_per_rail_mops: f64,
-    /// From the last byte on the wire to its arrival; the acknowledgement takes as long again.
+    /// Time from the last byte on the wire to its arrival. The acknowledgement takes the same time.
     pub one_way_us: f64,
     /// Half the range over which the one-way latency varies.
     pub one_way_spread_us: f64,
-    /// Payload of a packet. Between two writes the wire is idle for as long as one takes.
+    /// Payload of a packet. After each write the wire is idle for the time of one packet.
     pub mtu_bytes: f64,
-    /// By this share a write takes longer than its bytes at the peak rate ...
+    /// Additional time of a write, as a share of the time of its bytes at the peak rate.
     pub start_up_share: f64,
-    /// ... until so much is lost.
+    /// Upper limit of this additional time.
     pub start_up_most_us: f64,
-    /// Writes that a card holds; beyond that a post is refused.
+    /// Maximum number of writes in the queue of a NIC; further posts are refused.
     pub queue_depth: f64,
 }
 
-/// What becomes of one write.
+/// Times of one write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Course {
-    /// The card begins to send it.
+pub struct WriteTimes {
+    /// Time at which the NIC starts to send.
     pub begun: Picoseconds,
-    /// The last byte leaves.
+    /// Time at which the last byte leaves.
     pub sent: Picoseconds,
-    /// The last byte is in the target's memory.
+    /// Time at which the last byte is in the target's memory.
     pub delivered: Picoseconds,
-    /// Its acknowledgement is back: the completion.
+    /// Time at which its acknowledgement arrives: the completion.
     pub completed: Picoseconds,
 }
 
-/// One card.
+/// Timing state of one NIC.
 #[derive(Clone, Debug)]
 pub struct Nic {
     picoseconds_per_byte: f64,
@@ -51,14 +51,14 @@ pub struct Nic {
     idle: Picoseconds,
     one_way_least: Picoseconds,
     one_way_range: Picoseconds,
-    /// The card sends nothing new before.
+    /// Time until which the NIC is busy.
     free: Picoseconds,
     seed: u64,
     writes: u64,
 }
 
 impl Nic {
-    /// An idle card. Cards with the same seed vary alike.
+    /// Creates an idle NIC. NICs with the same seed have the same variation.
     #[must_use]
     pub fn new(figures: impl Into<Figures>, seed: u64) -> Nic {
         let figures = figures.into();
@@ -80,37 +80,37 @@ impl Nic {
         }
     }
 
-    /// Until then it sends what it has.
+    /// Returns the time until which the NIC is busy.
     #[must_use]
     pub fn free(&self) -> Picoseconds {
         self.free
     }
 
-    /// Others send over the same card: it is busy until then.
+    /// Sets the time until which the NIC is busy, if other processes send over it too.
     pub fn set_free(&mut self, free: Picoseconds) {
         self.free = free;
     }
 
-    /// How long the wire carries so many bytes.
+    /// Returns the time for which `bytes` occupy the wire.
     #[must_use]
     pub fn wire(&self, bytes: u64) -> Picoseconds {
         let at_peak = bytes as f64 * self.picoseconds_per_byte;
         (at_peak + (at_peak * self.start_up_share).min(self.start_up_most)).round() as Picoseconds
     }
 
-    /// A write of so many bytes is posted.
-    pub fn post(&mut self, now: Picoseconds, bytes: u64) -> Course {
+    /// Posts a write of `bytes`. Returns its times.
+    pub fn post(&mut self, now: Picoseconds, bytes: u64) -> WriteTimes {
         let begun = self.free.max(now);
         let wire = self.wire(bytes);
-        // The next one begins when the wire is free again, and not before the card can take it.
+        // The next write starts when the wire is idle again, but not before the NIC's rate permits.
         self.free = begun + (wire + self.idle).max(self.interval);
         let sent = begun + wire;
         let delivered = sent + self.latency();
-        Course { begun, sent, delivered, completed: delivered + self.latency() }
+        WriteTimes { begun, sent, delivered, completed: delivered + self.latency() }
     }
 
-    /// How long so many writes of one size take, posted one after another, so many of them outstanding at most: until the last
-    /// one is acknowledged.
+    /// Returns the time of `count` writes of `bytes`, posted one after another with at most `outstanding` in flight,
+    /// until all are acknowledged.
     #[must_use]
     pub fn stream(mut self, bytes: u64, count: u64, outstanding: usize, post: Picoseconds) -> Picoseconds {
         let (start, mut ends) = (self.free, std::collections::VecDeque::new());
@@ -127,7 +127,7 @@ impl Nic {
         last - start
     }
 
-    /// One way through the network, evenly spread: what is known of it is a range.
+    /// Returns a one-way latency, drawn uniformly from its range, since no more of the distribution is known.
     pub fn latency(&mut self) -> Picoseconds {
         self.writes += 1;
         let random = draw(self.seed, self.writes);
@@ -135,7 +135,8 @@ impl Nic {
     }
 }
 
-/// The n-th number of a seed, by the mixing that payloads are made by: simulations stay what they were.
+/// Returns the `n`-th number of a seed. Uses the mixing of the payload pattern, so that simulations remain
+/// reproducible.
 pub(crate) fn draw(seed: u64, n: u64) -> u64 {
     let mixed = seed.wrapping_add(n.wrapping_mul(0x9E37_79B9_7F4A_7C15));
     let mixed = (mixed ^ (mixed >> 32)).wrapping_mul(0xD6E8_FEB8_6659_FD93);

@@ -1,79 +1,86 @@
-//! Cards in software, described in one line: `name=p5 cards=4 seed=7 line_rate_gbps=100 ...`. A word is a key with a value, or a
-//! key alone; blanks, commas and semicolons separate them.
+//! Software NICs, described on one line: `name=p5 cards=4 seed=7 line_rate_gbps=100 ...`. Each word is a key with a
+//! value, or only a key. Blanks, commas and semicolons separate words.
 
 use crate::nic::{Figures, draw};
 use std::fmt;
 
-/// Threads that can be the cards of a process.
+/// Maximum number of engine threads of a process.
 pub const MOST_THREADS: usize = 16;
 
-/// Cards that a machine has unless told otherwise.
+/// Default number of NICs of a machine.
 const CARDS: usize = 4;
-/// Requests of 64 bytes between two doorbells; no card's figure is published.
+/// Default maximum of 64-byte requests per doorbell; no NIC's value is published.
 const MAX_BATCH: u32 = 64;
-/// Bytes of a packet of a write, in the sense of [`Spec::cut`].
+/// Size in bytes of a packet of a write, for [`Spec::cut`].
 const PACKET: u64 = 8192;
-/// Where the cards of a p5.48xlarge are on its PCI buses, four below each switch.
+/// PCI buses of the NICs of a p5.48xlarge, four below each switch.
 const BUSES: [u8; 32] = [
     0x4f, 0x50, 0x51, 0x52, 0x60, 0x61, 0x62, 0x63, 0x71, 0x72, 0x73, 0x74, 0x82, 0x83, 0x84, 0x85, 0x93, 0x94, 0x95,
     0x96, 0xa4, 0xa5, 0xa6, 0xa7, 0xb5, 0xb6, 0xb7, 0xb8, 0xc6, 0xc7, 0xc8, 0xc9,
 ];
 
-/// What goes wrong, and at which work request of the process (or registration), counted from 1 over all its cards.
+/// An injected fault. The number is that of the work request (or registration) of the process, counted from 1 over all
+/// its NICs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// The bytes of this request arrive, its completion never does.
+    /// The bytes of this request arrive, but it never completes.
     Lose(u64),
-    /// This request moves nothing and completes with this status of EFA's.
+    /// The last byte of this request does not arrive, and its completion reports success.
+    Short(u64),
+    /// This request moves no bytes and completes with this EFA status.
     Fail(u64, u32),
-    /// From this request on the card whose it is does nothing any more.
+    /// The send queue of this request processes neither it nor any later request.
     Dead(u64),
-    /// From this request on its queue is full.
+    /// All queues are full from this request on.
     Full(u64),
-    /// This request finds its queue pair in error, as one that was misused: of a queue that the program writes itself.
+    /// This request finds its queue pair in error, as after misuse. For queues that the program writes directly.
     Break(u64),
-    /// From this registration of the process on, counted from 1 over all its cards, memory is refused as what is beyond `ulimit -l`.
+    /// Memory registrations are refused from this one on, as beyond `ulimit -l`.
     Refuse(u64),
-    /// With this completion the card is a lap ahead of who reads: of a completion queue that the program reads itself.
+    /// The NIC is one lap ahead of the reader at this completion. For completion queues that the program reads
+    /// directly.
     Overrun(u64),
 }
 
-/// The cards of one machine.
+/// The NICs of one machine.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Spec {
-    /// What they are called in results: a profile's name, or `fast`.
+    /// Name in results: that of a profile, or `fast`.
     pub name: String,
-    /// How they behave in time; `None`: as fast as this machine is.
+    /// Timing figures; `None` for as fast as this machine.
     pub figures: Option<Figures>,
-    /// How many there are.
+    /// Number of NICs.
     pub cards: usize,
-    /// What decides latencies and order.
+    /// Seed of latencies and order.
     pub seed: u64,
-    /// A request arrives after up to so many further polls, which the seed draws: later ones overtake earlier ones.
+    /// Maximum number of further polls after which a request arrives, drawn from the seed: later requests overtake
+    /// earlier ones.
     pub reorder: u64,
-    /// Whether they write into a peer's memory themselves; those of a p4d do not.
+    /// Whether they support RDMA writes; those of a p4d do not.
     pub writes: bool,
-    /// Whether they count what they complete, in memory that a device may map; those of a p4d and a p5 do not.
+    /// Whether they support completion counters in memory that a GPU can map; those of a p4d and a p5 do not.
     pub counters: bool,
-    /// Whether reads and writes move their bytes.
+    /// Whether reads and writes copy their bytes.
     pub moves: bool,
-    /// Requests that a queue takes.
+    /// Maximum depth of a send queue.
     pub depth: u32,
-    /// Receives that a queue takes.
+    /// Minimum depth of a send queue: smaller ones are rounded up, like `min_sq_wr` in libefa.
+    pub min_depth: u32,
+    /// Maximum depth of a receive queue.
     pub receives: u32,
-    /// Requests that may be written before the doorbell is rung, in requests of 64 bytes.
+    /// Maximum number of requests written before the doorbell is rung, in 64-byte requests.
     pub max_batch: u32,
-    /// Threads that are the cards of a process at their queues, where programs write those themselves.
+    /// Number of engine threads of a process, for queues that programs write directly.
     pub threads: usize,
-    /// What completion counters begin with.
+    /// Initial value of completion counters.
     pub counted: u64,
-    /// By so much slower than its figures the first card is.
+    /// Factor by which the first NIC is slower than its figures.
     pub slow: f64,
-    /// Whether they say on stderr what they do.
+    /// Whether they trace requests on stderr.
     pub trace: bool,
-    /// What goes wrong.
+    /// Injected faults.
     pub faults: Vec<Fault>,
-    /// The machine they are in, where it is to be another one than this.
+    /// ID of the machine, to simulate a machine other than this one.
     pub host: Option<u64>,
 }
 
@@ -89,6 +96,7 @@ impl Default for Spec {
             counters: true,
             moves: true,
             depth: 4096,
+            min_depth: 1,
             receives: 32768,
             max_batch: MAX_BATCH,
             threads: 1,
@@ -101,32 +109,32 @@ impl Default for Spec {
     }
 }
 
-/// The keys that people write, for messages.
-const KEYS: &str = "cards=1..32, seed=N, reorder=N, depth=N, receives=N, host=N, no-write, no-counters, unmoved, trace, slow=FACTOR, lose=N, fail=N or \
-                    fail=N/STATUS, dead=N, full=N, refuse=N, break=N, overrun=N, max-batch=N, counted=N, \
+/// The documented keys, for messages.
+const KEYS: &str = "cards=1..32, seed=N, reorder=N, depth=N, min-depth=N, receives=N, host=N, no-write, no-counters, unmoved, trace, \
+                    slow=FACTOR, lose=N, short=N, fail=N or fail=N/STATUS, dead=N, full=N, refuse=N, break=N, overrun=N, max-batch=N, counted=N, \
                     threads=1..16";
 
-/// EFA's status for a key or range that the peer refuses.
+/// EFA status of a key or range that the peer refuses.
 const BAD_ADDRESS: u32 = 7;
 
 impl Spec {
-    /// Reads a description.
+    /// Parses a description.
     ///
     /// # Errors
-    /// The word that is wrong, and what is allowed.
+    /// Returns the invalid word, and the permitted ones.
     pub fn parse(text: &str) -> Result<Spec, String> {
         let mut spec = Spec::default();
         spec.add(text)?;
         Ok(spec)
     }
 
-    /// Reads further words into it.
+    /// Parses further words into this description.
     ///
     /// # Errors
-    /// As [`Spec::parse`].
+    /// Returns the same errors as [`Spec::parse`].
     pub fn add(&mut self, text: &str) -> Result<(), String> {
         for word in text.split([' ', ',', ';', '\n']).filter(|word| !word.is_empty()) {
-            self.word(word).ok_or_else(|| format!("{word:?} says nothing about cards; there are {KEYS}"))?;
+            self.word(word).ok_or_else(|| format!("invalid NIC option {word:?}: expected one of {KEYS}"))?;
         }
         Ok(())
     }
@@ -141,6 +149,7 @@ impl Spec {
             "seed" => self.seed = number()?,
             "reorder" => self.reorder = number().filter(|polls| *polls <= 1000)?,
             "depth" => self.depth = count().filter(|depth| *depth <= 32768)? as u32,
+            "min-depth" => self.min_depth = count().filter(|depth| *depth <= 32768)? as u32,
             "receives" => self.receives = count().filter(|depth| *depth <= 32768)? as u32,
             "host" => self.host = Some(number()?),
             "slow" => self.slow = value.parse().ok().filter(|factor: &f64| (1.0..=1e6).contains(factor))?,
@@ -149,6 +158,7 @@ impl Spec {
             "unmoved" if value.is_empty() => self.moves = false,
             "trace" if value.is_empty() => self.trace = true,
             "lose" => self.faults.push(Fault::Lose(count()?)),
+            "short" => self.faults.push(Fault::Short(count()?)),
             "dead" => self.faults.push(Fault::Dead(count()?)),
             "refuse" => self.faults.push(Fault::Refuse(count()?)),
             "break" => self.faults.push(Fault::Break(count()?)),
@@ -168,26 +178,27 @@ impl Spec {
         Some(())
     }
 
-    /// The figure of this name. The first one that is asked for makes room for all.
+    /// Returns the figure of this name. The first call allocates all figures.
     fn figure(&mut self, name: &str) -> Option<&mut f64> {
         let mut unknown = Figures::default();
         let index = fields(&mut unknown).iter().position(|(known, _)| *known == name)?;
         Some(fields(self.figures.get_or_insert_default()).into_iter().nth(index)?.1)
     }
 
-    /// Where a card is: PCI domain 0, this bus, device 0, function 0.
+    /// Returns the PCI bus of a NIC: its address is domain 0, this bus, device 0, function 0.
     #[must_use]
     pub fn bus(card: usize) -> u8 {
         BUSES[card % BUSES.len()]
     }
 
-    /// After how many further polls the n-th request arrives.
+    /// Returns the number of further polls after which the `n`-th request arrives.
     #[must_use]
     pub fn delay(&self, n: u64) -> u64 {
         if self.reorder == 0 { 0 } else { draw(self.seed, n) % (self.reorder + 1) }
     }
 
-    /// How many of a write's first bytes come behind its others, whole packets of it: 0 where requests keep their order, or there is one packet.
+    /// Returns the number of bytes at the start of a write that arrive after the others, a multiple of the packet size.
+    /// Returns 0 if requests keep their order or there is only one packet.
     #[must_use]
     pub fn cut(&self, n: u64, bytes: u64) -> u64 {
         let packets = bytes.div_ceil(PACKET);
@@ -210,7 +221,7 @@ fn fields(figures: &mut Figures) -> [(&'static str, &mut f64); 9] {
 }
 
 impl fmt::Display for Spec {
-    /// All of it, as [`Spec::parse`] reads it.
+    /// Writes all values in the form that [`Spec::parse`] accepts.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "name={} cards={} seed={} reorder={}", self.name, self.cards, self.seed, self.reorder)?;
         write!(f, " depth={} receives={} slow={}", self.depth, self.receives, self.slow)?;
@@ -224,6 +235,9 @@ impl fmt::Display for Spec {
             if said {
                 write!(f, " {word}")?;
             }
+        }
+        if self.min_depth != 1 {
+            write!(f, " min-depth={}", self.min_depth)?;
         }
         if self.max_batch != MAX_BATCH {
             write!(f, " max-batch={}", self.max_batch)?;
@@ -240,6 +254,7 @@ impl fmt::Display for Spec {
         for fault in &self.faults {
             match fault {
                 Fault::Lose(at) => write!(f, " lose={at}")?,
+                Fault::Short(at) => write!(f, " short={at}")?,
                 Fault::Fail(at, status) => write!(f, " fail={at}/{status}")?,
                 Fault::Dead(at) => write!(f, " dead={at}")?,
                 Fault::Full(at) => write!(f, " full={at}")?,
@@ -262,10 +277,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_reads_back() {
+    fn formatted_spec_parses_back() {
         let figures = Figures { line_rate_gbps: 100.0, peak_share: 0.974, one_way_us: 10.0, ..Figures::default() };
         let faults = vec![
             Fault::Lose(3),
+            Fault::Short(5),
             Fault::Fail(4, 12),
             Fault::Dead(9),
             Fault::Full(70),
@@ -282,6 +298,7 @@ mod tests {
             counters: false,
             moves: false,
             depth: 16,
+            min_depth: 8,
             receives: 64,
             max_batch: 8,
             threads: 4,
@@ -297,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn a_write_of_several_packets_is_cut_between_two() {
+    fn long_write_is_cut_between_packets() {
         let (spec, in_order) = (Spec { reorder: 1, ..Spec::default() }, Spec { reorder: 0, ..Spec::default() });
         assert_eq!([0, 1, PACKET].map(|bytes| spec.cut(1, bytes)), [0; 3]);
         for bytes in [PACKET + 1, 2 * PACKET, 1 << 20, (1 << 30) + 7] {
@@ -309,13 +326,14 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused_by_name() {
+    fn invalid_words_are_rejected_by_name() {
         for word in [
             "cards=0",
             "cards=33",
             "seed=x",
             "reorder=-1",
             "depth=0",
+            "min-depth=0",
             "slow=0.5",
             "slow=nan",
             "lose=0",
@@ -336,11 +354,11 @@ mod tests {
             assert_eq!(error, "", "{word} was taken");
         }
         let text = Spec::parse("colour=red").map_or_else(|error| error.to_string(), |spec| spec.to_string());
-        assert!(text.starts_with("\"colour=red\" says nothing about cards; there are cards=1..32, "), "{text}");
+        assert!(text.starts_with("invalid NIC option \"colour=red\": expected one of cards=1..32, "), "{text}");
     }
 
     #[test]
-    fn the_seed_decides_the_order() {
+    fn seed_determines_order() {
         let delays = |seed| {
             let spec = Spec { seed, ..Spec::default() };
             (1..=64).map(|n| spec.delay(n)).collect::<Vec<_>>()

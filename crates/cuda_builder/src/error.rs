@@ -1,14 +1,14 @@
-//! Why there is no PTX.
+//! Errors of the PTX build.
 
 use std::io;
 use std::path::PathBuf;
 
-/// Why there is no PTX.
+/// Reason for which there is no PTX.
 #[derive(Debug)]
 pub enum Error {
-    /// No toolchain has the sources of `core`; the text says what was looked at and which command installs one.
+    /// No toolchain has the sources of `core`; the text lists the toolchains checked and the command that installs one.
     NoToolchain(String),
-    /// The nested cargo failed; its own messages are on stderr.
+    /// The build failed; contains the messages of the nested cargo.
     Compile(String),
     /// A file could not be read or written.
     Io(PathBuf, io::Error),

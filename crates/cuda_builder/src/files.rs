@@ -1,4 +1,4 @@
-//! Files: where they lie, listed, and copied whole or not at all.
+//! File operations: locations, listings, and atomic copies.
 
 use crate::error::Error;
 use std::ffi::OsStr;
@@ -7,24 +7,26 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs, io};
 
-/// Where cargo lets a build script write.
+/// Returns the directory in which cargo lets a build script write.
 pub fn out_folder() -> PathBuf {
     env::var_os("OUT_DIR").map_or_else(|| env::temp_dir().join("cuda_builder"), PathBuf::from)
 }
 
-/// Of a package's build folder target/PROFILE/build/NAME/out: the same for all profiles and features.
+/// Returns a directory that all profiles and features share, given the output directory target/PROFILE/build/NAME/out
+/// of a package.
 pub fn shared_folder(out: &Path) -> PathBuf {
     out.ancestors().nth(4).unwrap_or(out).join("kernels")
 }
 
-/// Under its name only when it is whole: another build may look for it.
+/// Copies a file. It gets its name only when it is complete, because another build may read it.
 pub fn copy_file(from: &Path, to: &Path) -> Result<(), Error> {
     let part = to.with_extension(std::process::id().to_string());
     fs::copy(from, &part).map_err(|error| Error::Io(from.into(), error))?;
     fs::rename(&part, to).map_err(|error| Error::Io(to.into(), error))
 }
 
-/// With all times, by which cargo knows what is fresh. Under its name only when it is whole.
+/// Copies a directory with all timestamps, by which cargo determines what is fresh. It gets its name only when it is
+/// complete.
 pub fn copy_folder(from: &Path, to: &Path) -> Result<(), Error> {
     let part = to.with_extension(std::process::id().to_string());
     let failed = |error| Error::Io(part.clone(), error);
@@ -35,15 +37,16 @@ pub fn copy_folder(from: &Path, to: &Path) -> Result<(), Error> {
     fs::rename(&part, to).map_err(failed)
 }
 
-/// The turn to look for the target folder that others begin as copies of, or to make it; of all processes one has it, until it is dropped.
+/// The exclusive right, among all processes, to use or create the seed: the target directory that others copy to start
+/// from. Held until dropped.
 pub struct Turn {
-    /// Nobody compiles there, so it is whole or not there.
+    /// No build compiles in this directory, so it is complete or absent.
     seed: PathBuf,
     _lock: File,
 }
 
 impl Turn {
-    /// Waits for whoever makes it.
+    /// Waits until no other process has the right.
     pub fn wait(shared: &Path) -> Result<Turn, Error> {
         let place = shared.join("nvptx-seed.lock");
         let failed = |error| Error::Io(place.clone(), error);
@@ -53,18 +56,18 @@ impl Turn {
         Ok(Turn { seed: shared.join("nvptx-seed"), _lock: lock })
     }
 
-    /// The folder, where there is one.
+    /// Returns the seed directory, if it exists.
     pub fn seed(&self) -> Option<&Path> {
         Some(self.seed.as_path()).filter(|folder| folder.is_dir())
     }
 
-    /// Makes it, as a copy.
+    /// Creates the seed as a copy of `folder`.
     pub fn sow(self, folder: &Path) -> Result<(), Error> {
         copy_folder(folder, &self.seed)
     }
 }
 
-/// All files below a folder, or the file itself.
+/// Adds all files in a directory, or the file itself.
 pub fn list_files(path: &Path, files: &mut Vec<PathBuf>) -> Result<(), Error> {
     if !path.is_dir() {
         files.push(path.into());
@@ -76,7 +79,7 @@ pub fn list_files(path: &Path, files: &mut Vec<PathBuf>) -> Result<(), Error> {
     Ok(())
 }
 
-/// The kernel crate's PTX: cargo names it after the crate, `core` leaves none.
+/// Returns the PTX of the kernel crate. Cargo names it after the crate; `core` produces none.
 pub fn assemblies(folder: &Path) -> Vec<PathBuf> {
     let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
     entries.flatten().map(|entry| entry.path()).filter(|path| path.extension() == Some(OsStr::new("s"))).collect()

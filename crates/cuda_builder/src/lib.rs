@@ -1,6 +1,6 @@
 //! Compiles a kernel crate to PTX from a build script, with rustc's own `nvptx64-nvidia-cuda` backend.
 //!
-//! The call reads as Rust-CUDA's:
+//! The calls are similar to Rust-CUDA's:
 //!
 //! ```no_run
 //! let toolchain = cuda_builder::Toolchain::find("1.96.0")?;
@@ -9,9 +9,11 @@
 //! ```
 //!
 //! A nested cargo compiles `core` and the kernel crate for the GPU, with its own target directory. It needs a toolchain
-//! that has the sources of `core`; [`Toolchain::find`] says where it looks. PTX is kept by the contents of what it was made
-//! from: the same sources are compiled once, whichever profile asks and however often. Of the kernel crate that is what the compiler
-//! has read for the module, so an edit compiles the modules that have the file and no other.
+//! that has the sources of `core`; [`Toolchain::find`] documents where it searches.
+//!
+//! PTX is cached by the contents of its inputs, so the same sources are compiled once for all profiles. Of the kernel
+//! crate, the inputs are the files that the compiler has read for the module. An edit thus compiles only the modules
+//! that use the file.
 
 mod error;
 mod files;
@@ -27,13 +29,13 @@ use std::fs;
 use std::hash::{DefaultHasher, Hasher};
 use std::path::{Path, PathBuf};
 
-/// The target's name, to rustc and in the output path.
+/// Name of the target, for rustc and in the output path.
 const TARGET: &str = "nvptx64-nvidia-cuda";
 
-/// The compiler's release that a file names, for a build script: cargo watches the file.
+/// Returns the compiler release that a file specifies, for a build script. Makes cargo watch the file.
 ///
 /// # Errors
-/// [`Error::Io`].
+/// Returns [`Error::Io`] if the file cannot be read.
 pub fn release_in(file: &Path) -> Result<String, Error> {
     println!("cargo::rerun-if-changed={}", file.display());
     let text = fs::read_to_string(file).map_err(|error| Error::Io(file.into(), error))?;
@@ -52,7 +54,7 @@ pub struct CudaBuilder {
 }
 
 impl CudaBuilder {
-    /// A builder for the crate in this folder, by this compiler.
+    /// Creates a builder for the crate in directory `krate`, with this compiler.
     pub fn new(krate: impl Into<PathBuf>, toolchain: Toolchain) -> CudaBuilder {
         CudaBuilder {
             krate: krate.into(),
@@ -64,34 +66,37 @@ impl CudaBuilder {
         }
     }
 
-    /// The lowest GPU the PTX shall run on, `sm_80` by default; the driver compiles it for newer ones when it loads it.
+    /// Sets the lowest GPU architecture that the PTX must run on, `sm_80` by default. The driver compiles the PTX for
+    /// newer GPUs when it loads it.
     pub fn arch(mut self, arch: impl Into<String>) -> CudaBuilder {
         self.arch = arch.into();
         self
     }
 
-    /// The PTX version, as 80 for 8.0, where instructions need a newer one than the compiler's choice for the GPU.
+    /// Sets the PTX version, such as 80 for 8.0. Required if instructions need a newer version than the compiler
+    /// chooses for the GPU.
     pub fn isa(mut self, version: u32) -> CudaBuilder {
         self.isa = Some(version);
         self
     }
 
-    /// The one feature of the crate to build with, without its default ones, which makes another module of it: `kernels_bulk.ptx` for `bulk`.
+    /// Sets the only feature of the crate to build with, without its default features. This produces a separate module:
+    /// `kernels_bulk.ptx` for `bulk`.
     pub fn feature(mut self, feature: impl Into<String>) -> CudaBuilder {
         self.feature = Some(feature.into());
         self
     }
 
-    /// Another crate's folder whose change means a rebuild: one that the kernels use.
+    /// Adds the directory of another crate that the kernels use, whose changes cause a rebuild.
     pub fn watch(mut self, path: impl Into<PathBuf>) -> CudaBuilder {
         self.watch.push(path.into());
         self
     }
 
-    /// Compiles modules of one crate and returns their paths. Side by side, since whoever edits a kernel waits for all.
+    /// Compiles modules of one crate in parallel and returns their paths.
     ///
     /// # Errors
-    /// See [`Error`].
+    /// Returns the first [`Error`] of a module.
     pub fn build_all(builders: Vec<CudaBuilder>) -> Result<Vec<PathBuf>, Error> {
         let building: Vec<_> = builders.into_iter().map(|builder| std::thread::spawn(|| builder.build())).collect();
         let made = building.into_iter().map(|thread| match thread.join() {
@@ -101,7 +106,7 @@ impl CudaBuilder {
         made.collect()
     }
 
-    /// Compiles and returns the path of the PTX. Prints `cargo::rerun-if-` lines for what it depends on.
+    /// Compiles and returns the path of the PTX. Prints `cargo::rerun-if-` lines for its inputs.
     ///
     /// # Errors
     /// See [`Error`].
@@ -123,15 +128,15 @@ impl CudaBuilder {
         let suffix = self.suffix();
         let destination = out.join(format!("kernels{suffix}.ptx"));
         let shared = shared_folder(out);
-        // The files of the crate that the compiler read when it made this module last. As long as none of them has changed, it would
-        // read the same ones: what names another file is one of them.
+        // The files of the crate that the compiler read for the last build of this module. While none of them has
+        // changed, it would read the same ones, because a reference to another file is in one of them.
         let list = shared.join(format!("kernels{suffix}.d"));
         let named = |number: u64| shared.join(format!("kernels{suffix}-{number:016x}.ptx"));
         let mut made = named(self.fingerprint(fs::read_to_string(&list).ok().as_deref())?);
         if !made.is_file() {
             let folder = shared.join(self.folder());
-            // `core` and the macros are the same for all modules, and compiling them takes longer than the kernels: whoever comes first, of the
-            // modules of all build scripts, compiles them for all.
+            // `core` and the macros are the same for all modules, and compiling them takes longer than compiling the
+            // kernels. The first module to be built, over all build scripts, compiles them for all others.
             let mut alone = None;
             if !folder.exists() {
                 let first = Turn::wait(&shared)?;
@@ -156,18 +161,19 @@ impl CudaBuilder {
         self.feature.as_ref().map(|feature| format!("_{feature}")).unwrap_or_default()
     }
 
-    /// The nested cargo's target folder.
+    /// Returns the name of the nested cargo's target directory.
     fn folder(&self) -> String {
         format!("nvptx{}", self.suffix())
     }
 
-    /// The sources of each crate; its tests do not make PTX.
+    /// Returns the sources of each crate, without tests, which do not affect the PTX.
     fn inputs(&self) -> impl Iterator<Item = PathBuf> {
         self.watch.iter().chain([&self.krate]).flat_map(|krate| ["Cargo.toml", "src"].map(|part| krate.join(part)))
     }
 
-    /// A number of everything that the PTX depends on: sources, compiler, target. Of the kernel crate's sources only those that the
-    /// compiler's list `read` names, where there is one (`TARGET: FILE FILE...`, by paths from wherever it ran).
+    /// Returns a hash of all inputs of the PTX: sources, compiler, target. Of the kernel crate's sources, includes only
+    /// those in the compiler's dependency list `read`, if given (`TARGET: FILE FILE...`, relative to the compiler's
+    /// working directory).
     fn fingerprint(&self, read: Option<&str>) -> Result<u64, Error> {
         let mut files = Vec::new();
         for path in self.inputs() {
@@ -190,12 +196,12 @@ impl CudaBuilder {
             hasher.write(&bytes);
         }
         hasher.write(format!("{:?}", self.settings()).as_bytes());
-        // The compiler by its path too: two of one version may differ by patches.
+        // Includes the path of the compiler, because two compilers of one version may have different patches.
         hasher.write(self.toolchain.to_string().as_bytes());
         Ok(hasher.finish())
     }
 
-    /// What the nested cargo is told besides places.
+    /// Returns the arguments of the nested cargo, except paths.
     fn settings(&self) -> Vec<String> {
         let mut list: Vec<String> =
             ["rustc", "--lib", "--crate-type", "cdylib", "--release", "-Zbuild-std=core", "--target", TARGET]
@@ -203,11 +209,12 @@ impl CudaBuilder {
                 .into();
         let alone = |feature: &String| ["--no-default-features".into(), "--features".into(), feature.clone()];
         list.extend(self.feature.iter().flat_map(alone));
-        // The assembly that LLVM writes is the PTX; there is nothing to link.
+        // The assembly that LLVM emits is the PTX, so nothing is linked.
         list.extend(["--", "--emit=asm", "-C", "linker=/bin/true", "-C"].map(String::from));
         list.push(format!("target-cpu={}", self.arch));
-        // rustc's own jump threading knows nothing of convergence: it copies a barrier into both branches of an `if` around it, and
-        // lanes of one warp then wait at two of them for ever (put_kernel on an H200 did). LLVM's knows.
+        // rustc's own jump threading does not know about convergence: it copies a barrier into both branches of an `if`
+        // around it. Lanes of one warp can then wait indefinitely at two different barriers, as observed with
+        // `put_kernel` on an H200. LLVM's jump threading is aware of convergence.
         list.push("-Zmir-enable-passes=-JumpThreading".into());
         if let Some(version) = self.isa {
             list.extend(["-C".into(), format!("target-feature=+ptx{version}")]);
@@ -224,14 +231,14 @@ impl CudaBuilder {
         let mut cargo = nested(&toolchain.cargo);
         cargo
             .env("RUSTC", &toolchain.rustc)
-            // -Zbuild-std and the PTX features are unstable names for what any recent compiler carries.
+            // -Zbuild-std and the PTX features are unstable, but every recent compiler has them.
             .env("RUSTC_BOOTSTRAP", "1")
             .env("CARGO_PROFILE_RELEASE_LTO", "fat")
             .env("CARGO_PROFILE_RELEASE_PANIC", "abort")
             .env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "1")
             .env("CARGO_PROFILE_RELEASE_INCREMENTAL", "false")
             .env("CARGO_PROFILE_RELEASE_DEBUG", "false")
-            // Paths by variables, so that what is compiled does not depend on where.
+            // Paths are passed in variables, so that the output does not depend on them.
             .env("CARGO_TARGET_DIR", target_dir)
             .current_dir(&self.krate)
             .args(self.settings());
@@ -252,7 +259,7 @@ fn check_arch(arch: &str) -> Result<(), Error> {
     match number.and_then(|number| number.parse::<u32>().ok()) {
         Some(number) if number >= 80 => Ok(()),
         _ => Err(Error::Compile(format!(
-            "GPU target {arch:?} refused: sm_80 or later, for example sm_80, sm_90, sm_100"
+            "invalid GPU target {arch:?}: expected sm_80 or later, for example sm_80, sm_90, sm_100"
         ))),
     }
 }
@@ -263,7 +270,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn refuses_targets_without_the_memory_model() {
+    fn targets_without_memory_model_are_rejected() {
         for good in ["sm_80", "sm_90", "sm_90a", "sm_100"] {
             assert!(check_arch(good).is_ok(), "{good}");
         }
@@ -272,7 +279,7 @@ mod tests {
         }
     }
 
-    /// A crate of one file.
+    /// Writes a crate of one file.
     fn toy(folder: &Path) {
         fs::create_dir_all(folder.join("src")).unwrap();
         fs::write(folder.join("Cargo.toml"), "[package]").unwrap();
@@ -280,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn ptx_follows_the_kernels_and_only_them() {
+    fn ptx_is_rebuilt_only_after_kernel_changes() {
         let folder = tempfile::tempdir().unwrap();
         let (kernels, used) = (folder.path().join("kernels"), folder.path().join("used"));
         toy(&kernels);
@@ -293,7 +300,7 @@ mod tests {
         };
         let builder = || CudaBuilder::new(&kernels, toolchain.clone()).watch(&used);
         let number = builder().fingerprint(None).unwrap();
-        // The same words, written again; a test and what git keeps beside the sources.
+        // Unaffected by: the same contents written again, a test, and git's files.
         toy(&kernels);
         fs::create_dir_all(kernels.join("tests")).unwrap();
         fs::write(kernels.join("tests/a.rs"), "fn test() {}").unwrap();
@@ -301,11 +308,12 @@ mod tests {
         fs::write(folder.path().join(".git/HEAD"), "another commit").unwrap();
         assert_eq!(builder().fingerprint(None).unwrap(), number);
         let inputs: Vec<PathBuf> = builder().inputs().collect();
-        // Or cargo would not run the build script again; and it would at each commit if git's files were among them.
+        // Cargo must rerun the build script if an input changes, but not on each commit, as it would if git's files
+        // were watched.
         let watched = builder().asks_cargo_to_watch();
         let told = |input: &PathBuf| watched.contains(&format!("cargo::rerun-if-changed={}", input.display()));
         assert!(inputs.iter().all(told) && !watched.iter().any(|line| line.contains(".git")), "{watched:?}");
-        // What is made is not made again: this compiler could not.
+        // Existing PTX is not built again; this compiler could not build it.
         let out = folder.path().join("target/debug/build/name/out");
         fs::create_dir_all(&out).unwrap();
         let made = folder.path().join(format!("target/kernels/kernels-{number:016x}.ptx"));
@@ -324,7 +332,7 @@ mod tests {
         assert_ne!(builder().fingerprint(None).unwrap(), number, "a new file");
         fs::remove_file(kernels.join("src/new.rs")).unwrap();
         assert_eq!(builder().fingerprint(None).unwrap(), number);
-        // Where the compiler has said what it read, another module's file is none of this one's.
+        // With the compiler's dependency list, files of other modules are not inputs.
         let read = "/target/kernels.s: kernels/src/lib.rs kernels/src/gin/mod.rs\n";
         fs::create_dir_all(kernels.join("src/gin")).unwrap();
         let (mut earlier, mut edits) = (builder().fingerprint(Some(read)).unwrap(), 0);
@@ -342,7 +350,7 @@ mod tests {
             (earlier, edits) = (now, edits + u32::from(counts));
         }
         assert_eq!(edits, 3);
-        // Another GPU, module or compiler is another PTX.
+        // Another GPU, module or compiler produces other PTX.
         let last = builder().fingerprint(None).unwrap();
         let mut other = builder();
         other.toolchain.version = "1.97.0".into();

@@ -4,8 +4,8 @@ use std::env;
 use std::path::Path;
 use std::process::Command;
 
-/// A cargo for a build of its own within a build script: the outer cargo's settings are for the outer build, and the nested one
-/// starts from its own. Clippy, too, speaks to the compiler by such variables.
+/// Returns a command that runs cargo for a separate build within a build script. It does not inherit the outer cargo's
+/// settings, which apply to the outer build only. Clippy also passes its options to the compiler by such variables.
 pub fn nested(cargo: &Path) -> Command {
     let mut command = Command::new(cargo);
     for (name, _) in env::vars_os() {
@@ -16,8 +16,8 @@ pub fn nested(cargo: &Path) -> Command {
     command
 }
 
-/// Whether a variable tells a compiler or cargo what the outer build wants of it. How cargo reaches its registry is not of
-/// that kind: the sources of `core` have dependencies, too.
+/// Returns whether a variable configures compiler or cargo for the outer build. Variables that configure the access to
+/// registries do not count, because the sources of `core` also have dependencies.
 fn is_of_the_outer_build(name: &str) -> bool {
     let begins = |prefixes: &[&str]| prefixes.iter().any(|prefix| name.starts_with(prefix));
     begins(&["CARGO_", "RUSTC", "RUSTDOC", "RUSTFLAGS", "RUSTUP_TOOLCHAIN", "CLIPPY_", "SYSROOT"])
@@ -29,7 +29,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_nested_cargo_reaches_the_registry_as_the_outer_one_does() {
+    fn nested_cargo_uses_registry_of_outer_cargo() {
         for name in
             ["CARGO_HOME", "CARGO_HTTP_CAINFO", "CARGO_NET_OFFLINE", "CARGO_REGISTRIES_X_INDEX", "https_proxy", "PATH"]
         {

@@ -1,27 +1,27 @@
-//! Which compiler builds the kernels.
+//! Selection of the compiler that builds the kernels.
 
 use crate::error::Error;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fmt, fs};
 
-/// Names another compiler than the project's.
+/// Environment variable that specifies another compiler than the project's.
 const OTHER: &str = "GINLAB_KERNEL_RUSTC";
 
-/// Environment variables that the choice depends on. (Not PATH: nothing is looked up there, and rustup changes it from one
-/// cargo command to the next, each of which would compile the kernels again.)
+/// Environment variables that the choice depends on. PATH is not among them: it is not searched, and rustup changes it
+/// from one cargo command to the next, each of which would recompile the kernels.
 pub(crate) const VARIABLES: [&str; 2] = [OTHER, "RUSTUP_HOME"];
 
-/// A rustc with the sources of `core` beside it, and a cargo to drive it.
+/// A rustc with the sources of `core`, and a matching cargo.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Toolchain {
-    /// The compiler.
+    /// Path of the compiler.
     pub rustc: PathBuf,
-    /// The cargo that goes with it.
+    /// Path of the matching cargo.
     pub cargo: PathBuf,
-    /// The compiler's release and its LLVM's, which writes the PTX: `1.96.0, LLVM 22.1.8`.
+    /// The release of the compiler and of its LLVM, which writes the PTX: `1.96.0, LLVM 22.1.8`.
     pub version: String,
-    /// Whether this is the compiler that was asked for. Another one has been named by `GINLAB_KERNEL_RUSTC`.
+    /// Whether this is the requested release. False only if `GINLAB_KERNEL_RUSTC` specifies another one.
     pub is_the_projects: bool,
 }
 
@@ -32,13 +32,14 @@ impl fmt::Display for Toolchain {
 }
 
 impl Toolchain {
-    /// The compiler of this release, as `1.96.0`, wherever it is: the distribution's `/usr/bin/rustc` (Debian's rustc-web
-    /// with rust-web-src), `/usr/lib/rust-*/bin`, a rustup toolchain, the compiler of this build. Others are passed over,
-    /// also newer ones: two compilers write different PTX, and figures are compared. `$GINLAB_KERNEL_RUSTC` alone names
-    /// another one.
+    /// Finds the compiler of this release, such as `1.96.0`. Searches the distribution's `/usr/bin/rustc` (Debian's
+    /// rustc-web with rust-web-src), `/usr/lib/rust-*/bin`, the rustup toolchains, and the compiler of this build.
+    ///
+    /// Other releases are ignored, including newer ones: two compilers write different PTX, and results must be
+    /// comparable. Only `$GINLAB_KERNEL_RUSTC` can specify another one.
     ///
     /// # Errors
-    /// [`Error::NoToolchain`] with the command that installs one.
+    /// Returns [`Error::NoToolchain`] with the command that installs one.
     pub fn find(release: &str) -> Result<Toolchain, Error> {
         match env::var_os(OTHER) {
             Some(named) => Toolchain::named(Path::new(&named), release),
@@ -46,7 +47,7 @@ impl Toolchain {
         }
     }
 
-    /// One that has been named: any release that has the sources of `core`.
+    /// Returns the toolchain of a specified compiler: any release that has the sources of `core`.
     fn named(rustc: &Path, release: &str) -> Result<Toolchain, Error> {
         let mut toolchain =
             usable(rustc).map_err(|why| Error::NoToolchain(format!("{OTHER}={}: {why}", rustc.display())))?;
@@ -60,25 +61,23 @@ impl Toolchain {
             let why = match usable(rustc) {
                 Ok(toolchain) if is_release(&toolchain.version, release) => return Ok(toolchain),
                 Ok(toolchain) => {
-                    format!("is {}; to use it all the same: {OTHER}={}", toolchain.version, rustc.display())
+                    format!("is {}; to use it nevertheless: {OTHER}={}", toolchain.version, rustc.display())
                 }
                 Err(why) => why,
             };
             seen.push_str(&format!("\n    {}: {why}", rustc.display()));
         }
         Err(Error::NoToolchain(format!(
-            "no Rust {release} with the sources of `core` is here; the kernels are compiled to PTX by that one alone.\n  \
-             Install it:          {}\n  \
-             or with rustup:      rustup toolchain install {release} --component rust-src\n  \
-             or build without:    cargo build --release --no-default-features   (emulated device only)\n  \
-             Looked at:{}",
+            "no Rust {release} with the sources of `core` was found; only this release compiles the kernels to PTX.\n  \
+             Install it:          {}\n  or with rustup:      rustup toolchain install {release} --component rust-src\n  \
+             or build without:    cargo build --release --no-default-features   (emulated device only)\n  Searched:{}",
             "apt-get install rustc-web cargo-web rust-web-src   (Debian 12 and 13)",
             if seen.is_empty() { " nothing".into() } else { seen }
         )))
     }
 }
 
-/// Whether a version such as `1.96.0, LLVM 22.1.8` is of this release.
+/// Returns whether a version such as `1.96.0, LLVM 22.1.8` belongs to this release.
 fn is_release(version: &str, release: &str) -> bool {
     version.split(',').next() == Some(release)
 }
@@ -105,7 +104,7 @@ fn usable(rustc: &Path) -> Result<Toolchain, String> {
     let ask = |arguments: &[&str]| {
         let output = Command::new(rustc).args(arguments).output().map_err(|error| error.to_string())?;
         if !output.status.success() {
-            return Err("does not run".to_owned());
+            return Err("cannot be run".to_owned());
         }
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     };
@@ -114,14 +113,14 @@ fn usable(rustc: &Path) -> Result<Toolchain, String> {
     let value = |key: &str| text.lines().find_map(|line| line.strip_prefix(key)).map(str::trim);
     let version = match (value("release:"), value("LLVM version:")) {
         (Some(release), Some(llvm)) => format!("{release}, LLVM {llvm}"),
-        _ => return Err("says no release and LLVM version (rustc -vV)".into()),
+        _ => return Err("reports no release and LLVM version (rustc -vV)".into()),
     };
     if !sysroot.join("lib/rustlib/src/rust/library/core/Cargo.toml").is_file() {
-        return Err(format!("{version} has no sources of core (component rust-src)"));
+        return Err(format!("{version} lacks the sources of core (component rust-src)"));
     }
     let cargo = rustc.with_file_name("cargo");
     if !cargo.is_file() {
-        return Err("no cargo beside it".into());
+        return Err("no cargo in the same directory".into());
     }
     Ok(Toolchain { rustc: rustc.into(), cargo, version, is_the_projects: true })
 }
@@ -131,7 +130,7 @@ mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt;
 
-    /// A folder with a rustc that says this release, a cargo, and the sources of `core`.
+    /// Creates a directory with a rustc that reports this release, a cargo, and the sources of `core`.
     fn pretend(parent: &Path, release: &str) -> PathBuf {
         let folder = parent.join(release);
         let sources = folder.join("lib/rustlib/src/rust/library/core");
@@ -152,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_toolchain_the_error_names_the_commands_and_where_it_looked() {
+    fn missing_toolchain_error_names_commands_and_searched_paths() {
         let empty = env::temp_dir();
         let error = Toolchain::find_among(&["/nonexistent/rustc".into(), empty.join("none/rustc")], "1.96.0");
         let text = error.expect_err("there is none").to_string();
@@ -167,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn the_projects_release_is_taken_wherever_it_stands_and_no_other() {
+    fn only_project_release_is_selected_from_candidates() {
         let folder = env::temp_dir().join(format!("cuda_builder-{}", std::process::id()));
         let [older, own, newer] = ["1.95.0", "1.96.0", "1.97.0-nightly"].map(|release| pretend(&folder, release));
         for order in [[&older, &own, &newer], [&newer, &older, &own], [&own, &newer, &older]] {
@@ -178,11 +177,11 @@ mod tests {
         let text = Toolchain::find_among(&[older, newer.clone()], "1.96.0").expect_err("it is not here").to_string();
         assert!(
             text.contains(&format!(
-                "is 1.97.0-nightly, LLVM 22.1.8; to use it all the same: {OTHER}={}",
+                "is 1.97.0-nightly, LLVM 22.1.8; to use it nevertheless: {OTHER}={}",
                 newer.display()
             ))
         );
-        // Named, another one is taken, and says that it is another one.
+        // A compiler that is specified explicitly is accepted, and marked as not the project's.
         let named = Toolchain::named(&newer, "1.96.0").expect("it was named");
         assert_eq!((named.rustc, named.is_the_projects), (newer, false));
         assert!(Toolchain::named(&own, "1.96.0").expect("it was named").is_the_projects);
@@ -192,10 +191,10 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_compiler_is_not_usable() {
-        // It runs, and says nothing.
+    fn programs_that_are_not_compilers_are_rejected() {
+        // This program runs, but prints nothing.
         let why = usable(Path::new("/bin/true")).expect_err("not a compiler");
         assert!(why.contains("rustc -vV"), "{why}");
-        assert_eq!(usable(Path::new("/bin/false")).expect_err("not a compiler"), "does not run");
+        assert_eq!(usable(Path::new("/bin/false")).expect_err("not a compiler"), "cannot be run");
     }
 }

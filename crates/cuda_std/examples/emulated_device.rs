@@ -1,6 +1,6 @@
-//! What the emulated device costs on this machine: `cargo run --release -p cuda_std --example emulated_device`.
+//! Measures the overhead of the emulated device: `cargo run --release -p cuda_std --example emulated_device`.
 //!
-//! Least and median of 21 repeats each, one worker: on a machine that does other things too, the least is the cost.
+//! Minimum and median of 21 repeats each, with one worker. On a busy machine, use the minimum.
 
 use cuda_std::emulation::{Grid, monotonic_ns};
 use cuda_std::{thread, warp};
@@ -10,7 +10,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const REPEATS: usize = 21;
 const TIMES: u64 = 200;
 
-/// Nanoseconds of `TIMES` times `work` by every thread of a block, by the first thread's clock, per time.
+/// Returns the minimum and median time of `work` in nanoseconds. Every thread of a block runs it `TIMES` times; the
+/// first thread measures.
 fn each(threads: u32, work: impl Fn() + Sync) -> [f64; 2] {
     let mut times: Vec<f64> = (0..REPEATS)
         .map(|_| {
@@ -33,7 +34,7 @@ fn each(threads: u32, work: impl Fn() + Sync) -> [f64; 2] {
     [times[0], times[REPEATS / 2]]
 }
 
-/// Bytes that this process occupies.
+/// Returns the resident memory of this process in bytes, including page tables.
 fn resident() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let field = |name: &str| {

@@ -1,10 +1,11 @@
-//! Numbers of one byte: e4m3 (1 sign, 4 exponent, 3 fraction bits; no infinity, largest 448), four in a word. To f32 exactly, and back
-//! rounded to nearest even, what is larger cut to 448. By integer instructions, since GPUs before compute capability 8.9 have none for it.
+//! 8-bit floating-point numbers: e4m3 (1 sign, 4 exponent, 3 fraction bits; no infinity, largest value 448). Conversion
+//! to f32 is exact; conversion from f32 rounds to nearest even and saturates at 448. Uses integer instructions, since
+//! GPUs before compute capability 8.9 have no conversion instruction.
 
-/// The largest number.
+/// The largest e4m3 value.
 pub const E4M3_MOST: f32 = 448.0;
 
-/// The nearest e4m3 of a number that is not NaN.
+/// Converts a number, which must not be NaN, to the nearest e4m3 code.
 #[inline(always)]
 pub fn to_e4m3(value: f32) -> u8 {
     let bits = value.to_bits();
@@ -14,16 +15,17 @@ pub fn to_e4m3(value: f32) -> u8 {
         return sign | 0x7e;
     }
     if magnitude < 0.015_625 {
-        // Below 2^-6 numbers are 2^-9 apart, as f32 are from 2^14 on: the addition rounds. 8 of them are the code of 2^-6.
+        // Below 2^-6, e4m3 values are spaced 2^-9 apart, like f32 values from 2^14 on, so the addition rounds
+        // correctly. Code 8 is 2^-6.
         return sign | ((magnitude + 16384.0).to_bits() - 16384f32.to_bits()) as u8;
     }
     let magnitude = magnitude.to_bits();
-    // Half of the last place that stays, less one where that place is even; a carry goes into the exponent, as it should.
+    // Adds half a unit of the last kept bit, minus one if that bit is even. A carry correctly increments the exponent.
     let rounded = magnitude + 0x7_ffff + (magnitude >> 20 & 1);
     sign | ((rounded >> 20) - (120 << 3)) as u8
 }
 
-/// The number.
+/// Returns the value of an e4m3 code.
 #[inline(always)]
 pub fn from_e4m3(code: u8) -> f32 {
     let (sign, code) = ((code as u32 & 0x80) << 24, code as u32 & 0x7f);
@@ -35,7 +37,7 @@ pub fn from_e4m3(code: u8) -> f32 {
 mod tests {
     use super::*;
 
-    /// By its definition.
+    /// Decodes by the definition of e4m3.
     fn number(code: u8) -> f32 {
         let (exponent, fraction) = (i32::from(code >> 3 & 15), f32::from(code & 7));
         let magnitude = if exponent == 0 {
@@ -55,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_between_goes_to_the_nearer_one_and_ties_to_even() {
+    fn conversion_rounds_to_nearest_even() {
         for code in 0..0x7eu8 {
             let (low, high) = (number(code), number(code + 1));
             let middle = (low + high) / 2.0;

@@ -1,20 +1,21 @@
-//! What the host needs to launch a kernel: its handle.
+//! Kernel handles, with which the host launches kernels.
 
 use core::fmt;
 
-/// The PTX of a kernel crate, as a program carries it.
+/// The PTX of a kernel crate, as embedded in an executable.
 #[derive(Debug)]
 pub struct Ptx {
-    /// The modules: name and text. A kernel is in one of them.
+    /// Name and text of each module. Each kernel is in exactly one module.
     pub modules: &'static [(&'static str, &'static str)],
-    /// The lowest GPU that they run on, as `sm_80`; the text of one may say a later one.
+    /// The lowest GPU architecture that the modules run on, such as `sm_80`. The text of a module may specify a later
+    /// one.
     pub arch: Option<&'static str>,
-    /// The compiler that wrote them and its LLVM, as `1.96.0, LLVM 22.1.8`.
+    /// The compiler that wrote the modules, and its LLVM, such as `1.96.0, LLVM 22.1.8`.
     pub rustc: Option<&'static str>,
 }
 
-/// A kernel in both its forms: the entry point in the PTX, and the native function. [`kernel`](crate::kernel) makes one for
-/// each kernel; `A` is the kernel's argument.
+/// A kernel in both forms: the entry point in the PTX and the native function. [`kernel`](crate::kernel) creates one
+/// for each kernel; `A` is the type of the kernel's argument.
 pub struct Kernel<A> {
     name: &'static str,
     native: Option<unsafe fn(A)>,
@@ -22,38 +23,40 @@ pub struct Kernel<A> {
 }
 
 impl<A> Kernel<A> {
-    /// The handle of a kernel with a native form. `#[kernel]` writes this.
+    /// Creates the handle of a kernel with a native form. `#[kernel]` generates this call.
     #[must_use]
     pub const fn new(name: &'static str, native: unsafe fn(A)) -> Kernel<A> {
         Kernel { name, native: Some(native), resident: false }
     }
 
-    /// The handle of a kernel that has no native form, since it uses bulk stores. `#[kernel(bulk)]` writes this.
+    /// Creates the handle of a kernel without a native form, because it uses bulk stores. `#[kernel(bulk)]` generates
+    /// this call.
     #[must_use]
     pub const fn bulk(name: &'static str) -> Kernel<A> {
         Kernel { name, native: None, resident: false }
     }
 
-    /// The same kernel, whose blocks wait for one another or for those of other devices: all of a grid must be on the device at
-    /// once. `#[kernel(resident)]` writes this.
+    /// Returns the handle marked as resident. Blocks of such a kernel wait for one another or for blocks of other
+    /// devices, so all blocks of a grid must be on the device at the same time. `#[kernel(resident)]` generates this
+    /// call.
     #[must_use]
     pub const fn resident(self) -> Kernel<A> {
         Kernel { resident: true, ..self }
     }
 
-    /// Whether all blocks of a grid must be on the device at once.
+    /// Returns whether all blocks of a grid must be on the device at the same time.
     #[must_use]
     pub const fn is_resident(&self) -> bool {
         self.resident
     }
 
-    /// Name of the entry point.
+    /// Returns the name of the entry point.
     #[must_use]
     pub const fn name(&self) -> &'static str {
         self.name
     }
 
-    /// The same function, compiled natively; `None` of a kernel that uses bulk stores, which CPUs have not.
+    /// Returns the natively compiled function, or `None` if the kernel uses bulk stores, which CPUs do not have.
     #[must_use]
     pub const fn native(&self) -> Option<unsafe fn(A)> {
         self.native

@@ -1,13 +1,15 @@
-//! What a kernel may use, on three machines.
+//! Primitives for kernels, on three targets.
 //!
-//! The module names follow Rust-CUDA's `cuda_std`, the bodies are for rustc's own `nvptx64-nvidia-cuda` target:
+//! The module names follow Rust-CUDA's `cuda_std`; the bodies are for rustc's own `nvptx64-nvidia-cuda` target:
 //!
-//! - on the GPU each primitive is a few PTX instructions; this crate is the only place with inline PTX;
-//! - natively each primitive is a CPU body, and [`emulation`] runs a grid on a few CPU threads ("the emulated device");
-//! - under `--cfg loom` the words of [`memory`] are loom's, so that the ring can be explored exhaustively.
+//! - On the GPU, each primitive is a few PTX instructions. This crate is the only place with inline PTX.
+//! - Natively, each primitive has a CPU body, and [`emulation`] runs a grid on a few CPU threads ("the emulated
+//!   device").
+//! - Under `--cfg loom`, the words of [`memory`] are loom's atomics, so that the ring can be explored exhaustively.
 //!
-//! LLVM's PTX backend turns `fetch_add(.., AcqRel)` into a relaxed, GPU-scope `atom.add`. So no protocol may use
-//! `core::sync::atomic` on the device: the functions of [`memory`] say their order, width and scope in their names.
+//! LLVM's PTX backend turns `fetch_add(.., AcqRel)` into a relaxed, GPU-scope `atom.add`. Protocols must therefore not
+//! use `core::sync::atomic` on the device. The functions of [`memory`] specify their order, width and scope in their
+//! names.
 
 #![cfg_attr(target_arch = "nvptx64", no_std)]
 #![cfg_attr(
@@ -18,7 +20,7 @@
 
 pub use cuda_std_macros::{args, kernel};
 
-/// Inline PTX that writes one register, `{out}`, of this class: what it has written.
+/// Emits inline PTX that writes one register `{out}` of class `$class`. Evaluates to the value written.
 #[cfg(target_arch = "nvptx64")]
 macro_rules! written {
     ($class:ident, $ptx:expr, $($operands:tt)*) => {{

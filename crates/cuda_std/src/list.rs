@@ -1,15 +1,15 @@
-//! A list that a grid's threads append to.
+//! A list that the threads of a grid append to.
 
 use crate::memory::{Word, fetch_add_relaxed_gpu_u64, load_relaxed_gpu_u64};
 use crate::thread::every;
 
-/// Numbers in the order in which threads have happened to append them. Plain data: the host makes the memory.
+/// Numbers in the order in which threads happened to append them. Plain data: the host allocates the memory.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct List {
-    /// How many there are.
+    /// Number of elements.
     pub count: *const Word,
-    /// They.
+    /// The elements.
     pub numbers: *mut u32,
 }
 
@@ -17,22 +17,24 @@ impl List {
     /// Appends a number.
     ///
     /// # Safety
-    /// There is room for it, and nobody reads meanwhile.
+    /// The memory must have space for it, and no thread may read the list concurrently.
     #[inline(always)]
     pub unsafe fn push(&self, number: u32) {
-        // SAFETY: the caller's contract; each thread has a place of its own.
+        // SAFETY: the caller guarantees space for one more number, and the atomic add gives each thread a distinct
+        // index.
         unsafe { self.numbers.add(fetch_add_relaxed_gpu_u64(&*self.count, 1) as usize).write(number) };
     }
 
-    /// Of the numbers every `step`-th, from the `first` on. A barrier of the grid stands between this and all that was appended.
+    /// Returns every `step`-th number from index `first` on, where `part` is `(first, step)`. A grid barrier must
+    /// separate this call from all preceding appends.
     ///
     /// # Safety
-    /// Nobody appends meanwhile.
+    /// No thread may append concurrently.
     #[inline(always)]
     pub unsafe fn every(&self, part: (u32, u32)) -> impl Iterator<Item = u32> + use<> {
-        // SAFETY: the caller's contract.
+        // SAFETY: the caller guarantees that no thread appends, and `count` is valid like `numbers`.
         let (numbers, count) = unsafe { (self.numbers, load_relaxed_gpu_u64(&*self.count)) };
-        // SAFETY: below the count.
+        // SAFETY: `at` is below the count, so the element has been written.
         every(part, count as u32).map(move |at| unsafe { numbers.add(at as usize).read() })
     }
 }
@@ -43,13 +45,13 @@ mod tests {
     use crate::{emulation, thread};
 
     #[test]
-    fn what_all_threads_append_is_there_once_each() {
+    fn every_appended_element_is_stored_once() {
         let (count, mut numbers) = (Word::new(0), [u32::MAX; 96]);
         let list = List { count: &count, numbers: numbers.as_mut_ptr() };
         let address = (list.count as usize, list.numbers as usize);
         emulation::run(3, 32, || {
             let list = List { count: address.0 as *const Word, numbers: address.1 as *mut u32 };
-            // SAFETY: a number for each thread.
+            // SAFETY: the array has space for one number per thread.
             unsafe { list.push(thread::index()) };
         })
         .expect("all append");

@@ -1,14 +1,14 @@
-//! Values that may be read from memory that others write.
+//! Types that may be read from memory that other parties write.
 
-/// Values for which every bit pattern is good, so that they can be read from a device's or a peer's memory.
+/// Types for which every bit pattern is valid, so that they can be read from the memory of a device or a peer.
 ///
 /// # Safety
-/// The type has no invalid bit patterns and no padding.
+/// The type must have no invalid bit patterns and no padding.
 pub unsafe trait Plain: Copy {}
 
 macro_rules! plain {
     ($($number:ty)*) => {$(
-        // SAFETY: a number: no padding, and each pattern is a value.
+        // SAFETY: numbers have no padding, and every bit pattern is valid.
         unsafe impl Plain for $number {}
     )*};
 }

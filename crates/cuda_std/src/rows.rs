@@ -1,60 +1,61 @@
-//! Rows of numbers as models keep them: bf16, or e4m3 with a scale for each 128 of them. They are taken by eights: 16 or 8 bytes, one access.
+//! Rows of numbers as models store them: bf16, or e4m3 with one scale per 128 values. Rows are accessed in groups of
+//! eight values: 16 or 8 bytes, one access.
 //!
 //! ```text
-//! bf16: two bytes for each value        e4m3: a byte for each, and behind them an f32 for each 128
+//! bf16: two bytes for each value        e4m3: a byte for each, then an f32 for each 128
 //! ```
 //!
-//! Each step rounds once, in one order, so that a CPU that does the same finds the same bits.
+//! Each step rounds once, in a fixed order, so that a CPU that performs the same steps computes the same bits.
 
 use crate::fp8::{E4M3_MOST, from_e4m3, to_e4m3};
 use crate::half::{pack_bf16, unpack_bf16};
 use crate::vector::{load_words, store_words};
 
-/// Terms of a sum, at most.
+/// Maximum number of terms of a sum.
 pub const MOST_TERMS: u32 = 32;
-/// Values that share a scale.
+/// Number of values that share a scale.
 pub const GROUP: u32 = 128;
-/// No scale is smaller than one that makes this the largest number.
+/// Lower bound of a group's largest magnitude when its scale is computed, so that no scale is 0.
 pub const LEAST: f32 = 1e-4;
 
-/// Bytes of a row of so many values, a multiple of 8.
+/// Returns the size in bytes of a row of `values` values, which must be a multiple of 8.
 pub const fn bytes(values: u32, e4m3: bool) -> u32 {
     if e4m3 { values + 4 * values.div_ceil(GROUP) } else { 2 * values }
 }
 
-/// Eight bf16.
+/// Unpacks eight bf16 values.
 #[inline(always)]
 fn unpacked(words: [u32; 4]) -> [f32; 8] {
     let pairs = words.map(unpack_bf16);
     core::array::from_fn(|at| pairs[at / 2][at % 2])
 }
 
-/// See [`unpacked`].
+/// Inverse of [`unpacked`].
 #[inline(always)]
 fn packed(values: [f32; 8]) -> [u32; 4] {
     core::array::from_fn(|at| pack_bf16([values[2 * at], values[2 * at + 1]]))
 }
 
-/// What is left of these values as bf16.
+/// Returns the values rounded to bf16.
 #[inline(always)]
 pub fn through_bf16(values: [f32; 8]) -> [f32; 8] {
     unpacked(packed(values))
 }
 
-/// Where the `number`-th eight of a row of bf16 is.
+/// Returns the address of the group of eight `number` in a row of bf16.
 #[inline(always)]
 unsafe fn at(row: *mut u32, number: u32) -> *mut u32 {
-    // SAFETY: the caller's contract.
+    // SAFETY: the caller guarantees that the row has this group.
     unsafe { row.add(4 * number as usize) }
 }
 
-/// The eight of this number of a row of `values` values.
+/// Loads the group of eight `number` of a row of `values` values.
 ///
 /// # Safety
-/// The row lies on a multiple of 16, has this eight, and nobody writes it meanwhile.
+/// The row must be aligned to 16 bytes and have this group, and no thread may write it concurrently.
 #[inline(always)]
 pub unsafe fn load(row: *const u32, values: u32, e4m3: bool, number: u32) -> [f32; 8] {
-    // SAFETY: the caller's contract; scales lie behind the values.
+    // SAFETY: the caller guarantees that the row is aligned and has this group. The scales follow the values.
     unsafe {
         if !e4m3 {
             return unpacked(load_words(at(row.cast_mut(), number)));
@@ -65,14 +66,16 @@ pub unsafe fn load(row: *const u32, values: u32, e4m3: bool, number: u32) -> [f3
     }
 }
 
-/// Writes eights of a row of bf16 into another row, each as it is, or as e4m3. Which ones: `numbers`, those of this thread.
+/// Copies groups of eight of a bf16 row to another row, unchanged or as e4m3. `numbers` are the groups assigned to this
+/// thread.
 ///
 /// # Safety
-/// As for [`load`]; `to` lies on a multiple of 16, has room for the row, and each eight is written by one thread.
+/// As for [`load`]. In addition, `to` must be aligned to 16 bytes and have space for the row, and exactly one thread
+/// must write each group.
 #[inline(always)]
 pub unsafe fn encode(to: *mut u32, from: *const u32, values: u32, e4m3: bool, numbers: impl Iterator<Item = u32>) {
     for number in numbers {
-        // SAFETY: the caller's contract.
+        // SAFETY: the caller guarantees that both rows are aligned and have these groups.
         unsafe {
             let words = load_words::<4>(at(from.cast_mut(), number));
             if e4m3 { encode_eight(to, from, values, number, words) } else { store_words(at(to, number), words) }
@@ -80,14 +83,15 @@ pub unsafe fn encode(to: *mut u32, from: *const u32, values: u32, e4m3: bool, nu
     }
 }
 
-/// The scale is found by each thread that needs it: it reads what its neighbours read.
+/// Encodes one group of eight as e4m3. Each thread computes the scale itself: its reads are those of the neighbouring
+/// threads.
 #[inline(always)]
 unsafe fn encode_eight(to: *mut u32, from: *const u32, values: u32, number: u32, words: [u32; 4]) {
     let first = number * 8 / GROUP * (GROUP / 2);
     let end = (first + GROUP / 2).min(values / 2);
-    // Bits of numbers without a sign are in the order of the numbers.
+    // Bit patterns of non-negative floats are ordered like the numbers.
     let (mut most, mut word) = (0, first);
-    // SAFETY: the caller's contract; a group ends with its row.
+    // SAFETY: the caller guarantees that both rows are aligned and have this group; `end` does not exceed the row.
     unsafe {
         while word < end {
             for pair in load_words::<4>(from.add(word as usize)) {
@@ -106,8 +110,9 @@ unsafe fn encode_eight(to: *mut u32, from: *const u32, values: u32, number: u32,
     }
 }
 
-/// Writes eights of a sum as bf16: of those of up to 32 terms that are wanted, in their order, the values that `term(number, eight)` gives times
-/// their weight. Which eights: `numbers`, those of this thread.
+/// Writes groups of eight of a weighted sum as bf16. `terms` is at most 32; the terms for which `is_wanted` holds are
+/// added in order. `term(term, group)` returns the weight and the values of a group. `numbers` are the groups assigned
+/// to this thread.
 ///
 /// # Safety
 /// As for [`encode`].
@@ -127,7 +132,7 @@ pub unsafe fn sum(
             left &= left - 1;
             sum = core::array::from_fn(|at| sum[at] + weight * values[at]);
         }
-        // SAFETY: the caller's contract.
+        // SAFETY: the caller guarantees that `to` is aligned, has this group, and that only this thread writes it.
         unsafe { store_words(at(to, number), packed(sum)) };
     }
 }
@@ -136,7 +141,7 @@ pub unsafe fn sum(
 mod tests {
     use super::*;
 
-    /// 200 values, so that the last group is a short one; on a multiple of 16.
+    /// 200 values, so that the last scale group is incomplete; aligned to 16 bytes.
     #[repr(align(16))]
     struct Row([u32; 128]);
 
@@ -152,9 +157,9 @@ mod tests {
     }
 
     #[test]
-    fn a_row_of_bf16_is_copied_and_one_of_e4m3_has_scales_of_its_groups() {
+    fn bf16_rows_are_copied_and_e4m3_rows_scaled() {
         let (from, mut bf16, mut e4m3) = (row(), Row([0; 128]), Row([0; 128]));
-        // SAFETY: the rows have room.
+        // SAFETY: the rows are aligned and large enough.
         unsafe {
             encode(bf16.0.as_mut_ptr(), from.0.as_ptr(), VALUES, false, 0..VALUES / 8);
             encode(e4m3.0.as_mut_ptr(), from.0.as_ptr(), VALUES, true, 0..VALUES / 8);
@@ -171,7 +176,7 @@ mod tests {
             for at in group {
                 let code = (e4m3.0[at / 4] >> (8 * (at % 4))) as u8;
                 assert_eq!(code, to_e4m3(value(&from, at) * (E4M3_MOST / most)));
-                // SAFETY: as above.
+                // SAFETY: the rows are aligned, and contain the group of `at`.
                 let [a, b] = [(&bf16, false), (&e4m3, true)]
                     .map(|(row, is)| unsafe { load(row.0.as_ptr(), VALUES, is, at as u32 / 8) }[at % 8]);
                 assert_eq!((a, b), (value(&from, at), from_e4m3(code) * scale));
@@ -180,11 +185,11 @@ mod tests {
     }
 
     #[test]
-    fn a_sum_is_of_the_wanted_terms_in_their_order() {
+    fn sum_adds_selected_terms_in_order() {
         let mut to = Row([0; 128]);
-        // In any other order the large ones would not leave the small one alone.
+        // In any other order, the large terms would cancel the small one.
         let terms = [7.0, 3e8, -3e8, 1.0];
-        // SAFETY: the row has room.
+        // SAFETY: the row is aligned and large enough.
         unsafe {
             sum(
                 to.0.as_mut_ptr(),

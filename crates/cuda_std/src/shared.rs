@@ -1,19 +1,20 @@
 //! Block-shared memory: on-chip memory that the threads of one block share.
 //!
-//! Each block has its own, with nothing in it that it may rely on. What a thread writes there the others see behind a block
-//! barrier ([`crate::thread::sync_threads`]); a warp, behind [`crate::warp::synchronize`].
+//! Each block has its own; its initial content is undefined. A thread's writes are visible to the other threads of the
+//! block after a block barrier ([`crate::thread::sync_threads`]), and to its warp after [`crate::warp::synchronize`].
 
 #[cfg(not(target_arch = "nvptx64"))]
 use crate::emulation;
 
-// As long as the launch says. Declared here and not in a function, where ptxas takes no shared memory.
+// The launch specifies the length. Declared at module level, because ptxas rejects this declaration in a function.
 #[cfg(target_arch = "nvptx64")]
 core::arch::global_asm!(".extern .shared .align 16 .b8 cuda_std_dynamic[];");
 
-/// Shared memory whose length the launch chooses (`Function::with_shared_memory` of host/cuda); up to 227 KB of a block on an H100.
+/// Shared memory whose length the launch specifies (`Function::with_shared_memory` of host/cuda), up to 227 KB per
+/// block on an H100.
 ///
-/// It is reached by addresses of 32 bits, which take half the registers. An address is given by [`at`](Dynamic::at) once and then counted
-/// on from: in a loop each access is one instruction.
+/// Accesses use 32-bit addresses, which need half the registers. Callers obtain an address once from
+/// [`at`](Dynamic::at) and increment it, so that each access in a loop is one instruction.
 #[derive(Clone, Copy, Debug)]
 pub struct Dynamic {
     #[cfg(not(target_arch = "nvptx64"))]
@@ -23,7 +24,7 @@ pub struct Dynamic {
 }
 
 impl Dynamic {
-    /// This block's, of so many bytes: those of the launch.
+    /// Returns this block's shared memory. `bytes` must be the length that the launch specifies.
     #[inline(always)]
     pub fn of_block(bytes: u32) -> Dynamic {
         #[cfg(target_arch = "nvptx64")]
@@ -35,20 +36,22 @@ impl Dynamic {
         {
             let memory = emulation::shared_memory(bytes.div_ceil(16) as usize);
             Dynamic {
-                first: memory.expect("a thread outside any grid has no block whose memory it could share"),
+                first: memory.expect("a thread outside a grid has no shared memory: it belongs to no block"),
                 bytes,
             }
         }
     }
 
-    /// The address of its byte `offset`. All lanes of a full warp call it together: the driver's compiler is not to know what the address is
-    /// made of. Where registers are scarce it makes it again for each access, from the block's window and the thread's number, which
-    /// takes longer than the access (ptxas 13, a kernel of 64 registers).
+    /// Returns the address of byte `offset`. All lanes of a full warp must call it together.
+    ///
+    /// The shuffle hides from ptxas how the address is computed. If registers are scarce, ptxas would otherwise
+    /// recompute it for each access from the block's window and the thread index. That takes longer than the access
+    /// (ptxas 13, a kernel of 64 registers).
     #[inline(always)]
     pub fn at(self, offset: u32) -> u32 {
         #[cfg(target_arch = "nvptx64")]
         {
-            // SAFETY: reads an address.
+            // SAFETY: only reads the address of a symbol.
             let first: u32 =
                 unsafe { written!(reg32, "mov.u32 {out}, cuda_std_dynamic;", options(pure, nomem, nostack)) };
             crate::warp::shuffle_f32(u32::MAX, f32::from_bits(first + offset), crate::warp::lane()).to_bits()
@@ -57,15 +60,16 @@ impl Dynamic {
         offset
     }
 
-    /// Loads `W` words of 4 bytes (1 or 4) from an address on, by one instruction.
+    /// Loads `W` 4-byte words (1 or 4) at `address` by one instruction.
     ///
     /// # Safety
-    /// They lie in the block's memory, the address is a multiple of their length, and nobody writes them meanwhile.
+    /// The words must be in the block's memory, `address` must be a multiple of their total size, and no thread may
+    /// write them concurrently.
     #[inline(always)]
     pub unsafe fn load<const W: usize>(self, address: u32) -> [u32; W] {
         const { assert!(W == 1 || W == 4) };
         #[cfg(target_arch = "nvptx64")]
-        // SAFETY: the caller's contract.
+        // SAFETY: the caller guarantees that the words are in the block's memory, aligned and not being written.
         unsafe {
             let mut words = [0; W];
             if W == 1 {
@@ -78,21 +82,23 @@ impl Dynamic {
             words
         }
         #[cfg(not(target_arch = "nvptx64"))]
-        // SAFETY: the caller's contract.
+        // SAFETY: the caller guarantees that the words are aligned and not being written; `words` checks the bounds.
         unsafe {
             self.words::<W>(address).read()
         }
     }
 
-    /// Stores `W` words of 4 bytes (1 or 4) from an address on, by one instruction.
+    /// Stores `W` 4-byte words (1 or 4) at `address` by one instruction.
     ///
     /// # Safety
-    /// They lie in the block's memory, the address is a multiple of their length, and nobody else accesses them meanwhile.
+    /// The words must be in the block's memory, `address` must be a multiple of their total size, and no other thread
+    /// may access them concurrently.
     #[inline(always)]
     pub unsafe fn store<const W: usize>(self, address: u32, words: [u32; W]) {
         const { assert!(W == 1 || W == 4) };
         #[cfg(target_arch = "nvptx64")]
-        // SAFETY: the caller's contract.
+        // SAFETY: the caller guarantees that the words are in the block's memory, aligned and not accessed by other
+        // threads.
         unsafe {
             if W == 1 {
                 core::arch::asm!("st.shared.b32 [{address}], {a};", address = in(reg32) address, a = in(reg32) words[0], options(nostack));
@@ -103,13 +109,14 @@ impl Dynamic {
             }
         }
         #[cfg(not(target_arch = "nvptx64"))]
-        // SAFETY: the caller's contract.
+        // SAFETY: the caller guarantees that the words are aligned and not accessed by other threads; `words` checks
+        // the bounds.
         unsafe {
             self.words::<W>(address).write(words);
         }
     }
 
-    /// Where `W` words of the block's memory lie, which are inside it.
+    /// Returns the address of `W` words of the block's memory. Panics if they are out of bounds.
     #[cfg(not(target_arch = "nvptx64"))]
     fn words<const W: usize>(self, address: u32) -> *mut [u32; W] {
         assert!(
@@ -117,25 +124,26 @@ impl Dynamic {
             "{W} words at {address} of {} bytes of shared memory",
             self.bytes
         );
-        // SAFETY: inside, as asserted.
+        // SAFETY: in bounds, as asserted.
         unsafe { self.first.add(address as usize).cast() }
     }
 
-    /// As [`store`](Dynamic::store) of one word, where `condition` is not 0: by a predicate and no branch.
+    /// Like [`store`](Dynamic::store) of one word, but only if `condition` is not 0; uses a predicate instead of a
+    /// branch.
     ///
     /// # Safety
-    /// As [`store`](Dynamic::store), where it stores.
+    /// If `condition` is not 0, the requirements of [`store`](Dynamic::store) apply.
     #[inline(always)]
     pub unsafe fn store_if(self, condition: u32, address: u32, word: u32) {
         #[cfg(target_arch = "nvptx64")]
-        // SAFETY: the caller's contract.
+        // SAFETY: the caller meets the requirements of `store` if `condition` is not 0.
         unsafe {
             core::arch::asm!("{{ .reg .pred is; setp.ne.u32 is, {condition}, 0; @is st.shared.b32 [{address}], {word}; }}",
                  condition = in(reg32) condition, address = in(reg32) address, word = in(reg32) word, options(nostack));
         }
         #[cfg(not(target_arch = "nvptx64"))]
         if condition != 0 {
-            // SAFETY: the caller's contract.
+            // SAFETY: the caller meets the requirements of `store`.
             unsafe { self.store(address, [word]) };
         }
     }

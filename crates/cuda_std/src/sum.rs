@@ -1,16 +1,16 @@
-//! Sums of floating-point numbers, to which many threads of one GPU add without waiting for the result.
+//! Floating-point sums to which many threads of one GPU add without waiting for the result.
 //!
-//! The order of the additions is the hardware's, so the last bits of such a sum differ from run to run.
+//! The hardware chooses the order of the additions, so the last bits of such a sum vary from run to run.
 
 use crate::memory::Word;
 #[cfg(not(target_arch = "nvptx64"))]
 use crate::memory::{compare_exchange_relaxed_gpu_u64, load_relaxed_gpu_u64};
 
-/// `sum + value * value`, by one instruction on a GPU (`fma.rn.f32`, which rounds once; a CPU may round twice).
+/// Returns `sum + value * value`: one instruction on a GPU (`fma.rn.f32`, which rounds once); a CPU may round twice.
 #[inline(always)]
 pub fn square_onto(sum: f32, value: f32) -> f32 {
     #[cfg(target_arch = "nvptx64")]
-    // SAFETY: arithmetic.
+    // SAFETY: arithmetic on registers only.
     return f32::from_bits(unsafe {
         written!(reg32, "fma.rn.f32 {out}, {value}, {value}, {sum};", value = in(reg32) value.to_bits(),
                  sum = in(reg32) sum.to_bits(), options(pure, nomem, nostack))
@@ -19,7 +19,7 @@ pub fn square_onto(sum: f32, value: f32) -> f32 {
     return sum + value * value;
 }
 
-/// `red.relaxed.gpu.add.f64`: the word is an `f64`; no order.
+/// `red.relaxed.gpu.add.f64`: adds to a word that contains an `f64`; no order.
 #[inline(always)]
 pub fn add_relaxed_gpu_f64(word: &Word, value: f64) {
     #[cfg(target_arch = "nvptx64")]
@@ -32,7 +32,7 @@ pub fn add_relaxed_gpu_f64(word: &Word, value: f64) {
     replace(word, |bits| (f64::from_bits(bits) + value).to_bits());
 }
 
-/// `red.relaxed.gpu.add.f32`: the word's low half is an `f32`, its high half stays; no order.
+/// `red.relaxed.gpu.add.f32`: adds to the low half of the word, an `f32`, and leaves the high half unchanged; no order.
 #[inline(always)]
 pub fn add_relaxed_gpu_f32(word: &Word, value: f32) {
     #[cfg(target_arch = "nvptx64")]
@@ -45,7 +45,7 @@ pub fn add_relaxed_gpu_f32(word: &Word, value: f32) {
     replace(word, |bits| bits >> 32 << 32 | (f32::from_bits(bits as u32) + value).to_bits() as u64);
 }
 
-/// CPUs have no such instruction.
+/// Replaces the word by `sum` of it in a compare-exchange loop, because CPUs have no floating-point atomic add.
 #[cfg(not(target_arch = "nvptx64"))]
 fn replace(word: &Word, sum: impl Fn(u64) -> u64) {
     let mut seen = load_relaxed_gpu_u64(word);
@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn additions_of_several_threads_are_all_in_the_sum() {
+    fn sum_includes_additions_of_all_threads() {
         let (double, single) = (Word::new(0), Word::new(7 << 32));
         std::thread::scope(|scope| {
             for _ in 0..4 {

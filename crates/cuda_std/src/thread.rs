@@ -1,11 +1,12 @@
-//! Where a thread stands in its grid, the block barrier, and time.
+//! Position of a thread in its grid, the block barrier, and time.
 //!
-//! Grids here are one-dimensional: `grid` blocks of `block` threads.
+//! Grids are one-dimensional: `grid` blocks of `block` threads.
 
 #[cfg(not(target_arch = "nvptx64"))]
 use crate::emulation;
 
-/// Defines getters of the thread's position: PTX special register on the device, the emulated thread's own on the host.
+/// Defines getters of the thread's position: a PTX special register on the device, the emulated thread's state on the
+/// host.
 macro_rules! positions {
     ($($(#[$doc:meta])* $name:ident = $intrinsic:ident;)*) => {$(
         $(#[$doc])*
@@ -25,25 +26,25 @@ positions! {
     thread_idx_x = _thread_idx_x;
     /// Index of the block in the grid.
     block_idx_x = _block_idx_x;
-    /// Threads per block.
+    /// Number of threads per block.
     block_dim_x = _block_dim_x;
-    /// Blocks in the grid.
+    /// Number of blocks in the grid.
     grid_dim_x = _grid_dim_x;
 }
 
-/// Index of the thread in the grid.
+/// Returns the index of the thread in the grid.
 #[inline(always)]
 pub fn index() -> u32 {
     block_idx_x() * block_dim_x() + thread_idx_x()
 }
 
-/// The block's number, and how many blocks there are.
+/// Returns the index of the block and the number of blocks.
 #[inline(always)]
 pub fn block() -> (u32, u32) {
     (block_idx_x(), grid_dim_x())
 }
 
-/// Of the numbers below `end` every `step`-th, from `first` on.
+/// Returns every `step`-th number below `end`, from `first` on.
 #[inline(always)]
 pub fn every((first, step): (u32, u32), end: u32) -> impl Iterator<Item = u32> {
     let mut next = first;
@@ -54,38 +55,39 @@ pub fn every((first, step): (u32, u32), end: u32) -> impl Iterator<Item = u32> {
     })
 }
 
-/// Of so many jobs those of this block.
+/// Returns the jobs below `jobs` that this block processes.
 #[inline(always)]
 pub fn by_block(jobs: u32) -> impl Iterator<Item = u32> {
     every(block(), jobs)
 }
 
-/// Of so many jobs of a block those of this thread.
+/// Returns the jobs below `jobs`, divided among the threads of a block, that this thread processes.
 #[inline(always)]
 pub fn in_block(jobs: u32) -> impl Iterator<Item = u32> {
     every((thread_idx_x(), block_dim_x()), jobs)
 }
 
-/// Of so many jobs of a grid those of this thread.
+/// Returns the jobs below `jobs`, divided among the threads of the grid, that this thread processes.
 #[inline(always)]
 pub fn in_grid(jobs: u32) -> impl Iterator<Item = u32> {
     every((index(), grid_dim_x() * block_dim_x()), jobs)
 }
 
-/// Which of `count` things one thread of several does: those from `first` below `end`, every `step`-th.
+/// The share of one thread in work divided among several: every `step`-th item from `first` and below `end`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
-    /// Number of the first one.
+    /// Index of the first item.
     pub first: u64,
-    /// One behind the last.
+    /// Index after the last item.
     pub end: u64,
-    /// From one to the next.
+    /// Distance between items.
     pub step: u64,
 }
 
 impl Part {
-    /// The part of thread `rank` of `threads`. On a GPU every `threads`-th, so that the accesses of a warp lie side by side. On the
-    /// emulated device a stretch of its own: its threads run one after another, and a core's cache wants neighbours.
+    /// Returns the share of thread `rank` of `threads` in `count` items. On a GPU it is every `threads`-th item, so
+    /// that the accesses of a warp are adjacent. On the emulated device it is a contiguous range, because the threads
+    /// run one after another and contiguous accesses suit a CPU's cache.
     #[inline(always)]
     pub fn of(rank: u64, threads: u64, count: u64) -> Part {
         #[cfg(target_arch = "nvptx64")]
@@ -98,13 +100,13 @@ impl Part {
     }
 }
 
-/// The block barrier, `__syncthreads`: all threads of the block arrive, and see each other's writes after it. All of them arrive at the same
-/// call, and none has returned: the emulated device ends a grid that does otherwise.
+/// Block barrier, `__syncthreads`: all threads of the block arrive, and observe each other's writes after it. All
+/// threads must arrive at the same call, and none may have returned; otherwise the emulated device aborts the grid.
 #[inline(always)]
 #[track_caller]
 pub fn sync_threads() {
     #[cfg(target_arch = "nvptx64")]
-    // SAFETY: as for any barrier, the kernel calls it uniformly within a block.
+    // SAFETY: the kernel calls it uniformly within a block, as any barrier requires.
     unsafe {
         core::arch::nvptx::_syncthreads()
     };
@@ -112,32 +114,35 @@ pub fn sync_threads() {
     emulation::sync_threads();
 }
 
-/// The block barrier with a vote, `__syncthreads_or`: true for all when it is true for one. A kernel leaves its loop by
-/// this, so that no thread waits at a barrier for one that has gone. As [`sync_threads`] it is the aligned barrier: the
-/// compiler brings the lanes of a warp together before it, and they stay together behind it.
+/// Block barrier with a vote, `__syncthreads_or`. Returns true in all threads if `predicate` is true in any. A kernel
+/// exits its loop by this vote, so that no thread waits at a barrier for one that has exited.
+///
+/// Like [`sync_threads`] it is the aligned barrier: the compiler reconverges the lanes of a warp before it, and they
+/// stay converged after it.
 #[inline(always)]
 #[track_caller]
 pub fn sync_threads_or(predicate: bool) -> bool {
     #[cfg(target_arch = "nvptx64")]
     {
         unsafe extern "unadjusted" {
-            // The intrinsic, not inline PTX: LLVM knows it as convergent, and makes no copy of it in two branches.
+            // The intrinsic instead of inline PTX, because LLVM knows that it is convergent and does not duplicate it
+            // into two branches.
             #[link_name = "llvm.nvvm.barrier0.or"]
             fn barrier_or(predicate: i32) -> i32;
         }
-        // SAFETY: as for any barrier, the kernel calls it uniformly within a block.
+        // SAFETY: the kernel calls it uniformly within a block, as any barrier requires.
         unsafe { barrier_or(predicate as i32) != 0 }
     }
     #[cfg(not(target_arch = "nvptx64"))]
     emulation::sync_threads_or(predicate)
 }
 
-/// Nanoseconds of the machine's clock: `%globaltimer` on the GPU, a monotonic clock on the host. Under loom a
-/// thread's clock counts how often it was read.
+/// Returns the machine's time in nanoseconds: `%globaltimer` on the GPU, a monotonic clock on the host. Under loom, it
+/// counts how often the thread has read it.
 #[inline(always)]
 pub fn global_timer_ns() -> u64 {
     #[cfg(target_arch = "nvptx64")]
-    // SAFETY: reads a special register; not `pure`, for each read must be a new one.
+    // SAFETY: reads a special register. Not `pure`, because each call must read it anew.
     unsafe {
         written!(reg64, "mov.u64 {out}, %globaltimer;", options(nostack, nomem))
     }
@@ -147,12 +152,12 @@ pub fn global_timer_ns() -> u64 {
     emulation::monotonic_ns()
 }
 
-/// A clock for intervals that is finer than [`global_timer_ns`]: cycles of the multiprocessor on the GPU (`%clock64`, each
-/// multiprocessor its own), nanoseconds on the host.
+/// Returns a clock for intervals that is finer than [`global_timer_ns`]: cycles of the multiprocessor on the GPU
+/// (`%clock64`, separate for each multiprocessor), nanoseconds on the host.
 #[inline(always)]
 pub fn clock() -> u64 {
     #[cfg(target_arch = "nvptx64")]
-    // SAFETY: reads a special register; not `pure`, for each read must be a new one.
+    // SAFETY: reads a special register. Not `pure`, because each call must read it anew.
     unsafe {
         written!(reg64, "mov.u64 {out}, %clock64;", options(nostack))
     }
@@ -160,31 +165,31 @@ pub fn clock() -> u64 {
     global_timer_ns()
 }
 
-/// In every spin that does not sleep: on the GPU nothing, for the hardware gives all warps their turns. On the emulated device
-/// the other threads have theirs: one that spins without this keeps its worker to itself, and for ever when it waits for one of
-/// them.
+/// Must be called in every spin loop that does not sleep. On the GPU it does nothing, because the hardware schedules
+/// all warps. On the emulated device it lets the other threads run. A thread that spins without it occupies its worker,
+/// indefinitely if it waits for a thread of the same worker.
 #[inline(always)]
 pub fn relax() {
     #[cfg(not(target_arch = "nvptx64"))]
     emulation::relax();
 }
 
-/// First in the body of a loop that the assembler of the GPU shall not write out several times. (It does so with all loops whose number of rounds it finds,
-/// a wait of 64 looks too, each of which then has to be fetched.)
+/// Keeps ptxas from unrolling a loop. Must be the first statement of the loop's body. Otherwise ptxas unrolls every
+/// loop whose iteration count it can determine, even a wait of 64 polls, which costs instruction fetches.
 #[inline(always)]
 pub fn keep_rolled() {
     #[cfg(target_arch = "nvptx64")]
-    // SAFETY: no instruction.
+    // SAFETY: emits no instruction.
     unsafe {
         core::arch::asm!(".pragma \"nounroll\";", options(nostack, nomem, preserves_flags));
     }
 }
 
-/// Gives way for about this long inside a spin: `nanosleep` on the GPU, elsewhere as [`relax`].
+/// Suspends the thread for about `nanoseconds` inside a spin loop: `nanosleep` on the GPU, [`relax`] elsewhere.
 #[inline(always)]
 pub fn nanosleep(nanoseconds: u32) {
     #[cfg(target_arch = "nvptx64")]
-    // SAFETY: suspends the thread, touches nothing.
+    // SAFETY: suspends the thread, and accesses no memory.
     unsafe {
         core::arch::asm!("nanosleep.u32 {time};", time = in(reg32) nanoseconds, options(nostack, nomem));
     }

@@ -1,20 +1,21 @@
-//! Plain loads and stores of 4, 8 and 16 bytes, each exactly one instruction.
+//! Ordinary loads and stores of 4, 8 and 16 bytes, each exactly one instruction.
 //!
-//! LLVM joins and splits ordinary accesses as it likes; a kernel that studies their width must not leave it to that. These are
+//! LLVM merges and splits ordinary accesses freely, which a kernel that studies access widths must prevent. These are
 //! weak accesses of the memory model: they order nothing.
 
 #[cfg(target_arch = "nvptx64")]
 use core::arch::asm;
 
-/// Stores `W` words of 4 bytes (1, 2 or 4) by one `st.global`.
+/// Stores `W` 4-byte words (1, 2 or 4) by one `st.global`.
 ///
 /// # Safety
-/// `address` is global memory, valid for the store, and a multiple of its width; nobody else accesses it meanwhile.
+/// `address` must be global memory, valid for the store, and a multiple of its width. No other thread may access the
+/// words concurrently.
 #[inline(always)]
 pub unsafe fn store_words<const W: usize>(address: *mut u32, words: [u32; W]) {
     const { assert!(W == 1 || W == 2 || W == 4) };
     #[cfg(target_arch = "nvptx64")]
-    // SAFETY: the caller's contract.
+    // SAFETY: the caller guarantees that `address` is valid and aligned, and that no other thread accesses the words.
     unsafe {
         match W {
             1 => asm!("st.global.b32 [{address}], {a};", address = in(reg64) address, a = in(reg32) words[0],
@@ -27,22 +28,23 @@ pub unsafe fn store_words<const W: usize>(address: *mut u32, words: [u32; W]) {
         }
     }
     #[cfg(not(target_arch = "nvptx64"))]
-    // SAFETY: the caller's contract.
+    // SAFETY: the caller guarantees that `address` is valid and aligned, and that no other thread accesses the words.
     unsafe {
         address.cast::<[u32; W]>().write(words)
     }
 }
 
-/// Loads `W` words of 4 bytes (1, 2 or 4) by one `ld.global`. Loads stay in the order they are written in, and are not put
-/// off until their values are needed.
+/// Loads `W` 4-byte words (1, 2 or 4) by one `ld.global`. The compiler neither reorders these loads among each other
+/// nor delays them until their values are needed.
 ///
 /// # Safety
-/// `address` is global memory, valid for the load, and a multiple of its width; nobody writes it meanwhile.
+/// `address` must be global memory, valid for the load, and a multiple of its width. No thread may write the words
+/// concurrently.
 #[inline(always)]
 pub unsafe fn load_words<const W: usize>(address: *const u32) -> [u32; W] {
     const { assert!(W == 1 || W == 2 || W == 4) };
     #[cfg(target_arch = "nvptx64")]
-    // SAFETY: the caller's contract.
+    // SAFETY: the caller guarantees that `address` is valid and aligned, and that no thread writes the words.
     unsafe {
         let mut words = [0; W];
         match W {
@@ -57,20 +59,21 @@ pub unsafe fn load_words<const W: usize>(address: *const u32) -> [u32; W] {
         words
     }
     #[cfg(not(target_arch = "nvptx64"))]
-    // SAFETY: the caller's contract.
+    // SAFETY: the caller guarantees that `address` is valid and aligned, and that no thread writes the words.
     unsafe {
         address.cast::<[u32; W]>().read()
     }
 }
 
-/// As [`store_words`] of four words, where `condition` is not 0: by a predicate and no branch, behind which a warp must meet again.
+/// Like [`store_words`] of four words, but only if `condition` is not 0. Uses a predicate instead of a branch, after
+/// which a warp would have to reconverge.
 ///
 /// # Safety
-/// As [`store_words`], where it stores.
+/// If `condition` is not 0, the requirements of [`store_words`] apply.
 #[inline(always)]
 pub unsafe fn store_words_if(condition: u32, address: *mut u32, words: [u32; 4]) {
     #[cfg(target_arch = "nvptx64")]
-    // SAFETY: the caller's contract.
+    // SAFETY: the caller meets the requirements of `store_words` if `condition` is not 0.
     unsafe {
         asm!("{{ .reg .pred is; setp.ne.u32 is, {condition}, 0; @is st.global.v4.b32 [{address}], {{{a}, {b}, {c}, {d}}}; }}",
              condition = in(reg32) condition, address = in(reg64) address, a = in(reg32) words[0], b = in(reg32) words[1],
@@ -78,37 +81,38 @@ pub unsafe fn store_words_if(condition: u32, address: *mut u32, words: [u32; 4])
     }
     #[cfg(not(target_arch = "nvptx64"))]
     if condition != 0 {
-        // SAFETY: the caller's contract.
+        // SAFETY: the caller meets the requirements of `store_words`.
         unsafe { store_words(address, words) };
     }
 }
 
-/// As [`load_words`] of one word, where `condition` is not 0, and 0 otherwise: by a predicate and no branch.
+/// Like [`load_words`] of one word if `condition` is not 0; returns 0 otherwise. Uses a predicate instead of a branch.
 ///
 /// # Safety
-/// As [`load_words`], where it loads.
+/// If `condition` is not 0, the requirements of [`load_words`] apply.
 #[inline(always)]
 pub unsafe fn load_word_if(condition: u32, address: *const u32) -> u32 {
     #[cfg(target_arch = "nvptx64")]
-    // SAFETY: the caller's contract.
+    // SAFETY: the caller meets the requirements of `load_words` if `condition` is not 0.
     unsafe {
         written!(reg32, "{{ .reg .pred is; setp.ne.u32 is, {condition}, 0; mov.b32 {out}, 0; @is ld.global.b32 {out}, [{address}]; }}",
                  condition = in(reg32) condition, address = in(reg64) address, options(nostack))
     }
     #[cfg(not(target_arch = "nvptx64"))]
     {
-        // SAFETY: the caller's contract.
+        // SAFETY: called only if `condition` is not 0; the caller then meets the requirements of `load_words`.
         let load = || unsafe { load_words::<1>(address) };
         if condition != 0 { load()[0] } else { 0 }
     }
 }
 
-/// The value, of which the optimiser then knows nothing. A sum that is carried through an unrolled loop stays a sum: LLVM would
-/// make a product of each step and compute them all before the loop, which a short kernel spends more time on than on its loop.
+/// Returns the value, of which the optimizer then knows nothing. Keeps a sum that is carried through an unrolled loop a
+/// sum. Otherwise LLVM turns each step into a product and computes all of them before the loop, which takes a short
+/// kernel longer than the loop.
 #[inline(always)]
 pub fn opaque_u64(value: u64) -> u64 {
     #[cfg(target_arch = "nvptx64")]
-    // SAFETY: a copy from register to register, which ptxas leaves out.
+    // SAFETY: a register copy, which ptxas removes.
     unsafe {
         written!(reg64, "mov.b64 {out}, {value};", value = in(reg64) value, options(pure, nomem, nostack))
     }
@@ -116,11 +120,11 @@ pub fn opaque_u64(value: u64) -> u64 {
     value
 }
 
-/// As [`opaque_u64`].
+/// Like [`opaque_u64`], for 32 bits.
 #[inline(always)]
 pub fn opaque_u32(value: u32) -> u32 {
     #[cfg(target_arch = "nvptx64")]
-    // SAFETY: as above.
+    // SAFETY: a register copy, which ptxas removes.
     unsafe {
         written!(reg32, "mov.b32 {out}, {value};", value = in(reg32) value, options(pure, nomem, nostack))
     }
@@ -128,12 +132,13 @@ pub fn opaque_u32(value: u32) -> u32 {
     value
 }
 
-/// The value, which the optimiser takes for another one at each call. What is made of it inside a loop is made there, where it is needed:
-/// otherwise all ways that a loop may take have their addresses computed before it, by a kernel that takes one way once.
+/// Returns the value, which the optimizer assumes to differ on each call. Values derived from it inside a loop are
+/// computed where they are used. Otherwise the addresses of all paths through the loop are computed before it, even in
+/// a kernel that takes one path once.
 #[inline(always)]
 pub fn fresh_u64(value: u64) -> u64 {
     #[cfg(target_arch = "nvptx64")]
-    // SAFETY: a copy from register to register. Not `pure`: it stays where it is written.
+    // SAFETY: a register copy. Not `pure`, so that it stays where it is written.
     unsafe {
         written!(reg64, "mov.b64 {out}, {value};", value = in(reg64) value, options(nomem, nostack))
     }
@@ -141,11 +146,11 @@ pub fn fresh_u64(value: u64) -> u64 {
     value
 }
 
-/// As [`fresh_u64`].
+/// Like [`fresh_u64`], for 32 bits.
 #[inline(always)]
 pub fn fresh_u32(value: u32) -> u32 {
     #[cfg(target_arch = "nvptx64")]
-    // SAFETY: as above.
+    // SAFETY: a register copy. Not `pure`, so that it stays where it is written.
     unsafe {
         written!(reg32, "mov.b32 {out}, {value};", value = in(reg32) value, options(nomem, nostack))
     }

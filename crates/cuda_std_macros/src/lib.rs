@@ -1,5 +1,6 @@
-//! The `#[kernel]` attribute: one function, entry point of a grid on the GPU and a plain function on the host, with the handle by
-//! which the host launches it. And `#[args]`, for what it is launched with.
+//! The `#[kernel]` attribute, which makes one function an entry point of a grid on the GPU and an ordinary function on
+//! the host. It also defines the handle by which the host launches the function. The `#[args]` attribute marks the
+//! argument of a kernel.
 
 use proc_macro::TokenStream;
 use quote::{format_ident, quote};
@@ -10,18 +11,19 @@ use syn::{
 
 /// Marks a function as the entry point of a grid.
 ///
-/// On `nvptx64` it becomes an exported `extern "ptx-kernel"` function under its own name. Natively it stays a plain function,
-/// so that the emulated device can call it from every thread of a grid, and beside it stands a constant of its name in capitals:
-/// the handle by which the host launches either (`cuda_std::Kernel<Args>`). `put_kernel(args: PutArgs)` gives
-/// `PUT_KERNEL: Kernel<PutArgs>`.
+/// On `nvptx64` it becomes an exported `extern "ptx-kernel"` function under its own name. Natively it stays an ordinary
+/// function, which the emulated device calls from every thread of a grid. In addition, the attribute defines a constant
+/// with the name in capitals: the handle by which the host launches either (`cuda_std::Kernel<Args>`). For example,
+/// `put_kernel(args: PutArgs)` defines `PUT_KERNEL: Kernel<PutArgs>`.
 ///
-/// A kernel is `pub unsafe`, takes one argument, is not generic and returns nothing: what it finds goes through memory.
+/// A kernel must be `pub unsafe`, take one argument, not be generic and return nothing: results go through memory.
 ///
-/// `#[kernel(resident)]`: the kernel's blocks wait for one another or for those of other devices (a barrier of the grid, a signal
-/// that another block's work brings about). A grid that the device cannot hold whole is then refused, where it would hang.
+/// `#[kernel(resident)]`: the kernel's blocks wait for one another or for those of other devices (a grid barrier, or a
+/// signal that depends on another block's work). If the device cannot hold the whole grid, the launch is then refused
+/// instead of hanging.
 ///
-/// `#[kernel(bulk)]`: the kernel uses bulk stores, which GPUs from compute capability 9.0 on have. There is no native function, only the
-/// handle.
+/// `#[kernel(bulk)]`: the kernel uses bulk stores, which GPUs have from compute capability 9.0 on. It has a handle, but
+/// no native function.
 #[proc_macro_attribute]
 pub fn kernel(attribute: TokenStream, item: TokenStream) -> TokenStream {
     let function = parse_macro_input!(item as ItemFn);
@@ -30,8 +32,9 @@ pub fn kernel(attribute: TokenStream, item: TokenStream) -> TokenStream {
 
 /// Marks a struct as the argument of a kernel: `#[repr(C)]`, `Clone`, `Copy`, `Debug`, `Send` and `Sync`.
 ///
-/// It is plain data for a launch, which copies it: numbers and pointers. That a pointer in it may go to another thread is right since
-/// nothing safe follows one: kernels are `unsafe`, and who launches one answers for what the pointers name while the grid runs.
+/// The struct must be plain data that a launch can copy: numbers and pointers. Sending its pointers to another thread
+/// is sound, because no safe code dereferences them. Kernels are `unsafe`, and the launching code must guarantee that
+/// the pointers are valid while the grid runs.
 #[proc_macro_attribute]
 pub fn args(_: TokenStream, item: TokenStream) -> TokenStream {
     let item = parse_macro_input!(item as ItemStruct);
@@ -43,7 +46,7 @@ pub fn args(_: TokenStream, item: TokenStream) -> TokenStream {
 
         // SAFETY: see `args`.
         unsafe impl Send for #name {}
-        // SAFETY: as above.
+        // SAFETY: see `args`.
         unsafe impl Sync for #name {}
     };
     marked.into()
@@ -52,18 +55,21 @@ pub fn args(_: TokenStream, item: TokenStream) -> TokenStream {
 fn expand(attribute: proc_macro2::TokenStream, mut function: ItemFn) -> Result<proc_macro2::TokenStream, Error> {
     let words = Punctuated::<Ident, Token![,]>::parse_terminated.parse2(attribute)?;
     if let Some(word) = words.iter().find(|word| *word != "bulk" && *word != "resident") {
-        return Err(Error::new(word.span(), format!("#[kernel] knows `bulk` and `resident`, not `{word}`")));
+        return Err(Error::new(
+            word.span(),
+            format!("invalid #[kernel] option `{word}`: expected `bulk` or `resident`"),
+        ));
     }
     let [bulk, resident] = ["bulk", "resident"].map(|wanted| words.iter().any(|word| word == wanted));
     let signature = &function.sig;
     if signature.unsafety.is_none() {
         return Err(Error::new(
             signature.span(),
-            "a kernel is an `unsafe fn`: it trusts the pointers it is launched with",
+            "a kernel must be an `unsafe fn`: it trusts the pointers it is launched with",
         ));
     }
     if !matches!(signature.output, ReturnType::Default) {
-        return Err(Error::new(signature.output.span(), "a kernel returns nothing"));
+        return Err(Error::new(signature.output.span(), "a kernel must not return a value"));
     }
     if !signature.generics.params.is_empty() {
         return Err(Error::new(
@@ -75,7 +81,7 @@ fn expand(attribute: proc_macro2::TokenStream, mut function: ItemFn) -> Result<p
     let (Some(FnArg::Typed(argument)), None) = (arguments.next(), arguments.next()) else {
         return Err(Error::new(
             signature.inputs.span(),
-            "a kernel takes one argument: a `#[repr(C)]` struct of all that it needs",
+            "a kernel must take one argument: a `#[repr(C)]` struct with all its parameters",
         ));
     };
     let (name, argument, visibility) = (&signature.ident, &argument.ty, &function.vis);
@@ -126,18 +132,18 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_cannot_be_a_kernel() {
+    fn invalid_kernels_are_rejected() {
         assert!(error("pub fn k(a: u32) {}").contains("unsafe"));
-        assert!(error("pub unsafe fn k(a: u32) -> u32 { 0 }").contains("returns nothing"));
+        assert!(error("pub unsafe fn k(a: u32) -> u32 { 0 }").contains("must not return a value"));
         assert!(error("pub unsafe fn k<T>(a: T) {}").contains("generic"));
         assert!(error("pub unsafe fn k() {}").contains("one argument"));
         assert!(error("pub unsafe fn k(a: u32, b: u32) {}").contains("one argument"));
         let unknown = expanded(quote!(bulky), "pub unsafe fn k(a: u32) {}").expect_err("must be refused");
-        assert!(unknown.contains("not `bulky`"), "{unknown}");
+        assert!(unknown.contains("option `bulky`"), "{unknown}");
     }
 
     #[test]
-    fn gives_both_machines_one_body_and_the_host_a_handle() {
+    fn kernel_has_one_body_and_host_handle() {
         let text = expanded(quote!(), "pub unsafe fn my_k(a: Args) { let _ = a; }").expect("a kernel");
         assert!(text.contains("ptx-kernel"));
         assert_eq!(text.matches("let _ = a").count(), 2);
@@ -147,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_resident_kernel_says_so_in_its_handle() {
+    fn handle_of_resident_kernel_is_resident() {
         let text = expanded(quote!(resident), "pub unsafe fn my_k(a: Args) { let _ = a; }").expect("a kernel");
         assert!(text.contains("Kernel :: new (\"my_k\" , my_k) . resident () ;"), "{text}");
     }

@@ -1,84 +1,85 @@
 //! Completions: slots of a completion queue.
 //!
-//! | bytes | what |
+//! | bytes | content |
 //! |---|---|
-//! | 0 | id, the low 16 bits |
+//! | 0 | ID, low 16 bits |
 //! | 2 | status |
 //! | 3 | 0 phase, 2:1 queue (1 send, 2 receive), 3 has an immediate, 6:4 operation, 7 took no receive |
-//! | 4 | the queue pair whose completion it is |
-//! | 6 | send: id, bits 16 to 63 |
+//! | 4 | local queue pair |
+//! | 6 | send: ID, bits 16 to 63 |
 //! | 6 | receive: length, low 16 bits; 8 address handle of the sender; 10 its queue pair; 12 immediate |
-//! | 16 | 32-byte entries, receive: length, high 16 bits (of a write), or the sender's address where the handle is [`UNKNOWN`] |
+//! | 16 | 32-byte entries, receive: length, high 16 bits (write), or the sender's address (handle [`UNKNOWN`]) |
 //!
-//! **How an entry is handed over.** The card stores the words behind the first, and the first one, which has the phase, last, with release. Whoever
-//! polls reads the first word until its phase is the lap's ([`crate::rules::completion_phase`]), then, behind an acquire, the others.
+//! **Publication of an entry.** The NIC stores the first word, which has the phase, last and with release. A reader
+//! polls the first word until its phase is that of the lap ([`crate::rules::completion_phase`]). It then reads the
+//! other words, after an acquire.
 
 use crate::{Operation, bit};
 
-/// Words of an entry of 16 bytes.
+/// Number of words of a 16-byte entry.
 pub const WORDS: usize = 2;
-/// Words of an entry of 32 bytes.
+/// Number of words of a 32-byte entry.
 pub const WORDS_32: usize = 4;
-/// The address handle of a sender that the card does not know.
+/// Address handle of a sender for which the NIC has none.
 pub const UNKNOWN: u16 = 0xffff;
 
-/// Which of the two queues of a pair an entry belongs to.
+/// Queue of a queue pair that an entry belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Queue {
-    /// A request has ended.
+    /// Send queue: a request has completed.
     Send = 1,
-    /// Something has arrived.
+    /// Receive queue: data has arrived.
     Receive = 2,
 }
 
 /// An entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Completion {
-    /// A request has ended.
+    /// A completed request.
     Sent(Sent),
-    /// Something has arrived.
+    /// An arrival.
     Arrived(Arrived),
 }
 
-/// The end of a request.
+/// Completion of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sent {
-    /// The request's.
+    /// ID of the request.
     pub id: u64,
-    /// The card's number for how it ended ([`crate::Status`]).
+    /// Hardware status code ([`crate::Status`]).
     pub status: u8,
-    /// What the request was to do.
+    /// Operation of the request.
     pub operation: Operation,
-    /// The queue pair that posted it.
+    /// Queue pair that posted the request.
     pub pair: u16,
 }
 
 /// An arrival.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrived {
-    /// The receive's id; 0 where it took none.
+    /// ID of the receive, or 0 if it took none.
     pub id: u16,
-    /// The card's number for how it ended.
+    /// Hardware status code.
     pub status: u8,
-    /// [`Operation::Send`]: a message; [`Operation::Write`]: a write with immediate.
+    /// [`Operation::Send`] for a message, [`Operation::Write`] for a write with immediate.
     pub operation: Operation,
-    /// The queue pair where it has arrived.
+    /// Queue pair at which it arrived.
     pub pair: u16,
-    /// Bytes. An entry of 16 bytes has 16 bits of it.
+    /// Length in bytes; a 16-byte entry has only the low 16 bits.
     pub length: u32,
-    /// The sender's address handle here, or [`UNKNOWN`].
+    /// Local address handle of the sender, or [`UNKNOWN`].
     pub handle: u16,
-    /// The sender's queue pair.
+    /// Queue pair of the sender.
     pub source: u16,
-    /// Immediate.
+    /// Immediate data, if any.
     pub immediate: Option<u32>,
     /// Whether it took no receive.
     pub unsolicited: bool,
 }
 
 impl Sent {
-    /// As words, for this phase.
+    /// Encodes the entry with this phase.
     #[inline(always)]
     pub const fn words(&self, phase: bool) -> [u64; WORDS] {
         let flags = flags(phase, Queue::Send, self.operation, false, false);
@@ -88,7 +89,8 @@ impl Sent {
 }
 
 impl Arrived {
-    /// As words, for this phase: the first two are an entry of 16 bytes. The sender's address, where there is one, is not among them.
+    /// Encodes the entry with this phase; the first two words are a 16-byte entry. Does not include the sender's
+    /// address.
     #[inline(always)]
     pub const fn words(&self, phase: bool) -> [u64; WORDS_32] {
         let flags = flags(phase, Queue::Receive, self.operation, self.immediate.is_some(), self.unsolicited);
@@ -96,7 +98,7 @@ impl Arrived {
             Some(immediate) => immediate,
             None => 0,
         };
-        // The high bits are a write's alone: there a message's entry has the sender's address.
+        // Only writes have the high bits; the entry of a message has the sender's address there.
         let high = match self.operation {
             Operation::Write => self.length >> 16,
             _ => 0,
@@ -120,38 +122,38 @@ const fn first(status: u8, flags: u64, pair: u16) -> u64 {
     (status as u64) << 16 | flags << 24 | (pair as u64) << 32
 }
 
-/// The phase bit of an entry's first word.
+/// Returns the phase bit of an entry's first word.
 #[inline(always)]
 pub const fn phase(first: u64) -> bool {
     first >> 24 & 1 != 0
 }
 
-/// The low 16 bits of the id in an entry's first word: all that a kernel needs that gave 16-bit ids.
+/// Returns the low 16 bits of the ID in an entry's first word, which suffice for kernels that use 16-bit IDs.
 #[inline(always)]
 pub const fn id(first: u64) -> u16 {
     first as u16
 }
 
-/// The status in an entry's first word.
+/// Returns the status in an entry's first word.
 #[inline(always)]
 pub const fn status(first: u64) -> u8 {
     (first >> 16) as u8
 }
 
-/// Whether an entry's first word is of an arrival, not of a request.
+/// Returns whether an entry's first word belongs to an arrival instead of a request.
 #[inline(always)]
 pub const fn is_arrival(first: u64) -> bool {
     first >> 25 & 3 == Queue::Receive as u64
 }
 
-/// The immediate of an arrival, by the entry's first two words.
+/// Returns the immediate of an arrival, given the entry's first two words.
 #[inline(always)]
 pub const fn immediate(first: u64, second: u64) -> Option<u32> {
     if first >> 27 & 1 != 0 { Some((second >> 32) as u32) } else { None }
 }
 
 impl Completion {
-    /// Reads an entry of 2 or 4 words; `None` where its queue or its operation is none that there is.
+    /// Decodes an entry of 2 or 4 words. Returns `None` if its queue or operation is invalid.
     pub const fn decode(words: &[u64]) -> Option<Completion> {
         if words.len() < WORDS {
             return None;

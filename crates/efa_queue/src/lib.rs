@@ -1,22 +1,25 @@
-//! The queues of an EFA card, as words.
+//! Layout of the queues of an EFA device.
 //!
-//! Who writes requests (a kernel, the CPU) and who reads them (a card in software, a tool that prints a queue) have the layout and the rules
-//! from here alone:
+//! Writers of requests (a kernel, the CPU) and their readers (a software NIC, a tool that prints a queue) share the
+//! layouts and rules defined here:
 //!
-//! - [`request`]: what stands in a slot of the send queue, 64 or 128 bytes;
-//! - [`receive`]: what stands in a slot of the receive queue, 16 bytes;
-//! - [`completion`]: what stands in a slot of a completion queue, 16 or 32 bytes;
+//! - [`request`]: slots of the send queue, 64 or 128 bytes;
+//! - [`receive`]: slots of the receive queue, 16 bytes;
+//! - [`completion`]: slots of a completion queue, 16 or 32 bytes;
 //! - [`rules`]: slots, phases, doorbells, batches, counters;
-//! - [`status`]: the statuses of completions, by name.
+//! - `intake`: the checks of a software NIC, which reads a send queue (not in PTX);
+//! - [`status`]: completion status codes, by name.
 //!
-//! A layout is an array of 64-bit words, little-endian, as a card reads it: the words are what is stored. The layouts are those of rdma-core's
-//! `efa_io_defs.h`; tests hold every byte against vectors that its structs have made (tests/fixtures).
+//! A layout is an array of little-endian 64-bit words, exactly as the hardware reads it. The layouts are those of
+//! rdma-core's `efa_io_defs.h`; tests compare every byte with vectors generated from its structures (tests/fixtures).
 //!
-//! Nothing here allocates, formats or panics, so that all of it compiles to PTX.
+//! The crate neither allocates nor panics, and only `intake` formats, so that all the rest compiles to PTX.
 
 #![no_std]
 
 pub mod completion;
+#[cfg(not(target_arch = "nvptx64"))]
+pub mod intake;
 pub mod receive;
 pub mod request;
 pub mod rules;
@@ -27,23 +30,23 @@ pub use receive::Receive;
 pub use request::{Request, To};
 pub use status::Status;
 
-// A word's bytes are the card's bytes.
+// The bytes of a word must be in the order of the hardware.
 const _: () = assert!(cfg!(target_endian = "little"), "the layouts are little-endian");
 
-/// What a request does; the number is the card's.
+/// Operation of a request; the value is the hardware's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Operation {
-    /// Into a receive of the peer.
+    /// Sends into a receive of the peer.
     Send = 0,
-    /// Out of the peer's registered memory.
+    /// Reads the peer's registered memory.
     Read = 1,
-    /// Into the peer's registered memory.
+    /// Writes to the peer's registered memory.
     Write = 2,
 }
 
 impl Operation {
-    /// The operation of a number.
+    /// Returns the operation with this value, if it exists.
     pub const fn of(number: u8) -> Option<Operation> {
         match number {
             0 => Some(Operation::Send),
@@ -54,32 +57,32 @@ impl Operation {
     }
 }
 
-/// Bytes of one's own registered memory.
+/// A range of local registered memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Local {
-    /// Where they begin.
+    /// Address of the first byte.
     pub address: u64,
-    /// How many.
+    /// Length in bytes.
     pub length: u32,
-    /// The key of the memory. A queue has room for 24 bits of it ([`KEY_MASK`]).
+    /// Local key of the memory. A queue has space for 24 bits ([`KEY_MASK`]).
     pub key: u32,
 }
 
-/// Bytes of a peer's registered memory.
+/// A range of a peer's registered memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Remote {
-    /// Where they begin, in the peer's process.
+    /// Address of the first byte in the peer's process.
     pub address: u64,
-    /// How many.
+    /// Length in bytes.
     pub length: u32,
-    /// The key of the memory, as the peer has told it.
+    /// Remote key of the memory, as received from the peer.
     pub key: u32,
 }
 
-/// What a local key has in a queue.
+/// The bits of a local key that a queue has.
 pub const KEY_MASK: u32 = (1 << 24) - 1;
 
-/// One bit as 0 or 1, at its place.
+/// Returns one bit as 0 or 1, shifted to `place`.
 const fn bit(set: bool, place: u32) -> u64 {
     (set as u64) << place
 }

@@ -1,48 +1,48 @@
-//! Receives: slots of the receive queue, 16 bytes for each piece.
+//! Receives: slots of the receive queue, 16 bytes per piece.
 //!
-//! | bytes | what |
+//! | bytes | content |
 //! |---|---|
 //! | 0 | address |
-//! | 8 | id |
+//! | 8 | ID |
 //! | 10 | length |
 //! | 12 | 23:0 key, 30 first piece, 31 last piece |
 
 use crate::{KEY_MASK, bit};
 
-/// Words of a piece of a receive.
+/// Number of words of a piece of a receive.
 pub const WORDS: usize = 2;
 
 /// One piece of a receive.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Receive {
-    /// Comes back in the completion.
+    /// ID returned in the completion.
     pub id: u16,
-    /// Where the bytes go.
+    /// Address of the buffer.
     pub address: u64,
-    /// How many there is room for.
+    /// Size of the buffer in bytes.
     pub length: u16,
-    /// The key of the memory, 24 bits.
+    /// Local key of the memory, 24 bits.
     pub key: u32,
-    /// Whether a receive begins with this piece.
+    /// Whether this is the first piece of a receive.
     pub first: bool,
-    /// Whether a receive ends with this piece.
+    /// Whether this is the last piece of a receive.
     pub last: bool,
 }
 
 impl Receive {
-    /// A receive of one piece.
+    /// Creates a receive of one piece.
     pub const fn one(id: u16, address: u64, length: u16, key: u32) -> Receive {
         Receive { id, address, length, key, first: true, last: true }
     }
 
-    /// As words.
+    /// Encodes the piece.
     #[inline(always)]
     pub const fn words(&self) -> [u64; WORDS] {
         let key = (self.key & KEY_MASK) as u64 | bit(self.first, 30) | bit(self.last, 31);
         [self.address, self.id as u64 | (self.length as u64) << 16 | key << 32]
     }
 
-    /// Reads one piece; `None` where a bit that must be 0 is not.
+    /// Decodes one piece. Returns `None` if a reserved bit is set.
     pub const fn decode(words: [u64; WORDS]) -> Option<Receive> {
         let control = (words[1] >> 32) as u32;
         if control & 0x3f00_0000 != 0 {

@@ -1,35 +1,36 @@
 //! Requests: slots of the send queue.
 //!
-//! | bytes | what |
+//! | bytes | content |
 //! |---|---|
-//! | 0 | id, the low 16 bits |
-//! | 2 | 3:0 operation, 4 has an immediate, 5 carries its bytes, 6 extension (0), 7 always 1 |
-//! | 3 | 0 phase, 2 first (1), 3 last (1), 4 asks for a completion |
+//! | 0 | ID, low 16 bits |
+//! | 2 | 3:0 operation, 4 has an immediate, 5 has inline data, 6 extension (0), 7 always 1 |
+//! | 3 | 0 phase, 2 first (1), 3 last (1), 4 requests a completion |
 //! | 4 | the peer's queue pair |
-//! | 6 | number of pieces, or of the bytes that it carries |
+//! | 6 | number of pieces, or of bytes of inline data |
 //! | 8 | immediate |
 //! | 12 | address handle |
 //! | 14 | 1:0 hints |
 //! | 16 | the peer's queue key |
-//! | 26 | id, bits 16 to 63, where the card has them |
-//! | 32 | send: up to two pieces {length, key, address}, or the bytes |
-//! | 32 | read, write: the peer's bytes {length, key, address}; 48: one's own {length, key, address}, or (128 bytes, write) the bytes |
+//! | 26 | ID, bits 16 to 63, on devices that support them |
+//! | 32 | send: up to two pieces {length, key, address}, or inline data |
+//! | 32 | read, write: remote {length, key, address} |
+//! | 48 | read, write: local {length, key, address}, or inline data (128-byte write) |
 
 use crate::{KEY_MASK, Local, Operation, Remote, bit};
 
-/// Words of a request of 64 bytes.
+/// Number of words of a 64-byte request.
 pub const WORDS: usize = 8;
-/// Words of a request of 128 bytes.
+/// Number of words of a 128-byte request.
 pub const WORDS_128: usize = 16;
-/// Pieces of a send.
+/// Maximum number of pieces of a send.
 pub const SEND_PIECES: usize = 2;
-/// Bytes that a send of 64 bytes can carry itself.
+/// Maximum bytes of inline data of a 64-byte send.
 pub const INLINE: usize = 32;
-/// Bytes that a send or a write of 128 bytes can carry itself.
+/// Maximum bytes of inline data of a 128-byte send or write.
 pub const INLINE_128: usize = 80;
-/// The hint that many small requests matter more than bytes.
+/// Hint to optimize for the rate of small requests instead of bandwidth.
 pub const HINT_RATE: u8 = 1;
-/// The most bytes of one read or write (`efadv_device_attr.max_rdma_size` of the cards that there are).
+/// Maximum size of one read or write in bytes (`efadv_device_attr.max_rdma_size` of existing devices).
 pub const MOST_BYTES: u32 = 1 << 30;
 
 const HAS_IMMEDIATE: u8 = 1 << 4;
@@ -41,33 +42,33 @@ const FIRST: u8 = 1 << 2;
 const LAST: u8 = 1 << 3;
 const COMPLETION: u8 = 1 << 4;
 
-/// Whom a request goes to.
+/// Destination of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct To {
-    /// The address handle: a number of the protection domain that made it.
+    /// Address handle: a number within the protection domain that created it.
     pub handle: u16,
-    /// The peer's queue pair.
+    /// Queue pair of the peer.
     pub pair: u16,
-    /// The key of that queue pair.
+    /// Queue key of that queue pair.
     pub key: u32,
 }
 
-/// What every request has beside its operation: its name, its lap, its peer.
+/// Fields that all requests have.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Head {
-    /// Comes back in the completion. Cards without 64-bit ids have 16 bits of it; the others must be 0 there.
+    /// ID returned in the completion. Devices without 64-bit IDs have only the low 16 bits; the others must be 0.
     pub id: u64,
-    /// The phase of the slot ([`crate::rules::send_phase`]).
+    /// Phase of the slot ([`crate::rules::send_phase`]).
     pub phase: bool,
-    /// Whom it goes to.
+    /// Destination of the request.
     pub to: To,
-    /// Delivered with the message, to whoever polls there.
+    /// Immediate data, delivered to the peer's completion queue, if any.
     pub immediate: Option<u32>,
     /// [`HINT_RATE`] or 0.
     pub hints: u8,
 }
 
-/// The first four words; `length` as the table has it.
+/// Encodes the first four words; `length` as in the table.
 #[inline(always)]
 const fn first_words(head: &Head, operation: Operation, carries: bool, length: u16) -> [u64; 4] {
     let (has, immediate) = match head.immediate {
@@ -94,48 +95,33 @@ const fn pair(length: u32, key: u32) -> u64 {
     length as u64 | (key as u64) << 32
 }
 
-/// A read or a write with its bytes in registered memory on both sides. Both lengths are `local.length`.
+/// Encodes a read or write between registered memory. Both lengths are `local.length`.
 #[inline(always)]
 const fn remote(head: &Head, operation: Operation, local: Local, remote: u64, key: u32) -> [u64; WORDS] {
     let [a, b, c, d] = first_words(head, operation, false, 1);
     [a, b, c, d, pair(local.length, key), remote, pair(local.length, local.key & KEY_MASK), local.address]
 }
 
-/// A write of `local` to the peer's address under its key; with an immediate where the head has one.
+/// Encodes a write of `local` to `address` of the peer under its `key`, with an immediate if the head has one.
 #[inline(always)]
 pub const fn write(head: &Head, local: Local, address: u64, key: u32) -> [u64; WORDS] {
     remote(head, Operation::Write, local, address, key)
 }
 
-/// A read of the peer's address under its key, into `local`.
+/// Encodes a read of `address` of the peer under its `key`, into `local`.
 #[inline(always)]
 pub const fn read(head: &Head, local: Local, address: u64, key: u32) -> [u64; WORDS] {
     remote(head, Operation::Read, local, address, key)
 }
 
-/// A send of one piece.
+/// Encodes a send of one piece.
 #[inline(always)]
 pub const fn send(head: &Head, piece: Local) -> [u64; WORDS] {
     let [a, b, c, d] = first_words(head, Operation::Send, false, 1);
     [a, b, c, d, pair(piece.length, piece.key & KEY_MASK), piece.address, 0, 0]
 }
 
-/// A send of two pieces, in this order.
-#[inline(always)]
-pub const fn send_two(head: &Head, first: Local, second: Local) -> [u64; WORDS] {
-    let [a, b, c, d] = first_words(head, Operation::Send, false, 2);
-    let (one, two) = (pair(first.length, first.key & KEY_MASK), pair(second.length, second.key & KEY_MASK));
-    [a, b, c, d, one, first.address, two, second.address]
-}
-
-/// A send that carries its bytes: the first `length` (at most [`INLINE`]) of these words; bytes behind them must be 0.
-#[inline(always)]
-pub const fn send_inline(head: &Head, bytes: [u64; 4], length: u16) -> [u64; WORDS] {
-    let [a, b, c, d] = first_words(head, Operation::Send, true, length);
-    [a, b, c, d, bytes[0], bytes[1], bytes[2], bytes[3]]
-}
-
-/// The same request in a queue whose slots have 128 bytes.
+/// Extends a 64-byte request for a queue with 128-byte slots.
 #[inline(always)]
 pub const fn wide(words: [u64; WORDS]) -> [u64; WORDS_128] {
     let mut wide = [0; WORDS_128];
@@ -147,21 +133,15 @@ pub const fn wide(words: [u64; WORDS]) -> [u64; WORDS_128] {
     wide
 }
 
-/// A send of 128 bytes that carries its bytes: the first `length` (at most [`INLINE_128`]) of these words; bytes behind them must be 0.
-#[inline(always)]
-pub const fn send_inline_128(head: &Head, bytes: [u64; 10], length: u16) -> [u64; WORDS_128] {
-    let [a, b, c, d] = first_words(head, Operation::Send, true, length);
-    behind([a, b, c, d, 0, 0, 0, 0], bytes, 4)
-}
-
-/// A write of 128 bytes that carries its bytes: the first `length` (at most [`INLINE_128`]) of these words; bytes behind them must be 0.
+/// Encodes a 128-byte write with inline data: the first `length` (at most [`INLINE_128`]) of `bytes`. The bytes after
+/// them must be 0.
 #[inline(always)]
 pub const fn write_inline_128(head: &Head, bytes: [u64; 10], length: u16, address: u64, key: u32) -> [u64; WORDS_128] {
     let [a, b, c, d] = first_words(head, Operation::Write, true, length);
     behind([a, b, c, d, pair(length as u32, key), address, 0, 0], bytes, 6)
 }
 
-/// These words, and from `at` on these bytes.
+/// Returns `words` with `bytes` stored from word `at` on.
 #[inline(always)]
 const fn behind(words: [u64; WORDS], bytes: [u64; 10], at: usize) -> [u64; WORDS_128] {
     let mut wide = wide(words);
@@ -173,57 +153,61 @@ const fn behind(words: [u64; WORDS], bytes: [u64; 10], at: usize) -> [u64; WORDS
     wide
 }
 
-/// A request as its reader sees it.
+/// A decoded request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// What it does.
+    /// Operation of the request.
     pub operation: Operation,
-    /// Its name, lap and peer.
+    /// ID, phase and destination.
     pub head: Head,
-    /// Its bytes.
+    /// Data of the request.
     pub body: Body,
 }
 
-/// Where a request's bytes are.
+/// Location of a request's data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Body {
-    /// A send: so many pieces, in this order; those behind them are empty.
+    /// A send: the pieces in order, and their number. The remaining ones are empty.
     Pieces([Local; SEND_PIECES], usize),
-    /// A send that carries its bytes: so many of these words.
+    /// A send with inline data: the words, and the number of bytes.
     Carried([u64; 10], usize),
-    /// A read or a write: one's own bytes and the peer's.
+    /// A read or write: local and remote memory.
     Memory(Local, Remote),
-    /// A write that carries its bytes: so many of these words, to the peer's.
+    /// A write with inline data: the words, the number of bytes, and the remote memory.
     CarriedTo([u64; 10], usize, Remote),
 }
 
-/// Why words are no request. A card answers such a one with [`crate::Status::UnsupportedOperation`] or by an error of the queue pair.
+/// Reason for which words are not a valid request. The hardware reports [`crate::Status::UnsupportedOperation`] or puts
+/// the queue pair in error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Malformed {
-    /// The bit that marks a request is not set, or `first`, or `last`.
+    /// The bit that marks a request, `first` or `last` is not set.
     NotARequest,
-    /// A number of no operation.
+    /// The operation does not exist.
     Operation(u8),
-    /// A bit that must be 0 is not.
+    /// A reserved bit is set.
     Reserved,
-    /// More pieces than the operation takes, or none.
+    /// More pieces than the operation permits, or none.
     Pieces(u16),
-    /// More bytes than a request of this size carries, or a read that carries some.
+    /// More inline data than a request of this size can carry, or a read with inline data.
     Carried(u16),
     /// A local key of more than 24 bits.
     Key(u32),
-    /// The request's two lengths differ.
+    /// The two lengths of the request differ.
     Lengths(u32, u32),
 }
 
-/// The phase bit of a request's first word, which changes with each lap.
+/// Returns the phase bit of a request's first word, which changes with each lap.
 #[inline(always)]
 pub const fn phase(first: u64) -> bool {
     first >> 24 & PHASE as u64 != 0
 }
 
 impl Request {
-    /// Reads a request: 8 words or 16.
+    /// Decodes a request of 8 or 16 words.
+    ///
+    /// # Errors
+    /// Returns [`Malformed`] if the words are not a valid request.
     pub const fn decode(words: &[u64]) -> Result<Request, Malformed> {
         if words.len() != WORDS && words.len() != WORDS_128 {
             return Err(Malformed::NotARequest);
@@ -236,7 +220,8 @@ impl Request {
         let Some(operation) = Operation::of(control & 0xf) else {
             return Err(Malformed::Operation(control & 0xf));
         };
-        // The byte of hints has two, the one behind it none; between the queue key and the long id are six bytes.
+        // The byte of hints has two bits, and the next byte none. Six bytes between the queue key and the high ID are
+        // reserved.
         let reserved = second & !(PHASE | marks | COMPLETION) != 0
             || control & EXTENSION != 0
             || words[1] >> 50 != 0
@@ -259,12 +244,12 @@ impl Request {
         }
     }
 
-    /// Whether its words ask for a completion; libraries always do.
+    /// Returns whether the words request a completion, as libraries always do.
     pub const fn asks_for_completion(words: &[u64]) -> bool {
         !words.is_empty() && words[0] >> 24 & COMPLETION as u64 != 0
     }
 
-    /// Bytes that it moves.
+    /// Returns the number of bytes that the request moves.
     pub const fn bytes(&self) -> u64 {
         match self.body {
             Body::Pieces(pieces, _) => pieces[0].length as u64 + pieces[1].length as u64,

@@ -1,47 +1,47 @@
-//! How a request ends, by the card's number.
+//! Completion status codes of the hardware.
 
-/// How a request ended. The names are short, so that they stand in a message; [`Status::text`] says what it means.
+/// Completion status. The names are short, for use in messages; [`Status::text`] explains them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Status {
-    /// Well.
+    /// Success.
     Ok = 0,
-    /// The queue pair was taken down.
+    /// The queue pair was destroyed or put in error.
     Flushed = 1,
-    /// The queue pair itself is in error.
+    /// The queue pair is in error.
     QueuePair = 2,
-    /// The card does not do this operation.
+    /// The device does not support the operation.
     UnsupportedOperation = 3,
-    /// The address handle is none of this protection domain.
+    /// The address handle does not belong to this protection domain.
     AddressHandle = 4,
     /// The local key does not cover the bytes.
     LocalKey = 5,
-    /// More bytes than an operation takes.
+    /// More bytes than the operation permits.
     LocalLength = 6,
-    /// The remote key does not cover the bytes, for this use.
+    /// The remote key does not cover the bytes for this use.
     RemoteAddress = 7,
-    /// The peer ended it.
+    /// The peer aborted the operation.
     RemoteAborted = 8,
     /// The peer has no such queue pair, or it is in error.
     RemoteQueuePair = 9,
-    /// No receive is posted there.
+    /// The peer has no receive posted.
     ReceiverNotReady = 10,
-    /// The receive there is too short.
+    /// The peer's receive is too short.
     RemoteLength = 11,
-    /// The peer's card answered something unexpected.
+    /// The peer's device returned an unexpected status.
     RemoteStatus = 12,
-    /// The peer answered before and does not any more.
+    /// A peer that used to respond no longer does.
     Unresponsive = 13,
-    /// The peer has no address handle for this card; reads and writes need one there.
+    /// The peer has no address handle of this device, which reads and writes require.
     UnknownPeer = 14,
-    /// The peer has never answered.
+    /// The peer has never responded.
     Unreachable = 15,
-    /// The peer's card lacks what this one asks for.
+    /// The peer's device does not support the operation.
     FeatureMismatch = 18,
 }
 
 impl Status {
-    /// All of them, by number.
+    /// All statuses in ascending order.
     pub const ALL: [Status; 17] = [
         Status::Ok,
         Status::Flushed,
@@ -62,7 +62,7 @@ impl Status {
         Status::FeatureMismatch,
     ];
 
-    /// The status of a number; `None` where the layout names none.
+    /// Returns the status of a code, or `None` if it is not defined.
     pub const fn of(number: u8) -> Option<Status> {
         match number {
             18 => Some(Status::FeatureMismatch),
@@ -71,7 +71,7 @@ impl Status {
         }
     }
 
-    /// A short name, as a row or an option has it.
+    /// Returns a short name, for result rows and options.
     pub const fn name(self) -> &'static str {
         match self {
             Status::Ok => "ok",
@@ -94,26 +94,26 @@ impl Status {
         }
     }
 
-    /// What it means, in a few words.
+    /// Returns a short explanation.
     pub const fn text(self) -> &'static str {
         match self {
-            Status::Ok => "the request has ended well",
-            Status::Flushed => "the queue pair was taken down",
+            Status::Ok => "the request succeeded",
+            Status::Flushed => "the queue pair was destroyed",
             Status::QueuePair => "the queue pair is in error",
-            Status::UnsupportedOperation => "the card does not do this operation",
-            Status::AddressHandle => "the address handle is none of this protection domain",
+            Status::UnsupportedOperation => "the NIC does not support this operation",
+            Status::AddressHandle => "the address handle does not belong to this protection domain",
             Status::LocalKey => "the local key does not cover the bytes",
-            Status::LocalLength => "more bytes than an operation takes",
+            Status::LocalLength => "more bytes than an operation supports",
             Status::RemoteAddress => "the remote key does not cover the bytes",
-            Status::RemoteAborted => "the peer ended it",
+            Status::RemoteAborted => "the peer aborted it",
             Status::RemoteQueuePair => "the peer has no such queue pair, or it is in error",
             Status::ReceiverNotReady => "no receive is posted at the peer",
             Status::RemoteLength => "the receive at the peer is too short",
-            Status::RemoteStatus => "the peer's card answered something unexpected",
-            Status::Unresponsive => "the peer does not answer any more",
-            Status::UnknownPeer => "the peer has no address handle for this card",
+            Status::RemoteStatus => "the peer's NIC sent an unexpected answer",
+            Status::Unresponsive => "the peer no longer answers",
+            Status::UnknownPeer => "the peer has no address handle for this NIC",
             Status::Unreachable => "the peer has never answered",
-            Status::FeatureMismatch => "the peer's card lacks a feature",
+            Status::FeatureMismatch => "the peer's NIC lacks a feature",
         }
     }
 }

@@ -1,10 +1,10 @@
-//! Constants and the types of libfabric's enumerations, with the numbers of the headers.
+//! Constants and the types of libfabric's enumerations, with the values of the headers.
 //!
-//! All of them have the same number in 1.17 and in 2.x; `tests/headers.rs` reads the headers and compares. Some that ginlab
-//! does not use have not, and must not be added here without a look at the version of the loaded library: bits 45, 46 and 48 of
-//! the capabilities (FI_HMEM_HOST_ALLOC, FI_HMEM_DEVICE_ONLY and FI_VARIABLE_MSG of 1.17 are FI_TAGGED_DIRECTED_RECV,
-//! FI_TAGGED_MULTI_RECV and FI_EXACT_DIRECTED_RECV in 2.x), and the values that 2.x has taken away (FI_PRIORITY,
-//! FI_XPU_TRIGGER, FI_BUFFERED_RECV, FI_EP_SOCK_STREAM, FI_EP_SOCK_DGRAM).
+//! All of them have the same value in 1.17 and in 2.x; `tests/headers.rs` compares them with the headers. Some that
+//! ginlab does not use differ, and must not be added here without a check of the loaded library's version. These are
+//! bits 45, 46 and 48 of the capabilities: FI_HMEM_HOST_ALLOC, FI_HMEM_DEVICE_ONLY and FI_VARIABLE_MSG of 1.17 are
+//! FI_TAGGED_DIRECTED_RECV, FI_TAGGED_MULTI_RECV and FI_EXACT_DIRECTED_RECV in 2.x. The same holds for values that 2.x
+//! has removed (FI_PRIORITY, FI_XPU_TRIGGER, FI_BUFFERED_RECV, FI_EP_SOCK_STREAM, FI_EP_SOCK_DGRAM).
 #![allow(missing_docs, reason = "the manual pages of libfabric describe them, by these names")]
 
 use std::ffi::{c_int, c_uint};
@@ -25,7 +25,7 @@ pub type fi_wait_obj = c_uint;
 
 /// An address in an address vector.
 pub type fi_addr_t = u64;
-/// Any peer, or none yet.
+/// An unspecified address: any peer, or not yet known.
 pub const FI_ADDR_UNSPEC: fi_addr_t = fi_addr_t::MAX;
 
 // Capabilities, operation flags and modes: bits of 64-bit words.
@@ -58,14 +58,14 @@ pub const FI_MR_PROV_KEY: c_int = 1 << 6;
 pub const FI_MR_ENDPOINT: c_int = 1 << 9;
 pub const FI_MR_HMEM: c_int = 1 << 10;
 
-// Address formats; unnamed enumeration, held by `fi_info::addr_format`.
+// Address formats; an unnamed enumeration, used by `fi_info::addr_format`.
 pub const FI_FORMAT_UNSPEC: u32 = 0;
 pub const FI_SOCKADDR_IN: u32 = 2;
 pub const FI_SOCKADDR_IN6: u32 = 3;
 pub const FI_ADDR_STR: u32 = 9;
 pub const FI_ADDR_EFA: u32 = 12;
 
-// Protocols; unnamed enumeration, held by `fi_ep_attr::protocol`.
+// Protocols; an unnamed enumeration, used by `fi_ep_attr::protocol`.
 pub const FI_PROTO_SHM: u32 = 16;
 pub const FI_PROTO_XNET: u32 = 25;
 
@@ -82,15 +82,15 @@ pub const FI_WAIT_NONE: fi_wait_obj = 0;
 pub const FI_ENABLE: c_int = 6;
 pub const FI_OPT_ENDPOINT: c_int = 0;
 pub const FI_OPT_FI_HMEM_P2P: c_int = 8;
-/// Since 1.18; older libraries answer with an error.
+/// Since 1.18; older libraries return an error.
 pub const FI_OPT_CUDA_API_PERMITTED: c_int = 10;
-/// Since 1.22; older libraries answer with an error.
+/// Since 1.22; older libraries return an error.
 pub const FI_OPT_MAX_RMA_SIZE: c_int = 14;
 
 // Values of the option FI_OPT_FI_HMEM_P2P, which is an int.
 pub const FI_HMEM_P2P_REQUIRED: c_int = 1;
 
-// Errors: those of the system under its numbers, and libfabric's own from 256 on. All are returned negative.
+// Errors: the system's with its values, and libfabric's own from 256 on. All are returned negative.
 pub const FI_EPERM: c_int = 1;
 pub const FI_ENOENT: c_int = 2;
 pub const FI_EIO: c_int = 5;

@@ -1,8 +1,8 @@
-//! What there is (`fi_info` and its attributes), and the fabric, the domain and the registrations that are opened of it.
+//! Discovery (`fi_info` and its attributes), and the fabric, domain and registrations opened with it.
 //!
-//! In libfabric these point at one another: an entry of the list names the domain and the fabric that are open already, and these
-//! open others by such an entry. What only one side points at stands below, in [`types`](crate::types) and
-//! [`tables`](crate::tables); what is said there of `_rest` holds here too.
+//! These types refer to one another in libfabric. An entry of the list refers to the domain and fabric that are already
+//! open, and these open others by such an entry. Types without such cycles are in [`types`](crate::types) and
+//! [`tables`](crate::tables); their notes on `_rest` also apply here.
 #![allow(missing_docs, reason = "the manual pages of libfabric describe the members, by these names")]
 
 use std::ffi::{c_char, c_int, c_void};
@@ -11,7 +11,7 @@ use crate::constants::*;
 use crate::tables::*;
 use crate::types::*;
 
-/// One way to a fabric: an entry of the list that `fi_getinfo` returns, or the hints for it.
+/// One way to access a fabric: an entry of the list that `fi_getinfo` returns, or the hints for it.
 #[repr(C)]
 #[derive(Debug)]
 pub struct fi_info {
@@ -41,7 +41,7 @@ pub struct fi_domain_attr {
     pub name: *mut c_char,
     pub threading: fi_threading,
     pub control_progress: fi_progress,
-    /// In 2.x a union of two names for the same.
+    /// A union of two names for the same value in 2.x.
     pub data_progress: fi_progress,
     pub resource_mgmt: fi_resource_mgmt,
     pub av_type: fi_av_type,
@@ -129,11 +129,11 @@ pub struct fi_ops_domain {
     _rest: Rest,
 }
 
-/// What is registered, and how.
+/// Attributes of a registration.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_mr_attr {
-    /// In a union with a pointer to a dma-buf's description since 1.20.
+    /// Part of a union with a pointer to a dma-buf's description since 1.20.
     pub mr_iov: *const iovec,
     pub iov_count: usize,
     pub access: u64,
@@ -156,12 +156,12 @@ pub struct fi_mr_attr {
 
 impl Default for fi_mr_attr {
     fn default() -> Self {
-        // SAFETY: integers, pointers and unions of integers may all be zero.
+        // SAFETY: zero is a valid value of integers, pointers and unions of integers.
         unsafe { std::mem::zeroed() }
     }
 }
 
-/// By `fi_mr_attr::iface`.
+/// Device of the memory; `fi_mr_attr::iface` selects the member.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub union fi_mr_attr_device {
@@ -169,7 +169,7 @@ pub union fi_mr_attr_device {
     pub cuda: c_int,
 }
 
-/// Registration.
+/// Operations for registrations.
 #[repr(C)]
 #[derive(Debug)]
 pub struct fi_ops_mr {

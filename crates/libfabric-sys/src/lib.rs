@@ -1,8 +1,9 @@
-//! What ginlab uses of libfabric 1.17 and 2.x: declared here, without its headers, and loaded at run time, without linking.
+//! The part of libfabric 1.17 and 2.x that ginlab uses: declared here, independent of its headers, and loaded at run
+//! time, without linking.
 //!
-//! [`library`] loads it, once, and has the functions that it exports. Most of libfabric's interface is inline functions that
-//! call through a table of the object; [`ops`] has those that ginlab uses. `tests/headers.rs` holds every declaration against
-//! the headers where there are some.
+//! [`library`] loads it once, and provides the functions that it exports. Most of libfabric's interface consists of
+//! inline functions that call through a table of the object; [`ops`] has those that ginlab uses. If headers are
+//! installed, `tests/headers.rs` compares every declaration with them.
 #![allow(non_camel_case_types, reason = "libfabric's own names")]
 
 pub mod constants;

@@ -1,8 +1,8 @@
-//! libfabric's objects and their tables of operations, through which all but a handful of its calls go. Fabric and domain stand in
+//! libfabric's objects and their tables of operations, through which almost all calls go. Fabric and domain are in
 //! `info`.
 //!
-//! All of them belong to libfabric and end in `_rest` (see [`types`](crate::types)), but for [`fid`], which the others begin
-//! with. Of operations that ginlab does not call only the place counts: they are [`Uncalled`].
+//! All of them belong to libfabric and end in `_rest` (see [`types`](crate::types)), except [`fid`], with which the
+//! others start. Of operations that ginlab does not call only the position matters: they are [`Uncalled`].
 #![allow(missing_docs, reason = "the manual pages of libfabric describe the members, by these names")]
 
 use std::ffi::{c_char, c_int, c_void};
@@ -10,10 +10,10 @@ use std::ffi::{c_char, c_int, c_void};
 use crate::constants::*;
 use crate::types::*;
 
-/// The place of an operation that is not called.
+/// Placeholder for an operation that is not called.
 pub type Uncalled = Option<unsafe extern "C" fn()>;
 
-/// What every object begins with.
+/// The common first member of all objects.
 #[repr(C)]
 #[derive(Debug)]
 pub struct fid {
@@ -149,7 +149,7 @@ pub struct fi_ops_ep {
     _rest: Rest,
 }
 
-/// Names and connections.
+/// Operations for names and connections.
 #[repr(C)]
 #[derive(Debug)]
 pub struct fi_ops_cm {
@@ -159,7 +159,7 @@ pub struct fi_ops_cm {
     _rest: Rest,
 }
 
-/// Messages.
+/// Operations for messages.
 #[repr(C)]
 #[derive(Debug)]
 pub struct fi_ops_msg {
@@ -175,7 +175,7 @@ pub struct fi_ops_msg {
         ) -> isize,
     >,
     pub recvv: Uncalled,
-    pub recvmsg: Uncalled,
+    pub recvmsg: Option<unsafe extern "C" fn(ep: *mut fid_ep, msg: *const fi_msg, flags: u64) -> isize>,
     pub send: Option<
         unsafe extern "C" fn(
             ep: *mut fid_ep,
@@ -189,7 +189,7 @@ pub struct fi_ops_msg {
     _rest: Rest,
 }
 
-/// Reads and writes of a peer's memory.
+/// Operations for reads and writes of a peer's memory.
 #[repr(C)]
 #[derive(Debug)]
 pub struct fi_ops_rma {
@@ -239,7 +239,7 @@ pub struct fi_ops_rma {
     _rest: Rest,
 }
 
-/// A card, as far as its provider describes it.
+/// A NIC, to the extent that its provider describes it.
 #[repr(C)]
 #[derive(Debug)]
 pub struct fid_nic {

@@ -1,8 +1,9 @@
-//! Structs that carry values and point at no object: attributes, what is asked for, what has completed.
+//! Structures that contain values and refer to no objects: attributes, requests, completions.
 //!
-//! A struct that ends in `_rest` belongs to libfabric: only pointers to it are held, nobody here can make one, and it stops
-//! after the last member that ginlab reads (its tail grows from version to version). All others are made here and are whole,
-//! as in the headers of [`NEWEST_API`](crate::NEWEST_API); older libraries read and write less of them.
+//! A structure that ends in `_rest` belongs to libfabric. It is used only by pointer and cannot be created here. It
+//! ends after the last member that ginlab reads, because its tail grows from version to version. All other structures
+//! are created here and are complete, as in the headers of [`NEWEST_API`](crate::NEWEST_API); older libraries access
+//! less of them.
 #![allow(missing_docs, reason = "the manual pages of libfabric describe the members, by these names")]
 
 use std::ffi::{c_char, c_int, c_void};
@@ -11,10 +12,10 @@ pub use libc::iovec;
 
 use crate::constants::*;
 
-/// The end of a struct of libfabric's: the rest of it is not declared. Private, so that such a struct cannot be made.
+/// The undeclared rest of a libfabric structure. Private, so that such a structure cannot be created.
 pub(crate) type Rest = [u8; 0];
 
-/// A struct of libfabric's of which only the address is used.
+/// Declares libfabric structures of which only the address is used.
 macro_rules! opaque {
     ($($name:ident),*) => {
         $(
@@ -29,13 +30,13 @@ macro_rules! opaque {
 }
 opaque!(fi_device_attr, fid_wait);
 
-/// All zero, as C programs start with.
+/// Implements `Default` as all zeros, the usual initial value in C programs.
 macro_rules! zeroed {
     ($($name:ident),*) => {
         $(
             impl Default for $name {
                 fn default() -> Self {
-                    // SAFETY: integers, pointers and unions of integers may all be zero.
+                    // SAFETY: zero is a valid value of integers, pointers and unions of integers.
                     unsafe { std::mem::zeroed() }
                 }
             }
@@ -44,7 +45,7 @@ macro_rules! zeroed {
 }
 zeroed!(fi_context2, fi_av_attr, fi_cq_attr, fi_cq_data_entry, fi_cq_err_entry);
 
-/// Attributes of the sending side.
+/// Attributes of the transmit side.
 #[repr(C)]
 #[derive(Debug)]
 pub struct fi_tx_attr {
@@ -58,7 +59,7 @@ pub struct fi_tx_attr {
     _rest: Rest,
 }
 
-/// Attributes of the receiving side.
+/// Attributes of the receive side.
 #[repr(C)]
 #[derive(Debug)]
 pub struct fi_rx_attr {
@@ -83,7 +84,7 @@ pub struct fi_ep_attr {
     _rest: Rest,
 }
 
-/// Which bus a card is on, and where.
+/// Bus type and bus address of a NIC.
 #[repr(C)]
 pub struct fi_bus_attr {
     pub bus_type: fi_bus_type,
@@ -91,14 +92,14 @@ pub struct fi_bus_attr {
     _rest: Rest,
 }
 
-/// By the bus type.
+/// Bus address; `fi_bus_attr::bus_type` selects the member.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub union fi_bus_attr_attr {
     pub pci: fi_pci_attr,
 }
 
-/// Place of a card on PCI.
+/// PCI address of a NIC.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct fi_pci_attr {
@@ -108,7 +109,7 @@ pub struct fi_pci_attr {
     pub function_id: u8,
 }
 
-/// A card's link.
+/// Link of a NIC.
 #[repr(C)]
 #[derive(Debug)]
 pub struct fi_link_attr {
@@ -119,14 +120,14 @@ pub struct fi_link_attr {
     _rest: Rest,
 }
 
-/// Room for the provider's notes about a posted operation.
+/// Space for the provider's data about a posted operation.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct fi_context2 {
     pub internal: [*mut c_void; 8],
 }
 
-/// How an address vector is opened.
+/// Attributes for opening an address vector.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct fi_av_attr {
@@ -139,7 +140,7 @@ pub struct fi_av_attr {
     pub flags: u64,
 }
 
-/// How a completion queue is opened.
+/// Attributes for opening a completion queue.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct fi_cq_attr {
@@ -163,7 +164,7 @@ pub struct fi_cq_data_entry {
     pub data: u64,
 }
 
-/// A completion that is an error.
+/// An error completion.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct fi_cq_err_entry {
@@ -182,7 +183,7 @@ pub struct fi_cq_err_entry {
     pub src_addr: fi_addr_t,
 }
 
-/// A stretch of a peer's memory.
+/// A range of a peer's memory.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct fi_rma_iov {
@@ -191,7 +192,19 @@ pub struct fi_rma_iov {
     pub key: u64,
 }
 
-/// A read or write with all its particulars.
+/// A message or receive with all parameters.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct fi_msg {
+    pub msg_iov: *const iovec,
+    pub desc: *mut *mut c_void,
+    pub iov_count: usize,
+    pub addr: fi_addr_t,
+    pub context: *mut c_void,
+    pub data: u64,
+}
+
+/// A read or write with all parameters.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct fi_msg_rma {

@@ -1,9 +1,14 @@
-//! Holds what is declared in this crate against the installed headers of libfabric, as bindgen reads them.
+//! Compares the declarations of this crate with the installed headers of libfabric, as bindgen reads them.
 //!
-//! The headers are those of `LIBFABRIC_INCLUDE_DIR`, otherwise the installed ones. Without headers or without libclang there is
-//! nothing to compare with, and the test says so. Both sides are compared as syntax trees: each struct's members in their order,
-//! with names and types; the signature of each operation and exported function; the number of each constant; the integer that
-//! each enumeration is. What a doc comment dates (`Since 1.20`) may be absent from older headers.
+//! The headers are those of `LIBFABRIC_INCLUDE_DIR`, otherwise the installed ones. Without headers or libclang the test
+//! is skipped and prints so. Both sides are compared as syntax trees:
+//!
+//! - the members of each structure in order, with names and types;
+//! - the signature of each operation and exported function;
+//! - the value of each constant;
+//! - the integer type of each enumeration.
+//!
+//! Items whose doc comment has a version (`Since 1.20`) may be absent from older headers.
 
 #![allow(clippy::unwrap_used, reason = "a test ends by panicking")]
 
@@ -14,7 +19,7 @@ use std::process::Command;
 use libfabric_sys as sys;
 use syn::{BinOp, Expr, Fields, Item, Lit, Type};
 
-/// This crate's declarations.
+/// Sources of this crate's declarations.
 const SOURCES: [&str; 5] = [
     include_str!("../src/constants.rs"),
     include_str!("../src/types.rs"),
@@ -23,7 +28,7 @@ const SOURCES: [&str; 5] = [
     include_str!("../src/library.rs"),
 ];
 
-/// One macro has a cast: bindgen translates signed constants of such a kind, no macros.
+/// One macro has a cast: bindgen translates signed constants with a cast, but no macros.
 const HEADER: &str = "#include <rdma/fabric.h>
 #include <rdma/fi_cm.h>
 #include <rdma/fi_domain.h>
@@ -34,11 +39,11 @@ const HEADER: &str = "#include <rdma/fabric.h>
 static const long long CAST_FI_ADDR_UNSPEC = (long long) FI_ADDR_UNSPEC;
 ";
 
-/// Sizes of what is made here, as the compiler has laid it out.
+/// Sizes of the structures created here, as laid out by the compiler.
 macro_rules! sizes {
     ($($name:ident),*) => { [$((stringify!($name), size_of::<sys::$name>())),*] };
 }
-const SIZES: [(&str, usize); 12] = sizes!(
+const SIZES: [(&str, usize); 13] = sizes!(
     fid,
     fi_bus_attr_attr,
     fi_pci_attr,
@@ -50,6 +55,7 @@ const SIZES: [(&str, usize); 12] = sizes!(
     fi_cq_data_entry,
     fi_cq_err_entry,
     fi_rma_iov,
+    fi_msg,
     fi_msg_rma
 );
 
@@ -62,7 +68,7 @@ struct Member {
 #[derive(Default)]
 struct Record {
     members: Vec<Member>,
-    /// The last member is `_rest`: the declaration may stop early.
+    /// Whether the last member is `_rest`, so that the declaration may be incomplete.
     stops: bool,
     is_c: bool,
 }
@@ -74,11 +80,11 @@ struct Side {
     functions: BTreeMap<String, Type>,
     constants: BTreeMap<String, (Type, i128, Option<u32>)>,
     aliases: BTreeMap<String, Type>,
-    /// Of the headers: sizes as clang tells them.
+    /// Sizes according to clang; only for the headers.
     sizes: BTreeMap<String, usize>,
 }
 
-/// `Since 1.20` in a doc comment.
+/// Returns the version of a doc comment such as `Since 1.20`.
 fn since(attributes: &[syn::Attribute]) -> Option<u32> {
     attributes.iter().find_map(|attribute| {
         let syn::Meta::NameValue(doc) = &attribute.meta else { return None };
@@ -149,7 +155,7 @@ impl Side {
         self.records.insert(name, record);
     }
 
-    /// Of bindgen's layout tests: `["Size of fid"][::std::mem::size_of::<fid>() - 24usize];`
+    /// Reads a size from bindgen's layout tests: `["Size of fid"][::std::mem::size_of::<fid>() - 24usize];`
     fn add_sizes(&mut self, tests: &Expr) {
         let Expr::Block(tests) = tests else { return };
         for test in &tests.block.stmts {
@@ -165,7 +171,7 @@ impl Side {
         }
     }
 
-    /// The number of a constant expression, where it is one.
+    /// Returns the value of a constant expression, if it is one.
     fn value(&self, expression: &Expr) -> Option<i128> {
         match expression {
             Expr::Lit(syn::ExprLit { lit: Lit::Int(number), .. }) => number.base10_parse().ok(),
@@ -185,12 +191,11 @@ impl Side {
     }
 }
 
-/// The tokens of a piece of syntax.
 fn words(tokens: &impl quote::ToTokens) -> String {
     tokens.to_token_stream().to_string()
 }
 
-/// What differs between the two sides, one line each.
+/// Comparison of both sides; differences are one line each.
 struct Comparison<'a> {
     ours: &'a Side,
     theirs: &'a Side,
@@ -200,7 +205,7 @@ struct Comparison<'a> {
 }
 
 impl Comparison<'_> {
-    /// A type without paths, and without names that only the headers have.
+    /// Returns a type without paths, and without aliases that only the headers have.
     fn plain(&self, ty: &Type) -> String {
         match ty {
             Type::Path(path) => {
@@ -244,11 +249,11 @@ impl Comparison<'_> {
         self.differences.push(format!("{place}: declared {ours}, in the headers {theirs}"));
     }
 
-    /// Whether a member's type will do.
+    /// Compares a member's name and type.
     fn member(&mut self, place: &str, ours: &Member, theirs: &Member) {
         let (mine, other) = (self.plain(&ours.ty), self.plain(&theirs.ty));
         if theirs.name.starts_with("__bindgen_anon") {
-            // A union without a name, of which ours is one member: in the headers of later versions.
+            // An anonymous union in the headers of later versions, of which this declaration is one member.
             let union = &self.theirs.records[&other];
             let same = union.members.iter().any(|member| member.name == ours.name && self.plain(&member.ty) == mine);
             let size = if mine.starts_with('*') { size_of::<usize>() } else { size_of::<u32>() };
@@ -263,7 +268,7 @@ impl Comparison<'_> {
         } else if mine != other && !(mine == "Uncalled" && other.starts_with("Option<fn(")) {
             self.differ(&format!("{place}.{}", ours.name), mine, other);
         }
-        // By value, so all of it must be there.
+        // Used by value, so it must be declared completely.
         if let Type::Path(_) = &ours.ty
             && let name = self.plain(&ours.ty)
             && name.starts_with("fi")
@@ -281,7 +286,7 @@ impl Comparison<'_> {
         if !ours.is_c {
             self.differ(name, "without repr(C)", "a C struct");
         }
-        // Of a union with a name, which member is first says nothing.
+        // In a named union, the order of the members does not matter.
         let is_union = theirs.contains("__bindgen_ty_");
         let mut dated = false;
         for (index, member) in ours.members.iter().enumerate() {
@@ -303,7 +308,7 @@ impl Comparison<'_> {
         let more = more.collect::<Vec<_>>().join(", ");
         if !is_union && !more.is_empty() {
             if self.version > sys::NEWEST_API {
-                // The interface that is asked for is older, so the library leaves them alone.
+                // The requested API version is older, so the library ignores these members.
                 println!("{name} has grown by {more}");
                 return;
             }
@@ -349,7 +354,7 @@ impl Comparison<'_> {
                 None => self.differ(name, value, "nothing"),
                 Some((_, other, _)) if *value as u64 != *other as u64 => self.differ(name, value, other),
                 Some((other, ..)) => {
-                    // A member of an enumeration with a name has its type.
+                    // A member of a named enumeration has its type.
                     let (mine, other) = (words(ty), words(other));
                     if other.starts_with("fi_") && mine != other {
                         self.differ(name, mine, other);
@@ -369,7 +374,7 @@ fn compare(ours: &[String], theirs: &Side) -> (usize, Vec<String>) {
     Comparison { ours, theirs, version, compared: BTreeSet::new(), differences: Vec::new() }.all()
 }
 
-/// Folders that `-I` should name, or why there are no headers.
+/// Returns the directory for `-I`, if one is needed, or the reason for which there are no headers.
 fn include() -> Result<Option<PathBuf>, String> {
     let has_headers = |folder: &Path| folder.join("rdma/fabric.h").is_file();
     if let Some(named) = std::env::var_os("LIBFABRIC_INCLUDE_DIR").filter(|named| !named.is_empty()) {
@@ -387,7 +392,7 @@ fn include() -> Result<Option<PathBuf>, String> {
         .ok_or_else(|| "no headers of libfabric (package libfabric-dev; or LIBFABRIC_INCLUDE_DIR)".to_owned())
 }
 
-/// The headers as bindgen reads them, or why they cannot be read.
+/// Returns the headers as bindgen reads them, or the reason for which they cannot be read.
 fn headers() -> Result<Side, String> {
     let include = include()?;
     let generate = || {
@@ -400,7 +405,7 @@ fn headers() -> Result<Side, String> {
             .prepend_enum_name(false)
             .generate()
     };
-    // bindgen panics where there is no libclang.
+    // bindgen panics without libclang.
     std::panic::set_hook(Box::new(|_| {}));
     let generated = std::panic::catch_unwind(generate);
     let _ = std::panic::take_hook();
@@ -409,7 +414,7 @@ fn headers() -> Result<Side, String> {
 }
 
 #[test]
-fn what_is_declared_is_what_the_headers_say() {
+fn declarations_match_headers() {
     let theirs = match headers() {
         Ok(theirs) => theirs,
         Err(why) => return println!("skipped: {why}"),
@@ -423,10 +428,10 @@ fn what_is_declared_is_what_the_headers_say() {
     println!("ok: {count} declarations are as in the headers of libfabric {version}");
 
     if sys::version(number("FI_MAJOR_VERSION") as u32, number("FI_MINOR_VERSION") as u32) > sys::NEWEST_API {
-        // There a member too few passes for one that the headers have more.
+        // With newer headers, a missing member is indistinguishable from one that the headers have added.
         return;
     }
-    // Each of these mistakes is found: the comparison can fail.
+    // The comparison must detect each of these errors.
     for (right, wrong) in [
         // A member out of order, missing, or of another type.
         ("pub caps: u64,\n", ""),
@@ -446,7 +451,7 @@ fn what_is_declared_is_what_the_headers_say() {
         ("pub data_progress: fi_progress,", "pub data_progress: u64,"),
         ("pub mr_iov: *const iovec,", "pub mr_iov: *mut iovec,"),
         ("#[repr(C)]\n#[derive(Clone, Copy, Debug)]\npub struct fi_rma_iov", "pub struct fi_rma_iov"),
-        // An operation out of its place, and one with other arguments.
+        // An operation at the wrong position, and one with other arguments.
         ("pub readfrom: Uncalled,\n", ""),
         (
             "pub insertsvc: Uncalled,\n    pub insertsym: Uncalled,",

@@ -1,53 +1,55 @@
-//! The ways through a function of the PTX: which statement comes behind which, what stores payload, and who comes by.
+//! Control flow of a PTX function: successors of each statement, payload stores, and the threads that reach a
+//! statement.
 
 use crate::{Protocol, functions_of, is_payload, mnemonic, short};
 use std::collections::{BTreeSet, HashMap, HashSet};
 
-/// The fence that orders what goes to other devices.
+/// The fence that orders accesses that are visible to other devices.
 pub const FENCE: &str = "fence.acq_rel.sys";
 
-/// Whose stores a signal speaks of.
+/// The threads whose stores a signal covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
-    /// Its own.
+    /// Only the signalling thread.
     Thread,
-    /// Its warp's.
+    /// The threads of its warp.
     Warp,
-    /// Its block's.
+    /// The threads of its block.
     Block,
 }
 
-/// A function of a module, and from where to where it goes.
+/// A function of a module, with its control flow.
 #[derive(Debug)]
 pub struct Function {
-    /// Short, as [`short`] has it.
+    /// Name in the form of [`short`].
     pub name: String,
-    /// As they stand.
+    /// The statements in order.
     pub statements: Vec<String>,
     after: Vec<Vec<usize>>,
     before: Vec<Vec<usize>>,
-    /// Whose stores its signals speak of.
+    /// The threads whose stores its signals cover.
     pub scope: Scope,
-    /// Statements that store payload: wide plain stores, and calls of functions that store and order nothing.
+    /// Indices of statements that store payload: wide plain stores, and calls of functions that store without ordering.
     stores: HashSet<usize>,
-    /// Of each statement.
+    /// Mnemonic of each statement.
     pub mnemonics: Vec<String>,
-    /// By register, the statement that writes it first.
+    /// The first statement that writes each register.
     made: HashMap<String, usize>,
-    /// Ways behind a branch that only the first thread of a scope takes, and those that it does not take.
+    /// Edges after a branch that only the first thread of a scope takes (true), or that it does not take (false).
     ways: HashMap<(usize, usize), bool>,
 }
 
-/// What a walk against the direction of the program has met.
+/// Result of a backward walk.
 #[derive(Debug, Default)]
 pub struct Walk {
-    /// Where it was stopped.
+    /// Statements that stopped the walk.
     pub cuts: BTreeSet<usize>,
-    /// A payload store, or the beginning of the function: what stands before it, in a caller or an earlier launch, may be one.
+    /// Whether the walk met a payload store or the start of the function. Before the start, a caller or an earlier
+    /// launch may have stored.
     pub met_store: bool,
 }
 
-/// The functions of a module.
+/// Returns the functions of a module.
 pub fn functions(module: &str) -> Vec<Function> {
     let all = functions_of(module);
     let storing: HashSet<&String> =
@@ -61,7 +63,8 @@ pub fn functions(module: &str) -> Vec<Function> {
         .collect()
 }
 
-/// Whether a device function stores plainly to memory that others see, and orders nothing itself.
+/// Returns whether a device function has plain stores to memory that other threads can access, and orders nothing
+/// itself.
 fn only_stores(name: &str, list: &[String]) -> bool {
     let plain = |statement: &String| {
         let word = mnemonic(statement);
@@ -73,12 +76,12 @@ fn only_stores(name: &str, list: &[String]) -> bool {
     !is_kernel(name) && list.iter().any(plain) && !list.iter().any(orders)
 }
 
-/// Names of kernels are not mangled.
+/// Returns whether this is the name of a kernel. Names of kernels are not mangled.
 fn is_kernel(name: &str) -> bool {
     !name.contains("::")
 }
 
-/// The function that a statement calls.
+/// Returns the function that a statement calls.
 fn callee(statement: &str) -> Option<&str> {
     let (_, rest) = statement.strip_prefix("call")?.split_once(char::is_whitespace)?;
     rest.split([',', ' ', '\t']).find(|word| word.starts_with(|first: char| first.is_alphabetic() || first == '_'))
@@ -103,24 +106,24 @@ impl Function {
         function
     }
 
-    /// Whether a statement's mnemonic begins so.
+    /// Returns whether a statement's mnemonic starts with `wanted`.
     pub fn is(&self, at: usize, wanted: &str) -> bool {
         self.mnemonics[at].starts_with(wanted)
     }
 
-    /// Whether one of them does.
+    /// Returns whether any statement's mnemonic starts with `wanted`.
     pub fn any(&self, wanted: &str) -> bool {
         (0..self.statements.len()).any(|at| self.is(at, wanted))
     }
 
-    /// A barrier at which the scope's threads meet. Those of a block hold for its warps too.
+    /// Returns whether a statement is a barrier of the scope's threads. A block barrier is also one for its warps.
     pub fn is_barrier(&self, at: usize) -> bool {
         let of_warp = self.is(at, "bar.warp.sync");
         if self.scope == Scope::Warp { self.is(at, "bar") } else { self.is(at, "bar") && !of_warp }
     }
 
-    /// Walks back from a statement, on every way, up to statements that cut it. Where only the first thread of the scope comes to the
-    /// statement, no way is walked that this thread does not take.
+    /// Walks back from a statement on all paths, up to statements for which `cuts` holds. If only the first thread of
+    /// the scope reaches the statement, paths that this thread does not take are excluded.
     pub fn back(&self, from: usize, cuts: &dyn Fn(usize) -> bool) -> Walk {
         let first = self.is_of_the_first(from);
         let before = |to: usize| {
@@ -143,7 +146,8 @@ impl Function {
         walk
     }
 
-    /// Whether only the first thread of the scope comes to a statement: nobody does but on its ways.
+    /// Returns whether only the first thread of the scope reaches a statement: every path to it has an edge that only
+    /// this thread takes.
     fn is_of_the_first(&self, wanted: usize) -> bool {
         let (mut todo, mut seen) = (vec![0], HashSet::new());
         while let Some(at) = todo.pop() {
@@ -166,7 +170,8 @@ impl Function {
         ways
     }
 
-    /// What a predicate's value says of a thread: whether it is the first of its scope.
+    /// Returns whether a thread for which the predicate has this value is the first of its scope (true) or not (false).
+    /// Returns `None` if the predicate does not determine it.
     fn is_first(&self, predicate: &str, value: bool) -> Option<bool> {
         let words = self.words_of(predicate)?;
         match words[..] {
@@ -182,22 +187,23 @@ impl Function {
         }
     }
 
-    /// The statement that makes a register.
+    /// Returns the words of the statement that writes a register.
     fn words_of(&self, register: &str) -> Option<Vec<&str>> {
         let made = &self.statements[*self.made.get(register)?];
         Some(made.split([' ', '\t', ',']).filter(|word| !word.is_empty()).collect())
     }
 
-    /// The same with another statement in this place.
+    /// Returns the function with another statement at this index.
     pub fn with(&self, at: usize, statement: &str) -> Function {
         let mut statements = self.statements.clone();
         statements[at] = statement.into();
         Function::new(self.name.clone(), statements, self.stores.clone())
     }
 
-    /// Ways of a scope's first thread from a payload store to the next look at the clock without a fence: in kernels that wait by `quiet`, whose
-    /// fence is that thread's and stands behind the question whether there was a store. A way on which that question has another answer than
-    /// before the store is none.
+    /// Returns whether the scope's first thread can get from a payload store to the next clock read without a fence.
+    ///
+    /// For kernels that wait by `quiet`, in which only that thread fences, after a branch on whether there was a store.
+    /// Paths on which this branch contradicts the register values known at the store are excluded.
     pub fn unfenced(&self) -> bool {
         self.stores.iter().any(|store| {
             let (mut todo, mut seen) = (vec![(*store, self.known_at(*store))], HashSet::new());
@@ -209,7 +215,7 @@ impl Function {
                 if statement.contains("%clock64") || statement.contains("%globaltimer") {
                     return true;
                 }
-                // What is written anew is not known any more.
+                // A register that is overwritten is no longer known.
                 let mut known = known;
                 known.retain(|(register, _)| written(statement) != Some(register));
                 let taken = guard(statement).and_then(|predicate| self.value(predicate, &known));
@@ -224,7 +230,7 @@ impl Function {
         })
     }
 
-    /// What the branches that every way to a statement takes say of registers: which are 0, and which are not.
+    /// Returns what the branches on every path to a statement imply for registers: whether they are 0.
     fn known_at(&self, wanted: usize) -> Vec<(String, bool)> {
         let mut known = Vec::new();
         for (at, next) in self.after.iter().enumerate() {
@@ -239,7 +245,7 @@ impl Function {
         known
     }
 
-    /// Whether a way from the beginning comes to a statement without this step of a branch.
+    /// Returns whether a path from the start reaches a statement without this edge.
     fn comes_without(&self, step: (usize, usize), wanted: usize) -> bool {
         let (mut todo, mut seen) = (vec![0], vec![false; self.statements.len()]);
         while let Some(at) = todo.pop() {
@@ -253,14 +259,14 @@ impl Function {
         false
     }
 
-    /// A predicate's value for the first thread of the scope, where some registers are known to be 0 or not.
+    /// Returns a predicate's value for the first thread of the scope, given which registers are known to be 0 or not.
     fn value(&self, predicate: &str, known: &[(String, bool)]) -> Option<bool> {
         let words = self.words_of(predicate)?;
         match words[..] {
             ["not.pred", _, other] => self.value(other, known).map(|value| !value),
             ["and.pred" | "or.pred", _, one, other] => {
                 let (one, other) = (self.value(one, known), self.value(other, known));
-                // What decides alone, and what both must be.
+                // One operand may decide the result; otherwise both must be known.
                 let decides = words[0] == "or.pred";
                 if one == Some(decides) || other == Some(decides) { Some(decides) } else { one.and(other) }
             }
@@ -274,7 +280,7 @@ impl Function {
         }
     }
 
-    /// The register that a predicate compares with 0, and whether for equality.
+    /// Returns the register that a predicate compares with 0, and whether for equality.
     fn comparison(&self, predicate: &str) -> Option<(String, bool)> {
         let words = self.words_of(predicate)?;
         match words[..] {
@@ -285,17 +291,17 @@ impl Function {
     }
 }
 
-/// The predicate that a branch asks.
+/// Returns the predicate of a branch.
 fn guard(statement: &str) -> Option<&str> {
     statement.strip_prefix('@')?.split_whitespace().next()
 }
 
-/// The register that a statement writes.
+/// Returns the register that a statement writes.
 fn written(statement: &str) -> Option<&str> {
     statement.split_whitespace().nth(1)?.strip_suffix(',')
 }
 
-/// Where each statement goes on: a branch's target first.
+/// Returns the successors of each statement. The target of a branch is first.
 fn successors(statements: &[String]) -> Vec<Vec<usize>> {
     let is_label = |statement: &&String| statement.starts_with('$') && !statement.ends_with(',');
     let labels: HashMap<&str, usize> = (0..)
@@ -303,7 +309,7 @@ fn successors(statements: &[String]) -> Vec<Vec<usize>> {
         .filter(|(_, statement)| is_label(statement))
         .filter_map(|(at, statement)| Some((statement.split_once(':')?.0, at)))
         .collect();
-    // A table of targets follows its name, one on each line.
+    // A table of targets follows its name, one per line.
     let table = |at: usize| {
         let last = statements[at + 1..].iter().position(|target| !target.ends_with(',')).unwrap_or(0) + at + 1;
         statements[at + 1..=last].iter().map(|target| labels[target.trim_end_matches(',')]).collect::<Vec<usize>>()
@@ -330,7 +336,8 @@ fn successors(statements: &[String]) -> Vec<Vec<usize>> {
     statements.iter().enumerate().map(|(at, statement)| next(at, statement)).collect()
 }
 
-/// Who copies: the last parameter of a call that stores is the number of threads. Where nothing is copied, the name says it.
+/// Returns the scope of a function: the last parameter of a call that stores is the number of threads that copy.
+/// Without such a call, the name of the function determines it.
 fn scope(name: &str, statements: &[String], stores: &HashSet<usize>) -> Scope {
     let by_name = || match name {
         _ if name.ends_with("_thread") => Scope::Thread,
@@ -343,7 +350,7 @@ fn scope(name: &str, statements: &[String], stores: &HashSet<usize>) -> Scope {
         let (number, value) = statement.strip_prefix("st.param")?.split_once("[param")?.1.split_once("],")?;
         Some((number.parse::<u32>().ok()?, value.trim().to_owned()))
     };
-    // The parameters of a call stand right before it.
+    // The parameters of a call directly precede it.
     let parameters = statements[..*call].iter().rev().take_while(|statement| callee(statement).is_none());
     let Some((_, threads)) = parameters.filter_map(parameter).take(8).max() else { return by_name() };
     let made = |register: &str| statements.iter().find(|statement| written(statement) == Some(register));
@@ -358,7 +365,7 @@ fn scope(name: &str, statements: &[String], stores: &HashSet<usize>) -> Scope {
     }
 }
 
-/// The kernels and functions that use the device API of programs: those from which a call leads into it.
+/// Returns the kernels and functions that use the device API (`gin`) directly or indirectly.
 pub fn of_gin(functions: &Protocol) -> HashSet<String> {
     let mut found: HashSet<String> = functions.keys().filter(|name| name.contains("::gin::")).cloned().collect();
     loop {

@@ -1,7 +1,7 @@
-//! Reads PTX as text: the statements of each function, which of them are of the protocol, and the ways through a function.
+//! Parses PTX as text: the statements of each function, the protocol instructions among them, and the control flow.
 //!
-//! For the tests that hold rules against the embedded PTX. A crate of its own, since it is optimised: a million lines are read, and tests that are
-//! optimised with it take 40 s of a core longer to compile.
+//! Used by tests that check rules on the embedded PTX. A separate crate, because it is optimized: it parses a million
+//! lines, and optimizing the tests too would take 40 s longer to compile.
 
 pub mod flow;
 
@@ -10,8 +10,7 @@ use std::collections::BTreeMap;
 /// A list for each function.
 pub type Protocol = BTreeMap<String, Vec<String>>;
 
-/// The instructions of each function, in order: one statement per entry, without predicate and operands' names. What several modules have
-/// is taken from the first.
+/// Returns the statements of each function, in order. If several modules have a function, the first one is used.
 pub fn functions(ptx: &str) -> Protocol {
     let mut all = Protocol::new();
     for module in ptx.split("\n.version ") {
@@ -22,14 +21,14 @@ pub fn functions(ptx: &str) -> Protocol {
     all
 }
 
-/// As [`functions`], of one module.
+/// Like [`functions`], for one module.
 pub(crate) fn functions_of(module: &str) -> Protocol {
     let mut functions = Protocol::new();
     let mut current: Option<String> = None;
     for raw in module.lines() {
         let line = raw.split("//").next().unwrap_or_default().trim();
         if line.starts_with(".visible .entry") || line.starts_with(".entry") || line.starts_with(".func") {
-            // A declaration ends on one line; a definition that follows names it again.
+            // A declaration ends on one line; a subsequent definition repeats the name.
             let name = line.rsplit(')').next().filter(|rest| !rest.trim().is_empty()).unwrap_or(line);
             let name = name.split_whitespace().last().unwrap_or_default().trim_end_matches(['(', ')', ';']);
             current = Some(short(name));
@@ -41,7 +40,7 @@ pub(crate) fn functions_of(module: &str) -> Protocol {
             current = None;
             continue;
         }
-        // Inline PTX has several statements, and a block of its own, on one line.
+        // Inline PTX has several statements, and its own block, on one line.
         for statement in line.split([';', '{', '}']).map(str::trim).filter(|statement| !statement.is_empty()) {
             functions.entry(name.clone()).or_default().push(statement.to_owned());
         }
@@ -50,14 +49,16 @@ pub(crate) fn functions_of(module: &str) -> Protocol {
     functions
 }
 
-/// Calls by address (`cuda_std::call::by_address`) as calls by name: the register holds a function's address, or a copy of it.
+/// Replaces calls by address (`cuda_std::call::by_address`) by calls by name: the register contains a function's
+/// address, or a copy of it.
 fn name_what_is_called(statements: &mut [String]) {
     let mut names: BTreeMap<String, String> = BTreeMap::new();
     loop {
         let known = names.len();
         for statement in statements.iter() {
             let words: Vec<&str> = statement.split([' ', '\t', ',']).filter(|word| !word.is_empty()).collect();
-            // Of two that are chosen from (`selp`) the first stands for both: they are ways to do the same.
+            // Of two alternatives of a `selp`, the first stands for both: they are implementations of the same
+            // operation.
             if let ["mov.b64" | "selp.b64", register, values @ ..] = &words[..] {
                 let name = |value: &&str| {
                     if value.starts_with("_R") { Some((*value).to_owned()) } else { names.get(*value).cloned() }
@@ -73,14 +74,14 @@ fn name_what_is_called(statements: &mut [String]) {
     for statement in statements.iter_mut().filter(|statement| statement.starts_with("call")) {
         let called = statement.split([' ', '\t', ',']).find(|word| word.starts_with('%')).map(str::to_owned);
         if let Some(register) = called {
-            let name = names.get(&register).unwrap_or_else(|| panic!("{statement}: whose address?"));
+            let name = names.get(&register).unwrap_or_else(|| panic!("{statement}: the address of no variable"));
             *statement = statement.replacen(&register, name, 1);
         }
     }
 }
 
-/// `_RNvMNtNtCs4GlXxbfTxJd_7kernels4ring8producerNtB4_4Ring4wait` becomes `kernels::ring::producer::Ring::wait`: the
-/// hashes of a mangled name change with every compiler.
+/// Returns a mangled name without its hashes, which change with every compiler:
+/// `_RNvMNtNtCs4GlXxbfTxJd_7kernels4ring8producerNtB4_4Ring4wait` becomes `kernels::ring::producer::Ring::wait`.
 pub fn short(name: &str) -> String {
     if !name.starts_with("_R") {
         return name.into();
@@ -90,15 +91,15 @@ pub fn short(name: &str) -> String {
     let mut at = 2;
     while at < bytes.len() {
         if bytes[at] == b's' && at > 0 && bytes[at - 1] == b'C' {
-            // A crate's disambiguator: base 62 up to the underscore.
+            // The disambiguator of a crate: base 62 up to the underscore.
             at += name[at..].find('_').map_or(1, |end| end + 1);
         } else if bytes[at] == b'B' {
-            // A reference back: likewise.
+            // A back reference: also base 62 up to the underscore.
             at += name[at..].find('_').map_or(1, |end| end + 1);
         } else if bytes[at].is_ascii_digit() {
             let digits = name[at..].bytes().take_while(u8::is_ascii_digit).count();
             let length = &name[at..at + digits];
-            let length: usize = length.parse().unwrap_or_else(|_| panic!("{name}: a part of {length} characters?"));
+            let length: usize = length.parse().unwrap_or_else(|_| panic!("{name}: no part of {length} characters"));
             at += digits;
             parts.extend(name.get(at..at + length));
             at += length;
@@ -109,7 +110,7 @@ pub fn short(name: &str) -> String {
     parts.join("::")
 }
 
-/// The mnemonic of a statement, behind its predicate; with the special register of a `mov` from the clock.
+/// Returns the mnemonic of a statement, without its predicate. For a `mov` from `%globaltimer`, includes that register.
 pub fn mnemonic(statement: &str) -> String {
     let words: Vec<&str> = statement.split_whitespace().filter(|word| !word.starts_with('@')).collect();
     let first = words.first().copied().unwrap_or_default();
@@ -119,8 +120,8 @@ pub fn mnemonic(statement: &str) -> String {
     }
 }
 
-/// Whether a mnemonic belongs to the protocol: it orders or scopes memory, synchronises, votes, waits or tells the time.
-/// Of plain loads and stores only the wide stores, the payload's.
+/// Returns whether a mnemonic belongs to the protocol: it orders or scopes memory, synchronizes, votes, waits or reads
+/// the time. Of the plain loads and stores, only the wide stores of payload belong to it.
 fn is_protocol(mnemonic: &str) -> bool {
     let starts = [
         "fence",
@@ -144,34 +145,35 @@ fn is_protocol(mnemonic: &str) -> bool {
         || mnemonic.contains("%globaltimer")
 }
 
-/// A store of 16 bytes that is nobody's parameter.
+/// Returns whether a mnemonic is that of a 16-byte access to memory other than parameters and local memory.
 fn is_wide(mnemonic: &str) -> bool {
     let wide = ["v2.b64", "v2.u64", "v4.b32", "v4.u32", "b128"];
     !mnemonic.contains(".param") && !mnemonic.contains(".local") && wide.iter().any(|wide| mnemonic.ends_with(wide))
 }
 
-/// A wide store without order: of the payload.
+/// Returns whether a mnemonic is that of a wide store without order, which stores payload.
 pub fn is_payload(mnemonic: &str) -> bool {
     mnemonic.starts_with("st.") && is_wide(mnemonic) && !mnemonic.contains(".relaxed")
 }
 
-/// What a statement is of the protocol.
+/// Returns the mnemonic of a statement, if it belongs to the protocol.
 fn of_protocol(statement: &str) -> Option<String> {
     Some(mnemonic(statement)).filter(|mnemonic| is_protocol(mnemonic))
 }
 
-/// What of each function's statements is of the protocol.
+/// Returns the mnemonics of each function's statements that belong to the protocol.
 pub fn protocol(ptx: &str) -> Protocol {
     let of = |statements: Vec<String>| statements.iter().filter_map(|statement| of_protocol(statement)).collect();
     functions(ptx).into_iter().map(|(name, statements)| (name, of(statements))).collect()
 }
 
-/// The statements of each function, each with what it is of the protocol: to be spoilt many times, and read once.
+/// The statements of each function, each with its protocol mnemonic: parsed once, for tests that modify them many
+/// times.
 #[derive(Debug)]
 pub struct Read(BTreeMap<String, Vec<(String, Option<String>)>>);
 
 impl Read {
-    /// Reads it.
+    /// Parses the PTX.
     pub fn new(ptx: &str) -> Read {
         let each = |statement: String| {
             let of = of_protocol(&statement);
@@ -181,9 +183,9 @@ impl Read {
         Read(all.map(|(name, statements)| (name, statements.into_iter().map(each).collect())).collect())
     }
 
-    /// The protocol where this text stands in place of that one, everywhere.
+    /// Returns the protocol with `right` replaced by `wrong` in all statements.
     pub fn spoilt(&self, right: &str, wrong: &str) -> Protocol {
-        // Statements end with what the text may end with.
+        // Statements have lost the semicolon that `right` may end with.
         let part = right.trim_end_matches(';');
         let each = |(statement, of): &(String, Option<String>)| -> Vec<String> {
             if !statement.contains(part) {

@@ -1,8 +1,9 @@
-//! Completion queues as C polls them: one completion at a time, whose parts it reads by functions.
+//! Completion queues as C polls them: one completion at a time, whose fields it reads by functions.
 
 use crate::abi::*;
 use crate::context::{Context, refuse};
 use crate::entries::{Entries, Entry, UNKNOWN};
+use crate::lap::Lap;
 use crate::locked;
 use crate::pair::Pair;
 use crate::request::Kind;
@@ -12,48 +13,51 @@ use std::ffi::{c_int, c_uint};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// After so many polls in vain the thread gives way to others.
+/// Number of consecutive unsuccessful polls after which the thread yields.
 const IDLE: u32 = 32;
 
-/// A completion queue. What C sees comes first.
+/// A completion queue. The part visible to C comes first.
 #[repr(C)]
 pub struct Completions {
     verbs: UnsafeCell<ibv_cq_ex>,
     efa: efadv_cq,
     context: &'static Context,
-    /// Its completions in memory, once C has asked where they are: from then on they are there, and who polls reads them there.
+    /// The completions in memory, once C has requested their address. From then on the C functions also read them
+    /// there.
     entries: OnceLock<Entries>,
-    /// Held from the start of a poll to its end, as libefa holds it.
+    /// Locked from the start of a poll to its end, as in libefa.
     is_locked: AtomicBool,
     inner: UnsafeCell<Inner>,
 }
 
-// SAFETY: the cells are used by who holds the lock; C reads its part then, too.
+// SAFETY: only the holder of the lock uses the cells; C reads its part within a poll.
 unsafe impl Sync for Completions {}
 
 #[derive(Default)]
 struct Inner {
     pairs: Vec<*const Pair>,
-    /// Whose turn is next.
+    /// Index of the pair that is polled next.
     next: usize,
-    /// Polls that found nothing, one after another.
+    /// Number of consecutive unsuccessful polls.
     idle: u32,
-    /// Read of the completions in memory.
+    /// Number of completions in memory that have been read.
     read: u64,
+    /// Set once more unread completions have arrived than the queue has entries.
+    overrun: Option<Lap>,
     current: Entry,
 }
 
-/// Makes a queue.
+/// Creates a queue.
 ///
 /// # Safety
-/// The context is open, the attributes are C's.
+/// `context` must be open, and `attributes` must be valid.
 pub unsafe extern "C" fn create(context: *mut ibv_context, attributes: *mut ibv_cq_init_attr_ex) -> *mut ibv_cq_ex {
-    // SAFETY: the caller's contract.
+    // SAFETY: the caller guarantees that the context is open and the attributes are valid.
     let (context, attributes) = unsafe { (Context::of(context), &*attributes) };
     if attributes.comp_mask != 0 || !attributes.channel.is_null() {
         return refuse(libc::EOPNOTSUPP);
     }
-    // SAFETY: numbers, pointers and optional functions: zero is a value of each.
+    // SAFETY: the type has only numbers, pointers and optional functions, for all of which zero is a valid value.
     let mut verbs: ibv_cq_ex = unsafe { std::mem::zeroed() };
     (verbs.context, verbs.cq_context, verbs.cqe) = (context.verbs(), attributes.cq_context, attributes.cqe as c_int);
     verbs.start_poll = Some(start_poll);
@@ -81,23 +85,23 @@ pub unsafe extern "C" fn create(context: *mut ibv_context, attributes: *mut ibv_
     Box::into_raw(Box::new(made)).cast()
 }
 
-/// EFA's face of a queue.
+/// Returns the EFA interface of a queue.
 ///
 /// # Safety
-/// Made by [`efadv_create_cq`](crate::efadv_create_cq).
+/// `queue` must have been returned by [`efadv_create_cq`](crate::efadv_create_cq).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn efadv_cq_from_ibv_cq_ex(queue: *mut ibv_cq_ex) -> *mut efadv_cq {
-    // SAFETY: the caller's contract.
+    // SAFETY: the caller guarantees that the queue is valid; the part visible to C is its first member.
     unsafe { (&raw const (*queue.cast::<Completions>()).efa).cast_mut() }
 }
 
 impl Completions {
-    /// The queue that C means.
+    /// Returns the queue of a C pointer.
     ///
     /// # Safety
-    /// The pointer is one that [`create`] returned and that is not destroyed.
+    /// `queue` must have been returned by [`create`] and not be destroyed.
     pub unsafe fn of<'a>(queue: *mut ibv_cq) -> &'a Completions {
-        // SAFETY: C's part is the first member.
+        // SAFETY: the part visible to C is the first member.
         unsafe { &*queue.cast::<Completions>() }
     }
 
@@ -111,18 +115,24 @@ impl Completions {
         self.is_locked.store(false, Ordering::Release);
     }
 
-    /// A pair completes here from now on.
+    /// Adds a queue pair that completes here.
     pub fn attach(&self, pair: *const Pair) {
         self.lock();
-        // SAFETY: locked.
-        unsafe { (*self.inner.get()).pairs.push(pair) };
+        // SAFETY: the lock is held; the pair is not destroyed before it is detached.
+        let pair = unsafe {
+            (*self.inner.get()).pairs.push(pair);
+            &*pair
+        };
+        if self.entries.get().is_some() && self.is(pair.receives_to()) {
+            pair.origin.page.set_drained();
+        }
         self.unlock();
     }
 
-    /// A pair is destroyed.
+    /// Removes a queue pair before it is destroyed.
     pub fn detach(&self, pair: *const Pair) {
         self.lock();
-        // SAFETY: locked.
+        // SAFETY: the lock is held.
         unsafe { (*self.inner.get()).pairs.retain(|known| *known != pair) };
         self.unlock();
     }
@@ -131,19 +141,19 @@ impl Completions {
         std::ptr::eq(queue.cast(), self)
     }
 
-    /// Entries that C asked for, rounded up.
+    /// Returns the number of entries that C requested, rounded up to a power of two.
     pub fn depth(&self) -> u32 {
-        // SAFETY: written once, before it is shared.
+        // SAFETY: written once, before the queue is shared.
         (unsafe { (*self.verbs.get()).cqe } as u32).max(1).next_power_of_two()
     }
 
-    /// The first pair that completes here. The caller holds the lock.
+    /// Returns the first attached pair. The caller must hold the lock.
     fn first(&self) -> Option<&Pair> {
-        // SAFETY: locked; attached, so not destroyed.
+        // SAFETY: the lock is held, and attached pairs are not destroyed.
         unsafe { (*self.inner.get()).pairs.first().map(|pair| &**pair) }
     }
 
-    /// Whether queue pairs complete here.
+    /// Returns whether queue pairs complete here.
     pub fn has_pairs(&self) -> bool {
         self.lock();
         let has = self.first().is_some();
@@ -151,7 +161,8 @@ impl Completions {
         has
     }
 
-    /// Its completions in memory, from now on. Who makes them has the card look at the queue: `made` gets the first pair that completes here.
+    /// Returns the completions in memory, and creates them on the first call. `made` is then called with the first
+    /// attached pair, and must have the engine poll the queue.
     pub fn entries(&self, made: impl FnOnce(Option<&Pair>)) -> std::io::Result<&Entries> {
         self.lock();
         let entries = match self.entries.get() {
@@ -160,14 +171,20 @@ impl Completions {
                 .map(|entries| self.entries.get_or_init(|| entries))
                 .inspect(|_| made(self.first())),
         };
+        // SAFETY: the lock is held, and attached pairs are not destroyed.
+        for pair in unsafe { (*self.inner.get()).pairs.iter().map(|pair| &**pair) } {
+            if self.is(pair.receives_to()) {
+                pair.origin.page.set_drained();
+            }
+        }
         self.unlock();
         entries
     }
 
-    /// The card's look: what is complete goes into memory. Whether there was anything.
+    /// Called by the engine: writes completions to memory. Returns whether there were any.
     pub fn fill(&self) -> bool {
         let Some(entries) = self.entries.get() else { return false };
-        // Who polls by C's functions fills it, too.
+        // If the lock is taken, a thread that polls through the C functions fills the queue itself.
         if self.is_locked.swap(true, Ordering::Acquire) {
             return false;
         }
@@ -186,42 +203,72 @@ impl Completions {
         moved
     }
 
-    /// Time goes on for the cards whose sends complete here.
+    /// Switches to an overrun queue if more completions have arrived than there are entries. The caller must hold the
+    /// lock, and the queue must not be in memory.
+    fn look_for_overrun(&self) {
+        // SAFETY: the caller holds the lock.
+        let inner = unsafe { &mut *self.inner.get() };
+        // SAFETY: attached pairs are not destroyed.
+        let arrives = || inner.pairs.iter().map(|pair| unsafe { &**pair }).filter(|pair| self.is(pair.receives_to()));
+        if inner.overrun.is_none() {
+            let waiting: u64 = arrives().map(Pair::waiting).sum();
+            if waiting <= self.depth().into() {
+                return;
+            }
+            let depth = self.depth();
+            eprintln!("soft_efa: a completion queue of {depth} entries overran: {waiting} arrivals have not been read");
+        }
+        let lost: u64 = arrives().map(|pair| pair.origin.page.take_lost()).sum();
+        let mut lap = inner.overrun.take().unwrap_or_else(|| Lap::new(self.depth()));
+        while let Some(entry) = self.next() {
+            lap.put(Some(entry));
+        }
+        (0..lost).for_each(|_| lap.put(None));
+        // SAFETY: the caller holds the lock.
+        unsafe { (*self.inner.get()).overrun = Some(lap) };
+    }
+
+    /// Polls the send sides that complete here. The caller must hold the lock.
     fn drive(&self) {
-        // SAFETY: locked by the caller.
+        // SAFETY: the caller holds the lock.
         let inner = unsafe { &mut *self.inner.get() };
         for pair in &inner.pairs {
-            // SAFETY: attached, so not destroyed.
+            // SAFETY: attached pairs are not destroyed.
             let pair = unsafe { &**pair };
-            // The thread of the card drives those whose rings C writes.
+            // The engine polls pairs whose rings C writes.
             if self.is(pair.sends_to()) && pair.rings.get().is_none() {
                 locked(&pair.sender).poll();
             }
         }
     }
 
-    /// The next completion into C's part; false when there is none. The caller holds the lock.
+    /// Writes the next completion to the part visible to C. Returns false if there is none. The caller must hold the
+    /// lock.
     fn advance(&self) -> bool {
         let next = match self.entries.get() {
-            // SAFETY: locked.
+            // SAFETY: the caller holds the lock.
             Some(entries) => entries.get(unsafe { &mut (*self.inner.get()).read }),
-            None => self.next(),
+            // SAFETY: the caller holds the lock.
+            None => match unsafe { &mut (*self.inner.get()).overrun } {
+                Some(lap) => lap.get(),
+                None => self.next(),
+            },
         };
         let Some(entry) = next else { return false };
-        // SAFETY: locked.
+        // SAFETY: the caller holds the lock.
         let (inner, verbs) = unsafe { (&mut *self.inner.get(), &mut *self.verbs.get()) };
         (verbs.wr_id, verbs.status) = (entry.wr_id, verbs_status(entry.status));
         inner.current = entry;
         true
     }
 
-    /// The next completion of the pairs. The caller holds the lock.
+    /// Removes and returns the next completion of the pairs. The caller must hold the lock.
     fn next(&self) -> Option<Entry> {
-        // SAFETY: locked.
+        // SAFETY: the caller holds the lock.
         let inner = unsafe { &mut *self.inner.get() };
         for _ in 0..inner.pairs.len() {
             inner.next = (inner.next + 1) % inner.pairs.len();
-            // SAFETY: attached, so not destroyed.
+            // SAFETY: attached pairs are not destroyed.
             let pair = unsafe { &*inner.pairs[inner.next] };
             if self.is(pair.sends_to())
                 && let Some(done) = locked(&pair.sender).done()
@@ -266,26 +313,29 @@ impl Completions {
     }
 }
 
-/// Says, once, that a doorbell was held open while completions were polled for: libefa takes the queue's lock, which the open
-/// session holds, and the thread waits for itself for ever.
+/// Reports, once, that completions were polled within an open session. With libefa this deadlocks: the poll waits for
+/// the queue's lock, which the open session of the same thread holds.
 fn said_once() {
     static SAID: std::sync::Once = std::sync::Once::new();
     SAID.call_once(|| {
-        eprintln!("soft_efa: completions of sends were polled for within an open session (FI_MORE): a real card's library hangs");
+        eprintln!(
+            "soft_efa: completions of sends were polled for within an open session (FI_MORE): the library of a real \
+             EFA device would hang"
+        );
     });
 }
 
-/// The queue of a function of C's.
+/// Returns the queue of a C pointer.
 ///
 /// # Safety
-/// One of [`create`].
+/// `queue` must have been returned by [`create`] and not be destroyed.
 unsafe fn of<'a>(queue: *mut ibv_cq_ex) -> &'a Completions {
-    // SAFETY: the caller's contract.
+    // SAFETY: the caller guarantees that the queue is valid.
     unsafe { Completions::of(queue.cast()) }
 }
 
 unsafe extern "C" fn start_poll(queue: *mut ibv_cq_ex, attributes: *mut ibv_poll_cq_attr) -> c_int {
-    // SAFETY: C's queue and attributes, here and below.
+    // SAFETY: by C's contract, queue and attributes are valid, here and below.
     let (this, mask) = unsafe { (of(queue), (*attributes).comp_mask) };
     if mask != 0 {
         return libc::EINVAL;
@@ -293,16 +343,19 @@ unsafe extern "C" fn start_poll(queue: *mut ibv_cq_ex, attributes: *mut ibv_poll
     this.lock();
     match this.entries.get() {
         Some(entries) => drop(this.fill_locked(entries)),
-        None => this.drive(),
+        None => {
+            this.drive();
+            this.look_for_overrun();
+        }
     }
-    // SAFETY: locked.
+    // SAFETY: the lock is held.
     let inner = unsafe { &mut *this.inner.get() };
     inner.idle = inner.idle.wrapping_add(1);
     if this.advance() {
         inner.idle = 0;
         return 0;
     }
-    // The peer whose turn it is may want this core: cards have cores of their own, processes may not.
+    // The peer may need this core: NICs work without CPU cores, but this simulation does not.
     let gives_way = inner.idle.is_multiple_of(IDLE);
     this.unlock();
     if gives_way {
@@ -312,7 +365,7 @@ unsafe extern "C" fn start_poll(queue: *mut ibv_cq_ex, attributes: *mut ibv_poll
 }
 
 unsafe extern "C" fn next_poll(queue: *mut ibv_cq_ex) -> c_int {
-    // SAFETY: see `start_poll`; the lock is held since.
+    // SAFETY: see `start_poll`, which has taken the lock.
     if unsafe { of(queue) }.advance() { 0 } else { libc::ENOENT }
 }
 
@@ -321,20 +374,20 @@ unsafe extern "C" fn end_poll(queue: *mut ibv_cq_ex) {
     unsafe { of(queue) }.unlock();
 }
 
-/// The completion that C reads now.
+/// Returns the completion that C is reading.
 ///
 /// # Safety
-/// See `start_poll`; within a poll.
+/// See `start_poll`; must be called within a poll.
 unsafe fn current<'a>(queue: *mut ibv_cq_ex) -> &'a Entry {
-    // SAFETY: the caller's: the lock is held.
+    // SAFETY: the caller is within a poll, so the lock is held.
     unsafe { &(*of(queue).inner.get()).current }
 }
 
-/// The functions by which C reads the parts of a completion.
+/// Defines the functions by which C reads the fields of a completion.
 macro_rules! readers {
     ($($name:ident -> $answer:ty = |$entry:ident| $part:expr;)*) => {$(
         unsafe extern "C" fn $name(queue: *mut ibv_cq_ex) -> $answer {
-            // SAFETY: within a poll, as C's contract has it.
+            // SAFETY: C's contract allows the call only within a poll.
             let $entry = unsafe { current(queue) };
             $part
         }
@@ -360,21 +413,21 @@ unsafe extern "C" fn read_nothing(_: *mut ibv_cq_ex) -> u8 {
     0
 }
 
-/// The queue of which C holds EFA's part.
+/// Returns the current completion of a queue, given its EFA interface.
 ///
 /// # Safety
-/// One of [`efadv_cq_from_ibv_cq_ex`]; within a poll.
+/// `efa` must have been returned by [`efadv_cq_from_ibv_cq_ex`]; must be called within a poll.
 unsafe fn entry_of<'a>(efa: *mut efadv_cq) -> &'a Entry {
-    // SAFETY: the caller's contract.
+    // SAFETY: the caller guarantees that `efa` is the member of a valid queue.
     unsafe { current(efa.byte_sub(std::mem::offset_of!(Completions, efa)).cast()) }
 }
 
 unsafe extern "C" fn wc_read_sgid(efa: *mut efadv_cq, place: *mut ibv_gid) -> c_int {
-    // SAFETY: within a poll; the place is C's.
+    // SAFETY: within a poll, by C's contract; `place` is valid for writes.
     unsafe {
         let entry = entry_of(efa);
         if entry.handle != UNKNOWN {
-            // Only of those without a handle is the address there.
+            // The address is available only if it has no handle.
             return -libc::ENOENT;
         }
         place.write(ibv_gid { raw: entry.gid });
@@ -383,6 +436,6 @@ unsafe extern "C" fn wc_read_sgid(efa: *mut efadv_cq, place: *mut ibv_gid) -> c_
 }
 
 unsafe extern "C" fn wc_is_unsolicited(efa: *mut efadv_cq) -> bool {
-    // SAFETY: within a poll.
+    // SAFETY: within a poll, by C's contract.
     unsafe { entry_of(efa) }.unsolicited
 }

@@ -1,4 +1,4 @@
-//! An open card: protection domains, registered memory, address handles.
+//! An open device: protection domains, registered memory, address handles.
 
 use crate::abi::*;
 use crate::address::{Gid, handles_name, queue_name, table_name};
@@ -10,77 +10,80 @@ use crate::peer::Peers;
 use crate::request::{Kind, Request, SEND_PIECES};
 use crate::share::Shared;
 use crate::wire::{Times, Wire};
+use card_model::Spec;
 use std::ffi::{c_int, c_uint, c_void};
 use std::io;
 use std::mem::offset_of;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Queue pairs of an open card; the provider finds one by so many low bits of its number.
+/// Maximum number of queue pairs of an open device; a power of two, because the provider finds a queue pair by the low
+/// bits of its number.
 pub const PAIRS: usize = 256;
-/// Largest message.
+/// Maximum size of a message in bytes.
 const MESSAGE: u32 = 8928;
-/// Amazon's.
+/// PCI vendor ID of Amazon.
 const VENDOR: u32 = 0x1d0f;
 
-/// An open card. What C sees comes first; of that, what it is handed is the last member.
+/// An open device. The part visible to C comes first; its last member is the `ibv_context` that C receives.
 #[repr(C)]
 pub struct Context {
     verbs: verbs_context,
-    /// What it is.
+    /// Device that this context opened.
     pub device: &'static Device,
-    /// Where it is.
+    /// Machine of the device.
     pub machine: &'static Machine,
-    /// Number among the contexts of this process.
+    /// Index among the contexts of this process.
     pub number: u32,
-    /// Registrations.
+    /// Registrations of this context.
     pub table: Table,
-    /// Queue pairs that were met.
+    /// Cache of the peers' queue pairs.
     pub peers: Peers,
-    /// By which its requests leave.
+    /// Wire over which the requests of this context leave.
     pub wire: Wire,
     free_keys: Mutex<(usize, Vec<usize>)>,
-    /// Address handles.
+    /// Address handles of this context.
     pub handles: Handles,
-    /// Whose handles they are: number, domain, address, one entry for each handle.
+    /// Number, protection domain and address of each handle.
     owners: Mutex<Vec<(u16, u32, Gid)>>,
-    /// By low bits: the numbers of queue pairs.
+    /// Numbers of the queue pairs, indexed by the low bits of the number.
     pub pairs: Mutex<Box<[Option<u32>; PAIRS]>>,
     domains: AtomicU32,
 }
 
-// SAFETY: what C sees is written before it is shared; the rest is behind locks or atomic.
+// SAFETY: the part visible to C is written before the context is shared; the rest is protected by locks or atomic.
 unsafe impl Sync for Context {}
 
 /// An address handle.
 #[repr(C)]
 pub struct Handle {
     verbs: ibv_ah,
-    /// Whose address.
+    /// Address of the device that the handle refers to.
     pub gid: Gid,
-    /// Its number.
+    /// Number of the handle.
     pub number: u16,
 }
 
 impl Handle {
-    /// The number of its protection domain.
+    /// Returns the number of the handle's protection domain.
     pub fn domain(&self) -> u32 {
-        // SAFETY: the domain is there as long as its handles, by C's contract.
+        // SAFETY: C must keep the domain alive as long as its handles.
         unsafe { (*self.verbs.pd).handle }
     }
 }
 
-/// Sets errno and answers with nothing.
+/// Sets errno and returns null.
 pub fn refuse<T>(code: c_int) -> *mut T {
-    // SAFETY: errno is this thread's.
+    // SAFETY: errno belongs to this thread.
     unsafe { *libc::__errno_location() = code };
     std::ptr::null_mut()
 }
 
-/// What C calls by an open card's table and what knows the card, so that the card cannot know it: whoever opens the card does.
+/// Functions in the table of an open device that depend on modules above this one. The code that opens the device
+/// supplies them.
 #[derive(Clone, Copy)]
 pub struct Calls {
-    /// Makes a completion queue.
+    /// Creates a completion queue.
     pub create_cq: unsafe extern "C" fn(*mut ibv_context, *mut ibv_cq_init_attr_ex) -> *mut ibv_cq_ex,
     /// Posts sends.
     pub post_send: unsafe extern "C" fn(*mut ibv_qp, *mut ibv_send_wr, *mut *mut ibv_send_wr) -> c_int,
@@ -89,7 +92,7 @@ pub struct Calls {
 }
 
 impl Context {
-    /// Opens a card.
+    /// Opens a device.
     pub fn open(machine: &'static Machine, device: &'static Device, calls: Calls) -> io::Result<*mut ibv_context> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -97,7 +100,7 @@ impl Context {
         let pid = std::process::id() as i32;
         let table = Table::new(&table_name(&device.gid, pid, number))?;
         let handles = Handles::new(&handles_name(&device.gid, pid, number))?;
-        // SAFETY: numbers, pointers and optional functions: zero is a value of each.
+        // SAFETY: the type has only numbers, pointers and optional functions, for all of which zero is a valid value.
         let mut verbs: verbs_context = unsafe { std::mem::zeroed() };
         verbs.sz = size_of::<verbs_context>();
         verbs.query_port = Some(query_port);
@@ -124,22 +127,22 @@ impl Context {
         Ok(&raw mut context.verbs.context)
     }
 
-    /// The card that C means.
+    /// Returns the context of a C pointer.
     ///
     /// # Safety
-    /// The pointer is one that [`Context::open`] returned and that is not closed.
+    /// `context` must have been returned by [`Context::open`] and not be closed.
     pub unsafe fn of<'a>(context: *mut ibv_context) -> &'a Context {
         let offset = offset_of!(verbs_context, context);
-        // SAFETY: the member of a `verbs_context`, which is the first member of a `Context`.
+        // SAFETY: the pointer is to a member of a `verbs_context`, which is the first member of a `Context`.
         unsafe { &*context.byte_sub(offset).cast::<Context>() }
     }
 
-    /// How C names it.
+    /// Returns the pointer by which C refers to this context.
     pub fn verbs(&self) -> *mut ibv_context {
         (&raw const self.verbs.context).cast_mut()
     }
 
-    /// By number: the addresses of which this protection domain has a handle.
+    /// Returns the addresses for which `domain` has a handle, indexed by handle number.
     pub fn gids(&self, domain: u32) -> Vec<Option<Gid>> {
         let owners = locked(&self.owners);
         let mut gids = Vec::new();
@@ -153,12 +156,12 @@ impl Context {
         gids
     }
 
-    /// When a request that is posted now arrives and is acknowledged, where cards have times.
+    /// Returns when a request that is posted now arrives and is acknowledged. `None` if the devices are not timed.
     pub fn times(&self, request: &Request) -> Option<Times> {
         if request.kind != Kind::Read {
             return self.wire.sends(request.bytes());
         }
-        // The bytes leave by the wire of the card whose memory is read; of nobody's memory nothing leaves.
+        // The bytes of a read leave over the wire of the device whose memory is read. An unknown peer sends no bytes.
         match self.peers.find(&request.gid, request.number) {
             Some(peer) => peer.wire.answers(request.bytes()),
             None => self.wire.answers(0),
@@ -166,31 +169,31 @@ impl Context {
     }
 }
 
-/// Closes a card.
+/// Closes a device.
 ///
 /// # Safety
-/// The context is open; nothing that was made of it is used any more.
+/// The context must be open, and nothing created from it may be used any longer.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {
     let offset = offset_of!(verbs_context, context);
-    // SAFETY: leaked from a box by `open`.
+    // SAFETY: `open` leaked the context from a box.
     let context = unsafe { Box::from_raw(context.byte_sub(offset).cast::<Context>()) };
-    // Queue pairs that the program has not destroyed go with their card, as a kernel would see to.
+    // Queue pairs that the program has not destroyed are destroyed with their device, as the kernel driver does.
     for number in locked(&context.pairs).iter().flatten() {
         Shared::remove(&queue_name(&context.device.gid, *number));
     }
     0
 }
 
-/// What every card says of itself.
+/// Writes the attributes that all devices share.
 ///
 /// # Safety
-/// The context is open, the place is C's.
+/// The context must be open, and `place` must be valid for writes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_query_device(context: *mut ibv_context, place: *mut ibv_device_attr) -> c_int {
-    // SAFETY: the caller's contract.
+    // SAFETY: the caller guarantees that the context is open.
     let spec = &unsafe { Context::of(context) }.machine.spec;
-    // SAFETY: numbers: zero is a value of each.
+    // SAFETY: the type has only numbers, for which zero is a valid value.
     let mut attributes: ibv_device_attr = unsafe { std::mem::zeroed() };
     for (to, from) in attributes.fw_ver.iter_mut().zip(b"0.0.0.0") {
         *to = *from as std::ffi::c_char;
@@ -198,32 +201,46 @@ pub unsafe extern "C" fn ibv_query_device(context: *mut ibv_context, place: *mut
     attributes.max_mr_size = 1 << 40;
     attributes.page_size_cap = 4096;
     attributes.vendor_id = VENDOR;
-    attributes.vendor_part_id = if spec.writes { 0xefa1 } else { 0xefa0 };
+    attributes.vendor_part_id = part_of(spec);
     attributes.max_qp = PAIRS as c_int;
     attributes.max_qp_wr = spec.depth as c_int;
     (attributes.max_sge, attributes.max_sge_rd) = (SEND_PIECES as c_int, 1);
     (attributes.max_cq, attributes.max_cqe) = (512, 32768);
     (attributes.max_mr, attributes.max_pd, attributes.max_ah) = (MOST as c_int, 256, 65535);
     (attributes.max_pkeys, attributes.phys_port_cnt) = (1, 1);
-    // SAFETY: the caller's contract.
+    // SAFETY: the caller guarantees that `place` is valid for writes.
     unsafe { place.write(attributes) };
     0
 }
 
-/// Speed and width whose product is the line rate, as libfabric multiplies them.
+/// Returns the PCI device ID, by the name of the profile.
+///
+/// The table of rdma-core (providers/efa/efa.c) and the kernel driver have 0xefa0 to 0xefa4. libfabric (prov/efa)
+/// treats only 0xefa0 as a device without RDMA write. A p5.48xlarge has 0xefa1, according to the topologies that NCCL
+/// dumps there. aws-ofi-nccl (platform-aws.cpp) takes 0xefa0 to 0xefa2 for devices before p6.
+fn part_of(spec: &Spec) -> u32 {
+    match spec.name.as_str() {
+        _ if !spec.writes => 0xefa0,
+        "p5en" => 0xefa2,
+        name if name.starts_with("p6") => 0xefa3,
+        _ => 0xefa1,
+    }
+}
+
+/// Returns a speed and width whose product, as libfabric computes it, is the line rate.
 fn speed(gigabits: f64) -> (u8, u8) {
     match gigabits as u32 {
         0..=100 => (32, 2),
-        // 25 times 8: libfabric 1.17 knows no faster lane.
+        // A speed of 32 is 25 Gb/s per lane and a width of 4 is 8 lanes: libfabric 1.17 supports no faster lanes.
         101..=200 => (32, 4),
         _ => (128, 2),
     }
 }
 
-/// The port's attributes.
+/// Writes the attributes of the port.
 ///
 /// # Safety
-/// The context is open, the place is C's and has this length.
+/// The context must be open, and `place` must be valid for `length` bytes.
 pub unsafe extern "C" fn query_port(
     context: *mut ibv_context,
     port: u8,
@@ -233,9 +250,9 @@ pub unsafe extern "C" fn query_port(
     if port != 1 {
         return libc::EINVAL;
     }
-    // SAFETY: the caller's contract.
+    // SAFETY: the caller guarantees that the context is open.
     let context = unsafe { Context::of(context) };
-    // SAFETY: numbers: zero is a value of each.
+    // SAFETY: the type has only numbers, for which zero is a valid value.
     let mut attributes: ibv_port_attr = unsafe { std::mem::zeroed() };
     attributes.state = IBV_PORT_ACTIVE;
     attributes.gid_tbl_len = 1;
@@ -245,7 +262,7 @@ pub unsafe extern "C" fn query_port(
     (attributes.max_mtu, attributes.active_mtu) = (5, 5);
     let gigabits = context.machine.spec.figures.map_or(100.0, |figures| figures.line_rate_gbps);
     (attributes.active_speed, attributes.active_width) = speed(gigabits);
-    // SAFETY: as long as both are; older programs have the shorter one.
+    // SAFETY: the copy is limited to the shorter of both; older programs have a shorter structure.
     unsafe {
         let bytes = length.min(size_of::<ibv_port_attr>());
         std::ptr::copy_nonoverlapping((&raw const attributes).cast::<u8>(), place.cast(), bytes);
@@ -253,24 +270,24 @@ pub unsafe extern "C" fn query_port(
     0
 }
 
-/// A protection domain of the card.
+/// Allocates a protection domain of the device.
 ///
 /// # Safety
-/// The context is open.
+/// The context must be open.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
-    // SAFETY: the caller's contract.
+    // SAFETY: the caller guarantees that the context is open.
     let handle = unsafe { Context::of(context) }.domains.fetch_add(1, Ordering::Relaxed);
     Box::into_raw(Box::new(ibv_pd { context, handle }))
 }
 
-/// Frees it.
+/// Frees a protection domain.
 ///
 /// # Safety
-/// Made by [`ibv_alloc_pd`], and not used any more.
+/// `domain` must have been returned by [`ibv_alloc_pd`], and not be used any longer.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_dealloc_pd(domain: *mut ibv_pd) -> c_int {
-    // SAFETY: the caller's contract.
+    // SAFETY: the caller guarantees that `ibv_alloc_pd` made the domain from a box, and that it is no longer used.
     drop(unsafe { Box::from_raw(domain) });
     0
 }
@@ -278,7 +295,7 @@ pub unsafe extern "C" fn ibv_dealloc_pd(domain: *mut ibv_pd) -> c_int {
 /// Registers memory.
 ///
 /// # Safety
-/// As [`ibv_reg_mr_iova2`].
+/// The requirements of [`ibv_reg_mr_iova2`] apply.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_reg_mr(
     domain: *mut ibv_pd,
@@ -286,14 +303,14 @@ pub unsafe extern "C" fn ibv_reg_mr(
     length: usize,
     access: c_int,
 ) -> *mut ibv_mr {
-    // SAFETY: the caller's contract.
+    // SAFETY: the caller meets the requirements of `ibv_reg_mr_iova2`.
     unsafe { ibv_reg_mr_iova2(domain, address, length, address.expose_provenance() as u64, access as c_uint) }
 }
 
-/// Registers memory under its own address.
+/// Registers memory; `iova` must be its own address.
 ///
 /// # Safety
-/// The domain is one of [`ibv_alloc_pd`], and the memory is C's.
+/// `domain` must have been returned by [`ibv_alloc_pd`], and the memory must be valid until it is deregistered.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_reg_mr_iova2(
     domain: *mut ibv_pd,
@@ -306,12 +323,13 @@ pub unsafe extern "C" fn ibv_reg_mr_iova2(
     if iova != start {
         return refuse(libc::EOPNOTSUPP);
     }
-    // SAFETY: the caller's contract.
+    // SAFETY: the caller guarantees that the domain is valid, and its context is open.
     let context = unsafe { Context::of((*domain).context) };
     if length == 0 || start.checked_add(length as u64).is_none() {
         return refuse(libc::EINVAL);
     }
-    // A card pins what it registers. Addresses of a GPU are no memory of this process: without GPUDirect they cannot be pinned.
+    // A NIC pins the memory that it registers. GPU addresses are not memory of this process, and cannot be pinned
+    // without GPUDirect.
     if !memory::is_there(start) || !memory::is_there(start + (length as u64 - 1)) {
         return refuse(libc::EFAULT);
     }
@@ -322,7 +340,7 @@ pub unsafe extern "C" fn ibv_reg_mr_iova2(
         let mut free = locked(&context.free_keys);
         match free.1.pop() {
             Some(index) => index,
-            // Place 0 stays empty, so that no key is small.
+            // Index 0 stays unused, so that no key is small.
             None if free.0 + 1 < MOST => {
                 free.0 += 1;
                 free.0
@@ -331,7 +349,7 @@ pub unsafe extern "C" fn ibv_reg_mr_iova2(
         }
     };
     let random = context.machine.random(start ^ index as u64) as u32;
-    // SAFETY: the caller's.
+    // SAFETY: the caller guarantees that the domain is valid.
     let domain_number = unsafe { (*domain).handle };
     let range = Range { address: start, bytes: length as u64, access, domain: domain_number };
     let key = context.table.add(index, random, range);
@@ -346,15 +364,16 @@ pub unsafe extern "C" fn ibv_reg_mr_iova2(
     }))
 }
 
-/// Takes a registration back.
+/// Deregisters memory.
 ///
 /// # Safety
-/// Made by [`ibv_reg_mr_iova2`], and not used any more.
+/// `registration` must have been returned by [`ibv_reg_mr_iova2`], and not be used any longer.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_dereg_mr(registration: *mut ibv_mr) -> c_int {
-    // SAFETY: the caller's contract.
+    // SAFETY: the caller guarantees that `ibv_reg_mr_iova2` made the registration from a box, and that it is no longer
+    // used.
     let registration = unsafe { Box::from_raw(registration) };
-    // SAFETY: its context is open.
+    // SAFETY: C must not close a context that has registrations.
     let context = unsafe { Context::of(registration.context) };
     if let Some(index) = context.table.remove(registration.rkey) {
         locked(&context.free_keys).1.push(index);
@@ -362,33 +381,34 @@ pub unsafe extern "C" fn ibv_dereg_mr(registration: *mut ibv_mr) -> c_int {
     0
 }
 
-/// A handle of an address.
+/// Creates an address handle.
 ///
 /// # Safety
-/// The domain is one of [`ibv_alloc_pd`], the attributes are C's.
+/// `domain` must have been returned by [`ibv_alloc_pd`], and `attributes` must be valid for reads.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_create_ah(domain: *mut ibv_pd, attributes: *mut ibv_ah_attr) -> *mut ibv_ah {
-    // SAFETY: the caller's; a GID is bytes in any case.
+    // SAFETY: the caller guarantees that both pointers are valid; a GID is bytes in any case.
     let (context, gid) = unsafe { (Context::of((*domain).context), (*attributes).grh.dgid.raw) };
-    // The owners first: who sees the handles' new version looks for this one among them.
+    // Locks the owners before the handles' version changes: a thread that sees the new version then searches the
+    // owners.
     let mut owners = locked(&context.owners);
     let Some(number) = context.handles.add(&gid) else { return refuse(libc::ENOMEM) };
-    // SAFETY: the caller's.
+    // SAFETY: the caller guarantees that the domain is valid.
     owners.push((number, unsafe { (*domain).handle }, gid));
     drop(owners);
     let verbs = ibv_ah { context: context.verbs(), pd: domain, handle: u32::from(number) };
     Box::into_raw(Box::new(Handle { verbs, gid, number })).cast()
 }
 
-/// Destroys a handle.
+/// Destroys an address handle.
 ///
 /// # Safety
-/// Made by [`ibv_create_ah`], and not used any more.
+/// `handle` must have been returned by [`ibv_create_ah`], and not be used any longer.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_destroy_ah(handle: *mut ibv_ah) -> c_int {
-    // SAFETY: the caller's contract.
+    // SAFETY: the caller guarantees that `ibv_create_ah` made the handle from a box, and that it is no longer used.
     let handle = unsafe { Box::from_raw(handle.cast::<Handle>()) };
-    // SAFETY: its context is open.
+    // SAFETY: C must not close a context that has address handles.
     let context = unsafe { Context::of(handle.verbs.context) };
     let mut owners = locked(&context.owners);
     let this = (handle.number, handle.domain(), handle.gid);

@@ -1,35 +1,37 @@
-//! What a request does where it arrives, and what is said of it.
+//! Execution of a request at its target, and its status.
 
 use crate::address::card_name;
+use crate::alive::is_alive;
+use crate::inbox::Arrival;
 use crate::memory::{self, FILLED, READ, Range, Refused, WRITTEN};
 use crate::origin::Origin;
-use crate::queue::Arrival;
 use crate::request::{Kind, Request};
 use crate::share::Shared;
 use crate::status;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// A machine that does not answer is given up after this time.
+/// Time after which a machine that does not answer is considered unreachable.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// A peer without a receive is asked again so often, and given up after as many of these as the pair was told.
+/// Retry interval for a peer without a receive. The request fails after as many intervals as the queue pair's retry
+/// count.
 const NOT_READY: Duration = Duration::from_micros(500);
-/// Told so often, a pair asks for ever.
+/// Retry count that means unlimited retries.
 pub const FOR_EVER: u8 = 7;
-/// Bytes of a message at most.
+/// Maximum size of a message in bytes.
 const MESSAGE: u64 = 8928;
-/// Bytes of a read or write at most.
+/// Maximum size of a read or write in bytes.
 const TRANSFER: u64 = 1 << 30;
 
-/// What came of an attempt.
+/// Outcome of an attempt.
 pub enum Outcome {
-    /// With this status.
+    /// Complete with this status.
     Settled(u32),
-    /// Not yet; it is given up after so long, with this status.
+    /// The attempt must be repeated. Fails with this status after this time; `None` for unlimited retries.
     Later(Option<Duration>, u32),
 }
 
-/// What is wrong with a request before it leaves.
+/// Returns the error status of a request that is invalid on the sender's side, if any.
 pub fn local_status(origin: &Origin, request: &Request) -> Option<u32> {
     let most = if request.kind == Kind::Send { MESSAGE } else { TRANSFER };
     if request.bytes() > most {
@@ -50,11 +52,11 @@ pub fn local_status(origin: &Origin, request: &Request) -> Option<u32> {
     (!request.pieces.iter().zip(&request.keys).all(covered)).then_some(status::INVALID_LKEY)
 }
 
-/// Does what a request is to do at its peer.
+/// Executes a request at its peer.
 pub fn deliver(origin: &Origin, request: &Request, rnr_retry: u8) -> Outcome {
     let context = origin.context;
     let Some(peer) = origin.peer(&request.gid, request.number) else {
-        // A machine that is there says that it has no such queue pair; one that is not says nothing.
+        // A reachable machine reports that it has no such queue pair; an unreachable one does not answer.
         return match Shared::exists(&card_name(&request.gid)) {
             true => Outcome::Settled(status::REMOTE_BAD_NUMBER),
             false => Outcome::Later(Some(PATIENCE), status::UNREACHABLE),
@@ -83,13 +85,10 @@ pub fn deliver(origin: &Origin, request: &Request, rnr_retry: u8) -> Outcome {
             status::REMOTE_BAD_NUMBER
         }
         Refused::Key => status::REMOTE_BAD_ADDRESS,
-        Refused::System(code) => {
-            refused_once(code);
-            status::REMOTE_BAD_STATUS
-        }
+        Refused::System => status::REMOTE_BAD_STATUS,
     };
     let not_ready = || {
-        if !is_alive(pid) {
+        if !peer.is_alive(|| is_alive(pid)) {
             return Outcome::Settled(gone(Refused::Gone));
         }
         let patience = (rnr_retry < FOR_EVER).then(|| NOT_READY * u32::from(rnr_retry));
@@ -109,7 +108,7 @@ pub fn deliver(origin: &Origin, request: &Request, rnr_retry: u8) -> Outcome {
         let status = if bytes > receive.room() {
             status::REMOTE_BAD_LENGTH
         } else {
-            // SAFETY: C leaves the bytes alone until the completion.
+            // SAFETY: C must not access the bytes until the completion.
             unsafe { memory::copy(pid, pieces, &room, true) }.map_or_else(gone, |_| status::OK)
         };
         peer.page.put(&Arrival { wr_id: Some(receive.wr_id), status, ..arrival });
@@ -119,7 +118,7 @@ pub fn deliver(origin: &Origin, request: &Request, rnr_retry: u8) -> Outcome {
         return Outcome::Settled(status);
     }
     let (access, out) = if request.kind == Kind::Write { (WRITTEN, true) } else { (READ, false) };
-    // Nothing of a request that is refused is seen there, so this comes before a receive is taken.
+    // Precedes the taking of a receive, because a refused request has no effect at the target.
     let hold = match bytes {
         0 => Ok(None),
         _ => {
@@ -139,7 +138,7 @@ pub fn deliver(origin: &Origin, request: &Request, rnr_retry: u8) -> Outcome {
     let moved = match hold {
         Some(_) if moves => {
             let cut = context.machine.spec.cut(request.address ^ request.wr_id, bytes);
-            // SAFETY: C leaves the bytes alone until the completion.
+            // SAFETY: C must not access the bytes until the completion.
             unsafe { memory::copy_end_first(pid, pieces, (request.address, bytes), cut, out) }
         }
         _ if peer.is_alive(|| is_alive(pid)) => Ok(()),
@@ -149,29 +148,15 @@ pub fn deliver(origin: &Origin, request: &Request, rnr_retry: u8) -> Outcome {
     arrival.status = moved.map_or_else(gone, |()| status::OK);
     let tells = request.immediate.is_some() && (arrival.status == status::OK || arrival.wr_id.is_some());
     if tells && !peer.page.put(&arrival) {
-        // It has no room for it now.
-        return not_ready();
+        if arrival.wr_id.is_some() || peer.page.is_drained() {
+            return not_ready();
+        }
+        // An immediate that takes no receive is written into the completion queue, whether the program reads it or not.
+        peer.page.lose();
     }
     if arrival.status == status::OK {
-        // Behind the bytes: the peer's counter is read by acquire.
+        // Release, after the bytes: the peer reads its counter by an acquire.
         peer.page.counts()[if out { 2 } else { 1 }].fetch_add(1, Ordering::Release);
     }
     Outcome::Settled(arrival.status)
-}
-
-fn is_alive(pid: i32) -> bool {
-    // SAFETY: sends nothing.
-    unsafe { libc::kill(pid, 0) == 0 }
-}
-
-/// Says, once, that the system lets no process into another one's memory.
-fn refused_once(code: i32) {
-    static SAID: std::sync::Once = std::sync::Once::new();
-    SAID.call_once(|| {
-        let error = std::io::Error::from_raw_os_error(code);
-        eprintln!(
-            "soft_efa: reaching a peer's registered memory: {error}; in a container it needs CAP_SYS_PTRACE or a seccomp profile \
-             that allows process_vm_writev"
-        );
-    });
 }

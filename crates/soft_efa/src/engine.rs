@@ -1,6 +1,9 @@
-//! The card at its queues: a thread that looks at doorbells and writes completions where C has asked for the queues themselves. What is
-//! posted and polled for by C's older functions needs none: there the cards work inside those calls. There is one thread, or as many as the
-//! description says (`threads=N`), among which queue pairs are dealt out; a completion queue belongs to the thread of its first pair.
+//! The engine: threads that poll doorbells and write completions, for queues that C has requested direct access to.
+//! Requests posted and polled through the older C functions need no thread, because the device works inside those
+//! calls.
+//!
+//! There is one thread, or as many as the description specifies (`threads=N`), to which queue pairs are assigned
+//! round-robin. A completion queue belongs to the thread of its first queue pair.
 
 use crate::completions::Completions;
 use crate::locked;
@@ -10,25 +13,25 @@ use std::sync::{Mutex, Once};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Threads of a process at most.
+/// Maximum number of threads of a process.
 const MOST_THREADS: usize = card_model::MOST_THREADS;
 
-/// It looks without a pause until nothing has moved for so long, ...
+/// Time without progress after which a thread sleeps between polls.
 const AWAKE: Duration = Duration::from_millis(2);
-/// ... and then so often.
+/// Polling interval of a sleeping thread.
 const LOOK: Duration = Duration::from_micros(50);
 
-/// What is looked at: queue pairs with rings or counters, and completion queues that lie in memory.
+/// Polled objects: queue pairs with rings or counters, and completion queues in memory.
 #[derive(Default)]
 struct Watched {
     pairs: Vec<*const Pair>,
     queues: Vec<*const Completions>,
 }
 
-// SAFETY: what is in here is taken out, under the lock, before it is destroyed.
+// SAFETY: every object is removed, under the lock, before it is destroyed.
 unsafe impl Send for Watched {}
 
-/// A thread's share.
+/// The objects that one thread polls.
 struct Share {
     watched: Mutex<Watched>,
     is_started: Once,
@@ -37,7 +40,7 @@ struct Share {
 static SHARES: [Share; MOST_THREADS] = [const {
     Share { watched: Mutex::new(Watched { pairs: Vec::new(), queues: Vec::new() }), is_started: Once::new() }
 }; MOST_THREADS];
-/// Who wants to change one: the threads make room.
+/// Number of callers that are about to change a share. The threads release the lock for them.
 static CHANGING: AtomicUsize = AtomicUsize::new(0);
 
 fn change(share: &Share, with: impl FnOnce(&mut Watched)) {
@@ -46,13 +49,13 @@ fn change(share: &Share, with: impl FnOnce(&mut Watched)) {
     CHANGING.fetch_sub(1, Ordering::Relaxed);
 }
 
-/// The share of a queue pair: by its number, whose low bits count the pairs of its card.
+/// Returns the share of a queue pair, by its number: its low bits are the pair's index in the device.
 fn share_of(pair: &Pair) -> &'static Share {
     let threads = pair.origin.context.machine.spec.threads.clamp(1, MOST_THREADS);
     &SHARES[pair.number() as usize % threads]
 }
 
-/// A queue pair has rings or counters from now on. Whoever destroys it calls [`forget_pair`] first.
+/// Starts polling a queue pair, which now has rings or counters. [`forget_pair`] must be called before it is destroyed.
 pub fn watch_pair(pair: &Pair) {
     let share = share_of(pair);
     change(share, |watched| {
@@ -63,19 +66,19 @@ pub fn watch_pair(pair: &Pair) {
     start(share);
 }
 
-/// A completion queue lies in memory from now on. Whoever destroys it calls [`forget_queue`] first.
+/// Starts polling a completion queue, which is now in memory. [`forget_queue`] must be called before it is destroyed.
 pub fn watch_queue(queue: *const Completions, first: Option<&Pair>) {
     let share = first.map_or(&SHARES[0], share_of);
     change(share, |watched| watched.queues.push(queue));
     start(share);
 }
 
-/// When this returns, nobody looks at it any more.
+/// Stops polling a queue pair. No thread accesses it after this returns.
 pub fn forget_pair(pair: *const Pair) {
     SHARES.iter().for_each(|share| change(share, |watched| watched.pairs.retain(|known| *known != pair)));
 }
 
-/// As [`forget_pair`].
+/// Stops polling a completion queue. No thread accesses it after this returns.
 pub fn forget_queue(queue: *const Completions) {
     SHARES.iter().for_each(|share| change(share, |watched| watched.queues.retain(|known| *known != queue)));
 }
@@ -84,18 +87,22 @@ fn start(share: &'static Share) {
     share.is_started.call_once(|| {
         let started = thread::Builder::new().name("soft-efa-card".to_owned()).spawn(|| run(share));
         if let Err(error) = started {
-            eprintln!("soft_efa: starting the card's thread: {error}; what is written into queues is not seen");
+            eprintln!(
+                "soft_efa: cannot start the software NIC's thread: {error}; requests written into queues are not \
+                 processed"
+            );
         }
     });
 }
 
-/// Runs where the process may run. Whoever has created the first queue may be a thread that is pinned, which hands its one core on to what it starts:
-/// the card and its poster would then take turns of milliseconds (seen on a machine of 16 cores: 4 ms a put).
+/// Sets this thread's affinity to that of the process. The creator of the first queue may be pinned to one core, and
+/// its threads inherit that. Engine and poster would then be time-sliced on that core, which costs milliseconds per
+/// put.
 fn leave_pinned_core() {
-    // SAFETY: plain data, for which zeros are a value.
+    // SAFETY: plain data, for which zeros are a valid value.
     let mut cores: libc::cpu_set_t = unsafe { std::mem::zeroed() };
     let bytes = size_of::<libc::cpu_set_t>();
-    // SAFETY: the set is of the size that is said, and ours. The process's number is that of its first thread.
+    // SAFETY: the set is a local variable of the given size. The process ID is also the ID of its first thread.
     unsafe {
         if libc::sched_getaffinity(libc::getpid(), bytes, &raw mut cores) == 0 {
             libc::sched_setaffinity(0, bytes, &raw const cores);
@@ -105,7 +112,7 @@ fn leave_pinned_core() {
 
 fn run(share: &Share) {
     leave_pinned_core();
-    // On a machine of few cores whoever waits for the card wants this one.
+    // With few cores, the thread that waits for this engine may need this core.
     let gives_way = thread::available_parallelism().is_ok_and(|cores| cores.get() < 4);
     let mut moved = Instant::now();
     let (mut idle, mut rests) = (0u32, false);
@@ -134,15 +141,15 @@ fn run(share: &Share) {
     }
 }
 
-/// Whether anything has moved.
+/// Polls all objects. Returns whether there was any progress.
 fn look(watched: &Watched) -> bool {
     let mut moved = false;
     for pair in &watched.pairs {
-        // SAFETY: watched, so not destroyed.
+        // SAFETY: polled objects are not destroyed.
         moved |= unsafe { &**pair }.work();
     }
     for queue in &watched.queues {
-        // SAFETY: as above.
+        // SAFETY: polled objects are not destroyed.
         moved |= unsafe { &**queue }.fill();
     }
     moved

@@ -1,6 +1,8 @@
-//! A completion queue in memory that a device may map, as a card writes it: entries of 32 bytes, whose phase changes with each lap.
+//! A completion queue in memory that a GPU can map, in the hardware's format: 32-byte entries, whose phase changes with
+//! each lap.
 //!
-//! The card never looks at who reads: a queue that is full is written over, and whoever was a lap behind finds entries of the wrong phase.
+//! The NIC does not observe the reader: a full queue is overwritten, and a reader that lags by a lap finds entries of
+//! the wrong phase.
 
 use crate::plain::Plain;
 use crate::request::Kind;
@@ -10,33 +12,33 @@ use efa_queue::{Operation, rules};
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
-/// Bytes of an entry.
+/// Size of an entry in bytes.
 pub const BYTES: usize = 32;
-/// The number of an address that has no handle.
+/// Handle number of an address without a handle.
 pub const UNKNOWN: u16 = 0xffff;
 
 /// A completion.
 #[derive(Clone, Copy, Default)]
 pub struct Entry {
-    /// C's name for the request, or for the receive.
+    /// C's ID of the request or receive.
     pub wr_id: u64,
-    /// EFA's status.
+    /// EFA status code.
     pub status: u32,
-    /// Whether something has arrived; otherwise a request has ended.
+    /// Whether this is an arrival. Otherwise it is the completion of a request.
     pub is_arrival: bool,
-    /// What the request did.
+    /// Operation of the request.
     pub kind: Kind,
-    /// Bytes that have arrived.
+    /// Number of bytes that arrived.
     pub bytes: u32,
-    /// Immediate, as C has it.
+    /// Immediate data in C's form, if any.
     pub immediate: Option<u32>,
-    /// The queue pair.
+    /// Number of the queue pair.
     pub number: u32,
-    /// The sender's queue pair.
+    /// Number of the sender's queue pair.
     pub source: u32,
-    /// The sender's card.
+    /// Address of the sender's device.
     pub gid: [u8; 16],
-    /// The number of our handle of it.
+    /// Number of this device's handle of that address.
     pub handle: u16,
     /// Whether it took no receive.
     pub unsolicited: bool,
@@ -47,23 +49,23 @@ pub struct Entry {
 pub struct Entries {
     memory: Plain,
     doorbell: Plain,
-    /// How many there are.
+    /// Number of entries.
     pub count: u32,
-    /// Completions so far. Whoever writes holds the queue's lock.
+    /// Number of completions written. The writer must hold the queue's lock.
     written: AtomicU64,
-    /// With this completion the card is a lap ahead.
+    /// Number of the completion, counted from 1, at which the NIC skips one lap (injected fault).
     overrun: Option<u64>,
 }
 
 impl Entries {
-    /// So many, a power of two.
+    /// Creates a queue of `count` entries, a power of two.
     pub fn new(count: u32, spec: &Spec) -> io::Result<Entries> {
         let overrun = spec.faults.iter().find_map(|fault| match fault {
             Fault::Overrun(at) => Some(*at),
             _ => None,
         });
         Ok(Entries {
-            memory: Plain::new(count as usize * BYTES)?,
+            memory: Plain::with_view(count as usize * BYTES)?,
             doorbell: Plain::new(4)?,
             count,
             written: AtomicU64::new(0),
@@ -71,23 +73,25 @@ impl Entries {
         })
     }
 
-    /// First byte.
+    /// Returns the address of the first entry for C. Read-only, like a driver's mapping: a stray store faults, and a
+    /// GPU must register it as read-only.
     pub fn buffer(&self) -> *mut u8 {
-        self.memory.base()
+        self.memory.view()
     }
 
-    /// Where who waits for interrupts says how far it has read. There are no interrupts here, so nobody looks at it.
+    /// Returns the address of the doorbell by which a program that waits for interrupts reports its reads. The software
+    /// NIC raises no interrupts and ignores the doorbell.
     pub fn doorbell(&self) -> *mut u32 {
         self.doorbell.base().cast()
     }
 
     fn words(&self, number: u64) -> &[AtomicU64; WORDS_32] {
         let index = rules::slot(number, self.count) as usize;
-        // SAFETY: within the memory, aligned; everybody uses it as words.
-        unsafe { &*self.buffer().add(index * BYTES).cast() }
+        // SAFETY: within the memory and aligned; all parties access it as words.
+        unsafe { &*self.memory.base().add(index * BYTES).cast() }
     }
 
-    /// One more completion. The caller holds the queue's lock.
+    /// Writes a completion. The caller must hold the queue's lock.
     pub fn put(&self, entry: &Entry) {
         let mut number = self.written.load(Ordering::Relaxed);
         if self.overrun == Some(number + 1) {
@@ -126,19 +130,20 @@ impl Entries {
         for (place, word) in places.iter().zip(words).skip(1) {
             place.store(word, Ordering::Relaxed);
         }
-        // Release: whoever sees the phase (a kernel's or the CPU's acquire) sees the words behind it, and the bytes that were moved before.
+        // Release: a reader that acquires the phase (kernel or CPU) sees the other words and the bytes moved before.
         places[0].store(words[0], Ordering::Release);
         self.written.store(number + 1, Ordering::Relaxed);
     }
 
-    /// The next completion for who polls by C's functions; `read` counts what it has read.
+    /// Returns the next completion, for callers that poll through the C functions. `read` is the number of completions
+    /// read so far.
     pub fn get(&self, read: &mut u64) -> Option<Entry> {
         let places = self.words(*read);
         let first = places[0].load(Ordering::Relaxed);
         if completion::phase(first) != rules::completion_phase(*read, self.count) {
             return None;
         }
-        // Pairs with the release in `put`.
+        // Acquire: pairs with the release in `put`.
         fence(Ordering::Acquire);
         let words: [u64; WORDS_32] = std::array::from_fn(|word| places[word].load(Ordering::Relaxed));
         *read += 1;

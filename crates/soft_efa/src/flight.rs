@@ -1,8 +1,8 @@
-//! Requests on their way: when each arrives, and what becomes of it.
+//! Requests in flight: their arrival times, and their completion.
 //!
-//! A card here works inside the calls of the process whose it is: when requests are posted and when completions are polled for;
-//! when nobody polls, a thread of the process does ([`Sender::keep`]). Requests arrive in an order that the seed draws, since EFA's
-//! reliable datagrams have none.
+//! A device works inside calls of its process: when requests are posted and when completions are polled. If no thread
+//! polls, a background thread of the process does ([`Sender::keep`]). Requests arrive in an order drawn from the seed,
+//! because EFA's reliable datagrams are unordered.
 
 use crate::deliver::{FOR_EVER, Outcome, deliver, local_status};
 use crate::origin::Origin;
@@ -17,57 +17,57 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-/// In picoseconds: a timed card asks again after this time.
+/// Retry interval of a timed device, in picoseconds.
 const AGAIN: u64 = 5_000_000;
 
-/// A request on its way.
+/// A request in flight.
 struct Flight {
     request: Request,
     /// Number among the process's requests.
     serial: u64,
-    /// When its acknowledgement is back.
+    /// Time at which its acknowledgement arrives.
     completes: u64,
-    /// Since when it waits for a peer that is not ready, or not there.
+    /// Time since which it has waited for a peer that is not ready or does not exist.
     waits: Option<Instant>,
-    /// What became of it, once that is settled.
+    /// Final status, once it is known.
     status: Option<u32>,
 }
 
-/// A request that is complete.
+/// A completed request.
 #[derive(Clone, Copy, Debug)]
 pub struct Done {
-    /// C's name for it.
+    /// C's ID of the request.
     pub wr_id: u64,
-    /// EFA's status.
+    /// EFA status code.
     pub status: u32,
-    /// What it did.
+    /// Kind of the request.
     pub kind: Kind,
 }
 
-/// The sending side of a queue pair.
+/// Send side of a queue pair.
 pub struct Sender {
     origin: Arc<Origin>,
     depth: u32,
-    /// Posted, and their completions not read.
+    /// Requests posted whose completions have not been read.
     outstanding: u32,
-    /// How often to ask a peer that is not ready.
+    /// Number of retries if a peer is not ready.
     pub rnr_retry: u8,
     flights: Vec<Option<Flight>>,
     free: Vec<usize>,
-    /// What is due, by time (of a timed card) or by polls, and then in the order posted.
+    /// Due requests: time (of a timed device) or number of polls, then serial number and index.
     events: BinaryHeap<Reverse<(u64, u64, usize)>>,
     done: VecDeque<Done>,
     polls: u64,
-    /// Of a pair whose rings C writes: so many completions are kept for who polls by C's functions. A request's place is free when it is
-    /// complete, and not when that is read.
+    /// Maximum number of completions kept for callers that poll through the C functions, if C writes the rings of the
+    /// queue pair. A request's slot is then freed on completion, not when the completion is read. `None` for other
+    /// queue pairs.
     pub kept: Option<usize>,
-    /// How many of them the keeper has seen.
+    /// Number of polls that the keeper has seen.
     seen: u64,
-    is_dead: bool,
 }
 
 impl Sender {
-    /// For so many requests from there.
+    /// Creates a send side for `depth` requests from `origin`.
     pub fn new(origin: Arc<Origin>, depth: u32) -> Sender {
         Sender {
             origin,
@@ -81,11 +81,10 @@ impl Sender {
             polls: 0,
             kept: None,
             seen: 0,
-            is_dead: false,
         }
     }
 
-    /// Posts all of these, or none: the answer is C's code.
+    /// Posts all of these requests, or none. Returns C's error code.
     pub fn post(&mut self, requests: &[Request]) -> c_int {
         if requests.is_empty() {
             return 0;
@@ -96,20 +95,20 @@ impl Sender {
         for request in requests {
             self.begin(request.clone());
         }
-        // What is due at once need not wait for a poll.
+        // Processes requests that are due immediately without waiting for a poll.
         self.advance();
         0
     }
 
-    /// Whether anything is on its way.
+    /// Returns whether any request is in flight.
     pub fn is_busy(&self) -> bool {
         !self.events.is_empty()
     }
 
-    /// The keeper's look: whether anything is on its way. Where nobody has polled since its last one, it does.
+    /// Called by the keeper: polls if there was no poll since its last call. Returns whether any request is in flight.
     pub fn keep(&mut self) -> bool {
         if self.is_busy() && self.seen == self.polls {
-            // All that waits for polls has waited long enough.
+            // Requests that are delayed by a number of polls have waited long enough.
             self.polls += self.origin.context.machine.spec.reorder;
             self.poll();
         }
@@ -117,8 +116,8 @@ impl Sender {
         self.is_busy()
     }
 
-    /// Takes a request.
-    pub fn begin(&mut self, request: Request) {
+    /// Starts a request.
+    pub fn begin(&mut self, mut request: Request) {
         let context = self.origin.context;
         let spec = &context.machine.spec;
         let serial = context.machine.posted.fetch_add(1, Ordering::Relaxed) + 1;
@@ -136,12 +135,16 @@ impl Sender {
         }
         for fault in &spec.faults {
             match fault {
-                Fault::Dead(at) if serial >= *at && (serial == *at || self.is_dead) => self.is_dead = true,
+                Fault::Dead(at) if serial == *at => {
+                    context.machine.dead[context.device.card].store(true, Ordering::Relaxed)
+                }
                 Fault::Fail(at, code) if serial == *at => status = Some(*code),
+                Fault::Short(at) if serial == *at => request.drop_last_byte(),
                 _ => {}
             }
         }
-        if self.is_dead {
+        // Relaxed: the flag orders nothing. All queues of the NIC drop what is posted from now on.
+        if context.machine.dead[context.device.card].load(Ordering::Relaxed) {
             return;
         }
         let (arrives, completes) = match context.times(&request) {
@@ -149,7 +152,7 @@ impl Sender {
             None => (self.polls + spec.delay(serial), 0),
         };
         let mut flight = Flight { request, serial, completes, waits: None, status };
-        // What is due at once, and behind nothing, need not be put by.
+        // A request that is due now, with none before it, is processed without queueing.
         let is_next =
             self.kept.is_some() && self.events.is_empty() && !context.wire.is_timed() && arrives <= self.polls;
         let arrives = match is_next {
@@ -172,7 +175,7 @@ impl Sender {
         self.events.push(Reverse((arrives, serial, place)));
     }
 
-    /// A poll: time goes on, for cards that have no other.
+    /// Counts a poll, which is the unit of time of untimed devices, and processes due requests.
     pub fn poll(&mut self) {
         self.polls += 1;
         if !self.events.is_empty() {
@@ -203,7 +206,7 @@ impl Sender {
         }
     }
 
-    /// Goes on with a flight that is due; when it is due again, or nothing once it is complete.
+    /// Processes a due request. Returns the time at which it is due again, or `None` once it is complete.
     fn step(&self, flight: &mut Flight, (due, time): (u64, u64), is_timed: bool) -> Option<u64> {
         let later = if is_timed { time + AGAIN } else { time + 1 };
         if flight.status.is_none() {
@@ -255,18 +258,19 @@ impl Sender {
             return;
         }
         if self.kept.is_some_and(|kept| self.done.len() >= kept) {
-            // Nobody reads them: a queue that is full is written over.
+            // The caller does not read them: a full completion queue is overwritten.
             self.done.pop_front();
         }
         self.done.push_back(Done { wr_id, status, kind });
     }
 
-    /// A request that was never under way ends with this status.
+    /// Completes a request that was never in flight with this status.
     pub fn end(&mut self, wr_id: u64, kind: Kind, status: u32) {
         self.tell(wr_id, kind, status, false);
     }
 
-    /// All that is under way is flushed, in the order posted; the first one has this status. Whether there was any.
+    /// Flushes all requests in flight, in the order posted; the first one completes with status `first`. Returns
+    /// whether there were any.
     pub fn end_all(&mut self, first: u32) -> bool {
         self.events.clear();
         let mut ended: Vec<Flight> = self.flights.drain(..).flatten().collect();
@@ -279,12 +283,12 @@ impl Sender {
         !ended.is_empty()
     }
 
-    /// Requests that have been taken and are not complete.
+    /// Returns the number of requests that have been started and are not complete.
     pub fn under_way(&self) -> u32 {
         self.outstanding
     }
 
-    /// The oldest completion.
+    /// Removes and returns the oldest completion.
     pub fn done(&mut self) -> Option<Done> {
         let done = self.done.pop_front()?;
         if self.kept.is_none() {
@@ -293,7 +297,7 @@ impl Sender {
         Some(done)
     }
 
-    /// Lets everything arrive that can.
+    /// Delivers all requests that can be delivered.
     pub fn flush(&mut self) {
         for flight in self.flights.iter().flatten().filter(|flight| flight.status.is_none()) {
             let _ = deliver(&self.origin, &flight.request, self.rnr_retry);

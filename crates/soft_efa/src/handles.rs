@@ -1,7 +1,7 @@
 //! Address handles of an open device, in shared memory, so that peers can look them up.
 //!
-//! A card refuses RDMA of a peer for which it has no address handle (status 14). The requester's card does the delivery here, so
-//! it must see the target's handles. The owner adds and removes; peers only read.
+//! A NIC rejects RDMA by a peer for which it has no address handle (status 14). Here the requester's process delivers,
+//! so it must see the target's handles. The owner adds and removes handles; peers only read them.
 
 use crate::address::Gid;
 use crate::locked;
@@ -10,20 +10,21 @@ use std::io;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Handles of one open device: a handle's number has 16 bits, and the last one means that there is no handle.
+/// Maximum number of handles of one open device: a handle number has 16 bits, and the largest means that there is no
+/// handle.
 const MOST: usize = 0xffff;
 
 #[repr(C)]
 struct Header {
-    /// How often the handles have changed.
+    /// Number of changes to the handles.
     version: AtomicU64,
-    /// Places that have ever been used.
+    /// Number of entries that have ever been used.
     used: AtomicU64,
 }
 
 #[repr(C)]
 struct Entry {
-    /// How many handles of this address there are.
+    /// Number of handles of this address; 0 if the entry is free.
     count: AtomicU64,
     gid: [AtomicU64; 2],
 }
@@ -32,7 +33,7 @@ struct Entry {
 #[derive(Debug)]
 pub struct Handles {
     memory: Shared,
-    /// Of the owner: held by whoever changes something.
+    /// Serializes changes by the owner.
     changes: Mutex<()>,
 }
 
@@ -43,20 +44,20 @@ fn words(gid: &Gid) -> [u64; 2] {
 }
 
 impl Handles {
-    /// No handle yet, of an open device of this process.
+    /// Creates an empty set of handles, for an open device of this process.
     ///
     /// # Errors
-    /// The system's: no shared memory, or the name is taken.
+    /// Returns the system's error if there is no shared memory or the name is taken.
     pub fn new(name: &str) -> io::Result<Handles> {
-        let mut memory = Shared::new(BYTES, false)?;
+        let mut memory = Shared::new(BYTES)?;
         memory.publish(name)?;
         Ok(Handles { memory, changes: Mutex::default() })
     }
 
-    /// A peer's.
+    /// Opens the handles of a peer's device.
     ///
     /// # Errors
-    /// The system's: there is no such device.
+    /// Returns the system's error if the device does not exist.
     pub fn open(name: &str) -> io::Result<Handles> {
         let memory = Shared::open(name)?;
         if memory.bytes() < BYTES {
@@ -66,17 +67,18 @@ impl Handles {
     }
 
     fn header(&self) -> &Header {
-        // SAFETY: the memory begins with it; it starts as zeros and is atomic.
+        // SAFETY: the memory starts with the header, which is initially zero and consists of atomics.
         unsafe { &*self.memory.base().cast() }
     }
 
     fn entries(&self) -> &[Entry] {
         let used = (self.header().used.load(Ordering::Acquire) as usize).min(MOST);
-        // SAFETY: the entries follow the header, there are MOST of them, they start as zeros and are atomic.
+        // SAFETY: `MOST` entries follow the header; they are initially zero and consist of atomics.
         unsafe { std::slice::from_raw_parts(self.memory.base().add(size_of::<Header>()).cast(), used) }
     }
 
-    /// One more handle of this address: its number, which all handles of one address share. `None`: there are too many.
+    /// Adds a handle of an address. Returns its number, which all handles of the address share, or `None` if there are
+    /// too many.
     pub fn add(&self, gid: &Gid) -> Option<u16> {
         let _changing = locked(&self.changes);
         let entries = self.entries();
@@ -94,13 +96,13 @@ impl Handles {
         for (place, word) in entry.gid.iter().zip(words(gid)) {
             place.store(word, Ordering::Relaxed);
         }
-        // Release: a peer that sees the count sees the address, by its acquire in `find`.
+        // Release: pairs with the acquire in `find`, so that a peer that sees the count sees the address.
         entry.count.fetch_add(1, Ordering::Release);
         self.header().version.fetch_add(1, Ordering::Release);
         u16::try_from(number).ok()
     }
 
-    /// One handle of this number is gone.
+    /// Removes a handle with this number.
     pub fn remove(&self, number: u16) {
         let _changing = locked(&self.changes);
         if let Some(entry) = self.entries().get(usize::from(number)) {
@@ -109,7 +111,7 @@ impl Handles {
         }
     }
 
-    /// The number of this address's handles; `None` where it has none.
+    /// Returns the number of the handles of this address, or `None` if there are none.
     pub fn find(&self, gid: &Gid) -> Option<u16> {
         let wanted = words(gid);
         let is_it = |entry: &Entry| {
@@ -119,9 +121,9 @@ impl Handles {
         self.entries().iter().position(is_it).map(|number| number as u16)
     }
 
-    /// Changes with every handle that is added or removed. An answer of [`Handles::find`] is good as long as what was read
-    /// before it is still the version: the owner changes the version after the entry (release), the reader looks at the version
-    /// before the entries (acquire).
+    /// Returns the version, which changes with every handle added or removed. A result of [`Handles::find`] is valid
+    /// while the version read before it is current. The owner changes the version after the entry (release), and the
+    /// reader loads the version before the entries (acquire).
     pub fn version(&self) -> u64 {
         self.header().version.load(Ordering::Acquire)
     }
@@ -134,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_has_a_number_as_long_as_it_has_a_handle() {
+    fn address_keeps_number_while_handle_exists() {
         let name = format!("ah-test-{}", std::process::id());
         let ours = Handles::new(&name).unwrap();
         let theirs = Handles::open(&name).unwrap();

@@ -1,29 +1,32 @@
-//! What C, or a device, has written into the rings of a queue pair: taken by the card when the doorbell says so, and held against the rules.
+//! Intake of requests that C or a GPU writes into the rings of a queue pair: read when the doorbell rings, and checked
+//! against the rules.
 //!
-//! A card that is misused stops the pair: the request in question completes with status 2, all others with status 1, and a line on
-//! stderr says what the rule is. A real card has no words for it.
+//! Misuse puts the queue pair in error. The request concerned completes with status 2, all others with status 1, and a
+//! line on stderr names the rule. A real device does not report the reason.
 
 use crate::address::Gid;
 use crate::context::Context;
 use crate::flight::Sender;
+use crate::inbox::Arrival;
 use crate::locked;
 use crate::memory::{FILLED, Range};
 use crate::origin::Origin;
 use crate::pair::{Intake, Pair, Receiver};
-use crate::queue::{Arrival, RECEIVE_PIECES, Receive as Posted};
+use crate::queue::{RECEIVE_PIECES, Receive as Posted};
 use crate::request::{INLINE, Kind, Request};
 use crate::rings::{Ring, Rings};
 use crate::status;
+use efa_queue::intake::{Intake as Rules, Refusal, SendQueue};
 use efa_queue::request::{Body, Malformed, WORDS, WORDS_128};
-use efa_queue::rules::{Refused, rung};
 use efa_queue::{Operation, Receive, Request as Written};
+use std::fmt::Display;
 use std::sync::atomic::Ordering;
 
-/// Receives that peers have filled, reads and writes of peers: which of C's operations they are.
+/// Counters of completed receives, and of reads and writes by peers: their indices among C's operations.
 const REMOTE: [usize; 3] = [1, 3, 5];
 
 impl Pair {
-    /// The card's look at the rings and at what peers have done; whether anything has moved.
+    /// Processes the rings and the peers' operations. Returns whether there was any progress.
     pub fn work(&self) -> bool {
         let mut moved = false;
         let mut intake = locked(&self.intake);
@@ -53,80 +56,61 @@ impl Pair {
         if self.origin.context.machine.is_full() {
             return false;
         }
-        let doorbell = ring.rung();
-        if doorbell == intake.sends as u16 {
-            self.look_ahead(rings, intake, sender);
-            return false;
-        }
+        let rules = Rules { seen: intake.sends, depth: ring.entries, max_batch: rings.max_batch };
         let ended = intake.sends.saturating_sub(u64::from(sender.under_way()));
-        let count = match rung(intake.sends, ended, doorbell.into(), ring.entries, ring.entries) {
+        let count = match rules.poll(ring, ended) {
             Ok(count) => count,
-            Err(refused) => {
-                self.say_broken(intake, &rule(refused, ring.entries));
-                // The oldest that is under way bears it, or where none is, what stands before the doorbell.
+            Err(Refusal::Batch { .. }) if intake.is_broken => return false,
+            Err(refusal @ Refusal::Batch { number, .. }) => {
+                self.break_off(intake, sender, ring.first_word(number) & 0xffff, &refusal);
+                return false;
+            }
+            Err(refusal) => {
+                self.say_broken(intake, &refusal);
+                let doorbell = ring.rung();
+                // The oldest request in flight takes the status, or if there is none, the request before the doorbell.
                 if !sender.end_all(status::INTERNAL) {
                     let id = ring.words::<1>(u32::from(doorbell).wrapping_sub(1))[0] & 0xffff;
                     sender.end(id, Kind::Send, status::INTERNAL);
                 }
-                // From here on, whatever the count is.
+                // Continues from the doorbell's value.
                 let new = doorbell.wrapping_sub(intake.sends as u16) as i16;
                 intake.sends = intake.sends.saturating_add_signed(new.into());
                 return true;
             }
         };
+        let moved = count != intake.sends;
         while intake.sends < count {
-            let number = intake.sends as u32;
+            let number = intake.sends;
             intake.sends += 1;
             if ring.entry == WORDS_128 * 8 {
-                self.take_send(&ring.words::<WORDS_128>(number), ring.phase(number), intake, sender);
+                self.take_send(&ring.words::<WORDS_128>(number as u32), (&rules, number), intake, sender);
             } else {
-                self.take_send(&ring.words::<WORDS>(number), ring.phase(number), intake, sender);
+                self.take_send(&ring.words::<WORDS>(number as u32), (&rules, number), intake, sender);
             }
         }
-        true
+        moved
     }
 
-    /// The card has room for so many requests behind the doorbell: the next one is there, and the doorbell has not come.
-    fn look_ahead(&self, rings: &Rings, intake: &mut Intake, sender: &mut Sender) {
-        let ring = &rings.send;
-        let number = (intake.sends as u32).wrapping_add(rings.max_batch);
-        let [first] = ring.words::<1>(number);
-        let is_written = first >> 23 & 1 != 0 && first >> 24 & 1 == u64::from(ring.phase(number));
-        if intake.is_broken || !is_written || rings.max_batch >= ring.entries {
-            return;
-        }
-        // Whoever writes it has rung for those before, with a fence in between: pairs with that one.
-        std::sync::atomic::fence(Ordering::Acquire);
-        if ring.rung() == intake.sends as u16 {
-            let text = format!("more than max_batch = {} requests are written and not rung for", rings.max_batch);
-            self.break_off(intake, sender, first & 0xffff, &text);
-        }
-    }
-
-    fn take_send(&self, words: &[u64], phase: u8, intake: &mut Intake, sender: &mut Sender) {
+    fn take_send(&self, words: &[u64], (rules, number): (&Rules, u64), intake: &mut Intake, sender: &mut Sender) {
         let id = words[0] & 0xffff | words[3] & !0xffff;
         if intake.is_broken {
             sender.end(id, Kind::Send, status::FLUSHED);
             return;
         }
         if self.origin.context.machine.breaks() {
-            self.break_off(intake, sender, id, "the card finds it in error, as it was told to");
+            self.break_off(intake, sender, id, &"set to the error state by an injected fault");
             return;
         }
-        if words[0] >> 24 & 1 != u64::from(phase) {
-            let text = "a request behind the doorbell has the phase of the lap before: its words were not there";
-            self.break_off(intake, sender, id, text);
-            return;
-        }
-        match Written::decode(words) {
+        match rules.decode(number, words) {
             Ok(written) => {
                 let request = self.request(&written, intake, !Written::asks_for_completion(words));
                 sender.begin(request);
             }
-            Err(Malformed::NotARequest) => {
-                self.break_off(intake, sender, id, "what is behind the doorbell is no request");
+            Err(Refusal::Malformed { why, .. }) if why != Malformed::NotARequest => {
+                sender.end(id, Kind::Send, status_of(why));
             }
-            Err(malformed) => sender.end(id, Kind::Send, status_of(malformed)),
+            Err(refusal) => self.break_off(intake, sender, id, &refusal),
         }
     }
 
@@ -142,7 +126,7 @@ impl Pair {
             },
             number: head.to.pair.into(),
             qkey: head.to.key,
-            // As C has it, who sees the bytes of the network.
+            // In C's form, which is the network byte order.
             immediate: head.immediate.map(u32::to_be),
             is_silent,
             domain: page.domain(),
@@ -150,7 +134,7 @@ impl Pair {
         };
         match intake.gid(context, head.to.handle, page.domain()) {
             Some(gid) => request.gid = gid,
-            // No domain has this number: status 4.
+            // No domain has this number, so the request completes with status 4.
             None => request.domain = u32::MAX,
         }
         let mut own = |pieces: &[efa_queue::Local]| {
@@ -181,14 +165,14 @@ impl Pair {
         request
     }
 
-    /// A request that was never under way stops the pair.
-    fn break_off(&self, intake: &mut Intake, sender: &mut Sender, id: u64, why: &str) {
+    /// Puts the queue pair in error because of a request that was never in flight.
+    fn break_off(&self, intake: &mut Intake, sender: &mut Sender, id: u64, why: &dyn Display) {
         self.say_broken(intake, why);
         sender.end(id, Kind::Send, status::INTERNAL);
         sender.end_all(status::FLUSHED);
     }
 
-    fn say_broken(&self, intake: &mut Intake, why: &str) {
+    fn say_broken(&self, intake: &mut Intake, why: &dyn Display) {
         if !std::mem::replace(&mut intake.is_broken, true) {
             eprintln!("soft_efa: queue pair {}: {why}; it is in error", self.number());
         }
@@ -202,54 +186,55 @@ impl Pair {
             return false;
         }
         let mut receiver = locked(&self.receiver);
+        let before = intake.receives;
         for _ in 0..new {
-            let piece = Receive::decode(ring.words(intake.receives as u32));
+            if let Some(piece) = Receive::decode(ring.words(intake.receives as u32)) {
+                let open = intake.open;
+                if !self.take_receive(&piece, intake, &mut receiver) {
+                    // The page is full: the piece stays in the ring until there is space.
+                    intake.open = open;
+                    break;
+                }
+            }
             intake.receives += 1;
-            let Some(piece) = piece else { continue };
-            self.take_receive(&piece, intake, &mut receiver);
         }
-        true
+        intake.receives != before
     }
 
-    fn take_receive(&self, piece: &Receive, intake: &mut Intake, receiver: &mut Receiver) {
+    /// Takes one piece of a receive. Returns whether there was space for it.
+    fn take_receive(&self, piece: &Receive, intake: &mut Intake, receiver: &mut Receiver) -> bool {
         if piece.first {
             intake.open = Some((Posted { wr_id: piece.id.into(), ..Posted::default() }, 0));
         }
-        let Some((mut posted, count)) = intake.open.take() else { return };
+        let Some((mut posted, count)) = intake.open.take() else { return true };
         let Origin { context, page, .. } = &*self.origin;
         let range = Range { address: piece.address, bytes: piece.length.into(), access: FILLED, domain: page.domain() };
         let is_good = count < RECEIVE_PIECES && (piece.length == 0 || context.table.allows(piece.key, range));
         if !is_good {
-            receiver.posted += 1;
-            page.put(&Arrival { wr_id: Some(posted.wr_id), status: status::INVALID_LKEY, ..Arrival::default() });
-            return;
+            let refused = Arrival { wr_id: Some(posted.wr_id), status: status::INVALID_LKEY, ..Arrival::default() };
+            let has_room = page.put(&refused);
+            receiver.posted += u32::from(has_room);
+            return has_room;
         }
         posted.pieces[count] = (piece.address, piece.length.into());
         if !piece.last {
             intake.open = Some((posted, count + 1));
-        } else if page.post(&posted) {
-            receiver.posted += 1;
+            return true;
         }
+        let has_room = page.post(&posted);
+        receiver.posted += u32::from(has_room);
+        has_room
     }
 }
 
 impl Intake {
-    /// The address of a handle of this domain.
+    /// Returns the address of handle `number` of this domain.
     fn gid(&mut self, context: &Context, number: u16, domain: u32) -> Option<Gid> {
         let version = context.handles.version();
         if self.handles.0 != version || self.handles.1.is_empty() {
             self.handles = (version, context.gids(domain));
         }
         self.handles.1.get(usize::from(number)).copied().flatten()
-    }
-}
-
-fn rule(refused: Refused, depth: u32) -> String {
-    match refused {
-        Refused::Back(by) => format!("the doorbell went back by {by}"),
-        Refused::Batch(count) | Refused::Depth(count) => {
-            format!("{count} requests are under way, and the queue has {depth} slots")
-        }
     }
 }
 

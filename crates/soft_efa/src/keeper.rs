@@ -1,5 +1,5 @@
-//! What a card does while its process does something else: a thread that lets requests arrive when nobody polls. A real card needs
-//! no processor for that, and providers count on it: a receipt is posted, and the program goes on to other things.
+//! Background progress: a thread that delivers requests when no thread polls. A real NIC needs no CPU for that, and
+//! providers rely on it: they post a receipt and return to the program.
 
 use crate::flight::Sender;
 use crate::locked;
@@ -9,26 +9,27 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, Once, PoisonError};
 use std::time::Duration;
 
-/// How often it looks while something is on its way. A process that polls is not disturbed.
+/// Polling interval while requests are in flight. Requests of a process that polls are left to it.
 const LOOK: Duration = Duration::from_micros(200);
 
-/// What the queue pairs of this process send.
+/// Send sides of this process's queue pairs.
 static SENDERS: Mutex<Vec<Arc<Mutex<Sender>>>> = Mutex::new(Vec::new());
-/// Whether it looks, or sleeps until it is woken.
+/// Whether the thread polls. Otherwise it sleeps until it is woken.
 static IS_AWAKE: AtomicBool = AtomicBool::new(false);
 static WAKE: (Mutex<()>, Condvar) = (Mutex::new(()), Condvar::new());
 
-/// A queue pair is there.
+/// Adds the send side of a new queue pair.
 pub fn add(sender: Arc<Mutex<Sender>>) {
     locked(&SENDERS).push(sender);
 }
 
-/// It is about to be destroyed: when this returns, nobody looks at it any more.
+/// Removes a send side before it is destroyed. The thread does not access it after this returns.
 pub fn remove(sender: &Arc<Mutex<Sender>>) {
     locked(&SENDERS).retain(|known| !Arc::ptr_eq(known, sender));
 }
 
-/// Posts all of these, or none: the answer is C's code. What is on its way then arrives also when nobody polls.
+/// Posts all of these requests, or none. Returns C's error code. Wakes the background thread, so that the requests
+/// arrive even if the program does not poll.
 pub fn post(sender: &mut Sender, requests: &[Request]) -> c_int {
     let code = sender.post(requests);
     if code == 0 && sender.is_busy() {
@@ -37,7 +38,7 @@ pub fn post(sender: &mut Sender, requests: &[Request]) -> c_int {
     code
 }
 
-/// Something is on its way.
+/// Wakes the background thread because a request is in flight.
 fn wake() {
     static STARTED: Once = Once::new();
     if IS_AWAKE.swap(true, Ordering::AcqRel) {
@@ -46,7 +47,7 @@ fn wake() {
     STARTED.call_once(|| {
         let started = std::thread::Builder::new().name("soft-efa".to_owned()).spawn(keep);
         if let Err(error) = started {
-            eprintln!("soft_efa: starting a thread: {error}; requests arrive while their process polls, and only then");
+            eprintln!("soft_efa: cannot start a thread: {error}; requests arrive only while their process polls");
         }
     });
     let _guard = locked(&WAKE.0);
@@ -61,11 +62,11 @@ fn keep() {
         }
         drop(guard);
         std::thread::sleep(LOOK);
-        // Before the look: what is posted behind it wakes us again.
+        // Precedes the poll, so that a request posted after it wakes this thread again.
         IS_AWAKE.store(false, Ordering::Release);
         let mut is_busy = false;
         for sender in locked(&SENDERS).iter() {
-            // Who holds it makes progress itself.
+            // A thread that holds the lock makes progress itself.
             is_busy |= sender.try_lock().map_or(true, |mut sender| sender.keep());
         }
         if is_busy {

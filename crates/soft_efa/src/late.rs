@@ -1,9 +1,9 @@
-//! How long timed cards have waited for this machine: for a poll, or for bytes that it could not move as fast.
+//! Delays of timed devices that this machine caused: by a missing poll, or because it could not copy the bytes as fast.
 
 use card_model::Picoseconds;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Of one card, in this process.
+/// Total delay of one device in this process.
 #[derive(Debug, Default)]
 pub struct Late {
     until: AtomicU64,
@@ -11,13 +11,14 @@ pub struct Late {
 }
 
 impl Late {
-    /// What was due then is done now. Time in which several were late counts once.
+    /// Records that a request that was due at `due` is done at `now`. Time in which several requests were late counts
+    /// once.
     pub fn add(&self, due: Picoseconds, now: Picoseconds) {
         let counted = self.until.fetch_max(now, Ordering::Relaxed);
         self.sum.fetch_add(now.saturating_sub(due.max(counted)), Ordering::Relaxed);
     }
 
-    /// So far, in nanoseconds.
+    /// Returns the total delay in nanoseconds.
     pub fn nanoseconds(&self) -> u64 {
         self.sum.load(Ordering::Relaxed) / 1000
     }

@@ -1,16 +1,20 @@
-//! EFA cards in software, below libfabric's own EFA provider.
+//! Software EFA devices, below libfabric's own EFA provider.
 //!
-//! A shared object that defines what the provider calls in libibverbs and libefa. Loaded with global scope before libfabric, or
-//! as `LD_PRELOAD`, it is found first: the provider then sees these cards, on any machine. The variable `SOFT_EFA` describes them
-//! ([`card_model::Spec`]). What is promised, and what is not, stands in docs/soft-efa.md.
+//! A shared object that defines the libibverbs and libefa functions that the provider calls. If it is loaded with
+//! global scope before libfabric, or as `LD_PRELOAD`, the dynamic linker finds its symbols first. The provider then
+//! sees these devices, on any machine. The variable `SOFT_EFA` describes them ([`card_model::Spec`]). docs/soft-efa.md
+//! lists the guarantees and limits.
 //!
-//! Cards of processes of one user on one machine reach one another: queues lie in shared memory (`queue`), bytes are copied
-//! between registered ranges (`memory`), in an order and at times that `flight` decides.
+//! Devices of processes of one user on one machine can reach one another. Queues are in shared memory (`queue`), and
+//! bytes are copied between registered ranges (`memory`). `flight` decides the order and times of the copies.
 //!
-//! Who asks for the queues themselves (`efadv_query_qp_wqs`, `efadv_query_cq`) writes requests into them and reads completions there, on a
-//! CPU or by a GPU: then a thread of the process is the card (`engine`), which takes what the doorbell says (`intake`).
+//! A program can request the queues themselves (`efadv_query_qp_wqs`, `efadv_query_cq`), write requests into them and
+//! read completions from them, on a CPU or by a GPU. A thread of the process then acts as the device (`engine`) and
+//! processes the doorbells (`intake`).
 
 mod address;
+mod alive;
+mod cause;
 mod completions;
 mod context;
 mod counter;
@@ -19,8 +23,10 @@ mod engine;
 mod entries;
 mod flight;
 mod handles;
+mod inbox;
 mod intake;
 mod keeper;
+mod lap;
 mod late;
 mod machine;
 mod memory;
@@ -40,11 +46,12 @@ mod symbols;
 mod tests;
 mod wire;
 
+pub use cause::soft_efa_cause;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 pub use symbols::*;
 pub use verbs_sys as abi;
 
-/// Whoever has panicked while it held the lock: what is behind it is whole between two statements.
+/// Locks `mutex`, and ignores poisoning: no statement that holds such a lock leaves the data inconsistent if it panics.
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

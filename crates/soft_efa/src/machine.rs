@@ -1,10 +1,10 @@
-//! The machine that this process sees: which cards it has, and where sysfs would show them.
+//! The machine that this process sees: its EFA devices, and its substitute for sysfs.
 
 use crate::abi::{self, ibv_device};
 use crate::address::Gid;
 use crate::late::Late;
 use card_model::{Fault, Figures, Spec};
-use std::ffi::{OsString, c_char};
+use std::ffi::{CString, OsString, c_char};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, symlink};
@@ -12,55 +12,57 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-/// The variable that describes the cards.
+/// Environment variable that describes the devices.
 const VARIABLE: &str = "SOFT_EFA";
-/// The variable by which rdma-core and libfabric find sysfs.
+/// Environment variable by which rdma-core and libfabric find sysfs.
 const SYSFS: &str = "SYSFS_PATH";
 
-/// Everything that stays the same while the process lives.
+/// Process-wide state.
 pub struct Machine {
-    /// The description.
+    /// Description of the machine.
     pub spec: Spec,
-    /// Whether reads and writes move their bytes now.
+    /// Whether reads and writes currently copy their bytes.
     pub moves: AtomicBool,
-    /// Requests that were posted, and registrations that were asked for, on all its cards.
+    /// Number of requests posted on all devices.
     pub posted: AtomicU64,
     registered: AtomicU64,
-    /// How long its cards have waited for this machine.
+    /// Whether each device is dead, by an injected fault: it drops the requests posted to all its queues.
+    pub dead: Vec<AtomicBool>,
+    /// Delay of each timed device that this machine caused.
     pub late: Vec<Late>,
-    /// Which machine this is, among those that peers are on.
+    /// Identifies this machine among those of the peers.
     host: u64,
     devices: Vec<&'static Device>,
     folder: Mutex<Option<Folder>>,
 }
 
-/// A card. What C sees comes first.
+/// An EFA device. The part visible to C comes first.
 #[repr(C)]
 pub struct Device {
-    /// As C sees it.
+    /// The part visible to C.
     pub verbs: ibv_device,
-    /// Its number on this machine.
+    /// Index on this machine.
     pub card: usize,
-    /// Its address.
+    /// Address of the device.
     pub gid: Gid,
 }
 
-// SAFETY: written before it is shared, and never after.
+// SAFETY: written before it is shared, and never afterwards.
 unsafe impl Sync for Device {}
 
-/// What stands in for sysfs while devices are listed.
+/// The substitute for sysfs, which exists while device lists do.
 struct Folder {
     path: PathBuf,
     before: Option<OsString>,
     lists: usize,
 }
 
-/// A number of a text: FNV-1a.
+/// Returns the FNV-1a hash of `text`.
 fn number_of(text: &[u8]) -> u64 {
     text.iter().fold(0xCBF2_9CE4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01B3))
 }
 
-/// This machine, or this node of a lab: each network namespace is a machine of its own.
+/// Returns an ID of this machine, or of this node of a lab: each network namespace counts as a separate machine.
 fn host() -> u64 {
     let boot = std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let network = std::fs::metadata("/proc/self/ns/net").map_or(0, |found| found.ino());
@@ -71,8 +73,26 @@ fn text<const N: usize>(value: &[u8]) -> [c_char; N] {
     std::array::from_fn(|index| if index + 1 < N { value.get(index).map_or(0, |byte| *byte as c_char) } else { 0 })
 }
 
+/// Returns the directory of this process: in the system's temporary directory, or in /dev/shm if that is not writable,
+/// as with a read-only root.
+fn scratch() -> PathBuf {
+    static BASE: OnceLock<PathBuf> = OnceLock::new();
+    let base = BASE.get_or_init(|| {
+        let writable = |path: &PathBuf| {
+            let Ok(path) = CString::new(path.as_os_str().as_bytes()) else { return false };
+            // SAFETY: `path` ends in a zero byte and lives until the call returns.
+            unsafe { libc::access(path.as_ptr(), libc::W_OK | libc::X_OK) == 0 }
+        };
+        [std::env::temp_dir(), "/dev/shm".into()].into_iter().find(writable).unwrap_or_else(std::env::temp_dir)
+    });
+    base.join(format!("soft-efa-sysfs-{}", std::process::id()))
+}
+
 impl Machine {
-    /// This process's; the error is one line.
+    /// Returns the machine of this process.
+    ///
+    /// # Errors
+    /// Returns a message of one line if the description is invalid.
     pub fn get() -> Result<&'static Machine, &'static str> {
         static MACHINE: OnceLock<Result<Machine, String>> = OnceLock::new();
         let machine = MACHINE.get_or_init(|| {
@@ -85,29 +105,30 @@ impl Machine {
         machine.as_ref().map_err(String::as_str)
     }
 
-    /// One of its own, as it is described.
+    /// Creates a machine from its description.
     pub fn new(description: &str) -> Result<Machine, String> {
         let spec = Spec::parse(description)?;
         crate::share::sweep();
-        let path = std::env::temp_dir().join(format!("soft-efa-{}", std::process::id()));
-        // A small number does not reach all of an address.
+        let path = scratch();
+        // Hashed, because a small number would not affect all bytes of an address.
         let host = spec.host.map_or_else(host, |number| number_of(&number.to_ne_bytes()));
         let devices = (0..spec.cards).map(|card| &*Box::leak(Box::new(Device::new(host, card, &path)))).collect();
         let moves = AtomicBool::new(spec.moves);
-        // Peers reach into this process's registered memory: it agrees, also where the system asks for that (Yama).
-        // SAFETY: sets an attribute of this process.
+        // SAFETY: sets an attribute of this process. It allows peers to access this process's registered memory, which
+        // Yama otherwise restricts.
         unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::PR_SET_PTRACER_ANY, 0, 0, 0) };
         let late = (0..spec.cards).map(|_| Late::default()).collect();
+        let dead = (0..spec.cards).map(|_| AtomicBool::new(false)).collect();
         let [posted, registered] = [0, 0].map(AtomicU64::new);
-        Ok(Machine { spec, moves, posted, registered, late, host, devices, folder: Mutex::new(None) })
+        Ok(Machine { spec, moves, posted, registered, dead, late, host, devices, folder: Mutex::new(None) })
     }
 
-    /// Its cards.
+    /// Returns the devices.
     pub fn devices(&self) -> &[&'static Device] {
         &self.devices
     }
 
-    /// The figures of a card; none where cards have no times.
+    /// Returns the timing figures of a device, or `None` if devices are not timed.
     pub fn figures(&self, card: usize) -> Option<Figures> {
         let slow = if card == 0 { self.spec.slow } else { 1.0 };
         self.spec.figures.map(|figures| Figures {
@@ -118,19 +139,20 @@ impl Machine {
         })
     }
 
-    /// Whether queues are full from now on, as the description has it.
+    /// Returns whether a fault of the description makes all queues full from now on.
     pub fn is_full(&self) -> bool {
         let first = self.posted.load(Ordering::Relaxed) + 1;
         self.spec.faults.iter().any(|fault| matches!(fault, Fault::Full(at) if first >= *at))
     }
 
-    /// Whether the registration that is asked for now is refused, as the description has it.
+    /// Counts a registration. Returns whether a fault of the description refuses it.
     pub fn refuses_memory(&self) -> bool {
         let number = self.registered.fetch_add(1, Ordering::Relaxed) + 1;
         self.spec.faults.iter().any(|fault| matches!(fault, Fault::Refuse(at) if number >= *at))
     }
 
-    /// Whether the next request finds its queue pair in error, as the description has it: then it counts as posted.
+    /// Returns whether a fault of the description puts the queue pair in error at the next request, which then counts
+    /// as posted.
     pub fn breaks(&self) -> bool {
         if !self.spec.faults.iter().any(|fault| matches!(fault, Fault::Break(_))) {
             return false;
@@ -141,15 +163,15 @@ impl Machine {
         breaks
     }
 
-    /// Lays out what stands in for sysfs; while it is there, [`SYSFS`] names it.
+    /// Creates the substitute for sysfs, if none exists, and sets [`SYSFS`] to it.
     pub fn show(&self) -> io::Result<()> {
         let mut folder = self.folder.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(folder) = folder.as_mut() {
             folder.lists += 1;
             return Ok(());
         }
-        let path = std::env::temp_dir().join(format!("soft-efa-{}", std::process::id()));
-        // Of a killed process of the same number.
+        let path = scratch();
+        // Removes the directory of a killed process with the same ID.
         let _ = std::fs::remove_dir_all(&path);
         std::fs::create_dir(&path)?;
         let before = std::env::var_os(SYSFS);
@@ -159,7 +181,7 @@ impl Machine {
         Ok(())
     }
 
-    /// Takes it away again, when the last list is.
+    /// Removes the substitute for sysfs with the last device list.
     pub fn hide(&self) {
         let mut folder = self.folder.lock().unwrap_or_else(PoisonError::into_inner);
         let last = folder.take_if(|folder| {
@@ -177,7 +199,7 @@ impl Machine {
         let class = path.join("class/infiniband_verbs");
         std::fs::create_dir_all(&driver)?;
         std::fs::create_dir_all(&class)?;
-        // What the driver of a p5 says.
+        // ABI version of the driver on a p5.
         std::fs::write(class.join("abi_version"), "6\n")?;
         for card in 0..self.spec.cards {
             let address = format!("0000:{:02x}:00.0", Spec::bus(card));
@@ -191,14 +213,14 @@ impl Machine {
         Ok(())
     }
 
-    /// A number that differs by machine, process and use.
+    /// Returns a number that differs by machine, process, time and `more`.
     pub fn random(&self, more: u64) -> u64 {
         let time = std::time::UNIX_EPOCH.elapsed().map_or(0, |time| time.as_nanos() as u64);
         number_of(&[self.host, u64::from(std::process::id()), time, more].map(u64::to_ne_bytes).concat())
     }
 }
 
-/// As the system names such a card: by its bus, in decimal.
+/// Returns the name of a device as the system derives it: from its bus, in decimal.
 fn name_of(card: usize) -> String {
     format!("rdmap{}s0", Spec::bus(card))
 }
@@ -208,7 +230,8 @@ impl Device {
         let name = name_of(card);
         let path = sysfs.join("class/infiniband").join(&name);
         let [a, b, c, d, e, ..] = host.to_ne_bytes();
-        // A link-local address as a card makes it of its MAC; the last byte is the card's number.
+        // A link-local address, in the form that a device derives from its MAC; the last byte is the index of the
+        // device.
         let gid = [0xfe, 0x80, 0, 0, 0, 0, 0, 0, a & 0xfc | 2, b, c, 0xff, 0xfe, d, e, card as u8];
         let null = std::ptr::null_mut();
         Device {
@@ -227,13 +250,13 @@ impl Device {
     }
 }
 
-/// Sets a variable of the process, or takes it away.
+/// Sets or removes an environment variable of the process.
 fn set(name: &str, value: Option<&std::ffi::OsStr>) {
     match value {
-        // SAFETY: devices are listed when libfabric is first asked for anything; a program that changes its environment in
-        // another thread at that moment would have the same trouble with libfabric's own reads of it.
+        // SAFETY: devices are listed when libfabric is first called. A program that changes its environment in another
+        // thread at that moment would also conflict with libfabric's own reads of it.
         Some(value) => unsafe { std::env::set_var(name, value) },
-        // SAFETY: as above.
+        // SAFETY: as for `set_var` above.
         None => unsafe { std::env::remove_var(name) },
     }
 }
@@ -243,10 +266,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_machine_is_known_by_its_boot_and_its_network() {
+    fn machine_is_identified_by_boot_and_network() {
         let boot = std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
         assert_eq!(host(), host());
-        // The network's number is not 0: the same boot in another namespace is another machine.
+        // The namespace number is not 0: the same boot in another namespace is another machine.
         assert_ne!(host(), number_of(&boot));
         assert!(host() > u64::from(u16::MAX), "no number that somebody would give");
     }

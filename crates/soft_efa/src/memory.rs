@@ -1,27 +1,31 @@
-//! Registered memory: a table of keys in shared memory, one for each open device of a process, and the way into it.
+//! Registered memory: a key table in shared memory, one for each open device of a process, and access to the memory.
 //!
-//! The owner writes the table; a peer that wants to read or write looks its key up, counts itself as a user of the entry for as
-//! long as it copies, and copies by the system's calls for other processes' memory. So nothing is reached but what is registered,
-//! for what it is registered for, by the consent of its owner; and memory is free again only when the last copy has ended.
+//! The owner writes the table. A peer that reads or writes looks up its key and counts itself as a user of the entry
+//! while it copies. It copies by the system calls for the memory of other processes. A peer can therefore reach only
+//! registered memory, only for the registered uses, and with the consent of its owner. Memory is freed only when the
+//! last copy has ended.
 
 use crate::abi;
+use crate::cause;
 use crate::share::Shared;
 use std::io;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Registrations of one open device, as many as a real card takes.
+/// Maximum number of registrations of one open device, as on a real EFA device.
 pub const MOST: usize = 1 << 18;
-/// Bits of a remote key below its place in the table: drawn anew for each registration, so that an old key is found out.
+/// Low bits of a remote key, below the table index. They are drawn at random for each registration, so that an outdated
+/// key is detected.
 const LOW_BITS: u32 = 14;
-/// A local key has 24 bits, since a request has room for no more: its place, and so many of the others.
+/// Low bits of a local key, below the table index. A local key has 24 bits, since a request has space for no more.
 const LOCAL_BITS: u32 = 24 - MOST.ilog2();
-/// A copy into memory that is given back ends within this time, or its process has died in the middle of it, or stands still.
+/// Maximum wait for copies into memory that is deregistered. A copy that takes longer belongs to a process that has
+/// died or is stopped.
 const LAST_COPY: Duration = Duration::from_secs(2);
 
 #[repr(C)]
 struct Entry {
-    /// 0: free.
+    /// Remote key; 0 if the entry is free.
     key: AtomicU32,
     access: AtomicU32,
     address: AtomicU64,
@@ -31,60 +35,60 @@ struct Entry {
     domain: AtomicU64,
 }
 
-/// What is asked of a registration.
+/// A registered range, or a requested one.
 #[derive(Clone, Copy, Debug)]
 pub struct Range {
-    /// First byte.
+    /// Address of the first byte.
     pub address: u64,
     /// Length in bytes.
     pub bytes: u64,
-    /// For which uses.
+    /// Uses, as access flags.
     pub access: u32,
-    /// The protection domain of the queue pair that uses it.
+    /// Protection domain of the registration, or of the queue pair that uses it.
     pub domain: u32,
 }
 
-/// The local key of a registration with this remote key.
+/// Returns the local key of the registration with this remote key.
 pub fn local_key(key: u32) -> u32 {
     (key >> LOW_BITS) << LOCAL_BITS | key & ((1 << LOCAL_BITS) - 1)
 }
 
-/// The table of one open device.
+/// The key table of one open device.
 #[derive(Debug)]
 pub struct Table {
     memory: Shared,
 }
 
-/// Why memory cannot be reached.
+/// Reason for which memory cannot be accessed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
-    /// No such key, or not this range of it, or not for this.
+    /// The key does not exist, or does not cover this range or use.
     Key,
-    /// The process has gone.
+    /// The process has exited.
     Gone,
-    /// The system refuses, or the memory is not there.
-    System(i32),
+    /// The system refuses the access, or the memory does not exist; the cause is recorded.
+    System,
 }
 
-/// A hold on an entry: its memory stays while this is there.
+/// A use of an entry: its memory stays registered while this exists.
 pub struct Hold<'a>(&'a Entry);
 
 impl Drop for Hold<'_> {
     fn drop(&mut self) {
-        // The owner's acquire in `remove` then sees the copy as done.
+        // Release: pairs with the load of `users` in `remove_within`, so that the owner sees the copy as complete.
         self.0.users.fetch_sub(1, Ordering::Release);
     }
 }
 
 impl Table {
-    /// An empty table of this process.
+    /// Creates an empty table of this process.
     pub fn new(name: &str) -> io::Result<Table> {
-        let mut memory = Shared::new(MOST * size_of::<Entry>(), false)?;
+        let mut memory = Shared::new(MOST * size_of::<Entry>())?;
         memory.publish(name)?;
         Ok(Table { memory })
     }
 
-    /// A peer's table.
+    /// Opens a peer's table.
     pub fn open(name: &str) -> io::Result<Table> {
         let memory = Shared::open(name)?;
         if memory.bytes() < MOST * size_of::<Entry>() {
@@ -94,11 +98,11 @@ impl Table {
     }
 
     fn entry(&self, index: usize) -> &Entry {
-        // SAFETY: the table has MOST entries, which begin as zeros and are atomic.
+        // SAFETY: the table has `MOST` entries, which are initially zero and consist of atomics.
         unsafe { &*self.memory.base().cast::<Entry>().add(index % MOST) }
     }
 
-    /// Registers a range in a free place; the key is never 0.
+    /// Registers a range at the free index `index`. Returns its key, which is never 0.
     pub fn add(&self, index: usize, random: u32, range: Range) -> u32 {
         let entry = self.entry(index);
         let key = ((index as u32) << LOW_BITS) | (random & ((1 << LOW_BITS) - 1)).max(1);
@@ -106,13 +110,13 @@ impl Table {
         entry.length.store(range.bytes, Ordering::Relaxed);
         entry.access.store(range.access, Ordering::Relaxed);
         entry.domain.store(range.domain.into(), Ordering::Relaxed);
-        // Who finds the key must find its range: the acquire in `hold`.
+        // The load of this key in `hold` makes the range visible.
         entry.key.store(key, Ordering::SeqCst);
         key
     }
 
-    /// Takes a registration back, and waits for copies that are under way, 2 s at most. Returns its place, which is free; `None`
-    /// where a copy has not ended: its process may still count itself out, so the place is never used again.
+    /// Removes a registration, and waits up to 2 s for copies in progress. Returns its index, which is then free.
+    /// Returns `None` if a copy has not ended: its process may still decrement the users, so the index is never reused.
     pub fn remove(&self, key: u32) -> Option<usize> {
         self.remove_within(key, LAST_COPY)
     }
@@ -120,7 +124,8 @@ impl Table {
     fn remove_within(&self, key: u32, patience: Duration) -> Option<usize> {
         let index = (key >> LOW_BITS) as usize;
         let entry = self.entry(index);
-        // Before the look at the users: a peer counts itself before it looks at the key, so one of the two sees the other.
+        // Precedes the check of the users. A peer counts itself before it reads the key, so at least one of the two
+        // sees the other.
         entry.key.compare_exchange(key, 0, Ordering::SeqCst, Ordering::SeqCst).ok()?;
         let started = Instant::now();
         while entry.users.load(Ordering::SeqCst) > 0 {
@@ -132,17 +137,18 @@ impl Table {
         Some(index)
     }
 
-    /// Holds a range for these uses.
+    /// Adds a user to a range for these uses.
     pub fn hold(&self, key: u32, range: Range) -> Result<Hold<'_>, Refused> {
         let entry = self.entry((key >> LOW_BITS) as usize);
-        // See `remove`.
+        // Precedes the read of the key; see `remove_within`.
         entry.users.fetch_add(1, Ordering::SeqCst);
         let hold = Hold(entry);
         let known = key != 0 && entry.key.load(Ordering::SeqCst) == key;
         if known && covers(entry, range) { Ok(hold) } else { Err(Refused::Key) }
     }
 
-    /// Whether a local key of this process covers a range for these uses: its own thread asks, so no hold is needed.
+    /// Returns whether a local key of this process covers a range for these uses. The calling thread belongs to the
+    /// owner, so no hold is needed.
     pub fn allows(&self, local: u32, range: Range) -> bool {
         let entry = self.entry((local >> LOCAL_BITS) as usize);
         let key = entry.key.load(Ordering::Acquire);
@@ -159,14 +165,14 @@ fn covers(entry: &Entry, range: Range) -> bool {
         && end.is_some_and(|end| end <= start.saturating_add(length))
 }
 
-/// One side of a copy: addresses with their lengths.
+/// One side of a copy: addresses and lengths.
 pub type Pieces<'a> = &'a [(u64, u64)];
 
-/// Copies between this process and another one, or this one: `out` from here to there, otherwise from there to here. Copies as
-/// much as both sides have.
+/// Copies between this process and process `pid`, which may be this one. Copies from `ours` to `theirs` if `out`,
+/// otherwise the other way, until the shorter side is exhausted. Returns the number of bytes.
 ///
 /// # Safety
-/// Our pieces are memory of this process that nobody else writes or, on the way in, reads meanwhile.
+/// `ours` must be memory of this process. No other thread may write it concurrently nor, unless `out`, read it.
 pub unsafe fn copy(pid: i32, ours: Pieces<'_>, theirs: Pieces<'_>, out: bool) -> Result<u64, Refused> {
     let (mut ours, mut theirs) = (Walk::new(ours), Walk::new(theirs));
     let own = pid == std::process::id() as i32;
@@ -181,7 +187,8 @@ pub unsafe fn copy(pid: i32, ours: Pieces<'_>, theirs: Pieces<'_>, out: bool) ->
             let (from, to) = if out { (here, there) } else { (there, here) };
             let from = std::ptr::with_exposed_provenance::<u8>(from as usize);
             let to = std::ptr::with_exposed_provenance_mut::<u8>(to as usize);
-            // SAFETY: ours by the caller; theirs is memory of this process that is registered. They may overlap.
+            // SAFETY: `ours` is valid by the caller's guarantee; `theirs` is registered memory of this process. The two
+            // may overlap.
             unsafe { std::ptr::copy(from, to, bytes as usize) };
             bytes
         } else {
@@ -193,10 +200,11 @@ pub unsafe fn copy(pid: i32, ours: Pieces<'_>, theirs: Pieces<'_>, out: bool) ->
     }
 }
 
-/// As [`copy`], with one stretch on the other side: what lies behind `cut` bytes of it first. A card promises no order of the bytes of a write.
+/// Like [`copy`], with one range on the other side, and copies the part after the first `cut` bytes first. A NIC does
+/// not guarantee the order of the bytes of a write.
 ///
 /// # Safety
-/// As for [`copy`].
+/// The requirements of [`copy`] apply.
 pub unsafe fn copy_end_first(
     pid: i32,
     ours: Pieces<'_>,
@@ -206,7 +214,7 @@ pub unsafe fn copy_end_first(
 ) -> Result<(), Refused> {
     let cut = cut.min(bytes);
     if cut == 0 {
-        // SAFETY: the caller's contract.
+        // SAFETY: the caller meets the requirements of `copy`.
         return unsafe { copy(pid, ours, &[(address, bytes)], out) }.map(drop);
     }
     let (mut before, mut at) = (Vec::with_capacity(ours.len()), 0u64);
@@ -217,7 +225,7 @@ pub unsafe fn copy_end_first(
         behind.push((start + here, length - here));
         at += length;
     }
-    // SAFETY: the caller's contract, for parts of it.
+    // SAFETY: the caller meets the requirements of `copy` for the whole, of which these are parts.
     unsafe {
         copy(pid, &behind, &[(address + cut, bytes - cut)], out)?;
         copy(pid, &before, &[(address, cut)], out)?;
@@ -225,14 +233,14 @@ pub unsafe fn copy_end_first(
     Ok(())
 }
 
-/// One stretch from or to another process's memory.
+/// Copies one range from or to the memory of another process. Returns the number of bytes.
 fn other_process(pid: i32, here: u64, there: u64, bytes: u64, out: bool) -> Result<u64, Refused> {
     let stretch = |address: u64| libc::iovec {
         iov_base: std::ptr::with_exposed_provenance_mut(address as usize),
         iov_len: bytes as usize,
     };
     let (local, remote) = (stretch(here), stretch(there));
-    // SAFETY: the system checks both sides; ours is the caller's to vouch for.
+    // SAFETY: the system checks both sides; the caller guarantees that `here` may be accessed.
     let moved = unsafe {
         if out {
             libc::process_vm_writev(pid, &local, 1, &remote, 1, 0)
@@ -244,23 +252,43 @@ fn other_process(pid: i32, here: u64, there: u64, bytes: u64, out: bool) -> Resu
         1.. => Ok(moved as u64),
         _ => match io::Error::last_os_error().raw_os_error().unwrap_or_default() {
             libc::ESRCH => Err(Refused::Gone),
-            code => Err(Refused::System(code)),
+            code => {
+                cause::refused(out, &io::Error::from_raw_os_error(code));
+                Err(Refused::System)
+            }
         },
     }
 }
 
-/// Whether this process has memory at an address.
+/// Returns whether the system allows the call on this process's own memory, as it does unless a filter forbids the
+/// call.
+pub fn reaches_itself(out: bool) -> bool {
+    let (mut here, mut there) = (1u8, 1u8);
+    let stretch = |byte: &mut u8| libc::iovec { iov_base: (&raw mut *byte).cast(), iov_len: 1 };
+    let (local, remote, pid) = (stretch(&mut here), stretch(&mut there), std::process::id() as i32);
+    // SAFETY: both bytes are local variables.
+    let moved = unsafe {
+        if out {
+            libc::process_vm_writev(pid, &local, 1, &remote, 1, 0)
+        } else {
+            libc::process_vm_readv(pid, &local, 1, &remote, 1, 0)
+        }
+    };
+    moved == 1
+}
+
+/// Returns whether this process has memory at `address`. If the system forbids the check, returns true.
 pub fn is_there(address: u64) -> bool {
     let mut byte = 0u8;
     let local = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
     let remote = libc::iovec { iov_base: std::ptr::with_exposed_provenance_mut(address as usize), iov_len: 1 };
-    // SAFETY: the system checks the address; the place is ours.
+    // SAFETY: the system checks the address; the destination is a local variable.
     let read = unsafe { libc::process_vm_readv(std::process::id() as i32, &local, 1, &remote, 1, 0) };
-    // Where the system forbids the call, nothing is known.
+    // If the system forbids the call, the result is unknown.
     read == 1 || io::Error::last_os_error().raw_os_error() != Some(libc::EFAULT)
 }
 
-/// A place within pieces.
+/// A position within pieces.
 struct Walk<'a> {
     pieces: Pieces<'a>,
     offset: u64,
@@ -292,11 +320,11 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// What a write, a read, or a receive needs of memory.
+/// Access that a write needs at its target.
 pub const WRITTEN: u32 = abi::IBV_ACCESS_REMOTE_WRITE;
-/// See [`WRITTEN`].
+/// Access that a read needs at its target.
 pub const READ: u32 = abi::IBV_ACCESS_REMOTE_READ;
-/// See [`WRITTEN`].
+/// Access that a receive, or the local side of a read, needs.
 pub const FILLED: u32 = abi::IBV_ACCESS_LOCAL_WRITE;
 
 #[cfg(test)]
@@ -306,29 +334,30 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_end_of_a_write_comes_first() {
+    fn end_of_write_is_copied_first() {
         let whole: Vec<u8> = (0..40).collect();
         for cut in [0, 1, 10, 19, 20, 50] {
-            // The target overlaps the source, so the order shows: the end first moves all bytes unspoilt where they are cut by the distance.
+            // The target overlaps the source, which reveals the order. With `cut` at the distance of the two, the end
+            // is copied before the start overwrites it.
             let mut bytes = whole.clone();
             let start = bytes.as_mut_ptr().expose_provenance() as u64;
             let ours = [(start, 5), (start + 5, 0), (start + 5, 15)];
-            // SAFETY: both are of `bytes`.
+            // SAFETY: both ranges are in `bytes`.
             unsafe { copy_end_first(std::process::id() as i32, &ours, (start + 10, 20), cut, true) }.unwrap();
             if cut == 10 {
                 assert_eq!(bytes[10..30], whole[..20]);
             }
-            // Apart, any cut gives the same.
+            // Without overlap, every cut gives the same result.
             let mut there = [0u8; 20];
             let to = there.as_mut_ptr().expose_provenance() as u64;
-            // SAFETY: as above.
+            // SAFETY: the source is in `bytes`, the target in `there`.
             unsafe { copy_end_first(std::process::id() as i32, &ours, (to, 20), cut, true) }.unwrap();
             assert_eq!(there, bytes[..20]);
         }
     }
 
     #[test]
-    fn a_key_opens_its_range_for_its_uses_until_it_is_taken_back() {
+    fn key_grants_access_until_deregistration() {
         let table = Table::new(&format!("test-table-{}", std::process::id())).unwrap();
         let range = |address, bytes, access| Range { address, bytes, access, domain: 3 };
         let key = table.add(77, 5, range(1000, 100, WRITTEN | FILLED));
@@ -344,7 +373,7 @@ mod tests {
         assert_eq!(hold(0, 0, 0, 0), Err(Refused::Key));
         let elsewhere = Range { domain: 4, ..range(1000, 1, WRITTEN) };
         assert!(table.hold(key, elsewhere).is_err(), "another protection domain");
-        // The local key of the last place, with all its bits, fits into a request.
+        // The local key of the last index, with all bits set, fits in a request.
         let local = local_key(key);
         assert!(local_key(u32::MAX) < 1 << 24 && table.allows(local, range(1000, 1, WRITTEN)));
         assert!(!table.allows(local ^ 1, range(1000, 1, WRITTEN)) && !table.allows(local, elsewhere));
@@ -353,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_is_not_used_again_while_somebody_may_still_count_itself_out() {
+    fn key_slot_is_not_reused_while_held() {
         let table = Table::new(&format!("test-table-late-{}", std::process::id())).unwrap();
         let range = Range { address: 1000, bytes: 100, access: WRITTEN, domain: 0 };
         let key = table.add(3, 5, range);
@@ -366,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_is_not_there_is_known() {
+    fn unmapped_memory_is_detected() {
         let here = 7u8;
         assert!(is_there((&raw const here).expose_provenance() as u64));
         assert!(!is_there(8), "nobody has the first page");
@@ -382,7 +411,7 @@ mod tests {
         let ours = [at(&from, 0, 0), at(&from, 10, 30), at(&from, 60, 40)];
         let base = to.as_mut_ptr().expose_provenance() as u64;
         let theirs = [(base + 1, 5), (base + 6, 0), (base + 20, 65), (base + 90, 1)];
-        // SAFETY: both are memory of this test.
+        // SAFETY: both sides are memory of this test.
         let moved = unsafe { copy(std::process::id() as i32, &ours, &theirs, true) };
         assert_eq!(moved, Ok(70));
         let sent: Vec<u8> = (10..40).chain(60..100).collect();

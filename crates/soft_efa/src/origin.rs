@@ -1,4 +1,4 @@
-//! Where requests come from: what a request needs to know of the queue pair that posts it.
+//! Origin of requests: the state of a queue pair that its requests need.
 
 use crate::address::Gid;
 use crate::context::Context;
@@ -9,27 +9,27 @@ use crate::queue::{Page, READY};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, OnceLock};
 
-/// A queue pair, as far as its requests know it.
+/// The part of a queue pair that its requests use.
 pub struct Origin {
-    /// Its card.
+    /// Device of the queue pair.
     pub context: &'static Context,
-    /// What peers see of it.
+    /// Page that peers access.
     pub page: Page,
-    /// Its number.
+    /// Number of the queue pair.
     pub number: u32,
-    /// Where each operation is counted, if it is.
+    /// Completion counter of each operation, if any.
     pub counters: [OnceLock<Arc<Counter>>; OPERATIONS],
-    /// Whom the last request went to.
+    /// Destination of the last request.
     recent: Mutex<Option<(Gid, u32, Arc<Peer>)>>,
 }
 
 impl Origin {
-    /// A pair of this number.
+    /// Creates the origin of queue pair `number`.
     pub fn new(context: &'static Context, page: Page, number: u32) -> Origin {
         Origin { context, page, number, counters: Default::default(), recent: Mutex::default() }
     }
 
-    /// The peer of a request; `None` where there is none.
+    /// Returns the peer of a request, or `None` if it does not exist.
     pub fn peer(&self, gid: &Gid, number: u32) -> Option<Arc<Peer>> {
         let mut recent = locked(&self.recent);
         if let Some((known, of, peer)) = &*recent
@@ -43,7 +43,7 @@ impl Origin {
         Some(peer)
     }
 
-    /// Its process has gone.
+    /// Removes a peer whose process has exited.
     pub fn forget(&self, gid: &Gid, number: u32) {
         *locked(&self.recent) = None;
         self.context.peers.forget(gid, number);

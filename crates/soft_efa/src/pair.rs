@@ -2,85 +2,89 @@
 
 use crate::abi::*;
 use crate::address::Gid;
+use crate::cause;
 use crate::flight::Sender;
+use crate::inbox::{Arrival, Reading};
 use crate::locked;
 use crate::origin::Origin;
-use crate::queue::{Arrival, Receive as Posted};
+use crate::queue::Receive as Posted;
 use crate::request::{INLINE, Request, SHORT_INLINE};
 use crate::rings::Rings;
+use crate::status;
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_uint};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, OnceLock};
 
-/// A queue pair. What C sees comes first.
+/// A queue pair. The part visible to C comes first.
 #[repr(C)]
 pub struct Pair {
     verbs: UnsafeCell<ibv_qp_ex>,
-    /// Its card, its page and its number.
+    /// Device, page and number of the queue pair.
     pub origin: Arc<Origin>,
-    /// What it sends.
+    /// Send side.
     pub sender: Arc<Mutex<Sender>>,
-    /// What it receives.
+    /// Receive side.
     pub receiver: Mutex<Receiver>,
-    /// Requests between start and completion. C lets one thread at a time be in there.
+    /// Requests between start and completion of a session. C must use it from one thread at a time.
     session: UnsafeCell<Session>,
-    /// Whether there is such a session.
+    /// Whether a session is open.
     pub is_open: AtomicBool,
-    /// Its queues, once C has asked for them.
+    /// The queues, once C has requested access to them.
     pub rings: OnceLock<Rings>,
-    /// How far the card has read them.
+    /// Progress of the device's reads of the rings.
     pub intake: Mutex<Intake>,
-    /// Whether C has brought it so far that it sends.
+    /// Whether C has moved the queue pair to the ready-to-send state.
     pub is_sending: AtomicBool,
-    /// What C asked for: requests, receives, pieces of a receive, bytes of its own.
+    /// Capacities that C requested: requests, receives, pieces per request and receive, bytes of inline data.
     pub cap: ibv_qp_cap,
-    /// Whether writes may carry their bytes.
+    /// Whether writes can carry inline data.
     pub inline_writes: bool,
 }
 
-// SAFETY: what C sees is written before it is shared; the session is one thread's by C's contract, the rest is behind locks.
+// SAFETY: the part visible to C is written before the pair is shared. C uses the session from one thread at a time, and
+// the rest is protected by locks.
 unsafe impl Sync for Pair {}
 
-/// The receiving side of a queue pair.
+/// The receive side of a queue pair.
 #[derive(Default)]
 pub struct Receiver {
-    /// For so many receives.
+    /// Maximum number of receives.
     pub depth: u32,
-    /// Posted, and their completions not read.
+    /// Number of receives posted whose completions have not been read.
     pub posted: u32,
-    /// What was taken out of the box.
-    read: u64,
+    /// Progress of the reads of the box.
+    reading: Reading,
 }
 
-/// How far the card has read the rings of a pair.
+/// Progress of the device's reads of the rings of a queue pair.
 #[derive(Default)]
 pub struct Intake {
-    /// Requests.
+    /// Number of requests read.
     pub sends: u64,
-    /// Pieces of receives.
+    /// Number of pieces of receives read.
     pub receives: u64,
-    /// The pair is in error: what is posted is flushed.
+    /// Whether the queue pair is in error: posted requests are flushed.
     pub is_broken: bool,
-    /// Address handles by number, as of this version of the card's.
+    /// Version of the device's address handles, and the addresses at that version by number.
     pub handles: (u64, Vec<Option<Gid>>),
-    /// What counters of the peers' doings have been told.
+    /// Values of the peers' operation counts that have been added to the completion counters.
     pub counted: [u64; 3],
-    /// The pieces of a receive whose last one is not there.
+    /// A receive whose last piece has not arrived, and its number of pieces so far.
     pub open: Option<(Posted, usize)>,
 }
 
-/// What is staged between start and completion of a session.
+/// Requests collected between start and completion of a session.
 #[derive(Default)]
 pub struct Session {
-    /// In the order of C's calls.
+    /// Requests in the order of C's calls.
     pub requests: Vec<Request>,
-    /// What was wrong first; 0 is nothing.
+    /// First error, or 0.
     pub error: c_int,
 }
 
 impl Pair {
-    /// The pair behind what C sees, as large as it says. No session is open.
+    /// Creates the queue pair with the C part `verbs` and the capacities `cap`. No session is open.
     pub fn new(verbs: ibv_qp_ex, origin: Arc<Origin>, cap: ibv_qp_cap, inline_writes: bool) -> Pair {
         Pair {
             verbs: UnsafeCell::new(verbs),
@@ -97,63 +101,71 @@ impl Pair {
         }
     }
 
-    /// The pair that C means.
+    /// Returns the queue pair of a C pointer.
     ///
     /// # Safety
-    /// The pointer is one that [`efadv_create_qp_ex`](crate::efadv_create_qp_ex) returned and that is not destroyed.
+    /// `pair` must have been returned by [`efadv_create_qp_ex`](crate::efadv_create_qp_ex) and not be destroyed.
     pub unsafe fn of<'a>(pair: *mut ibv_qp) -> &'a Pair {
-        // SAFETY: the first member of the first member.
+        // SAFETY: an `ibv_qp` is the first member of the first member of a `Pair`.
         unsafe { &*pair.cast::<Pair>() }
     }
 
-    /// Its number.
+    /// Returns the number of the queue pair.
     pub fn number(&self) -> u32 {
         self.origin.number
     }
 
-    /// Bytes that a request carries at most.
+    /// Returns the maximum bytes of inline data of a request.
     pub fn inline(&self) -> usize {
         if self.is_wide() { INLINE } else { SHORT_INLINE }
     }
 
-    /// Whether its requests have 128 bytes.
+    /// Returns whether its requests have 128 bytes.
     pub fn is_wide(&self) -> bool {
         self.inline_writes || self.cap.max_inline_data as usize > SHORT_INLINE
     }
 
-    /// In which state C has brought it.
+    /// Returns the state that C has set.
     pub fn state(&self) -> c_uint {
-        // SAFETY: C changes it by `ibv_modify_qp` alone, and not while it posts.
+        // SAFETY: C changes the state only by `ibv_modify_qp`, and not while it posts.
         unsafe { (*self.verbs.get()).qp_base.state }
     }
 
-    /// Where its sends complete.
+    /// Returns the completion queue of its sends.
     pub fn sends_to(&self) -> *mut ibv_cq {
-        // SAFETY: written once, before it is shared.
+        // SAFETY: written once, before the pair is shared.
         unsafe { (*self.verbs.get()).qp_base.send_cq }
     }
 
-    /// Where its receives complete.
+    /// Returns the completion queue of its receives.
     pub fn receives_to(&self) -> *mut ibv_cq {
-        // SAFETY: as above.
+        // SAFETY: written once, before the pair is shared.
         unsafe { (*self.verbs.get()).qp_base.recv_cq }
     }
 
-    /// The oldest arrival.
+    /// Removes and returns the oldest arrival.
     pub fn arrival(&self) -> Option<Arrival> {
         let mut receiver = locked(&self.receiver);
-        let arrival = self.origin.page.get(&mut receiver.read)?;
+        let arrival = self.origin.page.get(&mut receiver.reading)?;
         receiver.posted -= u32::from(arrival.wr_id.is_some());
+        if arrival.status == status::REMOTE_BAD_STATUS {
+            cause::refused_to_peer();
+        }
         Some(arrival)
     }
 
-    /// The session.
+    /// Returns the number of arrivals that have not been taken, including those lost for lack of space.
+    pub fn waiting(&self) -> u64 {
+        self.origin.page.waiting(&locked(&self.receiver).reading)
+    }
+
+    /// Returns the session.
     ///
     /// # Safety
-    /// One thread at a time, by C's contract for sessions.
+    /// Only one thread may use the session at a time, as C's contract for sessions requires.
     #[allow(clippy::mut_from_ref, reason = "C's contract stands in for the exclusive reference")]
     pub unsafe fn session(&self) -> &mut Session {
-        // SAFETY: the caller's contract.
+        // SAFETY: the caller guarantees that no other thread uses the session.
         unsafe { &mut *self.session.get() }
     }
 }

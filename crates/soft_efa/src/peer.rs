@@ -1,4 +1,4 @@
-//! Other queue pairs, by card and number: found by name, and kept while they are there.
+//! Queue pairs of peers, by device and number: found by name, and cached while they exist.
 
 use crate::address::{Gid, handles_name, queue_name, table_name};
 use crate::handles::Handles;
@@ -13,21 +13,23 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// A queue pair of a peer.
 #[derive(Debug)]
 pub struct Peer {
-    /// What peers see of it.
+    /// The peer's page in shared memory.
     pub page: Page,
-    /// Its process's registrations.
+    /// Registrations of the peer's process.
     pub table: Table,
-    /// Its card's: what is read of its memory leaves by it.
+    /// Wire of the peer's device; bytes read from its memory leave over it.
     pub wire: Wire,
     handles: Handles,
-    /// Until then it counts as alive, by the system's coarse clock in milliseconds.
+    /// Time until which the process counts as alive, in milliseconds of the system's coarse clock.
     alive: AtomicU64,
-    /// What was last found out about our own card: the version of its handles, twice, and 1 where it has one of ours.
+    /// Cached result of `knows`: twice the version of the peer's handles, plus 1 if the peer has a handle of this
+    /// device.
     known: AtomicU64,
 }
 
 impl Peer {
-    /// Whether its process is there: asked of the system at most once in ten milliseconds, where nothing that is copied tells.
+    /// Returns whether the peer's process is alive. Calls `ask` at most once per 10 ms. Used for requests that copy no
+    /// bytes, because a copy would detect an exit.
     pub fn is_alive(&self, ask: impl FnOnce() -> bool) -> bool {
         let now = coarse();
         if now < self.alive.load(Ordering::Relaxed) {
@@ -38,7 +40,7 @@ impl Peer {
         is
     }
 
-    /// Whether it has an address handle of this card, always the same one.
+    /// Returns whether the peer has an address handle of device `gid`, which must be the same on each call.
     pub fn knows(&self, gid: &Gid) -> bool {
         let version = self.handles.version();
         let known = self.known.load(Ordering::Relaxed);
@@ -51,34 +53,34 @@ impl Peer {
     }
 }
 
-/// Milliseconds of a clock that costs nothing to read.
+/// Returns the time in milliseconds by a clock that is cheap to read.
 fn coarse() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the place is ours.
+    // SAFETY: the destination is a local variable.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &mut time) };
     time.tv_sec as u64 * 1000 + time.tv_nsec as u64 / 1_000_000
 }
 
-/// Those that were met.
+/// Cache of the peers' queue pairs.
 pub struct Peers {
     machine: &'static Machine,
     known: Mutex<HashMap<(Gid, u32), Arc<Peer>>>,
 }
 
 impl Peers {
-    /// Nobody yet.
+    /// Creates an empty cache.
     pub fn new(machine: &'static Machine) -> Peers {
         Peers { machine, known: Mutex::default() }
     }
 
-    /// The queue pair of this number at this card; `None` where there is none.
+    /// Returns queue pair `number` of device `gid`, or `None` if it does not exist.
     pub fn find(&self, gid: &Gid, number: u32) -> Option<Arc<Peer>> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(peer) = known.get(&(*gid, number)) {
             if peer.page.state().load(Ordering::Acquire) == READY {
                 return Some(peer.clone());
             }
-            // Another one may have its number by now.
+            // A new queue pair may have the number by now.
             known.remove(&(*gid, number));
         }
         let page = Page::open(&queue_name(gid, number)).ok()?;
@@ -94,7 +96,7 @@ impl Peers {
         Some(peer)
     }
 
-    /// Its process has gone.
+    /// Removes a queue pair whose process has exited.
     pub fn forget(&self, gid: &Gid, number: u32) {
         self.known.lock().unwrap_or_else(PoisonError::into_inner).remove(&(*gid, number));
     }
@@ -105,12 +107,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_coarse_clock_is_the_monotonic_one() {
+    fn coarse_clock_follows_monotonic_clock() {
         let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
         let before = coarse();
-        // SAFETY: the place is ours.
+        // SAFETY: the destination is a local variable.
         unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };
-        // The coarse one stands still between ticks, so it is behind and never ahead.
+        // The coarse clock stops between ticks, so it never runs ahead.
         assert!(before > 0 && before <= time.tv_sec as u64 * 1000 + time.tv_nsec as u64 / 1_000_000);
     }
 }

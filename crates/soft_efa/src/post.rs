@@ -1,4 +1,4 @@
-//! Receives and sends that C posts without a session, by the card's own table.
+//! Receives and sends that C posts without a session, through the table of the device.
 
 use crate::abi::*;
 use crate::context::Handle;
@@ -13,16 +13,17 @@ use std::ffi::c_int;
 /// Posts receives.
 ///
 /// # Safety
-/// The pair is one of [`efadv_create_qp_ex`](crate::efadv_create_qp_ex), the chain is C's.
+/// `pair` must have been returned by [`efadv_create_qp_ex`](crate::efadv_create_qp_ex), and `chain` must be a valid
+/// list.
 pub unsafe extern "C" fn post_recv(
     pair: *mut ibv_qp,
     mut chain: *mut ibv_recv_wr,
     bad: *mut *mut ibv_recv_wr,
 ) -> c_int {
-    // SAFETY: the caller's contract.
+    // SAFETY: the caller guarantees that the pair is valid.
     let this = unsafe { Pair::of(pair) };
     let mut receiver = locked(&this.receiver);
-    // SAFETY: null or one of the chain.
+    // SAFETY: `chain` is null or an element of the list.
     while let Some(request) = unsafe { chain.as_ref() } {
         let mut receive = Receive { wr_id: request.wr_id, ..Receive::default() };
         let mut code = match this.state() {
@@ -35,7 +36,7 @@ pub unsafe extern "C" fn post_recv(
             code = libc::EINVAL;
         } else {
             for (index, place) in receive.pieces.iter_mut().enumerate().take(pieces) {
-                // SAFETY: the list has so many.
+                // SAFETY: the list has `num_sge` elements, and `index` is below that.
                 let piece = unsafe { *request.sg_list.add(index) };
                 let (address, bytes, domain) = (piece.addr, u64::from(piece.length), this.origin.page.domain());
                 if !this.origin.context.table.allows(piece.lkey, Range { address, bytes, access: FILLED, domain }) {
@@ -48,7 +49,7 @@ pub unsafe extern "C" fn post_recv(
             code = libc::ENOMEM;
         }
         if code != 0 {
-            // SAFETY: C's place for it.
+            // SAFETY: C passes a valid pointer for the failed request.
             unsafe { bad.write(chain) };
             return code;
         }
@@ -61,16 +62,17 @@ pub unsafe extern "C" fn post_recv(
 /// Posts a chain of sends.
 ///
 /// # Safety
-/// The pair is one of [`efadv_create_qp_ex`](crate::efadv_create_qp_ex), the chain is C's.
+/// `pair` must have been returned by [`efadv_create_qp_ex`](crate::efadv_create_qp_ex), and `chain` must be a valid
+/// list.
 pub unsafe extern "C" fn post_send(
     pair: *mut ibv_qp,
     mut chain: *mut ibv_send_wr,
     bad: *mut *mut ibv_send_wr,
 ) -> c_int {
-    // SAFETY: the caller's contract.
+    // SAFETY: the caller guarantees that the pair is valid.
     let this = unsafe { Pair::of(pair) };
     let mut sender = locked(&this.sender);
-    // SAFETY: null or one of the chain.
+    // SAFETY: `chain` is null or an element of the list.
     while let Some(request) = unsafe { chain.as_ref() } {
         let mut made = Request { wr_id: request.wr_id, ..Request::default() };
         let code = match request.opcode {
@@ -82,27 +84,37 @@ pub unsafe extern "C" fn post_send(
             }
             _ => libc::EINVAL,
         };
-        // SAFETY: of a send; the handle is one of ours, the pieces are C's.
-        let code = code.max(unsafe {
-            let to = request.wr.ud;
-            let handle = &*to.ah.cast::<Handle>();
-            (made.gid, made.number, made.qkey) = (handle.gid, to.remote_qpn, to.remote_qkey);
-            made.domain = handle.domain();
-            let pieces = usize::try_from(request.num_sge).unwrap_or(usize::MAX);
-            let inline = request.send_flags & IBV_SEND_INLINE != 0;
-            if pieces > SEND_PIECES {
-                libc::EINVAL
-            } else {
-                made.take(request.sg_list, pieces, inline.then(|| this.inline()))
-            }
-        });
+        // Other operations use the bytes of the address handle differently.
+        // SAFETY: the operation is a send, so the union contains its destination. The handle was made by
+        // `ibv_create_ah`, and C passes valid pieces.
+        let code = if code == 0 { unsafe { address(this, request, &mut made) } } else { code };
         let code = if code == 0 { keeper::post(&mut sender, std::slice::from_ref(&made)) } else { code };
         if code != 0 {
-            // SAFETY: C's place for it.
+            // SAFETY: C passes a valid pointer for the failed request.
             unsafe { bad.write(chain) };
             return code;
         }
         chain = request.next;
     }
     0
+}
+
+/// Copies destination and pieces of a send. Returns C's error code.
+///
+/// # Safety
+/// `request` must be a valid send, with an address handle of [`ibv_create_ah`](crate::ibv_create_ah).
+unsafe fn address(this: &Pair, request: &ibv_send_wr, made: &mut Request) -> c_int {
+    // SAFETY: the caller guarantees that the request is a send.
+    let to = unsafe { request.wr.ud };
+    // SAFETY: the caller guarantees that the handle is null or made by `ibv_create_ah`.
+    let Some(handle) = (unsafe { to.ah.cast::<Handle>().as_ref() }) else { return libc::EINVAL };
+    (made.gid, made.number, made.qkey) = (handle.gid, to.remote_qpn, to.remote_qkey);
+    made.domain = handle.domain();
+    let pieces = usize::try_from(request.num_sge).unwrap_or(usize::MAX);
+    let inline = request.send_flags & IBV_SEND_INLINE != 0;
+    if pieces > SEND_PIECES {
+        return libc::EINVAL;
+    }
+    // SAFETY: C passes a list of this many pieces.
+    unsafe { made.take(request.sg_list, pieces, inline.then(|| this.inline())) }
 }

@@ -1,97 +1,76 @@
-//! What a peer sees of a queue pair: its receives, and the box into which peers put completions.
+//! The part of a queue pair that peers access: its receives, and the box into which peers put completions.
 //!
-//! One page in shared memory. Its owner posts receives and empties the box; any process of any peer takes receives and fills the
-//! box. Both are rings of fixed size that start as zeros.
+//! One page in shared memory. Its owner posts receives and empties the box. Peers, in any number of processes, take
+//! receives and fill the box ([`crate::inbox`]). Both are rings of fixed size that start as zeros.
 
+use crate::inbox::Place;
 use crate::share::Shared;
 use std::io;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// Pieces of a receive.
+/// Maximum number of pieces of a receive.
 pub const RECEIVE_PIECES: usize = 3;
-/// Room for immediates of writes beside the receives' completions.
+/// Minimum number of immediates of writes for which the box has space, in addition to the completions of receives.
 const UNSOLICITED: usize = 4096;
-/// Senders that may look at the room at once and then all take it.
-const SENDERS: u64 = 64;
-/// Of this form of the page.
-const MAGIC: u32 = 0x5EFA_0003;
+/// Maximum number of senders that may check for space at the same time and then all use it.
+pub(crate) const SENDERS: u64 = 64;
+/// Version of this layout.
+const MAGIC: u32 = 0x5EFA_0004;
 
-/// Which states a queue pair has for its peers.
+/// State of a queue pair that is ready.
 pub const READY: u32 = 1;
-/// Destroyed, or not yet ready.
+/// State of a queue pair that is destroyed, or not yet ready.
 pub const GONE: u32 = 2;
 
 #[repr(C, align(64))]
-struct Line(AtomicU64);
+pub(crate) struct Line(pub AtomicU64);
 
 #[repr(C)]
-struct Header {
+pub(crate) struct Header {
     magic: u32,
-    receives: u32,
-    entries: u32,
+    pub receives: u32,
+    pub entries: u32,
     pid: i32,
-    /// Number of the context among its process's.
+    /// Index of the context within its process.
     context: u32,
-    /// 1: immediates of writes take a receive.
+    /// 1 if immediates of writes take a receive.
     solicited: u32,
-    /// Number of the protection domain among its context's.
+    /// Number of the protection domain within its context.
     domain: u32,
     qkey: AtomicU32,
     state: AtomicU32,
-    /// Next receive to take; peers move it.
+    /// Next receive to take; advanced by peers.
     head: Line,
-    /// Next receive to post; the owner moves it.
+    /// Next receive to post; advanced by the owner.
     tail: Line,
-    /// Next place of the box to fill; peers move it.
-    filled: Line,
-    /// Receives that peers have filled, their reads, their writes: those that are well.
+    /// Next slot of the box to fill; advanced by peers.
+    pub filled: Line,
+    /// Number of immediates for which the box had no space.
+    pub lost: AtomicU64,
+    /// 1 if a thread of the owner empties the box into a completion queue in memory.
+    drained: AtomicU32,
+    /// Numbers of successful operations of peers: receives filled, reads, writes.
     counts: [AtomicU64; 3],
 }
 
-/// A receive: name, pieces, and address and length of each.
+/// A receive in shared memory: ID, an unused word, and address and length of each piece.
 #[repr(C)]
 struct Slot([AtomicU64; 2 + 2 * RECEIVE_PIECES]);
-
-/// A place of the box: how often it was filled and emptied, and what is in it.
-#[repr(C, align(64))]
-struct Place {
-    turns: AtomicU64,
-    words: [AtomicU64; 6],
-}
 
 /// A receive.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Receive {
-    /// The owner's name for it.
+    /// The owner's ID of the receive.
     pub wr_id: u64,
     /// Address and length of each piece.
     pub pieces: [(u64, u32); RECEIVE_PIECES],
 }
 
 impl Receive {
-    /// Bytes that it has room for.
+    /// Returns the capacity of the receive in bytes.
     pub fn room(&self) -> u64 {
         self.pieces.iter().map(|(_, length)| u64::from(*length)).sum()
     }
-}
-
-/// What a peer's request left behind.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Arrival {
-    /// The receive that it took; nothing for an immediate of a write.
-    pub wr_id: Option<u64>,
-    /// Whether it is a write's immediate, not a message.
-    pub is_write: bool,
-    /// EFA's status.
-    pub status: u32,
-    /// Bytes that arrived.
-    pub bytes: u32,
-    /// Immediate.
-    pub immediate: Option<u32>,
-    /// The sender's queue pair.
-    pub source: u32,
-    /// The sender's card.
-    pub gid: [u8; 16],
 }
 
 /// The page of one queue pair.
@@ -101,14 +80,16 @@ pub struct Page {
 }
 
 impl Page {
-    /// A page of this process, for so many receives. `solicited`: an immediate of a write takes one of them.
-    pub fn new(receives: u32, context: u32, domain: u32, solicited: bool) -> io::Result<Page> {
+    /// Creates a page of this process, for `receives` receives and for more unsolicited immediates than the completion
+    /// queue has entries (`kept`). With `solicited`, an immediate of a write takes a receive.
+    pub fn new(receives: u32, kept: u32, context: u32, domain: u32, solicited: bool) -> io::Result<Page> {
         let receives = receives.max(1).next_power_of_two();
-        let entries = (receives as usize + UNSOLICITED).next_power_of_two();
+        let room = UNSOLICITED.max(kept as usize + 1) + SENDERS as usize;
+        let entries = (receives as usize + room).next_power_of_two();
         let bytes = size_of::<Header>() + receives as usize * size_of::<Slot>() + (entries + 1) * size_of::<Place>();
-        let memory = Shared::new(bytes, false)?;
+        let memory = Shared::new(bytes)?;
         let header: *mut Header = memory.base().cast();
-        // SAFETY: large enough, aligned to a page, and nobody else's while it has no name.
+        // SAFETY: the memory is large enough, aligned to a page, and inaccessible to others while it has no name.
         unsafe {
             (*header).magic = MAGIC;
             (*header).receives = receives;
@@ -122,12 +103,12 @@ impl Page {
         Ok(Page { memory })
     }
 
-    /// Gives it the queue pair's name.
+    /// Publishes the page under the name of the queue pair.
     pub fn publish(&mut self, name: &str) -> io::Result<()> {
         self.memory.publish(name)
     }
 
-    /// A peer's page.
+    /// Opens a peer's page.
     pub fn open(name: &str) -> io::Result<Page> {
         let page = Page { memory: Shared::open(name)? };
         let whole = page.memory.bytes() >= size_of::<Header>() && {
@@ -140,8 +121,9 @@ impl Page {
         if whole { Ok(page) } else { Err(io::ErrorKind::InvalidData.into()) }
     }
 
-    fn header(&self) -> &Header {
-        // SAFETY: the memory begins with it: `new` made it so, `open` has looked. What is not atomic never changes.
+    pub(crate) fn header(&self) -> &Header {
+        // SAFETY: the memory starts with a header: `new` wrote it, or `open` has checked it. The fields that are not
+        // atomic never change.
         unsafe { &*self.memory.base().cast() }
     }
 
@@ -151,7 +133,7 @@ impl Page {
         unsafe { &*self.memory.base().add(size_of::<Header>()).cast::<Slot>().add(index) }
     }
 
-    fn place(&self, number: u64) -> &Place {
+    pub(crate) fn place(&self, number: u64) -> &Place {
         let header = self.header();
         let index = number as usize & (header.entries as usize - 1);
         let start = size_of::<Header>() + header.receives as usize * size_of::<Slot>();
@@ -159,42 +141,54 @@ impl Page {
         unsafe { &*self.memory.base().add(start.next_multiple_of(align_of::<Place>())).cast::<Place>().add(index) }
     }
 
-    /// The process whose it is.
+    /// Returns the ID of the owning process.
     pub fn pid(&self) -> i32 {
         self.header().pid
     }
 
-    /// The context whose it is.
+    /// Returns the index of the context within its process.
     pub fn context(&self) -> u32 {
         self.header().context
     }
 
-    /// Its protection domain.
+    /// Returns the protection domain.
     pub fn domain(&self) -> u32 {
         self.header().domain
     }
 
-    /// Whether an immediate of a write takes a receive.
+    /// Returns whether an immediate of a write takes a receive.
     pub fn is_solicited(&self) -> bool {
         self.header().solicited != 0
     }
 
-    /// What a sender must name beside the number.
+    /// Returns whether a thread of the owner empties the box independently of the program. A full box then does not
+    /// mean that the program has stopped reading.
+    pub fn is_drained(&self) -> bool {
+        self.header().drained.load(Ordering::Relaxed) != 0
+    }
+
+    /// Records that a thread of the owner empties the box from now on.
+    pub fn set_drained(&self) {
+        self.header().drained.store(1, Ordering::Relaxed);
+    }
+
+    /// Returns the queue key, which a sender must specify in addition to the number.
     pub fn qkey(&self) -> &AtomicU32 {
         &self.header().qkey
     }
 
-    /// Receives that peers have filled, their reads, their writes, as far as they went well. Who adds does so by release, behind the bytes.
+    /// Returns the numbers of successful operations of peers: receives filled, reads, writes. Peers add by a release,
+    /// after the bytes.
     pub fn counts(&self) -> &[AtomicU64; 3] {
         &self.header().counts
     }
 
-    /// [`READY`] or [`GONE`].
+    /// Returns the state: [`READY`] or [`GONE`].
     pub fn state(&self) -> &AtomicU32 {
         &self.header().state
     }
 
-    /// Posts a receive. One thread of the owner at a time.
+    /// Posts a receive. Returns whether there was space. Only one thread of the owner may call it at a time.
     pub fn post(&self, receive: &Receive) -> bool {
         let header = self.header();
         let tail = header.tail.0.load(Ordering::Relaxed);
@@ -207,12 +201,12 @@ impl Page {
             words[2 + 2 * piece].store(*address, Ordering::Relaxed);
             words[3 + 2 * piece].store(u64::from(*length), Ordering::Relaxed);
         }
-        // The peer that takes this receive must see its words: its acquire of `tail` in `take`.
+        // Release: pairs with the acquire of `tail` in `take`, so that the peer sees the words of the receive.
         header.tail.0.store(tail + 1, Ordering::Release);
         true
     }
 
-    /// Takes the oldest receive.
+    /// Removes and returns the oldest receive.
     pub fn take(&self) -> Option<Receive> {
         let header = self.header();
         let mut head = header.head.0.load(Ordering::Acquire);
@@ -226,86 +220,13 @@ impl Page {
                 *place =
                     (words[2 + 2 * piece].load(Ordering::Relaxed), words[3 + 2 * piece].load(Ordering::Relaxed) as u32);
             }
-            // The owner writes this slot again only when the head has passed it; then this fails, and what was read is dropped.
+            // The owner reuses this slot only after the head has passed it. The exchange then fails, and the values
+            // read are discarded.
             match header.head.0.compare_exchange_weak(head, head + 1, Ordering::AcqRel, Ordering::Acquire) {
                 Ok(_) => return Some(receive),
                 Err(now) => head = now,
             }
         }
-    }
-
-    /// Puts an arrival into the box; `false` when there is no room. One that has taken a receive always finds room: those that have
-    /// not leave enough of it, so that no message is lost behind immediates that nobody reads.
-    pub fn put(&self, arrival: &Arrival) -> bool {
-        let header = self.header();
-        let entries = u64::from(header.entries);
-        let mut number = header.filled.0.load(Ordering::Relaxed);
-        let place = loop {
-            if arrival.wr_id.is_none() {
-                // The box is emptied in order: when this place is empty, so are those before it.
-                let last = number + u64::from(header.receives) + SENDERS;
-                if self.place(last).turns.load(Ordering::Acquire) < last / entries * 2 {
-                    return false;
-                }
-            }
-            let place = self.place(number);
-            // Even: empty for this lap.
-            let empty = number / entries * 2;
-            let turns = place.turns.load(Ordering::Acquire);
-            if turns < empty {
-                return false;
-            }
-            if turns > empty {
-                number = header.filled.0.load(Ordering::Relaxed);
-                continue;
-            }
-            match header.filled.0.compare_exchange_weak(number, number + 1, Ordering::Relaxed, Ordering::Relaxed) {
-                Ok(_) => break place,
-                Err(now) => number = now,
-            }
-        };
-        let has = [arrival.wr_id.is_some(), arrival.immediate.is_some(), arrival.is_write];
-        let has = has.into_iter().rev().fold(0, |bits, bit| bits << 1 | u64::from(bit));
-        let half = |part: usize| u64::from_ne_bytes(std::array::from_fn(|index| arrival.gid[8 * part + index]));
-        let words = [
-            arrival.wr_id.unwrap_or_default(),
-            u64::from(arrival.status) | has << 32,
-            u64::from(arrival.bytes) | u64::from(arrival.immediate.unwrap_or_default()) << 32,
-            u64::from(arrival.source),
-            half(0),
-            half(1),
-        ];
-        for (place, word) in place.words.iter().zip(words) {
-            place.store(word, Ordering::Relaxed);
-        }
-        // Odd: filled. The owner's acquire in `get` sees the words, and the bytes that were moved before.
-        place.turns.fetch_add(1, Ordering::Release);
-        true
-    }
-
-    /// Takes an arrival out of the box. One thread of the owner at a time; `read` counts what it has taken.
-    pub fn get(&self, read: &mut u64) -> Option<Arrival> {
-        let place = self.place(*read);
-        let filled = *read / u64::from(self.header().entries) * 2 + 1;
-        if place.turns.load(Ordering::Acquire) != filled {
-            return None;
-        }
-        let words: [u64; 6] = std::array::from_fn(|word| place.words[word].load(Ordering::Relaxed));
-        place.turns.store(filled + 1, Ordering::Release);
-        *read += 1;
-        let mut gid = [0; 16];
-        gid[..8].copy_from_slice(&words[4].to_ne_bytes());
-        gid[8..].copy_from_slice(&words[5].to_ne_bytes());
-        let has = words[1] >> 32;
-        Some(Arrival {
-            wr_id: (has & 1 != 0).then_some(words[0]),
-            is_write: has & 4 != 0,
-            status: words[1] as u32,
-            bytes: words[2] as u32,
-            immediate: (has & 2 != 0).then_some((words[2] >> 32) as u32),
-            source: words[3] as u32,
-            gid,
-        })
     }
 }
 
@@ -317,7 +238,7 @@ mod tests {
 
     #[test]
     fn receives_come_in_their_order_each_once() {
-        let page = Page::new(8, 0, 0, false).unwrap();
+        let page = Page::new(8, 64, 0, 0, false).unwrap();
         assert_eq!(page.take(), None);
         for lap in 0..5 {
             for number in 0..8 {
@@ -330,56 +251,5 @@ mod tests {
                 assert_eq!((receive.wr_id, receive.pieces[0], receive.room()), (lap * 8 + number, (number, 3), 7));
             }
         }
-    }
-
-    #[test]
-    fn arrivals_of_many_come_out_whole_and_once() {
-        let page = Page::new(8, 0, 0, false).unwrap();
-        let entries = u64::from(page.header().entries);
-        let (each, senders) = (3 * entries, 3);
-        let mut seen = vec![0u64; senders];
-        std::thread::scope(|scope| {
-            for sender in 0..senders {
-                let page = &page;
-                scope.spawn(move || {
-                    for number in 0..each {
-                        let arrival = Arrival {
-                            wr_id: Some(number),
-                            is_write: number % 3 == 0,
-                            status: 0,
-                            bytes: number as u32,
-                            immediate: Some(!(number as u32)),
-                            source: sender as u32,
-                            gid: [sender as u8; 16],
-                        };
-                        while !page.put(&arrival) {
-                            std::thread::yield_now();
-                        }
-                    }
-                });
-            }
-            let (mut read, mut left) = (0, each * senders as u64);
-            while left > 0 {
-                let Some(arrival) = page.get(&mut read) else {
-                    std::thread::yield_now();
-                    continue;
-                };
-                let sender = arrival.source as usize;
-                let number = seen[sender];
-                assert_eq!((arrival.wr_id, arrival.bytes), (Some(number), number as u32));
-                assert_eq!(arrival.is_write, number % 3 == 0);
-                assert_eq!((arrival.immediate, arrival.gid), (Some(!(number as u32)), [sender as u8; 16]));
-                seen[sender] += 1;
-                left -= 1;
-            }
-        });
-        let kept = u64::from(page.header().receives) + SENDERS;
-        for _ in 0..entries - kept {
-            assert!(page.put(&Arrival::default()));
-        }
-        assert!(!page.put(&Arrival::default()), "what is left is the receives'");
-        let received = Arrival { wr_id: Some(1), ..Arrival::default() };
-        assert!((0..kept).all(|_| page.put(&received)));
-        assert!(!page.put(&received), "full");
     }
 }

@@ -1,69 +1,69 @@
-//! A request as it was posted.
+//! A posted request.
 
 use crate::abi::ibv_sge;
 use crate::address::Gid;
 use std::ffi::c_int;
 
-/// Pieces of a send.
+/// Maximum number of pieces of a send.
 pub const SEND_PIECES: usize = 2;
-/// Bytes that a request carries itself at most, which is one of 128 bytes; one of 64 carries [`SHORT_INLINE`].
+/// Maximum bytes of inline data of a 128-byte request. A 64-byte request carries up to [`SHORT_INLINE`].
 pub const INLINE: usize = 80;
 
-/// See [`INLINE`].
+/// Maximum bytes of inline data of a 64-byte request.
 pub const SHORT_INLINE: usize = 32;
 
-/// What a request does.
+/// Operation of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Kind {
-    /// Into a receive of the peer.
+    /// Sends into a receive of the peer.
     #[default]
     Send,
-    /// Into the peer's registered memory.
+    /// Writes to the peer's registered memory.
     Write,
-    /// Out of the peer's registered memory.
+    /// Reads the peer's registered memory.
     Read,
 }
 
-/// A request as it was posted.
+/// A posted request.
 #[derive(Clone, Debug, Default)]
 pub struct Request {
-    /// C's name for it.
+    /// C's ID of the request.
     pub wr_id: u64,
-    /// What it does.
+    /// Operation of the request.
     pub kind: Kind,
-    /// Whom it goes to: card, queue pair, key.
+    /// Address of the destination device.
     pub gid: Gid,
-    /// See `gid`.
+    /// Number of the destination queue pair.
     pub number: u32,
-    /// See `gid`.
+    /// Queue key of the destination.
     pub qkey: u32,
-    /// The protection domain of the address handle.
+    /// Protection domain of the address handle.
     pub domain: u32,
-    /// The peer's memory.
+    /// Address of the peer's memory.
     pub address: u64,
-    /// The key of that memory.
+    /// Remote key of the peer's memory.
     pub key: u32,
-    /// Immediate.
+    /// Immediate data, if any.
     pub immediate: Option<u32>,
-    /// Where its bytes are.
+    /// Address and length of each local piece.
     pub pieces: [(u64, u64); SEND_PIECES],
-    /// The keys of that memory.
+    /// Local keys of the pieces.
     pub keys: [u32; SEND_PIECES],
-    /// The bytes themselves, of a request that carries them.
+    /// Inline data and its length, if any.
     pub inline: Option<Box<([u8; INLINE], usize)>>,
-    /// Whether nobody asked for its completion.
+    /// Whether the request does not ask for a completion.
     pub is_silent: bool,
 }
 
 impl Request {
-    /// Takes over its bytes: where they are, or, inline, themselves, so many at most.
+    /// Takes over the pieces, or, with `inline`, copies up to `inline` bytes of data. Returns C's error code.
     ///
     /// # Safety
-    /// The list has so many pieces; inline their bytes are there.
+    /// `list` must be valid for `count` pieces, whose bytes must be readable with `inline`.
     pub unsafe fn take(&mut self, list: *const ibv_sge, count: usize, inline: Option<usize>) -> c_int {
         let mut bytes = ([0; INLINE], 0);
         for index in 0..count {
-            // SAFETY: the list has so many.
+            // SAFETY: the caller guarantees that the list has `count` pieces.
             let piece = unsafe { *list.add(index) };
             if inline.is_none() {
                 self.pieces[index] = (piece.addr, u64::from(piece.length));
@@ -73,7 +73,7 @@ impl Request {
             let end = bytes.1 + piece.length as usize;
             let room = bytes.0.get_mut(bytes.1..end).filter(|_| inline.is_some_and(|most| end <= most));
             let Some(room) = room else { return libc::EINVAL };
-            // SAFETY: C's bytes, which are there.
+            // SAFETY: the caller guarantees that the bytes of the pieces are readable.
             let from = unsafe {
                 std::slice::from_raw_parts(std::ptr::with_exposed_provenance::<u8>(piece.addr as usize), room.len())
             };
@@ -84,11 +84,21 @@ impl Request {
         0
     }
 
-    /// Bytes that it moves.
+    /// Returns the number of bytes that the request moves.
     pub fn bytes(&self) -> u64 {
         match &self.inline {
             Some(carried) => carried.1 as u64,
             None => self.pieces.iter().map(|(_, length)| length).sum(),
+        }
+    }
+
+    /// Shortens the request by its last byte, for an injected fault. A request without bytes stays as it is.
+    pub fn drop_last_byte(&mut self) {
+        match &mut self.inline {
+            Some(carried) => carried.1 = carried.1.saturating_sub(1),
+            None => {
+                self.pieces.iter_mut().rfind(|(_, length)| *length > 0).into_iter().for_each(|(_, length)| *length -= 1)
+            }
         }
     }
 }

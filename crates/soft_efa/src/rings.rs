@@ -1,10 +1,12 @@
-//! The rings of a queue pair and its doorbells, in memory that a device may map: there once C has asked where they are.
+//! The rings of a queue pair and their doorbells, in memory that a GPU can map. They exist once C has requested their
+//! addresses.
 
 use crate::plain::Plain;
+use efa_queue::intake::SendQueue;
 use std::io;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
-/// Bytes of a receive's descriptor.
+/// Size of a receive descriptor in bytes.
 pub const RECEIVE_BYTES: usize = 16;
 
 /// One ring with its doorbell.
@@ -12,58 +14,67 @@ pub const RECEIVE_BYTES: usize = 16;
 pub struct Ring {
     memory: Plain,
     doorbell: Plain,
-    /// Entries, a power of two.
+    /// Number of entries, a power of two.
     pub entries: u32,
-    /// Bytes of one.
+    /// Size of an entry in bytes.
     pub entry: usize,
 }
 
 impl Ring {
-    /// For so many entries.
+    /// Creates a ring of at least `entries` entries of `entry` bytes.
     pub fn new(entries: u32, entry: usize) -> io::Result<Ring> {
         let entries = entries.max(1).next_power_of_two();
         Ok(Ring { memory: Plain::new(entries as usize * entry)?, doorbell: Plain::new(4)?, entries, entry })
     }
 
-    /// First byte.
+    /// Returns the address of the first entry.
     pub fn buffer(&self) -> *mut u8 {
         self.memory.base()
     }
 
-    /// Where the count of what was posted is written.
-    pub fn doorbell(&self) -> *mut u32 {
+    /// Returns the address of the doorbell, to which the poster writes the count of posted entries.
+    pub fn doorbell_address(&self) -> *mut u32 {
         self.doorbell.base().cast()
     }
 
-    /// What was posted by now. Acquire: the other side writes its entries, then this (release, or a fence before it).
+    /// Returns the count of posted entries, modulo 2^16. Acquire: the poster writes its entries before the doorbell,
+    /// with a release or a fence between.
     pub fn rung(&self) -> u16 {
-        // SAFETY: a page of its own; everybody uses it as a word. A program may write 16 bits of the count, or 32.
-        unsafe { &*self.doorbell().cast::<AtomicU32>() }.load(Ordering::Acquire) as u16
+        // SAFETY: the doorbell has its own page, and all parties access it as a word. A program may write 16 or 32 bits
+        // of the count.
+        unsafe { &*self.doorbell_address().cast::<AtomicU32>() }.load(Ordering::Acquire) as u16
     }
 
-    /// The words of the entry of this number, counted over all laps.
+    /// Returns the words of entry `number`, which counts across laps.
     pub fn words<const N: usize>(&self, number: u32) -> [u64; N] {
         debug_assert!(N * 8 <= self.entry);
         let index = (number & (self.entries - 1)) as usize;
-        // SAFETY: within the ring, aligned; everybody uses it as words.
+        // SAFETY: within the ring and aligned; all parties access it as words.
         let words = unsafe { self.buffer().add(index * self.entry).cast::<AtomicU64>() };
-        // SAFETY: as above.
+        // SAFETY: `word` is within the entry; all parties access it as words.
         std::array::from_fn(|word| unsafe { &*words.add(word) }.load(Ordering::Relaxed))
-    }
-
-    /// Of the lap of this number: what the phase of its entries is.
-    pub fn phase(&self, number: u32) -> u8 {
-        (number >> self.entries.trailing_zeros()) as u8 & 1
     }
 }
 
-/// Both rings of a queue pair.
+impl SendQueue for Ring {
+    fn doorbell(&self) -> u32 {
+        self.rung().into()
+    }
+
+    fn first_word(&self, number: u64) -> u64 {
+        let [first] = self.words(number as u32);
+        fence(Ordering::Acquire);
+        first
+    }
+}
+
+/// The rings of a queue pair.
 #[derive(Debug)]
 pub struct Rings {
-    /// Requests.
+    /// Ring of requests.
     pub send: Ring,
-    /// Receives.
+    /// Ring of receives.
     pub receive: Ring,
-    /// Requests that may be written before the doorbell is rung.
+    /// Maximum number of requests written before the doorbell is rung.
     pub max_batch: u32,
 }

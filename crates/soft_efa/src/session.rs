@@ -1,4 +1,4 @@
-//! Sessions: requests that are staged between start and completion, and posted whole or not at all, behind one doorbell.
+//! Sessions: requests that are collected between start and completion, and posted all or none, with one doorbell.
 
 use crate::abi::*;
 use crate::context::Handle;
@@ -9,7 +9,7 @@ use crate::request::{INLINE, Kind, Request, SEND_PIECES};
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::atomic::Ordering;
 
-/// Gives a new queue pair the functions of sessions.
+/// Sets the session functions of a new queue pair.
 pub fn install(verbs: &mut ibv_qp_ex, writes: bool) {
     verbs.wr_start = Some(wr_start);
     verbs.wr_complete = Some(wr_complete);
@@ -28,12 +28,12 @@ pub fn install(verbs: &mut ibv_qp_ex, writes: bool) {
     verbs.wr_set_inline_data_list = Some(wr_set_inline_data_list);
 }
 
-/// The pair and its session, of a function of the session.
+/// Returns the queue pair and its session.
 ///
 /// # Safety
-/// The pair is one of `efadv_create_qp_ex`; one thread at a time.
+/// `pair` must have been returned by `efadv_create_qp_ex`, and only one thread may use its session at a time.
 unsafe fn session<'a>(pair: *mut ibv_qp_ex) -> (&'a Pair, &'a mut Session) {
-    // SAFETY: the caller's contract.
+    // SAFETY: the caller guarantees that the pair is valid and that no other thread uses the session.
     unsafe {
         let pair = Pair::of(pair.cast());
         (pair, pair.session())
@@ -41,7 +41,7 @@ unsafe fn session<'a>(pair: *mut ibv_qp_ex) -> (&'a Pair, &'a mut Session) {
 }
 
 unsafe extern "C" fn wr_start(pair: *mut ibv_qp_ex) {
-    // SAFETY: C's contract for sessions, here and below.
+    // SAFETY: by C's contract for sessions, the pair is valid and used by one thread at a time; here and below.
     let (pair, session) = unsafe { session(pair) };
     pair.is_open.store(true, Ordering::Relaxed);
     session.requests.clear();
@@ -53,7 +53,7 @@ unsafe extern "C" fn wr_complete(pair: *mut ibv_qp_ex) -> c_int {
     let (pair, session) = unsafe { session(pair) };
     pair.is_open.store(false, Ordering::Relaxed);
     if session.error == 0 {
-        // All or nothing, as libefa rolls a session back.
+        // All or none, as libefa rolls a session back.
         session.error = keeper::post(&mut locked(&pair.sender), &session.requests);
     }
     session.requests.clear();
@@ -67,12 +67,12 @@ unsafe extern "C" fn wr_abort(pair: *mut ibv_qp_ex) {
     session.requests.clear();
 }
 
-/// Begins a request.
+/// Starts a request.
 ///
 /// # Safety
 /// See `wr_start`.
 unsafe fn begin(pair: *mut ibv_qp_ex, kind: Kind, remote: (u64, u32), immediate: Option<u32>) {
-    // SAFETY: C writes its name for the request there before.
+    // SAFETY: C has written its ID for the request there.
     let wr_id = unsafe { (*pair).wr_id };
     // SAFETY: see `wr_start`.
     let (of, session) = unsafe { session(pair) };
@@ -109,7 +109,7 @@ unsafe extern "C" fn wr_rdma_write_imm(pair: *mut ibv_qp_ex, key: u32, address: 
 }
 
 unsafe extern "C" fn wr_set_ud_addr(pair: *mut ibv_qp_ex, handle: *mut ibv_ah, number: u32, qkey: u32) {
-    // SAFETY: see `wr_start`; the handle is one of ours.
+    // SAFETY: see `wr_start`; `handle` was made by `ibv_create_ah`.
     let ((_, session), handle) = unsafe { (session(pair), &*handle.cast::<Handle>()) };
     if let Some(request) = session.requests.last_mut() {
         (request.gid, request.number, request.qkey) = (handle.gid, number, qkey);
@@ -117,19 +117,20 @@ unsafe extern "C" fn wr_set_ud_addr(pair: *mut ibv_qp_ex, handle: *mut ibv_ah, n
     }
 }
 
-/// Gives the last request its bytes.
+/// Sets the pieces of the last request.
 ///
 /// # Safety
-/// See `wr_start`; the list is C's.
+/// See `wr_start`; `list` must be valid for `count` elements.
 unsafe fn set_pieces(pair: *mut ibv_qp_ex, list: *const ibv_sge, count: usize, inline: bool) {
     // SAFETY: see `wr_start`.
     let (of, session) = unsafe { session(pair) };
     let Some(request) = session.requests.last_mut() else { return };
-    // A request that reads or writes has room for one piece; for bytes of its own a write has it that has 128 bytes.
+    // A read or write has space for one piece. Sends can carry inline data, but writes only if the queue pair was
+    // created for that (128-byte requests).
     let most = if request.kind == Kind::Send { SEND_PIECES } else { 1 };
     let carries = request.kind == Kind::Send || request.kind == Kind::Write && of.inline_writes;
     let fits = count <= most && (carries || !inline);
-    // SAFETY: the list has so many.
+    // SAFETY: the caller guarantees that the list has `count` elements.
     let code = if fits { unsafe { request.take(list, count, inline.then(|| of.inline())) } } else { libc::EINVAL };
     if session.error == 0 {
         session.error = code;
@@ -142,24 +143,24 @@ unsafe extern "C" fn wr_set_sge(pair: *mut ibv_qp_ex, lkey: u32, addr: u64, leng
 }
 
 unsafe extern "C" fn wr_set_sge_list(pair: *mut ibv_qp_ex, count: usize, list: *const ibv_sge) {
-    // SAFETY: see `wr_start`; the list is C's.
+    // SAFETY: see `wr_start`; C passes a list of `count` elements.
     unsafe { set_pieces(pair, list, count, false) }
 }
 
 unsafe extern "C" fn wr_set_inline_data(pair: *mut ibv_qp_ex, address: *mut c_void, length: usize) {
     let piece = ibv_sge { addr: address.expose_provenance() as u64, length: length.min(INLINE + 1) as c_uint, lkey: 0 };
-    // SAFETY: see `wr_start`; C's bytes.
+    // SAFETY: see `wr_start`; the piece refers to bytes that C passes.
     unsafe { set_pieces(pair, &piece, 1, true) }
 }
 
 unsafe extern "C" fn wr_set_inline_data_list(pair: *mut ibv_qp_ex, count: usize, list: *const ibv_data_buf) {
     let mut pieces = [ibv_sge::default(); SEND_PIECES];
     for (index, piece) in pieces.iter_mut().enumerate().take(count) {
-        // SAFETY: the list has so many.
+        // SAFETY: C passes a list of `count` elements, and `index` is below `count`.
         let buffer = unsafe { &*list.add(index) };
         piece.addr = buffer.addr.expose_provenance() as u64;
         piece.length = buffer.length.min(INLINE + 1) as c_uint;
     }
-    // SAFETY: see `wr_start`; C's bytes.
+    // SAFETY: see `wr_start`; the pieces refer to bytes that C passes.
     unsafe { set_pieces(pair, pieces.as_ptr(), count, true) }
 }

@@ -1,42 +1,42 @@
-//! EFA's statuses of completions, as its hardware reports them.
+//! EFA completion status codes, as the hardware reports them.
 
 use crate::abi::*;
 use std::ffi::c_uint;
 
-/// All is well.
+/// Success.
 pub const OK: u32 = 0;
-/// Flushed: its queue pair is in error or gone.
+/// Flushed: the queue pair is in error or destroyed.
 pub const FLUSHED: u32 = 1;
 /// The queue pair is in error.
 pub const INTERNAL: u32 = 2;
-/// The card does not do this.
+/// The device does not support the operation.
 pub const UNSUPPORTED: u32 = 3;
-/// The address handle is of another protection domain.
+/// The address handle belongs to another protection domain.
 pub const INVALID_HANDLE: u32 = 4;
 /// A local key does not cover the bytes.
 pub const INVALID_LKEY: u32 = 5;
-/// More bytes than a message takes.
+/// The message exceeds the maximum size.
 pub const BAD_LENGTH: u32 = 6;
 /// A remote key does not cover the range for this use.
 pub const REMOTE_BAD_ADDRESS: u32 = 7;
-/// There is no queue pair of this number.
+/// The peer has no queue pair of this number.
 pub const REMOTE_BAD_NUMBER: u32 = 9;
-/// No receive is posted there.
+/// The peer has no receive posted.
 pub const REMOTE_NOT_READY: u32 = 10;
-/// The receive there is too short.
+/// The peer's receive is too short.
 pub const REMOTE_BAD_LENGTH: u32 = 11;
-/// Something else went wrong there.
+/// Another error at the peer.
 pub const REMOTE_BAD_STATUS: u32 = 12;
-/// Whoever answered before does not answer any more.
+/// A peer that used to respond no longer does.
 pub const UNRESPONSIVE: u32 = 13;
-/// The card there has no address handle of ours, which it needs for reads and writes.
+/// The peer's device has no address handle of this device, which reads and writes require.
 pub const UNKNOWN_PEER: u32 = 14;
-/// Nobody has ever answered.
+/// The peer has never responded.
 pub const UNREACHABLE: u32 = 15;
-/// The card there lacks what is asked for.
+/// The peer's device does not support the operation.
 pub const FEATURE_MISMATCH: u32 = 18;
 
-/// How C names a status.
+/// Returns the C status code of a status.
 pub fn verbs_status(status: u32) -> c_uint {
     match status {
         OK => IBV_WC_SUCCESS,
@@ -62,7 +62,7 @@ mod tests {
     use crate::ibv_wc_status_str;
     use std::ffi::CStr;
 
-    /// What a user reads of each number that a card reports, from the card's number to words.
+    /// Checks the text that users see for each status of the hardware.
     #[test]
     fn every_status_has_its_words() {
         for (status, words) in [
@@ -85,7 +85,7 @@ mod tests {
             (UNKNOWN_PEER, "remote operation error"),
             (99, "unknown"),
         ] {
-            // SAFETY: it returns a text of the program.
+            // SAFETY: the function returns a static string.
             let said = unsafe { CStr::from_ptr(ibv_wc_status_str(verbs_status(status))) };
             assert_eq!(said.to_str(), Ok(words), "{status}");
         }

@@ -1,4 +1,5 @@
-//! The cards by the functions that libfabric calls: order, keys, depths, peers that are not ready or not there.
+//! Tests of the devices through the functions that libfabric calls: order, keys, depths, peers that are not ready or do
+//! not exist.
 
 #![allow(clippy::unwrap_used, reason = "a test ends by panicking")]
 
@@ -9,23 +10,27 @@ use crate::*;
 use card_model::Spec;
 use std::ptr::null_mut;
 
+mod limits;
 mod queues;
 mod refused;
 
-/// Cards without times.
+/// Description of untimed devices.
 const FAST: &str = "name=fast seed=11 reorder=5 depth=16 receives=8";
-/// So slow that a MiB takes 21 ms, of which nothing is waited for twice.
+/// Capacities requested for a queue pair.
+const CAP: ibv_qp_cap =
+    ibv_qp_cap { max_send_wr: 16, max_recv_wr: 8, max_send_sge: 2, max_recv_sge: 1, max_inline_data: 32 };
+/// Slow enough that a MiB takes 21 ms, so that the order of completions does not depend on the speed of the test.
 const SLOW: &str = "cards=2 line_rate_gbps=0.4 peak_share=1 rate_per_rail_mops=1 one_way_us=10 mtu_bytes=1";
 
-/// The open cards of a machine of its own.
+/// Opens all devices of a new machine.
 fn cards(description: &str) -> Vec<*mut ibv_context> {
     let machine: &Machine = Box::leak(Box::new(Machine::new(description).unwrap()));
     machine.devices().iter().map(|device| Context::open(machine, device, CALLS).unwrap()).collect()
 }
 
-/// Card 0 alone is slower by the factor: its rates less, its way longer.
+/// Only device 0 is slower by the factor: its rates are lower, its latency is higher.
 #[test]
-fn a_slow_card_has_slower_figures() {
+fn slow_factor_reduces_figures() {
     let machine =
         Machine::new("cards=2 slow=4 line_rate_gbps=100 peak_share=1 rate_per_rail_mops=2 one_way_us=10 mtu_bytes=1")
             .unwrap();
@@ -35,9 +40,9 @@ fn a_slow_card_has_slower_figures() {
     assert!(Machine::new(FAST).unwrap().figures(0).is_none());
 }
 
-/// No file descriptor of another's, such as the standard output, is taken for the card's.
+/// The device must not refer to a file descriptor of another owner, such as standard output.
 #[test]
-fn a_card_has_no_file_of_a_driver() {
+fn software_nic_has_no_driver_file() {
     for context in cards(FAST) {
         // SAFETY: an open context.
         let context = unsafe { &*context };
@@ -45,7 +50,7 @@ fn a_card_has_no_file_of_a_driver() {
     }
 }
 
-/// A queue pair with all that it needs.
+/// A queue pair with the objects that it needs.
 struct Side {
     domain: *mut ibv_pd,
     queue: *mut ibv_cq_ex,
@@ -59,18 +64,29 @@ impl Side {
         Side::with(context, qkey, EFADV_QP_FLAGS_UNSOLICITED_WRITE_RECV)
     }
 
-    /// With these flags of EFA's.
+    /// Creates a side with these EFA flags.
     fn with(context: *mut ibv_context, qkey: u32, flags: u32) -> Side {
         Side::made(context, qkey, flags, |_| {})
     }
 
-    /// With something that is done to the pair before it is ready.
+    /// Creates a side, and calls `with` on the queue pair before it is ready.
     fn before(context: *mut ibv_context, qkey: u32, with: impl FnOnce(*mut ibv_qp)) -> Side {
         Side::made(context, qkey, EFADV_QP_FLAGS_UNSOLICITED_WRITE_RECV, with)
     }
 
     fn made(context: *mut ibv_context, qkey: u32, flags: u32, with: impl FnOnce(*mut ibv_qp)) -> Side {
-        // SAFETY: the functions are called as libfabric calls them, here and below: what they get was made by them, or is zero.
+        Side::sized(context, qkey, flags, CAP, with)
+    }
+
+    fn sized(
+        context: *mut ibv_context,
+        qkey: u32,
+        flags: u32,
+        cap: ibv_qp_cap,
+        with: impl FnOnce(*mut ibv_qp),
+    ) -> Side {
+        // SAFETY: the functions are called as libfabric calls them, here and below: their arguments were made by them,
+        // or are zero.
         unsafe {
             let domain = ibv_alloc_pd(context);
             let mut attributes: ibv_cq_init_attr_ex = std::mem::zeroed();
@@ -79,8 +95,7 @@ impl Side {
             let mut attributes: ibv_qp_init_attr_ex = std::mem::zeroed();
             (attributes.send_cq, attributes.recv_cq) = (queue.cast(), queue.cast());
             (attributes.pd, attributes.qp_type) = (domain, IBV_QPT_DRIVER);
-            attributes.cap =
-                ibv_qp_cap { max_send_wr: 16, max_recv_wr: 8, max_send_sge: 2, max_recv_sge: 1, max_inline_data: 32 };
+            attributes.cap = cap;
             let efa = &mut efadv_qp_init_attr {
                 comp_mask: 0,
                 driver_qp_type: EFADV_QP_DRIVER_TYPE_SRD,
@@ -107,9 +122,9 @@ impl Side {
         }
     }
 
-    /// What it posts goes to this card from now on.
+    /// Directs requests of this side to device `context` from now on.
     fn faces(&mut self, context: *mut ibv_context) {
-        // SAFETY: see `open`.
+        // SAFETY: see `sized`.
         unsafe {
             let mut address: ibv_ah_attr = std::mem::zeroed();
             assert_eq!(ibv_query_gid(context, 1, 0, &mut address.grh.dgid), 0);
@@ -118,18 +133,18 @@ impl Side {
     }
 
     fn number(&self) -> u32 {
-        // SAFETY: see `open`.
+        // SAFETY: see `sized`.
         unsafe { (*self.pair).qp_num }
     }
 
     fn register(&self, memory: &mut [u8], access: u32) -> *mut ibv_mr {
-        // SAFETY: see `open`; the memory outlives the registration in every test.
+        // SAFETY: see `sized`; the memory outlives the registration in every test.
         unsafe { ibv_reg_mr(self.domain, memory.as_mut_ptr().cast(), memory.len(), access as i32) }
     }
 
-    /// Posts writes in one session: name, local piece, remote address and key, immediate. The answer is C's.
+    /// Posts writes in one session: ID, local piece, remote address and key, immediate. Returns C's error code.
     fn write(&self, to: &Side, writes: &[(u64, ibv_sge, u64, u32, Option<u32>)]) -> i32 {
-        // SAFETY: see `open`.
+        // SAFETY: see `sized`.
         unsafe {
             let pair = ibv_qp_to_qp_ex(self.pair);
             ((*pair).wr_start.unwrap())(pair);
@@ -146,7 +161,7 @@ impl Side {
         }
     }
 
-    /// Polls until so many completions are there: name, EFA's status, immediate.
+    /// Polls until there are `count` completions: ID, EFA status, immediate.
     fn poll(&self, count: usize) -> Vec<(u64, u32, Option<u32>)> {
         let mut found = Vec::new();
         let started = std::time::Instant::now();
@@ -157,10 +172,10 @@ impl Side {
         found
     }
 
-    /// What is complete now.
+    /// Returns the available completions.
     fn poll_once(&self) -> Vec<(u64, u32, Option<u32>)> {
         let mut found = Vec::new();
-        // SAFETY: see `open`.
+        // SAFETY: see `sized`.
         unsafe {
             let queue = self.queue;
             let mut code = ((*queue).start_poll.unwrap())(queue, &mut ibv_poll_cq_attr { comp_mask: 0 });
@@ -182,8 +197,8 @@ impl Side {
 }
 
 #[test]
-fn a_list_needs_no_place_for_its_length() {
-    // SAFETY: see `Side::open`; librdmacm asks so.
+fn device_list_accepts_null_length() {
+    // SAFETY: see `Side::sized`; librdmacm makes this call.
     unsafe {
         let list = ibv_get_device_list(null_mut());
         assert!(!(*list).is_null());
@@ -192,14 +207,14 @@ fn a_list_needs_no_place_for_its_length() {
 }
 
 #[test]
-fn machines_of_different_numbers_have_cards_of_different_addresses() {
+fn host_numbers_determine_nic_addresses() {
     let address = |host| Machine::new(&format!("cards=1 host={host}")).unwrap().devices()[0].gid;
     let known: std::collections::HashSet<_> = (0..64).map(address).collect();
     assert_eq!(known.len(), 64);
 }
 
 #[test]
-fn cards_do_what_efas_cards_do() {
+fn software_nics_behave_like_efa_devices() {
     let spec = Spec::parse(FAST).unwrap();
     let context = cards(FAST)[0];
     let (here, there) = (Side::open(context, 7), Side::open(context, 9));
@@ -208,12 +223,13 @@ fn cards_do_what_efas_cards_do() {
     let to = there.register(&mut target, IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_LOCAL_WRITE);
     let mut readable = vec![0; 64];
     let unwritable = there.register(&mut readable, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ);
-    // SAFETY: registered just now.
+    // SAFETY: registered above.
     let ((lkey, local), (key, remote), refused) =
         unsafe { (((*from).lkey, (*from).addr as u64), ((*to).rkey, (*to).addr as u64), (*unwritable).rkey) };
     let piece = |offset: u64, length: u32| ibv_sge { addr: local + offset, length, lkey };
 
-    // Order: sixteen writes of one doorbell arrive as the seed says, and not as they were posted; the last byte of each stays.
+    // Order: sixteen writes of one doorbell arrive in the order of the seed, not in the order posted. Each writes one
+    // byte.
     let writes: Vec<_> = (0..16).map(|n| (100 + n, piece(n, 1), remote + n, key, None)).collect();
     assert_eq!(here.write(&there, &writes), 0);
     let mut expected: Vec<u64> = (1..=16).collect();
@@ -224,7 +240,7 @@ fn cards_do_what_efas_cards_do() {
     assert!(order.windows(2).any(|pair| pair[0] > pair[1]), "a later one overtakes an earlier one");
     assert_eq!(target[..16], source[..16]);
 
-    // Keys and ranges: refused by the peer, and nothing is written.
+    // Keys and ranges: the peer refuses the write, and no byte is written.
     for (what, address, key, bytes) in [
         ("another key", remote, key ^ 1, 4),
         ("beyond the end", remote + 250, key, 8),
@@ -239,12 +255,12 @@ fn cards_do_what_efas_cards_do() {
     assert_eq!(here.poll(1), [(2, 5, None)], "a local key of nobody's");
     assert_eq!(target[16..], vec![0; 240], "nothing of it has arrived");
 
-    // An immediate needs no receive, and comes behind its bytes.
+    // An immediate needs no receive, and arrives after its bytes.
     assert_eq!(here.write(&there, &[(3, piece(64, 64), remote + 64, key, Some(0xabcd))]), 0);
     assert_eq!(here.poll(1), [(3, 0, None)]);
     assert_eq!((there.poll(1), &target[64..128]), (vec![(0, 0, Some(0xabcd))], &source[64..128]));
 
-    // A queue takes so many, and a session all of its requests or none.
+    // A queue has a limited depth, and a session posts all of its requests or none.
     let many: Vec<_> = (0..17).map(|n| (n, piece(0, 1), remote, key, None)).collect();
     assert_eq!(here.write(&there, &many), libc::ENOMEM);
     assert_eq!(here.write(&there, &many[..16]), 0);
@@ -253,10 +269,10 @@ fn cards_do_what_efas_cards_do() {
     assert_eq!(here.write(&there, &many[..1]), 0);
     here.poll(1);
 
-    // Sends: into a receive; without one the peer is not ready; with one that is too short it says so.
+    // Sends: into a receive. Without a receive the peer is not ready; if the receive is too short, the send fails.
     let number = there.number();
     let send = |name: u64, bytes: u32, key: u32| {
-        // SAFETY: see `Side::open`.
+        // SAFETY: see `Side::sized`.
         unsafe {
             let pair = ibv_qp_to_qp_ex(here.pair);
             ((*pair).wr_start.unwrap())(pair);
@@ -270,7 +286,7 @@ fn cards_do_what_efas_cards_do() {
     send(20, 8, there.qkey);
     assert_eq!(here.poll(1), [(20, 10, None)], "not ready");
     let receive = |name: u64, length: u32| {
-        // SAFETY: see `Side::open`; the piece lives during the call.
+        // SAFETY: see `Side::sized`; the piece lives during the call.
         unsafe {
             let mut piece = ibv_sge { addr: remote + 200, length, lkey: (*to).lkey };
             let mut request = ibv_recv_wr { wr_id: name, next: null_mut(), sg_list: &mut piece, num_sge: 1 };
@@ -291,10 +307,10 @@ fn cards_do_what_efas_cards_do() {
         "eight receives, no more"
     );
 
-    // Nobody there: another number's key, and a pair that is gone.
+    // No valid peer: a wrong queue key, and a destroyed queue pair.
     send(23, 8, there.qkey + 1);
     assert_eq!(here.poll(1), [(23, 9, None)]);
-    // SAFETY: see `Side::open`; nothing uses them afterwards.
+    // SAFETY: see `Side::sized`; nothing uses the objects afterwards.
     unsafe {
         assert_eq!(ibv_dereg_mr(to), 0);
         assert_eq!(here.write(&there, &[(24, piece(0, 1), remote, key, None)]), 0);
@@ -308,26 +324,26 @@ fn cards_do_what_efas_cards_do() {
         ((*pair).wr_set_sge.unwrap())(pair, lkey, local, 1);
         ((*pair).wr_set_ud_addr.unwrap())(pair, here.handle, number, there.qkey);
         assert_eq!(((*pair).wr_complete.unwrap())(pair), 0);
-        // A read needs local memory that may be written; here it is not, which the card finds first.
+        // A read needs writable local memory. This memory is not, and the device checks that first.
         assert_eq!(here.poll(1), [(25, 5, None)]);
         send(26, 8, there.qkey);
     }
     assert_eq!(here.poll(1), [(26, 9, None)], "a pair that is gone");
 }
 
-/// What is read leaves by the wire of the card whose memory it is; the reader's own wire is free meanwhile.
+/// The bytes of a read leave over the wire of the device whose memory is read; the reader's own wire stays free.
 #[test]
-fn a_read_takes_the_wire_of_who_answers() {
+fn read_occupies_wire_of_responder() {
     let contexts = cards(SLOW);
     let (mut here, mut there) = (Side::open(contexts[0], 7), Side::open(contexts[1], 9));
     here.faces(contexts[1]);
     there.faces(contexts[0]);
     let (mut ours, mut theirs) = (vec![0; 1 << 20], vec![7; 1 << 20]);
     let access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE;
-    // SAFETY: registered just now.
+    // SAFETY: registered above.
     let [ours, theirs] = [here.register(&mut ours, access), there.register(&mut theirs, access)]
         .map(|made| unsafe { ((*made).addr as u64, (*made).lkey, (*made).rkey) });
-    // SAFETY: see `Side::open`.
+    // SAFETY: see `Side::sized`.
     unsafe {
         let pair = ibv_qp_to_qp_ex(here.pair);
         ((*pair).wr_start.unwrap())(pair);
@@ -340,7 +356,8 @@ fn a_read_takes_the_wire_of_who_answers() {
     let byte = |(addr, lkey, _)| ibv_sge { addr, length: 1, lkey };
     assert_eq!(here.write(&there, &[(2, byte(ours), theirs.0, theirs.2, None)]), 0);
     assert_eq!(there.write(&here, &[(3, byte(theirs), ours.0, ours.2, None)]), 0);
-    // Theirs waits for the wire behind the read, so the read is complete when it is; ours did not.
+    // The peer's write waits for the wire after the read, so the read completes before it. This side's write does not
+    // wait.
     assert_eq!(there.poll(1), [(3, 0, None)]);
     assert_eq!(here.poll_once(), [(2, 0, None), (1, 0, None)]);
 }

@@ -1,4 +1,5 @@
-//! A card's wire: what leaves the card takes its time of it, one request after another, whichever process has asked for it.
+//! A device's wire. Each request that leaves the device occupies it for a time, one request after another, across all
+//! processes.
 
 use crate::address::{Gid, card_name};
 use crate::locked;
@@ -9,48 +10,44 @@ use std::io;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Length of what the processes have in common.
+/// Size in bytes of the shared memory.
 const BYTES: usize = 64;
 
-/// The system's monotonic clock, which all processes share.
+/// Returns the system's monotonic time, which all processes share.
 pub fn now() -> Picoseconds {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the place is ours.
+    // SAFETY: the destination is a local variable.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };
     (time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64) * 1000
 }
 
-/// The wire of one card of this machine.
+/// The wire of one device of this machine.
 #[derive(Debug)]
 pub struct Wire {
-    /// In picoseconds of the system's monotonic clock, when it is free: one for all processes.
+    /// Time at which the wire is free, in picoseconds of the system's monotonic clock; shared by all processes.
     free: Shared,
-    /// The card's arithmetic; none where cards have no times.
+    /// Timing model of the device; `None` if devices are not timed.
     nic: Option<Mutex<Nic>>,
 }
 
-/// When a request is where, by the system's monotonic clock.
+/// Times of a request, by the system's monotonic clock.
 #[derive(Clone, Copy, Debug)]
 pub struct Times {
-    /// Its bytes are in memory.
+    /// Time at which its bytes are in memory.
     pub arrives: Picoseconds,
-    /// Who asked for it knows.
+    /// Time at which the requester has the acknowledgement.
     pub completes: Picoseconds,
 }
 
 impl Wire {
-    /// That of a card of this process.
+    /// Opens or creates the wire of a device of this process.
     pub fn common(machine: &Machine, gid: &Gid) -> io::Result<Wire> {
         Ok(Wire::over(Shared::common(&card_name(gid), BYTES)?, machine, gid))
     }
 
-    /// That of a peer's card.
+    /// Opens the wire of a peer's device.
     pub fn open(machine: &Machine, gid: &Gid) -> io::Result<Wire> {
-        let free = Shared::open(&card_name(gid))?;
-        if free.bytes() < BYTES {
-            return Err(io::ErrorKind::InvalidData.into());
-        }
-        Ok(Wire::over(free, machine, gid))
+        Ok(Wire::over(Shared::open_common(&card_name(gid), BYTES)?, machine, gid))
     }
 
     fn over(free: Shared, machine: &Machine, gid: &Gid) -> Wire {
@@ -60,34 +57,36 @@ impl Wire {
         Wire { free, nic }
     }
 
-    /// Whether requests take a time of their own.
+    /// Returns whether requests are timed.
     pub fn is_timed(&self) -> bool {
         self.nic.is_some()
     }
 
-    /// When bytes that leave by this wire now arrive, and when their sender has the acknowledgement.
+    /// Returns when `bytes` that leave over this wire now arrive, and when their sender has the acknowledgement.
     pub fn sends(&self, bytes: u64) -> Option<Times> {
         let mut nic = locked(self.nic.as_ref()?);
         Some(self.takes(&mut nic, now(), bytes))
     }
 
-    /// When bytes arrive that somebody asks for now and that leave by this wire. He has them then.
+    /// Returns when `bytes` that are requested now, and leave over this wire, arrive at the requester. They complete at
+    /// the same time.
     pub fn answers(&self, bytes: u64) -> Option<Times> {
         let mut nic = locked(self.nic.as_ref()?);
-        // The request comes here before the bytes go.
+        // The request arrives at this device before its bytes leave.
         let asked = now() + nic.latency();
         let times = self.takes(&mut nic, asked, bytes);
         Some(Times { completes: times.arrives, ..times })
     }
 
     fn takes(&self, nic: &mut Nic, from: Picoseconds, bytes: u64) -> Times {
-        // SAFETY: 64 bytes that began as zeros; everybody uses them so.
+        // SAFETY: the memory has 64 bytes, initially zero, and all processes access it as this atomic.
         let wire = unsafe { &*self.free.base().cast::<AtomicU64>() };
         loop {
             let free = wire.load(Ordering::Relaxed);
             nic.set_free(free);
             let course = nic.post(from, bytes);
-            // Others may have taken the same stretch meanwhile; no data is behind this word.
+            // Fails if another process has reserved the wire in the meantime. Relaxed: the word publishes no other
+            // data.
             if wire.compare_exchange(free, nic.free(), Ordering::Relaxed, Ordering::Relaxed).is_ok() {
                 return Times { arrives: course.delivered, completes: course.completed };
             }

@@ -1,11 +1,12 @@
-//! Holds what is declared in `crates/verbs-sys/`, and the functions that are exported, against the headers of rdma-core as bindgen
-//! reads them, and against what the installed libfabric asks for.
+//! Compares the declarations in `crates/verbs-sys/`, and the exported functions, with the headers of rdma-core as
+//! bindgen reads them, and with the functions that the installed libfabric imports.
 //!
-//! The headers are those of `VERBS_INCLUDE_DIR`, otherwise the installed ones. Without headers or without libclang there is
-//! nothing to compare with, and the test says so. Compared are each struct's members in their order, with names and types; each
-//! function's signature; the number of each constant. What a doc comment dates (`Since 56`, the release of rdma-core) may be absent from
-//! older headers.
-//! A pointer of no type stands for any pointer, also to a function.
+//! The headers are those of `VERBS_INCLUDE_DIR`, otherwise the installed ones. Without headers or libclang the test is
+//! skipped and prints so. Compared are the members of each structure in order, with names and types; the signature of
+//! each function; and the value of each constant. Items whose doc comment has a version (`Since 56`, a release of
+//! rdma-core) may be absent from older headers.
+//!
+//! A `c_void` pointer here matches any pointer, including a function pointer.
 
 #![allow(clippy::unwrap_used, reason = "a test ends by panicking")]
 
@@ -15,7 +16,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use syn::{Fields, Item, Type};
 
-/// What is declared, by theme.
+/// The declarations, by topic.
 const ABI: [&str; 7] = [
     include_str!("../../verbs-sys/src/completion.rs"),
     include_str!("../../verbs-sys/src/constants.rs"),
@@ -25,7 +26,7 @@ const ABI: [&str; 7] = [
     include_str!("../../verbs-sys/src/memory.rs"),
     include_str!("../../verbs-sys/src/pair.rs"),
 ];
-/// The functions that are defined.
+/// The function definitions.
 const SYMBOLS: [&str; 8] = [
     include_str!("../src/completions.rs"),
     include_str!("../src/context.rs"),
@@ -37,7 +38,7 @@ const SYMBOLS: [&str; 8] = [
     include_str!("../src/symbols/queues.rs"),
 ];
 const HEADER: &str = "#include <infiniband/verbs.h>\n#include <infiniband/efadv.h>\n";
-/// Unions without a name within them: their size alone is compared.
+/// Types with anonymous unions: only their size is compared.
 const NAMELESS: [&str; 8] = [
     "efadv_cq_init_attr_ext_mem_dmabuf",
     "efadv_memory_location_dmabuf",
@@ -122,7 +123,8 @@ impl Side {
         self.records.insert(name, fields.into_iter().filter_map(member).collect());
     }
 
-    /// `["Size of ibv_qp"][::std::mem::size_of::<ibv_qp>() - 160usize]`, among others.
+    /// Reads the sizes from bindgen's assertions, such as `["Size of ibv_qp"][::std::mem::size_of::<ibv_qp>() -
+    /// 160usize]`.
     fn size(&mut self, text: &str) {
         for part in text.split("\"Size of ").skip(1) {
             let name = part.split('"').next().unwrap_or_default();
@@ -131,7 +133,7 @@ impl Side {
         }
     }
 
-    /// A type with plain names: integers by width and sign, enumerations as integers.
+    /// Returns a type in canonical form: integers by width and sign, enumerations as integers.
     fn plain(&self, ty: &Type) -> String {
         match ty {
             Type::Ptr(pointer) => format!("*{}", self.plain(&pointer.elem)),
@@ -168,7 +170,7 @@ impl Side {
 
     fn length(&self, expression: &syn::Expr) -> String {
         let text = words(expression).replace("usize", "").trim().to_owned();
-        // Ours are constants.
+        // The declarations use constants.
         match text.as_str() {
             "IBV_SYSFS_NAME_MAX" => "64".into(),
             "IBV_SYSFS_PATH_MAX" => "256".into(),
@@ -177,13 +179,13 @@ impl Side {
     }
 }
 
-/// Whether ours may stand for theirs.
+/// Returns whether type `ours` is compatible with type `theirs`.
 fn agree(ours: &str, theirs: &str) -> bool {
     let same = |ours: &str, theirs: &str| ours.trim_start_matches("_bindgen_ty_") == theirs;
     if ours == "*c_void" && (theirs.starts_with('*') || theirs.starts_with("fn(")) {
         return true;
     }
-    // Unions without a name have names of bindgen's.
+    // bindgen generates names for anonymous unions.
     same(ours, theirs)
         || (ours.ends_with("_dmabuf") || ours.starts_with("ibv_gid_")) && theirs.contains("__bindgen_ty")
         || ours.starts_with("ibv_data_buf") && theirs == ours
@@ -218,7 +220,7 @@ fn headers() -> Option<Side> {
 }
 
 #[test]
-fn what_is_declared_is_what_the_headers_say() {
+fn declarations_match_headers() {
     let Some(theirs) = headers() else { return };
     let (ours, symbols) = (Side::new(&ABI), Side::new(&SYMBOLS));
     let mut wrong = Vec::new();
@@ -235,7 +237,7 @@ fn what_is_declared_is_what_the_headers_say() {
         };
         let mut of_header = of_header.iter().filter(|(member, ..)| member != "_bindgen_opaque_blob").peekable();
         if name == "verbs_context" {
-            // It grows at its front; its member `sz` says how far it goes.
+            // The structure grows at its front; its member `sz` contains its size.
             while of_header.next_if(|(known, ..)| *known != members[0].0).is_some() {}
         }
         for (member, ty, late) in members {
@@ -243,14 +245,14 @@ fn what_is_declared_is_what_the_headers_say() {
             match of_header.peek() {
                 Some((known, of_ty, _)) if known.trim_end_matches('_') == member.trim_start_matches("r#") => {
                     let of_plain = theirs.plain(of_ty);
-                    // Reserved bytes have been used since.
+                    // Later headers name bytes that were reserved.
                     if member != "reserved" && !agree(&plain, &of_plain) {
                         wrong.push(format!("{name}.{member} is {plain}, the headers say {of_plain}"));
                     }
                     of_header.next();
                     compared[0] += 1;
                 }
-                // Bytes that were reserved have been given a name since.
+                // Later headers name bytes that were reserved.
                 Some((known, ..)) if *late && known == "reserved" && !members.iter().any(|(of, ..)| of == known) => {
                     of_header.next();
                 }
@@ -273,7 +275,7 @@ fn what_is_declared_is_what_the_headers_say() {
     }
     for (name, types) in &symbols.functions {
         let Some(known) = theirs.functions.get(name) else { continue };
-        // What answers that it is not supported takes no notice of its arguments.
+        // Functions that only return that they are not supported ignore their arguments, and declare none.
         if types.len() == 1 && known.len() > 1 {
             continue;
         }
@@ -286,7 +288,7 @@ fn what_is_declared_is_what_the_headers_say() {
         }
         compared[2] += 1;
     }
-    // With members that have no name, or that have grown since.
+    // Structures with anonymous members, or which have grown.
     let is_newest = theirs.records.contains_key("efadv_comp_cntr_init_attr");
     for (name, bytes) in [
         ("ibv_send_wr", size_of::<soft_efa::abi::ibv_send_wr>()),
@@ -309,7 +311,7 @@ fn what_is_declared_is_what_the_headers_say() {
 }
 
 #[test]
-fn whatever_libfabric_asks_of_verbs_is_there() {
+fn all_verbs_symbols_of_libfabric_exist() {
     let file = std::env::var_os("GINLAB_LIBFABRIC")
         .map(PathBuf::from)
         .into_iter()
@@ -322,7 +324,7 @@ fn whatever_libfabric_asks_of_verbs_is_there() {
     let Some(output) = output else {
         return println!("skipped: no libfabric or no nm here");
     };
-    // Those that a macro makes stand in its braces.
+    // Functions defined by a macro appear within its braces.
     let defined = SYMBOLS.concat();
     let is_there =
         |name: &str| defined.contains(&format!("fn {name}(")) || defined.contains(&format!("    {name} -> "));

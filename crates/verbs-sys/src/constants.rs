@@ -1,4 +1,4 @@
-//! Numbers.
+//! Constants.
 
 use std::ffi::{c_int, c_uint, c_void};
 
@@ -107,5 +107,5 @@ pub const EFADV_WC_EX_WITH_SGID: c_uint = 1;
 pub const EFADV_WC_EX_WITH_IS_UNSOLICITED: c_uint = 2;
 pub const EFADV_QP_DRIVER_TYPE_SRD: c_uint = 0;
 
-/// What `abi_compat` of a context holds whose `verbs_context` is whole.
+/// Value of `abi_compat` in a context whose `verbs_context` is complete.
 pub const EXTENDED: *mut c_void = usize::MAX as *mut c_void;

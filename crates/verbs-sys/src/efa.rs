@@ -1,4 +1,4 @@
-//! EFA's own.
+//! EFA-specific types.
 
 use super::*;
 use std::ffi::c_int;

@@ -1,8 +1,8 @@
-//! libibverbs and libefa as C declares them: what libfabric's EFA provider reads and calls, and what the rail of verbs does. Held against
-//! the installed headers, and against those of rdma-core 65, by `crates/soft_efa/tests/headers.rs`.
+//! libibverbs and libefa as declared in C: the part that libfabric's EFA provider and ginlab's verbs rail use.
+//! `crates/soft_efa/tests/headers.rs` compares it with the installed headers, and with those of rdma-core 65.
 //!
-//! Names and members are C's. Tables of functions whose members nobody here calls are pointers of no type. What a comment dates (`Since 59`)
-//! is absent from older releases of rdma-core.
+//! Names and members are C's. Function tables whose members are not called are `c_void` pointers. Items whose comment
+//! has a version (`Since 59`) are absent from older releases of rdma-core.
 
 #![allow(non_camel_case_types, non_snake_case, missing_docs, reason = "C's names, documented by C's manual pages")]
 

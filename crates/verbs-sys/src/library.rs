@@ -1,10 +1,11 @@
-//! libibverbs and libefa, loaded at run time: the functions that a program calls which writes its requests into the card's queues itself.
+//! libibverbs and libefa, loaded at run time: the functions for programs that write requests directly into the device's
+//! queues.
 
 use super::*;
 use libloading::os::unix::{Library as Handle, RTLD_LOCAL, RTLD_NOW};
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
-/// The files, by the loader's own rules: rdma-core's packages and AWS's installer put both where it looks.
+/// Files to load, by the loader's search rules: rdma-core's packages and AWS's installer put both in its search path.
 const FILES: [&str; 2] = ["libibverbs.so.1", "libefa.so.1"];
 
 /// `ibv_reg_mr_iova2`.
@@ -26,10 +27,10 @@ pub type RegDmabufMr = unsafe extern "C" fn(
     access: c_int,
 ) -> *mut ibv_mr;
 
-/// The functions, by their names. They stay loaded.
+/// The functions, by their names. They are never unloaded.
 ///
 /// # Safety
-/// They are rdma-core's own (or those of cards in software); what the manual says of each must hold.
+/// They are rdma-core's own (or those of software EFA devices); the requirements of their manual pages must hold.
 #[derive(Debug)]
 pub struct Library {
     pub ibv_get_device_list: unsafe extern "C" fn(count: *mut c_int) -> *mut *mut ibv_device,
@@ -73,16 +74,16 @@ pub struct Library {
         bytes: u32,
     ) -> c_int,
     pub efadv_query_cq: unsafe extern "C" fn(queue: *mut ibv_cq, attributes: *mut efadv_cq_attr, bytes: u32) -> c_int,
-    /// Memory of a device that a dma-buf stands for; since 34.
+    /// Registers device memory by a dma-buf; in rdma-core since 34.
     pub ibv_reg_dmabuf_mr: Option<RegDmabufMr>,
-    /// Completion counters, where there are any; since 65.
+    /// Functions of completion counters, if available; in rdma-core since 65.
     pub counters: Option<Counters>,
 }
 
-/// Completion counters.
+/// Functions of completion counters.
 ///
 /// # Safety
-/// As [`Library`].
+/// The requirements of [`Library`] apply.
 #[derive(Debug)]
 pub struct Counters {
     pub efadv_create_comp_cntr: unsafe extern "C" fn(
@@ -99,42 +100,42 @@ pub struct Counters {
     ) -> c_int,
 }
 
-/// Where functions are looked for.
+/// Libraries to search for functions.
 struct Places(Vec<Handle>);
 
 impl Places {
-    /// A function of this name, which has this type.
+    /// Returns the function of this name.
     ///
     /// # Safety
-    /// The type is that of the function.
+    /// `T` must be the type of the function.
     unsafe fn get<T: Copy>(&self, name: &str) -> Result<T, String> {
-        // SAFETY: the caller's contract.
+        // SAFETY: the caller guarantees the type of the function.
         let found = self.0.iter().find_map(|place| unsafe { place.get::<T>(name.as_bytes()) }.ok().map(|found| *found));
-        found.ok_or_else(|| format!("this libibverbs and libefa have no {name}"))
+        found.ok_or_else(|| format!("libibverbs and libefa lack {name}"))
     }
 }
 
 impl Library {
-    /// Loads them, unless the process has them already with global scope: cards in software are there so.
+    /// Loads the functions, unless the process already has them with global scope, as with software EFA devices.
     ///
     /// # Errors
-    /// What is missing, in a few words.
+    /// Returns a short text if a library or function is missing.
     pub fn load() -> Result<Library, String> {
         let this = Handle::this();
-        // SAFETY: never called, only looked for.
+        // SAFETY: the symbol is only looked up, and never called.
         let has_all = unsafe { this.get::<unsafe extern "C" fn()>(b"efadv_query_cq") }.is_ok();
         let mut places = Vec::new();
         if has_all {
             places.push(this);
         } else {
             for file in FILES {
-                // SAFETY: rdma-core's initialisation asks nothing of the program.
+                // SAFETY: rdma-core's initialization has no requirements.
                 let opened = unsafe { Handle::open(Some(file), RTLD_NOW | RTLD_LOCAL) };
                 places.push(opened.map_err(|error| format!("loading {file}: {error}"))?);
             }
         }
         let places = Places(places);
-        // SAFETY: the types are those of rdma-core's headers, which a test holds them against.
+        // SAFETY: the types are those of rdma-core's headers; a test compares them.
         let library = unsafe {
             Library {
                 ibv_get_device_list: places.get("ibv_get_device_list")?,
@@ -164,7 +165,7 @@ impl Library {
                 counters: Counters::of(&places).ok(),
             }
         };
-        // What was found stays in use.
+        // The functions stay in use, so the libraries must not be unloaded.
         places.0.into_iter().for_each(std::mem::forget);
         Ok(library)
     }
@@ -172,9 +173,9 @@ impl Library {
 
 impl Counters {
     /// # Safety
-    /// As in [`Library::load`].
+    /// The function types must be those of the library, as in [`Library::load`].
     unsafe fn of(places: &Places) -> Result<Counters, String> {
-        // SAFETY: the caller's contract.
+        // SAFETY: the caller guarantees the types of the functions.
         unsafe {
             Ok(Counters {
                 efadv_create_comp_cntr: places.get("efadv_create_comp_cntr")?,

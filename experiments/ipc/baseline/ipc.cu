@@ -1,10 +1,11 @@
-// What nvcc makes of the kernels of `ginlab ipc`: the same shape in CUDA C++, under the same names, with the same argument.
+// Kernels of `ginlab ipc` in CUDA C++, to be compiled by nvcc. They have the same structure, names and argument as the
+// kernels in Rust.
 //
 //   nvcc -O3 -arch=native -cubin -o ipc.cubin experiments/ipc/baseline/ipc.cu
 //   ginlab ipc --cuda-module ipc.cubin
 //
-// ginlab runs them in turn with its own in one process, as the cases cuda-c++ and cuda-c++-int-loop. The argument is IpcArgs
-// of kernels/src/ipc.rs; a field that changes there must change here.
+// ginlab interleaves them with its own kernels in one process, as the cases cuda-c++ and cuda-c++-int-loop. The
+// argument must match IpcArgs in kernels/src/ipc.rs.
 #include <cstdint>
 
 struct IpcArgs {
@@ -53,7 +54,7 @@ struct Vector<4> {
 __device__ uint64_t GridThreads() { return static_cast<uint64_t>(gridDim.x) * blockDim.x; }
 __device__ uint64_t ThisThread() { return static_cast<uint64_t>(blockIdx.x) * blockDim.x + threadIdx.x; }
 
-// The bytes behind the last whole vector, by the first block.
+// Calls `visit` for the bytes after the last whole vector. Only the first block does so.
 template <class Visit>
 __device__ void EachByteBehind(uint64_t bytes, uint64_t width, Visit visit) {
   if (blockIdx.x != 0) return;
@@ -154,7 +155,7 @@ KERNELS(write, Write)
 KERNELS(copy, Copy)
 KERNELS(read, Read)
 
-// The predecessor's loop, left to the compiler.
+// Loop of ginlab's predecessor, not unrolled by hand.
 extern "C" __global__ void ipc_int_loop(const __grid_constant__ IpcArgs args) {
   auto* target = reinterpret_cast<uint32_t*>(args.destination);
   const uint64_t threads = GridThreads(), count = args.bytes / 4;

@@ -7,7 +7,7 @@ struct Wrapper {
     args: Args,
 }
 
-/// The options of a command line that can be run; the text of the usage error otherwise.
+/// Parses the options of a command line. Returns the text of the usage error if they are invalid.
 pub fn parsed(options: &str) -> Result<Args, String> {
     let words = std::iter::once("ginlab").chain(options.split_whitespace());
     let args = Wrapper::try_parse_from(words).map_err(Failure::from).map(|wrapper| wrapper.args);
@@ -18,13 +18,13 @@ pub fn parsed(options: &str) -> Result<Args, String> {
 }
 
 #[test]
-fn bad_input_is_one_line_that_names_the_option() {
+fn invalid_options_print_one_line() {
     for (options, expected) in [
-        ("-b 0", "a put of 0 bytes"),
+        ("-b 0", "--begin: must be at least 1 byte"),
         ("-b 8 -e 4", "-b/-e/-f"),
-        ("--end=-1", "--end: size \"-1\""),
+        ("--end=-1", "--end: invalid size \"-1\""),
         ("-f 1", "sweep factor 1"),
-        ("-b 1X", "--begin: size \"1X\": unknown unit"),
+        ("-b 1X", "--begin: invalid size \"1X\": unknown unit"),
         ("-e 1T -b 512T", "-b/-e/-f"),
         ("-n 0", "--iterations: 0"),
         ("-n many", "--iterations: invalid digit"),
@@ -36,10 +36,10 @@ fn bad_input_is_one_line_that_names_the_option() {
         ("--grid 0", "--grid"),
         ("--grid one", "--grid"),
         ("--block 0", "--block"),
-        ("--mode fast", "none of quiet, nbi, quiet-every=K"),
-        ("--mode quiet-every=0", "from 1 on"),
+        ("--mode fast", "expected quiet, nbi, quiet-every=K"),
+        ("--mode quiet-every=0", "must be at least 1 put"),
         ("--mode nbi-batch=33", "from 1 to 32"),
-        ("--mode nbi,nbi-batch=4 --scope thread", "--mode: nbi-batch=K: puts of a block are batched"),
+        ("--mode nbi,nbi-batch=4 --scope thread", "--mode: nbi-batch=K requires --scope block"),
         ("--strategy stripe", "round-robin"),
         ("--ring-slots 3", "a power of two from 1"),
         ("--ring-slots 0", "power of two"),
@@ -47,19 +47,19 @@ fn bad_input_is_one_line_that_names_the_option() {
         ("--timeout 0", "--timeout: 0"),
         ("-t 86401", "--timeout: 86401 is not in 1"),
         ("--pin first", "--pin"),
-        ("--scope warp", "--scope: \"warp\" is none of block, thread"),
+        ("--scope warp", "--scope: invalid value \"warp\": expected one of block, thread"),
         ("--volume much", "--volume"),
         ("--memory-limit 4TB", "decimal units"),
         ("--provider null --domain lo", "no domains"),
-        ("-p model:p3", "known are model:p4d, model:p5"),
+        ("-p model:p3", "expected one of model:p4d, model:p5"),
         ("-p model:p5 --domain lo", "no domains"),
-        ("-p model:p4d --rails 8", "a p4d has 4 cards"),
+        ("-p model:p4d --rails 8", "a p4d has only 4 cards"),
         ("-p worst:speed=3", "options are seed=N, delay="),
         ("-p worst --domain lo", "no domains"),
-        ("-p worst --no-move", "only modelled cards"),
-        ("--no-move", "only modelled cards"),
-        ("--fault fire=3", "none of proxy-vanish=N, proxy-stop=N, rails-silent=N, corrupt=N"),
-        ("--fault proxy-stop=soon", "none of proxy-vanish=N"),
+        ("-p worst --no-move", "requires modelled cards"),
+        ("--no-move", "requires modelled cards"),
+        ("--fault fire=3", "expected proxy-vanish=N, proxy-stop=N, rails-silent=N or corrupt=N"),
+        ("--fault proxy-stop=soon", "expected proxy-vanish=N"),
         ("-e 512T", "2^48"),
     ] {
         let error = parsed(options).expect_err(options);
@@ -69,7 +69,7 @@ fn bad_input_is_one_line_that_names_the_option() {
 }
 
 #[test]
-fn rows_are_all_combinations() {
+fn rows_contain_all_combinations() {
     let args = parsed("-b 1K -e 4K -f 2 --rails 1,4 --strategy single,split --grid 1,8,32 --block 32,64");
     let rows = args.expect("good").tuples().expect("good");
     assert_eq!(rows.len(), 3 * 2 * 2 * 3 * 2);

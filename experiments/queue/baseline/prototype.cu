@@ -1,9 +1,10 @@
-// The yardstick of `ginlab queue`: a ring of 32-byte commands in CUDA C++, in the shortest form that works, kernel and consumer.
+// Reference for `ginlab queue`: a minimal ring of 32-byte commands in CUDA C++, with kernel and consumer.
 //
-//     nvcc -O3 -arch=native -std=c++17 -shared -Xcompiler -fPIC -o libprototype.so experiments/queue/baseline/prototype.cu
+//     nvcc -O3 -arch=native -std=c++17 -shared -Xcompiler -fPIC -o libprototype.so \
+//         experiments/queue/baseline/prototype.cu
 //     ginlab queue -a ticket -m nbi --prototype ./libprototype.so
 //
-// What it leaves out: payloads, completion, errors, orders other than that of the slots' words. Every wait is bounded.
+// Omits payloads, completion, errors, and orderings except that of the slots' words. Every wait is bounded.
 
 #include <cuda_runtime.h>
 #include <emmintrin.h>
@@ -15,9 +16,9 @@
 namespace {
 
 using Word = unsigned long long;
-constexpr int kWords = 4;        // of a command
+constexpr int kWords = 4;        // words per command
 constexpr uint64_t kBatch = 64;  // commands between two publications of the tail
-constexpr uint64_t kAhead = 16;  // commands from the one that is read to the one that is fetched
+constexpr uint64_t kAhead = 16;  // distance in commands of the prefetch
 constexpr Word kParity = 1ull << 63;
 
 struct Ring {
@@ -53,7 +54,7 @@ __device__ Word clock_ns() {
     return now;
 }
 
-// Until the tail is `needed` or beyond. One thread at a time asks host memory for all.
+// Waits until the tail is at least `needed`. Only one thread at a time polls host memory for all others.
 __device__ bool wait_for_tail(const Ring& ring, Word needed) {
     const Word started = clock_ns();
     unsigned sleep = 32;
@@ -72,7 +73,7 @@ __device__ bool wait_for_tail(const Ring& ring, Word needed) {
     }
 }
 
-// One command of each active lane: one addition to the head for all of them.
+// Pushes one command per active lane, with one atomic add to the head for all of them.
 __device__ bool push(const Ring& ring, Word a, Word b, Word c, Word d) {
     const unsigned mask = __activemask();
     const unsigned lane = threadIdx.x & 31, leader = __ffs(mask) - 1, count = __popc(mask);
@@ -102,13 +103,13 @@ __global__ void produce(Ring ring, unsigned pushes) {
 
 using Clock = std::chrono::steady_clock;
 
-// Takes so many commands; the sum of their first words, or -1 when none came for too long.
+// Consumes `expected` commands. Returns the sum of their first words, or -1 if none arrived within the timeout.
 int64_t consume(const Ring& ring, uint64_t expected) {
     volatile Word* tail = ring.tail;
     uint64_t cursor = 0, sum = 0, idle = 0;
     auto last = Clock::now();
     while (cursor < expected) {
-        // The slots are read again.
+        // Forces the compiler to reload the slots.
         asm volatile("" ::: "memory");
         const uint64_t first = cursor, end = cursor + kBatch < expected ? cursor + kBatch : expected;
         while (cursor < end) {
@@ -144,8 +145,9 @@ constexpr int kMissing = 1, kCuda = 2, kWrong = 3;
 
 }  // namespace
 
-// Every thread of the grid pushes so many commands. `memory` is kept from one call to the next: null at first, and given back
-// by ginlab_prototype_free. Writes the microseconds from the launch to the last command taken, by the CPU's clock.
+// Launches a grid in which every thread pushes `pushes` commands. `memory` is kept between calls: null at first, and
+// freed by ginlab_prototype_free. Writes the microseconds from the launch to the consumption of the last command, on
+// the CPU's clock.
 extern "C" int ginlab_prototype(void** memory, unsigned grid, unsigned block, unsigned pushes, unsigned slots,
                                 uint64_t timeout_ns, double* microseconds) {
     if (slots == 0 || (slots & (slots - 1)) != 0) return kCuda;

@@ -1,5 +1,8 @@
-// What the parts of a call cost on one GPU whose memory is the peer's too: barriers and votes of a block, the fence by one thread or by all,
-// ways to signal and to wait. nvcc -O3 -arch=sm_90 -std=c++17 call_parts.cu -o call-parts; prints CSV, nanoseconds a turn.
+// Measures the parts of a call on one GPU that also holds the peer's memory: barriers and votes of a block, the fence
+// by one thread or by all, methods of signalling and waiting. Prints CSV with nanoseconds per
+// iteration.
+//
+//   nvcc -O3 -arch=sm_90 -std=c++17 call_parts.cu -o call-parts
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
@@ -51,7 +54,7 @@ __global__ void __launch_bounds__(1024) part(int what, int turns, char* to, cons
   if (threadIdx.x == 0) *out = nanoseconds() - began + bad;
 }
 
-// Two blocks, a word each: there and back.
+// Round trip between two blocks with a word each.
 template <bool ADDS, bool ACQUIRES>
 __global__ void ping_pong(uint64_t* words, int turns, long long* out) {
   uint64_t *mine = words + 64 * blockIdx.x, *other = words + 64 * (1 - blockIdx.x);
@@ -64,7 +67,7 @@ __global__ void ping_pong(uint64_t* words, int turns, long long* out) {
         else asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(other), "l"((uint64_t)i) : "memory");
       } else {
         uint64_t seen;
-        // Bounded: 2^24 looks are seconds.
+        // Bounded: 2^24 polls take seconds.
         for (int looks = 0; looks < 1 << 24; looks++) {
           if (ACQUIRES) asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(seen) : "l"(mine) : "memory");
           else asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(seen) : "l"(mine) : "memory");

@@ -1,16 +1,19 @@
-// NVSHMEM beside `ginlab shmem`, in turns: the same shapes, the loop inside the kernel, a stamp for each turn.
+// NVSHMEM's side of `ginlab shmem`, run alternately with ginlab's: the same shapes, with the loop and a stamp per
+// iteration inside the kernel.
 //
-//   nvcc -O3 -arch=sm_90 -rdc=true -I$NVSHMEM/include nvshmem.cu -L$NVSHMEM/lib -lnvshmem_host -lnvshmem_device -lcuda -lcudart -o nvshmem-baseline
+//   nvcc -O3 -arch=sm_90 -rdc=true -I$NVSHMEM/include nvshmem.cu -L$NVSHMEM/lib -lnvshmem_host -lnvshmem_device \
+//       -lcuda -lcudart -o nvshmem-baseline
 //   NVSHMEM_BOOTSTRAP=MPI mpirun -np 2 ./nvshmem-baseline
 //
-// Two GPUs, or one that both PEs share (then under MPS, with CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=50). Signals add, as ginlab's do, or
-// are set, which is a store, as the case says; beside a message, which is what a put with a signal is for here, they are set.
-// PE 1 waits for requests on the host, so that no kernel of NVSHMEM runs beside those of
+// Requires two GPUs, or one that both PEs share (then under MPS, with CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=50). Depending
+// on the case, signals add, as ginlab's do, or are set by a store. For ginlab's messages the equivalent is a put with a
+// signal that is set. PE 1 waits for requests on the host, so that no NVSHMEM kernel runs at the same time as those of
 // ginlab.
 //
-// PE 0 reads a request from its input, `case scope bytes grid block warmup iterations`, and answers `times min p50 p99 p99.9` in
-// microseconds (one way of the ping-pongs, a whole turn otherwise), or `times none` for a case that it does not have. The end of the input
-// ends the program.
+// PE 0 reads requests from stdin, `case scope bytes grid block warmup iterations to_at from_at`; the last two are
+// the offsets of target and source from an aligned address. It answers `times min p50 p99 p99.9` in microseconds (one
+// way of ping-pongs, otherwise a whole iteration), or `times none` for an unsupported case. The program exits at the end
+// of its input.
 #include <nvshmem.h>
 #include <nvshmemx.h>
 
@@ -38,8 +41,8 @@ enum Scope { THREAD, WARP, BLOCK };
 
 struct Request {
   int what, scope, grid, block, warmup, iterations;
-  size_t bytes;
-  // Of a get: it takes its bytes from so many places, a power of two, each so many bytes behind the one before.
+  size_t bytes, to_at, from_at;
+  // For a get: number of source positions, a power of two, and their distance in bytes.
   int places;
   size_t step;
 };
@@ -51,7 +54,7 @@ struct Memory {
   uint64_t counted;
 };
 
-// What PE 0 tells PE 1, in memory that both have: they are processes of one machine and of one parent.
+// Requests from PE 0 to PE 1, in shared memory: both are processes of one machine with the same parent.
 struct Mailbox {
   int number;
   Request request;
@@ -98,7 +101,7 @@ __device__ void wait_signal(const Memory& m, uint64_t value) {
 
 __host__ __device__ constexpr bool there_and_back(int what) { return SIGNAL <= what && what <= PUT_SIGNAL_SET; }
 
-// What a turn does, or of the ping-pongs one way of it. The case is known when this is compiled, as it is of ginlab's kernels.
+// Runs an iteration, or one way of a ping-pong. The case is a compile-time constant, as in ginlab's kernels.
 template <int S, int WHAT>
 __device__ void turn(const Memory& m, const Request& r, int i, int pe) {
   uint64_t count = m.counted + i + 1;
@@ -113,11 +116,11 @@ __device__ void turn(const Memory& m, const Request& r, int i, int pe) {
       sync_scope<S>();
       break;
     case GET:
-      // From many places: again and again from one would be loads from L1.
+      // From several positions: repeated gets from one would be loads from L1.
       get<S>(m.to, m.from + (size_t)(i & (r.places - 1)) * r.step, r.bytes, pe);
       break;
     case ATOMIC:
-      // A value that nobody looks at is not waited for.
+      // Use the value; otherwise the compiler would not wait for it.
       if (nvshmem_uint64_atomic_fetch_add(m.word, 1, pe) == ~0ull) m.stamps[0] = 0;
       break;
     case SIGNAL:
@@ -145,15 +148,16 @@ __device__ void turn(const Memory& m, const Request& r, int i, int pe) {
   }
 }
 
-// Blocks of 1024 threads: no more than 64 registers. Of the ping-pongs PE 0 waits before each turn for the answer to the one before, and for the
-// last one behind them.
+// Blocks of 1024 threads limit registers to 64 per thread. In ping-pongs, PE 0 waits before each iteration for the
+// preceding answer, and at the end for the last one.
 template <int S, int WHAT>
 __global__ void __launch_bounds__(1024) latency(Memory m, Request r, int me) {
   if (S == THREAD && threadIdx.x != 0) return;
   if (S == WARP && threadIdx.x >= 32) return;
   constexpr bool answered = there_and_back(WHAT);
   const int begins = me == 0, pe = me ^ 1, turns = r.warmup + r.iterations;
-  // The next stamp's place: the nanoseconds come first, and the first stamp stays where it is until the warm-up is over.
+  // Position of the next stamp. Entry 0 contains nanoseconds, and the first stamp is overwritten until the warm-up is
+  // over.
   long long* stamp = m.stamps + 1;
   for (int i = 0; i < turns; i++) {
     if (i == r.warmup && threadIdx.x == 0) {
@@ -176,12 +180,14 @@ __global__ void __launch_bounds__(1024) bandwidth(Memory m, Request r, int me) {
   if (threadIdx.x == 0) m.stamps[2 * blockIdx.x] = nanoseconds();
   size_t in_block = S == BLOCK ? 1 : S == WARP ? blockDim.x / 32 : blockDim.x;
   size_t number = blockIdx.x * in_block + (S == BLOCK ? 0 : S == WARP ? threadIdx.x / 32 : threadIdx.x);
-  size_t part = r.bytes / (gridDim.x * in_block);
+  size_t all = gridDim.x * in_block, part = r.bytes / all, first = number * part;
+  // The last part includes the remainder, as in ginlab.
+  size_t length = number + 1 == all ? r.bytes - first : part;
   for (int i = 0; i < r.iterations; i++) {
     if (r.what == PUT_BANDWIDTH) {
-      put<S>(m.to + number * part, m.from + number * part, part, me ^ 1);
+      put<S>(m.to + first, m.from + first, length, me ^ 1);
     } else {
-      get<S>(m.to + number * part, m.from + number * part, part, me ^ 1);
+      get<S>(m.to + first, m.from + first, length, me ^ 1);
     }
   }
   if (S != BLOCK || threadIdx.x == 0) nvshmem_quiet();
@@ -191,7 +197,7 @@ __global__ void __launch_bounds__(1024) bandwidth(Memory m, Request r, int me) {
 
 using Latency = void (*)(Memory, Request, int);
 
-// The kernel of a case. What one thread does alone is the thread's in any scope.
+// Returns the kernel of a case. Cases of a single thread have the same kernel in every scope.
 template <int S>
 Latency latency_of(int what) {
   switch (what) {
@@ -233,12 +239,12 @@ Request parse(const char* line) {
   char what[64], scope[16];
   Request r = {};
   r.what = NONE;
-  if (sscanf(line, "%63s %15s %zu %d %d %d %d", what, scope, &r.bytes, &r.grid, &r.block, &r.warmup, &r.iterations) != 7) return r;
-  // A message is what a put with a signal is for here.
+  if (sscanf(line, "%63s %15s %zu %d %d %d %d %zu %zu", what, scope, &r.bytes, &r.grid, &r.block, &r.warmup, &r.iterations, &r.to_at, &r.from_at) != 9) return r;
+  // The equivalent of a message is a put with a signal.
   if (!strcmp(what, "message-ping-pong")) strcpy(what, "put-signal-set-ping-pong");
   for (int i = 0; i < NONE; i++)
     if (!strcmp(what, cases[i])) r.what = i;
-  // As ginlab has it (`Shmem::places` of payload.rs): whole lines of L1, and 1 MiB of them, more than L1 holds.
+  // As in ginlab (`Slots::timed` in verify.rs): whole L1 lines, and 1 MiB of them, which exceeds L1.
   r.step = std::max<size_t>((r.bytes + 127) / 128 * 128, 128);
   for (r.places = 1; r.what == GET && r.step * r.places * 2 <= (size_t)1 << 20;) r.places *= 2;
   r.scope = !strcmp(scope, "thread") ? THREAD : !strcmp(scope, "warp") ? WARP : BLOCK;
@@ -261,7 +267,7 @@ Mailbox* open_mailbox() {
     perror("nvshmem-baseline: mmap");
     exit(1);
   }
-  // A new file is all zero, and nobody else finds it once both have it.
+  // A new file contains zeros. Once both PEs have opened it, it is unlinked, so that no other process finds it.
   nvshmem_barrier_all();
   if (nvshmem_my_pe() == 0) shm_unlink(name);
   return (Mailbox*)memory;
@@ -300,13 +306,13 @@ int main() {
     if (me == 0) {
       char line[256];
       if (fgets(line, sizeof line, stdin)) request = parse(line);
-      if (request.what < NONE && (request.bytes * 2 > most && request.what == ALL_TO_ALL || request.bytes > most ||
+      if (request.what < NONE && (request.bytes * 2 > most && request.what == ALL_TO_ALL || request.bytes + std::max(request.to_at, request.from_at) > most ||
                                   request.iterations + 2 > most_stamps || 2 * request.grid > most_stamps))
         request.what = NONE;
       mail->request = request;
       __atomic_store_n(&mail->number, ++number, __ATOMIC_RELEASE);
     } else {
-      // Without its parent it would wait for ever.
+      // Exit if the parent is gone; otherwise this would wait indefinitely.
       for (number++; __atomic_load_n(&mail->number, __ATOMIC_ACQUIRE) != number; usleep(20))
         if (getppid() == 1) return 1;
       request = mail->request;
@@ -315,15 +321,18 @@ int main() {
     if (request.what == END) break;
     if (request.what != NONE) {
       memset(m.stamps, 0, (request.iterations + 2) * sizeof(long long));
-      if (request.scope == THREAD) launch<THREAD>(m, request, me);
-      if (request.scope == WARP) launch<WARP>(m, request, me);
-      if (request.scope == BLOCK) launch<BLOCK>(m, request, me);
+      Memory aligned = m;
+      aligned.to += request.to_at;
+      aligned.from += request.from_at;
+      if (request.scope == THREAD) launch<THREAD>(aligned, request, me);
+      if (request.scope == WARP) launch<WARP>(aligned, request, me);
+      if (request.scope == BLOCK) launch<BLOCK>(aligned, request, me);
       if (there_and_back(request.what)) m.counted += request.warmup + request.iterations;
     }
     nvshmem_barrier_all();
     if (me != 0) continue;
     bool streams = request.what == PUT_BANDWIDTH || request.what == GET_BANDWIDTH;
-    // Nothing stamped: the kernel did not run.
+    // No stamps: the kernel did not run.
     if (request.what == NONE || !streams && m.stamps[request.iterations + 1] == 0) {
       printf("times none\n");
     } else if (streams) {

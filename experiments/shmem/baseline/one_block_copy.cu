@@ -1,10 +1,10 @@
-// How fast can one block copy from its own memory into another GPU's? By loads and stores of its threads, and by the copy unit (TMA) alone, with a
-// ring of stages in shared memory. It is the floor of a put by one block.
+// Measures how fast one block can copy from its own memory to another GPU's: by loads and stores of its threads, and
+// only by the copy unit (TMA) with a ring of stages in shared memory. This is the lower bound for a put by one block.
 //
 //   nvcc -arch=sm_90 -O3 -std=c++17 experiments/shmem/baseline/one_block_copy.cu -o one_block_copy && ./one_block_copy
 //
-// Two GPUs with peer access. CSV on stdout: way, bytes of a stage, stages, bytes, median time of a launch in us (8 behind one another), GB/s, and whether
-// bytes are wrong.
+// Requires two GPUs with peer access. Prints CSV: method, bytes per stage, stages, bytes, median time of a launch in us
+// (over 8 consecutive ones), GB/s, and whether bytes are wrong.
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
@@ -24,7 +24,8 @@ extern __shared__ __align__(128) char stage[];
 
 __device__ uint32_t shared_address(const void* at) { return (uint32_t)__cvta_generic_to_shared(at); }
 
-// Whether the stage has been filled. Bounded: a copy that never ends is a failure and not a hang.
+// Waits until the stage has been filled. Returns false after a bounded number of attempts, so that a stalled copy fails
+// instead of hanging.
 __device__ bool filled(uint64_t* barrier, uint32_t parity) {
     for (int turn = 0; turn < 1 << 20; turn++) {
         uint32_t done;
@@ -38,7 +39,8 @@ __device__ bool filled(uint64_t* barrier, uint32_t parity) {
     return false;
 }
 
-// One thread drives the copy unit. BEHIND stores may still read their stages when the next load is started.
+// Copies by the copy unit, driven by one thread. Up to BEHIND stores may still read their stages when the next load
+// starts.
 template <int BEHIND>
 __global__ void by_copy_unit(char* to, const char* from, size_t bytes, int chunk, int stages, int* failed) {
     __shared__ uint64_t barrier[64];
@@ -76,7 +78,7 @@ __global__ void by_copy_unit(char* to, const char* from, size_t bytes, int chunk
     asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
 }
 
-// EACH loads of 16 bytes in each thread, then as many stores.
+// Copies by all threads: EACH 16-byte loads per thread, followed by as many stores.
 template <int EACH>
 __global__ void by_threads(char* to, const char* from, size_t bytes) {
     uint4* target = (uint4*)to;

@@ -1,7 +1,8 @@
-//! Instances in their surroundings: what doctor finds on each that works. No such instance fails a check.
+//! Expected results of the checks on instances in different environments. No working instance may fail a check.
 //!
-//! The trees are made up, of what AWS, NVIDIA and the projects named in `instances.rs` and `gpu.rs` document; no such machine was
-//! at hand. The table stands in `experiments/doctor/README.md`, and a test holds it there.
+//! The directory trees are synthetic, based on the documentation of AWS, NVIDIA and the projects named in
+//! `instances.rs` and `gpu.rs`, not on real machines. The table is in `experiments/doctor/README.md`, and a test
+//! compares it.
 
 use super::super::instances::{INSTANCES, Instance};
 use super::super::{CHECKS, State, examine};
@@ -10,18 +11,18 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::LazyLock;
 
-/// Which system runs on the instance.
+/// Operating system of the instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum System {
-    /// Amazon Linux 2023 with the EFA installer's driver, which finds GPU memory by `efa_nv_peermem`.
+    /// Amazon Linux 2023 with the EFA installer's driver, which accesses GPU memory through `efa_nv_peermem`.
     Amazon,
-    /// Ubuntu 24.04 with the kernel's own efa driver, which has no p2p attribute, and ptrace restricted.
+    /// Ubuntu 24.04 with the efa driver of the Linux kernel, which has no p2p attribute, and with restricted ptrace.
     Ubuntu,
 }
 
 pub const SYSTEMS: [System; 2] = [System::Amazon, System::Ubuntu];
 
-/// Where the process runs.
+/// Environment of the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     Node,
@@ -31,7 +32,7 @@ pub enum Place {
     Enroot,
 }
 
-/// Each with its heading in the table.
+/// Environments with their headings in the table.
 pub const PLACES: [(Place, &str); 5] = [
     (Place::Node, "whole node"),
     (Place::Job, "Slurm job of one GPU"),
@@ -40,7 +41,7 @@ pub const PLACES: [(Place, &str); 5] = [
     (Place::Enroot, "enroot by pyxis"),
 ];
 
-/// The instance in these surroundings.
+/// Creates the instance in this environment.
 pub fn tree(instance: &Instance, place: Place, system: System) -> Fake {
     let (gpus, cards) = (instance.gpus as u8, instance.cards as u8);
     let mut fake = Fake::of(instance.name, gpus, cards);
@@ -63,7 +64,7 @@ pub fn tree(instance: &Instance, place: Place, system: System) -> Fake {
             (0..cards).for_each(|card| std::fs::remove_file(fake.place(card_bus(card)).join("p2p")).unwrap());
         }
     }
-    // No node has it unless somebody set it.
+    // No node has it by default.
     fake.write("proc/driver/nvidia/params", "RegistryDwords: \"\"\n");
     match place {
         Place::Node => {}
@@ -85,7 +86,7 @@ pub fn tree(instance: &Instance, place: Place, system: System) -> Fake {
             fake.write("proc/self/status", "CapEff:\t00000000a80465fb\nCpus_allowed_list:\t0-11\n");
         }
         Place::Enroot => {
-            // The user's own namespace, the limits of slurmd, and the host's /dev.
+            // A user namespace, the limits of slurmd, and the host's /dev.
             fake.write("proc/self/uid_map", "         0       1000          1\n");
             fake.variable(&format!(
                 "SLURM_STEP_ID=0 SLURM_PROCID=0 SLURM_NTASKS={} SLURM_NTASKS_PER_NODE={gpus} SLURM_MPI_TYPE=pmix PMIX_RANK=0 \
@@ -98,7 +99,7 @@ pub fn tree(instance: &Instance, place: Place, system: System) -> Fake {
     fake
 }
 
-/// What a pod has by the device plugins: its own limits, a capability, the cards' nodes and no others.
+/// Applies the environment of a pod with device plugins: its own limits, a capability, and only the NICs' device nodes.
 fn pod(fake: &Fake) {
     fake.variable("KUBERNETES_SERVICE_HOST=10.100.0.1 FI_PROVIDER=efa");
     fake.write(
@@ -113,7 +114,7 @@ fn pod(fake: &Fake) {
     }
 }
 
-/// CUDA and NVML show the first GPU alone.
+/// Makes only the first GPU visible to CUDA and NVML.
 fn one_gpu(fake: &mut Fake, rails: usize) {
     fake.asked.visible.as_mut().unwrap().retain(|gpu| gpu.address == Some(address(0x20)));
     if let Some(Ok(states)) = &mut fake.asked.gpus {
@@ -122,15 +123,15 @@ fn one_gpu(fake: &mut Fake, rails: usize) {
     fake.asked.trials = Some((0..rails).map(|_| trial(false, Ok(()))).chain([trial(true, Ok(()))]).collect());
 }
 
-/// Findings: check, state, what was found.
+/// Findings: check, state, and what was found.
 type Found = Vec<(String, State, String)>;
 
-/// Those that are not `ok`.
+/// Returns the findings whose state is not `ok`.
 fn not_ok(found: &Found) -> impl Iterator<Item = (&str, State)> {
     found.iter().filter(|(_, state, _)| *state != State::Ok).map(|(check, state, _)| (check.as_str(), *state))
 }
 
-/// Of each instance in each place, with both systems.
+/// Findings of each instance in each environment, on both systems.
 static FOUND: LazyLock<Vec<(&'static str, Place, [Found; 2])>> = LazyLock::new(|| {
     let look = |instance: &Instance, place: Place, system: System| -> Found {
         let findings = examine(&tree(instance, place, system).machine(), &[]);
@@ -140,12 +141,12 @@ static FOUND: LazyLock<Vec<(&'static str, Place, [Found; 2])>> = LazyLock::new(|
     cases.map(|(instance, place)| (instance.name, place, SYSTEMS.map(|system| look(instance, place, system)))).collect()
 });
 
-/// What is expected of instances that work, where it is not `ok`: instance, place, check, state.
+/// Expected states of working instances other than `ok`: instance, environment, check, state.
 const EXPECTED: &[(&str, Option<Place>, &str, State)] = &[
-    // Its cards have no RDMA write: the provider sends messages in its place.
+    // The NICs of this instance have no RDMA write; the provider emulates it with messages.
     ("p4d.24xlarge", None, "rma", State::Warn),
     ("p4de.24xlarge", None, "rma", State::Warn),
-    // One GPU has nothing to link.
+    // A single GPU has no peers to link to.
     ("", Some(Place::Job), "nvlink", State::Skipped),
     ("", Some(Place::PartOfPod), "nvlink", State::Skipped),
 ];
@@ -164,12 +165,13 @@ fn no_instance_that_works_fails() {
     }
 }
 
-/// A row for each check, a column for each place: `ok`, or which instances say something else.
+/// Returns the table with a row per check and a column per environment. A cell is `ok`, or lists the instances with
+/// other states.
 fn table() -> String {
     let mut text = String::from("| check |");
     PLACES.iter().for_each(|(_, heading)| text.push_str(&format!(" {heading} |")));
     text.push_str(&format!("\n|{}\n", "---|".repeat(1 + PLACES.len())));
-    // What is said in a cell that is not `ok`, and by which instances.
+    // States in cells that are not `ok`, with their instances.
     let mut cells: BTreeMap<(&str, usize), BTreeMap<String, Vec<&str>>> = BTreeMap::new();
     for (instance, place, [amazon, ubuntu]) in FOUND.iter() {
         let column = PLACES.iter().position(|(known, _)| known == place).unwrap();
@@ -206,7 +208,7 @@ fn table() -> String {
     text
 }
 
-/// What stands on the page between these two comments.
+/// Compares the text of the page after the marker `mark` with `right`.
 #[track_caller]
 pub fn on_the_page(mark: &str, right: &str) {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../experiments/doctor/README.md");
@@ -217,11 +219,12 @@ pub fn on_the_page(mark: &str, right: &str) {
 }
 
 #[test]
-fn the_page_has_the_table() {
+fn page_contains_cluster_table() {
     on_the_page("instances", &table());
 }
 
-/// With `GINLAB_TABLE=FILE` every finding is kept as CSV: instances x places x systems x checks, with the words that an operator reads.
+/// Writes every finding as CSV if `GINLAB_TABLE=FILE` is set: instances x environments x systems x checks, with the
+/// text that the user sees.
 #[test]
 fn every_finding_can_be_kept() {
     let field = |text: &str| format!("\"{}\"", text.replace('"', "\"\""));
@@ -241,7 +244,7 @@ fn every_finding_can_be_kept() {
     }
 }
 
-/// The figures of the model and of the instances are one set.
+/// The models and the instance table must agree.
 #[test]
 fn instances_and_modelled_cards_agree() {
     for (profile, instance) in

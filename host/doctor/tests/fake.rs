@@ -1,7 +1,7 @@
-//! A machine that tests take apart: a tree of files, and what it would answer.
+//! A fake machine for tests: a directory tree, and the answers of the running system.
 
-use super::super::trial::{Paces, Trial};
-use super::super::{Asked, GpuState, LinkErrors, Machine, Wanted};
+use super::super::trial::{TransferTimes, Trial};
+use super::super::{Asked, GpuState, LinkErrors, Machine, Requirements};
 use ginlab_cuda::VisibleGpu;
 use ginlab_topology::pci::PciAddress;
 use std::fs;
@@ -12,18 +12,18 @@ use std::time::Duration;
 pub const FI_INFO: &str = include_str!("../../../tests/fixtures/p5/fi_info.yaml");
 pub const CARDS: u8 = 8;
 
-/// Where a card is on the bus: sixteen below the GPUs, which begin at 0x20, the others above them.
+/// Returns the bus number of a NIC: the first sixteen are below the GPUs, which start at 0x20, the others above.
 pub fn card_bus(card: u8) -> u8 {
     if card < 16 { 0x10 + card } else { 0x40 + card }
 }
 
-/// A machine that is taken apart by a test: its files, and what it would answer.
+/// A fake machine for tests: its files, and the answers of the running system.
 pub struct Fake {
     pub folder: tempfile::TempDir,
-    pub wanted: Wanted,
+    pub wanted: Requirements,
     pub asked: Asked,
     pub no_listing: bool,
-    /// libfabric was built without CUDA: a listing that was kept cannot say so.
+    /// Whether libfabric was built without CUDA, which a recorded listing cannot show.
     pub no_gpu_memory: bool,
 }
 
@@ -44,24 +44,24 @@ pub fn gpu_state(bus: u8) -> GpuState {
 }
 
 pub fn trial(gpu: bool, outcome: Result<(), String>) -> Trial {
-    // By the card 185 us, as at 12 GB/s: staged, two copies more.
+    // 185 us by the NIC, as at 12 GB/s. Staging takes two more copies.
     let paces = (gpu && outcome.is_ok()).then_some(paces(185, 270));
     Trial { rail: "rdmap16s0-rdm".into(), gpu, copied: false, outcome, paces }
 }
 
-pub fn paces(by_rail: u64, staged: u64) -> Paces {
-    Paces { by_rail: Duration::from_micros(by_rail), staged: Duration::from_micros(staged) }
+pub fn paces(by_rail: u64, staged: u64) -> TransferTimes {
+    TransferTimes { by_rail: Duration::from_micros(by_rail), staged: Duration::from_micros(staged) }
 }
 
 impl Fake {
-    /// A p6-b200.48xlarge: eight GPUs, eight cards.
+    /// Returns a p6-b200.48xlarge: eight GPUs, eight NICs.
     pub fn healthy() -> Fake {
         Fake::of("p6-b200.48xlarge", 8, CARDS)
     }
 
-    /// A whole instance, on which every check passes.
+    /// Returns a whole instance on which every check passes.
     pub fn of(instance: &str, gpus: u8, cards: u8) -> Fake {
-        // Some thousand small files: in memory where that can be.
+        // Several thousand small files: in memory if possible.
         let folder = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
         let gpus = 0x20..0x20 + gpus;
         let asked = Asked {
@@ -90,10 +90,11 @@ impl Fake {
             xids: Some(Vec::new()),
             mps: None,
             ptx: Some("1.96.0, LLVM 22".into()),
-            registered: Some(Ok(format!("{cards} cards take GPU memory by dma-buf"))),
+            registered: Some(Ok(format!("{cards} EFA devices can register GPU memory by dma-buf"))),
             trials: Some(vec![trial(false, Ok(())), trial(true, Ok(()))]),
+            untried: None,
         };
-        let wanted = Wanted { developer: true, ..Wanted::default() };
+        let wanted = Requirements { developer: true, ..Requirements::default() };
         let fake = Fake { folder, wanted, asked, no_listing: false, no_gpu_memory: false };
         for (path, text) in [
             (
@@ -141,13 +142,13 @@ impl Fake {
         fake
     }
 
-    /// So many domains of efa, as libfabric lists them: a container's are fewer than the host's.
+    /// Makes libfabric list `count` domains of efa. A container may have fewer than the host.
     pub fn domains(&self, count: usize) {
         let end = FI_INFO.match_indices("fi_info:").nth(count).unwrap().0;
         self.write("fi_info.yaml", FI_INFO[..end].trim_end().trim_end_matches("---"));
     }
 
-    /// An RDMA device with its device node, of the function at this place of the bus.
+    /// Adds an RDMA device with its device node, for the PCI function at bus `bus`.
     pub fn rdma(&self, name: &str, node: &str, bus: u8) {
         let place = self.place(bus);
         fs::create_dir_all(place.join("infiniband").join(name)).unwrap();
@@ -161,7 +162,7 @@ impl Fake {
         self.write(&format!("dev/infiniband/{node}"), "");
     }
 
-    /// The two RDMA devices of a p6-b200's NVLink switches, which are on the host and belong to no EFA card.
+    /// Adds the two RDMA devices of a p6-b200's NVLink switches, which belong to no EFA device.
     pub fn nvlink_devices(&self) {
         for (bus, node) in [(0x73, "uverbs40"), (0x74, "uverbs41")] {
             self.device(bus, "0x020700", "0x15b3", Some("mlx5_core"));
@@ -210,7 +211,7 @@ impl Fake {
         symlink(place, self.path("sys/bus/pci/devices").join(address(bus).to_string())).unwrap();
     }
 
-    /// What the cards' p2p attribute says.
+    /// Sets the NICs' p2p attribute.
     pub fn p2p(&self, text: &str) {
         for name in fs::read_dir(self.path("sys/class/infiniband")).unwrap() {
             let file = name.unwrap().path().join("device/p2p");
@@ -240,12 +241,12 @@ impl Fake {
         machine
     }
 
-    /// Takes a card off the bus and out of the classes, as an instance does that came up with fewer.
+    /// Removes a NIC from the bus, as on an instance that started with too few.
     pub fn lose_card(&self, card: u8) {
         self.remove(&format!("sys/bus/pci/devices/{}", address(card_bus(card))));
     }
 
-    /// A machine without EFA and without GPUs.
+    /// Returns a machine without EFA and GPUs.
     pub fn plain() -> Fake {
         let fake = Fake::healthy();
         for bus in (0x10..0x10 + CARDS).chain(0x20..0x20 + CARDS) {

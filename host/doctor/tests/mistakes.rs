@@ -1,6 +1,8 @@
-//! What operators get wrong on instances that would work, in their surroundings: which checks say it, and no others.
+//! Typical configuration mistakes on otherwise working instances, in their environments. Exactly the expected checks
+//! must report each mistake.
 //!
-//! As the instances, the trees are made up. The table stands in `experiments/doctor/README.md`, and a test holds it there.
+//! The directory trees are synthetic, like those of the instances. The table is in `experiments/doctor/README.md`, and
+//! a test compares it.
 
 use super::super::instances::Instance;
 use super::super::trial::Trial;
@@ -11,30 +13,30 @@ use super::fake::{FI_INFO, Fake, address, card_bus, paces, trial};
 use std::collections::BTreeSet;
 use std::fs;
 
-/// Something that is done to a machine that works.
+/// A mistake applied to a working machine.
 struct Mistake {
-    /// In the table's words.
+    /// Description in the table.
     what: &'static str,
-    /// Where it can be made.
+    /// Environments in which it can occur.
     places: &'static [Place],
     harm: fn(&mut Fake),
-    /// What doctor then says, beside what it says of that machine without.
+    /// Checks whose state changes, with the new state.
     says: &'static [(&'static str, State)],
-    /// A part of what one of these checks gives as the way out.
+    /// Substring of the remedy that one of these checks reports.
     mend: &'static str,
 }
 
 const ALL: &[Place] = &[Node, Job, Pod, PartOfPod, Enroot];
 const CONTAINERS: &[Place] = &[Pod, PartOfPod, Enroot];
 
-/// What follows where libfabric lists no card.
+/// States if libfabric lists no NIC.
 const NO_DOMAIN: [(&str, State); 4] =
     [("libfabric", State::Fail), ("rma", State::Fail), ("gpu-register", State::Skipped), ("smoke", State::Fail)];
 
 const MISTAKES: &[Mistake] = &[
     Mistake {
         what: "one EFA interface is attached, not all",
-        // A part of a node needs no more than its part.
+        // In a part of a node, only the NICs of that part are required.
         places: &[Node, Job, Pod, Enroot],
         harm: |fake| (1..32).filter(|card| is_on_bus(fake, *card)).for_each(|card| fake.lose_card(card)),
         says: &[("efa-devices", State::Fail)],
@@ -109,7 +111,7 @@ const MISTAKES: &[Mistake] = &[
             fake.write("proc/self/mountinfo", &format!("{mounts}{mount}"));
         },
         says: &[("container", State::Warn)],
-        mend: "take the volume /dev/infiniband out",
+        mend: "remove the volume /dev/infiniband",
     },
     Mistake {
         what: "`FI_PROVIDER=tcp`, and EFA is asked for",
@@ -134,7 +136,7 @@ const MISTAKES: &[Mistake] = &[
                 fake.remove("sys/module/efa_nv_peermem");
             }
             fake.write("sys/module/nvidia_peermem/refcnt", "0\n");
-            fake.asked.registered = Some(Err("rdmap16s0 does not take GPU memory: by dma-buf: refused".into()));
+            fake.asked.registered = Some(Err("rdmap16s0 cannot register GPU memory: by dma-buf: refused".into()));
             super::copies(fake);
         },
         says: &[("rma", State::Warn), ("gpu-direct", State::Fail), ("gpu-register", State::Fail)],
@@ -204,18 +206,18 @@ const MISTAKES: &[Mistake] = &[
     },
 ];
 
-/// libfabric lists no card, and no rail could be tried.
+/// Makes libfabric list no NIC, so that no rail can be tried.
 fn no_domain(fake: &mut Fake) {
     fake.write("fi_info.yaml", &FI_INFO[FI_INFO.rfind("fi_info:").unwrap()..]);
     fake.asked.registered = None;
-    fake.asked.trials = Some(vec![trial(false, Err("no domain of efa takes rails".into()))]);
+    fake.asked.trials = Some(vec![trial(false, Err("no domain of efa supports rails".into()))]);
 }
 
 fn is_on_bus(fake: &Fake, card: u8) -> bool {
     fake.path(&format!("sys/bus/pci/devices/{}", address(card_bus(card)))).exists()
 }
 
-/// The line of a file that begins so, replaced.
+/// Replaces the lines of a file that start with `start`.
 fn line(fake: &Fake, path: &str, start: &str, with: &str) {
     let text = fs::read_to_string(fake.path(path)).unwrap();
     assert!(text.contains(start), "{path}: {text}");
@@ -224,7 +226,7 @@ fn line(fake: &Fake, path: &str, start: &str, with: &str) {
 }
 
 #[test]
-fn every_mistake_is_said_and_nothing_else() {
+fn every_mistake_fails_exactly_its_checks() {
     for (name, system) in
         [("p5.48xlarge", System::Amazon), ("p6-b200.48xlarge", System::Ubuntu), ("g6e.48xlarge", System::Ubuntu)]
     {
@@ -247,7 +249,7 @@ fn every_mistake_is_said_and_nothing_else() {
 }
 
 #[test]
-fn the_page_has_the_mistakes() {
+fn page_contains_mistakes_table() {
     let mut text = String::from("| what is wrong | where | doctor says |\n|---|---|---|\n");
     for mistake in MISTAKES {
         let headings: Vec<&str> =

@@ -1,10 +1,11 @@
-//! Every check passes on a healthy machine and fails, or warns, on one that has what it looks for.
+//! Tests that every check passes on a healthy machine, and fails or warns on a machine with the respective problem.
 
 #![allow(clippy::unwrap_used)]
 
 mod clusters;
 mod fake;
 mod mistakes;
+mod unseen;
 
 use super::trial::Trial;
 use super::*;
@@ -12,27 +13,27 @@ use fake::{FI_INFO, Fake, gpu_state, trial};
 use std::fs;
 use std::time::Duration;
 
-fn said(fake: &Fake, name: &str) -> Said {
+pub(super) fn said(fake: &Fake, name: &str) -> Said {
     let check = CHECKS.iter().find(|check| check.name == name).unwrap();
     let (Ok(said) | Err(said)) = (check.run)(&fake.machine());
     said
 }
 
-/// GPUs of which one counts errors of its links.
+/// Returns GPUs of which one has counted link errors.
 fn errors(link_errors: LinkErrors) -> Vec<GpuState> {
     vec![gpu_state(0x20), GpuState { link_errors, ..gpu_state(0x21) }]
 }
 
-/// What is done to a healthy machine.
+/// A change to a healthy machine.
 type Harm = fn(&mut Fake);
 
-/// Check, what it then says, a part of what was found, and the harm.
+/// Check, expected state, a substring of what it finds, and the change.
 const CASES: &[(&str, State, &str, Harm)] = &[
     ("memlock", State::Fail, "64 KiB may be locked", |fake| {
         fake.write("proc/self/limits", "Max locked memory  65536  65536  bytes\nMax open files  65536  65536  files\n");
         fake.write("proc/self/status", "CapEff:\t0000000000000000\n");
     }),
-    // A pod without the capability, and an enroot container, whose capabilities count inside alone.
+    // A pod without the capability, and an enroot container, whose capabilities apply only inside.
     ("memlock", State::Fail, "8 MiB may be locked", |fake| {
         fake.write("proc/self/limits", "Max locked memory  8388608  8388608  bytes\n");
         fake.write("proc/self/status", "CapEff:\t00000000a80425fb\n");
@@ -57,33 +58,40 @@ const CASES: &[(&str, State, &str, Harm)] = &[
         fake.write("proc/sys/kernel/yama/ptrace_scope", "1\n");
         fake.variable("FI_EFA_ENABLE_SHM_TRANSFER=1");
     }),
-    ("efa-devices", State::Fail, "7 of 8 EFA cards of a p6-b200.48xlarge", |fake| fake.lose_card(3)),
+    ("efa-devices", State::Fail, "7 of 8 EFA devices of a p6-b200.48xlarge", |fake| fake.lose_card(3)),
     ("efa-devices", State::Fail, "8 of 16", |fake| fake.wanted.cards = Some(16)),
-    ("efa-devices", State::Warn, "is not known", |fake| fake.write("sys/class/dmi/id/product_name", "x9.large\n")),
+    ("efa-devices", State::Warn, "is unknown", |fake| fake.write("sys/class/dmi/id/product_name", "x9.large\n")),
     ("efa-driver", State::Fail, "not loaded: ib_uverbs", |fake| fake.remove("sys/module/ib_uverbs")),
     ("efa-driver", State::Fail, "no /dev/infiniband/uverbs*", |fake| fake.remove("dev/infiniband")),
     ("efa-links", State::Fail, "the link of rdmap18s0 is not active", |fake| {
         fake.write("sys/class/infiniband/rdmap18s0/ports/1/state", "1: DOWN\n");
     }),
-    ("efa-links", State::Fail, "there is no RDMA device", |fake| fake.remove("sys/class/infiniband")),
+    ("efa-links", State::Fail, "no RDMA device", |fake| fake.remove("sys/class/infiniband")),
     ("libfabric", State::Fail, "no RDM domain of efa", |fake| {
         let psm = FI_INFO.rfind("fi_info:").unwrap();
         fake.write("fi_info.yaml", &FI_INFO[psm..]);
     }),
     ("libfabric", State::Fail, "no libfabric.so.1", |fake| fake.no_listing = true),
-    ("libfabric", State::Fail, "9 cards are here", |fake| fake.device(0x18, "0x020000", "0x1d0f", Some("efa"))),
+    ("libfabric", State::Fail, "9 EFA devices are present", |fake| {
+        fake.device(0x18, "0x020000", "0x1d0f", Some("efa"))
+    }),
     ("rma", State::Warn, "no RDMA write", |fake| fake.wanted.instance = Some("p4d.24xlarge".into())),
     ("rma", State::Fail, "no domain of efa", |fake| {
         let psm = FI_INFO.rfind("fi_info:").unwrap();
         fake.write("fi_info.yaml", &FI_INFO[psm..]);
     }),
-    ("gpu-direct", State::Fail, "closed driver, no dma-buf; the cards' p2p attribute is empty: no provider", |fake| {
-        fake.closed_driver();
-        fake.p2p("");
-        // For cards of other vendors: the efa driver never asks it.
-        fake.write("sys/module/nvidia_peermem/refcnt", "0\n");
-    }),
-    ("gpu-direct", State::Warn, "no provider; only a libfabric that takes dma-buf", |fake| fake.p2p("")),
+    (
+        "gpu-direct",
+        State::Fail,
+        "closed driver, no dma-buf; the p2p attribute of the EFA devices is empty: no provider",
+        |fake| {
+            fake.closed_driver();
+            fake.p2p("");
+            // For NICs of other vendors: the efa driver does not use it.
+            fake.write("sys/module/nvidia_peermem/refcnt", "0\n");
+        },
+    ),
+    ("gpu-direct", State::Warn, "no provider; only a libfabric with dma-buf support", |fake| fake.p2p("")),
     ("gpu-direct", State::Fail, "the NVIDIA driver is not loaded", |fake| fake.remove("proc/driver")),
     ("gpu-async", State::Warn, "EFA installer 1.43.2", |fake| {
         fake.write("opt/amazon/efa_installed_packages", "# EFA installer version: 1.43.2\n");
@@ -91,12 +99,12 @@ const CASES: &[(&str, State, &str, Harm)] = &[
     ("gpu-register", State::Fail, "rdmap16s0-rdm: registering 2 MiB: Bad address", |fake| {
         fake.asked.trials = Some(vec![trial(false, Ok(())), trial(true, Err("registering 2 MiB: Bad address".into()))]);
     }),
-    ("gpu-register", State::Fail, "rdmap16s0 does not take GPU memory: by dma-buf", |fake| {
+    ("gpu-register", State::Fail, "rdmap16s0 cannot register GPU memory: by dma-buf", |fake| {
         let why =
-            "rdmap16s0 does not take GPU memory: by dma-buf: Operation not supported; by peer memory: Bad address";
+            "rdmap16s0 cannot register GPU memory: by dma-buf: Operation not supported; by peer memory: Bad address";
         fake.asked.registered = Some(Err(why.into()));
     }),
-    // From API 1.18 on `efa` claims FI_HMEM by CUDA copies.
+    // From API 1.18 on, `efa` claims FI_HMEM with CUDA copies.
     ("gpu-register", State::Fail, "FI_OPT_CUDA_API_PERMITTED", copies),
     (
         "rma",
@@ -104,10 +112,10 @@ const CASES: &[(&str, State, &str, Harm)] = &[
         "GPU memory (FI_HMEM) claimed, by CUDA copies of the provider: payloads in GPU memory are staged",
         copies,
     ),
-    ("rma", State::Warn, "GPU memory (FI_HMEM) claimed, and a write failed", |fake| {
+    ("rma", State::Warn, "GPU memory (FI_HMEM) claimed, but a write failed", |fake| {
         fake.asked.trials = Some(vec![trial(false, Ok(())), trial(true, Err("registering 2 MiB: Bad address".into()))]);
     }),
-    ("rma", State::Warn, "2 MiB in 900 us, 270 staged through the host): no faster than through the host", |fake| {
+    ("rma", State::Warn, "2 MiB in 900 us, 270 staged through the host): not faster than through the host", |fake| {
         let slow = Trial { paces: Some(fake::paces(900, 270)), ..trial(true, Ok(())) };
         fake.asked.trials = Some(vec![trial(false, Ok(())), slow]);
     }),
@@ -127,16 +135,16 @@ const CASES: &[(&str, State, &str, Harm)] = &[
     ("gpu", State::Fail, "Xid (PCI:0000:20:00): 79", |fake| {
         fake.asked.xids = Some(vec!["NVRM: Xid (PCI:0000:20:00): 79".into()])
     }),
-    ("gpu", State::Warn, "a program's own fault: Xid (PCI:0000:20:00): 43", |fake| {
+    ("gpu", State::Warn, "a fault of a program: Xid (PCI:0000:20:00): 43", |fake| {
         fake.asked.xids = Some(vec!["NVRM: Xid (PCI:0000:20:00): 43, pid=7, name=kernels".into()])
     }),
-    ("gpu", State::Warn, "held back by power brake", |fake| {
+    ("gpu", State::Warn, "are reduced by power brake", |fake| {
         fake.asked.gpus = Some(Ok(vec![GpuState { held_back: Some("power brake".into()), ..gpu_state(0x20) }]));
     }),
     ("gpu", State::Warn, "persistence mode is off", |fake| {
         fake.asked.gpus = Some(Ok(vec![GpuState { persistent: Some(false), ..gpu_state(0x20) }]));
     }),
-    ("gpu", State::Fail, "libcuda does not load", |fake| fake.asked.cuda = None),
+    ("gpu", State::Fail, "libcuda cannot be loaded", |fake| fake.asked.cuda = None),
     ("nvlink", State::Fail, "0000:21:00.0 has 17 NVLinks up, others 18", |fake| {
         fake.asked.gpus = Some(Ok(vec![gpu_state(0x20), GpuState { links_up: 17, ..gpu_state(0x21) }]));
     }),
@@ -160,12 +168,12 @@ const CASES: &[(&str, State, &str, Harm)] = &[
     (
         "mps",
         State::Warn,
-        "nvidia-cuda-mps-control is not on PATH: kernels of PEs that share a GPU take turns",
+        "nvidia-cuda-mps-control is not on PATH: kernels of PEs that share a GPU are time-sliced",
         |fake| {
             fake.remove("bin/nvidia-cuda-mps-control");
         },
     ),
-    ("mps", State::Warn, "CUDA_MPS_PIPE_DIRECTORY is /run/mps, where nobody answers", |fake| {
+    ("mps", State::Warn, "CUDA_MPS_PIPE_DIRECTORY is /run/mps, where no server answers", |fake| {
         fake.variable("CUDA_MPS_PIPE_DIRECTORY=/run/mps");
         fake.write("run/mps/control", "");
         fake.asked.mps = Some(false);
@@ -177,10 +185,10 @@ const CASES: &[(&str, State, &str, Harm)] = &[
     ("affinity", State::Warn, "none of them is near 0000:20:00.0", |fake| {
         fake.write("proc/self/status", "CapEff:\t000001ffffffffff\nCpus_allowed_list:\t48-95\n");
     }),
-    ("affinity", State::Warn, "a proxy and its rank need a core each", |fake| {
+    ("affinity", State::Warn, "a proxy and its rank need one core each", |fake| {
         fake.write("proc/self/status", "Cpus_allowed_list:\t0-7\n");
     }),
-    ("affinity", State::Warn, "NUMA node of some is not told", |fake| {
+    ("affinity", State::Warn, "NUMA node of some devices is unknown", |fake| {
         fs::write(fake.place(0x23).join("numa_node"), "-1\n").unwrap();
     }),
     ("visible", State::Fail, "CUDA shows 0 of 8 GPUs (CUDA_VISIBLE_DEVICES=9)", |fake| {
@@ -195,7 +203,7 @@ const CASES: &[(&str, State, &str, Harm)] = &[
     ("environment", State::Fail, "NCCL_SOCKET_IFNAME=eth names no interface", |fake| {
         fake.variable("NCCL_SOCKET_IFNAME=eth")
     }),
-    ("environment", State::Warn, "FI_EFA_USE_DEVICE_RDMA=0 switches RDMA off", |fake| {
+    ("environment", State::Warn, "FI_EFA_USE_DEVICE_RDMA=0 disables RDMA", |fake| {
         fake.variable("FI_EFA_USE_DEVICE_RDMA=0")
     }),
     ("launch", State::Fail, "srun started 16 ranks without PMI", |fake| {
@@ -205,7 +213,7 @@ const CASES: &[(&str, State, &str, Harm)] = &[
         fake.asked.mpi = Some(String::new());
         fake.variable("OMPI_COMM_WORLD_SIZE=16 OMPI_COMM_WORLD_RANK=3");
     }),
-    ("launch", State::Fail, "its folder /var/spool/slurmd/pmix.7.0 is not in this container", |fake| {
+    ("launch", State::Fail, "its directory /var/spool/slurmd/pmix.7.0 is not in this container", |fake| {
         fake.write("proc/self/uid_map", "         0       1000          1\n");
         fake.variable(
             "SLURM_STEP_ID=0 SLURM_PROCID=3 SLURM_NTASKS=16 PMIX_RANK=3 PMIX_SERVER_TMPDIR=/var/spool/slurmd/pmix.7.0",
@@ -214,22 +222,27 @@ const CASES: &[(&str, State, &str, Harm)] = &[
     ("launch", State::Warn, "16 tasks per node share 8 GPUs", |fake| {
         fake.variable("SLURM_STEP_ID=0 SLURM_PROCID=3 SLURM_NTASKS=32 SLURM_NTASKS_PER_NODE=16 PMIX_RANK=3");
     }),
-    ("network", State::Warn, "leads nowhere", |fake| {
+    ("network", State::Warn, "cannot be resolved", |fake| {
         fake.asked.addresses = Some(Err("Name or service not known".into()))
     }),
-    ("network", State::Warn, "leads to its loopback", |fake| {
+    ("network", State::Warn, "resolves to its loopback", |fake| {
         fake.asked.addresses = Some(Ok(vec!["127.0.1.1".parse().unwrap()]))
     }),
-    ("network", State::Warn, "no interface that leaves this machine", |fake| {
+    ("network", State::Warn, "no interface to other machines", |fake| {
         fake.write("sys/class/net/ens5/operstate", "down\n")
     }),
-    ("network", State::Fail, "--bootstrap-if eth* names none of ens5", |fake| {
+    ("network", State::Fail, "--bootstrap-if eth* matches none of ens5", |fake| {
         fake.wanted.interfaces = Some("eth*".into())
     }),
-    ("container", State::Warn, "7 of 8 EFA device nodes, IPC_LOCK granted: a part of the node's cards", |fake| {
-        fake.write(".dockerenv", "");
-        fake.remove("dev/infiniband/uverbs7");
-    }),
+    (
+        "container",
+        State::Warn,
+        "7 of 8 EFA device nodes, IPC_LOCK granted: only a part of the node's EFA devices",
+        |fake| {
+            fake.write(".dockerenv", "");
+            fake.remove("dev/infiniband/uverbs7");
+        },
+    ),
     ("container", State::Fail, "7 of 8 EFA device nodes", |fake| {
         fake.wanted.cards = Some(8);
         fake.write(".dockerenv", "");
@@ -239,7 +252,7 @@ const CASES: &[(&str, State, &str, Harm)] = &[
         fake.write(".dockerenv", "");
         fake.remove("dev/infiniband");
     }),
-    ("container", State::Warn, "all of the host's /dev/infiniband is mounted", |fake| {
+    ("container", State::Warn, "the host's whole /dev/infiniband is mounted", |fake| {
         fake.write(".dockerenv", "");
         fake.nvlink_devices();
         fake.write("proc/self/mountinfo", "31 20 0:5 /infiniband /dev/infiniband rw - devtmpfs devtmpfs rw\n");
@@ -260,7 +273,7 @@ const CASES: &[(&str, State, &str, Harm)] = &[
     }),
 ];
 
-/// A provider that claims GPU memory and would copy it.
+/// Makes the provider claim GPU memory but access it by copies.
 pub fn copies(fake: &mut Fake) {
     let why =
         "rail efa:rdmap16s0-rdm: fi_setopt of FI_OPT_CUDA_API_PERMITTED to false failed: Operation not supported (95)";
@@ -269,7 +282,7 @@ pub fn copies(fake: &mut Fake) {
 }
 
 #[test]
-fn a_healthy_machine_passes_every_check() {
+fn healthy_machine_passes_every_check() {
     let fake = Fake::healthy();
     let findings = examine(&fake.machine(), &[]);
     for finding in &findings {
@@ -281,7 +294,7 @@ fn a_healthy_machine_passes_every_check() {
 }
 
 #[test]
-fn every_check_finds_what_it_looks_for() {
+fn every_check_detects_its_problem() {
     for (name, state, part, harm) in CASES {
         let mut fake = Fake::healthy();
         harm(&mut fake);
@@ -295,28 +308,30 @@ fn every_check_finds_what_it_looks_for() {
     }
 }
 
-/// What links have mended long ago is said, and is no trouble.
+/// Link errors that were recovered earlier are reported, but are not a problem.
 #[test]
-fn link_errors_that_do_not_grow_are_no_trouble() {
+fn constant_link_errors_are_ok() {
     let mut fake = Fake::healthy();
     let once = LinkErrors { data_checksums: 7501, ..LinkErrors::default() };
     fake.asked.gpus = Some(Ok(errors(once)));
     let said_once = said(&fake, "nvlink");
     assert_eq!(said_once.state, State::Ok);
     assert!(
-        said_once.found.ends_with("0 recoveries, 0 checksums, 7501 data checksums; looked at once"),
+        said_once
+            .found
+            .ends_with("0 recoveries, 0 checksums, 7501 data checksums since the driver was loaded; checked only once"),
         "{said_once:?}"
     );
-    // Some more a second are the noise of such links.
+    // A small rate is normal for such links.
     let later = LinkErrors { checksums: 80, data_checksums: 9990, ..once };
     fake.asked.gpus_later = Some((Duration::from_secs(9), errors(later)));
     let again = said(&fake, "nvlink");
     assert_eq!(again.state, State::Ok, "{again:?}");
 }
 
-/// A card far from the GPU may be slower than the host beside it: one that is faster shows that cards reach GPU memory.
+/// A NIC far from the GPU may be slower than staging; a single faster one shows that NICs can access GPU memory.
 #[test]
-fn the_fastest_rail_says_which_way_the_bytes_took() {
+fn fastest_rail_determines_detected_path() {
     let mut fake = Fake::healthy();
     let far = Trial { paces: Some(fake::paces(400, 380)), ..trial(true, Ok(())) };
     fake.asked.trials = Some(vec![trial(true, Ok(())), far]);
@@ -327,7 +342,7 @@ fn the_fastest_rail_says_which_way_the_bytes_took() {
 }
 
 #[test]
-fn a_server_that_is_there_is_said() {
+fn running_mps_server_is_reported() {
     let mut fake = Fake::healthy();
     fake.write("tmp/nvidia-mps/control", "");
     assert_eq!(said(&fake, "mps").found, "a server answers in /tmp/nvidia-mps: ranks use it");
@@ -339,15 +354,15 @@ fn a_server_that_is_there_is_said() {
 }
 
 #[test]
-fn what_took_longest_stands_first() {
+fn durations_are_sorted_longest_first() {
     let mut took = Took::default();
     assert_eq!(took.of("nothing", || 5), 5);
-    assert!(took.text().starts_with("looking took 0.0 s"), "{}", took.text());
+    assert!(took.text().starts_with("checks took 0.0 s"), "{}", took.text());
 }
 
-/// On a laptop nothing of EFA and GPUs fails, and nothing of it passes either.
+/// On a machine without EFA and GPUs, their checks neither fail nor pass.
 #[test]
-fn what_is_not_there_is_skipped() {
+fn missing_hardware_skips_checks() {
     let fake = Fake::plain();
     for name in [
         "efa-devices",
@@ -372,16 +387,16 @@ fn what_is_not_there_is_skipped() {
     }
 }
 
-/// Said where no GPU and no card can be used, and not before that is known.
+/// The line is printed only if it is known that no GPU and no NIC can be used.
 #[test]
-fn little_is_said_in_one_line() {
+fn fit_is_reported_only_without_gpu_and_nic() {
     let fit = |fake: &Fake| only_emulated(&fake.machine());
     assert_eq!(fit(&Fake::healthy()), None);
     let mut fake = Fake::plain();
     fake.asked.visible = None;
     let line = fit(&fake).unwrap();
     assert!(
-        line.starts_with("fit for the emulated device alone (no GPU, no EFA card). Run: ginlab proxy --np 2"),
+        line.starts_with("fit only for the emulated device (no GPU, no EFA device). Run: ginlab proxy --np 2"),
         "{line}"
     );
     assert!(line.contains("ginlab write -p soft-efa:p5"), "{line}");
@@ -392,7 +407,7 @@ fn little_is_said_in_one_line() {
     assert_eq!(fit(&blind), None, "the bus was not recorded");
 }
 
-/// Cards of EFA need not work where the run goes over another provider.
+/// EFA devices need not work if runs use another provider.
 #[test]
 fn another_provider_asks_nothing_of_efa() {
     let mut fake = Fake::healthy();
@@ -411,29 +426,29 @@ fn one_check_by_its_name() {
     let findings = examine(&fake.machine(), &["memlock".into()]);
     assert_eq!(findings.iter().map(|finding| finding.check.as_str()).collect::<Vec<_>>(), ["memlock"]);
     let empty = tempfile::tempdir().unwrap();
-    assert!(Machine::recorded(empty.path(), Wanted::default()).unwrap_err().contains("no recorded machine"));
+    assert!(Machine::recorded(empty.path(), Requirements::default()).unwrap_err().contains("not a recorded machine"));
 }
 
 #[test]
-fn what_ranks_tell_is_compared() {
-    use super::peers::{Card, compare};
-    let card = |host: &str| Card {
+fn reports_of_ranks_are_compared() {
+    use super::peers::{RankInfo, compare};
+    let card = |host: &str| RankInfo {
         host: host.into(),
         machine: host.into(),
         processes: format!("pid:[{host}]"),
         versions: vec![("libfabric".into(), "2.1".into()), ("driver".into(), "580".into())],
-        cards: 32,
-        gpus: 8,
+        cards: Some(32),
+        gpus: Some(8),
         unreached: Vec::new(),
         rails: Some(4),
     };
-    let states = |cards: &[Card], clocks: &[(f64, f64)]| -> Vec<State> {
+    let states = |cards: &[RankInfo], clocks: &[(f64, f64)]| -> Vec<State> {
         compare(cards, clocks).iter().map(|finding| finding.state).collect()
     };
     let good = [card("a"), card("b")];
     let even = [(0.0, 0.0), (0.002, 0.001)];
     assert_eq!(states(&good, &even), [State::Ok; 5]);
-    let with = |change: fn(&mut Card)| {
+    let with = |change: fn(&mut RankInfo)| {
         let mut cards = good.to_vec();
         change(&mut cards[1]);
         let found = compare(&cards, &even);
@@ -446,7 +461,7 @@ fn what_ranks_tell_is_compared() {
         (check.as_str(), state, found.as_str()),
         ("peers-versions", State::Fail, "libfabric is 2.1 on a and 1.17 on b")
     );
-    let (check, state, _) = with(|card| card.cards = 31);
+    let (check, state, _) = with(|card| card.cards = Some(31));
     assert_eq!((check.as_str(), state), ("peers-cards", State::Fail));
     let (check, state, _) = with(|card| card.machine = "a".into());
     assert_eq!((check.as_str(), state), ("peers-processes", State::Warn));

@@ -1,4 +1,4 @@
-//! Completions: what the queue's entries mean.
+//! Completions: interpretation of the queue's entries.
 
 use std::ffi::{CStr, c_void};
 use std::ptr;
@@ -13,18 +13,18 @@ use super::rail::BATCH;
 use super::{AGAIN, ERROR_WAITS, LibfabricRail};
 use crate::{Completion, FabricError};
 
-/// Full batches read by one poll: a poll stays bounded however fast completions come.
+/// Maximum number of full batches read by one poll. Bounds a poll, however fast completions arrive.
 const BATCHES: usize = 16;
 
 impl LibfabricRail {
-    /// Reads what the queue has. Completions that were read before an error are appended.
+    /// Reads the available entries of the queue. Appends the completions that were read before an error.
     #[inline]
     pub(super) fn read_queue(&mut self, completions: &mut Vec<Completion>) -> Result<(), FabricError> {
         for _ in 0..BATCHES {
             if !self.unposted.is_empty() {
                 self.post_receives()?;
             }
-            // SAFETY: the queue is open and the buffer has BATCH entries of the queue's format.
+            // SAFETY: the queue is open and the buffer has `BATCH` entries of the queue's format.
             match unsafe { ops::fi_cq_read(self.queue, self.entries.as_mut_ptr().cast(), BATCH) } {
                 count @ 1.. => {
                     let count = (count as usize).min(BATCH);
@@ -41,35 +41,46 @@ impl LibfabricRail {
                 code => return Err(self.error(Doing::Transferring, "fi_cq_read", code)),
             }
         }
-        // Those that this poll has emptied.
+        // Repost the receives that this poll has consumed.
         if self.unposted.is_empty() { Ok(()) } else { self.post_receives() }
     }
 
-    /// Posts receives for immediates, for providers that spend one on each (FI_RX_CQ_DATA). What the provider has no room for
-    /// now is posted by a later poll. Written after the manual; no provider of libfabric 1.17 that runs here asks for it.
+    /// Posts receives for immediates, for providers that consume one per immediate (FI_RX_CQ_DATA). Receives for which
+    /// the provider has no space are posted by a later poll.
+    ///
+    /// The receives have no buffer: `iov_count` is 0. efa-direct refuses `fi_recv` of an empty buffer, because that is
+    /// one segment, and each segment needs a descriptor of registered memory (FI_MR_LOCAL).
     #[cold]
     pub(super) fn post_receives(&mut self) -> Result<(), FabricError> {
-        let none = ptr::null_mut();
         while let Some(context) = self.unposted.pop() {
-            // SAFETY: the endpoint is open, the buffer is empty, and the context lives as long as the endpoint.
-            match unsafe { ops::fi_recv(self.endpoint, none, 0, none, sys::FI_ADDR_UNSPEC, context) } {
+            let message = sys::fi_msg {
+                msg_iov: ptr::null(),
+                desc: ptr::null_mut(),
+                iov_count: 0,
+                addr: sys::FI_ADDR_UNSPEC,
+                context,
+                data: 0,
+            };
+            // SAFETY: the endpoint is open. The message lives during the call and has no segments. The context lives as
+            // long as the endpoint.
+            match unsafe { ops::fi_recvmsg(self.endpoint, &message, sys::FI_COMPLETION) } {
                 0 => {}
                 AGAIN => {
                     self.unposted.push(context);
                     break;
                 }
-                code => return Err(self.error(Doing::Opening, "fi_recv of an empty message for immediates", code)),
+                code => return Err(self.error(Doing::Opening, "fi_recvmsg of an empty message for immediates", code)),
             }
         }
         Ok(())
     }
 
-    /// Turns one queue entry into a completion.
+    /// Converts one queue entry to a completion.
     #[inline]
     fn complete(&mut self, entry: &sys::fi_cq_data_entry, completions: &mut Vec<Completion>) {
         const OURS: u64 = sys::FI_WRITE | sys::FI_READ;
-        // By flags before by context: a target's entry may carry a context that is the initiator's. That of libfabric 1.17's efa
-        // says FI_WRITE beside FI_REMOTE_WRITE.
+        // Test the flags before the context: a target's entry may carry a context of the initiator. efa of libfabric
+        // 1.17 sets FI_WRITE in addition to FI_REMOTE_WRITE.
         let of_peer = entry.flags & sys::FI_REMOTE_WRITE != 0 || entry.flags & OURS == 0;
         if entry.flags & sys::FI_REMOTE_CQ_DATA != 0 && of_peer {
             completions.push(Completion::Immediate { value: entry.data as u32 });
@@ -82,29 +93,28 @@ impl LibfabricRail {
                 _ => Completion::Done { token },
             });
         }
-        // Anything else is a late completion of a bare loop that ran out of time: nobody waits for it.
+        // Any other entry is a late completion of a bare loop that timed out, and is ignored.
     }
 
-    /// Takes a completed slot back; `None` when the context names none that is posted.
+    /// Frees the slot of a completed operation. Returns `None` if the context is not that of a posted operation.
     #[inline]
     pub(super) fn release(&mut self, context: *mut c_void) -> Option<(u64, Kind, u64, u32)> {
         let slot = self.core.contexts.transfers.find(context)?;
-        // SAFETY: the slot is one of this rail's and the provider has given it back.
+        // SAFETY: the slot belongs to this rail and the provider has returned it.
         let (token, kind, bytes, peer) = unsafe { ((*slot).token, (*slot).kind, (*slot).bytes, (*slot).peer) };
         if kind == Kind::Free {
             return None;
         }
-        // SAFETY: as above.
+        // SAFETY: the slot belongs to this rail and the provider has returned it.
         unsafe { (*slot).kind = Kind::Free };
         self.free.push(slot);
         Some((token, kind, bytes, peer))
     }
 
-    /// Reads one error entry.
     #[cold]
     pub(super) fn read_error(&mut self, completions: &mut Vec<Completion>) -> Result<(), FabricError> {
         let mut entry = sys::fi_cq_err_entry::default();
-        // SAFETY: the queue is open, the entry is ours.
+        // SAFETY: the queue is open, and the entry is a local variable.
         let code = unsafe { ops::fi_cq_readerr(self.queue, &mut entry, 0) };
         if code == AGAIN {
             return Ok(());
@@ -122,11 +132,11 @@ impl LibfabricRail {
         Ok(())
     }
 
-    /// libfabric's text for the code, and the provider's own where it says more.
+    /// Returns libfabric's text for the code, followed by the provider's text if it differs.
     pub(super) fn words_of(&self, entry: &sys::fi_cq_err_entry) -> String {
         let text = errors::text(entry.err);
         let mut buffer = [0; 256];
-        // SAFETY: queue and buffer are valid; the error data is the entry's.
+        // SAFETY: queue and buffer are valid, and the error data belongs to the entry.
         let words = unsafe {
             ops::fi_cq_strerror(self.queue, entry.prov_errno, entry.err_data, buffer.as_mut_ptr(), buffer.len())
         };
@@ -147,7 +157,7 @@ mod tests {
     use super::*;
     use crate::Rail;
 
-    /// As many receives as a batch has completions.
+    /// Number of receives, equal to the number of completions of a batch.
     const ROOM: usize = BATCH;
 
     fn immediates(contexts: &[*mut c_void]) -> Reading {
@@ -169,15 +179,15 @@ mod tests {
     }
 
     #[test]
-    fn a_full_queue_of_receives_is_filled_later_and_loses_nothing() {
+    fn full_receive_queue_is_refilled_without_loss() {
         let Some(mut rail) = rail(ROOM, Script { recv: vec![0, AGAIN], ..Script::default() }) else { return };
-        // Opening has posted one; the provider was full.
+        // Opening the rail posted one receive; then the provider was full.
         assert_eq!(Script::now(|script| script.posted.len()), 1);
         rail.poll(&mut Vec::new()).unwrap();
         let contexts = Script::now(|script| std::mem::take(&mut script.posted));
         assert_eq!(contexts.len(), ROOM, "the others follow by the next poll");
 
-        // All come back by one batch, and there is room for two of them.
+        // All receives complete in one batch, and the provider has space for two of them.
         Script::now(|script| {
             script.readings = vec![immediates(&contexts)];
             script.recv = vec![0, 0, AGAIN, AGAIN];
@@ -195,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_of_a_receive_comes_after_the_completions_of_its_batch() {
+    fn receive_error_follows_completions_of_batch() {
         let Some(mut rail) = rail(ROOM, Script::default()) else { return };
         let contexts = Script::now(|script| std::mem::take(&mut script.posted));
         Script::now(|script| {
@@ -213,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_of_the_queue_comes_after_the_completions_that_were_read_before() {
+    fn queue_error_follows_completions_read_before() {
         for (reading, code) in [(Reading::Error(sys::FI_EIO), sys::FI_EIO), (Reading::LostError, sys::FI_ENOSYS)] {
             let Some(mut rail) = rail(ROOM, Script::default()) else { return };
             let contexts = Script::now(|script| std::mem::take(&mut script.posted));

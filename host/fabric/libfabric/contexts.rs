@@ -1,8 +1,8 @@
 //! Contexts of posted operations, allocated once per rail.
 //!
-//! Providers with mode FI_CONTEXT or FI_CONTEXT2 keep notes in the context of each posted operation, so it must stay in
-//! place until the completion. A pool of fixed slots gives that without an allocation per post, and its size is the rail's
-//! credit.
+//! Providers with mode FI_CONTEXT or FI_CONTEXT2 store state in the context of each posted operation, so it must stay
+//! in place until the completion. A pool of fixed slots ensures that without an allocation per post, and its size is
+//! the rail's credit.
 
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
@@ -11,10 +11,10 @@ use libfabric_sys as sys;
 
 use super::closing::left_open;
 
-/// What a slot was posted as.
+/// Operation for which a slot is posted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// Nothing is posted.
+    /// No operation is posted.
     Free,
     Write,
     Read,
@@ -22,13 +22,13 @@ pub(crate) enum Kind {
     Receive,
 }
 
-/// One posted operation. The provider's part comes first: its address is the operation's context.
+/// One posted operation. The provider's part is first: its address is the operation's context.
 #[repr(C, align(64))]
 pub(crate) struct Slot {
     provider: sys::fi_context2,
     /// The caller's token.
     pub token: u64,
-    /// Bytes and peer, for the words of an error.
+    /// Bytes and peer, for error messages.
     pub bytes: u64,
     pub peer: u32,
     pub kind: Kind,
@@ -40,7 +40,7 @@ impl Slot {
     }
 }
 
-/// Slots of one use. They stay with an endpoint that was left open, whose provider may write into them.
+/// Slots for one kind of use. They are leaked if an endpoint was left open, because its provider may write to them.
 pub(crate) struct Slots(Box<[UnsafeCell<Slot>]>);
 
 impl Slots {
@@ -52,7 +52,7 @@ impl Slots {
         self.0.iter().map(UnsafeCell::get)
     }
 
-    /// The slot of a completion's context; `None` for any other address. Never reads through the pointer.
+    /// Returns the slot of a completion's context. `None` for any other address. Does not read through the pointer.
     #[inline]
     pub fn find(&self, context: *mut c_void) -> Option<*mut Slot> {
         let offset = context.addr().wrapping_sub(self.0.as_ptr().addr());
@@ -63,7 +63,7 @@ impl Slots {
         self.0.get(offset / size).map(UnsafeCell::get)
     }
 
-    /// Whether the context is one of them.
+    /// Returns whether the context is that of one of these slots.
     pub fn holds(&self, context: *mut c_void) -> bool {
         self.find(context).is_some()
     }
@@ -77,16 +77,15 @@ impl Drop for Slots {
     }
 }
 
-/// The slots of a rail.
 pub(crate) struct Pool {
     pub transfers: Slots,
-    /// Of the posted receives for immediates.
+    /// Slots of the posted receives for immediates.
     pub receives: Slots,
-    /// Of the bare loop.
+    /// Slots of the bare loop.
     pub bare: Slots,
 }
 
-/// Writes in flight in the bare loop.
+/// Number of writes in flight in the bare loop.
 pub(crate) const BARE_WINDOW: usize = 64;
 
 impl Pool {

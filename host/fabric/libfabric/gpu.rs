@@ -1,11 +1,14 @@
-//! Memory of GPUs on a rail: proven, never believed.
+//! GPU memory on a rail: direct access by the NIC is verified, not assumed.
 //!
-//! From interface 1.18 on a provider may claim FI_HMEM for CUDA memory that its card does not reach: it copies the bytes by calls of
-//! CUDA, and `fi_mr_regattr` succeeds without the card (efa without GPUDirect does so, tcp and shm always). Such calls run in the
-//! proxy's thread beside a kernel that polls, and rows would say that the card had read GPU memory. So each endpoint that is asked
-//! for such memory is told, before it is enabled, that it may make no CUDA call. A provider that agrees has its card move the bytes,
-//! or fails; one that refuses cannot do without, and its rail is opened again without FI_HMEM: payloads are staged. A registration
-//! whose key is wider than the domain's keys was made up by the provider, and is refused too.
+//! From interface 1.18 on a provider may claim FI_HMEM for CUDA memory that its NIC cannot access. It then copies the
+//! bytes by CUDA calls, and `fi_mr_regattr` succeeds without the NIC. efa without GPUDirect does so; tcp and shm always
+//! do. Such calls would run in the proxy's thread while a kernel polls, and result rows would claim that the NIC had
+//! read GPU memory.
+//!
+//! Each endpoint for which GPU memory is requested is therefore told, before it is enabled, that it must not make CUDA
+//! calls. A provider that agrees has its NIC move the bytes, or fails. If the provider refuses, it depends on CUDA
+//! calls. Its rail is then opened again without FI_HMEM, and payloads are staged. A registration whose key is wider
+//! than the domain's keys was invented by the provider, and is refused too.
 
 use libfabric_sys as sys;
 use libfabric_sys::ops;
@@ -13,21 +16,22 @@ use libfabric_sys::ops;
 use super::errors::{self, Doing};
 use crate::FabricError;
 
-/// What a rail says of memory of GPUs.
+/// Support of a rail for GPU memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum GpuMemory {
-    /// Nobody asked, or the provider does not claim it (FI_HMEM).
+    /// GPU memory was not requested, or the provider does not claim it (FI_HMEM).
     NotOffered,
-    /// The provider has agreed to make no CUDA call: whatever it moves, its card moves.
+    /// The provider has agreed to make no CUDA call: its NIC moves all bytes.
     ByCard,
-    /// The provider claims it, but not without CUDA calls: the rail was opened without. The error says how it refused.
+    /// The provider claims it, but not without CUDA calls: the rail was opened without GPU memory. Contains the error
+    /// of the refusal.
     ByCudaCalls(Box<FabricError>),
 }
 
-/// Takes CUDA calls away from an endpoint.
+/// Forbids CUDA calls on an endpoint. Returns the resulting support for GPU memory.
 ///
 /// # Safety
-/// The endpoint is open, and not enabled yet.
+/// The endpoint must be open, and not enabled yet.
 pub(super) unsafe fn forbid_cuda_calls(rail: &str, endpoint: *mut sys::fid_ep, api: u32) -> GpuMemory {
     let set = |name: i32, value: *const std::ffi::c_void, length: usize| {
         // SAFETY: the endpoint is open; value and length are of the option's type and live during the call.
@@ -38,24 +42,25 @@ pub(super) unsafe fn forbid_cuda_calls(rail: &str, endpoint: *mut sys::fid_ep, a
         let code = set(sys::FI_OPT_CUDA_API_PERMITTED, (&raw const permitted).cast(), size_of::<bool>());
         ("fi_setopt of FI_OPT_CUDA_API_PERMITTED to false", code)
     } else {
-        // Older interfaces have no such option; this one asks for the same: no copy in between.
+        // Older interfaces do not have that option. This one has the same effect: no copy through host memory.
         let required = sys::FI_HMEM_P2P_REQUIRED;
         let code = set(sys::FI_OPT_FI_HMEM_P2P, (&raw const required).cast(), size_of::<std::ffi::c_int>());
         ("fi_setopt of FI_OPT_FI_HMEM_P2P to required", code)
     };
     match code {
         0 => GpuMemory::ByCard,
-        // FI_EOPNOTSUPP by the manual; other codes come from providers that do not know the option or find no GPU. None is a promise.
+        // FI_EOPNOTSUPP according to the manual. Providers that do not know the option or find no GPU return other
+        // codes. No code but 0 is a guarantee.
         code => {
             let error = errors::error(rail, Doing::RegisteringCuda, what, i64::from(code));
-            let hint = "the provider claims FI_HMEM and would copy by CUDA calls: stage through pinned host memory (`ginlab proxy` does); \
-                        for GPUDirect see gpu-direct of `ginlab doctor`";
+            let hint = "the provider claims FI_HMEM, but would copy by CUDA calls; stage through pinned host memory \
+                        (`ginlab proxy` does); for GPUDirect see gpu-direct of `ginlab doctor`";
             GpuMemory::ByCudaCalls(Box::new(FabricError { hint: hint.to_owned(), ..error }))
         }
     }
 }
 
-/// Whether a provider has made up the key of a registration, which has more bits than the domain's keys have bytes for.
+/// Returns whether a provider has invented the key of a registration: it needs more bytes than the domain's keys have.
 pub(super) fn is_made_up(key: u64, key_bytes: usize) -> bool {
     (1..8).contains(&key_bytes) && key >> (8 * key_bytes) != 0
 }
@@ -65,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_that_does_not_fit_the_domain_is_made_up() {
+    fn oversized_key_is_detected_as_synthetic() {
         for (key, bytes, made_up) in [
             (0xffff_ffff, 4, false),
             (0x1_0000_0000, 4, true),

@@ -1,7 +1,8 @@
-//! Rails over libfabric: `efa`, `tcp`, `net`, `shm`, `sockets`, `verbs` and whatever else offers reliable datagrams with RMA.
+//! Rails over libfabric: `efa`, `tcp`, `net`, `shm`, `sockets`, `verbs` and any other provider with reliable datagrams
+//! and RMA.
 //!
-//! A rail has a domain, an endpoint, a completion queue and an address vector of its own; which domain is chosen by
-//! [`crate::discover`]. What the provider can do is read from what it answered, never from its name.
+//! A rail has its own domain, endpoint, completion queue and address vector. [`crate::discover`] selects the domain. A
+//! provider's capabilities are taken from its reported attributes, never from its name.
 
 mod bare;
 mod closing;
@@ -16,6 +17,8 @@ mod rail;
 mod region;
 #[cfg(test)]
 mod scripted;
+mod shared_memory;
+mod sockets;
 
 pub use bare::BareLoop;
 pub use closing::left_open;
@@ -31,27 +34,27 @@ use libfabric_sys as sys;
 
 use crate::FabricError;
 
-/// Nothing to read, or no room to post.
+/// No entry to read, or no space to post.
 const AGAIN: isize = -(sys::FI_EAGAIN as isize);
 /// The next entry of the queue is an error.
 const ERROR_WAITS: isize = -(sys::FI_EAVAIL as isize);
 
-/// More transfers than this are never outstanding on a rail, whatever the provider's queue takes.
+/// Maximum number of outstanding transfers on a rail, even if the provider's queue holds more.
 const MAX_OUTSTANDING: usize = 8192;
 
-/// When a transfer counts as complete.
+/// Point at which a transfer counts as complete.
 ///
-/// Of each value the first paragraph is what `--help` says.
+/// The first paragraph of each variant's documentation is its `--help` text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Level {
-    /// At the target, as quiet promises.
+    /// Arrived at the target, as quiet requires
     ///
     /// The data is in the target's memory (FI_DELIVERY_COMPLETE).
     #[default]
     Delivery,
-    /// Handed to the transport.
+    /// Handed to the transport
     ///
-    /// The data has left and the transport will deliver it (FI_TRANSMIT_COMPLETE); cheaper with some providers.
+    /// The data has left and the transport will deliver it (FI_TRANSMIT_COMPLETE). Cheaper with some providers.
     Transmit,
 }
 
@@ -64,43 +67,47 @@ impl Level {
     }
 }
 
-/// How a rail is opened.
+/// Options for opening a rail.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RailOptions {
-    /// When a transfer counts as complete.
+    /// Point at which a transfer counts as complete.
     pub level: Level,
-    /// Ask for memory of CUDA devices first (FI_HMEM). Where the provider does not offer it, or not without CUDA calls of its own, the
-    /// rail opens without, and says so in [`RailLimits::cuda_memory`](crate::RailLimits) and [`LibfabricRail::gpu_memory`].
+    /// Whether to request memory of CUDA devices (FI_HMEM) first. If the provider does not offer it, or only with its
+    /// own CUDA calls, the rail is opened without it. [`RailLimits::cuda_memory`](crate::RailLimits) and
+    /// [`LibfabricRail::gpu_memory`] report this.
     pub cuda_memory: bool,
-    /// Ask for messages too (FI_MSG): see [`Messages`](crate::Messages).
+    /// Whether to also request messages (FI_MSG). See [`Messages`](crate::Messages).
     pub messages: bool,
-    /// Outstanding transfers at most; `None`: what the provider's queue takes.
+    /// Maximum number of outstanding transfers. `None`: the size of the provider's queue.
     pub max_outstanding: Option<usize>,
-    /// Immediates that peers may send while this side does not poll: the completion queue has room for so many beside the completions of
-    /// the rail's own transfers. `None`: [`IMMEDIATES`]. The senders must keep to it, which the proxies' credits do
-    /// (`order::unpolled` of ginlab_proxy): an overflow of the queue is lost. Completion at the sender is no bound: a card
-    /// acknowledges what its own host has not polled.
+    /// Number of immediates that peers may send while this side does not poll. The completion queue has space for these
+    /// in addition to the completions of the rail's own transfers. `None`: [`IMMEDIATES`].
+    ///
+    /// The senders must respect the limit, because an overflow of the queue loses completions. The proxies' credits do
+    /// (`signal_order::unpolled` of ginlab_proxy). Completion at the sender does not bound the number: a NIC
+    /// acknowledges immediates that its own host has not polled.
     pub immediates: Option<usize>,
 }
 
-/// Immediates that a rail has room for unless its [`RailOptions`] say otherwise: for programs that answer each other every few of them. They share
-/// it out among their peers (`serve`), or refuse more ranks than it is enough for (`write`, `all2all`).
+/// Default for [`RailOptions::immediates`], for applications that answer each other after a few immediates. They divide
+/// it among their peers (`serve`), or refuse more ranks than it suffices for (`write`, `all2all`).
 pub const IMMEDIATES: usize = 4096;
 
-/// The version of the loaded libfabric, as `1.17`; `None` where there is none.
+/// Returns the version of the loaded libfabric, such as `1.17`. `None` if there is none.
 #[must_use]
 pub fn library_version() -> Option<String> {
     Some(sys::Dotted(sys::library().ok()?.version()).to_string())
 }
 
-/// Version and file of the loaded libfabric, as `1.17 (/lib/x86_64-linux-gnu/libfabric.so.1)`; `none` where there is none.
+/// Returns version and file of the loaded libfabric, such as `1.17 (/lib/x86_64-linux-gnu/libfabric.so.1)`. Returns
+/// `none` if there is none.
 #[must_use]
 pub fn library_text() -> String {
     let text = |library: &sys::Library| format!("{} ({})", sys::Dotted(library.version()), library.path().display());
     sys::library().map_or_else(|_| "none".to_owned(), text)
 }
 
-/// The error of all that needs libfabric, where it cannot be loaded.
+/// Returns the common error of operations that need libfabric, if it cannot be loaded.
 pub fn require_library() -> Result<(), FabricError> {
     library().map(drop)
 }

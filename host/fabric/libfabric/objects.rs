@@ -11,33 +11,35 @@ use super::contexts::Pool;
 use super::errors::{self, Doing};
 use super::gpu::{self, GpuMemory};
 use super::info::InfoList;
+use super::shared_memory;
 use crate::FabricError;
 
-/// Objects that begin with a `fid`, as all of libfabric's do.
+/// Objects that begin with a `fid`, like all libfabric objects.
 ///
 /// # Safety
-/// The type is `repr(C)` and its first member is a [`sys::fid`].
+/// The type must be `repr(C)` and its first member a [`sys::fid`].
 pub(crate) unsafe trait Fid {
-    /// Whether closing may wait for what the object has under way: then it is given some time ([`close_in_time`]), and left open after that.
+    /// Whether closing may wait for outstanding operations of the object. It is then given limited time
+    /// ([`close_in_time`]), and left open after that.
     const WAITS: bool = false;
 }
 
-// SAFETY: first member `fid` by the headers.
+// SAFETY: the first member is `fid`, according to the headers.
 unsafe impl Fid for sys::fid_fabric {}
-// SAFETY: first member `fid` by the headers.
+// SAFETY: the first member is `fid`, according to the headers.
 unsafe impl Fid for sys::fid_domain {}
-// SAFETY: first member `fid` by the headers.
+// SAFETY: the first member is `fid`, according to the headers.
 unsafe impl Fid for sys::fid_av {}
-// SAFETY: first member `fid` by the headers.
+// SAFETY: the first member is `fid`, according to the headers.
 unsafe impl Fid for sys::fid_cq {}
-// SAFETY: first member `fid` by the headers.
+// SAFETY: the first member is `fid`, according to the headers.
 unsafe impl Fid for sys::fid_ep {
     const WAITS: bool = true;
 }
-// SAFETY: first member `fid` by the headers.
+// SAFETY: the first member is `fid`, according to the headers.
 unsafe impl Fid for sys::fid_mr {}
 
-/// An open object; dropping closes it.
+/// An open object, closed when dropped.
 pub(crate) struct Object<T: Fid>(NonNull<T>);
 
 pub(crate) type Fabric = Object<sys::fid_fabric>;
@@ -48,7 +50,7 @@ pub(crate) type Endpoint = Object<sys::fid_ep>;
 pub(crate) type Registration = Object<sys::fid_mr>;
 
 impl<T: Fid> Object<T> {
-    /// Runs an open call; `call` gets the place for the object and returns the C code.
+    /// Runs an open call. `call` gets a pointer to store the object to, and returns the C code.
     pub fn open(
         rail: &str,
         doing: Doing,
@@ -63,7 +65,7 @@ impl<T: Fid> Object<T> {
         }
     }
 
-    /// An object that a test has made.
+    /// Wraps an object that a test has made.
     #[cfg(test)]
     pub fn scripted(object: NonNull<T>) -> Self {
         Self(object)
@@ -73,7 +75,7 @@ impl<T: Fid> Object<T> {
         self.0.as_ptr()
     }
 
-    /// The object as the common first member.
+    /// Returns the object as the common first member.
     pub fn fid(&self) -> *mut sys::fid {
         self.0.as_ptr().cast()
     }
@@ -82,60 +84,64 @@ impl<T: Fid> Object<T> {
 impl<T: Fid> Drop for Object<T> {
     fn drop(&mut self) {
         if T::WAITS {
-            // SAFETY: open, and this one's alone.
+            // SAFETY: the object is open, and only this owner uses it.
             unsafe { close_in_time(self.fid()) };
             return;
         }
-        // An endpoint that is left open is still at work on its thread, with the addresses, queues and registrations below it: closed
-        // under it (1.17's efa resends to a peer that was killed), they end the process.
+        // An endpoint that was left open may still be active on its thread, and uses the addresses, queues and
+        // registrations below it. If these were closed, the process would crash: libfabric 1.17's efa, for example,
+        // retransmits to a peer that was killed.
         if left_open().is_some() {
             return;
         }
-        // SAFETY: the object is open, and the owners' field order closes what was opened from it before.
-        // A provider that refuses (-FI_EBUSY) leaves the object open: a leak at the end of a rail, and nothing better to do.
+        // SAFETY: the object is open, and the owners' field order ensures that objects opened from it are closed first.
+        // If a provider refuses (-FI_EBUSY), the object is leaked, because there is no alternative.
         let _ = unsafe { ops::fi_close(self.fid()) };
     }
 }
 
-/// Everything of a rail but its registrations. The fields are closed in the order of their declaration.
+/// All objects of a rail except its registrations. The fields are closed in declaration order.
 ///
-/// Regions hold it too (by `Arc`), so that a region dropped after its rail still closes before the domain.
+/// Regions also hold it (by `Arc`), so that a region dropped after its rail is still closed before the domain.
 pub(crate) struct Core {
-    /// Closed by its rail ([`close_endpoint`](Core::close_endpoint)), or with the last region where regions are bound to it.
+    /// Closed by its rail ([`close_endpoint`](Core::close_endpoint)), or with the last region if regions are bound to
+    /// it.
     pub(super) endpoint: Mutex<Option<Endpoint>>,
     pub addresses: AddressVector,
     pub queue: CompletionQueue,
     pub domain: Domain,
     pub(super) _fabric: Fabric,
     pub info: InfoList,
-    /// What the provider has agreed to.
+    /// Result of the negotiation about GPU memory.
     pub gpu_memory: GpuMemory,
-    /// The provider may write into the contexts of posted operations until the endpoint is closed.
+    /// The provider may write to the contexts of posted operations until the endpoint is closed.
     pub contexts: Pool,
 }
 
-// SAFETY: the objects are not bound to a thread. They were opened with FI_THREAD_DOMAIN: calls on them must not overlap. The
-// rail's methods take `&mut self`, and dropping a region on another thread at the same time is excluded by the contract of
-// `LibfabricRail::register`.
+// SAFETY: the objects are not bound to a thread. They were opened with FI_THREAD_DOMAIN, so calls on them must not
+// overlap. The rail's methods take `&mut self`, and the contract of `LibfabricRail::register` forbids dropping a region
+// on another thread at the same time.
 unsafe impl Send for Core {}
-// SAFETY: as above; a shared `Core` only hands out pointers, and using them is `unsafe` with the above contract.
+// SAFETY: a shared `Core` only returns pointers, and using them is `unsafe` with the contract of `Send` above.
 unsafe impl Sync for Core {}
 
 impl Core {
-    /// The endpoint; null once it is closed.
+    /// Returns the endpoint, or null once it is closed.
     pub fn endpoint(&self) -> *mut sys::fid_ep {
         self.endpoint.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map_or(ptr::null_mut(), Object::as_ptr)
     }
 
-    /// The rail goes. Regions that are still there close behind the endpoint: libfabric 1.17's EFA provider ends the process when a peer's write
-    /// meets an endpoint whose registration is closed. Where regions are bound to the endpoint they come first.
+    /// Closes the endpoint when the rail is dropped, before its remaining regions. If a registration were closed first
+    /// and a peer then wrote to it, libfabric 1.17's EFA provider would abort the process. If regions are bound to the
+    /// endpoint, they must be closed first instead.
     pub fn close_endpoint(&self) {
         if self.info.first().domain().mr_mode & sys::FI_MR_ENDPOINT == 0 {
             drop(self.endpoint.lock().unwrap_or_else(PoisonError::into_inner).take());
         }
     }
 
-    /// Opens and enables everything for the first entry of `info`; `immediates`: see [`RailOptions`](super::RailOptions).
+    /// Opens and enables all objects for the first entry of `info`. For `immediates` see
+    /// [`RailOptions`](super::RailOptions).
     pub fn open(rail: &str, info: InfoList, immediates: usize) -> Result<Self, FabricError> {
         let entry = info.first();
         let outstanding = entry.transmit().size.clamp(1, super::MAX_OUTSTANDING);
@@ -146,14 +152,15 @@ impl Core {
         let none = ptr::null_mut();
 
         let fabric = Fabric::open(rail, Doing::Opening, "fi_fabric", |place| {
-            // SAFETY: the entry's fabric attributes are valid, the place is ours.
+            // SAFETY: the entry's fabric attributes are valid, and `place` is a valid pointer.
             unsafe { (info.library().fi_fabric)((*raw).fabric_attr, place, none) }
         })?;
         let domain = Domain::open(rail, Doing::Opening, "fi_domain", |place| {
             // SAFETY: the fabric is open and belongs to this entry.
             unsafe { ops::fi_domain(fabric.as_ptr(), raw, place, none) }
         })?;
-        // A queue that is full loses completions: each of our transfers has a place, and each immediate that peers may send unpolled.
+        // A full queue loses completions, so each of our transfers and each immediate that peers may send unpolled has
+        // an entry.
         let entries = outstanding + receives + immediates;
         let mut attr = sys::fi_cq_attr {
             size: entries,
@@ -179,7 +186,7 @@ impl Core {
             0 => Ok(()),
             code => Err(errors::error(rail, Doing::Opening, what, i64::from(code))),
         };
-        // SAFETY: endpoint and queue are open and of one domain; the same queue takes both directions.
+        // SAFETY: endpoint and queue are open and of one domain. The queue serves both directions.
         check("fi_ep_bind of the completion queue", unsafe {
             ops::fi_ep_bind(endpoint.as_ptr(), queue.fid(), sys::FI_TRANSMIT | sys::FI_RECV)
         })?;
@@ -187,9 +194,10 @@ impl Core {
         check("fi_ep_bind of the address vector", unsafe { ops::fi_ep_bind(endpoint.as_ptr(), addresses.fid(), 0) })?;
         let gpu_memory = match entry.info().caps & sys::FI_HMEM {
             0 => GpuMemory::NotOffered,
-            // SAFETY: opened just now.
+            // SAFETY: the endpoint was just opened and is not enabled yet.
             _ => unsafe { gpu::forbid_cuda_calls(rail, endpoint.as_ptr(), info.library().api()) },
         };
+        let _turn = shared_memory::turn(rail, &entry.provider(), info.library().version())?;
         // SAFETY: the endpoint is open and bound.
         check("fi_enable", unsafe { ops::fi_enable(endpoint.as_ptr()) })?;
         let contexts = Pool::new(outstanding, receives);
@@ -203,7 +211,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_call_that_opens_nothing_is_an_error_with_its_reason() {
+    fn failed_open_returns_error_with_reason() {
         let of = |code: i32| {
             let opened = AddressVector::open("efa:rdmap0s6", Doing::Opening, "fi_av_open", |_| code);
             opened.map(|_| ()).map_err(|error| error.to_string()).expect_err("nothing was made")

@@ -1,4 +1,4 @@
-//! Posting: the checks, the slot, the call.
+//! Posting: checks, slots and calls.
 
 use std::ffi::c_void;
 use std::ptr;
@@ -12,15 +12,15 @@ use super::objects::Core;
 use super::{AGAIN, Level, LibfabricRail, LibfabricRegion};
 use crate::{FabricError, Message, Post, Transfer, mistake};
 
-/// Where a provider does not do what its answer promised, found by the tests of `tests/fabric.rs`.
+/// Deviations of providers from their reported attributes, detected by the tests in `tests/fabric.rs`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Quirks {
-    /// Endpoints that speak FI_PROTO_XNET (`net` of 1.17, `tcp` with reliable datagrams of 2.x) take FI_DELIVERY_COMPLETE as
-    /// the endpoint's default and do not heed it: `fi_write` completes before the data has arrived. They heed the flag of
-    /// the single call, so every write of theirs goes through `fi_writemsg`.
+    /// Endpoints with FI_PROTO_XNET (`net` of 1.17, `tcp` with reliable datagrams of 2.x) accept FI_DELIVERY_COMPLETE
+    /// as the endpoint's default but ignore it: `fi_write` completes before the data has arrived. They honour the flag
+    /// of a single call, so all their writes use `fi_writemsg`.
     level_in_each_call: bool,
-    /// FI_PROTO_SHM never completes an empty write with FI_DELIVERY_COMPLETE. There is no data to be delivered, so an
-    /// immediate alone goes at the level below.
+    /// FI_PROTO_SHM never completes an empty write with FI_DELIVERY_COMPLETE. It has no data to deliver, so an
+    /// immediate without data uses the lower level.
     no_empty_delivery: bool,
 }
 
@@ -33,7 +33,7 @@ impl Quirks {
 }
 
 impl LibfabricRail {
-    /// Everything that must hold before a post; the peer's address in the provider's numbering.
+    /// Checks the preconditions of a post. Returns the peer's address in the provider's numbering.
     #[inline]
     pub(super) fn check(
         &self,
@@ -43,8 +43,10 @@ impl LibfabricRail {
     ) -> Result<sys::fi_addr_t, FabricError> {
         let within = |offset: u64, length: u64| offset.checked_add(t.bytes).is_some_and(|end| end <= length);
         match self.peers.get(t.peer) {
+            // `FI_ADDR_UNSPEC` marks a removed peer.
             Some(peer)
-                if within(t.local_offset, region.bytes)
+                if *peer != sys::FI_ADDR_UNSPEC
+                    && within(t.local_offset, region.bytes)
                     && within(t.remote_offset, t.remote.bytes)
                     && t.bytes <= self.limits.max_transfer_bytes
                     && (t.bytes > 0 || t.immediate.is_some() && kind == Kind::Write)
@@ -57,7 +59,21 @@ impl LibfabricRail {
         }
     }
 
-    /// The same for a message; the peer's address, or any for a receive.
+    /// Returns the address of a peer. `None` if there is none with this index or it was removed.
+    pub(super) fn peer(&self, peer: usize) -> Option<sys::fi_addr_t> {
+        self.peers.get(peer).copied().filter(|address| *address != sys::FI_ADDR_UNSPEC)
+    }
+
+    #[cold]
+    fn why_no_peer(&self, peer: usize) -> String {
+        match self.peers.len() {
+            known if peer < known => format!("no such peer: peer {peer} was removed"),
+            known => format!("no such peer: there are {known} peers"),
+        }
+    }
+
+    /// Like [`check`](LibfabricRail::check), for a message. Returns the peer's address, or the unspecified address for
+    /// a receive.
     pub(super) fn check_message(
         &self,
         kind: Kind,
@@ -65,19 +81,19 @@ impl LibfabricRail {
         peer: Option<usize>,
         m: &Message,
     ) -> Result<sys::fi_addr_t, FabricError> {
-        let address = peer.map_or(Some(sys::FI_ADDR_UNSPEC), |peer| self.peers.get(peer).copied());
+        let address = peer.map_or(Some(sys::FI_ADDR_UNSPEC), |peer| self.peer(peer));
         let text = if self.core.info.first().info().caps & sys::FI_MSG == 0 {
             "the rail was opened without messages".to_owned()
         } else if m.offset > region.bytes || m.bytes > region.bytes - m.offset {
-            format!("offset {} and {} B do not lie in the region of {} B", m.offset, m.bytes, region.bytes)
+            format!("offset {} and {} B exceed the region of {} B", m.offset, m.bytes, region.bytes)
         } else if m.bytes > self.limits.max_transfer_bytes {
-            format!("the provider takes {} B at most in one message", self.limits.max_transfer_bytes)
+            format!("the provider supports at most {} B per message", self.limits.max_transfer_bytes)
         } else if !region.belongs_to(&self.core) {
             "the region is registered with another rail".to_owned()
         } else if let Some(address) = address {
             return Ok(address);
         } else {
-            format!("there are {} peers", self.peers.len())
+            self.why_no_peer(peer.unwrap_or_default())
         };
         Err(mistake(&self.name, operation(kind, m.bytes, peer.unwrap_or_default()), text))
     }
@@ -86,27 +102,27 @@ impl LibfabricRail {
     pub(super) fn why_refused(&self, kind: Kind, region: &LibfabricRegion, t: &Transfer) -> FabricError {
         let outside = |what: &str, offset: u64, bytes: u64| {
             (offset > bytes || t.bytes > bytes - offset)
-                .then(|| format!("offset {offset} and {} B do not lie in the {what} region of {bytes} B", t.bytes))
+                .then(|| format!("offset {offset} and {} B exceed the {what} region of {bytes} B", t.bytes))
         };
-        let text = if t.peer >= self.peers.len() {
-            format!("there are {} peers", self.peers.len())
+        let text = if self.peer(t.peer).is_none() {
+            self.why_no_peer(t.peer)
         } else if let Some(text) = outside("local", t.local_offset, region.bytes) {
             text
         } else if let Some(text) = outside("peer's", t.remote_offset, t.remote.bytes) {
             text
         } else if t.bytes > self.limits.max_transfer_bytes {
-            format!("the provider takes {} B at most in one transfer", self.limits.max_transfer_bytes)
+            format!("the provider supports at most {} B per transfer", self.limits.max_transfer_bytes)
         } else if !region.belongs_to(&self.core) {
             "the region is registered with another rail".to_owned()
         } else if t.bytes == 0 {
-            "nothing to move and no immediate".to_owned()
+            "the transfer has neither bytes nor an immediate".to_owned()
         } else {
-            format!("the provider's immediates have {} bytes, 4 are needed", self.limits.immediate_bytes)
+            format!("the provider's immediates have {} bytes, but 4 are needed", self.limits.immediate_bytes)
         };
         mistake(&self.name, operation(kind, t.bytes, t.peer), text)
     }
 
-    /// What came of a post: the slot is spent, or nothing has happened.
+    /// Converts the code of a post. On success, the prepared slot is used up.
     #[inline]
     pub(super) fn posted(&mut self, what: impl Fn() -> String, code: isize) -> Result<Post, FabricError> {
         match code {
@@ -119,12 +135,12 @@ impl LibfabricRail {
         }
     }
 
-    /// Fills the next free slot; `None` when the credit is used up.
+    /// Fills the next free slot without removing it from the free list. `None` if the credit is used up.
     #[inline]
     pub(super) fn prepare(&mut self, kind: Kind, peer: usize, bytes: u64, token: u64) -> Option<*mut Slot> {
         let slot = *self.free.last()?;
-        // SAFETY: the slot is free: the provider does not hold it, and only this rail writes to its slots. Its own part
-        // (`provider`) is left alone.
+        // SAFETY: the slot is free, so the provider does not hold it, and only this rail writes to its slots. The
+        // provider's part (`provider`) is not changed.
         unsafe {
             (*slot).token = token;
             (*slot).bytes = bytes;
@@ -134,10 +150,11 @@ impl LibfabricRail {
         Some(slot)
     }
 
-    /// Posts with flags of its own: those of the call replace the endpoint's, so the level is named again.
+    /// Posts with explicit flags. These replace the endpoint's flags, so the completion level is repeated.
     ///
     /// # Safety
-    /// As for [`Rail::write`] and [`Rail::read`]; the transfer is checked and the slot prepared.
+    /// The contracts of [`Rail::write`] and [`Rail::read`] must hold, the transfer must be checked and the slot
+    /// prepared.
     pub(super) unsafe fn post_message(
         &self,
         kind: Kind,
@@ -166,47 +183,51 @@ impl LibfabricRail {
         };
         let more = if self.hold_doorbell(t) { sys::FI_MORE } else { 0 };
         if kind == Kind::Read {
-            // SAFETY: as below. Reads complete when the data is here, whatever the level.
+            // SAFETY: the endpoint is open, the message lives during the call, and the caller guarantees that the
+            // memory is valid. Reads complete when the data has arrived here, whatever the level.
             return unsafe { ops::fi_readmsg(self.endpoint, &message, more | sys::FI_COMPLETION) };
         }
         let level = if t.bytes == 0 && self.quirks.no_empty_delivery { Level::Transmit } else { self.level };
         let flags = more | sys::FI_COMPLETION | level.flag();
         let immediate = if t.immediate.is_some() { sys::FI_REMOTE_CQ_DATA } else { 0 };
-        // SAFETY: the endpoint is open, the message lives during the call, the caller vouches for the memory.
+        // SAFETY: the endpoint is open, the message lives during the call, and the caller guarantees that the memory is
+        // valid.
         unsafe { ops::fi_writemsg(self.endpoint, &message, flags | immediate) }
     }
 
-    /// Whether to pass FI_MORE: not with the last credit, since the next post would be refused before it reaches the
-    /// provider and the doorbell would stay held.
+    /// Returns whether to pass FI_MORE. Not with the last credit: the next post would be refused before it reaches the
+    /// provider, and the doorbell would stay deferred.
     #[inline]
     pub(super) fn hold_doorbell(&self, t: &Transfer) -> bool {
         t.more && self.free.len() > 1
     }
 
-    /// Whether the write needs flags that differ from the endpoint's.
+    /// Returns whether the write needs flags that differ from the endpoint's.
     #[inline]
     pub(super) fn needs_flags(&self, t: &Transfer) -> bool {
         self.hold_doorbell(t) || self.quirks.level_in_each_call || t.bytes == 0 && self.quirks.no_empty_delivery
     }
 
-    /// Posts one write without any check but that the provider takes it; for the bare loop.
+    /// Posts one write without checks, for the bare loop.
     ///
     /// # Safety
-    /// As for [`Rail::write`]; the transfer is within both regions, the slot is not in use.
+    /// The contract of [`Rail::write`] must hold, the transfer must be within both regions, and the slot must not be in
+    /// use.
     #[inline]
     pub(super) unsafe fn post_bare(&self, slot: *mut Slot, region: &LibfabricRegion, t: &Transfer, peer: u64) -> isize {
         if self.quirks.level_in_each_call {
-            // SAFETY: passed on.
+            // SAFETY: forwarded; the caller upholds the same contract.
             return unsafe { self.post_message(Kind::Write, slot, region.address, region.descriptor, t, peer) };
         }
         let (source, length) = (ptr::with_exposed_provenance(region.address as usize), t.bytes as usize);
         let (remote, key) = (t.remote.base, t.remote.key);
-        // SAFETY: passed on.
+        // SAFETY: the endpoint is open, and the caller guarantees that the transfer is within both regions and the slot
+        // is not in use.
         unsafe { ops::fi_write(self.endpoint, source, length, region.descriptor, peer, remote, key, slot.cast()) }
     }
 }
 
-/// `fi_write of 4096 B to peer 1`.
+/// Returns the name of an operation for messages: `fi_write of 4096 B to peer 1`.
 #[cold]
 pub(super) fn operation(kind: Kind, bytes: u64, peer: usize) -> String {
     match kind {
@@ -221,9 +242,9 @@ pub(super) fn operation(kind: Kind, bytes: u64, peer: usize) -> String {
 mod tests {
     use super::*;
 
-    /// Errors and stalls name what was under way by these words.
+    /// Error and stall messages use these texts.
     #[test]
-    fn an_operation_is_named_with_its_bytes_and_its_peer() {
+    fn operation_names_bytes_and_peer() {
         assert_eq!(operation(Kind::Write, 4096, 1), "fi_write of 4096 B to peer 1");
         assert_eq!(operation(Kind::Read, 8, 2), "fi_read of 8 B from peer 2");
         assert_eq!(operation(Kind::Send, 0, 3), "fi_send of 0 B to peer 3");

@@ -1,9 +1,10 @@
-//! The rail: posting and polling.
+//! The libfabric rail: posting and polling.
 
 use std::ffi::c_void;
 use std::ptr;
 use std::sync::Arc;
 
+use ginlab_base::shm_cleanup;
 use libfabric_sys as sys;
 use libfabric_sys::ops;
 
@@ -12,46 +13,50 @@ use super::errors::{self, Doing};
 use super::info::{self, InfoList, Wanted};
 use super::objects::Core;
 use super::post::{Quirks, operation};
+use super::sockets::Sockets;
 use super::{GpuMemory, Level, LibfabricRegion, RailOptions};
 use crate::domain::Domain;
 use crate::{
     Access, Completion, FabricError, Memory, Message, Messages, Post, Rail, RailLimits, RemoteRegion, Transfer, mistake,
 };
 
-/// Completions read by one call.
+/// Maximum number of completions read by one call.
 pub(super) const BATCH: usize = 64;
-/// Addresses are 16 to 64 bytes; shm's are names.
+/// Maximum size of an address. Addresses have 16 to 64 bytes; those of shm are names.
 const ADDRESS_BYTES: usize = 512;
 
 /// One endpoint on one domain of a libfabric provider.
 ///
-/// Memory of CUDA devices: written against the FI_HMEM interface (fi_mr_regattr with FI_HMEM_CUDA) but not run yet, for want
-/// of a machine whose libfabric has it; tested is that such a registration fails with a clear error where it is missing, and, over a
-/// double of libfabric, that a provider which would copy by CUDA calls is found out.
+/// Memory of CUDA devices uses the FI_HMEM interface (fi_mr_regattr with FI_HMEM_CUDA). It has not been run, for lack
+/// of a machine whose libfabric supports it. Tests check that such a registration fails with a clear error if it is
+/// unsupported. With a test double of libfabric they also check that a provider which would copy by CUDA calls is
+/// detected.
 pub struct LibfabricRail {
-    // Pointers and credit first: the hot path touches nothing else.
+    // Pointers and credit first: the hot path uses nothing else.
     pub(super) endpoint: *mut sys::fid_ep,
     pub(super) queue: *mut sys::fid_cq,
-    /// Slots without an operation: the credit. Last in, first out, so that the few in use stay in the cache.
+    /// Slots without an operation: the credit. Last in, first out, so that the few slots in use stay in the cache.
     pub(super) free: Vec<*mut Slot>,
     pub(super) peers: Vec<sys::fi_addr_t>,
+    sockets: Sockets,
     pub(super) limits: RailLimits,
     pub(super) level: Level,
     pub(super) quirks: Quirks,
     slots: usize,
-    /// A bare loop ended early and the provider may still hold its contexts.
+    /// Whether a bare loop failed and the provider may still hold its contexts.
     pub(super) bare_outstanding: bool,
     pub(super) name: String,
     pub(super) entries: Box<[sys::fi_cq_data_entry; BATCH]>,
-    /// Contexts of receives for immediates that the provider does not have now.
+    /// Contexts of receives for immediates that are not posted.
     pub(super) unposted: Vec<*mut c_void>,
-    /// An error that came after completions of the same poll: the next poll's answer.
+    /// An error that followed completions in the same poll. Returned by the next poll.
     pub(super) late_error: Option<Box<FabricError>>,
     gpu_memory: GpuMemory,
     pub(super) core: Arc<Core>,
 }
 
-// SAFETY: the pointers belong to `core`, whose objects are not bound to a thread; `&mut self` keeps calls from overlapping.
+// SAFETY: the pointers belong to `core`, whose objects are not bound to a thread; `&mut self` prevents overlapping
+// calls.
 unsafe impl Send for LibfabricRail {}
 
 impl std::fmt::Debug for LibfabricRail {
@@ -74,7 +79,8 @@ impl LibfabricRail {
         let immediates = options.immediates.unwrap_or(super::IMMEDIATES);
         let mut core = Core::open(&name, info, immediates)?;
         if let GpuMemory::ByCudaCalls(_) = core.gpu_memory {
-            // As a rail for host memory: what the provider would do for GPU memory costs that, too (efa closes its shared memory).
+            // Reopen as a rail for host memory. Merely requesting GPU memory has a cost, for example that efa disables
+            // its shared memory.
             let plain = choose_info(domain, &RailOptions { cuda_memory: false, ..options.clone() })?;
             let refused = core.gpu_memory.clone();
             drop(core);
@@ -84,7 +90,7 @@ impl LibfabricRail {
         Self::over(name, core, options)
     }
 
-    /// The rail of open objects.
+    /// Creates the rail of open objects.
     pub(super) fn over(name: String, core: Core, options: &RailOptions) -> Result<Self, FabricError> {
         let core = Arc::new(core);
         let entry = core.info.first();
@@ -109,6 +115,7 @@ impl LibfabricRail {
             limits,
             level: options.level,
             quirks: Quirks::of(&core, options.level),
+            sockets: Sockets::new(name.split(':').next().unwrap_or_default()),
             name,
             entries: Box::new([sys::fi_cq_data_entry::default(); BATCH]),
             unposted: core.contexts.receives.iter().map(|slot| slot.cast()).collect(),
@@ -117,62 +124,66 @@ impl LibfabricRail {
             core,
         };
         rail.post_receives()?;
+        if rail.name.starts_with("efa") {
+            shm_cleanup::record_endpoints();
+        }
         Ok(rail)
     }
 
-    /// Transfers that are posted and not complete.
+    /// Returns the number of transfers that are posted and not complete.
     #[must_use]
     pub fn outstanding(&self) -> usize {
         self.slots - self.free.len()
     }
 
-    /// The level that the rail was opened with.
+    /// Returns the completion level that the rail was opened with.
     #[must_use]
     pub fn level(&self) -> Level {
         self.level
     }
 
-    /// Proves that the card of a domain reaches this memory of a GPU: opens a rail that makes no CUDA call and registers the memory
-    /// with it.
+    /// Checks that the NIC of a domain can access this GPU memory: opens a rail that makes no CUDA call, and registers
+    /// the memory with it.
     ///
     /// # Errors
-    /// Why it does not reach it, or is not known to.
+    /// Returns the reason why the NIC cannot access it, or is not known to.
     ///
     /// # Safety
-    /// The memory is there until the function returns.
+    /// The memory must be valid until the function returns.
     pub unsafe fn prove_gpu(domain: &Domain, options: &RailOptions, memory: Memory) -> Result<(), FabricError> {
         let mut rail = LibfabricRail::open(domain, &RailOptions { cuda_memory: true, ..options.clone() })?;
-        // SAFETY: the caller's; the region ends in this expression.
+        // SAFETY: the caller guarantees that the memory is valid during the call, and the region is dropped in this
+        // expression.
         unsafe { rail.register(memory, Access::ALL) }.map(drop)
     }
 
-    /// What the provider has said of memory of CUDA devices, where it was asked for it ([`RailOptions::cuda_memory`]).
+    /// Returns the provider's support for memory of CUDA devices, if it was requested ([`RailOptions::cuda_memory`]).
     #[must_use]
     pub fn gpu_memory(&self) -> &GpuMemory {
         &self.gpu_memory
     }
 
-    /// The version of the provider that is behind the rail, as `117.0`.
+    /// Returns the version of the rail's provider, such as `117.0`.
     #[must_use]
     pub fn provider_version(&self) -> String {
         self.core.info.first().provider_version()
     }
 
-    /// Our address as the provider writes it for people: `127.0.0.1:40123`, `[fe80::8e7:efff:feee:e81d]:0:1234`; in
-    /// hexadecimal where it has no such form.
+    /// Returns our address in the provider's printed form: `127.0.0.1:40123`, `[fe80::8e7:efff:feee:e81d]:0:1234`. In
+    /// hexadecimal if the provider has no such form.
     pub fn address_text(&self) -> Result<String, FabricError> {
         let address = self.address()?;
         let mut text = vec![0u8; ADDRESS_BYTES];
         let mut length = text.len();
         let (av, place) = (self.core.addresses.as_ptr(), text.as_mut_ptr().cast());
-        // SAFETY: the address vector is open, the address is whole since it is the endpoint's own, the text has `length`
-        // bytes.
+        // SAFETY: the address vector is open, the address is complete because it is the endpoint's own, and the text
+        // has `length` bytes.
         let written = unsafe { ops::fi_av_straddr(av, address.as_ptr().cast(), place, &mut length) };
         let end = text.iter().position(|byte| *byte == 0).unwrap_or(0);
         if written.is_null() || end == 0 {
             return Ok(address.iter().map(|byte| format!("{byte:02x}")).collect());
         }
-        // `fi_sockaddr_in://127.0.0.1:40123`: it is plain without the name of the format.
+        // Remove the name of the format: `fi_sockaddr_in://127.0.0.1:40123`.
         let text = String::from_utf8_lossy(&text[..end]);
         Ok(text.split_once("://").map_or(&*text, |(_, rest)| rest).to_owned())
     }
@@ -183,14 +194,15 @@ impl LibfabricRail {
     }
 }
 
-/// The provider's entry to open: with device memory when asked and there, without posted receives when possible.
+/// Selects the provider's entry to open: with device memory if requested and available, and without posted receives if
+/// possible.
 fn choose_info(domain: &Domain, options: &RailOptions) -> Result<InfoList, FabricError> {
     let mut first_error = None;
     for cuda_memory in [true, false] {
         if cuda_memory && !options.cuda_memory {
             continue;
         }
-        // A provider that spends receives on immediates has none to tell messages apart by.
+        // A provider that consumes receives for immediates cannot use them to identify messages.
         for posted_receives in [false, true].into_iter().filter(|posted| !(*posted && options.messages)) {
             let wanted = Wanted {
                 provider: &domain.provider,
@@ -207,7 +219,7 @@ fn choose_info(domain: &Domain, options: &RailOptions) -> Result<InfoList, Fabri
                         return Ok(info);
                     }
                 }
-                // The error of the plainest request tells most.
+                // Keep the error of the first request.
                 Err(error) => first_error = first_error.or(Some(error)),
             }
         }
@@ -218,31 +230,32 @@ fn choose_info(domain: &Domain, options: &RailOptions) -> Result<InfoList, Fabri
     }))
 }
 
-/// The message limit, or the RMA limit where the provider tells one of its own (libfabric 2.x).
+/// Returns the maximum transfer size: the limit of RMA if the provider reports one (libfabric 2.x), otherwise that of
+/// messages.
 fn max_transfer_bytes(core: &Core) -> u64 {
     let of_messages = core.info.first().endpoint().max_msg_size;
     let (mut of_rma, mut length) = (0usize, size_of::<usize>());
     let (endpoint, value) = (core.endpoint(), (&raw mut of_rma).cast());
-    // SAFETY: the endpoint is open; value and length are ours and of the option's type.
+    // SAFETY: the endpoint is open; value and length are local variables of the option's type.
     let code = unsafe { ops::fi_getopt(endpoint, sys::FI_OPT_ENDPOINT, sys::FI_OPT_MAX_RMA_SIZE, value, &mut length) };
     let known = code == 0 && length == size_of::<usize>() && of_rma > 0;
     (if known { of_rma } else { of_messages }) as u64
 }
 
 impl LibfabricRail {
-    /// Puts an address into the address vector.
+    /// Inserts an address into the address vector.
     fn insert(&self, peer: usize, address: &[u8]) -> Result<sys::fi_addr_t, FabricError> {
         let ours = self.address()?;
         let text = self.core.info.first().info().addr_format == sys::FI_ADDR_STR;
-        // The provider reads as much as its format says, so a short address must not reach it.
+        // The provider reads as many bytes as its format has, so a short address must not reach it.
         let whole = if text { address.last() == Some(&0) } else { address.len() == ours.len() };
         if !whole {
-            let text = format!("the address has {} bytes, {} are expected", address.len(), ours.len());
+            let text = format!("the address has {} bytes instead of {}", address.len(), ours.len());
             return Err(mistake(&self.name, format!("fi_av_insert of peer {peer}"), text));
         }
         let mut inserted = sys::FI_ADDR_UNSPEC;
         let (av, bytes) = (self.core.addresses.as_ptr(), address.as_ptr().cast());
-        // SAFETY: the address vector is open, the address is whole, the place is ours.
+        // SAFETY: the address vector is open, the address is complete, and `inserted` is a local variable.
         let count = unsafe { ops::fi_av_insert(av, bytes, 1, &mut inserted, 0, ptr::null_mut()) };
         if count != 1 || inserted == sys::FI_ADDR_UNSPEC {
             let code = if count < 0 { count } else { sys::FI_EADDRNOTAVAIL };
@@ -277,7 +290,8 @@ impl Rail for LibfabricRail {
 
     fn add_peer(&mut self, address: &[u8]) -> Result<usize, FabricError> {
         let peer = self.peers.len();
-        let inserted = self.insert(peer, address)?;
+        self.sockets.add_peer().map_err(|text| mistake(&self.name, format!("connecting peer {peer}"), text))?;
+        let inserted = self.insert(peer, address).inspect_err(|_| self.sockets.remove_peer())?;
         self.peers.push(inserted);
         Ok(peer)
     }
@@ -285,9 +299,11 @@ impl Rail for LibfabricRail {
     fn remove_peer(&mut self, peer: usize) -> Result<(), FabricError> {
         let known = self.peers.get_mut(peer).map(|address| std::mem::replace(address, sys::FI_ADDR_UNSPEC));
         let Some(mut address) = known.filter(|address| *address != sys::FI_ADDR_UNSPEC) else {
-            return Err(mistake(&self.name, format!("fi_av_remove of peer {peer}"), "there is no such peer"));
+            return Err(mistake(&self.name, format!("fi_av_remove of peer {peer}"), "no such peer"));
         };
-        // SAFETY: the address vector is open and has this address; the caller has nothing outstanding to it.
+        self.sockets.remove_peer();
+        // SAFETY: the address vector is open and contains this address, and the caller has no transfer outstanding to
+        // it.
         match unsafe { ops::fi_av_remove(self.core.addresses.as_ptr(), &mut address, 1, 0) } {
             0 => Ok(()),
             code => Err(self.error(Doing::Transferring, format!("fi_av_remove of peer {peer}"), code as isize)),
@@ -297,21 +313,21 @@ impl Rail for LibfabricRail {
     /// Registers memory.
     ///
     /// # Safety
-    /// As the trait says. The region is dropped when no transfer that uses it is outstanding, and while no other thread is
-    /// inside a call of this rail (FI_THREAD_DOMAIN).
+    /// The contract of [`Rail::register`] must hold. The region must be dropped when no transfer that uses it is
+    /// outstanding, and while no other thread is inside a call of this rail (FI_THREAD_DOMAIN).
     unsafe fn register(&mut self, memory: Memory, access: Access) -> Result<LibfabricRegion, FabricError> {
         if memory.cuda_device.is_some() && !self.limits.cuda_memory {
             if let GpuMemory::ByCudaCalls(refused) = &self.gpu_memory {
                 return Err(FabricError::clone(refused));
             }
             let what = format!("registering {} B of CUDA memory", memory.bytes);
-            let text = "the rail was opened without device memory (FI_HMEM not asked for or not offered)";
+            let text = "the rail was opened without device memory (FI_HMEM not requested or not offered)";
             return Err(errors::refused(&self.name, Doing::RegisteringCuda, what, sys::FI_ENOSYS, text));
         }
-        // SAFETY: passed on.
+        // SAFETY: forwarded; the caller upholds the same contract.
         let region = unsafe { LibfabricRegion::register(&self.name, &self.core, memory, access) };
         if region.is_err() && memory.cuda_device.is_some() {
-            // FI_HMEM was offered for some other kind of device memory: what follows is staged.
+            // FI_HMEM was offered for another kind of device memory. Later memory is staged.
             self.limits.cuda_memory = false;
         }
         region
@@ -330,14 +346,17 @@ impl Rail for LibfabricRail {
         let (remote, key, context) = (t.remote.base.wrapping_add(t.remote_offset), t.remote.key, slot.cast());
         let (endpoint, descriptor) = (self.endpoint, region.descriptor);
         let code = if self.needs_flags(t) {
-            // SAFETY: checked and prepared above.
+            // SAFETY: the transfer is checked and the slot prepared above; the caller guarantees that the memory is
+            // valid.
             unsafe { self.post_message(Kind::Write, slot, local, descriptor, t, peer) }
         } else if let Some(value) = t.immediate {
             let value = u64::from(value);
-            // SAFETY: the endpoint is open, the range lies in the region, the caller vouches for its memory.
+            // SAFETY: the endpoint is open, the range is in the region, and the caller guarantees that its memory is
+            // valid.
             unsafe { ops::fi_writedata(endpoint, source, length, descriptor, value, peer, remote, key, context) }
         } else {
-            // SAFETY: as above.
+            // SAFETY: the endpoint is open, the range is in the region, and the caller guarantees that its memory is
+            // valid.
             unsafe { ops::fi_write(endpoint, source, length, descriptor, peer, remote, key, context) }
         };
         self.posted(|| operation(Kind::Write, t.bytes, t.peer), code)
@@ -352,10 +371,12 @@ impl Rail for LibfabricRail {
         let (target, length) = (ptr::with_exposed_provenance_mut(local as usize), t.bytes as usize);
         let (remote, key, context) = (t.remote.base.wrapping_add(t.remote_offset), t.remote.key, slot.cast());
         let code = if self.hold_doorbell(t) {
-            // SAFETY: checked and prepared above.
+            // SAFETY: the transfer is checked and the slot prepared above; the caller guarantees that the memory is
+            // valid.
             unsafe { self.post_message(Kind::Read, slot, local, region.descriptor, t, peer) }
         } else {
-            // SAFETY: the endpoint is open, the range lies in the region, the caller vouches for its memory.
+            // SAFETY: the endpoint is open, the range is in the region, and the caller guarantees that its memory is
+            // valid.
             unsafe { ops::fi_read(self.endpoint, target, length, region.descriptor, peer, remote, key, context) }
         };
         self.posted(|| operation(Kind::Read, t.bytes, t.peer), code)
@@ -368,7 +389,7 @@ impl Rail for LibfabricRail {
         }
         let before = completions.len();
         match self.read_queue(completions) {
-            // What has completed is handed out first.
+            // Return the completions first, and the error from the next poll.
             Err(error) if completions.len() > before => {
                 self.late_error = Some(Box::new(error));
                 Ok(())
@@ -383,7 +404,7 @@ impl Messages for LibfabricRail {
         let address = self.check_message(Kind::Send, region, Some(peer), m)?;
         let Some(slot) = self.prepare(Kind::Send, peer, m.bytes, m.token) else { return Ok(Post::Again) };
         let source = ptr::with_exposed_provenance((region.address + m.offset) as usize);
-        // SAFETY: the endpoint is open, the range lies in the region, the caller vouches for its memory.
+        // SAFETY: the endpoint is open, the range is in the region, and the caller guarantees that its memory is valid.
         let code =
             unsafe { ops::fi_send(self.endpoint, source, m.bytes as usize, region.descriptor, address, slot.cast()) };
         self.posted(|| operation(Kind::Send, m.bytes, peer), code)
@@ -393,7 +414,7 @@ impl Messages for LibfabricRail {
         let address = self.check_message(Kind::Receive, region, None, m)?;
         let Some(slot) = self.prepare(Kind::Receive, 0, m.bytes, m.token) else { return Ok(Post::Again) };
         let target = ptr::with_exposed_provenance_mut((region.address + m.offset) as usize);
-        // SAFETY: as for `send`.
+        // SAFETY: the endpoint is open, the range is in the region, and the caller guarantees that its memory is valid.
         let code =
             unsafe { ops::fi_recv(self.endpoint, target, m.bytes as usize, region.descriptor, address, slot.cast()) };
         self.posted(|| operation(Kind::Receive, m.bytes, 0), code)
@@ -401,13 +422,13 @@ impl Messages for LibfabricRail {
 
     fn cancel(&mut self, token: u64) -> Result<(), FabricError> {
         let core = Arc::clone(&self.core);
-        // SAFETY: the slots are this rail's, and nobody else reads or writes these fields.
+        // SAFETY: the slots belong to this rail, and no other code accesses these fields.
         let of_token = |slot: &*mut Slot| unsafe { (**slot).kind == Kind::Receive && (**slot).token == token };
         let Some(slot) = core.contexts.transfers.iter().find(of_token) else { return Ok(()) };
-        // SAFETY: the endpoint is open; the context is posted.
+        // SAFETY: the endpoint is open and the context is posted.
         match unsafe { ops::fi_cancel(self.endpoint, slot.cast()) } {
             0 => Ok(()),
-            // Too late: its completion is on its way.
+            // Too late: its completion follows.
             code if code == -(sys::FI_ENOENT as isize) => Ok(()),
             code => Err(self.error(Doing::Transferring, "fi_cancel of a receive", code)),
         }

@@ -1,4 +1,4 @@
-//! Registered memory.
+//! Registered memory of a libfabric rail.
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
@@ -14,20 +14,20 @@ use crate::{Access, FabricError, Memory, RemoteRegion, mistake};
 
 /// Memory registered with one rail.
 ///
-/// It keeps the rail's endpoint and domain open, so the order in which a rail and its regions are dropped does not matter.
-/// What does matter: no transfer that uses the region is outstanding, and no other thread is inside a call of the rail.
+/// Keeps the rail's endpoint and domain open, so a rail and its regions may be dropped in any order. However, no
+/// transfer that uses the region may be outstanding, and no other thread may be inside a call of the rail.
 pub struct LibfabricRegion {
-    // Closed before `core` is let go: fields drop in this order.
+    // Closed before `core` is released: fields are dropped in declaration order.
     registration: Registration,
     core: Arc<Core>,
     pub(super) address: u64,
     pub(super) bytes: u64,
-    /// The local descriptor. Providers without FI_MR_LOCAL ignore it, the others refuse a transfer without.
+    /// The local descriptor. Providers without FI_MR_LOCAL ignore it; the others refuse a transfer without it.
     pub(super) descriptor: *mut c_void,
 }
 
-// SAFETY: a registration is not bound to a thread; calls must not overlap with the rail's, which is the contract of
-// `LibfabricRail::register`.
+// SAFETY: a registration is not bound to a thread. Calls must not overlap with the rail's, as the contract of
+// `LibfabricRail::register` requires.
 unsafe impl Send for LibfabricRegion {}
 
 impl std::fmt::Debug for LibfabricRegion {
@@ -37,10 +37,10 @@ impl std::fmt::Debug for LibfabricRegion {
 }
 
 impl LibfabricRegion {
-    /// Registers the memory for these uses, under a key that nobody can guess where the provider takes ours.
+    /// Registers the memory for these uses, with an unpredictable key if the provider lets the caller choose it.
     ///
     /// # Safety
-    /// See [`crate::Rail::register`].
+    /// The contract of [`crate::Rail::register`] must hold.
     pub(super) unsafe fn register(
         rail: &str,
         core: &Arc<Core>,
@@ -52,9 +52,9 @@ impl LibfabricRegion {
         let doing = if memory.cuda_device.is_some() { Doing::RegisteringCuda } else { Doing::RegisteringHost };
         let end = memory.address.checked_add(memory.bytes as u64);
         if memory.bytes == 0 || memory.address == 0 || end.is_none() {
-            return Err(mistake(rail, what, "the stretch is empty or wraps around"));
+            return Err(mistake(rail, what, "the range is empty or wraps around"));
         }
-        // An address, not a pointer: memory of a device has no provenance here.
+        // An address, not a pointer: device memory has no provenance here.
         let stretch =
             sys::iovec { iov_base: ptr::with_exposed_provenance_mut(memory.address as usize), iov_len: memory.bytes };
         let info = core.info.first();
@@ -68,12 +68,13 @@ impl LibfabricRegion {
                 attr.device.cuda = device;
             }
             let opened = Registration::open(rail, doing, &what, |place| {
-                // SAFETY: the domain is open, attributes and stretch live during the call; the caller vouches for the memory.
+                // SAFETY: the domain is open, attributes and range live during the call, and the caller guarantees that
+                // the memory is valid.
                 unsafe { ops::fi_mr_regattr(core.domain.as_ptr(), &attr, 0, place) }
             });
             attempts -= 1;
             match opened {
-                // The key is taken: of few bits that happens.
+                // The key is in use, which happens if keys have few bits.
                 Err(error) if error.code == ENOKEY && attempts > 0 => {}
                 other => break other?,
             }
@@ -82,7 +83,7 @@ impl LibfabricRegion {
             // SAFETY: registration and endpoint are open and of one domain.
             let mut code = unsafe { ops::fi_mr_bind(registration.as_ptr(), core.endpoint().cast(), 0) };
             if code == 0 {
-                // SAFETY: bound just now.
+                // SAFETY: the registration was just bound.
                 code = unsafe { ops::fi_mr_enable(registration.as_ptr()) };
             }
             if code != 0 {
@@ -90,16 +91,17 @@ impl LibfabricRegion {
                 return Err(errors::error(rail, doing, what, i64::from(code)));
             }
         }
-        // SAFETY: the registration is open; the key is set since it is enabled.
+        // SAFETY: the registration is open, and its key is set because it is enabled.
         let key = unsafe { (*registration.as_ptr()).key };
         let key_bytes = info.domain().mr_key_size;
         if memory.cuda_device.is_some() && is_made_up(key, key_bytes) {
             let text = format!(
-                "the key {key:#x} is wider than the card's keys of {key_bytes} B: the card does not know this memory"
+                "the key {key:#x} is wider than the device's keys of {key_bytes} B: the device has not registered this \
+                 memory"
             );
             return Err(errors::refused(rail, doing, what, sys::FI_EOPNOTSUPP, text));
         }
-        // SAFETY: the registration is open; the provider filled this in.
+        // SAFETY: the registration is open, and the provider has set this field.
         let descriptor = unsafe { (*registration.as_ptr()).mem_desc };
         let (address, bytes) = (memory.address, memory.bytes as u64);
         Ok(Self { registration, core: Arc::clone(core), address, bytes, descriptor })
@@ -112,19 +114,20 @@ impl LibfabricRegion {
 
     pub(super) fn remote(&self) -> RemoteRegion {
         let virtual_address = self.core.info.first().domain().mr_mode & sys::FI_MR_VIRT_ADDR != 0;
-        // SAFETY: the registration is open; the key is set since it is enabled.
+        // SAFETY: the registration is open, and its key is set because it is enabled.
         let key = unsafe { (*self.registration.as_ptr()).key };
         RemoteRegion { key, base: if virtual_address { self.address } else { 0 }, bytes: self.bytes }
     }
 }
 
-/// FI_ENOKEY: the key is another registration's.
+/// FI_ENOKEY: the key is in use by another registration.
 const ENOKEY: c_int = 266;
 
-/// Keys that are tried: with 64 bits the first one is free, with the 8 of the smallest size one of so many mostly is.
+/// Maximum number of keys to try. With 64 bits the first one is free; with 8, the smallest size, one of these usually
+/// is.
 const ATTEMPTS: u32 = 64;
 
-/// A random key as wide as the domain takes. Providers with FI_MR_PROV_KEY choose their own and ignore it.
+/// Returns a random key of the domain's width. Providers with FI_MR_PROV_KEY choose their own and ignore it.
 fn requested_key(rail: &str, domain: &sys::fi_domain_attr) -> Result<u64, FabricError> {
     let random = getrandom::u64().map_err(|error| {
         let what = "a random memory key".to_owned();
@@ -133,7 +136,7 @@ fn requested_key(rail: &str, domain: &sys::fi_domain_attr) -> Result<u64, Fabric
     Ok(random & key_mask(domain.mr_key_size))
 }
 
-/// The bits of a key of so many bytes; 0 stands for a provider that does not say.
+/// Returns the mask of a key of `bytes` bytes. 0 means that the provider does not report the width.
 fn key_mask(bytes: usize) -> u64 {
     match bytes {
         1..8 => (1 << (8 * bytes)) - 1,
@@ -141,14 +144,15 @@ fn key_mask(bytes: usize) -> u64 {
     }
 }
 
-/// libfabric's flags for these uses, on an endpoint with these capabilities.
+/// Returns libfabric's flags for these uses, on an endpoint with these capabilities.
 fn flags(access: Access, capabilities: u64) -> u64 {
     let of = |wanted: Access, flags: u64| if access.allows(wanted) { flags } else { 0 };
     of(Access::SOURCE, sys::FI_WRITE | capabilities & sys::FI_SEND)
         | of(Access::SINK, sys::FI_READ | capabilities & sys::FI_RECV)
         | of(Access::REMOTE_READ, sys::FI_REMOTE_READ)
-        // A card without RDMA write has its peers' writes read here, by the provider of this side. That of libfabric 2.1 registers
-        // memory that is for remote writes alone so that its own card may not, and ends the process when it tries.
+        // If a NIC has no RDMA write, the provider of this side reads the data of its peers' writes. libfabric 2.1
+        // registers memory that is only for remote writes without read access for its own NIC. Such a read aborts the
+        // process.
         | of(Access::REMOTE_WRITE, sys::FI_REMOTE_WRITE | sys::FI_READ)
 }
 
@@ -157,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_region_gets_the_rights_it_was_asked_for_and_no_others() {
+    fn region_gets_only_requested_access() {
         let rma = sys::FI_READ | sys::FI_WRITE | sys::FI_REMOTE_READ | sys::FI_REMOTE_WRITE;
         assert_eq!(flags(Access::ALL, 0), rma);
         assert_eq!(flags(Access::ALL, sys::FI_SEND | sys::FI_RECV), rma | sys::FI_SEND | sys::FI_RECV);
@@ -167,15 +171,15 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_random_and_as_wide_as_the_domain_takes() {
+    fn keys_are_random_with_width_of_domain() {
         let masks = [0, 1, 2, 4, 7, 8, 16].map(key_mask);
         assert_eq!(masks, [u64::MAX, 0xff, 0xffff, 0xffff_ffff, (1 << 56) - 1, u64::MAX, u64::MAX]);
-        // SAFETY: numbers, flags and pointers: zero is a value of each.
+        // SAFETY: the struct consists of numbers, flags and pointers, for which zero is valid.
         let mut domain: sys::fi_domain_attr = unsafe { std::mem::zeroed() };
         domain.mr_key_size = 8;
         let keys: std::collections::HashSet<_> = (0..64).filter_map(|_| requested_key("", &domain).ok()).collect();
         assert_eq!(keys.len(), 64);
-        // Of 64 random keys one below 2^32 comes once in 2^26 runs.
+        // The probability that one of 64 random keys is below 2^32 is 2^-26.
         assert!(keys.iter().all(|key| *key > u64::from(u32::MAX)));
     }
 }

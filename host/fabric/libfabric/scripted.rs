@@ -1,4 +1,4 @@
-//! A rail whose provider follows a script: for what real providers do rarely, and not when a test wants it.
+//! A rail whose provider follows a script, for behaviour that real providers show rarely or not on demand.
 
 use std::cell::RefCell;
 use std::ffi::{c_int, c_void};
@@ -11,24 +11,22 @@ use super::info::InfoList;
 use super::objects::{Core, Object};
 use super::{LibfabricRail, RailOptions};
 
-/// What one call of `fi_cq_read` gives.
+/// Result of one call of `fi_cq_read`.
 pub(super) enum Reading {
-    /// These completions.
     Entries(Vec<sys::fi_cq_data_entry>),
-    /// This error.
     Error(c_int),
-    /// An error entry, which cannot be read then.
+    /// A pending error entry that cannot be read.
     LostError,
 }
 
-/// What the provider answers, first things first; afterwards every receive is taken and the queue is empty.
+/// Answers of the provider, in order. Afterwards it accepts every receive, and the queue is empty.
 #[derive(Default)]
 pub(super) struct Script {
-    /// Answers to `fi_recv`.
+    /// Answers to `fi_recvmsg`.
     pub recv: Vec<isize>,
     /// Answers to `fi_cq_read`.
     pub readings: Vec<Reading>,
-    /// Contexts that `fi_recv` has taken.
+    /// Contexts that `fi_recvmsg` has accepted.
     pub posted: Vec<*mut c_void>,
 }
 
@@ -37,7 +35,7 @@ thread_local! {
 }
 
 impl Script {
-    /// Looks into the script of this test, or changes it.
+    /// Reads or changes the script of this test.
     pub fn now<T>(look: impl FnOnce(&mut Script) -> T) -> T {
         SCRIPT.with_borrow_mut(look)
     }
@@ -51,18 +49,19 @@ unsafe extern "C" fn close(_: *mut sys::fid) -> c_int {
     0
 }
 
-unsafe extern "C" fn recv(
-    _: *mut sys::fid_ep,
-    _: *mut c_void,
-    _: usize,
-    _: *mut c_void,
-    _: sys::fi_addr_t,
-    context: *mut c_void,
-) -> isize {
+/// Behaves like efa-direct: refuses a segment without a descriptor, and requires a completion for a receive.
+unsafe extern "C" fn recvmsg(_: *mut sys::fid_ep, message: *const sys::fi_msg, flags: u64) -> isize {
+    // SAFETY: the caller's message lives during the call.
+    let message = unsafe { &*message };
+    // SAFETY: there is a descriptor per segment, if there are any.
+    if message.iov_count > 0 && (message.desc.is_null() || unsafe { *message.desc }.is_null()) {
+        return -(sys::FI_EINVAL as isize);
+    }
+    assert_eq!(flags, sys::FI_COMPLETION);
     Script::now(|script| {
         let answer = next(&mut script.recv).unwrap_or(0);
         if answer == 0 {
-            script.posted.push(context);
+            script.posted.push(message.context);
         }
         answer
     })
@@ -75,30 +74,31 @@ unsafe extern "C" fn read(_: *mut sys::fid_cq, room: *mut c_void, count: usize) 
         Some(Reading::LostError) => -(sys::FI_EAVAIL as isize),
         Some(Reading::Entries(entries)) => {
             assert!(entries.len() <= count, "the script has more than fits");
-            // SAFETY: the caller's room has `count` entries of this format.
+            // SAFETY: the caller's buffer has `count` entries of this format.
             unsafe { entries.as_ptr().copy_to(room.cast(), entries.len()) };
             entries.len() as isize
         }
     }
 }
 
-/// An object or a table, all zero, that lives as long as the program.
+/// Returns an object or a table, all zero, that is never freed.
 fn blank<T>() -> &'static mut T {
     // SAFETY: libfabric's objects and tables are integers, pointers and optional functions, which may all be zero.
     Box::leak(Box::new(unsafe { std::mem::zeroed() }))
 }
 
-/// An object of ours.
+/// Creates an object whose close function does nothing.
 fn object<T: super::objects::Fid>() -> (Object<T>, &'static mut T) {
     let (object, ops) = (blank::<T>(), blank::<sys::fi_ops>());
     ops.close = Some(close);
     let place = NonNull::from(&mut *object);
-    // SAFETY: every object begins with its fid.
+    // SAFETY: every object begins with its `fid`.
     unsafe { place.cast::<sys::fid>().as_mut() }.ops = ops;
     (Object::scripted(place), object)
 }
 
-/// A rail with so many receives for immediates; `None`, with the reason, where there is no libfabric to make its `fi_info`.
+/// Creates a rail with `receives` receives for immediates. Returns `None`, and prints the reason, if there is no
+/// libfabric to allocate its `fi_info`.
 pub(super) fn rail(receives: usize, script: Script) -> Option<LibfabricRail> {
     let Ok(library) = sys::library() else {
         eprintln!("skipped: no libfabric");
@@ -109,9 +109,9 @@ pub(super) fn rail(receives: usize, script: Script) -> Option<LibfabricRail> {
     ep.ops = blank();
     ep.msg = blank::<sys::fi_ops_msg>();
     cq.ops = blank::<sys::fi_ops_cq>();
-    // SAFETY: tables of ours, set just now.
+    // SAFETY: the tables were just allocated above.
     unsafe {
-        (*ep.msg).recv = Some(recv);
+        (*ep.msg).recvmsg = Some(recvmsg);
         (*cq.ops).read = Some(read);
     }
     Script::now(|now| *now = script);

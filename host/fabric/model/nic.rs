@@ -1,4 +1,4 @@
-//! What the card's arithmetic needs of a profile, and its figures held against a real card's.
+//! Conversion of a profile to the parameters of the modelled card, and comparison with a real card's measurements.
 
 use super::profile::Profile;
 use card_model::Figures;
@@ -29,12 +29,12 @@ mod tests {
         Nic::new(&Profile::named("p5").expect("known"), 1)
     }
 
-    /// MB/s of so many writes of one size, with so many outstanding, as fi_rma_bw counts them.
+    /// Returns the rate in MB/s of `count` writes of one size with `outstanding` in flight, as fi_rma_bw computes it.
     fn stream(bytes: u64, count: u64, outstanding: usize, post: Picoseconds) -> f64 {
         (bytes * count) as f64 / p5().stream(bytes, count, outstanding, post) as f64 * 1e6
     }
 
-    /// The table of fi_rma_bw on a real p5.48xlarge, one card, one thread: bytes by MB/s.
+    /// Returns the table of fi_rma_bw on a real p5.48xlarge, one card, one thread: bytes and MB/s.
     fn measured() -> Vec<(u64, f64)> {
         let text = include_str!("../../../tests/fixtures/p5/fi_rma_bw.txt");
         let row = |line: &str| {
@@ -51,7 +51,7 @@ mod tests {
     }
 
     #[test]
-    fn one_card_of_p5_stays_within_15_percent_of_the_real_one_at_every_size() {
+    fn modelled_p5_nic_is_within_15_percent() {
         let table = measured();
         assert_eq!((table.len(), table[0], table[45]), (46, (1, 0.75), (8 << 20, 10504.60)));
         for (bytes, measured) in table {
@@ -68,13 +68,13 @@ mod tests {
     }
 
     #[test]
-    fn large_writes_of_p5_reach_97_gbps_on_one_card() {
+    fn large_p5_writes_reach_97_gbps_per_nic() {
         let gbps = stream(64 << 20, 100, 16, 450_000) * 8.0 / 1000.0;
         assert!((96.5..=97.5).contains(&gbps), "{gbps}");
     }
 
     #[test]
-    fn a_lone_small_write_takes_a_round_trip() {
+    fn single_small_write_takes_round_trip() {
         for seed in 0..100 {
             let mut nic = Nic::new(&Profile::named("p5").expect("known"), seed);
             let course = nic.post(0, 64);
@@ -83,7 +83,7 @@ mod tests {
     }
 
     proptest! {
-        /// A card sends one write at a time, in order; arrivals may overtake each other.
+        /// A card sends one write at a time, in order; arrivals can overtake each other.
         #[test]
         fn courses_are_sound(posts in proptest::collection::vec((0u64..100_000_000, 0u64..1 << 24), 1..200)) {
             let mut nic = p5();

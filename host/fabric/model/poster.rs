@@ -1,31 +1,33 @@
-//! The thread that posts to modelled cards: its time, held against the modelled thread's.
+//! The thread that posts to modelled cards: its time compared with that of the modelled thread.
 
 use super::Picoseconds;
 use std::cell::Cell;
 
-/// The thread that posts: its rails share its time.
+/// State of a posting thread, shared by its rails.
 #[derive(Debug, Default)]
 pub(super) struct Poster {
-    /// By how much it is behind the modelled thread, whose posts cost [`post_us`](super::Profile) and nothing else. It
-    /// catches up by not waiting for the end of a post; or by having nothing to do, as the modelled thread then has.
+    /// Delay compared with the modelled thread, whose posts cost [`post_us`](super::Profile) and nothing else. The
+    /// thread catches up by not waiting for the end of a post, or when it has nothing to do, because then the modelled
+    /// thread has nothing to do either.
     pub debt: Cell<Picoseconds>,
-    /// Its rails.
+    /// Number of its rails.
     pub rails: Cell<u32>,
-    /// Polls, of any of its rails, since a post or a poll that found something. More than one for each rail: it has nothing to do.
+    /// Number of polls of any of its rails since the last post or successful poll. If it exceeds the number of rails,
+    /// the thread has nothing to do.
     quiet_polls: Cell<u32>,
-    /// Transfers that its rails have not reported.
+    /// Number of transfers that its rails have not completed.
     pub in_flight: Cell<usize>,
-    /// When one of its rails looked at the clock last: to look takes as long as to poll four cards where nothing has happened.
+    /// Time at which one of its rails last read the clock. Reading it takes as long as polling four idle cards.
     pub clock: Cell<Picoseconds>,
 }
 
 impl Poster {
-    /// A post, or something that a poll has found.
+    /// Records a post, or a poll that found something.
     pub fn was_busy(&self) {
         self.quiet_polls.set(0);
     }
 
-    /// A poll that has found nothing.
+    /// Records a poll that found nothing.
     pub fn was_quiet(&self) {
         self.quiet_polls.update(|polls| polls.saturating_add(1));
         if self.quiet_polls.get() > self.rails.get() {
@@ -34,8 +36,9 @@ impl Poster {
     }
 }
 
-/// When a post ends here, and what the poster owes then: so much earlier it would have ended for the modelled thread. `due`:
-/// its end without an earlier debt. A card that is busy meanwhile forgives nothing: the poster's next post may be another card's.
+/// Returns the end of a post on this machine, and the poster's debt then: the modelled thread would have finished that
+/// much earlier. `due` is the end without an earlier debt. A busy card does not cancel the debt, because the poster's
+/// next post may be to another card.
 pub(super) fn charge(due: Picoseconds, debt: Picoseconds, now: Picoseconds) -> (Picoseconds, Picoseconds) {
     let modelled = due.saturating_sub(debt);
     let done = now.max(modelled);
@@ -48,9 +51,10 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// A poster that is slow now and then comes back to the modelled times by waiting less, and never runs ahead of them.
+        /// A poster with occasional slow posts returns to the modelled times by waiting less, and is never ahead of
+        /// them.
         #[test]
-        fn a_debt_is_paid_back_and_no_more(slow in prop::collection::vec(0u64..2_000_000, 1..20), after in 0usize..60) {
+        fn poster_repays_debt_without_running_ahead(slow in prop::collection::vec(0u64..2_000_000, 1..20), after in 0usize..60) {
             const POST: Picoseconds = 450_000;
             let (mut now, mut debt, mut modelled) = (0, 0, 0);
             for extra in slow.iter().copied().chain(std::iter::repeat_n(0, after)) {
@@ -60,7 +64,7 @@ mod tests {
                 prop_assert_eq!(done - owed, modelled);
                 (now, debt) = (done, owed);
             }
-            // With work that takes no time each post pays its own length.
+            // If posts take no time on this machine, each one repays its modelled duration.
             let most: Picoseconds = slow.iter().sum();
             prop_assert!(debt <= most.saturating_sub(after as Picoseconds * POST));
         }

@@ -1,20 +1,20 @@
-//! The figures of a modelled NIC, each with where it comes from.
+//! Parameters of modelled NICs, each with its source.
 
 use serde::Deserialize;
 use std::collections::BTreeMap;
 
-/// The data file, as it was built in.
+/// The data file, compiled in.
 const PROFILES: &str = include_str!("profiles.toml");
 
-/// One figure.
+/// One parameter.
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields)]
 pub struct Figure {
-    /// In the unit that the figure's name says.
+    /// Value, in the unit that the parameter's name states.
     pub value: f64,
-    /// Who measured or published it; nothing when it is assumed.
+    /// Source of a measured or published value. `None` if it is assumed.
     pub source: Option<String>,
-    /// What stands in for a figure that nobody has published, and why.
+    /// Assumption on which an unpublished value is based, and its reason.
     pub assumption: Option<String>,
 }
 
@@ -22,77 +22,78 @@ pub struct Figure {
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields)]
 pub struct Profile {
-    /// GPUs of a machine.
+    /// Number of GPUs of a machine.
     pub gpus: Figure,
-    /// Cards of a machine.
+    /// Number of cards of a machine.
     pub cards: Figure,
-    /// Line rate of a card, one way.
+    /// Line rate of a card in Gb/s, one direction.
     pub line_rate_gbps: Figure,
     /// Share of the line rate that the payload of very large writes reaches.
     pub peak_share: Figure,
-    /// What a post costs the thread that posts.
+    /// Time that a post costs the posting thread, in us.
     pub post_us: Figure,
-    /// Most writes a second that a card begins, in millions.
+    /// Maximum rate at which a card starts writes, in millions per second.
     pub rate_per_rail_mops: Figure,
-    /// From the last byte on the wire to its arrival; the acknowledgement takes as long again.
+    /// Time from the last byte on the wire to its arrival, in us. The acknowledgement takes the same time.
     pub one_way_us: Figure,
-    /// Half the range over which the one-way latency varies.
+    /// Half the range over which the one-way latency varies, in us.
     pub one_way_spread_us: Figure,
-    /// Payload of a packet. Between two writes the wire is idle for as long as one takes.
+    /// Payload of a packet in bytes. Between two writes the wire is idle for the duration of one packet.
     pub mtu_bytes: Figure,
-    /// By this share a write takes longer than its bytes at the peak rate ...
+    /// Share by which a write takes longer than its bytes at the peak rate, up to `start_up_most_us`.
     pub start_up_share: Figure,
-    /// ... until so much is lost.
+    /// Maximum additional time of a write due to `start_up_share`, in us.
     pub start_up_most_us: Figure,
-    /// Writes that a card holds; beyond that a post is answered "again".
+    /// Maximum number of writes that a card holds. Further posts are answered with [`Post::Again`](crate::Post::Again).
     pub queue_depth: Figure,
-    /// 1 when it writes into a peer's memory itself; otherwise the provider sends messages that the peer's processor copies.
+    /// 1 if the card writes to a peer's memory itself. Otherwise 0: the provider sends messages, which the peer's CPU
+    /// copies.
     pub rdma_write: Figure,
-    /// What kernels of a GPU store to the other GPUs of its machine, in GB/s.
+    /// Rate at which kernels of a GPU store to the other GPUs of its machine, in GB/s.
     pub nvlink_gbytes_s: Figure,
 }
 
 impl Profile {
-    /// The profile of this name; the names there are otherwise.
+    /// Returns the profile of this name.
     ///
     /// # Errors
-    /// What is wrong, in one line.
+    /// Returns a one-line error that lists the existing names if there is no such profile.
     pub fn named(name: &str) -> Result<Profile, String> {
         let mut all = Self::all()?;
         all.remove(name).ok_or_else(|| {
             let names: Vec<String> = all.into_keys().map(|name| format!("model:{name}")).collect();
-            format!("there is no profile {name:?}; known are {}", names.join(", "))
+            format!("unknown profile {name:?}: expected one of {}", names.join(", "))
         })
     }
 
-    /// All profiles by name.
+    /// Returns all profiles by name.
     ///
     /// # Errors
-    /// What cannot be read in the data file.
+    /// Returns an error if the data file is invalid.
     pub fn all() -> Result<BTreeMap<String, Profile>, String> {
         Self::read(PROFILES).map_err(|error| format!("profiles.toml: {error}"))
     }
 
-    /// The profiles of a text like profiles.toml.
+    /// Parses profiles from a text in the format of profiles.toml.
     ///
     /// # Errors
-    /// What cannot be read, and where.
+    /// Returns an error with its position if the text is invalid.
     pub fn read(text: &str) -> Result<BTreeMap<String, Profile>, String> {
         toml::from_str(text).map_err(|error| error.to_string())
     }
 
-    /// Rails that a GPU has for itself when all GPUs of the machine use theirs.
+    /// Returns the number of rails per GPU when all GPUs of the machine use theirs.
     #[must_use]
     pub fn cards_per_gpu(&self) -> f64 {
         self.cards.value / self.gpus.value
     }
 
-    /// Names of the figures that nobody has published.
+    /// Returns the names of the parameters that are assumed.
     pub fn assumed(&self) -> impl Iterator<Item = &'static str> {
         self.figures().into_iter().filter(|(_, figure)| figure.assumption.is_some()).map(|(name, _)| name)
     }
 
-    /// Every figure with its name.
+    /// Returns every parameter with its name.
     #[must_use]
     pub fn figures(&self) -> [(&'static str, &Figure); 14] {
         [
@@ -132,10 +133,10 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_name_lists_what_there_is() {
+    fn unknown_profile_lists_profiles() {
         assert_eq!(
             Profile::named("p3").expect_err("unknown"),
-            "there is no profile \"p3\"; known are model:p4d, model:p5, model:p5en, model:p6-b200"
+            "unknown profile \"p3\": expected one of model:p4d, model:p5, model:p5en, model:p6-b200"
         );
     }
 }

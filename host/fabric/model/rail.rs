@@ -1,7 +1,7 @@
-//! A rail with a modelled card in front of the one that moves the bytes.
+//! A rail that adds the times of a modelled card to an inner rail, which moves the bytes.
 
 use super::poster::{Poster, charge};
-use super::{Course, Model, Picoseconds};
+use super::{Model, Picoseconds, WriteTimes};
 use crate::{Access, Completion, FabricError, Memory, Post, Rail, RailLimits, RemoteRegion, Transfer};
 use slab::Slab;
 use std::cmp::Reverse;
@@ -11,14 +11,15 @@ use std::rc::Rc;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
-/// Tokens of ours at the inner rail.
+/// Marks our tokens at the inner rail.
 const OURS: u64 = 1 << 63;
-/// The inner rail is polled once in so many polls while it has nothing of ours: peers may still write to us.
+/// The inner rail is polled once per this many polls while it has none of our transfers, because peers may still write
+/// to us.
 const IDLE_POLLS: u32 = 16;
 
-/// See [`Model`].
+/// A rail of a modelled card. See [`Model`].
 pub struct ModelRail<R: Rail> {
-    // Before the rail: flights hold regions.
+    // Dropped before the rail, because flights hold regions.
     flights: Slab<Flight<R>>,
     inner: R,
     model: Model,
@@ -26,50 +27,55 @@ pub struct ModelRail<R: Rail> {
     card: usize,
     name: String,
     limits: RailLimits,
-    /// What happens next, by time.
+    /// Pending events, by time.
     events: BinaryHeap<Reverse<(Picoseconds, usize, Event)>>,
-    /// What the inner rail has not completed.
+    /// Number of transfers that the inner rail has not completed.
     below: usize,
-    /// Immediates that the inner rail had no room for.
+    /// Transfers whose immediates the inner rail had no space for.
     refused: Vec<usize>,
-    /// When the last event was due.
+    /// Time at which the last event was due.
     last_due: Picoseconds,
-    /// Since when the card has nothing left to do and only the bytes are missing.
+    /// Time since which the card has been idle and only the bytes are missing. `None` if it is not.
     waits_since: Option<Picoseconds>,
-    /// Until then its waits are counted: none twice, however late everything is.
+    /// Time up to which this card's waits are counted, so that none is counted twice.
     counted: Picoseconds,
-    /// What the poster's clock showed at the last poll.
+    /// Value of the poster's clock at the last poll.
     polled_at: Picoseconds,
     polls: u32,
     arrived: Vec<Completion>,
 }
 
-/// What is due at a moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
-    /// It arrives: whoever waits at the target may see it.
+    /// The write arrives: the target may observe its immediate.
     Deliver,
-    /// The acknowledgement is back.
+    /// The acknowledgement has returned.
     Complete,
 }
 
 /// A transfer between its post and its completion.
 struct Flight<R: Rail> {
     token: u64,
-    /// The immediate, which must not be seen before its time.
+    /// The immediate, which must not be observed before its time.
     late: Option<(Rc<R::Region>, Transfer)>,
-    /// The immediate's time has come.
+    /// Whether the immediate is due.
     delivered: bool,
-    /// The inner rail has it, and has not completed it.
+    /// Whether the inner rail has the transfer and has not completed it.
     moving: bool,
-    /// The model has completed it.
+    /// Whether the model has completed the transfer.
     acknowledged: bool,
     error: Option<Box<FabricError>>,
 }
 
 impl<R: Rail> fmt::Debug for ModelRail<R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} with {} transfers, {} of them with the rail below", self.name, self.flights.len(), self.below)
+        write!(
+            f,
+            "{} with {} transfers, {} of them with the underlying rail",
+            self.name,
+            self.flights.len(),
+            self.below
+        )
     }
 }
 
@@ -102,7 +108,8 @@ impl<R: Rail> ModelRail<R> {
         }
     }
 
-    /// The time for a poll: what the poster's clock shows, unless nobody has looked at it since this rail's last poll.
+    /// Returns the time for a poll: the poster's clock, which is read again only if no rail has read it since this
+    /// rail's last poll.
     fn time(&mut self) -> Picoseconds {
         if self.poster.clock.get() == self.polled_at {
             self.poster.clock.set(self.model.now());
@@ -111,7 +118,7 @@ impl<R: Rail> ModelRail<R> {
         self.polled_at
     }
 
-    /// Whether something of ours may move now.
+    /// Returns whether any of our transfers may progress now.
     fn has_work(&mut self) -> bool {
         if self.flights.is_empty() {
             return false;
@@ -121,7 +128,7 @@ impl<R: Rail> ModelRail<R> {
         self.below > 0 || !self.refused.is_empty() || self.events.peek().is_some_and(is_due)
     }
 
-    /// The card has waited for this machine.
+    /// Counts a time that the card has waited for this machine.
     fn count_wait(&mut self, since: Picoseconds, until: Picoseconds) {
         self.model.add_behind(self.card, until.saturating_sub(since.max(self.counted)));
         self.counted = self.counted.max(until);
@@ -131,14 +138,15 @@ impl<R: Rail> ModelRail<R> {
         self.flights.len() >= self.limits.max_outstanding
     }
 
-    /// The card takes it. The poster's time passes here, whatever the inner rail took of it.
+    /// Posts the write to the modelled card. Then waits until the modelled cost of the post has passed, including the
+    /// time that the inner rail took.
     fn fly(&mut self, begun: Picoseconds, bytes: u64, key: usize, late: bool) {
         if let Some(since) = self.waits_since.take() {
             self.count_wait(since, begun);
         }
         let due = begun + self.model.0.post.as_nanos() as Picoseconds * 1000;
         let debt = self.poster.debt.get();
-        let course: Course = {
+        let course: WriteTimes = {
             let mut nic = self.model.0.nics[self.card].lock().unwrap_or_else(PoisonError::into_inner);
             nic.post(due.saturating_sub(debt), bytes)
         };
@@ -147,14 +155,14 @@ impl<R: Rail> ModelRail<R> {
         }
         self.events.push(Reverse((course.completed, key, Event::Complete)));
         self.poster.in_flight.update(|count| count + 1);
-        // One look at the clock where the poster is late: each costs some 30 ns.
+        // If the poster is late, the clock is read only once: each read costs about 30 ns.
         let mut now = self.model.now();
         let (done, debt) = charge(due, debt, now);
         while now < done {
             std::hint::spin_loop();
             now = self.model.now();
         }
-        // To see that the time is over takes time too.
+        // Detecting the end of the wait takes time too.
         self.poster.debt.set(debt + (now - done));
         self.poster.clock.set(now);
         self.poster.was_busy();
@@ -165,8 +173,8 @@ impl<R: Rail> ModelRail<R> {
         self.flights.insert(flight)
     }
 
-    /// Goes on with a transfer as far as that can be: its immediate, once it is due and the bytes are there; its completion,
-    /// once all is there and acknowledged.
+    /// Advances a transfer: sends its immediate once this is due and the bytes have arrived, and completes it once all
+    /// has arrived and is acknowledged.
     fn advance(&mut self, key: usize, completions: &mut Vec<Completion>) {
         let Some(flight) = self.flights.get_mut(key) else { return };
         if flight.moving {
@@ -199,7 +207,7 @@ impl<R: Rail> ModelRail<R> {
         });
         self.poster.in_flight.update(|count| count.saturating_sub(1));
         if self.poster.in_flight.get() == 0 {
-            // What is still owed now has made all of it late, as far as it is late.
+            // The remaining debt has delayed all transfers, by at most the time that the last event was late.
             let now = self.model.now();
             let late_by = now.saturating_sub(self.last_due);
             self.count_wait(now - self.poster.debt.take().min(late_by), now);
@@ -259,7 +267,7 @@ impl<R: Rail> Rail for ModelRail<R> {
     }
 
     unsafe fn register(&mut self, memory: Memory, access: Access) -> Result<Self::Region, FabricError> {
-        // SAFETY: passed on.
+        // SAFETY: forwarded; the caller upholds the same contract of the inner rail.
         unsafe { self.inner.register(memory, access) }.map(Rc::new)
     }
 
@@ -279,10 +287,11 @@ impl<R: Rail> Rail for ModelRail<R> {
         if immediate.is_some() {
             self.flights[key].late = Some((region.clone(), late(key)));
         }
-        // Bytes may arrive at any time before the completion: what arrives early is seen by nobody.
+        // The bytes may arrive at any time before the completion, because the target does not read them before the
+        // immediate.
         if moves && bytes > 0 {
             let bytes_alone = Transfer { immediate: None, token: OURS | key as u64, more: false, ..*transfer };
-            // SAFETY: the caller's contract; our completion follows the inner one's.
+            // SAFETY: the caller upholds the contract, and our completion follows the inner rail's.
             match unsafe { self.inner.write(region, &bytes_alone) } {
                 Ok(Post::Accepted) => {
                     self.flights[key].moving = true;
@@ -304,7 +313,7 @@ impl<R: Rail> Rail for ModelRail<R> {
         }
         let begun = self.model.now();
         let key = self.insert(transfer.token);
-        // SAFETY: the caller's contract; our completion follows the inner one's.
+        // SAFETY: the caller upholds the contract, and our completion follows the inner rail's.
         match unsafe { self.inner.read(region, &Transfer { token: OURS | key as u64, more: false, ..*transfer }) } {
             Ok(Post::Accepted) => {
                 self.flights[key].moving = true;
@@ -327,7 +336,8 @@ impl<R: Rail> Rail for ModelRail<R> {
             // Only peers may have something for us.
             return if looks_at_peers { self.poll_inner(completions) } else { Ok(()) };
         }
-        // A fresh look: what has passed since the last one, as between a post and this poll, is the poster's own time.
+        // Read the clock again: the time since the last reading, for example between a post and this poll, is the
+        // poster's own.
         let (now, had) = (self.model.now(), (self.below, self.events.len()));
         if self.below > 0 || looks_at_peers {
             self.poll_inner(completions)?;
@@ -348,12 +358,13 @@ impl<R: Rail> Rail for ModelRail<R> {
             }
             self.advance(key, completions);
         }
-        // A card would be idle now.
+        // A real card would be idle now.
         if self.below > 0 && had.1 > 0 && self.events.is_empty() {
             self.waits_since = Some(self.last_due);
         }
         if (self.below, self.events.len()) != had {
-            // A card moves bytes and delivers immediates by itself, and a request's modelled cost has its completion in it.
+            // A real card moves bytes and delivers immediates itself, and the modelled cost of a post includes its
+            // completion. The time spent on them here is therefore debt.
             let end = self.model.now();
             self.poster.debt.update(|debt| debt + end.saturating_sub(now));
             self.poster.clock.set(end);

@@ -1,6 +1,6 @@
-//! Immediates between processes: an inbox of a rail in shared memory, with a queue for each rail that sends to it.
+//! Immediates between processes: the inbox of a rail in shared memory, with one queue for each rail that sends to it.
 //!
-//! A queue has one writer and one reader, so a sender that is killed spoils no queue but its own.
+//! A queue has one writer and one reader, so a sender that is killed cannot corrupt any queue but its own.
 
 use crossbeam_utils::CachePadded;
 use ginlab_base::memory_file::{FileName, MemoryFile};
@@ -8,20 +8,22 @@ use std::io;
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// Rails that may send to one inbox.
-const SENDERS: usize = 256;
-/// Immediates that wait in a queue at most.
+/// Maximum number of rails that send to one inbox, hence of the ranks of a job whose rails are on one host. An inbox
+/// takes 1.3 MiB.
+pub const SENDERS: usize = 1024;
+/// Maximum number of immediates in a queue.
 const SLOTS: usize = 256;
 
-/// What a rail's peers write to.
+/// Memory layout of an inbox, which a rail's peers write to.
 #[repr(C)]
 struct Page {
-    /// Queues that have a sender.
+    /// Number of queues that have a sender.
     senders: AtomicU32,
     queues: [Queue; SENDERS],
 }
 
-/// The counts are of all immediates ever, and in lines of their own: one is the sender's, one the receiver's.
+/// The counts include all immediates ever sent. Each has its own cache line, because one is written by the sender and
+/// one by the receiver.
 #[repr(C)]
 struct Queue {
     sent: CachePadded<AtomicU64>,
@@ -29,28 +31,29 @@ struct Queue {
     slots: [AtomicU32; SLOTS],
 }
 
-/// The end that receives.
+/// Receiving end of an inbox.
 #[derive(Debug)]
 pub(crate) struct Inbox {
     file: MemoryFile,
-    /// What has been taken of each queue.
+    /// Number of immediates taken from each queue.
     taken: Vec<u64>,
 }
 
-/// The end that sends.
+/// Sending end of one queue of an inbox.
 #[derive(Debug)]
 pub(crate) struct Outbox {
     file: MemoryFile,
     queue: usize,
     sent: u64,
-    /// What the receiver had taken when we looked last. Its count lies in a line that it writes at each look of its own.
+    /// The receiver's count when last read. Cached here, because the receiver writes its cache line whenever it takes
+    /// immediates.
     taken: u64,
 }
 
-/// The memory of an inbox, as both ends see it.
+/// Returns the memory of an inbox, as both ends access it.
 fn page(file: &MemoryFile) -> &Page {
-    // SAFETY: the file is as long as this (made so, or checked when it was opened), at a page's start, and of zeros at first,
-    // which are good for all its fields; everything in it is atomic.
+    // SAFETY: the file is at least as long as `Page` (created so, or checked when opened) and starts at a page. It is
+    // initially zero, which is valid for all fields, and all fields are atomic.
     unsafe { &*(file.address() as *const Page) }
 }
 
@@ -64,7 +67,8 @@ impl Inbox {
         self.file.name()
     }
 
-    /// Calls `take` with each immediate that has arrived. A write that was there before its immediate was sent can be read.
+    /// Calls `take` with each immediate that has arrived. Bytes written before an immediate was sent are visible when
+    /// it is taken.
     #[inline]
     pub fn take(&mut self, mut take: impl FnMut(u32)) {
         let page = page(&self.file);
@@ -74,7 +78,7 @@ impl Inbox {
         }
         for (queue, taken) in page.queues.iter().zip(&mut self.taken) {
             let sent = queue.sent.load(Ordering::Acquire);
-            // A count that cannot be is a peer's mistake; it must not keep us here for long.
+            // An impossible count is an error of the peer; the bound keeps it from blocking this rail for long.
             let arrived = sent.saturating_sub(*taken).min(SLOTS as u64);
             if arrived == 0 {
                 continue;
@@ -89,20 +93,20 @@ impl Inbox {
 }
 
 impl Outbox {
-    /// Joins an inbox; it keeps its queue for good.
+    /// Registers as a sender of an inbox, with a queue that is never reassigned.
     pub fn open(name: FileName) -> io::Result<Outbox> {
         let file = MemoryFile::open(name)?;
         if file.bytes() < size_of::<Page>() as u64 {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "it is no inbox"));
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "it is not an inbox"));
         }
         let queue = page(&file).senders.fetch_add(1, Ordering::Relaxed) as usize;
         if queue >= SENDERS {
-            return Err(io::Error::other(format!("{SENDERS} rails send to it already")));
+            return Err(io::Error::other(format!("{SENDERS} rails already send to it")));
         }
         Ok(Outbox { file, queue, sent: 0, taken: 0 })
     }
 
-    /// Sends; false when the receiver has not taken enough of the earlier ones.
+    /// Sends an immediate. Returns false if the queue is full.
     #[inline]
     pub fn send(&mut self, value: u32) -> bool {
         let queue = &page(&self.file).queues[self.queue];
@@ -132,9 +136,9 @@ mod tests {
     }
 
     proptest! {
-        /// In order from each sender, none twice, none lost; a full queue says so and takes no more.
+        /// Immediates of each sender arrive in order, exactly once. A full queue reports this and accepts no more.
         #[test]
-        fn what_was_sent_is_taken_once_and_in_order(bursts in prop::collection::vec((0usize..3, 0u32..400), 1..20)) {
+        fn sent_immediates_are_received_once_in_order(bursts in prop::collection::vec((0usize..3, 0u32..400), 1..20)) {
             let mut inbox = Inbox::new().unwrap();
             let mut senders: Vec<_> = (0..3).map(|_| Outbox::open(inbox.name()).unwrap()).collect();
             let (mut sent, mut received) = ([0u32; 3], [0u32; 3]);
@@ -146,7 +150,7 @@ mod tests {
                     ok
                 }).count();
                 prop_assert_eq!(accepted, (burst as usize).min(SLOTS - (before - received[sender]) as usize));
-                // Left to pile up now and then.
+                // Lets immediates accumulate in some iterations.
                 if burst % 3 == 0 {
                     continue;
                 }
@@ -161,9 +165,10 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_before_an_immediate_is_there_with_it() {
+    fn stores_before_immediate_are_visible_with_it() {
         const COUNT: u32 = 20_000;
-        /// Twice what can wait: the sender writes a word before it knows that there is room for its immediate.
+        /// Twice the capacity of a queue: the sender writes a word before it knows that there is space for its
+        /// immediate.
         const WORDS: usize = 2 * SLOTS;
         let (mut inbox, data) =
             (Inbox::new().unwrap(), MemoryFile::create(NonZeroUsize::new(8 * WORDS).unwrap()).unwrap());
@@ -171,7 +176,8 @@ mod tests {
         let sender = std::thread::spawn(move || {
             let (mut outbox, data) = (Outbox::open(name).unwrap(), MemoryFile::open(to).unwrap());
             for value in 0..COUNT {
-                // SAFETY: inside; the receiver reads a word only after its immediate, and before it takes so many more.
+                // SAFETY: the index is in bounds. The receiver reads a word only after its immediate, and before it
+                // takes `WORDS` more.
                 unsafe { ((data.address() as *mut u64).add(value as usize % WORDS)).write(u64::from(value) * 3) };
                 while !outbox.send(value) {
                     std::thread::yield_now();
@@ -182,7 +188,7 @@ mod tests {
         let ends = std::time::Instant::now() + std::time::Duration::from_secs(60);
         while next < COUNT && std::time::Instant::now() < ends {
             inbox.take(|value| {
-                // SAFETY: as above: its writer has gone on to other slots.
+                // SAFETY: the index is in bounds, and the writer has continued to other words.
                 let there = unsafe { ((data.address() as *const u64).add(value as usize % WORDS)).read() };
                 wrong += u32::from(value != next || there != u64::from(value) * 3);
                 next += 1;
@@ -193,8 +199,21 @@ mod tests {
         sender.join().unwrap();
     }
 
+    /// Every sender up to the limit gets its own queue, and the error of the next one states the limit.
     #[test]
-    fn a_count_that_cannot_be_ends() {
+    fn inbox_accepts_maximum_senders() {
+        let mut inbox = Inbox::new().unwrap();
+        let mut senders: Vec<_> = (0..SENDERS).map(|_| Outbox::open(inbox.name()).unwrap()).collect();
+        for (value, sender) in senders.iter_mut().enumerate() {
+            assert!(sender.send(value as u32));
+        }
+        assert_eq!(taken(&mut inbox), (0..SENDERS as u32).collect::<Vec<_>>());
+        let refused = Outbox::open(inbox.name()).unwrap_err().to_string();
+        assert!(refused.contains("1024 rails already send to it"), "{refused}");
+    }
+
+    #[test]
+    fn corrupt_counts_are_bounded() {
         let mut inbox = Inbox::new().unwrap();
         let outbox = Outbox::open(inbox.name()).unwrap();
         page(&outbox.file).queues[0].sent.store(u64::MAX, Ordering::Release);

@@ -1,17 +1,21 @@
-//! A rail between processes of one machine that are each other's: bytes are copied straight into the peer's memory, which is
-//! mapped here; immediates go through queues in shared memory. What moves the bytes of modelled cards: it needs no libfabric, and
-//! a small write costs it tens of nanoseconds, so that the time that passes is the model's.
+//! A rail between processes of one machine. Bytes are copied directly to the peer's memory, which is mapped here, and
+//! immediates go through queues in shared memory.
 //!
-//! A region that peers write to or read lies in memory of [`Place::File`](ginlab_cuda::Place); what is only written *from* may be any
-//! host memory. Small writes are copied by the thread that posts, others by [`Movers`] where there are some. A write is complete when
-//! its bytes are in the peer's memory. Nothing is left behind by a process that is killed: the files have no names.
+//! Modelled cards use it to move bytes. It needs no libfabric, and a small write costs only tens of nanoseconds, so
+//! that the elapsed time is that of the model.
+//!
+//! A region that peers write to or read must be in memory of [`Place::File`](ginlab_cuda::Place). A region that is only
+//! a source may be any host memory. Small writes are copied by the posting thread, others by [`CopyThreads`] if there are
+//! any. A write is complete when its bytes are in the peer's memory. The files have no names, so none remains after a
+//! process is killed.
 
 pub(super) mod inbox;
 mod movers;
 pub(super) mod peers;
 mod stores;
 
-pub use movers::Movers;
+pub use inbox::SENDERS as MAX_SENDERS;
+pub use movers::CopyThreads;
 pub use peers::SameHostRegion;
 pub use stores::Stores;
 
@@ -24,11 +28,11 @@ use peers::{Peers, failed};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Up to here a copy takes no longer than to hand it over.
+/// Maximum size of a copy that takes no longer than handing it to a copy thread.
 const SMALL: u64 = 8 << 10;
-/// Writes that are with the movers, at most.
+/// Maximum number of writes in progress on the copy threads.
 const OUTSTANDING: usize = 8192;
-/// Polls between two looks whether the peers' processes are there.
+/// Number of polls between two checks of whether the peers' processes are alive.
 const LOOK_EVERY: u32 = 4096;
 
 const LIMITS: RailLimits = RailLimits {
@@ -39,25 +43,25 @@ const LIMITS: RailLimits = RailLimits {
     cuda_memory: false,
 };
 
-/// See the module.
+/// A rail between processes of one machine. See the module documentation.
 #[derive(Debug)]
 pub struct SameHostRail {
     name: String,
     inbox: Inbox,
     peers: Peers,
-    movers: Option<Arc<Movers>>,
-    /// With the movers, in the order of their posts.
+    movers: Option<Arc<CopyThreads>>,
+    /// Transfers on the copy threads, in the order of their posts.
     jobs: VecDeque<(Transfer, Arc<Job>)>,
     done: Vec<u64>,
     polls: u32,
 }
 
 impl SameHostRail {
-    /// Opens one; `name` is for messages.
+    /// Opens a rail. `name` is used in messages.
     ///
     /// # Errors
-    /// When there is no memory for its inbox.
-    pub fn open(name: &str, movers: Option<Arc<Movers>>) -> Result<SameHostRail, FabricError> {
+    /// Returns an error if there is no memory for its inbox.
+    pub fn open(name: &str, movers: Option<Arc<CopyThreads>>) -> Result<SameHostRail, FabricError> {
         let inbox = Inbox::new().map_err(|error| failed(name, "opening an inbox in shared memory", &error))?;
         Ok(SameHostRail {
             name: name.to_owned(),
@@ -70,7 +74,8 @@ impl SameHostRail {
         })
     }
 
-    /// The peer's bytes, mapped, and for a mover the file that keeps them so: a copy made here and now needs none.
+    /// Returns the mapped address of the peer's bytes. If a copy thread will use it, also returns the file, which keeps
+    /// it mapped. A copy made immediately does not need the file.
     #[inline]
     fn reach(
         &mut self,
@@ -82,10 +87,10 @@ impl SameHostRail {
         Ok(((file.address() + at) as *mut u8, kept))
     }
 
-    /// Copies now or soon, unless too much is under way.
+    /// Copies immediately or queues the copy, unless too many are queued.
     ///
     /// # Safety
-    /// Both stretches are valid and stay so until the token's completion.
+    /// Both ranges must be valid and stay so until the token's completion.
     #[inline]
     unsafe fn copy(&mut self, source: *const u8, target: *mut u8, t: &Transfer, file: Option<Arc<MemoryFile>>) -> Post {
         match (&self.movers, file) {
@@ -93,12 +98,14 @@ impl SameHostRail {
                 if self.jobs.len() >= OUTSTANDING {
                     return Post::Again;
                 }
-                // SAFETY: the caller's contract; the job is reported only when it is done, and `drop` waits for it.
+                // SAFETY: the caller guarantees that both ranges are valid until completion. The job is reported only
+                // when it is done, and `drop` waits for it.
                 let job = unsafe { movers.copy(source, target, t.bytes, t.remote_offset, &file) };
                 self.jobs.push_back((*t, job));
             }
             _ => {
-                // SAFETY: the caller's contract. They may be the same memory, of a put onto itself.
+                // SAFETY: the caller guarantees that both ranges are valid. They may overlap, for a put to the same
+                // memory.
                 unsafe { std::ptr::copy(source, target, t.bytes as usize) };
                 self.done.push(t.token);
             }
@@ -144,12 +151,14 @@ impl Rail for SameHostRail {
             let (target, file) = self.reach(region, t)?;
             let source = (region.address + t.local_offset) as *const u8;
             if t.immediate.is_none() || file.is_some() {
-                // SAFETY: checked by `reach`; the caller's contract for the source, and the file keeps the target. Movers do not raise the
-                // immediate: `poll` does, when they have copied.
+                // SAFETY: `reach` checked both ranges. The caller keeps the source valid, and the file keeps the target
+                // mapped. Copy threads do not send the immediate; `poll` does, after they have copied.
                 return Ok(unsafe { self.copy(source, target, t, file) });
             }
-            // Nobody may see the immediate before the bytes: copied here and now. Modelled cards send theirs by itself.
-            // SAFETY: as above.
+            // The immediate must not be visible before the bytes, so they are copied now. (Modelled cards send their
+            // immediates separately.)
+            // SAFETY: `reach` checked both ranges. The caller keeps the source valid, and the peer's memory stays
+            // mapped.
             unsafe { std::ptr::copy(source, target, t.bytes as usize) };
         }
         if let Some(immediate) = t.immediate
@@ -164,7 +173,7 @@ impl Rail for SameHostRail {
     unsafe fn read(&mut self, region: &SameHostRegion, t: &Transfer) -> Result<Post, FabricError> {
         let (source, file) = self.reach(region, t)?;
         let target = (region.address + t.local_offset) as *mut u8;
-        // SAFETY: checked by `reach`; the caller's contract for the target, and the file keeps the source.
+        // SAFETY: `reach` checked both ranges. The caller keeps the target valid, and the file keeps the source mapped.
         Ok(unsafe { self.copy(source, target, t, file) })
     }
 
@@ -179,14 +188,16 @@ impl Rail for SameHostRail {
             && job.is_done()
         {
             let t = *t;
-            // A peer whose queue is full is told at a later poll; what was posted behind waits with it.
-            if let Some(immediate) = t.immediate
-                && !self.peers.signal(&self.name, &t, immediate)?
-            {
-                break;
-            }
+            let signalled = t.immediate.map_or(Ok(true), |immediate| self.peers.signal(&self.name, &t, immediate));
+            completions.push(match signalled {
+                // The queue of the peer is full: a later poll sends the immediate, and transfers posted later wait
+                // until then.
+                Ok(false) => break,
+                Ok(true) => Completion::Done { token: t.token },
+                // Fail only this transfer: the immediates of other peers must still be taken.
+                Err(error) => Completion::Failed { token: Some(t.token), error: Box::new(error) },
+            });
             self.jobs.pop_front();
-            completions.push(Completion::Done { token: t.token });
         }
         self.inbox.take(|value| completions.push(Completion::Immediate { value }));
         Ok(())
@@ -194,7 +205,7 @@ impl Rail for SameHostRail {
 }
 
 impl Drop for SameHostRail {
-    /// The movers must have done with our memory. They copy and wait for nothing, so that has an end.
+    /// Waits until the copy threads no longer access our memory. They never block, so the wait is bounded.
     fn drop(&mut self) {
         let backoff = Backoff::new();
         while self.jobs.iter().any(|(_, job)| !job.is_done()) {

@@ -1,5 +1,6 @@
-//! Threads that copy: the engines of the modelled cards. A large write is cut into chunks, and a chunk of the destination
-//! always goes to the same thread, in whose cache it still is when its slot is written again, unless it is stored past it ([`Stores`]).
+//! Copy threads: the engines of the modelled cards. A large write is split into chunks, and a chunk of the destination
+//! is always copied by the same thread. The chunk is then still in that thread's cache when its slot is written again,
+//! unless it is stored past the cache ([`Stores`]).
 
 use super::Stores;
 use crossbeam_utils::CachePadded;
@@ -12,26 +13,26 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Bytes that one thread copies in a piece.
+/// Size of a chunk, in bytes.
 const CHUNK: u64 = 128 << 10;
-/// How long a thread looks for more before it sleeps: to wake it costs as much as some chunks.
+/// Time that a thread polls for more chunks before it sleeps: waking it costs as much as some chunks.
 const AWAKE: Duration = Duration::from_millis(1);
-/// A sleeping thread looks whether it is to end.
+/// Interval at which a sleeping thread checks whether it must exit.
 const ASLEEP: Duration = Duration::from_millis(100);
 
-/// What is left of one write.
+/// Number of remaining chunks of one write.
 #[derive(Debug)]
 pub(super) struct Job(AtomicUsize);
 
 impl Job {
-    /// Whether all is copied; what reads it after this finds the bytes there.
+    /// Returns whether all chunks are copied. Acquire: the caller then observes the copied bytes.
     #[inline]
     pub fn is_done(&self) -> bool {
         self.0.load(Ordering::Acquire) == 0
     }
 }
 
-/// Bytes to copy.
+/// A range to copy.
 struct Chunk {
     source: *const u8,
     target: *mut u8,
@@ -41,38 +42,38 @@ struct Chunk {
     _memory: Arc<MemoryFile>,
 }
 
-// SAFETY: the addresses are valid for any thread until the job is done (contract of `Movers::copy`).
+// SAFETY: the caller of `CopyThreads::copy` keeps the addresses valid for any thread until the job is done.
 unsafe impl Send for Chunk {}
 
-/// A thread's work.
+/// Work queue of a thread.
 struct Lane {
     chunks: Mutex<VecDeque<Chunk>>,
-    /// How many there are, to look at without the lock.
+    /// Number of chunks, for checks without the lock.
     count: CachePadded<AtomicUsize>,
     end: AtomicBool,
-    /// Wakes the thread, if it sleeps: only that takes a system call.
+    /// Wakes the thread. Requires a system call only if it sleeps.
     thread: Unparker,
 }
 
-/// The threads. Dropped, they end, after what they have been given.
-pub struct Movers {
+/// The copy threads. When dropped, they finish their chunks and exit.
+pub struct CopyThreads {
     lanes: Vec<Arc<Lane>>,
     threads: Vec<JoinHandle<()>>,
 }
 
-impl std::fmt::Debug for Movers {
+impl std::fmt::Debug for CopyThreads {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} copying threads", self.lanes.len())
     }
 }
 
-impl Movers {
-    /// Starts so many threads, at least one, which store so.
+impl CopyThreads {
+    /// Starts `threads` threads, at least one, which copy with `stores`.
     ///
     /// # Errors
-    /// The system's.
-    pub fn start(threads: usize, stores: Stores) -> io::Result<Movers> {
-        let mut movers = Movers { lanes: Vec::new(), threads: Vec::new() };
+    /// Returns the system's error if a thread cannot be started.
+    pub fn start(threads: usize, stores: Stores) -> io::Result<CopyThreads> {
+        let mut movers = CopyThreads { lanes: Vec::new(), threads: Vec::new() };
         for number in 0..threads.max(1) {
             let parker = Parker::new();
             let lane = Arc::new(Lane {
@@ -91,10 +92,11 @@ impl Movers {
         Ok(movers)
     }
 
-    /// Copies, soon. `at` is the place in the destination.
+    /// Queues a copy. `at` is the offset in the destination, which selects the threads.
     ///
     /// # Safety
-    /// Source and target stay valid, and the source unchanged, until the job is done; `memory` keeps the target.
+    /// Source and target must stay valid, and the source unchanged, until the job is done. `memory` keeps the target
+    /// mapped.
     pub(super) unsafe fn copy(
         &self,
         source: *const u8,
@@ -109,9 +111,9 @@ impl Movers {
             let offset = chunk * CHUNK;
             let lane = &self.lanes[((at / CHUNK + chunk) % self.lanes.len() as u64) as usize];
             lane.push(Chunk {
-                // SAFETY: inside the source and the target.
+                // SAFETY: the offset is below `bytes`, hence in the source.
                 source: unsafe { source.add(offset as usize) },
-                // SAFETY: as above.
+                // SAFETY: the offset is below `bytes`, hence in the target.
                 target: unsafe { target.add(offset as usize) },
                 bytes: CHUNK.min(bytes - offset) as usize,
                 job: job.clone(),
@@ -140,8 +142,8 @@ impl Lane {
                 self.count.store(chunks.len(), Ordering::Release);
                 drop(chunks);
                 if let Some(Chunk { source, target, bytes, job, .. }) = chunk {
-                    // SAFETY: the contract of `copy`; the two are different memory, or a put onto itself, which is undefined
-                    // on a card too and stays within both.
+                    // SAFETY: the caller of `copy` keeps both valid. They are different memory, or the same in a put to
+                    // itself, which is undefined on a real NIC too and stays within both ranges.
                     unsafe { stores.copy(source, target, bytes) };
                     job.0.fetch_sub(1, Ordering::Release);
                 }
@@ -151,21 +153,21 @@ impl Lane {
             } else if since.elapsed() < AWAKE {
                 std::hint::spin_loop();
             } else {
-                // What was pushed since the look above has left a token, with which this returns at once.
+                // A push after the check above has left a token, with which this returns immediately.
                 parker.park_timeout(ASLEEP);
             }
         }
     }
 }
 
-impl Drop for Movers {
+impl Drop for CopyThreads {
     fn drop(&mut self) {
         for lane in &self.lanes {
             lane.end.store(true, Ordering::Release);
             lane.thread.unpark();
         }
         for thread in self.threads.drain(..) {
-            // It copies and nothing else: it cannot have panicked.
+            // Ignore the result: the thread only copies and does not panic.
             let _ = thread.join();
         }
     }

@@ -1,6 +1,8 @@
-//! The peers of a rail on one machine: each peer's process, its memory, which is mapped here, and the queue of immediates to it.
+//! The peers of a rail on one machine: each peer's process, its memory, which is mapped here, and the queue of
+//! immediates to it.
 //!
-//! All rails that reach their peers by shared memory use this: [`SameHostRail`](super::SameHostRail), [`WorstRail`](crate::worst::WorstRail).
+//! Used by all rails that reach their peers by shared memory: [`SameHostRail`](super::SameHostRail),
+//! [`WorstRail`](crate::worst::WorstRail).
 
 use super::inbox::Outbox;
 use crate::{FabricError, Memory, RemoteRegion, Transfer, mistake};
@@ -12,10 +14,10 @@ use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 
-/// Bytes of an address: process, descriptor and number of the inbox, and the PID namespace.
+/// Size of an address: process, descriptor and number of the inbox, and the PID namespace.
 const ADDRESS_BYTES: usize = 20;
 
-/// A registered region: its memory, and the file it lies in.
+/// A registered region: its memory, and the file that contains it.
 #[derive(Clone, Debug)]
 pub struct SameHostRegion {
     pub(crate) address: u64,
@@ -23,43 +25,43 @@ pub struct SameHostRegion {
     pub(crate) file: Option<Arc<MemoryFile>>,
 }
 
-/// Peers by number; `None` for one that was removed.
+/// Peers by index. `None` for a removed peer.
 #[derive(Debug, Default)]
 pub(crate) struct Peers(Vec<Option<Peer>>);
 
-/// A peer's process and memory.
 #[derive(Debug)]
 pub(crate) struct Peer {
-    /// Tells when it has ended; nothing where the system has no such descriptors: then the bootstrap alone notices.
+    /// A pidfd that becomes readable when the process exits. `None` if the system does not permit pidfds; then only the
+    /// bootstrap detects the exit.
     process: Option<OwnedFd>,
     pub inbox: FileName,
     pub has_ended: bool,
     outbox: Option<Outbox>,
-    /// Its memory, by the key of its regions.
+    /// Mapped files of the peer, by the key of its regions.
     memory: Vec<(u64, Arc<MemoryFile>)>,
 }
 
-/// Number and descriptor of a file in one word.
+/// Packs number and descriptor of a file into one word.
 pub(crate) fn key_of(name: FileName) -> u64 {
     u64::from(name.number) << 32 | u64::from(name.descriptor as u32)
 }
 
-/// The file of a process with this key.
+/// Returns the name of the file of a process with this key.
 pub(crate) fn name_of(pid: u32, key: u64) -> FileName {
     FileName { pid, descriptor: key as u32 as i32, number: (key >> 32) as u32 }
 }
 
-/// Which processes can see each other by their numbers.
+/// Returns an identifier of the PID namespace. Processes can refer to each other by PID only within one namespace.
 fn process_namespace() -> u64 {
     std::fs::metadata("/proc/self/ns/pid").map_or(0, |namespace| namespace.ino())
 }
 
-/// A descriptor that tells when a process has ended.
+/// Opens a descriptor that becomes readable when a process exits. `None` if the system does not permit it.
 fn watch(pid: u32) -> io::Result<Option<OwnedFd>> {
-    // SAFETY: a system call with two numbers; it returns a new descriptor or an error.
+    // SAFETY: a system call with two integers, which returns a new descriptor or an error.
     let process = unsafe { libc::syscall(libc::SYS_pidfd_open, pid as libc::pid_t, 0) };
     if process >= 0 {
-        // SAFETY: a descriptor of ours that nobody else knows; they are small numbers.
+        // SAFETY: a new descriptor that no other code owns. Descriptors fit in an `i32`.
         return Ok(Some(unsafe { OwnedFd::from_raw_fd(process as i32) }));
     }
     let error = io::Error::last_os_error();
@@ -69,7 +71,7 @@ fn watch(pid: u32) -> io::Result<Option<OwnedFd>> {
     }
 }
 
-/// The address of a rail of this process with this inbox.
+/// Returns the address of a rail of this process with this inbox.
 pub(crate) fn address(inbox: FileName) -> Vec<u8> {
     let FileName { pid, descriptor, number } = inbox;
     let words = [pid, descriptor as u32, number].map(u32::to_le_bytes);
@@ -83,8 +85,12 @@ pub(crate) fn operation(t: &Transfer) -> String {
 #[cold]
 pub(crate) fn failed(rail: &str, operation: impl Into<String>, error: &io::Error) -> FabricError {
     let hint = match error.kind() {
-        io::ErrorKind::PermissionDenied => "all ranks must be of one user, and none set-user-id".to_owned(),
-        io::ErrorKind::NotFound => "has the peer's process ended?".to_owned(),
+        io::ErrorKind::PermissionDenied => {
+            "all ranks must run as the same user and none set-user-id, and a container must let them access each \
+             other's /proc (ptrace access)"
+                .to_owned()
+        }
+        io::ErrorKind::NotFound => "has the peer's process exited?".to_owned(),
         _ => String::new(),
     };
     let code = error.raw_os_error().unwrap_or(libc::EIO);
@@ -92,17 +98,17 @@ pub(crate) fn failed(rail: &str, operation: impl Into<String>, error: &io::Error
 }
 
 impl SameHostRegion {
-    /// Memory of the host, for the rail of this name.
+    /// Creates a region of host memory. `rail` is used in messages.
     pub(crate) fn new(rail: &str, memory: Memory) -> Result<SameHostRegion, FabricError> {
         let (address, bytes) = (memory.address, memory.bytes as u64);
         if memory.cuda_device.is_some() || address == 0 || bytes == 0 || address.checked_add(bytes).is_none() {
-            let text = "memory of the host is needed, that neither is empty nor wraps";
+            let text = "expected host memory that is neither empty nor wraps around";
             return Err(mistake(rail, format!("registration of {bytes} B"), text));
         }
         Ok(SameHostRegion { address, bytes, file: memory_file::containing(address, bytes) })
     }
 
-    /// What a peer needs to reach it.
+    /// Returns the description that a peer needs to access the region.
     pub(crate) fn remote(&self) -> RemoteRegion {
         let file = self.file.as_ref();
         RemoteRegion {
@@ -112,7 +118,7 @@ impl SameHostRegion {
         }
     }
 
-    /// The file of these bytes and where they begin in it.
+    /// Returns the key of the file that contains the byte at `offset`, and the byte's offset in the file.
     pub(crate) fn place(&self, offset: u64) -> Option<(u64, u64)> {
         let file = self.file.as_ref()?;
         Some((key_of(file.name()), self.address - file.address() + offset))
@@ -120,19 +126,19 @@ impl SameHostRegion {
 }
 
 impl Peers {
-    /// Adds the peer of this address ([`address`]) and returns its number.
+    /// Adds the peer with this address ([`address`]) and returns its index.
     pub fn add(&mut self, rail: &str, address: &[u8]) -> Result<usize, FabricError> {
         let number = self.0.len();
-        let what = format!("meeting peer {number}");
+        let what = format!("connecting to peer {number}");
         let word = |at: usize| address.get(at..at + 4).and_then(|bytes| bytes.try_into().ok()).map(u32::from_le_bytes);
         let (Some(pid), Some(descriptor), Some(file), Some(low), Some(high), ADDRESS_BYTES) =
             (word(0), word(4), word(8), word(12), word(16), address.len())
         else {
-            let text = format!("its address has {} bytes, {ADDRESS_BYTES} are expected", address.len());
+            let text = format!("its address has {} bytes instead of {ADDRESS_BYTES}", address.len());
             return Err(mistake(rail, what, text));
         };
         if u64::from(high) << 32 | u64::from(low) != process_namespace() {
-            let text = "its process is in another container (PID namespace): start all ranks in one";
+            let text = "its process is in another container (PID namespace); start all ranks in one";
             return Err(mistake(rail, what, text));
         }
         let process = watch(pid).map_err(|error| failed(rail, what, &error))?;
@@ -141,28 +147,28 @@ impl Peers {
         Ok(number)
     }
 
-    /// Forgets a peer; its number is not used again.
+    /// Removes a peer. Its index is not reused.
     pub fn remove(&mut self, rail: &str, peer: usize) -> Result<(), FabricError> {
         let known = self.0.get_mut(peer).and_then(Option::take);
-        known.map(|_| ()).ok_or_else(|| mistake(rail, format!("removing peer {peer}"), "there is none"))
+        known.map(|_| ()).ok_or_else(|| mistake(rail, format!("removing peer {peer}"), "no such peer"))
     }
 
-    /// A peer, as long as it has not been removed.
+    /// Returns a peer, unless it was removed.
     pub fn get(&self, peer: usize) -> Option<&Peer> {
         self.0.get(peer)?.as_ref()
     }
 
-    /// The peer of a transfer, as long as its process is there.
+    /// Returns the peer of a transfer. Fails if its process has exited.
     #[inline]
     fn of(&mut self, rail: &str, t: &Transfer) -> Result<&mut Peer, FabricError> {
         match self.0.get_mut(t.peer) {
             Some(Some(peer)) if !peer.has_ended => Ok(peer),
-            Some(Some(_)) => Err(mistake(rail, operation(t), "the peer's process has ended")),
-            _ => Err(mistake(rail, operation(t), "there is no such peer")),
+            Some(Some(_)) => Err(mistake(rail, operation(t), "the peer's process exited")),
+            _ => Err(mistake(rail, operation(t), "no such peer")),
         }
     }
 
-    /// The file of the peer's bytes, mapped, and the offset of the first of them in it.
+    /// Returns the mapped file of the peer's bytes, and the offset of the first of them in the file.
     #[inline]
     pub fn reach(
         &mut self,
@@ -175,7 +181,7 @@ impl Peers {
         let number = match peer.memory.iter().position(|(key, _)| *key == t.remote.key) {
             Some(number) => number,
             None if t.remote.key == 0 => {
-                let text = "the peer's region is not in memory that other processes map";
+                let text = "the peer's region is not in memory that other processes can map";
                 return Err(mistake(rail, operation(t), text));
             }
             None => {
@@ -203,7 +209,7 @@ impl Peers {
         }
     }
 
-    /// Sends the immediate behind bytes that are there; false when the peer has to take earlier ones first.
+    /// Sends an immediate, after its bytes have been copied. Returns false if the peer's queue is full.
     pub fn signal(&mut self, rail: &str, t: &Transfer, immediate: u32) -> Result<bool, FabricError> {
         let peer = self.of(rail, t)?;
         let outbox = match &mut peer.outbox {
@@ -216,7 +222,7 @@ impl Peers {
         Ok(outbox.send(immediate))
     }
 
-    /// Looks which peers' processes have ended.
+    /// Checks which peers' processes have exited.
     #[cold]
     pub fn look(&mut self) {
         for peer in self.0.iter_mut().flatten() {

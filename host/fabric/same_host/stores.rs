@@ -1,22 +1,23 @@
-//! Copies whose bytes a GPU reads next.
+//! Kinds of copies, depending on who reads the bytes next: a core or a GPU.
 
-/// How movers store bytes.
+/// The kind of stores that copy threads use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stores {
-    /// As `memmove` does. What is written again soon is still in the cache of the thread's core.
+    /// Ordinary stores, as `memmove` uses. Bytes that are soon written again are still in the core's cache.
     Cached,
-    /// Past the caches. A GPU that reads what lies changed in a core's own cache waits for that core: 4 MiB that two threads had just copied went
-    /// to the GPU at 18 to 29 GB/s, and at 51 where they had stored past their caches (H100; experiments/nccl/caches.cu).
+    /// Non-temporal stores, past the caches. A GPU that reads bytes which are modified in a core's private cache waits
+    /// for that core. This halves its read bandwidth or worse (experiments/nccl/caches.cu).
     Streamed,
 }
 
 impl Stores {
-    /// Copies.
+    /// Copies `bytes` bytes.
     ///
     /// # Safety
-    /// As [`std::ptr::copy`]; for [`Stores::Streamed`] the two do not overlap, or are the same.
+    /// The requirements of [`std::ptr::copy`] must hold. For [`Stores::Streamed`] the ranges must not overlap, or must
+    /// be identical.
     pub unsafe fn copy(self, source: *const u8, target: *mut u8, bytes: usize) {
-        // SAFETY: the caller's contract.
+        // SAFETY: the caller upholds the requirements of both copies.
         unsafe {
             match self {
                 Stores::Cached => std::ptr::copy(source, target, bytes),
@@ -26,19 +27,22 @@ impl Stores {
     }
 }
 
+/// Copies with non-temporal stores.
+///
 /// # Safety
-/// That of [`Stores::copy`].
+/// The requirements of [`Stores::copy`] must hold.
 #[cfg(target_arch = "x86_64")]
 unsafe fn streamed(source: *const u8, target: *mut u8, bytes: usize) {
     use std::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_setzero_si128, _mm_sfence, _mm_stream_si128};
-    /// A line of a cache, and its vectors.
+    /// Size of a cache line, and number of its vectors.
     const LINE: usize = 64;
     const VECTORS: usize = LINE / size_of::<__m128i>();
-    // Whole lines alone: a part of one that is stored so is written to memory twice.
+    // Only whole lines: a partial line stored past the cache is written to memory twice.
     let before = target.align_offset(LINE).min(bytes);
     let whole = (bytes - before) / LINE * LINE;
     let mut at = before;
-    // SAFETY: the caller's contract; each line of the target begins on a multiple of its length. SSE2 is part of x86-64.
+    // SAFETY: the caller guarantees both ranges, and each line of the target is aligned to its size. SSE2 is part of
+    // x86-64.
     unsafe {
         std::ptr::copy(source, target, before);
         while at < before + whole {
@@ -52,16 +56,19 @@ unsafe fn streamed(source: *const u8, target: *mut u8, bytes: usize) {
             at += LINE;
         }
         std::ptr::copy(source.add(at), target.add(at), bytes - at);
-        // Such stores are in no order with later ones: behind this they are seen by whoever acquires what the caller releases next.
+        // Non-temporal stores are not ordered with later stores. After this fence, a thread that acquires the caller's
+        // next release observes them.
         _mm_sfence();
     }
 }
 
+/// Copies with ordinary stores.
+///
 /// # Safety
-/// That of [`Stores::copy`].
+/// The requirements of [`Stores::copy`] must hold.
 #[cfg(not(target_arch = "x86_64"))]
 unsafe fn streamed(source: *const u8, target: *mut u8, bytes: usize) {
-    // SAFETY: the caller's contract.
+    // SAFETY: the caller upholds the requirements of `std::ptr::copy`.
     unsafe { std::ptr::copy(source, target, bytes) }
 }
 
@@ -78,7 +85,7 @@ mod tests {
             let source: Vec<u8> = (0..1024u32).map(|at| (at.wrapping_mul(0x9E37_79B9) >> 24) as u8 | 1).collect();
             let mut target = vec![0u8; 1024];
             let stores = if streamed { Stores::Streamed } else { Stores::Cached };
-            // SAFETY: both are inside their memory.
+            // SAFETY: both ranges are in bounds.
             unsafe { stores.copy(source[from..].as_ptr(), target[to..].as_mut_ptr(), bytes) };
             prop_assert_eq!(&target[to..to + bytes], &source[from..from + bytes]);
             prop_assert!(target[..to].iter().chain(&target[to + bytes..]).all(|byte| *byte == 0));

@@ -29,7 +29,7 @@ fn efa(bus: u8, fabric: &str) -> Domain {
     }
 }
 
-/// A host as a p5 is in production: containers, loopback, link-local, two data interfaces.
+/// A host like a p5 in production: containers, loopback, link-local addresses, two data interfaces.
 fn host() -> Vec<Domain> {
     vec![
         ip("docker0", "172.17.0.0/16", "172.17.0.1"),
@@ -59,8 +59,8 @@ fn p5_path(address: &PciAddress) -> Option<Place> {
 }
 
 #[test]
-fn without_a_shared_way_the_numa_node_counts() {
-    // Each device on a root bus of its own, as some VMs show them.
+fn numa_node_decides_without_common_bridge() {
+    // Each device is on its own root bus, as in some VMs.
     let place = |address: &PciAddress| {
         let path = format!("/sys/devices/pci0000:{0:02x}/{address}", address.bus);
         Some(Place { path, numa_node: Some(u32::from(address.bus >= 0x60)) })
@@ -71,7 +71,7 @@ fn without_a_shared_way_the_numa_node_counts() {
     };
     assert_eq!(nearest("0000:53:00.0"), "rdmap79s0-rdm");
     assert_eq!(nearest("0000:64:00.0"), "rdmap96s0-rdm");
-    // On one root bus: that bus before the node.
+    // On one root bus, the bus takes precedence over the NUMA node.
     assert_eq!(nearest("0000:51:04.0"), "rdmap81s0-rdm");
 }
 
@@ -92,7 +92,7 @@ fn explicit(names: &[&str]) -> Vec<String> {
 }
 
 #[test]
-fn one_machine_means_the_ipv4_loopback_and_says_when_it_is_shared() {
+fn same_host_selects_shared_ipv4_loopback() {
     let plan = run(host(), &request("tcp", 4, Reach::SameHost, &[])).expect("a plan");
     assert_eq!(chosen(&plan), ["lo"; 4]);
     assert_eq!(plan.domains[0].address, Some("127.0.0.1".parse().expect("an address")));
@@ -102,7 +102,7 @@ fn one_machine_means_the_ipv4_loopback_and_says_when_it_is_shared() {
 }
 
 #[test]
-fn the_network_excludes_loopback_bridges_and_link_local() {
+fn network_excludes_loopback_bridges_and_link_local() {
     let plan = run(host(), &request("tcp", 2, Reach::Network, &[])).expect("a plan");
     assert_eq!(chosen(&plan), ["enp75s0", "ens6"]);
     assert_eq!(plan.domains[0].fabric, "172.19.192.0/18", "IPv4 before IPv6");
@@ -110,7 +110,7 @@ fn the_network_excludes_loopback_bridges_and_link_local() {
     assert_eq!((chosen(&plan), plan.distinct), (vec!["enp75s0"; 3], 1));
     let only_loopback = host().split_off(6);
     let error = run(only_loopback, &request("tcp", 1, Reach::Network, &[])).expect_err("no network");
-    assert!(error.to_string().contains("there are: lo"), "{error}");
+    assert!(error.to_string().contains("available: lo"), "{error}");
 }
 
 #[test]
@@ -120,7 +120,7 @@ fn ip_rails_keep_their_order_for_every_rank() {
 }
 
 #[test]
-fn efa_takes_the_nics_below_the_gpus_switch() {
+fn efa_selects_nics_below_gpu_switch() {
     let gpu = "0000:53:00.0".parse().ok();
     let request = Request { nearest_to: gpu, ..request("efa", 4, Reach::Network, &[]) };
     let plan = run(p5(), &request).expect("a plan");
@@ -130,10 +130,10 @@ fn efa_takes_the_nics_below_the_gpus_switch() {
 }
 
 #[test]
-fn four_endpoints_on_one_card_are_no_four_rails() {
+fn four_rails_require_four_nics() {
     let one = || vec![efa(0x4f, "efa"), efa(0x4f, "efa-direct")];
     let error = run(one(), &request("efa", 4, Reach::Network, &[])).expect_err("refused").to_string();
-    assert!(error.contains("4 rails need as many cards, and there are 1: rdmap79s0-rdm; fewer rails"), "{error}");
+    assert!(error.contains("4 rails need 4 NICs, but there are 1: rdmap79s0-rdm; use fewer rails"), "{error}");
     let named = explicit(&["rdmap79s0-rdm"]);
     let plan = run(one(), &request("efa", 4, Reach::Network, &named)).expect("a plan");
     assert_eq!((plan.distinct, plan.note.as_deref()), (1, Some("4 endpoints on 1 named domains")));
@@ -151,7 +151,7 @@ fn two_ranks_below_one_switch_take_different_nics() {
 }
 
 #[test]
-fn one_entry_per_device_and_efa_before_efa_direct() {
+fn selection_prefers_efa_over_efa_direct() {
     let domains = vec![efa(0x4f, "efa-direct"), efa(0x4f, "efa"), efa(0x50, "efa"), efa(0x50, "efa-direct")];
     let plan = run(domains.clone(), &request("efa", 2, Reach::Network, &[])).expect("a plan");
     assert!(plan.domains.iter().all(|domain| domain.fabric == "efa"));
@@ -161,7 +161,7 @@ fn one_entry_per_device_and_efa_before_efa_direct() {
 }
 
 #[test]
-fn named_domains_settle_it_or_fail_with_what_there_is() {
+fn named_domains_are_selected_or_fail_with_list() {
     let named = explicit(&["ens6", "enp75s0"]);
     let plan = run(host(), &request("tcp", 2, Reach::Network, &named)).expect("a plan");
     assert_eq!(chosen(&plan), ["ens6", "enp75s0"]);
@@ -170,9 +170,9 @@ fn named_domains_settle_it_or_fail_with_what_there_is() {
     assert_eq!(plan.note.as_deref(), Some("3 endpoints on 2 named domains"));
 
     for (names, count, reach, words) in [
-        (vec!["eth9"], 1, Reach::Network, "there is no eth9; there are: docker0, enp75s0"),
-        (vec!["lo", "lo"], 2, Reach::SameHost, "2 are named, there are 1: lo"),
-        (vec!["ens6"], 1, Reach::SameHost, "there is no ens6; there are: lo"),
+        (vec!["eth9"], 1, Reach::Network, "no eth9; available: docker0, enp75s0"),
+        (vec!["lo", "lo"], 2, Reach::SameHost, "2 are named, but there are 1: lo"),
+        (vec!["ens6"], 1, Reach::SameHost, "no ens6; available: lo"),
         (vec!["ens6", "ens6"], 2, Reach::Network, "ens6 is named twice"),
         (vec!["ens6", "enp75s0"], 1, Reach::Network, "2 are named for 1 rails"),
     ] {
@@ -190,7 +190,7 @@ fn silly_counts_are_refused() {
 }
 
 #[test]
-fn shared_memory_stays_on_the_machine() {
+fn shared_memory_is_local() {
     let mut domain = efa(1, "shm");
     (domain.provider, domain.family, domain.pci) = ("shm".to_owned(), AddressFamily::Text, None);
     assert!(run(vec![domain.clone()], &request("shm", 2, Reach::SameHost, &[])).is_ok());
@@ -199,14 +199,14 @@ fn shared_memory_stays_on_the_machine() {
 
 proptest! {
     #[test]
-    fn any_count_gets_as_many_cards_or_is_refused(count in 1usize..=64, rank in 0usize..16, size in 0usize..16, gpu: bool) {
+    fn any_count_gets_distinct_nics_or_fails(count in 1usize..=64, rank in 0usize..16, size in 0usize..16, gpu: bool) {
         let nearest_to = if gpu { "0000:53:00.0".parse().ok() } else { None };
         let request =
             Request { nearest_to, local_rank: rank, local_size: size, ..request("efa", count, Reach::Network, &[]) };
         let plan = match run(p5(), &request) {
             Ok(plan) => plan,
             Err(error) => {
-                prop_assert!(count > 8 && error.to_string().contains("rails need as many cards, and there are 8"));
+                prop_assert!(count > 8 && error.to_string().contains("NICs, but there are 8"));
                 return Ok(());
             }
         };
@@ -219,7 +219,7 @@ proptest! {
     }
 
     #[test]
-    fn shares_do_not_overlap_where_there_are_enough(count in 1usize..5, size in 1usize..9, spare in 0usize..8) {
+    fn shares_are_disjoint_if_nics_suffice(count in 1usize..5, size in 1usize..9, spare in 0usize..8) {
         let tied = count * size + spare;
         let starts: Vec<_> = (0..size).map(|rank| share(tied, count, rank, size)).collect();
         for pair in starts.windows(2) {
@@ -229,7 +229,7 @@ proptest! {
     }
 
     #[test]
-    fn a_turn_never_leaves_the_circle(tied in 1usize..64, count in 1usize..65, rank in 0usize..64, size in 0usize..64) {
+    fn rotation_stays_within_list(tied in 1usize..64, count in 1usize..65, rank in 0usize..64, size in 0usize..64) {
         prop_assert!(share(tied, count, rank, size) < tied);
     }
 }

@@ -1,4 +1,4 @@
-//! A rail that misbehaves on purpose, for tests and fault experiments: it wraps any rail and follows a script.
+//! A rail with injected faults, for tests and fault experiments. Wraps any rail and follows a script.
 
 use std::collections::VecDeque;
 use std::ptr::{NonNull, with_exposed_provenance_mut};
@@ -9,34 +9,35 @@ use super::layer::{Layer, Layered, Posting};
 use crate::libfabric::{self, Doing};
 use crate::{Completion, FabricError, Memory, Post, Rail, mistake};
 
-/// What goes wrong, and when. The default is nothing.
+/// The faults to inject. None by default.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
-    /// The first so many posts are answered with [`Post::Again`].
+    /// Number of initial posts that are answered with [`Post::Again`].
     pub again_first: u64,
-    /// Every so many-th post after those is answered with [`Post::Again`].
+    /// Every n-th later post is answered with [`Post::Again`].
     pub again_every: Option<u64>,
-    /// The completions of these numbers fail (counted from 1 over all transfers of the rail). The data may have been moved.
+    /// Numbers of the completions that fail, counted from 1 over all transfers of the rail. The data may have been
+    /// transferred.
     pub fail_completions: Vec<u64>,
-    /// The poll of this number (from 1) and all later ones return an error: the rail is dead.
+    /// Number of the poll (from 1) from which on all polls return an error: the rail is dead.
     pub dead_from_poll: Option<u64>,
-    /// So many polls, the first ones, report a transfer of a peer's that has failed on its way in.
+    /// Number of initial polls that report a failed incoming transfer of a peer.
     pub incoming_failures: u64,
-    /// Each completion and immediate is held back for so many polls.
+    /// Number of polls by which each completion and immediate is delayed.
     pub delay_polls: u64,
-    /// The registration of this number (from 1) is refused.
+    /// Number of the registration (from 1) that is refused.
     pub refuse_registration: Option<u64>,
-    /// Registered memory is locked, as the drivers of cards do and no provider without a card does: what the system refuses to
-    /// lock (`ulimit -l`) is refused. It stays locked until it is freed.
+    /// Whether registered memory is locked, as by the drivers of NICs but not by providers without one. Memory that the
+    /// system refuses to lock (`ulimit -l`) is refused. It stays locked until it is freed.
     pub lock_memory: bool,
-    /// What one poll hands out comes in reverse order.
+    /// Whether the completions of one poll are returned in reverse order.
     pub reverse: bool,
 }
 
-/// A rail behind a script of faults.
+/// A rail with injected faults.
 pub type FaultyRail<R> = Layered<R, Script>;
 
-/// The faults, and how far the script has come.
+/// The faults, and the progress of the script.
 #[derive(Debug, Default)]
 pub struct Script {
     faults: Faults,
@@ -45,7 +46,7 @@ pub struct Script {
     completed: u64,
     polls: u64,
     registrations: u64,
-    /// Completions with the poll at which they are handed out.
+    /// Completions with the number of the poll that returns them.
     held: VecDeque<(u64, Completion)>,
 }
 
@@ -55,17 +56,17 @@ impl<R: Rail> FaultyRail<R> {
         Layered::over(inner, Script { faults, ..Script::default() })
     }
 
-    /// Replaces the script; the counters go on.
+    /// Replaces the script without resetting the counters.
     pub fn set_faults(&mut self, faults: Faults) {
         self.layer.faults = faults;
     }
 
-    /// Posts seen so far, refused ones included.
+    /// Returns the number of posts so far, including refused ones.
     pub fn posts(&self) -> u64 {
         self.layer.posts
     }
 
-    /// Posts answered with [`Post::Again`] by the script.
+    /// Returns the number of posts that the script answered with [`Post::Again`].
     pub fn agains(&self) -> u64 {
         self.layer.agains
     }
@@ -77,7 +78,7 @@ fn error(rail: &str, operation: &str) -> FabricError {
 
 fn lock(rail: &str, memory: Memory) -> Result<(), FabricError> {
     let first = NonNull::new(with_exposed_provenance_mut(memory.address as usize));
-    // SAFETY: the caller of `register` vouches for the memory; locking changes nothing in it.
+    // SAFETY: the caller of `register` guarantees that the memory is valid, and locking does not change it.
     let locked = first.map_or(Ok(()), |first| unsafe { mlock(first, memory.bytes) });
     let what = format!("registration of {} B", memory.bytes);
     locked.map_err(|error| libfabric::error(rail, Doing::RegisteringHost, what, -(error as i64)))
@@ -151,14 +152,13 @@ mod tests {
     fn run(faults: Faults, posts: u64, polls: usize) -> (Vec<Vec<Result<u64, u64>>>, FaultyRail<NullRail>) {
         let mut rail = FaultyRail::new(NullRail::new(), faults);
         rail.insert_peers(&[Vec::new()]).expect("a peer");
-        // SAFETY: a null rail does not touch the memory.
+        // SAFETY: a null rail does not access the memory.
         let region = unsafe { rail.register(Memory { address: 0, bytes: 64, cuda_device: None }, Access::ALL) }
             .expect("a region");
         let remote = rail.remote(&region);
         for token in 0..posts {
-            let (local_offset, peer, remote_offset, bytes, immediate, more) = (0, 0, 0, 8, None, false);
-            let transfer = Transfer { local_offset, peer, remote, remote_offset, bytes, immediate, token, more };
-            // SAFETY: a null rail does not touch the memory.
+            let transfer = Transfer::new(0, (0, remote, 0), 8, token);
+            // SAFETY: a null rail does not access the memory.
             unsafe { rail.write(&region, &transfer) }.expect("a post");
         }
         let batches = (0..polls)
@@ -179,17 +179,17 @@ mod tests {
     }
 
     #[test]
-    fn without_faults_it_is_the_rail_itself() {
+    fn faulty_rail_without_faults_is_transparent() {
         let (batches, rail) = run(Faults::default(), 3, 2);
         assert_eq!(batches, [vec![Ok(0), Ok(1), Ok(2)], vec![]]);
         assert_eq!((rail.posts(), rail.agains(), rail.inner().counted().transfers), (3, 0, 3));
     }
 
     #[test]
-    fn storms_of_again_come_first_and_every_so_often() {
+    fn again_storms_occur_first_and_periodically() {
         let faults = Faults { again_first: 2, again_every: Some(3), ..Default::default() };
         let (batches, rail) = run(faults, 9, 1);
-        // Posts 1 and 2, then 5 and 8 are refused; their tokens are one less.
+        // Posts 1, 2, 5 and 8 are refused. Their tokens are one less.
         assert_eq!(batches, [vec![Ok(2), Ok(3), Ok(5), Ok(6), Ok(8)]]);
         assert_eq!(rail.agains(), 4);
     }
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dead_rail_says_so_at_every_poll() {
+    fn dead_rail_fails_every_poll() {
         let mut rail = FaultyRail::new(NullRail::new(), Faults { dead_from_poll: Some(2), ..Default::default() });
         let mut completions = Vec::new();
         assert!(rail.poll(&mut completions).is_ok());

@@ -1,11 +1,11 @@
-//! Layers in front of rails: what a test or an experiment puts between a rail and whoever uses it. There is one place that
-//! passes calls on, [`Layered`]; a layer says only what it does otherwise.
+//! Layers between a rail and its user, for tests and experiments. Only [`Layered`] forwards calls; a layer implements
+//! only what it changes.
 
 use crate::{
     Access, Completion, FabricError, Memory, Message, Messages, Post, Rail, RailLimits, RemoteRegion, Transfer,
 };
 
-/// What is posted.
+/// A post.
 #[derive(Clone, Copy, Debug)]
 pub enum Posting<'a> {
     /// A write.
@@ -14,68 +14,69 @@ pub enum Posting<'a> {
     Read(&'a Transfer),
     /// A message to a peer.
     Send(usize, &'a Message),
-    /// Room for a message.
+    /// A receive buffer.
     Receive(&'a Message),
 }
 
-/// What happens between a rail and whoever uses it. By default nothing does.
+/// Hooks between a rail and its user. By default they do nothing.
 pub trait Layer {
-    /// Before memory is registered; an error refuses it.
+    /// Called before memory is registered. An error refuses the registration.
     ///
     /// # Errors
-    /// The layer's own.
+    /// Returns the layer's own error.
     fn before_register(&mut self, _rail: &str, _memory: Memory) -> Result<(), FabricError> {
         Ok(())
     }
 
-    /// Before a post. [`Post::Again`] is the answer then, and the rail does not hear of it; [`Post::Accepted`] goes on.
+    /// Called before a post. [`Post::Again`] is returned to the caller, and the rail is not called. [`Post::Accepted`]
+    /// forwards the post.
     fn before_post(&mut self, _posting: Posting<'_>) -> Post {
         Post::Accepted
     }
 
-    /// The rail has taken a post.
+    /// Called after the rail has accepted a post.
     fn after_post(&mut self, _posting: Posting<'_>) {}
 
-    /// Before the rail is polled; an error is the poll's, and the rail is not polled.
+    /// Called before the rail is polled. An error is returned from the poll, and the rail is not polled.
     ///
     /// # Errors
-    /// The layer's own.
+    /// Returns the layer's own error.
     fn before_poll(&mut self, _rail: &str) -> Result<(), FabricError> {
         Ok(())
     }
 
-    /// What the rail has just completed, to be changed, held back or added to.
+    /// Called with the completions that the rail has just returned, to change, delay or extend them.
     ///
     /// # Errors
-    /// The layer's own, behind what is handed out.
+    /// Returns the layer's own error, after the completions.
     fn after_poll(&mut self, _rail: &str, _completions: &mut Vec<Completion>) -> Result<(), FabricError> {
         Ok(())
     }
 }
 
-/// A rail behind a layer.
+/// A rail with a layer.
 #[derive(Debug)]
 pub struct Layered<R, L> {
     inner: R,
-    /// What stands in front of the rail.
+    /// The layer.
     pub layer: L,
     limits: RailLimits,
     fresh: Vec<Completion>,
 }
 
 impl<R: Rail, L: Layer> Layered<R, L> {
-    /// Puts a layer in front of a rail.
+    /// Adds a layer to a rail.
     pub fn over(inner: R, layer: L) -> Self {
         Layered { limits: inner.limits().clone(), inner, layer, fresh: Vec::new() }
     }
 
-    /// The same with other limits than the rail's own.
+    /// Replaces the limits, which are initially those of the inner rail.
     #[must_use]
     pub fn with_limits(self, limits: RailLimits) -> Self {
         Layered { limits, ..self }
     }
 
-    /// The rail behind.
+    /// Returns the inner rail.
     pub fn inner(&self) -> &R {
         &self.inner
     }
@@ -121,7 +122,7 @@ impl<R: Rail, L: Layer> Rail for Layered<R, L> {
 
     unsafe fn register(&mut self, memory: Memory, access: Access) -> Result<R::Region, FabricError> {
         self.layer.before_register(self.inner.name(), memory)?;
-        // SAFETY: passed on.
+        // SAFETY: forwarded; the caller upholds the same contract of the inner rail.
         unsafe { self.inner.register(memory, access) }
     }
 
@@ -130,12 +131,12 @@ impl<R: Rail, L: Layer> Rail for Layered<R, L> {
     }
 
     unsafe fn write(&mut self, region: &R::Region, transfer: &Transfer) -> Result<Post, FabricError> {
-        // SAFETY: passed on.
+        // SAFETY: forwarded; the caller upholds the same contract of the inner rail.
         self.post(Posting::Write(transfer), |inner| unsafe { inner.write(region, transfer) })
     }
 
     unsafe fn read(&mut self, region: &R::Region, transfer: &Transfer) -> Result<Post, FabricError> {
-        // SAFETY: passed on.
+        // SAFETY: forwarded; the caller upholds the same contract of the inner rail.
         self.post(Posting::Read(transfer), |inner| unsafe { inner.read(region, transfer) })
     }
 
@@ -150,12 +151,12 @@ impl<R: Rail, L: Layer> Rail for Layered<R, L> {
 
 impl<R: Messages, L: Layer> Messages for Layered<R, L> {
     unsafe fn send(&mut self, region: &R::Region, peer: usize, message: &Message) -> Result<Post, FabricError> {
-        // SAFETY: passed on.
+        // SAFETY: forwarded; the caller upholds the same contract of the inner rail.
         self.post(Posting::Send(peer, message), |inner| unsafe { inner.send(region, peer, message) })
     }
 
     unsafe fn receive(&mut self, region: &R::Region, message: &Message) -> Result<Post, FabricError> {
-        // SAFETY: passed on.
+        // SAFETY: forwarded; the caller upholds the same contract of the inner rail.
         self.post(Posting::Receive(message), |inner| unsafe { inner.receive(region, message) })
     }
 
@@ -176,9 +177,9 @@ mod tests {
     struct Nothing;
     impl Layer for Nothing {}
 
-    /// Each call of a rail arrives at the rail behind.
+    /// Each call of a layered rail arrives at the inner rail.
     #[test]
-    fn a_layer_that_does_nothing_hides_nothing() {
+    fn empty_layer_forwards_everything() {
         let script = Rc::new(RefCell::new(Script::default()));
         let inner = Scripted::new("below".into(), 99, &script, &Closed::default());
         let mut rail = Layered::over(inner, Nothing);
@@ -186,15 +187,13 @@ mod tests {
         assert_eq!((rail.add_peer(&[]), rail.insert_peers(&[Vec::new()])), (Ok(7), Ok(())));
         rail.remove_peer(7).unwrap();
         let memory = Memory { address: 0, bytes: 16, cuda_device: None };
-        // SAFETY: scripted rails do not touch the memory, here and below.
+        // SAFETY: scripted rails do not access the memory, here and below.
         let region = unsafe { rail.register(memory, Access::ALL) }.unwrap();
         let remote = rail.remote(&region);
         assert_eq!(remote.bytes, 16);
-        let (local_offset, remote_offset, immediate, more) = (0, 0, None, false);
-        let transfer =
-            |token| Transfer { local_offset, peer: 7, remote, remote_offset, bytes: 8, immediate, token, more };
+        let transfer = |token| Transfer::new(0, (7, remote, 0), 8, token);
         let message = |token| Message { offset: 0, bytes: 8, token };
-        // SAFETY: as above.
+        // SAFETY: scripted rails do not access the memory.
         unsafe {
             assert_eq!(rail.write(&region, &transfer(1)), Ok(Post::Accepted));
             assert_eq!(rail.read(&region, &transfer(2)), Ok(Post::Accepted));

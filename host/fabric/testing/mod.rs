@@ -1,4 +1,4 @@
-//! Doubles of rails, for tests of what stands on them.
+//! Test doubles of rails, for tests of code that uses rails.
 
 pub mod faulty;
 pub mod layer;

@@ -1,4 +1,4 @@
-//! A flow asks for messages; null rails, over which its tests run, have none.
+//! Messages for null rails, which support none: flows require the trait, and their tests run over null rails.
 
 use crate::null::{NullRail, NullRegion};
 use crate::{FabricError, Message, Messages, Post, Rail};

@@ -1,4 +1,4 @@
-//! A rail for unit tests: it moves nothing, does what a test tells it, and keeps what it was asked.
+//! A rail for unit tests: moves nothing, follows a script and records its calls.
 
 pub mod queues;
 
@@ -11,18 +11,18 @@ use std::rc::Rc;
 /// An address that such a rail refuses.
 pub const NO_ADDRESS: &[u8] = b"no address";
 
-/// What a rail has been asked, and what it answers.
+/// The recorded calls of a rail, and its answers.
 #[derive(Default)]
 pub struct Script {
     pub written: Vec<Transfer>,
     pub read: Vec<Transfer>,
-    /// Posts are answered with "again".
+    /// Whether posts are answered with "again".
     pub full: bool,
-    /// Posts are answered with an error once so many have been taken.
+    /// Number of accepted posts after which posts return an error.
     pub breaks_after: Option<usize>,
-    /// What the next poll hands out.
+    /// Completions that the next poll returns.
     pub ready: Vec<Completion>,
-    /// Each poll completes what was posted, after so many polls without.
+    /// Number of polls after which each poll completes all posted writes.
     pub completes_after: Option<u32>,
     pub dead: bool,
     pub panics: bool,
@@ -30,14 +30,16 @@ pub struct Script {
     /// Peer and message.
     pub sent: Vec<(usize, Message)>,
     pub received: Vec<Message>,
-    /// Receives that were taken back.
+    /// Receives that were cancelled.
     pub cancelled: Vec<u64>,
-    /// Peers that have been made known one by one.
+    /// Number of peers added one by one.
     pub peers: usize,
     pub removed: Vec<usize>,
+    /// Whether the removal of a peer returns an error.
+    pub keeps_peers: bool,
 }
 
-/// What was closed, in order, and how many polls there had been.
+/// Names of the objects that were closed, in order.
 pub type Closed = Rc<RefCell<Vec<String>>>;
 
 pub struct Scripted {
@@ -126,12 +128,12 @@ impl Rail for Scripted {
         }
         let mut script = self.script.borrow_mut();
         script.peers += 1;
-        // Not the caller's own numbers.
+        // Differs from the numbers that the caller would expect.
         Ok(script.peers + 6)
     }
     fn remove_peer(&mut self, peer: usize) -> Result<(), FabricError> {
         self.script.borrow_mut().removed.push(peer);
-        Ok(())
+        if self.script.borrow().keeps_peers { Err(self.error("remove_peer")) } else { Ok(()) }
     }
     fn poll(&mut self, completions: &mut Vec<Completion>) -> Result<(), FabricError> {
         let mut script = self.script.borrow_mut();

@@ -1,4 +1,4 @@
-//! Rails of verbs, and the objects that kernels get of them, over cards in software: in any order, with what they refuse.
+//! Verbs rails, and their objects for kernels, over software NICs that reorder: transfers and refusals.
 
 #![allow(clippy::unwrap_used, reason = "a test ends by panicking")]
 
@@ -13,7 +13,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// The names of two cards, loaded once for this process.
+/// Returns the names of two software NICs, loaded once for this process.
 fn names() -> &'static [String] {
     static NAMES: OnceLock<Vec<String>> = OnceLock::new();
     NAMES.get_or_init(|| {
@@ -35,7 +35,7 @@ fn register(rail: &mut VerbsRail, bytes: &mut [u8]) -> ginlab_fabric::verbs::Reg
     unsafe { rail.register(memory, Access::ALL) }.unwrap()
 }
 
-/// Polls until so many completions are there.
+/// Polls until `count` completions have arrived.
 fn poll(rail: &mut VerbsRail, count: usize) -> Vec<Completion> {
     let (started, mut found) = (Instant::now(), Vec::new());
     while found.len() < count {
@@ -62,20 +62,11 @@ fn failure(mut completions: Vec<Completion>) -> FabricError {
 }
 
 fn transfer(offset: u64, bytes: u64, remote: RemoteRegion, token: u64) -> Transfer {
-    Transfer {
-        local_offset: offset,
-        peer: 0,
-        remote,
-        remote_offset: offset,
-        bytes,
-        immediate: None,
-        token,
-        more: false,
-    }
+    Transfer::new(offset, (0, remote, offset), bytes, token)
 }
 
 #[test]
-fn bytes_and_immediates_arrive_in_any_order_each_once() {
+fn bytes_and_immediates_arrive_once_in_any_order() {
     let (mut here, mut there) = (open(0), open(1));
     assert_eq!((here.limits().max_outstanding, here.limits().immediate_bytes), (64, 4));
     here.add_peer(&there.address().unwrap()).unwrap();
@@ -89,10 +80,10 @@ fn bytes_and_immediates_arrive_in_any_order_each_once() {
             let more = token % 7 != 6;
             let immediate = Some(round as u32 * 64 + token as u32);
             let put = Transfer { immediate, more, ..transfer(token * 64, 64, remote, token) };
-            // SAFETY: nobody touches the memory meanwhile.
+            // SAFETY: no other code accesses the memory until the completion.
             assert_eq!(unsafe { here.write(&region, &put) }.unwrap(), Post::Accepted);
         }
-        // SAFETY: refused.
+        // SAFETY: the write is refused.
         let one_more = unsafe { here.write(&region, &transfer(0, 1, remote, 0)) };
         assert_eq!(one_more.unwrap(), Post::Again, "the queue is full");
         let mut done = tokens(&poll(&mut here, 64));
@@ -111,10 +102,10 @@ fn bytes_and_immediates_arrive_in_any_order_each_once() {
     }
     assert!(overtaken, "nothing is in order");
     assert_eq!(theirs, ours);
-    // And back by reads.
+    // Read the bytes back.
     theirs.reverse();
     for token in 0..8 {
-        // SAFETY: as above.
+        // SAFETY: no other code accesses the memory until the completion.
         assert_eq!(unsafe { here.read(&region, &transfer(token * 512, 512, remote, token)) }.unwrap(), Post::Accepted);
     }
     poll(&mut here, 8);
@@ -122,17 +113,18 @@ fn bytes_and_immediates_arrive_in_any_order_each_once() {
 }
 
 #[test]
-fn what_a_card_refuses_has_its_name() {
+fn rejected_transfers_are_named() {
     let (mut here, mut there) = (open(0), open(1));
     here.add_peer(&there.address().unwrap()).unwrap();
     let (mut ours, mut theirs) = (vec![1; 64], vec![0; 64]);
     let (region, window) = (register(&mut here, &mut ours), register(&mut there, &mut theirs));
     let remote = there.remote(&window);
     let write = |rail: &mut VerbsRail, put: &Transfer| {
-        // SAFETY: nobody touches the memory meanwhile.
+        // SAFETY: no other code accesses the memory until the completion.
         unsafe { rail.write(&region, put) }.map(|_| failure(poll(rail, 1)))
     };
-    // Other tests of this process have handles of the same cards: a card that knows none is asked by another pair of names alone.
+    // Other tests of this process have handles of the same NICs, so a NIC without any handle of the peer is not tested
+    // here.
     there.add_peer(&here.address().unwrap()).unwrap();
     let bad = RemoteRegion { key: remote.key ^ 1, ..remote };
     let error = write(&mut here, &transfer(0, 8, bad, 1)).unwrap();
@@ -143,49 +135,47 @@ fn what_a_card_refuses_has_its_name() {
         "{text}"
     );
     assert_eq!(theirs, vec![0; 64]);
-    // What is found before the card sees it.
+    // Errors found before the NIC sees the request.
     for (put, what) in [
-        (transfer(60, 8, remote, 1), "do not lie in the local region"),
-        (Transfer { remote_offset: 60, ..transfer(0, 8, remote, 1) }, "do not lie in the peer's region"),
-        (Transfer { peer: 3, ..transfer(0, 8, remote, 1) }, "this is none of them"),
-        (transfer(0, 0, remote, 1), "nothing to move"),
+        (transfer(60, 8, remote, 1), "exceed the local region"),
+        (Transfer { remote_offset: 60, ..transfer(0, 8, remote, 1) }, "exceed the peer's region"),
+        (Transfer { peer: 3, ..transfer(0, 8, remote, 1) }, "no such peer: there are"),
+        (transfer(0, 0, remote, 1), "neither bytes nor an immediate"),
     ] {
-        // SAFETY: refused.
+        // SAFETY: the write is refused.
         let error = unsafe { here.write(&region, &put) }.unwrap_err().to_string();
         assert!(error.contains(what), "{error}");
     }
     here.remove_peer(0).unwrap();
-    // SAFETY: refused.
+    // SAFETY: the write is refused.
     assert!(unsafe { here.write(&region, &transfer(0, 8, remote, 1)) }.is_err());
     assert!(here.remove_peer(0).is_err() && here.add_peer(&[0; 7]).is_err());
-    assert!(VerbsRail::open("rdmap1s0", 64, None).unwrap_err().to_string().contains("there are rdmap79s0, rdmap80s0"));
+    assert!(VerbsRail::open("rdmap1s0", 64, None).unwrap_err().to_string().contains("available: rdmap79s0, rdmap80s0"));
 }
 
-/// A CPU does not reach it, whatever its driver exports: nothing is asked of the driver or of the card.
+/// A CPU cannot access GPU memory, whatever the driver exports: neither the driver nor the NIC is called.
 #[test]
-fn cards_in_software_refuse_memory_of_a_gpu_by_name() {
+fn software_nics_reject_gpu_memory_by_name() {
     let mut rail = open(0);
     let bytes = [0u8; 64];
     let memory = Memory { address: bytes.as_ptr().expose_provenance() as u64, bytes: 64, cuda_device: Some(0) };
-    // SAFETY: refused.
+    // SAFETY: the registration is refused.
     let error = unsafe { rail.register(memory, Access::ALL) }.unwrap_err().to_string();
-    assert!(
-        error.contains("registering 64 B of CUDA device 0 failed: cards in software move bytes by the CPU"),
-        "{error}"
-    );
-    assert!(error.contains("register no dma-buf: stage through pinned") && !error.contains('\n'), "{error}");
+    assert!(error.contains("registering 64 B of CUDA device 0 failed: software NICs move bytes by the CPU"), "{error}");
+    assert!(error.contains("cannot register a dma-buf; stage through pinned") && !error.contains('\n'), "{error}");
     assert!(!rail.limits().cuda_memory);
     let place = RankPlace::alone(0, Reach::SameHost);
     let fabric = Fabric::named(Some("efa-verbs/soft:fast,seed=5,reorder=9,cards=2"), &[]).unwrap();
     let mut chosen = fabric.choose(1, &place, RailOptions::default()).unwrap();
-    // SAFETY: refused.
+    // SAFETY: the registration is refused.
     let error = unsafe { chosen.prove_gpu(memory) }.unwrap_err();
-    assert!(error.contains("cards in software move bytes by the CPU"), "{error}");
+    assert!(error.contains("software NICs move bytes by the CPU"), "{error}");
 }
 
-/// What a kernel does: words into the ring, a count into the doorbell, the phase of the completion, the counter at the other side.
+/// Does what a kernel does: stores words to the ring and a count to the doorbell, and polls the phase of the completion
+/// and the counter of the other side.
 #[test]
-fn a_pair_can_be_driven_by_its_view_alone() {
+fn view_suffices_to_drive_queue_pair() {
     let (first, second) = (Verbs::open(&names()[0]).unwrap(), Verbs::open(&names()[1]).unwrap());
     let options =
         |counted| PairOptions { depth: 32, completions: 32, arrivals: 64, receives: 1, unsolicited: true, counted };
@@ -222,6 +212,12 @@ fn a_pair_can_be_driven_by_its_view_alone() {
         within(here.counter(Counted::Writes).unwrap().cast_mut().cast(), 8) && here.counter(Counted::Reads).is_none()
     );
     assert!(here.mappings().iter().all(|all| all.start.addr() % 4096 == 0 && all.bytes % 4096 == 0 && !all.is_card));
+    // Completion queues are mapped read-only, and memory that no kernel uses is omitted.
+    let read_only: Vec<_> = here.mappings().into_iter().filter(|all| all.is_read_only).map(|all| all.start).collect();
+    let mut queues = [view.completions.slots, view.arrivals.slots];
+    queues.sort_unstable();
+    assert_eq!(read_only, queues);
+    assert!(!within(view.receive.slots, 1) && !within(view.receive.doorbell.cast(), 4));
     for number in 0..40u64 {
         let head = efa_queue::request::Head {
             id: number,
@@ -233,7 +229,7 @@ fn a_pair_can_be_driven_by_its_view_alone() {
         let local = efa_queue::Local { address: from.address, length: 64, key: from.lkey };
         let words = efa_queue::request::write(&head, local, window.address, window.rkey);
         let slot = rules::slot(number, view.send.entries) as usize;
-        // SAFETY: within ring and queue, as the view says.
+        // SAFETY: the addresses are in the ring and the queue that the view describes.
         unsafe {
             let places = &*view.send.slots.add(slot * 64).cast::<[AtomicU64; 8]>();
             places.iter().zip(words).for_each(|(place, word)| place.store(word, Ordering::Relaxed));
@@ -257,7 +253,7 @@ fn a_pair_can_be_driven_by_its_view_alone() {
         }
     }
     let counted = |place: *const u64| {
-        // SAFETY: a word of a page that stays as long as its pair.
+        // SAFETY: the word is in a page that lives as long as its pair.
         unsafe { &*place.cast::<AtomicU64>() }.load(Ordering::Acquire)
     };
     let started = Instant::now();

@@ -1,4 +1,4 @@
-//! The cards that there are, by name.
+//! The EFA devices of this machine, by name.
 
 use super::errors;
 use crate::domain::{AddressFamily, Domain, IMMEDIATE_BYTES};
@@ -10,34 +10,34 @@ use std::path::Path;
 use std::sync::OnceLock;
 use verbs_sys::{Library, ibv_context, ibv_device, ibv_port_attr};
 
-/// How rails of verbs are asked for: `efa-verbs`, or over cards in software `efa-verbs/soft:p5`.
+/// Prefix of provider names that request verbs rails: `efa-verbs`, or over software NICs `efa-verbs/soft:p5`.
 pub const PREFIX: &str = "efa-verbs";
 
-/// Whether a provider's name asks for rails of verbs.
+/// Returns whether a provider's name requests verbs rails.
 #[must_use]
 pub fn is_asked(provider: &str) -> bool {
     provider.strip_prefix(PREFIX).is_some_and(|rest| rest.is_empty() || rest.starts_with("/soft"))
 }
 
-/// The functions, found once.
+/// Returns the functions of the libraries, which are looked up once.
 pub(super) fn library() -> Result<&'static Library, FabricError> {
     static LIBRARY: OnceLock<Result<Library, String>> = OnceLock::new();
     LIBRARY.get_or_init(Library::load).as_ref().map_err(|why| errors::missing(why))
 }
 
-/// The list of devices, while it is there.
+/// A list of devices, freed when dropped.
 pub(super) struct List(*mut *mut ibv_device);
 
 impl List {
     pub(super) fn new() -> Result<List, FabricError> {
         let library = library()?;
-        // SAFETY: C's list; it needs no place for its length.
+        // SAFETY: C allocates the list, and null means that its length is not needed.
         let list = unsafe { (library.ibv_get_device_list)(std::ptr::null_mut()) };
         if list.is_null() { Err(errors::call(PREFIX, "ibv_get_device_list", None)) } else { Ok(List(list)) }
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = *mut ibv_device> {
-        // SAFETY: the list ends with null, and is there as long as this is.
+        // SAFETY: the list ends with null and lives as long as `self`.
         (0..).map(|index| unsafe { *self.0.add(index) }).take_while(|device| !device.is_null())
     }
 }
@@ -45,36 +45,35 @@ impl List {
 impl Drop for List {
     fn drop(&mut self) {
         if let Ok(library) = library() {
-            // SAFETY: made by the function for it.
+            // SAFETY: the list was made by `ibv_get_device_list` and is freed once.
             unsafe { (library.ibv_free_device_list)(self.0) };
         }
     }
 }
 
-/// A device's name.
 pub(super) fn name(device: *mut ibv_device) -> String {
-    // SAFETY: one of a list that is there.
+    // SAFETY: the device belongs to a list that is not freed.
     unsafe { CStr::from_ptr((*device).name.as_ptr()) }.to_string_lossy().into_owned()
 }
 
-/// Where sysfs says that it is.
+/// Returns the device's PCI address according to sysfs.
 fn place(device: *mut ibv_device) -> Option<PciAddress> {
-    // SAFETY: as above.
+    // SAFETY: the device belongs to a list that is not freed, and its path is a C string.
     let text = unsafe { CStr::from_ptr((&raw const (*device).ibdev_path).cast::<c_char>()) };
     let path = Path::new(OsStr::from_bytes(text.to_bytes())).join("device").canonicalize().ok()?;
     path.file_name()?.to_str()?.parse().ok()
 }
 
-/// The line rate of an open device in bits per second, as the port says it.
+/// Returns the line rate of an open device in bits per second, as reported by the port.
 pub(super) fn line_rate(context: *mut ibv_context) -> Option<u64> {
     let library = library().ok()?;
-    // SAFETY: numbers: zero is a value of each.
+    // SAFETY: the struct consists of integers, for which zero is valid.
     let mut port: ibv_port_attr = unsafe { std::mem::zeroed() };
-    // SAFETY: open, and the place is ours, and as long as the longest form.
+    // SAFETY: the context is open, and `port` is as long as the longest form of the struct.
     if unsafe { (library.ibv_query_port)(context, 1, &mut port) } != 0 {
         return None;
     }
-    // In units of 100 Mb/s: InfiniBand's rates by their bits, and how many lanes.
+    // In units of 100 Mb/s: InfiniBand's rate per lane, and number of lanes.
     let lane = match port.active_speed {
         1 => 25,
         2 => 50,
@@ -96,27 +95,28 @@ pub(super) fn line_rate(context: *mut ibv_context) -> Option<u64> {
     Some(lane * lanes * 100_000_000)
 }
 
-/// The cards on which rails can be opened, under what this run calls them. Other devices of verbs are not among them.
+/// Returns the EFA devices on which rails can be opened, with this run's provider name. Other verbs devices are not
+/// included.
 ///
 /// # Errors
-/// There is no libefa that is new enough; what it says.
+/// Returns an error if there is no libefa that is new enough, or if the devices cannot be listed.
 pub fn cards() -> Result<Vec<Domain>, FabricError> {
     let library = library()?;
     let provider = label();
     let mut found = Vec::new();
     for device in List::new()?.iter() {
-        // SAFETY: of a list that is there.
+        // SAFETY: the device belongs to a list that is not freed.
         let context = unsafe { (library.ibv_open_device)(device) };
         if context.is_null() {
             continue;
         }
-        // SAFETY: open; numbers.
+        // SAFETY: the struct consists of integers, for which zero is valid.
         let mut attributes = unsafe { std::mem::zeroed() };
         let bytes = size_of_val(&attributes) as u32;
-        // SAFETY: open, and the place is ours.
+        // SAFETY: the context is open, and `attributes` has the given length.
         let is_efa = unsafe { (library.efadv_query_device)(context, &mut attributes, bytes) } == 0;
         let rate = line_rate(context);
-        // SAFETY: opened above, nothing was made of it.
+        // SAFETY: the context was opened above, and no object was created in it.
         unsafe { (library.ibv_close_device)(context) };
         if is_efa {
             found.push(Domain {
@@ -134,7 +134,7 @@ pub fn cards() -> Result<Vec<Domain>, FabricError> {
     Ok(found)
 }
 
-/// What rows call these rails: `efa-verbs`, `efa-verbs/soft:p5`.
+/// Returns the provider name of these rails in result rows: `efa-verbs`, `efa-verbs/soft:p5`.
 pub(crate) fn label() -> String {
     match soft::label() {
         Some(label) => format!("{PREFIX}{}", label.trim_start_matches("efa")),

@@ -1,4 +1,4 @@
-//! An open card: its protection domain, and handles of peers.
+//! An open EFA device: its protection domain, and the address handles of peers.
 
 use super::cards::{List, PREFIX, label, library, line_rate, name};
 use super::errors;
@@ -10,10 +10,10 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use verbs_sys as sys;
 
-/// Bytes of a pair's address: its card's, its number, its key.
+/// Size of the address of a queue pair: GID of its device, queue pair number and key.
 const ADDRESS: usize = 24;
 
-/// An open card with a protection domain. What is made of it keeps it open. Calls may come from any thread.
+/// An open device with a protection domain. Objects created from it keep it open. Can be used from any thread.
 #[derive(Clone)]
 pub struct Verbs(pub(super) Arc<Device>);
 
@@ -21,7 +21,7 @@ pub(super) struct Device {
     pub library: &'static sys::Library,
     pub context: *mut sys::ibv_context,
     pub domain: *mut sys::ibv_pd,
-    /// `efa-verbs:rdmap79s0`, for messages.
+    /// Name of the rail for messages: `efa-verbs:rdmap79s0`.
     pub rail: String,
     pub attributes: sys::efadv_device_attr,
     pub gid: [u8; 16],
@@ -29,16 +29,16 @@ pub(super) struct Device {
     handles: Mutex<HashMap<[u8; 16], Handle>>,
 }
 
-/// An address handle, and for how many peers of that card it is there.
+/// An address handle, and the number of peers on that device that use it.
 struct Handle {
     handle: *mut sys::ibv_ah,
     number: u16,
     users: usize,
 }
 
-// SAFETY: objects of verbs are not bound to a thread, and its functions lock what they share.
+// SAFETY: verbs objects are not bound to a thread, and the functions lock shared state.
 unsafe impl Send for Device {}
-// SAFETY: as above.
+// SAFETY: verbs objects are not bound to a thread, and the functions lock shared state.
 unsafe impl Sync for Device {}
 
 impl fmt::Debug for Verbs {
@@ -50,7 +50,8 @@ impl fmt::Debug for Verbs {
 impl Drop for Device {
     fn drop(&mut self) {
         let handles = self.handles.get_mut().unwrap_or_else(PoisonError::into_inner);
-        // SAFETY: made of this context; pairs and regions are gone, since each holds this.
+        // SAFETY: the objects were created in this context. Pairs and regions no longer exist, since each holds a
+        // reference to the device.
         unsafe {
             for handle in handles.values() {
                 (self.library.ibv_destroy_ah)(handle.handle);
@@ -64,10 +65,11 @@ impl Drop for Device {
 }
 
 impl Verbs {
-    /// Opens the card of this name (`rdmap79s0`).
+    /// Opens the device of this name (`rdmap79s0`).
     ///
     /// # Errors
-    /// There is no libefa that is new enough, no such card, or it is none of EFA's; what it says.
+    /// Returns an error if no sufficiently new libefa or no such device exists, if it is not an EFA device, or if a
+    /// call fails.
     pub fn open(card: &str) -> Result<Verbs, FabricError> {
         let library = library()?;
         let list = List::new()?;
@@ -76,16 +78,16 @@ impl Verbs {
             mistake(
                 &label(),
                 format!("opening {card:?}"),
-                format!("there is no such card; there are {}", names.join(", ")),
+                format!("no such EFA device; available: {}", names.join(", ")),
             )
         })?;
         let rail = format!("{}:{card}", label());
-        // SAFETY: of a list that is there; what follows is made of it, in the order of the manual.
+        // SAFETY: the device belongs to a list that is not freed. The calls below follow the order of the manual.
         let context = unsafe { (library.ibv_open_device)(device) };
         if context.is_null() {
             return Err(errors::call(&rail, "ibv_open_device", None));
         }
-        // SAFETY: numbers: zero is a value of each.
+        // SAFETY: the struct consists of integers, for which zero is valid.
         let attributes = unsafe { std::mem::zeroed() };
         let mut opened = Device {
             library,
@@ -98,19 +100,19 @@ impl Verbs {
             handles: Mutex::default(),
         };
         let bytes = size_of::<sys::efadv_device_attr>() as u32;
-        // SAFETY: open, and the place is ours.
+        // SAFETY: the context is open, and the attributes have the given length.
         let code = unsafe { (library.efadv_query_device)(context, &mut opened.attributes, bytes) };
         if code != 0 {
-            return Err(errors::call(&opened.rail, "efadv_query_device (is it a card of EFA's?)", Some(code)));
+            return Err(errors::call(&opened.rail, "efadv_query_device (is it an EFA device?)", Some(code)));
         }
         let mut gid = sys::ibv_gid { raw: [0; 16] };
-        // SAFETY: as above.
+        // SAFETY: the context is open, and `gid` is a local variable.
         if unsafe { (library.ibv_query_gid)(context, 1, 0, &mut gid) } != 0 {
             return Err(errors::call(&opened.rail, "ibv_query_gid", None));
         }
-        // SAFETY: bytes in any case.
+        // SAFETY: the union always contains bytes.
         opened.gid = unsafe { gid.raw };
-        // SAFETY: open.
+        // SAFETY: the context is open.
         opened.domain = unsafe { (library.ibv_alloc_pd)(context) };
         if opened.domain.is_null() {
             return Err(errors::call(&opened.rail, "ibv_alloc_pd", None));
@@ -118,52 +120,53 @@ impl Verbs {
         Ok(Verbs(Arc::new(opened)))
     }
 
-    /// Rail's name, for messages: `efa-verbs:rdmap79s0`.
+    /// Returns the rail's name for messages: `efa-verbs:rdmap79s0`.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.0.rail
     }
 
-    /// Line rate in bits per second, where the port says it.
+    /// Returns the line rate in bits per second, if the port reports it.
     #[must_use]
     pub fn link_bits_per_second(&self) -> Option<u64> {
         self.0.link_bits_per_second
     }
 
-    /// Whether the card writes into a peer's memory itself; one of a p4d does not.
+    /// Returns whether the device supports RDMA write. Devices of a p4d do not.
     #[must_use]
     pub fn writes(&self) -> bool {
         self.0.attributes.device_caps & sys::EFADV_DEVICE_ATTR_CAPS_RDMA_WRITE != 0
     }
 
-    /// Whether a write's immediate can arrive without a receive.
+    /// Returns whether a write's immediate can arrive without a receive.
     #[must_use]
     pub fn unsolicited(&self) -> bool {
         self.0.attributes.device_caps & sys::EFADV_DEVICE_ATTR_CAPS_UNSOLICITED_WRITE_RECV != 0
     }
 
-    /// Whether it has completion counters, and this libefa knows them.
+    /// Returns whether the device has completion counters and this libefa supports them.
     #[must_use]
     pub fn counters(&self) -> bool {
         self.0.attributes.device_caps & sys::EFADV_DEVICE_ATTR_CAPS_COMP_CNTR != 0 && self.0.library.counters.is_some()
     }
 
-    /// Bytes of one write or read at most.
+    /// Returns the maximum number of bytes of one write or read.
     #[must_use]
     pub fn max_transfer_bytes(&self) -> u64 {
         self.0.attributes.max_rdma_size.into()
     }
 
-    /// Requests that a queue takes at most.
+    /// Returns the maximum number of requests in a queue.
     #[must_use]
     pub fn max_depth(&self) -> u32 {
         self.0.attributes.max_sq_wr
     }
 
-    /// Whom a request goes to that goes to this address; the card keeps a handle of the peer's card until [`Verbs::release`].
+    /// Returns the destination of requests to this address. The device keeps a handle of the peer's device until
+    /// [`Verbs::release`].
     ///
     /// # Errors
-    /// It is no such address; what the card says.
+    /// Returns an error if the address is invalid, or if the handle cannot be created.
     pub fn handle(&self, address: &[u8]) -> Result<To, FabricError> {
         let (gid, pair, key) = split(address).ok_or_else(|| self.no_address(address))?;
         let mut handles = self.0.handles.lock().unwrap_or_else(PoisonError::into_inner);
@@ -177,34 +180,35 @@ impl Verbs {
 
     fn make_handle(&self, gid: [u8; 16]) -> Result<Handle, FabricError> {
         let library = self.0.library;
-        // SAFETY: numbers: zero is a value of each.
+        // SAFETY: the struct consists of integers, for which zero is valid.
         let mut attributes: sys::ibv_ah_attr = unsafe { std::mem::zeroed() };
         (attributes.port_num, attributes.is_global) = (1, 1);
         attributes.grh.dgid = sys::ibv_gid { raw: gid };
-        // SAFETY: the domain is there.
+        // SAFETY: the protection domain exists.
         let handle = unsafe { (library.ibv_create_ah)(self.0.domain, &mut attributes) };
         if handle.is_null() {
             return Err(errors::call(&self.0.rail, "ibv_create_ah", None));
         }
         let mut said = sys::efadv_ah_attr { comp_mask: 0, ahn: 0, reserved: [0; 6] };
-        // SAFETY: made just now; the place is ours.
+        // SAFETY: the handle was just created, and `said` has the given length.
         let code = unsafe { (library.efadv_query_ah)(handle, &mut said, size_of::<sys::efadv_ah_attr>() as u32) };
         if code != 0 {
-            // SAFETY: made above, and in nobody's hands.
+            // SAFETY: the handle was created above, and no other code uses it.
             unsafe { (library.ibv_destroy_ah)(handle) };
             return Err(errors::call(&self.0.rail, "efadv_query_ah", Some(code)));
         }
         Ok(Handle { handle, number: said.ahn, users: 0 })
     }
 
-    /// A peer of this address is gone: the card forgets its card with the last one.
+    /// Releases the handle of a removed peer with this address. Destroys it with the last peer on that device.
     pub fn release(&self, address: &[u8]) {
         let Some((gid, ..)) = split(address) else { return };
         let mut handles = self.0.handles.lock().unwrap_or_else(PoisonError::into_inner);
         if let Entry::Occupied(mut known) = handles.entry(gid) {
             known.get_mut().users -= 1;
             if known.get().users == 0 {
-                // SAFETY: made by `make_handle`; nothing is posted to that card any more, by the caller's word.
+                // SAFETY: the handle was created by `make_handle`. The caller guarantees that no request to that device
+                // is posted.
                 unsafe { (self.0.library.ibv_destroy_ah)(known.remove().handle) };
             }
         }
@@ -212,12 +216,13 @@ impl Verbs {
 
     #[cold]
     fn no_address(&self, address: &[u8]) -> FabricError {
-        let text = format!("an address of {} B is none of {PREFIX}'s, which have {ADDRESS}", address.len());
+        let text =
+            format!("an address of {} B is not one of {PREFIX}, whose addresses have {ADDRESS} B", address.len());
         mistake(&self.0.rail, "adding a peer", text)
     }
 }
 
-/// The address of a queue pair, as peers take it.
+/// Returns the address of a queue pair, for its peers.
 pub(super) fn join(gid: &[u8; 16], number: u32, key: u32) -> Vec<u8> {
     [&gid[..], &number.to_le_bytes(), &key.to_le_bytes()].concat()
 }

@@ -1,53 +1,55 @@
-//! Errors of verbs' functions, and of completions by EFA's own names.
+//! Errors of verbs functions, and of completions by EFA's own names.
 
 use crate::FabricError;
 use efa_queue::Status;
 use std::io;
 
-/// What is likely wrong with these statuses, and what to try.
+/// Returns the likely cause of a status and a remedy.
 fn hint(status: Status) -> &'static str {
     match status {
         Status::UnknownPeer => "the peer must have this side's address before it is written to",
-        Status::RemoteAddress => "the peer refused the key or the address range: has it dropped the region?",
-        Status::RemoteQueuePair => "the peer's process has ended, or closed its rail",
+        Status::RemoteAddress => "the peer refused the key or the address range: has it closed the region?",
+        Status::RemoteQueuePair => "the peer's process exited, or closed its rail",
         Status::Unreachable | Status::Unresponsive => {
-            "has the peer's process ended, are both on the same subnet, does the security group allow itself in both directions?"
+            "has the peer's process exited, are both on the same subnet, does the security group allow itself in both \
+             directions?"
         }
-        Status::QueuePair => "the queue was misused; nothing more is done by this queue pair",
+        Status::QueuePair => "the queue was misused; this queue pair does nothing more",
         _ => "",
     }
 }
 
-/// A request that failed.
+/// Creates the error of a failed request.
 #[cold]
 pub(super) fn completed(rail: &str, operation: String, number: u8) -> FabricError {
     let (text, hint) = match Status::of(number) {
-        Some(status) => (format!("{}: {}", status.name(), status.text()), hint(status)),
-        None => ("a status without a name".to_owned(), ""),
+        Some(status) => (format!("{}: {}", status.name(), status.text()), hint(status).to_owned()),
+        None => ("an unknown status".to_owned(), String::new()),
     };
-    FabricError { rail: rail.to_owned(), operation, code: number.into(), text, hint: hint.to_owned() }
+    let (text, hint) = crate::soft::first_cause().unwrap_or((text, hint));
+    FabricError { rail: rail.to_owned(), operation, code: number.into(), text, hint }
 }
 
-/// A call that failed; errno says why where no code is given.
+/// Creates the error of a failed call. Without `code`, uses errno.
 #[cold]
 pub(super) fn call(rail: &str, operation: impl Into<String>, code: Option<i32>) -> FabricError {
     let error = code.map_or_else(io::Error::last_os_error, |code| io::Error::from_raw_os_error(code.abs()));
     let code = error.raw_os_error().unwrap_or_default();
     let hint = match code {
-        nix::libc::ENOMEM => "registered memory must be locked: look at `ulimit -l`",
-        nix::libc::EFAULT => "this is no memory that the card can pin",
+        nix::libc::ENOMEM => "registered memory must be locked; check `ulimit -l`",
+        nix::libc::EFAULT => "the EFA device cannot pin this memory",
         _ => "",
     };
-    let text = words(&error);
-    FabricError { rail: rail.to_owned(), operation: operation.into(), code, text, hint: hint.to_owned() }
+    let (text, hint) = crate::soft::first_cause().unwrap_or_else(|| (words(&error), hint.to_owned()));
+    FabricError { rail: rail.to_owned(), operation: operation.into(), code, text, hint }
 }
 
-/// An error of the system without its number, which stands behind it anyway.
+/// Returns the system's text of an error without its number, which follows anyway.
 pub(super) fn words(error: &io::Error) -> String {
     error.to_string().split(" (os error").next().unwrap_or_default().to_owned()
 }
 
-/// libibverbs or libefa is not there, or not new enough.
+/// Creates the error that libibverbs or libefa is missing or not new enough.
 #[cold]
 pub(super) fn missing(why: &str) -> FabricError {
     FabricError {
@@ -55,7 +57,8 @@ pub(super) fn missing(why: &str) -> FabricError {
         operation: "loading libibverbs and libefa".to_owned(),
         code: FabricError::NO_LIBRARY,
         text: why.to_owned(),
-        hint: "rdma-core 59 or newer says where a card's queues are (AWS's EFA installer has it); cards in software: -p efa-verbs/soft:p5"
+        hint: "rdma-core 59 or newer is needed for access to an EFA device's queues (AWS's EFA installer has it); \
+               software NICs: -p efa-verbs/soft:p5"
             .to_owned(),
     }
 }
@@ -65,11 +68,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_system_refuses_has_its_hint() {
-        for (code, begins) in
-            [(nix::libc::ENOMEM, "registered memory"), (nix::libc::EFAULT, "this is no memory"), (nix::libc::EPERM, "")]
-        {
-            // As the calls return it, of either sign.
+    fn system_errors_have_hints() {
+        for (code, begins) in [
+            (nix::libc::ENOMEM, "registered memory"),
+            (nix::libc::EFAULT, "the EFA device cannot pin"),
+            (nix::libc::EPERM, ""),
+        ] {
+            // Calls return the code with either sign.
             for code in [code, -code] {
                 let error = call("rail", "ibv_reg_mr", Some(code));
                 assert!(error.code == code.abs() && error.hint.starts_with(begins), "{error:?}");

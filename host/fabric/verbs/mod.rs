@@ -1,8 +1,11 @@
-//! EFA's cards without libfabric: libibverbs and libefa, loaded at run time. Set-up goes by their functions; requests are written into the card's
-//! own queues and completions read there ([`efa_queue`]), by a rail ([`VerbsRail`]) on the CPU or by a kernel ([`PairView`]).
+//! EFA without libfabric: libibverbs and libefa, loaded at run time. Their functions are used for setup. Requests are
+//! written directly to the NIC's queues and completions are read there ([`efa_queue`]), by a rail ([`VerbsRail`]) on
+//! the CPU or by a kernel ([`PairView`]).
 //!
-//! Needs rdma-core 59 or newer, which says where the queues are. Over cards in software the card is a thread of this process.
+//! Requires rdma-core 59 or newer, which reports the addresses of the queues. A software NIC is a thread of this
+//! process.
 
+mod barriers;
 mod cards;
 mod device;
 mod errors;
@@ -15,5 +18,6 @@ pub(crate) use cards::label;
 pub use cards::{PREFIX, cards, is_asked};
 pub use device::Verbs;
 pub use pair::{Completions, Counted, Mapping, Pair, PairOptions, PairView, Ring};
+pub use queues::CompletionReader;
 pub use rail::VerbsRail;
 pub use region::Region;

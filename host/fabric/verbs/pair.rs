@@ -1,4 +1,4 @@
-//! A queue pair whose queues whoever holds it writes and reads: the CPU, or a kernel.
+//! A queue pair whose queues are accessed directly, by the CPU or by a kernel.
 
 use super::device::{Verbs, join};
 use super::errors;
@@ -9,84 +9,86 @@ use std::num::NonZeroUsize;
 use std::ptr::NonNull;
 use verbs_sys as sys;
 
-/// What devices map.
+/// Page size of device mappings.
 const PAGE: usize = 4096;
-/// Patience with a peer without a receive: for ever.
+/// Number of retries to a peer without a receive: unlimited.
 const RNR_RETRY: u8 = 7;
 
-/// What a pair shall have.
+/// Options of a queue pair.
 #[derive(Clone, Copy, Debug)]
 pub struct PairOptions<'a> {
-    /// Requests under way at most; a power of two, or rounded up to one.
+    /// Maximum number of requests in flight. Rounded up to a power of two.
     pub depth: u32,
-    /// Entries of the queue where its requests complete.
+    /// Minimum number of entries of the queue where its requests complete. It never has fewer entries than there are
+    /// slots for requests.
     pub completions: u32,
-    /// Entries of the queue where what peers do arrives.
+    /// Number of entries of the queue where peers' operations arrive.
     pub arrivals: u32,
-    /// Receives that can be posted.
+    /// Maximum number of posted receives.
     pub receives: u32,
-    /// Whether a write's immediate takes no receive.
+    /// Whether a write's immediate consumes no receive.
     pub unsolicited: bool,
-    /// What is counted, each by a counter of its own.
+    /// Events to count, each with its own counter.
     pub counted: &'a [Counted],
 }
 
-/// What a completion counter counts.
+/// Event that a completion counter counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Counted {
-    /// Writes of this side that are complete.
+    /// Completed writes of this side.
     Writes,
-    /// Reads of this side that are complete.
+    /// Completed reads of this side.
     Reads,
-    /// Writes of peers that have arrived.
+    /// Arrived writes of peers.
     RemoteWrites,
 }
 
 /// A ring of requests or of receives, with its doorbell.
 #[derive(Clone, Copy, Debug)]
 pub struct Ring {
-    /// First slot.
+    /// Address of the first slot.
     pub slots: *mut u8,
-    /// Bytes of a slot.
+    /// Size of a slot in bytes.
     pub entry_bytes: u32,
-    /// Slots, a power of two.
+    /// Number of slots, a power of two.
     pub entries: u32,
-    /// Where the count is stored.
+    /// Address of the doorbell, to which the count is stored.
     pub doorbell: *mut u32,
-    /// Slots that may be written before the doorbell is rung.
+    /// Maximum number of slots that may be written before the doorbell is rung.
     pub max_batch: u32,
 }
 
 /// The entries of a completion queue.
 #[derive(Clone, Copy, Debug)]
 pub struct Completions {
-    /// First entry.
+    /// Address of the first entry.
     pub slots: *mut u8,
-    /// Bytes of an entry.
+    /// Size of an entry in bytes.
     pub entry_bytes: u32,
-    /// Entries, a power of two.
+    /// Number of entries, a power of two.
     pub entries: u32,
 }
 
-/// Everything of a pair that a kernel needs. The pointers are of this process and stay valid as long as the pair.
+/// Description of a pair for a kernel. The pointers are addresses of this process and stay valid for the lifetime of
+/// the pair.
 #[derive(Clone, Copy, Debug)]
 pub struct PairView {
-    /// Its number.
+    /// Queue pair number.
     pub number: u16,
-    /// What peers must name beside the number.
+    /// Key that peers must specify in addition to the number.
     pub qkey: u32,
-    /// Requests.
+    /// Ring of requests.
     pub send: Ring,
-    /// Receives.
+    /// Ring of receives.
     pub receive: Ring,
-    /// Where requests complete.
+    /// Queue where requests complete.
     pub completions: Completions,
-    /// Where what peers do arrives.
+    /// Queue where peers' operations arrive.
     pub arrivals: Completions,
 }
 
 impl PairView {
-    /// Of a pair whose queues have not been asked for.
+    /// View of a pair whose queues have not been queried yet.
     const UNKNOWN: PairView = {
         let null = std::ptr::null_mut();
         let ring = Ring { slots: null, entry_bytes: 0, entries: 0, doorbell: std::ptr::null_mut(), max_batch: 0 };
@@ -95,20 +97,24 @@ impl PairView {
     };
 }
 
-// SAFETY: pointers to memory that every thread, and a device, uses as words.
+// SAFETY: the pointers refer to memory that all threads, and a device, access as words.
 unsafe impl Send for PairView {}
-// SAFETY: as above.
+// SAFETY: the pointers refer to memory that all threads, and a device, access as words.
 unsafe impl Sync for PairView {}
 
-/// A stretch of whole pages that a device has to map.
+/// A range of whole pages that a device must map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mapping {
-    /// First byte.
+    /// Address of the first byte.
     pub start: *mut u8,
-    /// Length.
+    /// Length in bytes.
     pub bytes: usize,
-    /// Whether it is a window of the card (registers), not memory: a GPU maps it as such (`CU_MEMHOSTREGISTER_IOMEMORY`).
+    /// Whether the range is a window of the NIC (registers) instead of memory. A GPU maps it with
+    /// `CU_MEMHOSTREGISTER_IOMEMORY`.
     pub is_card: bool,
+    /// Whether the range is mapped read-only, as libefa maps completion queues. A GPU maps it with
+    /// `CU_MEMHOSTREGISTER_READ_ONLY`.
+    pub is_read_only: bool,
 }
 
 /// A queue pair with two completion queues, ready to send.
@@ -122,10 +128,10 @@ pub struct Pair {
     qkey: u32,
 }
 
-// SAFETY: objects of verbs are not bound to a thread.
+// SAFETY: verbs objects are not bound to a thread.
 unsafe impl Send for Pair {}
 
-/// A counter in a page of ours.
+/// A counter in a page allocated by this process.
 #[derive(Debug)]
 struct Counter {
     made: *mut sys::ibv_comp_cntr,
@@ -135,7 +141,8 @@ struct Counter {
 impl Drop for Pair {
     fn drop(&mut self) {
         let library = self.verbs.0.library;
-        // SAFETY: made by `open`, used by nobody any more; in the order of the manual.
+        // SAFETY: the objects were created by `open` and are not used by other code. They are destroyed in the order of
+        // the manual.
         unsafe {
             if !self.pair.is_null() {
                 (library.ibv_destroy_qp)(self.pair);
@@ -154,12 +161,28 @@ impl Drop for Pair {
 }
 
 impl Verbs {
-    /// A queue pair that is ready to send.
+    /// Creates a queue pair that is ready to send.
     ///
     /// # Errors
-    /// What the card says.
+    /// Returns an error if the options are invalid or a call fails.
     pub fn pair(&self, options: &PairOptions) -> Result<Pair, FabricError> {
-        Pair::open(self, options)
+        let pair = Pair::open(self, options)?;
+        let slots = pair.view.send.entries;
+        if slots <= pair.view.completions.entries {
+            return Ok(pair);
+        }
+        // libefa rounds the number of requests up to a minimum that it does not report. A completion queue must hold as
+        // many completions, and is created before the pair. Create both again with the number that is known now.
+        drop(pair);
+        let pair = Pair::open(self, &PairOptions { completions: slots, ..*options })?;
+        let (slots, entries) = (pair.view.send.entries, pair.view.completions.entries);
+        if slots > entries {
+            let text = format!(
+                "a completion queue of {entries} entries is too small for {slots} requests; request more completions"
+            );
+            return Err(mistake(&self.0.rail, "opening a queue pair", text));
+        }
+        Ok(pair)
     }
 }
 
@@ -168,16 +191,17 @@ impl Pair {
         let device = &verbs.0;
         let most = device.attributes.max_sq_wr.min(DEEPEST);
         if options.depth == 0 || options.depth > most {
-            let text = format!("a queue of {} requests: this card takes 1 to {most}", options.depth);
+            let text =
+                format!("invalid queue of {} requests: must be from 1 to {most} for this EFA device", options.depth);
             return Err(mistake(&device.rail, "opening a queue pair", text));
         }
         if options.unsolicited && !verbs.unsolicited() {
-            let text = "this card, or this libefa, spends a receive on each immediate (no UNSOLICITED_WRITE_RECV)";
+            let text = "this EFA device or libefa consumes a receive for each immediate (no UNSOLICITED_WRITE_RECV)";
             return Err(mistake(&device.rail, "opening a queue pair", text));
         }
-        // Q keys with the high bit are the system's.
-        let qkey =
-            getrandom::u32().map_err(|_| mistake(&device.rail, "drawing a key", "the system has no random number"))?;
+        // Q keys with the high bit set are reserved for the system.
+        let qkey = getrandom::u32()
+            .map_err(|_| mistake(&device.rail, "generating a key", "the system returned no random number"))?;
         let mut pair = Pair {
             verbs: verbs.clone(),
             pair: std::ptr::null_mut(),
@@ -205,20 +229,20 @@ impl Pair {
 
     fn queue(&self, entries: u32) -> Result<*mut sys::ibv_cq_ex, FabricError> {
         let device = &self.verbs.0;
-        // SAFETY: numbers and pointers: zero is a value of each.
+        // SAFETY: the structs consist of integers and pointers, for which zero is valid.
         let (mut attributes, mut efa): (sys::ibv_cq_init_attr_ex, sys::efadv_cq_init_attr) =
             unsafe { std::mem::zeroed() };
         attributes.cqe = entries.max(1).next_power_of_two();
-        // The form of before external memory is in every libefa that is new enough.
+        // The form of the struct without external memory, which every sufficiently new libefa supports.
         let bytes = std::mem::offset_of!(sys::efadv_cq_init_attr, flags) as u32;
-        // SAFETY: open; the attributes are ours.
+        // SAFETY: the context is open, and the attributes are local variables of the given length.
         let made = unsafe { (device.library.efadv_create_cq)(device.context, &mut attributes, &mut efa, bytes) };
         if made.is_null() { Err(self.fail("efadv_create_cq", None)) } else { Ok(made) }
     }
 
     fn create(&mut self, options: &PairOptions<'_>) -> Result<(), FabricError> {
         let device = &self.verbs.0;
-        // SAFETY: numbers and pointers: zero is a value of each.
+        // SAFETY: the struct consists of integers and pointers, for which zero is valid.
         let mut attributes: sys::ibv_qp_init_attr_ex = unsafe { std::mem::zeroed() };
         (attributes.send_cq, attributes.recv_cq) = (self.queues[0].cast(), self.queues[1].cast());
         attributes.cap = sys::ibv_qp_cap {
@@ -245,36 +269,37 @@ impl Pair {
             reserved: 0,
             wr_flags: 0,
         };
-        // The form of before processing hints: no libefa knows less.
+        // The form of the struct without processing hints, which every libefa supports.
         let bytes = std::mem::offset_of!(sys::efadv_qp_init_attr, wr_flags) as u32;
-        // SAFETY: open; the queues are of this card, the attributes ours.
+        // SAFETY: the context is open, the queues belong to this device, and the attributes are local variables.
         self.pair = unsafe { (device.library.efadv_create_qp_ex)(device.context, &mut attributes, &mut efa, bytes) };
         if self.pair.is_null() { Err(self.fail("efadv_create_qp_ex", None)) } else { Ok(()) }
     }
 
-    /// A counter of this, which the pair has from now on.
+    /// Creates a counter of these events and attaches it to the pair.
     fn count(&self, counted: Counted) -> Result<Counter, FabricError> {
         let device = &self.verbs.0;
         let Some(calls) = device.library.counters.as_ref().filter(|_| self.verbs.counters()) else {
-            let text = "this card has no completion counters, or this libefa does not know them (rdma-core 65 does)";
+            let text =
+                "this EFA device has no completion counters, or this libefa does not support them (rdma-core 65 does)";
             return Err(mistake(&device.rail, "efadv_create_comp_cntr", text));
         };
         let access = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
         let length = NonZeroUsize::new(PAGE).unwrap_or(NonZeroUsize::MIN);
-        // SAFETY: the place is the system's choice.
+        // SAFETY: an anonymous mapping at an address that the system chooses.
         let page = unsafe { mmap_anonymous(None, length, access, MapFlags::MAP_PRIVATE) }
             .map_err(|code| self.fail("a page for a counter", Some(code as i32)))?;
-        // SAFETY: numbers and pointers: zero is a value of each.
+        // SAFETY: the struct consists of integers and pointers, for which zero is valid.
         let mut efa: sys::efadv_comp_cntr_init_attr = unsafe { std::mem::zeroed() };
         efa.flags = sys::EFADV_COMP_CNTR_INIT_WITH_COMP_EXTERNAL_MEM;
         efa.comp_cntr_ext_mem.ptr = page.as_ptr().cast();
         let mut attributes = sys::ibv_comp_cntr_init_attr::default();
         let bytes = size_of::<sys::efadv_comp_cntr_init_attr>() as u32;
-        // SAFETY: open; the page stays as long as the counter.
+        // SAFETY: the context is open, and the page lives as long as the counter.
         let made = unsafe { (calls.efadv_create_comp_cntr)(device.context, &mut attributes, &mut efa, bytes) };
         if made.is_null() {
             let error = self.fail("efadv_create_comp_cntr", None);
-            // SAFETY: mapped above, in nobody's hands.
+            // SAFETY: the page was mapped above, and no other code uses it.
             let _ = unsafe { munmap(page, PAGE) };
             return Err(error);
         }
@@ -284,11 +309,11 @@ impl Pair {
             Counted::RemoteWrites => sys::IBV_QP_ATTACH_COMP_CNTR_OP_REMOTE_RDMA_WRITE,
         };
         let mut attach = sys::ibv_qp_attach_comp_cntr_attr { comp_mask: 0, op_mask };
-        // SAFETY: both are there.
+        // SAFETY: queue pair and counter exist.
         let code = unsafe { (calls.ibv_qp_attach_comp_cntr)(self.pair, made, &mut attach) };
         if code != 0 {
             let error = self.fail("ibv_qp_attach_comp_cntr", Some(code));
-            // SAFETY: made above, attached to nothing.
+            // SAFETY: the counter was created above and is not attached.
             unsafe {
                 (calls.ibv_destroy_comp_cntr)(made);
                 let _ = munmap(page, PAGE);
@@ -307,10 +332,10 @@ impl Pair {
         for (state, mask) in
             [(sys::IBV_QPS_INIT, init), (sys::IBV_QPS_RTR, sys::IBV_QP_STATE), (sys::IBV_QPS_RTS, ready)]
         {
-            // SAFETY: numbers: zero is a value of each.
+            // SAFETY: the struct consists of integers, for which zero is valid.
             let mut change: sys::ibv_qp_attr = unsafe { std::mem::zeroed() };
             (change.qp_state, change.qkey, change.port_num, change.rnr_retry) = (state, self.qkey, 1, RNR_RETRY);
-            // SAFETY: the pair is there.
+            // SAFETY: the queue pair exists.
             let code = unsafe { (self.verbs.0.library.ibv_modify_qp)(self.pair, &mut change, mask) };
             if code != 0 {
                 return Err(self.fail("ibv_modify_qp", Some(code)));
@@ -321,11 +346,11 @@ impl Pair {
 
     fn query(&self) -> Result<PairView, FabricError> {
         let library = self.verbs.0.library;
-        // SAFETY: numbers and pointers: zero is a value of each.
+        // SAFETY: the structs consist of integers and pointers, for which zero is valid.
         let (mut sends, mut receives): (sys::efadv_wq_attr, sys::efadv_wq_attr) = unsafe { std::mem::zeroed() };
-        // As long since rdma-core 59.
+        // The struct has had this length since rdma-core 59.
         let bytes = size_of::<sys::efadv_wq_attr>() as u32;
-        // SAFETY: the pair is there, the places are ours.
+        // SAFETY: the queue pair exists, and the attributes are local variables of the given length.
         let code = unsafe { (library.efadv_query_qp_wqs)(self.pair, &mut sends, &mut receives, bytes) };
         if code != 0 {
             return Err(self.fail("efadv_query_qp_wqs", Some(code)));
@@ -339,10 +364,10 @@ impl Pair {
         };
         let (send, receive) = (ring(&sends), ring(&receives));
         let queue = |which: usize| {
-            // SAFETY: numbers and pointers: zero is a value of each.
+            // SAFETY: the struct consists of integers and pointers, for which zero is valid.
             let mut of: sys::efadv_cq_attr = unsafe { std::mem::zeroed() };
             let bytes = std::mem::offset_of!(sys::efadv_cq_attr, doorbell) as u32;
-            // SAFETY: the queue is there, the place is ours.
+            // SAFETY: the queue exists, and the attributes are a local variable of at least the given length.
             let code = unsafe { (library.efadv_query_cq)(self.queues[which].cast(), &mut of, bytes) };
             if code != 0 {
                 return Err(self.fail("efadv_query_cq", Some(code)));
@@ -358,60 +383,58 @@ impl Pair {
                 && [send.slots, send.doorbell.cast(), completions.slots, arrivals.slots]
                     .iter()
                     .all(|place| !place.is_null());
-        // SAFETY: the pair is there.
+        // SAFETY: the queue pair exists.
         let number = u16::try_from(unsafe { (*self.pair).qp_num });
         match number {
             Ok(number) if is_sound => Ok(PairView { number, qkey: self.qkey, send, receive, completions, arrivals }),
             _ => {
-                let text = format!("queues of a form that is not known: {send:?}, {completions:?}, {arrivals:?}");
+                let text = format!("unknown layout of queues: {send:?}, {completions:?}, {arrivals:?}");
                 Err(mistake(&self.verbs.0.rail, "efadv_query_qp_wqs", text))
             }
         }
     }
 
-    /// Its queues.
+    /// Returns the description of the pair's queues.
     #[must_use]
     pub fn view(&self) -> PairView {
         self.view
     }
 
-    /// Its address, for the peers' [`Verbs::handle`].
+    /// Returns the pair's address, for the peers' [`Verbs::handle`].
     #[must_use]
     pub fn address(&self) -> Vec<u8> {
         join(&self.verbs.0.gid, self.view().number.into(), self.qkey)
     }
 
-    /// Where a counter is: 8 bytes at the start of a page; `None` where the pair was opened without it.
+    /// Returns the address of a counter: 8 bytes at the start of a page. `None` if the pair was opened without it.
     #[must_use]
     pub fn counter(&self, counted: Counted) -> Option<*const u64> {
         let found = self.counters.iter().find(|(known, _)| *known == counted);
         found.map(|(_, counter)| counter.page.as_ptr().cast_const().cast())
     }
 
-    /// All that a device has to map of it, each page once.
+    /// Returns all memory of the pair that a kernel uses, each page once: requests and their doorbell, completions,
+    /// arrivals, counters. Kernels post no receives, so the receive ring and its doorbell are omitted.
     #[must_use]
     pub fn mappings(&self) -> Vec<Mapping> {
         let view = self.view();
         let is_real = soft::label().is_none();
-        let pages = |start: *mut u8, bytes: usize, is_card: bool| {
+        let pages = |start: *mut u8, bytes: usize, is_card: bool, is_read_only: bool| {
             let ahead = start.addr() % PAGE;
-            Mapping { start: start.wrapping_sub(ahead), bytes: (ahead + bytes).next_multiple_of(PAGE), is_card }
+            let (start, bytes) = (start.wrapping_sub(ahead), (ahead + bytes).next_multiple_of(PAGE));
+            Mapping { start, bytes, is_card, is_read_only }
         };
-        let ring = |ring: &Ring| ring.entries as usize * ring.entry_bytes as usize;
-        let queue = |queue: &Completions| queue.entries as usize * queue.entry_bytes as usize;
+        let queue =
+            |queue: &Completions| pages(queue.slots, queue.entries as usize * queue.entry_bytes as usize, false, true);
         let mut all = vec![
-            // A card's requests and doorbells are windows of it, its other queues memory of this machine.
-            pages(view.send.slots, ring(&view.send), is_real),
-            pages(view.send.doorbell.cast(), 4, is_real),
-            pages(view.receive.slots, ring(&view.receive), false),
-            pages(view.receive.doorbell.cast(), 4, is_real),
-            pages(view.completions.slots, queue(&view.completions), false),
-            pages(view.arrivals.slots, queue(&view.arrivals), false),
+            // Requests and doorbells of a real NIC are in its windows; the other queues are in memory of this machine.
+            pages(view.send.slots, view.send.entries as usize * view.send.entry_bytes as usize, is_real, false),
+            pages(view.send.doorbell.cast(), 4, is_real, false),
+            queue(&view.completions),
+            queue(&view.arrivals),
         ];
-        all.extend(self.counters.iter().map(|(_, counter)| pages(counter.page.as_ptr().cast(), 8, false)));
-        all.retain(|mapping| !mapping.start.is_null());
+        all.extend(self.counters.iter().map(|(_, counter)| pages(counter.page.as_ptr().cast(), 8, false, false)));
         all.sort_by_key(|mapping| mapping.start);
-        // Two doorbells may have one page.
         all.dedup_by_key(|mapping| mapping.start);
         all
     }

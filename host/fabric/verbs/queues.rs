@@ -1,14 +1,15 @@
-//! The CPU's side of a card's queues: requests into the ring, the doorbell, entries out of memory.
+//! CPU side of a NIC's queues: writes requests to the ring, rings the doorbell and reads completions.
 
+use super::barriers;
 use super::pair::{Completions, Ring};
 use efa_queue::{completion, request, rules};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// A send ring, written by one thread.
 #[derive(Debug)]
 pub(super) struct Poster {
     ring: Ring,
-    /// Written so far, and of these rung for.
+    /// Number of requests written, and number covered by the doorbell.
     posted: u64,
     rung: u64,
 }
@@ -18,17 +19,17 @@ impl Poster {
         Poster { ring, posted: 0, rung: 0 }
     }
 
-    /// The phase of the next request.
+    /// Returns the phase of the next request.
     #[inline]
     pub(super) fn phase(&self) -> bool {
         rules::send_phase(self.posted, self.ring.entries)
     }
 
-    /// The next request. The caller has seen that its slot is free.
+    /// Writes the next request. The caller must have checked that its slot is free.
     #[inline]
     pub(super) fn put(&mut self, words: &[u64; request::WORDS]) {
         let slot = rules::slot(self.posted, self.ring.entries) as usize;
-        // SAFETY: within the ring, whose entries are lines of 64 bytes (or twice that), as the pair vouches for.
+        // SAFETY: the slot is in the ring, and the pair has checked that its entries have 64 bytes.
         let places = unsafe {
             &*self.ring.slots.add(slot * self.ring.entry_bytes as usize).cast::<[AtomicU64; request::WORDS]>()
         };
@@ -41,40 +42,49 @@ impl Poster {
         }
     }
 
-    /// Rings for all that is written and not rung for.
+    /// Rings the doorbell for all requests that it does not cover yet.
     #[inline]
     pub(super) fn ring(&mut self) {
         if self.rung == self.posted {
             return;
         }
         self.rung = self.posted;
-        // A full fence: a card's ring is write-combining memory, which nothing weaker empties; the card's look at the requests (acquire of the
-        // doorbell, or the bus) comes behind it.
-        fence(Ordering::SeqCst);
-        // SAFETY: the doorbell, a word.
+        // The NIC reads the requests after the doorbell (by an acquire of the doorbell, or the order of the bus).
+        barriers::flush_stores();
+        // SAFETY: the doorbell is an aligned word that lives as long as the pair.
         unsafe { &*self.ring.doorbell.cast::<AtomicU32>() }.store(rules::doorbell(self.posted), Ordering::Relaxed);
-        // And before the next requests: the card has room for one batch.
-        fence(Ordering::SeqCst);
+        // The NIC has space for one batch, so the doorbell must be stored before the next requests.
+        barriers::start_stores();
     }
 }
 
 /// A completion queue, read by one thread.
 #[derive(Debug)]
-pub(super) struct Reader {
+pub struct CompletionReader {
     queue: Completions,
     read: u64,
 }
 
-impl Reader {
-    pub(super) fn new(queue: Completions) -> Reader {
-        Reader { queue, read: 0 }
+// SAFETY: all parties access the entries only atomically, and the queue outlives the reader on any thread.
+unsafe impl Send for CompletionReader {}
+
+impl CompletionReader {
+    /// Creates a reader of `queue`, of which `read` entries have already been read.
+    ///
+    /// # Safety
+    /// The queue pair of `queue` must outlive the reader.
+    #[must_use]
+    pub unsafe fn new(queue: Completions, read: u64) -> CompletionReader {
+        CompletionReader { queue, read }
     }
 
-    /// The first two words of the next entry.
+    /// Returns the first two words of the next entry. `None` if there is none.
     #[inline]
-    pub(super) fn next(&mut self) -> Option<[u64; completion::WORDS]> {
+    #[allow(clippy::should_implement_trait, reason = "a queue has no end, and this call must be inlined")]
+    pub fn next(&mut self) -> Option<[u64; completion::WORDS]> {
         let slot = rules::slot(self.read, self.queue.entries) as usize;
-        // SAFETY: within the queue, whose entries have 16 bytes or more, aligned, as the pair vouches for.
+        // SAFETY: the slot is in the queue, which outlives this reader, and whose entries are aligned and have at least
+        // 16 bytes, as the pair has checked.
         let places = unsafe {
             &*self.queue.slots.add(slot * self.queue.entry_bytes as usize).cast::<[AtomicU64; completion::WORDS]>()
         };
@@ -82,8 +92,9 @@ impl Reader {
         if completion::phase(first) != rules::completion_phase(self.read, self.queue.entries) {
             return None;
         }
-        // Pairs with the card's release of the phase, or with the bus's order: what is behind it is read later.
-        fence(Ordering::Acquire);
+        // Pairs with the NIC's release of the phase, or with the order of the bus. Orders the load of the phase before
+        // the loads of the other words and of the bytes of a write.
+        barriers::acquire_loads();
         self.read += 1;
         Some([first, places[1].load(Ordering::Relaxed)])
     }

@@ -1,9 +1,9 @@
-//! The rail of verbs: requests written straight into the card's ring, as libfabric does from 2.3 on.
+//! The verbs rail: requests are written directly to the NIC's ring, as libfabric does since 2.3.
 
 use super::device::Verbs;
 use super::errors;
 use super::pair::{Pair, PairOptions};
-use super::queues::{Poster, Reader};
+use super::queues::{CompletionReader, Poster};
 use super::region::Region;
 use crate::{
     Access, Completion, FabricError, Memory, Message, Messages, Post, Rail, RailLimits, RemoteRegion, Transfer, mistake,
@@ -14,12 +14,12 @@ use slab::Slab;
 use std::fmt;
 use std::sync::Arc;
 
-/// Requests that a queue takes unless its card takes fewer.
+/// Default maximum number of requests in a queue. The NIC may support fewer.
 const DEPTH: u32 = 4096;
-/// Entries read by one poll: it stays bounded however fast completions come.
+/// Maximum number of entries read by one poll. Bounds a poll, however fast completions arrive.
 const BATCH: usize = 256;
 
-/// A request under way.
+/// A request in flight.
 #[derive(Clone, Copy, Debug)]
 struct Flight {
     token: u64,
@@ -28,20 +28,20 @@ struct Flight {
     bytes: u64,
 }
 
-/// A peer: whom its requests go to, and its address.
+/// A peer: the destination of its requests, and its address.
 #[derive(Debug)]
 struct Peer {
     to: To,
     address: Vec<u8>,
 }
 
-/// One queue pair on one card.
+/// A rail with one queue pair on one NIC.
 pub struct VerbsRail {
     verbs: Verbs,
     pair: Pair,
     poster: Poster,
-    completions: Reader,
-    arrivals: Reader,
+    completions: CompletionReader,
+    arrivals: CompletionReader,
     flights: Slab<Flight>,
     peers: Vec<Option<Peer>>,
     limits: RailLimits,
@@ -54,18 +54,18 @@ impl fmt::Debug for VerbsRail {
 }
 
 impl VerbsRail {
-    /// Opens a rail on the card of this name, with room for so many immediates that nobody has polled for, and for so many transfers at most
-    /// (`None`: what the card takes).
+    /// Opens a rail on the device `card`, with space for `immediates` unpolled immediates. At most `most` transfers may
+    /// be outstanding; `None`: the limit of the NIC.
     ///
     /// # Errors
-    /// What is missing, or what the card says.
+    /// Returns an error if the device has no RDMA write, or if it cannot be opened.
     pub fn open(card: &str, immediates: usize, most: Option<usize>) -> Result<VerbsRail, FabricError> {
         let verbs = Verbs::open(card)?;
         if !verbs.writes() {
             return Err(mistake(
                 verbs.name(),
                 "opening a rail",
-                "this card has no RDMA write (a p4d's has none); -p efa sends messages there",
+                "this EFA device has no RDMA write (p4d has none); use -p efa, which sends messages instead",
             ));
         }
         let depth = most.map_or(DEPTH, |most| most.clamp(1, DEPTH as usize) as u32).min(verbs.max_depth());
@@ -89,8 +89,10 @@ impl VerbsRail {
         };
         Ok(VerbsRail {
             poster: Poster::new(view.send),
-            completions: Reader::new(view.completions),
-            arrivals: Reader::new(view.arrivals),
+            // SAFETY: the rail holds the pair.
+            completions: unsafe { CompletionReader::new(view.completions, 0) },
+            // SAFETY: the rail holds the pair.
+            arrivals: unsafe { CompletionReader::new(view.arrivals, 0) },
             flights: Slab::with_capacity(depth),
             peers: Vec::new(),
             limits,
@@ -122,7 +124,7 @@ impl VerbsRail {
         let id = self.flights.insert(flight) as u64;
         let immediate = if is_read { None } else { t.immediate };
         let head = Head { id, phase: self.poster.phase(), to, immediate, hints: 0 };
-        // At most max_transfer_bytes, which has 32 bits.
+        // The cast is lossless: at most `max_transfer_bytes`, which has 32 bits.
         let local = Local { address: region.address + t.local_offset, length: t.bytes as u32, key: region.lkey };
         let (address, key) = (t.remote.base + t.remote_offset, t.remote.key as u32);
         let words = if is_read {
@@ -141,28 +143,28 @@ impl VerbsRail {
     fn refuse(&self, region: &Region, t: &Transfer, is_read: bool) -> FabricError {
         let outside = |what: &str, offset: u64, bytes: u64| {
             (offset > bytes || t.bytes > bytes - offset)
-                .then(|| format!("offset {offset} and {} B do not lie in the {what} region of {bytes} B", t.bytes))
+                .then(|| format!("offset {offset} and {} B exceed the {what} region of {bytes} B", t.bytes))
         };
         let text = if let Some(text) = outside("local", t.local_offset, region.bytes) {
             text
         } else if let Some(text) = outside("peer's", t.remote_offset, t.remote.bytes) {
             text
         } else if t.bytes > self.limits.max_transfer_bytes {
-            format!("the card takes {} B at most in one transfer", self.limits.max_transfer_bytes)
+            format!("the EFA device supports at most {} B per transfer", self.limits.max_transfer_bytes)
         } else if !Arc::ptr_eq(&region.verbs.0, &self.verbs.0) {
             "the region is registered with another rail".to_owned()
         } else if t.bytes == 0 {
-            "nothing to move and no immediate".to_owned()
+            "the transfer has neither bytes nor an immediate".to_owned()
         } else {
-            format!("there are {} peers, and this is none of them", self.peers.len())
+            format!("no such peer: there are {} peers", self.peers.len())
         };
         mistake(self.verbs.name(), operation(is_read, t.bytes, t.peer), text)
     }
 
-    /// A request has ended.
+    /// Handles the completion of a request.
     #[inline]
     fn ended(&mut self, first: u64, completions: &mut Vec<Completion>) {
-        // One that is not ours any more: of a queue that was written over.
+        // Ignore an unknown request: an entry of a queue that was overwritten.
         let Some(flight) = self.flights.try_remove(completion::id(first).into()) else { return };
         let status = completion::status(first);
         completions.push(if status == 0 {
@@ -202,14 +204,14 @@ impl Rail for VerbsRail {
 
     fn remove_peer(&mut self, peer: usize) -> Result<(), FabricError> {
         let Some(gone) = self.peers.get_mut(peer).and_then(Option::take) else {
-            return Err(mistake(self.verbs.name(), format!("removing peer {peer}"), "there is no such peer"));
+            return Err(mistake(self.verbs.name(), format!("removing peer {peer}"), "no such peer"));
         };
         self.verbs.release(&gone.address);
         Ok(())
     }
 
     unsafe fn register(&mut self, memory: Memory, access: Access) -> Result<Region, FabricError> {
-        // SAFETY: the caller's contract.
+        // SAFETY: forwarded; the caller upholds the same contract.
         let region = unsafe { self.verbs.register(memory, access) };
         if region.is_err() && memory.cuda_device.is_some() {
             self.limits.cuda_memory = false;
@@ -233,7 +235,7 @@ impl Rail for VerbsRail {
 
     #[inline]
     fn poll(&mut self, completions: &mut Vec<Completion>) -> Result<(), FabricError> {
-        // What a caller announced (`more`) and did not post.
+        // Rings the doorbell if a caller announced a post (`more`) and did not make it.
         self.poster.ring();
         for _ in 0..BATCH {
             let Some([first, _]) = self.completions.next() else { break };
@@ -244,7 +246,7 @@ impl Rail for VerbsRail {
             match completion::immediate(first, second) {
                 Some(value) if completion::status(first) == 0 => completions.push(Completion::Immediate { value }),
                 _ => {
-                    let operation = "what a peer has sent".to_owned();
+                    let operation = "data sent by a peer".to_owned();
                     let error = Box::new(errors::completed(self.verbs.name(), operation, completion::status(first)));
                     completions.push(Completion::Failed { token: None, error });
                 }
@@ -254,7 +256,7 @@ impl Rail for VerbsRail {
     }
 }
 
-/// EFA's datagrams have no order, which messages need.
+/// Messages are not supported: they need an order, which EFA's datagrams do not have.
 impl Messages for VerbsRail {
     unsafe fn send(&mut self, _: &Region, _: usize, _: &Message) -> Result<Post, FabricError> {
         Err(self.has_none("messages"))

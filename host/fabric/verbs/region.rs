@@ -1,7 +1,8 @@
-//! Registered memory: of the host, or of a GPU.
+//! Registered memory of the host or of a GPU.
 //!
-//! A card reaches memory of a GPU in one of two ways. The GPU's driver exports it as a dma-buf, and the card registers that; or the card registers
-//! the address, which the kernel resolves by a peer-memory module (efa_nv_peermem). They are tried in this order, as libfabric's EFA provider does.
+//! There are two ways in which a NIC can access GPU memory. The GPU's driver exports it as a dma-buf, which the NIC
+//! registers; or the NIC registers the address, which the kernel resolves by a peer-memory module (efa_nv_peermem).
+//! They are tried in this order, as in libfabric's EFA provider.
 
 use super::device::Verbs;
 use super::errors;
@@ -12,48 +13,49 @@ use std::io;
 use std::os::fd::AsRawFd;
 use verbs_sys as sys;
 
-/// Registered memory. It keeps its card open.
+/// Registered memory. Keeps its device open.
 #[derive(Debug)]
 pub struct Region {
     made: *mut sys::ibv_mr,
     pub(super) verbs: Verbs,
-    /// First byte, as peers and requests name it.
+    /// Address of the first byte, as used by peers and requests.
     pub address: u64,
-    /// Length.
+    /// Length in bytes.
     pub bytes: u64,
-    /// For requests of this side: 24 bits.
+    /// Key for requests of this side, 24 bits.
     pub lkey: u32,
-    /// For peers.
+    /// Key for peers.
     pub rkey: u32,
 }
 
 // SAFETY: a registration is not bound to a thread.
 unsafe impl Send for Region {}
-// SAFETY: what is read of it never changes.
+// SAFETY: the fields that are read never change.
 unsafe impl Sync for Region {}
 
 impl Drop for Region {
     fn drop(&mut self) {
-        // SAFETY: made by `register`; nothing that uses it is under way, by the contract there.
+        // SAFETY: the registration was made by `register`, whose contract requires that nothing in flight uses it.
         unsafe { (self.verbs.0.library.ibv_dereg_mr)(self.made) };
     }
 }
 
 impl Verbs {
-    /// Whether memory of a GPU may be registered: a card in software is a CPU, which does not reach it. Whether a card does is known when it has
-    /// registered some.
+    /// Returns whether GPU memory may be registered. A software NIC is a CPU thread, which cannot access it. Whether a
+    /// real NIC can is known only after a registration.
     #[must_use]
     pub fn takes_gpu_memory(&self) -> bool {
         soft::label().is_none()
     }
 
-    /// Registers memory for these uses; of a GPU by dma-buf, or else by peer memory.
+    /// Registers memory for these uses. GPU memory is registered by dma-buf, or else by peer memory.
     ///
     /// # Safety
-    /// The memory must stay valid and in place until the region is dropped.
+    /// The memory must stay valid and must not move until the region is dropped.
     ///
     /// # Errors
-    /// Memory of a GPU over cards in software; an empty stretch; what the card says, for memory of a GPU to both ways.
+    /// Returns an error for GPU memory on a software NIC, for an empty range, and if the registration fails. For GPU
+    /// memory, it contains the errors of both ways.
     pub unsafe fn register(&self, memory: Memory, access: Access) -> Result<Region, FabricError> {
         let Memory { address, bytes, cuda_device } = memory;
         let what = match cuda_device {
@@ -61,7 +63,7 @@ impl Verbs {
             Some(device) => format!("registering {bytes} B of CUDA device {device}"),
         };
         if bytes == 0 || address == 0 || address.checked_add(bytes as u64).is_none() {
-            return Err(mistake(&self.0.rail, what, "the stretch is empty or wraps around"));
+            return Err(mistake(&self.0.rail, what, "the range is empty or wraps around"));
         }
         let library = self.0.library;
         let card = Registrar {
@@ -73,38 +75,39 @@ impl Verbs {
         };
         let made = match cuda_device {
             None => {
-                // SAFETY: the domain is there; the caller vouches for the memory.
+                // SAFETY: the protection domain exists, and the caller guarantees that the memory is valid.
                 let made = unsafe { card.plain(memory) };
                 made.map_err(|error| errors::call(card.rail, what, error.raw_os_error()))?
             }
             Some(_) if !self.takes_gpu_memory() => {
-                let text =
-                    "cards in software move bytes by the CPU and register no dma-buf: stage through pinned host memory";
+                let text = "software NICs move bytes by the CPU and cannot register a dma-buf; stage through pinned \
+                            host memory";
                 return Err(mistake(card.rail, what, text));
             }
             Some(device) => {
                 let exported = ginlab_cuda::dma_buf(device, address, bytes).map_err(|error| error.to_string());
-                // SAFETY: as above.
+                // SAFETY: the protection domain exists, the caller guarantees that the memory is valid, and its driver
+                // exported these bytes.
                 unsafe { card.of_gpu(memory, exported) }.map_err(|refused| refused.error(card.rail, what))?
             }
         };
-        // SAFETY: made just now.
+        // SAFETY: the registration was just made.
         let (lkey, rkey) = unsafe { ((*made).lkey, (*made).rkey) };
         Ok(Region { made, verbs: self.clone(), address, bytes: bytes as u64, lkey, rkey })
     }
 }
 
-/// What memory is registered by.
+/// Parameters and functions of a registration.
 struct Registrar<'a> {
     rail: &'a str,
     domain: *mut sys::ibv_pd,
     plain: sys::RegMrIova2,
-    /// Since rdma-core 34.
+    /// Available since rdma-core 34.
     dma_buf: Option<sys::RegDmabufMr>,
     access: u32,
 }
 
-/// Why a card has memory of a GPU by neither way.
+/// Errors of both ways to register GPU memory.
 #[derive(Debug)]
 struct Refused {
     dma_buf: String,
@@ -123,46 +126,49 @@ impl Refused {
 }
 
 impl Registrar<'_> {
-    /// By its address.
+    /// Registers memory by its address.
     ///
     /// # Safety
-    /// The domain is there, and the memory until the registration ends.
+    /// The protection domain must exist, and the memory must be valid until the registration ends.
     unsafe fn plain(&self, memory: Memory) -> io::Result<*mut sys::ibv_mr> {
         let start = std::ptr::with_exposed_provenance_mut(memory.address as usize);
-        // SAFETY: the caller's contract.
+        // SAFETY: the caller upholds the contract of this function.
         let made = unsafe { (self.plain)(self.domain, start, memory.bytes, memory.address, self.access) };
         if made.is_null() { Err(io::Error::last_os_error()) } else { Ok(made) }
     }
 
-    /// Memory of a GPU, which its driver has exported or not.
+    /// Registers GPU memory. `exported` is the result of exporting it as a dma-buf.
     ///
     /// # Safety
-    /// As for [`plain`](Registrar::plain); what was exported has these bytes.
+    /// The contract of [`plain`](Registrar::plain) must hold, and an exported dma-buf must have these bytes.
     unsafe fn of_gpu(&self, memory: Memory, exported: Result<DmaBuf, String>) -> Result<*mut sys::ibv_mr, Refused> {
-        // SAFETY: the caller's contract.
+        // SAFETY: the caller upholds the contract of this function.
         let by_dma_buf = exported.and_then(|exported| unsafe { self.by_dma_buf(memory, &exported) });
         by_dma_buf.or_else(|dma_buf| {
-            // SAFETY: the caller's contract.
+            // SAFETY: the caller upholds the contract of this function.
             unsafe { self.plain(memory) }.map_err(|peer_memory| Refused { dma_buf, peer_memory })
         })
     }
 
+    /// Registers GPU memory by its dma-buf.
+    ///
     /// # Safety
-    /// As for [`of_gpu`](Registrar::of_gpu).
+    /// The contract of [`of_gpu`](Registrar::of_gpu) must hold.
     unsafe fn by_dma_buf(&self, memory: Memory, exported: &DmaBuf) -> Result<*mut sys::ibv_mr, String> {
-        let register = self.dma_buf.ok_or("this libibverbs has no ibv_reg_dmabuf_mr (rdma-core 34 has)")?;
+        let register = self.dma_buf.ok_or("this libibverbs lacks ibv_reg_dmabuf_mr (rdma-core 34 has it)")?;
         let (file, access) = (exported.file.as_raw_fd(), self.access as c_int);
-        // SAFETY: the caller's contract. Requests name the memory by its own address, as by the other way.
+        // SAFETY: the caller upholds the contract of this function. Requests use the memory's own address, as with
+        // `plain`.
         let made = unsafe { register(self.domain, exported.offset, memory.bytes, memory.address, file, access) };
         if made.is_null() { Err(errors::words(&io::Error::last_os_error())) } else { Ok(made) }
     }
 }
 
-/// Verbs' flags for these uses.
+/// Returns the verbs flags for these uses.
 fn flags(access: Access) -> u32 {
     let of = |wanted: Access, flags: u32| if access.allows(wanted) { flags } else { 0 };
     of(Access::SINK, sys::IBV_ACCESS_LOCAL_WRITE)
-        // What peers write, the card writes.
+        // The NIC itself performs peers' writes, so it needs local write access.
         | of(Access::REMOTE_WRITE, sys::IBV_ACCESS_REMOTE_WRITE | sys::IBV_ACCESS_LOCAL_WRITE)
         | of(Access::REMOTE_READ, sys::IBV_ACCESS_REMOTE_READ)
 }
@@ -177,11 +183,11 @@ mod tests {
 
     const MEMORY: Memory = Memory { address: 0x7f00_0000_0200, bytes: 4096, cuda_device: Some(1) };
     const DOMAIN: usize = 0x1000;
-    /// What the doubles give back: never read.
+    /// Results of the test doubles. Never dereferenced.
     const BY_DMA_BUF: usize = 0x2000;
     const PLAIN: usize = 0x3000;
 
-    /// A call of a double's, with all that it was given.
+    /// A call of a test double, with its arguments.
     #[derive(Clone, Debug, PartialEq)]
     enum Called {
         DmaBuf { domain: usize, offset: u64, length: usize, iova: u64, file: i32, access: i32 },
@@ -196,7 +202,7 @@ mod tests {
         CALLS.with_borrow_mut(|calls| calls.push(called));
     }
 
-    /// What libibverbs does when the system says no.
+    /// Fails like libibverbs if the system returns an error.
     fn says(error: i32) -> *mut sys::ibv_mr {
         nix::errno::Errno::from_raw(error).set();
         std::ptr::null_mut()
@@ -253,24 +259,24 @@ mod tests {
         Registrar { rail: "efa-verbs:x", domain, plain, dma_buf, access: flags(Access::ALL) }
     }
 
-    /// An open file in the place of a driver's, and its number.
+    /// Returns an open file that replaces a driver's dma-buf, and its descriptor.
     fn exported() -> (DmaBuf, i32) {
         let file = OwnedFd::from(tempfile::tempfile().expect("a file"));
         let number = file.as_raw_fd();
         (DmaBuf { file, offset: 0x200 }, number)
     }
 
-    /// What came of it, and which calls were made.
+    /// Returns the result of a registration, and the calls made.
     fn of_gpu(card: &Registrar<'_>, exported: Result<DmaBuf, String>) -> (Result<usize, String>, Vec<Called>) {
         CALLS.take();
-        // SAFETY: the doubles look at nothing.
+        // SAFETY: the test doubles do not access memory.
         let made = unsafe { card.of_gpu(MEMORY, exported) };
         let made = made.map(|made| made.addr());
         (made.map_err(|why| why.error(card.rail, "registering".into()).to_string()), CALLS.take())
     }
 
     fn dma_buf_call(file: i32) -> Called {
-        // LOCAL_WRITE, REMOTE_WRITE, REMOTE_READ, and requests name the memory by its own address.
+        // LOCAL_WRITE, REMOTE_WRITE and REMOTE_READ; requests use the memory's own address.
         Called::DmaBuf {
             domain: DOMAIN,
             offset: 0x200,
@@ -290,18 +296,18 @@ mod tests {
     };
 
     #[test]
-    fn memory_of_a_gpu_is_registered_by_its_dma_buf() {
+    fn gpu_memory_is_registered_by_dma_buf() {
         let (file, number) = exported();
         let (made, calls) = of_gpu(&registrar(Some(takes_dma_buf), no_address), Ok(file));
         assert_eq!((made, calls), (Ok(BY_DMA_BUF), vec![dma_buf_call(number)]));
     }
 
     #[test]
-    fn where_that_fails_it_is_registered_by_its_address() {
+    fn gpu_memory_falls_back_to_registration_by_address() {
         let (file, number) = exported();
         let (made, calls) = of_gpu(&registrar(Some(no_dma_buf), takes_address), Ok(file));
         assert_eq!((made, calls), (Ok(PLAIN), vec![dma_buf_call(number), PLAIN_CALL]));
-        // A driver that exports none, and a libibverbs that knows none, are not asked.
+        // The dma-buf call is skipped if the driver exports none or libibverbs does not support it.
         let (made, calls) = of_gpu(&registrar(Some(takes_dma_buf), takes_address), Err("no".into()));
         assert_eq!((made, calls), (Ok(PLAIN), vec![PLAIN_CALL]));
         let (made, calls) = of_gpu(&registrar(None, takes_address), Ok(exported().0));
@@ -309,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn where_both_fail_one_line_says_why_each_did() {
+    fn failed_gpu_registration_reports_both_causes() {
         let line = |card: &Registrar<'_>, exported| of_gpu(card, exported).0.expect_err("refused");
         let both = line(&registrar(Some(no_dma_buf), no_address), Ok(exported().0));
         let expected = "rail efa-verbs:x: registering failed: by dma-buf: Operation not supported; by peer memory (efa_nv_peermem): Bad \
@@ -318,11 +324,11 @@ mod tests {
         let none = line(&registrar(Some(takes_dma_buf), no_address), Err("the driver exports no dma-buf".into()));
         assert!(none.contains("by dma-buf: the driver exports no dma-buf; by peer memory"), "{none}");
         let old = line(&registrar(None, no_address), Ok(exported().0));
-        assert!(old.contains("by dma-buf: this libibverbs has no ibv_reg_dmabuf_mr"), "{old}");
+        assert!(old.contains("by dma-buf: this libibverbs lacks ibv_reg_dmabuf_mr"), "{old}");
     }
 
     #[test]
-    fn a_region_gets_the_rights_it_was_asked_for() {
+    fn region_gets_requested_access() {
         let (write, remote_write, remote_read) =
             (sys::IBV_ACCESS_LOCAL_WRITE, sys::IBV_ACCESS_REMOTE_WRITE, sys::IBV_ACCESS_REMOTE_READ);
         for (access, expected) in [

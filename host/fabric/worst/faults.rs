@@ -1,85 +1,173 @@
-//! The errors of this rail: what a program did that no network has to bear.
+//! Errors of this rail: uses that no network is required to support.
 
 use super::Who;
 use super::claims::{Claim, Use};
+use super::flight::{Flight, Packet};
+use super::landed::{Landed, Missing};
 use super::messages::Broken;
-use crate::{FabricError, Transfer};
+use crate::{FabricError, offsets};
 use nix::libc;
+use std::fmt;
 
-const WAIT: &str = "wait for a put's completion (quiet, or its own) before its source is written again";
-const MEET: &str = "a slot must be free at the target before the next put into it is posted: count its uses, or give each sender its own";
-const BOUND: &str = "whoever raises an immediate needs the target's word that it has polled earlier ones: what is complete at the sender may stand there \
-                     unpolled";
+const WAIT: &str = "wait for a put's completion (quiet, or its own) before its source is rewritten";
+const BOUND: &str = "a sender must know that the target has polled earlier immediates before it sends another: \
+                     immediates that are complete at the sender may still be unpolled at the target";
 const GET: &str = "wait for the get before its bytes are written, and for the put before they are read";
 
-/// A transfer as messages name it.
-fn named(t: &Transfer, read: bool, region: u32) -> String {
-    let Transfer { bytes, local_offset, remote_offset, peer, remote, .. } = t;
-    let (there, size) = (format!("offset {remote_offset} of peer {peer}'s region"), remote.bytes);
-    let token = ticket(t.token);
-    match read {
-        false => {
-            format!("put {token} of {bytes} B from offset {local_offset} of region {region} to {there} of {size} B")
-        }
-        true => {
-            format!("get {token} of {bytes} B from {there} of {size} B to offset {local_offset} of region {region}")
-        }
+/// Text of a put or get for messages, with its number among those of `rank` with `other`.
+struct Call {
+    name: &'static str,
+    number: u32,
+    rank: u32,
+    other: u32,
+}
+
+impl fmt::Display for Call {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Call { name, number, rank, other } = self;
+        let way = if *name == "get" { "from" } else { "to" };
+        write!(f, "{name} {number} of rank {rank} {way} rank {other}")
     }
 }
 
-/// The engine's ticket, or the operation's number of a program that posts by itself.
+fn name_of(read: bool, signals: bool) -> &'static str {
+    match (read, signals) {
+        (true, _) => "get",
+        (false, true) => "put_signal",
+        (false, false) => "put",
+    }
+}
+
+impl From<&Claim> for Call {
+    fn from(claim: &Claim) -> Call {
+        let read = !matches!(claim.usage, Use::Put(_));
+        Call { name: name_of(read, claim.signals), number: claim.number, rank: claim.who.rank, other: claim.other }
+    }
+}
+
+/// Returns the text of the put or get of a flight of `rank`.
+fn call(flight: &Flight, rank: u32) -> Call {
+    let signals = flight.transfer.immediate.is_some();
+    Call { name: name_of(flight.read, signals), number: flight.number, rank, other: flight.other }
+}
+
+/// Returns the text of an operation number, for applications that use messages.
 fn ticket(token: u64) -> String {
-    if token == u64::MAX { "(a signal's own)".to_owned() } else { format!("(ticket {token})") }
+    format!("(ticket {token})")
 }
 
 fn error(rail: &str, operation: String, text: String, hint: &str) -> FabricError {
-    FabricError { rail: rail.to_owned(), operation, code: libc::EBUSY, text, hint: hint.to_owned() }
+    FabricError { rail: rail.to_owned(), operation, code: FabricError::MISUSE, text, hint: hint.to_owned() }
 }
 
 #[cold]
 pub(super) fn overrun(rail: &str, unpolled: u64, room: u64) -> FabricError {
-    let text = format!("completion queue overrun: {unpolled} immediates that were not polled, and room for {room}");
+    let text = format!("completion queue overrun: {unpolled} unpolled immediates, but space for {room}");
     error(rail, "poll".to_owned(), text, BOUND)
 }
 
-#[cold]
-pub(super) fn rewritten(rail: &str, t: &Transfer, region: u32, at: u64) -> FabricError {
-    let text = format!("source rewritten while its put is under way (in the packet at byte {at} of it)");
-    error(rail, named(t, false, region), text, WAIT)
-}
-
-#[cold]
-pub(super) fn twice(rail: &str, t: &Transfer, read: bool, region: u32, other: &Claim) -> FabricError {
-    let Claim { usage, who, pid, token, bytes, in_region, .. } = other;
-    let token = ticket(*token);
-    let (what, other, hint) = match (usage, read) {
-        (Use::Put(_), false) => ("destination written by two puts at once", "put", MEET),
-        (Use::Put(_), true) => ("bytes read by a get while a put to them is under way", "put", GET),
-        (Use::Source | Use::Sink(_), _) => ("destination written while a get of its bytes is under way", "get", GET),
-    };
-    let verb = match usage {
-        Use::Put(_) => "to",
-        Use::Source => "from",
-        Use::Sink(_) => "into",
+/// Returns the cause of a changed source, and the missing wait. `noun` is the kind of transfer in flight.
+fn landing(landed: &Landed, noun: &str, rank: u32) -> (String, String) {
+    let Landed { claim, missing } = landed;
+    let (call, sender) = (Call::from(claim), claim.who.rank);
+    let hint = match (missing, call.name) {
+        (Missing::Arrival, "get") => {
+            format!("rank {rank} sent the bytes before its get had completed: wait for the get")
+        }
+        (Missing::Arrival, _) => format!(
+            "rank {rank} forwarded the bytes before they had arrived: wait for that put's own signal (one for each \
+             slot)"
+        ),
+        (Missing::Turn, _) => {
+            format!("rank {sender} did not wait for a signal of rank {rank} that its forwarding {noun} has completed")
+        }
+        (Missing::Completion, _) => format!(
+            "rank {rank} signalled rank {sender} before its forwarding {noun} had completed: wait for it (quiet), then signal"
+        ),
+        (Missing::Own, name) => {
+            format!(
+                "rank {rank} did not wait for its forwarding {noun} (quiet) before its {name} into the {noun}'s source"
+            )
+        }
     };
     let text =
-        format!("{what}: the other is {other} {token} of {who} (process {pid}), {bytes} B {verb} offset {in_region}");
-    error(rail, named(t, read, region), text, hint)
+        format!("source rewritten while its {noun} is in flight: {call} ({} B) was written into it", claim.bytes);
+    (text, hint)
 }
 
 #[cold]
-pub(super) fn itself(rail: &str, t: &Transfer, region: u32) -> FabricError {
+pub(super) fn rewritten(
+    rail: &str,
+    rank: u32,
+    flight: &Flight,
+    packet: Packet,
+    landed: Option<&Landed>,
+) -> FabricError {
+    let (text, hint) = landed.map_or_else(
+        || {
+            let text =
+                format!("source rewritten while its put is in flight (in the packet at byte {} of it)", packet.at);
+            (text, WAIT.to_owned())
+        },
+        |landed| landing(landed, "put", rank),
+    );
+    let place = offsets::local(flight.transfer.local_offset, flight.region);
+    let operation = format!("{}: {} B from {place}", call(flight, rank), flight.transfer.bytes);
+    error(rail, operation, text, &hint)
+}
+
+#[cold]
+pub(super) fn twice(rail: &str, rank: u32, flight: &Flight, other: &Claim) -> FabricError {
+    let Claim { usage, who, bytes, in_region, .. } = other;
+    let (mine, theirs) = (call(flight, rank), Call::from(other));
+    let what = match (usage, flight.read) {
+        (Use::Put(_), false) => "destination written by two puts at the same time",
+        (Use::Put(_), true) => "bytes read by a get while a put to them is in flight",
+        (Use::Source | Use::Sink(_), _) => "destination written while a get of its bytes is in flight",
+    };
+    let hint = match usage {
+        Use::Put(_) if !flight.read && who.rank == rank => format!(
+            "the slot is free once rank {} has signalled that it used the other put; use a signal for each slot",
+            other.other
+        ),
+        Use::Put(_) if !flight.read => "give each sender its own slot".to_owned(),
+        _ => GET.to_owned(),
+    };
+    let (verb, owner) = match usage {
+        Use::Put(_) => ("to", theirs.other),
+        Use::Source => ("from", theirs.other),
+        Use::Sink(_) => ("into", theirs.rank),
+    };
+    let place = offsets::remote(*in_region, owner);
+    let text = format!("{what}: the other is {theirs}, {bytes} B {verb} {place}");
+    let (t, way) = (&flight.transfer, if flight.read { "from" } else { "to" });
+    let place = format!("{} B {way} {}", t.bytes, offsets::remote(t.remote_offset, mine.other));
+    error(rail, format!("{mine}: {place}"), text, &hint)
+}
+
+#[cold]
+pub(super) fn itself(rail: &str, rank: u32, flight: &Flight) -> FabricError {
+    let (t, region) = (&flight.transfer, flight.region);
+    let [from, to] = [t.local_offset, t.remote_offset].map(|offset| offsets::local(offset, region));
+    let place = format!("{} B from {from} to {to}", t.bytes);
     let text = "source and destination overlap".to_owned();
-    error(rail, named(t, false, region), text, "a card may write its first bytes before it has read the last ones")
+    let hint = "a NIC may write the first bytes before it has read the last ones";
+    error(rail, format!("{}: {place}", call(flight, rank)), text, hint)
 }
 
 #[cold]
-pub(super) fn message(rail: &str, broken: &Broken) -> (u64, FabricError) {
+pub(super) fn message(rail: &str, rank: u32, broken: &Broken, landed: Option<&Landed>) -> (u64, FabricError) {
     match broken {
-        Broken::Rewritten { token, bytes, peer } => {
-            let what = format!("send {} of {bytes} B to peer {peer}", ticket(*token));
-            let text = "source rewritten while its message is under way".to_owned();
-            (*token, error(rail, what, text, "wait for the send's completion before its bytes are written again"))
+        Broken::Rewritten { token, total, peer, .. } => {
+            let what = format!("send {} of {total} B to peer {peer}", ticket(*token));
+            let (text, hint) = landed.map_or_else(
+                || {
+                    let text = "source rewritten while its message is in flight".to_owned();
+                    (text, "wait for the send's completion before its bytes are rewritten".to_owned())
+                },
+                |landed| landing(landed, "message", rank),
+            );
+            (*token, error(rail, what, text, &hint))
         }
         Broken::TooLong { token, bytes, room } => {
             let what = format!("receive {} into {room} B", ticket(*token));
@@ -97,17 +185,17 @@ pub(super) fn message(rail: &str, broken: &Broken) -> (u64, FabricError) {
 #[cold]
 pub(super) fn gone(rail: &str, token: u64, peer: usize, bytes: u64) -> FabricError {
     let what = format!("send {} of {bytes} B to peer {peer}", ticket(token));
-    FabricError { code: libc::ECONNRESET, ..error(rail, what, "the peer's process has ended".to_owned(), "") }
+    FabricError { code: libc::ECONNRESET, ..error(rail, what, "the peer's process exited".to_owned(), "") }
 }
 
 #[cold]
 pub(super) fn cancelled(rail: &str, token: u64) -> FabricError {
-    let (what, text) = (format!("receive {}", ticket(token)), "taken back".to_owned());
+    let (what, text) = (format!("receive {}", ticket(token)), "cancelled".to_owned());
     FabricError { code: libc::ECANCELED, ..error(rail, what, text, "") }
 }
 
-impl std::fmt::Display for Who {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Display for Who {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "rank {}, proxy {}, rail {}", self.rank, self.proxy, self.rail)
     }
 }

@@ -1,50 +1,40 @@
-//! Chance: what a rail draws, and the agenda of what it has put off.
+//! Randomness: the random numbers of a rail, and the queue of delayed events.
 
 use super::Who;
 use super::spec::Spec;
+use ginlab_base::random::{Random, mix};
 
-/// SplitMix64. Two rails with different seeds share no stretch that matters.
-fn mix(mut word: u64) -> u64 {
-    word = (word ^ word >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    word = (word ^ word >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
-    word ^ word >> 31
-}
-
-/// What a rail draws from.
+/// Random number generator of a rail.
 #[derive(Debug)]
 pub(super) struct Law {
-    state: u64,
+    random: Random,
     spec: Spec,
 }
 
 impl Law {
-    /// Of this rail of this rank: no two rails of a job draw the same.
+    /// Creates the generator of a rail of a rank. The sequences of the rails of a job do not overlap in practice.
     pub fn new(spec: &Spec, who: Who) -> Law {
         let place = u64::from(who.rank) << 32 | u64::from(who.proxy) << 16 | u64::from(who.rail);
-        Law { state: mix(spec.seed) ^ mix(!place), spec: *spec }
+        Law { random: Random(mix(spec.seed) ^ mix(!place)), spec: *spec }
     }
 
-    fn draw(&mut self) -> u64 {
-        self.state = self.state.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        mix(self.state)
-    }
-
-    /// A number below `end`, which is 1 or more.
+    /// Returns a number below `end`, which must be at least 1.
     pub fn below(&mut self, end: u64) -> u64 {
-        self.draw() % end.max(1)
+        self.random.below(end)
     }
 
-    /// Whether what happens in so many percent of all cases happens now.
+    /// Returns true with a probability of `percent` percent.
     pub fn happens(&mut self, percent: u64) -> bool {
         self.below(100) < percent
     }
 
-    /// A short delay, in events.
+    /// Returns a short delay, in events.
     pub fn short(&mut self) -> u64 {
         self.below(4).min(self.spec.delay)
     }
 
-    /// A delay in events, with a heavy tail: one half is short, the other is spread over all octaves up to the longest.
+    /// Returns a delay in events, with a heavy tail: one half is short, and the other half is spread over all octaves
+    /// up to the maximum.
     pub fn delay(&mut self) -> u64 {
         if self.happens(50) {
             return self.short();
@@ -53,7 +43,7 @@ impl Law {
         (low + self.below(low)).min(self.spec.delay)
     }
 
-    /// Cuts so many bytes at random places: where each packet begins, and its length. None for no bytes.
+    /// Splits `bytes` bytes at random positions. Returns offset and length of each packet; empty for 0 bytes.
     pub fn cut(&mut self, bytes: u64) -> Vec<(u64, u64)> {
         if bytes == 0 {
             return Vec::new();
@@ -68,32 +58,32 @@ impl Law {
     }
 }
 
-/// What has been put off, by the event at which it is due.
+/// Delayed events, by the time at which they are due.
 #[derive(Debug)]
-pub(super) struct Agenda<T> {
-    /// What is due first stands last.
+pub(super) struct EventQueue<T> {
+    /// Sorted by decreasing time, so that the next event is last.
     items: Vec<(u64, T)>,
 }
 
-impl<T> Default for Agenda<T> {
+impl<T> Default for EventQueue<T> {
     fn default() -> Self {
-        Agenda { items: Vec::new() }
+        EventQueue { items: Vec::new() }
     }
 }
 
-impl<T> Agenda<T> {
+impl<T> EventQueue<T> {
     pub fn is_empty(&self) -> bool {
         self.items.is_empty()
     }
 
-    /// Puts it off until an event. Of what is due at the same one, the first may come first or last.
+    /// Delays an item until `due`. Items due at the same time are returned in random order.
     pub fn put_off(&mut self, due: u64, item: T, law: &mut Law) {
         let before = law.happens(50);
         let at = self.items.partition_point(|(other, _)| *other > due || (before && *other == due));
         self.items.insert(at, (due, item));
     }
 
-    /// What is due.
+    /// Removes and returns an item that is due.
     pub fn take_due(&mut self, now: u64) -> Option<T> {
         self.items.pop_if(|(due, _)| *due <= now).map(|(_, item)| item)
     }
@@ -109,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn a_good_part_is_short_and_a_good_part_is_held() {
+    fn delays_are_often_short_and_often_long() {
         let mut law = law(3);
         let delays: Vec<u64> = (0..10_000).map(|_| law.delay()).collect();
         let part = |of: std::ops::RangeInclusive<u64>| delays.iter().filter(|delay| of.contains(delay)).count();
@@ -117,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn rails_draw_by_themselves_and_again_the_same() {
+    fn rails_draw_independently_and_reproducibly() {
         let draws = |seed, rail| {
             let mut law = Law::new(&Spec { seed, ..Spec::default() }, Who { rail, ..Who::default() });
             (0..8).map(|_| law.below(1 << 60)).collect::<Vec<_>>()
@@ -127,8 +117,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_due_at_one_event_comes_in_any_order() {
-        let (mut law, mut agenda) = (law(1), Agenda::default());
+    fn simultaneous_events_are_delivered_in_any_order() {
+        let (mut law, mut agenda) = (law(1), EventQueue::default());
         (0..100).for_each(|item| agenda.put_off(7, item, &mut law));
         agenda.put_off(8, 1000, &mut law);
         assert_eq!(agenda.take_due(6), None);

@@ -1,36 +1,38 @@
-//! Messages between processes: a mailbox of the receiving rail in shared memory, with slots that all senders take.
+//! Messages between processes: a mailbox of the receiving rail in shared memory, with slots that all senders share.
 //!
-//! A slot carries one message, a chunk at a time: the sender announces it with its first chunk, the receiver finds room for it and asks for
-//! the next one, until all is there. Whoever's turn it is owns all of the slot but its state: a store of the state by release
-//! hands the rest over, and the other side's load by acquire takes it.
+//! A slot carries one message, one chunk at a time. The sender announces the message with its first chunk. The receiver
+//! finds a buffer for it and requests the next chunk, until the message is complete. The side whose turn it is owns all
+//! of the slot except its state. It hands the slot over by a release store of the state, which the other side loads
+//! with acquire.
 
 use ginlab_base::memory_file::{FileName, MemoryFile};
 use std::io;
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// Messages that are under way to a rail at most.
+/// Maximum number of messages in flight to a rail.
 pub(super) const SLOTS: usize = 64;
-/// Bytes of a chunk at most. Few: each rail has a mailbox, whose pages are all there from the first.
+/// Maximum size of a chunk in bytes. Small, because each rail has a mailbox whose pages are all allocated from the
+/// start.
 pub(super) const CHUNK: u64 = 8 << 10;
 
-/// Whose turn it is, and for what.
+/// State of a slot: the side whose turn it is, and the action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub(super) enum Turn {
-    /// Nobody's: any sender may take it.
+    /// No side: any sender may take the slot.
     Free,
-    /// The sender's, which has announced nothing yet.
+    /// Sender: it has taken the slot and announced nothing yet.
     Taken,
-    /// The receiver's: a message, with its first chunk.
+    /// Receiver: a message was announced with its first chunk.
     Announced,
-    /// The sender's: the next chunk is wanted.
+    /// Sender: the next chunk was requested.
     Wanted,
-    /// The receiver's: a chunk.
+    /// Receiver: a chunk is ready.
     Filled,
-    /// The sender's: the receiver has all, or wants no more.
+    /// Sender: the receiver has the complete message, or wants no more of it.
     Done,
-    /// The receiver's: the sender's rail was closed in the middle.
+    /// Receiver: the sender's rail was closed during the message.
     Abandoned,
 }
 
@@ -49,18 +51,17 @@ struct Page {
 struct Slot {
     turn: AtomicU32,
     sender: AtomicU32,
-    /// The how manyth of its sender's messages it is.
+    /// Sequence number of the message among those of its sender.
     number: AtomicU64,
-    /// Of the whole message.
+    /// Size of the whole message in bytes.
     bytes: AtomicU64,
-    /// Where the chunk begins, and its length.
+    /// Offset of the chunk in the message, and its length.
     at: AtomicU64,
     length: AtomicU64,
-    /// Only by address.
+    /// Accessed only by address.
     chunk: [u8; CHUNK as usize],
 }
 
-/// What a slot tells of its message.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Announced {
     pub slot: usize,
@@ -69,45 +70,47 @@ pub(super) struct Announced {
     pub bytes: u64,
 }
 
-/// A mailbox: this rail's own, or a peer's.
+/// A mailbox, of this rail or of a peer.
 #[derive(Debug)]
 pub(super) struct Mailbox(MemoryFile);
 
 impl Mailbox {
-    /// A new one.
+    /// Creates a mailbox.
     pub fn create() -> io::Result<Mailbox> {
         Ok(Mailbox(MemoryFile::create(NonZeroUsize::new(size_of::<Page>()).unwrap_or(NonZeroUsize::MIN))?))
     }
 
-    /// A peer's, and the number under which this sender is known there.
+    /// Opens a peer's mailbox. Also returns the number by which this sender is identified there.
     pub fn join(name: FileName) -> io::Result<(Mailbox, u32)> {
         let file = MemoryFile::open(name)?;
         if file.bytes() < size_of::<Page>() as u64 {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "it is no mailbox"));
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "it is not a mailbox"));
         }
         let mailbox = Mailbox(file);
         let sender = mailbox.page().senders.fetch_add(1, Ordering::Relaxed);
         Ok((mailbox, sender))
     }
 
-    /// For peers.
+    /// Returns the name of the mailbox's file, for peers.
     pub fn name(&self) -> FileName {
         self.0.name()
     }
 
     fn page(&self) -> &Page {
-        // SAFETY: the file is as long as this (made so, or checked when it was opened), at a page's start, and of zeros at first,
-        // which are good for all its fields; everything in it is atomic but the chunks, which are touched by address alone.
+        // SAFETY: the file is at least as long as `Page` (created so, or checked when opened) and starts at a page. It
+        // is initially zero, which is valid for all fields. All fields are atomic except the chunks, which are accessed
+        // only by address.
         unsafe { &*(self.0.address() as *const Page) }
     }
 
-    /// Whose turn a slot is. By acquire: what the other side has stored before it is seen.
+    /// Returns the state of a slot. Acquire: pairs with the release in `hand_over`, so that the other side's earlier
+    /// stores are visible.
     pub fn turn(&self, slot: usize) -> Turn {
         let turn = self.page().slots[slot].turn.load(Ordering::Acquire);
         Turn::ALL.get(turn as usize).copied().unwrap_or(Turn::Abandoned)
     }
 
-    /// Hands a slot over. By release: the other side sees what was stored before.
+    /// Hands a slot over. Release: the other side observes all earlier stores.
     pub fn hand_over(&self, slot: usize, turn: Turn) {
         self.page().slots[slot].turn.store(turn as u32, Ordering::Release);
     }
@@ -117,14 +120,14 @@ impl Mailbox {
         turn.compare_exchange(from as u32, to as u32, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
-    // --- the sender ----------------------------------------------------------------------------------------------------
+    // Sender.
 
-    /// Takes a slot; none when all are taken.
+    /// Takes a free slot. Returns `None` if there is none.
     pub fn take_slot(&self) -> Option<usize> {
         (0..SLOTS).find(|slot| self.change(*slot, Turn::Free, Turn::Taken))
     }
 
-    /// Writes what the message is into a slot that this sender has taken.
+    /// Writes the description of the message to a slot that this sender has taken.
     pub fn describe(&self, message: Announced) {
         let slot = &self.page().slots[message.slot];
         slot.sender.store(message.sender, Ordering::Relaxed);
@@ -132,17 +135,18 @@ impl Mailbox {
         slot.bytes.store(message.bytes, Ordering::Relaxed);
     }
 
-    /// Writes a chunk into a slot whose turn is the sender's, and hands it over.
+    /// Writes a chunk to a slot in the sender's turn, and hands it over.
     pub fn fill(&self, slot: usize, at: u64, chunk: &[u8], turn: Turn) {
         let (number, slot) = (slot, &self.page().slots[slot]);
         slot.at.store(at, Ordering::Relaxed);
         slot.length.store(chunk.len() as u64, Ordering::Relaxed);
-        // SAFETY: the slot is the sender's, so nobody else touches its chunk; no longer than it by the caller's cut, and by this.
+        // SAFETY: it is the sender's turn, so the receiver does not access the chunk. The caller's chunks fit, and the
+        // length is limited here.
         unsafe { super::bytes::store(&chunk[..chunk.len().min(CHUNK as usize)], slot.chunk.as_ptr() as u64) };
         self.hand_over(number, turn);
     }
 
-    /// The sender's rail is closed: what nobody has begun to receive was never sent.
+    /// Handles the closing of the sender's rail. A message that the receiver has not started to receive is withdrawn.
     pub fn abandon(&self, slot: usize) {
         for from in [Turn::Taken, Turn::Announced, Turn::Done] {
             if self.change(slot, from, Turn::Free) {
@@ -152,9 +156,9 @@ impl Mailbox {
         self.hand_over(slot, Turn::Abandoned);
     }
 
-    // --- the receiver --------------------------------------------------------------------------------------------------
+    // Receiver.
 
-    /// Messages that have been announced and not been given room.
+    /// Returns the announced messages that have no buffer yet.
     pub fn announced(&self) -> impl Iterator<Item = Announced> {
         let word = |word: &AtomicU64| word.load(Ordering::Relaxed);
         (0..SLOTS).filter(|slot| self.turn(*slot) == Turn::Announced).map(move |number| {
@@ -164,7 +168,7 @@ impl Mailbox {
         })
     }
 
-    /// The chunk in a slot whose turn is the receiver's: where it begins in the message, its length, and its address.
+    /// Returns the chunk in a slot in the receiver's turn: its offset in the message, its length and its address.
     pub fn chunk(&self, slot: usize) -> (u64, u64, u64) {
         let slot = &self.page().slots[slot];
         let length = slot.length.load(Ordering::Relaxed).min(CHUNK);

@@ -1,7 +1,7 @@
-//! Messages of a rail: sends that are late, and receives that they find in the order in which these were posted.
+//! Messages of a rail: delayed sends, and their matching with receives in the order in which these were posted.
 //!
-//! Of one sender's messages the first finds a receive first (FI_ORDER_SAS, which rails for messages ask of libfabric), unless
-//! `messages=any`; of several senders' any. When each is complete has no order at all.
+//! Messages of one sender are matched in the order of their posts (FI_ORDER_SAS, which rails for messages request from
+//! libfabric), unless `messages=any`. Messages of several senders are matched in any order. Completions have no order.
 
 use super::bytes;
 use super::flight::{Packet, packets};
@@ -11,13 +11,13 @@ use super::spec::Spec;
 use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
 
-/// Receives that may be posted at a time.
+/// Maximum number of posted receives.
 const RECEIVES: usize = 8192;
 
-/// What becomes due.
+/// A delayed event.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Due {
-    /// A send's next chunk goes out.
+    /// The next chunk of a send is sent.
     Chunk(u64),
     /// A send is complete.
     Sent(u64),
@@ -25,18 +25,18 @@ pub(super) enum Due {
     Received { token: u64, bytes: u64 },
 }
 
-/// How something ended that cannot go on.
+/// Failure of a send or receive.
 #[derive(Debug)]
 pub(super) enum Broken {
-    /// The source of a send was rewritten: token, and the send's bytes and peer.
-    Rewritten { token: u64, bytes: u64, peer: usize },
-    /// The receive was too small for its message, of so many bytes.
+    /// The source of a send has changed in these bytes since the post. Contains token, size and peer of the send.
+    Rewritten { token: u64, total: u64, peer: usize, from: u64, bytes: u64, since: u64 },
+    /// The receive buffer was too small for its message of `bytes` bytes.
     TooLong { token: u64, bytes: u64, room: u64 },
-    /// The sender's rail was closed in the middle.
+    /// The sender's rail was closed during the message.
     Abandoned { token: u64 },
 }
 
-/// The sending end at a peer.
+/// The sending end of messages to a peer.
 #[derive(Debug)]
 struct Line {
     mailbox: Rc<Mailbox>,
@@ -53,10 +53,12 @@ struct Outgoing {
     slot: usize,
     from: u64,
     bytes: u64,
-    /// In the order in which they go out.
+    /// Count of this process's table at the time of the post.
+    since: u64,
+    /// Chunks in the order in which they are sent.
     chunks: Vec<Packet>,
     gone: usize,
-    /// Its next step stands in the agenda.
+    /// Whether its next step is in the queue of delayed events.
     put_off: bool,
 }
 
@@ -69,7 +71,7 @@ struct Incoming {
     got: u64,
 }
 
-/// Room for a message.
+/// A receive buffer, or the source of a send.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Room {
     pub token: u64,
@@ -77,13 +79,12 @@ pub(super) struct Room {
     pub bytes: u64,
 }
 
-/// See the module.
 #[derive(Debug)]
 pub(super) struct Messages {
     spec: Spec,
     mailbox: Mailbox,
     lines: HashMap<usize, Line>,
-    /// By numbers that are never given twice.
+    /// Sends in progress, by numbers that are never reused.
     outgoing: HashMap<u64, Outgoing>,
     last: u64,
     rooms: VecDeque<Room>,
@@ -94,7 +95,7 @@ pub(super) struct Messages {
 }
 
 impl Messages {
-    /// None posted, none under way.
+    /// Creates an empty set of messages.
     pub fn new(spec: &Spec) -> std::io::Result<Messages> {
         Ok(Messages {
             spec: *spec,
@@ -109,19 +110,20 @@ impl Messages {
         })
     }
 
-    /// This rail's mailbox.
+    /// Returns this rail's mailbox.
     pub fn mailbox(&self) -> &Mailbox {
         &self.mailbox
     }
 
-    /// Posts a send; false when the peer has no slot for it now. `join` opens the peer's mailbox.
+    /// Posts a send. Returns `None` if the peer has no free slot. `join` opens the peer's mailbox.
     ///
     /// # Safety
-    /// The bytes stay valid until the send is complete.
+    /// The bytes must stay valid until the send is complete.
     pub unsafe fn send<E>(
         &mut self,
         peer: usize,
         room: Room,
+        since: u64,
         law: &mut Law,
         join: impl FnOnce() -> Result<(Mailbox, u32), E>,
     ) -> Result<Option<Due>, E> {
@@ -136,7 +138,7 @@ impl Messages {
         let Some(slot) = line.mailbox.take_slot() else { return Ok(None) };
         line.mailbox.describe(Announced { slot, sender: line.sender, number: line.next, bytes });
         line.next += 1;
-        // SAFETY: the caller's contract.
+        // SAFETY: the caller guarantees that the bytes are valid.
         unsafe { bytes::take(&mut self.bounce, from, bytes) };
         let mut cuts = Vec::new();
         for (at, length) in law.cut(bytes) {
@@ -149,71 +151,78 @@ impl Messages {
         }
         self.last += 1;
         let mailbox = line.mailbox.clone();
-        let send = Outgoing { token, peer, mailbox, slot, from, bytes, chunks, gone: 0, put_off: true };
+        let send = Outgoing { token, peer, mailbox, slot, from, bytes, since, chunks, gone: 0, put_off: true };
         self.outgoing.insert(self.last, send);
         Ok(Some(Due::Chunk(self.last)))
     }
 
-    /// Posts room; false when there is no room for more of that.
+    /// Posts a receive buffer. Returns false if too many are posted.
     ///
     /// # Safety
-    /// The bytes stay valid until the receive is complete.
+    /// The bytes must stay valid until the receive is complete.
     pub unsafe fn receive(&mut self, room: Room, poison: Option<u8>) -> bool {
         if self.rooms.len() >= RECEIVES {
             return false;
         }
         if let Some(poison) = poison {
-            // SAFETY: the caller's contract.
+            // SAFETY: the caller guarantees that the bytes are valid.
             unsafe { bytes::fill(room.to, room.bytes, poison) };
         }
         self.rooms.push_back(room);
         true
     }
 
-    /// Takes room back; false when a message has found it already.
+    /// Cancels a receive. Returns false if a message was already matched with it.
     pub fn cancel(&mut self, token: u64) -> bool {
         let at = self.rooms.iter().position(|room| room.token == token);
         at.and_then(|at| self.rooms.remove(at)).is_some()
     }
 
-    /// Does what has become due: the token of a send that is complete.
+    /// Runs a due step of a send. Returns the token of the send if it is complete.
     pub fn act(&mut self, key: u64, done: bool) -> Result<Option<u64>, Broken> {
         let Some(send) = self.outgoing.get_mut(&key) else { return Ok(None) };
         send.put_off = false;
-        let rewritten = Broken::Rewritten { token: send.token, bytes: send.bytes, peer: send.peer };
+        let Outgoing { token, peer, bytes: total, from, since, .. } = *send;
+        let rewritten = move |chunk: &Packet| Broken::Rewritten {
+            token,
+            total,
+            peer,
+            from: from + chunk.at,
+            bytes: chunk.bytes,
+            since,
+        };
         if done {
-            // SAFETY: `send`'s contract: its completion is told behind this.
+            // SAFETY: the source is valid until the completion, which is reported after this (contract of `send`).
             unsafe { bytes::take(&mut self.bounce, send.from, send.bytes) };
             let same = |chunk: &Packet| {
                 let bytes = &self.bounce[chunk.at as usize..(chunk.at + chunk.bytes) as usize];
                 crc32fast::hash(bytes) == chunk.sum
             };
-            let whole = !self.spec.watch || send.chunks.iter().all(same);
-            let token = send.token;
+            let changed = send.chunks.iter().find(|chunk| self.spec.watch && !same(chunk)).copied();
             if let Some(send) = self.outgoing.remove(&key) {
                 send.mailbox.hand_over(send.slot, Turn::Free);
             }
-            return if whole { Ok(Some(token)) } else { Err(rewritten) };
+            return changed.map_or(Ok(Some(token)), |chunk| Err(rewritten(&chunk)));
         }
         let turn = if send.gone == 0 { Turn::Announced } else { Turn::Filled };
         let Some(chunk) = send.chunks.get(send.gone).copied() else {
-            // Nothing but its announcement.
+            // An empty message consists only of its announcement.
             send.mailbox.fill(send.slot, 0, &[], turn);
             return Ok(None);
         };
-        // SAFETY: `send`'s contract: it is not complete.
+        // SAFETY: the source is valid until the completion, which has not been reported (contract of `send`).
         unsafe { bytes::take(&mut self.bounce, send.from + chunk.at, chunk.bytes) };
         if self.spec.watch && crc32fast::hash(&self.bounce) != chunk.sum {
             send.mailbox.abandon(send.slot);
             self.outgoing.remove(&key);
-            return Err(rewritten);
+            return Err(rewritten(&chunk));
         }
         send.gone += 1;
         send.mailbox.fill(send.slot, chunk.at, &self.bounce, turn);
         Ok(None)
     }
 
-    /// Looks at all slots; calls `later` with what is to be done, and whether it may take long.
+    /// Polls all slots. Calls `later` for each step to be delayed.
     pub fn look(&mut self, law: &mut Law, mut later: impl FnMut(Due, &mut Law), broken: &mut Vec<Broken>) {
         for (key, send) in &mut self.outgoing {
             if send.put_off {
@@ -237,8 +246,8 @@ impl Messages {
                     broken.push(Broken::Abandoned { token: message.token });
                     return false;
                 }
-                // SAFETY: the chunk is the receiver's now; the room is of the message's length, and its owner's contract of the post
-                // holds until the completion, which is behind this.
+                // SAFETY: it is the receiver's turn, so the chunk is stable. The range is in the buffer, which is valid
+                // until the completion, reported after this (contract of `receive`).
                 unsafe {
                     std::ptr::copy_nonoverlapping(from as *const u8, (message.to + at) as *mut u8, length as usize)
                 };
@@ -259,7 +268,7 @@ impl Messages {
         });
     }
 
-    /// Gives room to messages that have been announced: of a sender's the first one first.
+    /// Matches announced messages with receive buffers. Messages of one sender are matched in order.
     fn find_room(&mut self, law: &mut Law, broken: &mut Vec<Broken>) {
         while !self.rooms.is_empty() {
             let taken: Vec<usize> = self.incoming.iter().map(|message| message.slot).collect();
@@ -285,7 +294,7 @@ impl Messages {
         }
     }
 
-    /// Sends under way to a peer, which is not there any more.
+    /// Removes the sends to peers that have exited. Returns token, peer and size of each.
     pub fn give_up(&mut self, gone: impl Fn(usize) -> bool) -> Vec<(u64, usize, u64)> {
         let lost: Vec<u64> = self.outgoing.iter().filter(|(_, send)| gone(send.peer)).map(|(key, _)| *key).collect();
         let send = lost.iter().filter_map(|key| self.outgoing.remove(key));

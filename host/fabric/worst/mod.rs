@@ -1,31 +1,38 @@
-//! The worst network that EFA may legally be: `-p worst`, on one machine, without libfabric.
+//! The least ordered network that EFA permits: `-p worst`, on one machine, without libfabric.
 //!
-//! Bytes go through shared memory, as over [`same_host`](super::same_host), but late and in any order, all drawn from one seed:
+//! Bytes go through shared memory, as over [`same_host`](super::same_host), but late and in any order, all drawn from
+//! one seed:
 //!
-//! - **Delays are counted in events**: a later post of the rail, a poll at which something arrived or was delivered, or 64 polls (or 20 us)
-//!   without any. So a put can be overtaken by the next ones of its sender, however fast that polls, and all arrives in the end.
-//! - **A write is cut into packets** at random bytes, each of which arrives at an event of its own, in any order.
-//! - **Packets are written again** ("retransmission"), read from the source anew, as long as neither the target has been told of the
-//!   write's immediate nor its poster of the completion: the target's card drops duplicates of a message that it has completed.
-//! - **Immediates and completions** come after all bytes of their own write, at events of their own, in any order.
-//! - **"Again"** is answered to any post, at most three times in a row; and at times a rail does not take what has arrived.
-//! - **It watches**: a source that changes between the post and the completion, a destination of two puts at once whose bytes differ, a
-//!   get of bytes that a put is under way to are errors by name. Destinations hold rubbish from the post to the arrival.
-//! - **A completion queue has an end** where `queue=N` says so: immediates that come whether or not their target polls, and overrun it.
+//! - **Delays are counted in events**: a later post of the rail, a poll at which something arrived or was delivered, or
+//!   64 polls (or 20 us) without any of these. A put can therefore be overtaken by later ones of its sender, however
+//!   fast that polls, and everything arrives in the end.
+//! - **A write is split into packets** at random bytes. Each packet arrives at its own event, in any order.
+//! - **Packets are written again** ("retransmission"), read from the source anew. This stops when the target is
+//!   notified of the write's immediate or the poster of its completion: a NIC drops duplicates of a message that it has
+//!   completed.
+//! - **Immediates and completions** follow all bytes of their own write, at separate events, in any order.
+//! - **"Again"** is answered to any post, at most three times in a row. A rail also ignores arrivals for some polls.
+//! - **The rail checks for errors**, and names them. These are a source that changes between the post and the
+//!   completion, two concurrent puts of different bytes to one destination, and a get of bytes to which a put is in
+//!   flight. Destinations contain a poison value from the post to the arrival.
+//! - **A completion queue is limited** if `queue=N` is set: immediates arrive whether or not their target polls, and
+//!   can overrun it.
 //!
-//! Memory that peers write to or read lies in [`Place::File`](ginlab_cuda::Place). What EFA promises, and what an error means:
-//! docs/worst-network.md.
+//! Memory that peers write to or read must be in [`Place::File`](ginlab_cuda::Place). docs/worst-network.md documents
+//! the guarantees of EFA and the meaning of the errors.
 
 mod bytes;
 mod claims;
 mod faults;
 mod flight;
+mod landed;
 mod law;
 mod mailbox;
 mod messages;
 mod spec;
 #[cfg(test)]
 mod tests;
+mod traffic;
 mod transfers;
 
 pub use spec::{NAME, Spec, is_asked};
@@ -38,7 +45,7 @@ use super::{
 };
 use claims::Claims;
 use flight::Flight;
-use law::{Agenda, Law};
+use law::{EventQueue, Law};
 use mailbox::Mailbox;
 use messages::{Messages, Room};
 use std::collections::HashMap;
@@ -46,33 +53,34 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Transfers that are under way at most.
+/// Maximum number of transfers in flight.
 const OUTSTANDING: usize = 512;
-/// Polls without anything that count as an event.
+/// Number of polls without an event that count as an event.
 const IDLE_POLLS: u32 = 64;
-/// As much time without anything does too: a program that polls slowly waits no longer.
+/// Time without an event that counts as an event, so that an application that polls rarely does not wait longer.
 const IDLE_TIME: Duration = Duration::from_micros(20);
-/// Idle polls between two looks at the clock.
+/// Number of idle polls between two reads of the clock.
 const IDLE_LOOK: u32 = 8;
-/// "Again" answers in a row at most.
+/// Maximum number of "again" answers in a row.
 const AGAINS: u32 = 3;
-/// A rail that takes nothing begins with one of so many polls, and goes on for less than so many.
+/// Mean number of polls between periods in which the rail ignores arrivals, and maximum number of polls of such a
+/// period.
 const DEAF: u64 = 48;
-/// Polls between two looks whether the peers' processes are there.
+/// Number of polls between two checks of whether the peers' processes are alive.
 const LOOK_EVERY: u32 = 4096;
 
-/// Whose rail it is, for messages and seeds.
+/// Identity of a rail, for messages and seeds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Who {
-    /// The rank.
+    /// Index of the rank.
     pub rank: u32,
-    /// Its proxy thread; 0 where the CPU posts by itself.
+    /// Index of its proxy thread. 0 if the CPU posts without a proxy.
     pub proxy: u16,
-    /// The rail's number there.
+    /// Index of the rail in that thread.
     pub rail: u16,
 }
 
-/// See the module.
+/// A rail of the worst-case network. See the module documentation.
 #[derive(Debug)]
 pub struct WorstRail {
     name: String,
@@ -82,14 +90,14 @@ pub struct WorstRail {
     law: Law,
     inbox: Inbox,
     peers: Peers,
-    /// By peer: the claims on its memory, and the key of its mailbox (0: none).
-    tables: Vec<(Arc<Claims>, u64)>,
+    /// Claims on each peer's memory, key of its mailbox (0: none), and its rank.
+    tables: Vec<(Arc<Claims>, u64, u32)>,
     ours: Arc<Claims>,
     messages: Option<Messages>,
-    /// By numbers that are never given twice.
+    /// Transfers in flight, by numbers that are never reused.
     flights: HashMap<u64, Flight>,
     last: u64,
-    agenda: Agenda<Due>,
+    agenda: EventQueue<Due>,
     events: u64,
     polls: u32,
     idle: u32,
@@ -97,6 +105,8 @@ pub struct WorstRail {
     deaf: u64,
     agains: u32,
     regions: u32,
+    /// Key of the first region's file.
+    home: u64,
     ready: Vec<Completion>,
     arrived: Vec<u32>,
     bounce: Vec<u8>,
@@ -109,25 +119,24 @@ pub struct WorstRegion {
     number: u32,
 }
 
-/// What becomes due.
 #[derive(Clone, Copy, Debug)]
 enum Due {
-    /// A packet of a flight arrives, or arrives again.
+    /// A packet of a flight arrives, possibly again.
     Packet(u64, usize),
-    /// A flight's immediate goes to the target.
+    /// A flight's immediate is sent to the target.
     Signal(u64),
-    /// A flight is complete.
+    /// A flight completes.
     Complete(u64),
-    /// An immediate of a peer is told.
+    /// An immediate of a peer is reported.
     Tell(u32),
     Message(messages::Due),
 }
 
 impl WorstRail {
-    /// Opens one; with `messages` it can send and receive.
+    /// Opens a rail. With `messages` it can send and receive messages.
     ///
     /// # Errors
-    /// When there is no shared memory for what peers write to.
+    /// Returns an error if there is no shared memory for the structures that peers write to.
     pub fn open(spec: &Spec, who: Who, messages: bool) -> Result<WorstRail, FabricError> {
         let name = format!("{spec} ({who})");
         let refused = |error: io::Error| failed(&name, "opening a rail in shared memory", &error);
@@ -153,7 +162,7 @@ impl WorstRail {
             messages,
             flights: HashMap::new(),
             last: 0,
-            agenda: Agenda::default(),
+            agenda: EventQueue::default(),
             events: 0,
             polls: 0,
             idle: 0,
@@ -161,18 +170,19 @@ impl WorstRail {
             deaf: 0,
             agains: 0,
             regions: 0,
+            home: 0,
             ready: Vec::new(),
             arrived: Vec::new(),
             bounce: Vec::new(),
         })
     }
 
-    /// The byte that destinations hold until what is put there arrives. As a counter it is large, as a number it is none.
+    /// Returns the byte with which destinations are filled until the put arrives. A counter of such bytes is large, and
+    /// a floating-point number is implausible.
     fn poison(&self) -> Option<u8> {
         self.spec.poison.then_some(0xDB ^ (self.spec.seed as u8 & 0x1f))
     }
 
-    /// Whether this post is answered with "again".
     fn answers_again(&mut self) -> bool {
         let again = self.agains < AGAINS && self.law.happens(self.spec.again);
         self.agains = if again { self.agains + 1 } else { 0 };
@@ -183,7 +193,6 @@ impl WorstRail {
         self.agenda.put_off(self.events + delay, due, &mut self.law);
     }
 
-    /// A transfer or message ends with an error.
     #[cold]
     fn end(&mut self, token: u64, error: FabricError) {
         self.ready.push(Completion::Failed { token: Some(token), error: Box::new(error) });
@@ -211,14 +220,12 @@ impl WorstRail {
         let Some(messages) = &mut self.messages else { return };
         match messages.act(key, done) {
             Ok(token) => self.ready.extend(token.map(|token| Completion::Done { token })),
-            Err(broken) => {
-                let (token, error) = faults::message(&self.name, &broken);
-                self.end(token, error);
-            }
+            Err(broken) => self.break_message(&broken),
         }
     }
 
-    /// Takes what peers have sent, unless this is a poll that takes nothing. Whether there was something.
+    /// Takes the immediates and messages that peers have sent, unless this poll ignores arrivals. Returns whether there
+    /// were any.
     fn take(&mut self) -> Result<bool, FabricError> {
         if self.deaf > 0 {
             self.deaf -= 1;
@@ -229,7 +236,7 @@ impl WorstRail {
         }
         let mut arrived = std::mem::take(&mut self.arrived);
         self.inbox.take(|value| arrived.push(value));
-        // Nobody has polled these since the last look, so all of them have stood in the queue at once.
+        // Immediates that arrived since the last check were all in the queue at the same time.
         let unpolled = arrived.len() as u64;
         if let Some(room) = self.spec.queue.filter(|room| unpolled > *room) {
             return Err(faults::overrun(&self.name, unpolled, room));
@@ -248,14 +255,10 @@ impl WorstRail {
             agenda.put_off(events + delay, Due::Message(due), law);
         };
         messages.look(&mut self.law, later, &mut broken);
-        for broken in broken {
-            let (token, error) = faults::message(&self.name, &broken);
-            self.end(token, error);
-        }
+        broken.iter().for_each(|broken| self.break_message(broken));
         Ok(any)
     }
 
-    /// The events that have passed with this poll.
     fn pass(&mut self, moved: bool) -> u64 {
         if moved || self.agenda.is_empty() {
             (self.idle, self.idle_since) = (0, None);
@@ -273,7 +276,6 @@ impl WorstRail {
         events
     }
 
-    /// Looks whether the peers' processes are there.
     #[cold]
     fn look(&mut self) {
         self.peers.look();
@@ -285,7 +287,7 @@ impl WorstRail {
         }
     }
 
-    /// The stretch of a message, where it is all in the region.
+    /// Returns the range of a message, if it is in the region.
     fn room(&self, region: &WorstRegion, message: &Message, what: &str) -> Result<Room, FabricError> {
         let (bytes, near) = (message.bytes, &region.near);
         if message.offset > near.bytes || bytes > near.bytes - message.offset {
@@ -309,12 +311,12 @@ impl Rail for WorstRail {
 
     fn address(&self) -> Result<Vec<u8>, FabricError> {
         let mailbox = self.messages.as_ref().map_or(0, |messages| key_of(messages.mailbox().name()));
-        let keys = [key_of(self.ours.name()), mailbox].map(u64::to_le_bytes);
+        let keys = [key_of(self.ours.name()), mailbox, self.who.rank.into()].map(u64::to_le_bytes);
         Ok([&peers::address(self.inbox.name())[..], keys.as_flattened()].concat())
     }
 
     fn add_peer(&mut self, address: &[u8]) -> Result<usize, FabricError> {
-        let (near, keys) = address.split_at_checked(address.len().saturating_sub(16)).unwrap_or((address, &[]));
+        let (near, keys) = address.split_at_checked(address.len().saturating_sub(24)).unwrap_or((address, &[]));
         let peer = self.peers.add(&self.name, near)?;
         let key = |at: usize| keys.get(at..at + 8).and_then(|key| key.try_into().ok()).map_or(0, u64::from_le_bytes);
         let pid = self.peers.get(peer).map_or(0, |peer| peer.inbox.pid);
@@ -325,9 +327,9 @@ impl Rail for WorstRail {
         };
         let (table, error) = match theirs {
             Ok(table) => (table, None),
-            Err(error) => (self.ours.clone(), Some(failed(&self.name, format!("meeting peer {peer}"), &error))),
+            Err(error) => (self.ours.clone(), Some(failed(&self.name, format!("connecting to peer {peer}"), &error))),
         };
-        self.tables.push((table, key(8)));
+        self.tables.push((table, key(8), key(16) as u32));
         match error {
             None => Ok(peer),
             Some(error) => self.peers.remove(&self.name, peer).and(Err(error)),
@@ -341,6 +343,7 @@ impl Rail for WorstRail {
     unsafe fn register(&mut self, memory: Memory, _access: Access) -> Result<WorstRegion, FabricError> {
         let near = SameHostRegion::new(&self.name, memory)?;
         self.regions += 1;
+        self.home = if self.home == 0 { near.remote().key } else { self.home };
         Ok(WorstRegion { near, number: self.regions - 1 })
     }
 
@@ -349,9 +352,9 @@ impl Rail for WorstRail {
     }
 
     unsafe fn write(&mut self, region: &WorstRegion, t: &Transfer) -> Result<Post, FabricError> {
-        // As libfabric's rails do, so that tests over these meet it too.
+        // As libfabric's rails do, so that tests over this rail also encounter it.
         if t.bytes == 0 && t.immediate.is_none() {
-            return Err(self.has_none("writes of nothing that say nothing"));
+            return Err(self.has_none("the transfer has neither bytes nor an immediate"));
         }
         self.post(region, t, false)
     }
@@ -386,8 +389,8 @@ impl crate::Messages for WorstRail {
             return Ok(Post::Again);
         }
         let there = self.peers.get(peer).filter(|peer| !peer.has_ended).zip(self.tables.get(peer));
-        let Some((there, mailbox)) = there.map(|(there, (_, mailbox))| (there, *mailbox)) else {
-            let text = "there is no such peer, or its process has ended";
+        let Some((there, mailbox)) = there.map(|(there, (_, mailbox, _))| (there, *mailbox)) else {
+            let text = "no such peer, or its process exited";
             return Err(mistake(&self.name, format!("send to peer {peer}"), text));
         };
         let (pid, name) = (there.inbox.pid, &self.name);
@@ -398,8 +401,10 @@ impl crate::Messages for WorstRail {
             }
         };
         let Some(messages) = &mut self.messages else { return Ok(Post::Again) };
-        // SAFETY: the caller's contract; the range was checked.
-        let Some(due) = unsafe { messages.send(peer, room, &mut self.law, join) }? else { return Ok(Post::Again) };
+        let since = self.ours.tick();
+        // SAFETY: the caller guarantees that the bytes are valid, and the range was checked.
+        let sent = unsafe { messages.send(peer, room, since, &mut self.law, join) }?;
+        let Some(due) = sent else { return Ok(Post::Again) };
         self.events += 1;
         let delay = self.law.delay();
         self.put_off(delay, Due::Message(due));
@@ -410,7 +415,7 @@ impl crate::Messages for WorstRail {
         let room = self.room(region, message, "receive")?;
         let poison = self.poison();
         let Some(messages) = &mut self.messages else { return Err(self.has_none("messages")) };
-        // SAFETY: the caller's contract; the range was checked.
+        // SAFETY: the caller guarantees that the bytes are valid, and the range was checked.
         let taken = unsafe { messages.receive(room, poison) };
         Ok(if taken { Post::Accepted } else { Post::Again })
     }
@@ -425,7 +430,7 @@ impl crate::Messages for WorstRail {
 }
 
 impl Drop for WorstRail {
-    /// Nothing is written any more.
+    /// Ends all writes of transfers in flight.
     fn drop(&mut self) {
         self.flights.values_mut().for_each(Flight::close);
     }

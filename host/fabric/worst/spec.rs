@@ -1,40 +1,41 @@
-//! What a worst network is asked to be: `worst:seed=7,delay=128`.
+//! Parameters of the worst-case network: `worst:seed=7,delay=128`.
 
 use ginlab_base::size;
 use std::fmt;
 use std::str::FromStr;
 
-/// How providers of this kind are named.
+/// Provider name of these rails.
 pub const NAME: &str = "worst";
 
-/// Every option, for messages.
+/// All options, for messages.
 const KEYS: &str = "seed=N, delay=1..4096 (events), packets=1..64, again=0..90 (percent of posts), resend=0..100 (percent of packets), \
                     longest=SIZE (of one transfer), queue=1..65536 (immediates), poison=on|off, watch=on|strict|off, messages=ordered|any";
 
-/// How a rail disturbs.
+/// The parameters of a rail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Spec {
-    /// Everything is drawn from this number.
+    /// Seed from which everything is drawn.
     pub seed: u64,
-    /// The longest delay in events.
+    /// Maximum delay in events.
     pub delay: u64,
-    /// A transfer is cut into so many packets at most.
+    /// Maximum number of packets into which a transfer is split.
     pub packets: u64,
-    /// Percent of the posts that are answered with "again", at most three in a row.
+    /// Percentage of posts that are answered with "again", at most three in a row.
     pub again: u64,
-    /// Percent of the packets that are written once more.
+    /// Percentage of packets that are written again.
     pub resend: u64,
-    /// The longest transfer that a rail takes, in bytes: longer puts are cut before.
+    /// Maximum size of a transfer in bytes. Longer puts are split before they are posted.
     pub longest: u64,
-    /// Immediates that a completion queue has room for; `None`: it has no end. More than these that were not polled are an error.
+    /// Number of immediates that a completion queue can hold. More unpolled immediates are an error. `None`: unlimited.
     pub queue: Option<u64>,
-    /// Destinations hold rubbish from the post to the arrival.
+    /// Whether destinations are filled with a poison value from the post to the arrival.
     pub poison: bool,
-    /// Sources that are rewritten and destinations that are written twice are errors.
+    /// Whether a rewritten source, and a destination with conflicting transfers, are errors.
     pub watch: bool,
-    /// A source may not be rewritten before the completion either where the target has been told of the put: libfabric's letter.
+    /// Whether a source must not be rewritten before the completion even if the target was notified of the put, as the
+    /// libfabric specification requires.
     pub strict: bool,
-    /// Messages of one sender find the receives in the order of their posts (FI_ORDER_SAS).
+    /// Whether messages of one sender are matched with receives in the order of their posts (FI_ORDER_SAS).
     pub ordered_messages: bool,
 }
 
@@ -56,7 +57,7 @@ impl Default for Spec {
     }
 }
 
-/// Whether a provider's name asks for such rails.
+/// Returns whether a provider's name requests such rails.
 #[must_use]
 pub fn is_asked(provider: &str) -> bool {
     provider.strip_prefix(NAME).is_some_and(|rest| rest.is_empty() || rest.starts_with(':'))
@@ -71,12 +72,13 @@ fn either(text: &str, yes: &str, no: &str) -> Option<bool> {
 }
 
 impl Spec {
-    /// What a header should say.
+    /// Returns a note for headers.
     #[must_use]
     pub fn note(&self) -> String {
         format!(
-            "{self}: the worst network that EFA may legally be, on purpose: packets, immediates and completions late and in any order, \
-             bytes written again until the completion; no time or rate of it is a network's"
+            "{self}: deliberately the least ordered network that EFA permits: packets, immediates and completions are \
+             late and in any order, bytes are rewritten until the completion; its times and rates are not those of a \
+             network"
         )
     }
 
@@ -102,26 +104,28 @@ impl Spec {
 impl FromStr for Spec {
     type Err = String;
 
-    /// Reads `worst`, `worst:seed=7,delay=128`.
+    /// Parses `worst`, `worst:seed=7,delay=128`.
     fn from_str(text: &str) -> Result<Spec, String> {
-        let refused = |what: String| format!("provider {text:?}: {what}; options are {KEYS}");
+        let refused = |what: String| format!("invalid provider {text:?}: {what}; options are {KEYS}");
         let options = match text.strip_prefix(NAME) {
             Some("") => return Ok(Spec::default()),
-            Some(rest) => rest.strip_prefix(':').ok_or_else(|| refused("a colon stands before the options".into()))?,
-            None => return Err(refused(format!("it does not begin with {NAME}"))),
+            Some(rest) => {
+                rest.strip_prefix(':').ok_or_else(|| refused("expected a colon before the options".into()))?
+            }
+            None => return Err(refused(format!("it does not start with {NAME}"))),
         };
         let mut spec = Spec::default();
         for option in options.split(',') {
             let Some((key, value)) = option.split_once('=') else {
-                return Err(refused(format!("{option:?} is no option with a value")));
+                return Err(refused(format!("{option:?} is not an option with a value")));
             };
-            spec.set(key.trim(), value.trim()).ok_or_else(|| refused(format!("{option:?} is not possible")))?;
+            spec.set(key.trim(), value.trim()).ok_or_else(|| refused(format!("{option:?} is not valid")))?;
         }
         Ok(spec)
     }
 }
 
-/// The seed, and what is not as by default.
+/// Formats the seed and the parameters that differ from the defaults.
 impl fmt::Display for Spec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let usual = Spec::default();
@@ -158,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_spec_says_what_it_was_read_from() {
+    fn spec_formats_back_to_its_source() {
         assert_eq!("worst".parse(), Ok(Spec::default()));
         assert_eq!(Spec::default().to_string(), "worst:seed=1");
         let all = "worst:seed=18446744073709551615,delay=9,packets=1,again=0,resend=100,longest=4096,queue=7,poison=off,watch=off,messages=any";
@@ -170,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_spec_is_one_line_with_all_keys() {
+    fn invalid_spec_error_lists_all_keys() {
         for bad in [
             "worst:",
             "worst:seed",

@@ -1,7 +1,8 @@
-//! Puts and gets: the way from the post to the completion.
+//! Puts and gets, from the post to the completion.
 
 use super::claims::{Claim, Claimed, Use};
-use super::flight::{Flight, packets};
+use super::flight::{Flight, Packet, packets};
+use super::traffic::End;
 use super::{Due, OUTSTANDING, WorstRail, WorstRegion, bytes, faults};
 use crate::same_host::peers::{self, failed};
 use crate::{Completion, FabricError, Post, Transfer, mistake};
@@ -10,12 +11,20 @@ impl WorstRail {
     /// Posts a put, or a get.
     pub(super) fn post(&mut self, region: &WorstRegion, t: &Transfer, read: bool) -> Result<Post, FabricError> {
         if t.bytes > self.spec.longest {
-            let text = format!("a transfer has at most {} B here", self.spec.longest);
+            let text = format!("a transfer can have at most {} B", self.spec.longest);
             return Err(mistake(&self.name, peers::operation(t), text));
         }
+        let (other, command) = (self.rank_of(t.peer), (self.who.proxy, t.token));
+        let number = match t.bytes {
+            0 => 0,
+            _ => self.ours.traffic.number(self.line(t, other), command, read),
+        };
         let mut flight = Flight {
             transfer: Transfer { more: false, ..*t },
             read,
+            other,
+            number,
+            posted: self.ours.tick(),
             region: region.number,
             from: 0,
             to: 0,
@@ -38,14 +47,14 @@ impl WorstRail {
                 return Ok(Post::Again);
             }
         } else if self.peers.get(t.peer).is_none_or(|peer| peer.has_ended) {
-            return Err(mistake(&self.name, peers::operation(t), "there is no such peer, or its process has ended"));
+            return Err(mistake(&self.name, peers::operation(t), "no such peer, or its process exited"));
         } else if self.flights.len() >= OUTSTANDING || self.answers_again() {
             return Ok(Post::Again);
         }
         self.events += 1;
         self.last += 1;
         let key = self.last;
-        // The whole transfer is as late as its last packet.
+        // The delay of the whole transfer is that of its last packet.
         let longest = self.law.delay();
         let last = self.law.below(flight.packets.len() as u64) as usize;
         for packet in 0..flight.packets.len() {
@@ -53,6 +62,9 @@ impl WorstRail {
             self.put_off(delay, Due::Packet(key, packet));
         }
         let is_empty = flight.packets.is_empty();
+        if !is_empty && !read {
+            self.ours.traffic.sent(other, (flight.from, t.bytes), flight.posted);
+        }
         self.flights.insert(key, flight);
         if is_empty {
             self.put_off(longest, Due::Packet(key, 0));
@@ -60,12 +72,14 @@ impl WorstRail {
         Ok(Post::Accepted)
     }
 
-    /// Cuts, claims and poisons; false when there is no room for a claim now.
+    /// Splits a transfer into packets, claims its bytes and poisons the destination. Returns false if a table of claims
+    /// is full.
     fn prepare(&mut self, flight: &mut Flight, region: &WorstRegion, at: u64) -> Result<bool, FabricError> {
         let (t, read) = (flight.transfer, flight.read);
         let (there, here) = ((t.remote.key, at), region.near.place(t.local_offset));
         let cuts = self.law.cut(t.bytes);
-        // SAFETY: `reach` has found both stretches in memory that is mapped here; the local one is the caller's contract.
+        // SAFETY: `reach` has checked that both ranges are in memory that is mapped here, and the caller guarantees
+        // that the local one is valid.
         unsafe { bytes::take(&mut self.bounce, flight.from, t.bytes) };
         let (packets, sum) = packets(&self.bounce, &cuts);
         (flight.missing, flight.packets) = (packets.len(), packets);
@@ -73,15 +87,18 @@ impl WorstRail {
         let is_own =
             |(key, first): (u64, u64)| peer == std::process::id() && key == there.0 && first.abs_diff(at) < t.bytes;
         if !read && here.is_some_and(is_own) {
-            // Onto itself, where nothing changes and nothing can be watched.
+            // A put onto its own source changes nothing, and nothing can be checked.
             let same = here == Some(there);
-            return if same { Ok(true) } else { Err(faults::itself(&self.name, &t, flight.region)) };
+            return if same { Ok(true) } else { Err(faults::itself(&self.name, self.who.rank, flight)) };
         }
         let claim = |usage, (file, offset), in_region| Claim {
             usage,
+            signals: t.immediate.is_some(),
             who: self.who,
+            other: flight.other,
+            number: flight.number,
+            home: self.home,
             pid: std::process::id(),
-            token: t.token,
             file,
             offset,
             bytes: t.bytes,
@@ -89,7 +106,7 @@ impl WorstRail {
         };
         let theirs = self.tables[t.peer].0.clone();
         let far = (theirs, claim(if read { Use::Source } else { Use::Put(sum) }, there, t.remote_offset));
-        // Two gets from one place bring the same.
+        // Two gets from one place bring the same bytes.
         let origin = crc32fast::hash([u64::from(peer), there.0, there.1].map(u64::to_le_bytes).as_flattened());
         let near =
             here.filter(|_| read).map(|here| (self.ours.clone(), claim(Use::Sink(origin), here, t.local_offset)));
@@ -101,7 +118,7 @@ impl WorstRail {
                     flight.claims.push((table, number));
                     beside |= other;
                 }
-                // Nobody knows what stands there: it is left alone.
+                // The content of the destination is unknown, so it is not poisoned.
                 Ok(Claimed::Meets(_)) if !self.spec.watch => beside = true,
                 Ok(Claimed::Full) => {
                     flight.close();
@@ -109,7 +126,7 @@ impl WorstRail {
                 }
                 Ok(Claimed::Meets(other)) => {
                     flight.close();
-                    return Err(faults::twice(&self.name, &t, read, flight.region, &other));
+                    return Err(faults::twice(&self.name, self.who.rank, flight, &other));
                 }
                 Err(error) => {
                     flight.close();
@@ -118,31 +135,32 @@ impl WorstRail {
             }
         }
         let Some(poison) = self.poison().filter(|_| !beside) else { return Ok(true) };
-        // Bytes that stand there already, or that another put of the same bytes may have brought: no reader ever finds others.
-        // SAFETY: as above; the destination is this transfer's until its completion.
+        // Do not poison a destination that already contains the bytes, from before or from another put of the same
+        // bytes. No reader may observe other bytes.
+        // SAFETY: the range was checked above, and the destination belongs to this transfer until its completion.
         let stand = unsafe { bytes::stand(&self.bounce, flight.to) };
         if !stand {
-            // SAFETY: as above.
+            // SAFETY: the range was checked above, and the destination belongs to this transfer until its completion.
             unsafe { bytes::fill(flight.to, t.bytes, poison) };
         }
         Ok(true)
     }
 
-    /// A packet arrives, perhaps not for the first time.
+    /// Delivers a packet, possibly again.
     pub(super) fn deliver(&mut self, key: u64, number: usize) {
         let Some(flight) = self.flights.get_mut(&key) else { return };
         if let Some(packet) = flight.packets.get_mut(number) {
             if flight.closed {
                 return;
             }
-            // SAFETY: both stretches were found at the post. The source is the poster's until the completion, which is behind this; the
-            // flight keeps the peer's memory mapped.
+            // SAFETY: both ranges were checked at the post. The poster keeps the source valid until the completion,
+            // reported after this, and the flight keeps the peer's memory mapped.
             unsafe { bytes::take(&mut self.bounce, flight.from + packet.at, packet.bytes) };
             if self.spec.watch && !flight.read && crc32fast::hash(&self.bounce) != packet.sum {
-                let error = faults::rewritten(&self.name, &flight.transfer, flight.region, packet.at);
-                return self.fail(key, error);
+                let packet = *packet;
+                return self.fail_rewritten(key, packet);
             }
-            // SAFETY: as above.
+            // SAFETY: both ranges were checked at the post, and the flight keeps the peer's memory mapped.
             unsafe { bytes::store(&self.bounce, flight.to + packet.at) };
             let first = !std::mem::replace(&mut packet.arrived, true);
             flight.missing -= usize::from(first);
@@ -157,7 +175,7 @@ impl WorstRail {
         let Some(flight) = self.flights.get(&key) else { return };
         if flight.missing == 0 {
             let signals = flight.signal.is_some();
-            // Each at an event of its own.
+            // Each at its own event.
             let delays = [1 + self.law.delay(), 1 + self.law.delay()];
             if signals {
                 self.put_off(delays[0], Due::Signal(key));
@@ -166,46 +184,69 @@ impl WorstRail {
         }
     }
 
-    /// The immediate goes to the target's rail, which tells it when it likes; false when that has to take earlier ones first.
+    /// Sends the immediate to the target's rail, which reports it at a time of its choice. Returns false if that rail
+    /// must take earlier ones first.
     pub(super) fn signal(&mut self, key: u64) -> bool {
         let watch = self.spec.watch;
         let Some(flight) = self.flights.get_mut(&key) else { return true };
         let Some(immediate) = flight.signal else { return true };
         // Until now the source might have been read again.
-        if watch && let Some(at) = flight.changed(&mut self.bounce) {
-            let error = faults::rewritten(&self.name, &flight.transfer, flight.region, at);
-            self.fail(key, error);
+        if watch && let Some(packet) = flight.changed(&mut self.bounce) {
+            self.fail_rewritten(key, packet);
             return true;
         }
+        // Taken before the immediate is sent, so that a put that waits for it has a later time.
+        let time = self.ours.tick();
         match self.peers.signal(&self.name, &flight.transfer, immediate) {
             Ok(false) => return false,
             Ok(true) => {
                 flight.signal = None;
                 flight.close();
+                let (t, other, is_bare) = (flight.transfer, flight.other, flight.packets.is_empty());
+                self.ours.traffic.signalled(self.line(&t, other), (self.who.proxy, t.token), is_bare, time);
             }
             Err(error) => self.fail(key, error),
         }
         true
     }
 
-    /// A flight is complete, once its immediate has left: the target needs nothing of its sender any more.
+    /// Completes a flight, once its immediate has been sent: the target then needs nothing more from the sender.
     pub(super) fn complete(&mut self, key: u64) {
         if !self.signal(key) {
             return self.put_off(1, Due::Complete(key));
         }
         let Some(flight) = self.flights.get_mut(&key) else { return };
-        // The target's answer proves that nothing is read any more, but not by libfabric's letter.
+        // The target's response proves that nothing is read any longer, but the libfabric specification does not
+        // guarantee it.
         if self.spec.watch
             && (!flight.closed || self.spec.strict)
-            && let Some(at) = flight.changed(&mut self.bounce)
+            && let Some(packet) = flight.changed(&mut self.bounce)
         {
-            let error = faults::rewritten(&self.name, &flight.transfer, flight.region, at);
-            return self.fail(key, error);
+            return self.fail_rewritten(key, packet);
         }
         flight.close();
         let token = flight.transfer.token;
         self.flights.remove(&key);
         self.ready.push(Completion::Done { token });
+    }
+
+    /// Returns both ends of a transfer.
+    fn line(&self, t: &Transfer, other: u32) -> (End, End) {
+        ((self.who.rank, self.home), (other, t.remote.key))
+    }
+
+    /// Returns the rank of a peer.
+    pub(super) fn rank_of(&self, peer: usize) -> u32 {
+        self.tables.get(peer).map_or(u32::MAX, |(_, _, rank)| *rank)
+    }
+
+    /// Fails a put whose source has changed.
+    #[cold]
+    fn fail_rewritten(&mut self, key: u64, packet: Packet) {
+        let Some(flight) = self.flights.get(&key) else { return };
+        let landed = self.landed((flight.from + packet.at, packet.bytes), flight.other, flight.posted);
+        let error = faults::rewritten(&self.name, self.who.rank, flight, packet, landed.as_ref());
+        self.fail(key, error);
     }
 
     fn fail(&mut self, key: u64, error: FabricError) {

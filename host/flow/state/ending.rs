@@ -1,17 +1,17 @@
-//! How a flow ends: by a stall, by an error of a rail, or by being dropped.
+//! End of a flow: by a stall, by an error of a rail, or by being dropped.
 
 use super::{Kind, NOBODY, Operation, State};
 use crate::FlowError;
 use ginlab_fabric::Messages;
-use ginlab_rails::{Turn, drain, leave_to_nics};
+use ginlab_rails::{DrainStep, drain, leak_to_nics};
 use std::task::Waker;
 use std::time::Duration;
 
-/// Operations and waits that a message names one by one.
+/// Maximum number of operations and of waits that a message names individually.
 const NAMED: usize = 4;
 
 impl<R: Messages> State<R> {
-    /// Whether something is in flight or waited for and nothing has moved within the timeout.
+    /// Fails the flow if something is in flight or waited for and nothing has moved within the timeout.
     pub fn check_stall(&mut self) -> Result<(), FlowError> {
         let busy = self.outstanding() || !self.immediates.nobody_waits();
         if self.clock.stalled(busy).is_none() {
@@ -21,11 +21,12 @@ impl<R: Messages> State<R> {
         Err(self.fail(error))
     }
 
-    /// Everything that waits ends with this error, and so does everything that comes. What was posted keeps its memory until
-    /// its completion, or for good.
+    /// Fails the flow: all waiting and later operations return `error`. Posted operations keep their memory until they
+    /// complete, or indefinitely.
     pub(super) fn fail(&mut self, error: FlowError) -> FlowError {
         self.dead = Some(Box::new(error.clone()));
-        // Pieces that were never posted are nobody's: their operations wait for the others only.
+        // Pieces that were never posted get no completion, so they are failed here. Their operations then wait only for
+        // the posted pieces.
         for rail in 0..self.lanes.len() {
             for piece in self.lanes[rail].take_all() {
                 self.fail_piece(piece.key(), error.clone());
@@ -41,16 +42,18 @@ impl<R: Messages> State<R> {
         error
     }
 
-    /// What is in flight, in one line: the oldest by name.
+    /// Describes in one line what is in flight; the oldest operations are named.
     pub fn describe(&self) -> String {
         let mut parts: Vec<String> = self.in_flight_operations().take(NAMED).map(Operation::describe).collect();
         let count = self.in_flight_operations().count();
         if count > NAMED {
             parts.push(format!("and {} more", count - NAMED));
         }
-        // A send that nothing completes: the peer's receive may be one that a stranger's message has taken, and this one waits for room there.
+        // A send may never complete because an unauthenticated process sent a message that consumed the peer's receive.
         if self.in_flight_operations().any(|operation| matches!(operation.kind, Kind::Send | Kind::Receive)) {
-            parts.push("a receive takes the first message that comes, here and at the peer, also a stranger's".into());
+            parts.push(
+                "a receive accepts the first message that arrives, even if a process outside this job sent it".into(),
+            );
         }
         parts.extend(self.immediates.describe(NAMED));
         if self.immediates.waits() > NAMED {
@@ -60,18 +63,21 @@ impl<R: Messages> State<R> {
             parts.push("nothing in flight".into());
         }
         if let (count, Some(error)) = &self.incoming_failures {
-            parts.push(format!("{count} incoming transfers that failed, the last: {error}"));
+            parts.push(format!("{count} failed incoming transfers, the last: {error}"));
         }
         for lane in &self.lanes {
             let waiting = lane.waiting();
-            parts.push(format!("rail {} with {} posts that it has not taken", lane.rail.name(), waiting.len()));
-            // A rail that has taken nothing at all is none that is full: it still connects. Some providers try for ever.
+            parts.push(format!("rail {} with {} posts that it has not accepted", lane.rail.name(), waiting.len()));
+            // A rail that has accepted no transfer at all is not full, but still connecting; some providers try
+            // indefinitely. The guess is omitted if a failure is known, which is then the cause.
+            let is_known = self.incoming_failures.1.is_some();
             let first = waiting.first().and_then(|piece| self.operations.get(piece.key()));
             if let Some(Operation { peer, .. }) =
-                first.filter(|first| lane.transfers() == 0 && first.peer as usize != NOBODY)
+                first.filter(|first| !is_known && lane.transfers() == 0 && first.peer as usize != NOBODY)
             {
                 parts.push(format!(
-                    "peer {peer} does not answer (is its process there, are both on one network, does a firewall stand between?)"
+                    "peer {peer} does not answer (is its process running, are both on one network, does a firewall \
+                     block it?)"
                 ));
             }
         }
@@ -100,37 +106,39 @@ impl<R: Messages> Operation<R> {
             (peer, Kind::Read) => format!(" from peer {peer}"),
             (peer, _) => format!(" to peer {peer}"),
         };
-        let pieces = if self.outstanding > 1 { format!(" ({} pieces left)", self.outstanding) } else { String::new() };
+        let pieces =
+            if self.outstanding > 1 { format!(" ({} fragments left)", self.outstanding) } else { String::new() };
         format!("a {what} {} B{toward}{pieces}", self.bytes)
     }
 }
 
 impl<R: Messages> Drop for State<R> {
-    /// Waits for what the NICs still hold. What they do not give back is left to them: its memory is never freed.
+    /// Waits until the NICs have returned all buffers. Memory that they have not returned by the timeout is never
+    /// freed.
     fn drop(&mut self) {
         for rail in 0..self.lanes.len() {
-            // Never posted: nobody holds it.
+            // Never posted, so no NIC uses them.
             for piece in self.lanes[rail].take_all() {
                 self.complete(piece.key());
             }
         }
         let keys: Vec<usize> = self.operations.iter().map(|(key, _)| key).collect();
         keys.into_iter().for_each(|key| self.abandon(key));
-        // Receives are taken back; writes take as long as the network does. A flow that has failed gets a short while.
+        // Receives are cancelled; writes take as long as the network. A flow that has failed waits only briefly.
         let timeout = self.clock.timeout();
         let patience = if self.dead.take().is_some() { timeout.min(Duration::from_millis(200)) } else { timeout };
         drain(patience, || {
             if !self.outstanding() {
-                return Turn::Empty;
+                return DrainStep::Empty;
             }
             if self.progress().is_err() {
-                // A rail that has failed for good gives nothing back any more, others may.
+                // A rail that has failed returns no more completions, but other rails may.
                 self.dead = None;
             }
-            Turn::Idle
+            DrainStep::Idle
         });
         if self.outstanding() {
-            leave_to_nics((std::mem::take(&mut self.operations), std::mem::take(&mut self.lanes)));
+            leak_to_nics((std::mem::take(&mut self.operations), std::mem::take(&mut self.lanes)));
         }
     }
 }

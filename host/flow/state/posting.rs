@@ -1,30 +1,30 @@
-//! Posting: the way from an operation to the rails.
+//! Posting: the path from an operation to the rails.
 //!
-//! A write that goes over one rail, with nothing before it, is posted from where it stands. That path is kept in one piece
-//! (`inline(always)`) and out of queues: behind each call into the kernel the processor mispredicts every return and finds the
-//! cache cold, so frames and lines cost more here than instructions (experiments/write).
+//! A write over one rail with nothing queued before it is posted directly from its arguments. This path is inlined as a
+//! whole (`inline(always)`) and bypasses queues. After each call into the kernel the CPU mispredicts every return and
+//! finds the cache cold, so stack frames and cache lines cost more here than instructions (experiments/write).
 
 use super::{GONE, Kind, NOBODY, State};
 use crate::{FlowError, Region, Target};
 use ginlab_fabric::{Message, Messages, Post, Transfer};
 use ginlab_rails as rails;
 
-/// How a transfer goes.
+/// Options of a transfer.
 #[derive(Clone, Copy, Debug)]
 pub struct Way {
-    /// The one rail that takes all of it; otherwise the strategy says.
+    /// Rail that carries the whole transfer; `None` to let the strategy choose.
     pub rail: Option<usize>,
-    /// Raised at the target behind the last byte.
+    /// Immediate to raise at the target after the last byte.
     pub immediate: Option<u32>,
 }
 
 impl Way {
-    /// As the strategy says, and nothing more.
+    /// Rails chosen by the strategy, no immediate.
     pub const STRATEGY: Way = Way { rail: None, immediate: None };
 }
 
-/// What is to be moved: bytes of a local region and of a peer's.
-pub struct Stretch<'a, R: Messages> {
+/// Source and destination of a transfer: equally long ranges of a local and a remote region.
+pub struct Segment<'a, R: Messages> {
     pub local: &'a Region<R>,
     pub offset: u64,
     pub target: &'a Target,
@@ -32,7 +32,7 @@ pub struct Stretch<'a, R: Messages> {
     pub bytes: u64,
 }
 
-/// A post that a rail has not taken yet; its token is its operation's key.
+/// A post that a rail has not accepted yet. Its token is the key of its operation.
 #[derive(Clone, Copy)]
 pub enum Piece {
     Write(Transfer),
@@ -55,23 +55,23 @@ impl rails::Piece for Piece {
         match self {
             Piece::Write(transfer) | Piece::Read(transfer) => transfer.bytes,
             Piece::Send(_, message) => message.bytes,
-            // Room is nothing that goes out.
+            // A receive sends no bytes.
             Piece::Receive(_) => 0,
         }
     }
 }
 
 impl<R: Messages> State<R> {
-    /// Posts a write or a read, or lays it by until its rails take it.
+    /// Posts a write or a read, or queues it until its rails accept it.
     #[inline(always)]
-    pub fn transfer(&mut self, kind: Kind, stretch: Stretch<'_, R>, way: Way) -> Result<usize, FlowError> {
-        let Stretch { local, offset, target, at, bytes } = stretch;
+    pub fn transfer(&mut self, kind: Kind, stretch: Segment<'_, R>, way: Way) -> Result<usize, FlowError> {
+        let Segment { local, offset, target, at, bytes } = stretch;
         let inside = |start: u64, length: u64| start.checked_add(bytes).is_some_and(|end| end <= length);
         let rails = self.lanes.len();
         let known = self.peers.get(target.peer.0 * rails).is_some_and(|index| *index != GONE);
         let fits = inside(offset, local.bytes()) && inside(at, target.bytes());
-        if !(fits && known && target.on_rail.len() == rails && self.dead.is_none()) {
-            return Err(self.why_refused(stretch));
+        if !(fits && known && target.on_rail.len() == rails && self.dead.is_none() && self.corrupt.is_none()) {
+            return self.corrupted_or_refused(kind, stretch, way);
         }
         let indivisible = way.immediate.is_some();
         let rail = match way.rail {
@@ -81,21 +81,20 @@ impl<R: Messages> State<R> {
         };
         let Some(rail) = rail else { return self.pieces(kind, stretch, way) };
         let (Some(region), Some(&remote)) = (local.on_rail.get(rail), target.on_rail.get(rail)) else {
-            return Err(FlowError::Refused(format!("rail {rail}: this flow has {rails}")));
+            return Err(FlowError::Refused(format!("no rail {rail}: this flow has {rails}")));
         };
         let key = self.begin(kind, local, target.peer.0, rail, 1, bytes);
-        // Both are there: peers and targets have an entry for each rail.
+        // Both exist: peers and targets have one entry per rail.
         let (lane, peer) = (&mut self.lanes[rail], self.peers[target.peer.0 * rails + rail]);
-        let (immediate, token, more) = (way.immediate, key as u64, false);
-        let transfer =
-            Transfer { local_offset: offset, peer, remote, remote_offset: at, bytes, immediate, token, more };
+        let immediate = way.immediate;
+        let transfer = Transfer { immediate, ..Transfer::new(offset, (peer, remote, at), bytes, key as u64) };
         let piece = if kind == Kind::Read { Piece::Read } else { Piece::Write };
         if self.holds > 0 || !lane.is_free() {
             lane.push(piece(transfer));
             return Ok(key);
         }
-        // SAFETY: the range was checked against the region, which the operation keeps until the completion; that nobody
-        // writes the source before is what `write_all` asks of its caller, as a NIC would. The same for what a read fills.
+        // SAFETY: the range was checked against the region, which the operation keeps until the completion. The caller
+        // of `write_all` must not write the source before then, and must not use the destination of a read.
         let posted = lane.post(bytes, |rail| unsafe {
             if kind == Kind::Read { rail.read(region, &transfer) } else { rail.write(region, &transfer) }
         });
@@ -107,12 +106,23 @@ impl<R: Messages> State<R> {
         Ok(key)
     }
 
+    /// Starts a transfer with the injected fault, or returns the reason for which it is refused.
     #[cold]
-    fn why_refused(&self, stretch: Stretch<'_, R>) -> FlowError {
+    fn corrupted_or_refused(&mut self, kind: Kind, stretch: Segment<'_, R>, way: Way) -> Result<usize, FlowError> {
+        let Some(left) = self.corrupt.take() else { return Err(self.why_refused(stretch)) };
+        let counts = kind == Kind::Write && stretch.bytes > 0;
+        let bytes = stretch.bytes - u64::from(counts && left == 0);
+        let key = self.transfer(kind, Segment { bytes, ..stretch }, way);
+        self.corrupt = if counts { left.checked_sub(1) } else { Some(left) };
+        key
+    }
+
+    #[cold]
+    fn why_refused(&self, stretch: Segment<'_, R>) -> FlowError {
         if let Some(error) = self.failure() {
             return error;
         }
-        let Stretch { local, offset, target, at, bytes } = stretch;
+        let Segment { local, offset, target, at, bytes } = stretch;
         FlowError::Refused(format!(
             "{bytes} B from offset {offset} of {} B to offset {at} of peer {}'s {} B on {} rails: this flow has {} rails and \
              {} peers",
@@ -125,12 +135,12 @@ impl<R: Messages> State<R> {
         ))
     }
 
-    /// Over several rails, in several transfers, or nothing at all.
+    /// Starts a transfer that uses several rails or several pieces, or that is empty.
     #[inline(never)]
-    fn pieces(&mut self, kind: Kind, stretch: Stretch<'_, R>, way: Way) -> Result<usize, FlowError> {
-        let Stretch { local, offset, target, at, bytes } = stretch;
+    fn pieces(&mut self, kind: Kind, stretch: Segment<'_, R>, way: Way) -> Result<usize, FlowError> {
+        let Segment { local, offset, target, at, bytes } = stretch;
         if (way.immediate.is_some() || way.rail.is_some()) && bytes > self.longest {
-            let text = format!("{bytes} B in one transfer: it takes {} B at most", self.longest);
+            let text = format!("{bytes} B in one transfer: at most {} B are supported", self.longest);
             return Err(FlowError::Refused(text));
         }
         let key = self.begin(kind, local, target.peer.0, 0, 0, bytes);
@@ -140,16 +150,8 @@ impl<R: Messages> State<R> {
         let (lanes, first) = (&mut self.lanes, target.peer.0 * target.on_rail.len());
         let (peers, mut last_rail) = (&self.peers, 0);
         let count = self.scheduler.schedule(bytes, self.longest, false, |piece| {
-            let transfer = Transfer {
-                local_offset: offset + piece.offset,
-                peer: peers[first + piece.rail],
-                remote: target.on_rail[piece.rail],
-                remote_offset: at + piece.offset,
-                bytes: piece.bytes,
-                immediate: None,
-                token: key as u64,
-                more: false,
-            };
+            let to = (peers[first + piece.rail], target.on_rail[piece.rail], at + piece.offset);
+            let transfer = Transfer::new(offset + piece.offset, to, piece.bytes, key as u64);
             let piece_of = if kind == Kind::Read { Piece::Read } else { Piece::Write };
             lanes[piece.rail].push(piece_of(transfer));
             last_rail = piece.rail;
@@ -172,11 +174,16 @@ impl<R: Messages> State<R> {
     ) -> Result<usize, FlowError> {
         self.check_alive()?;
         if rail >= self.lanes.len() {
-            return Err(FlowError::Refused(format!("rail {rail}: this flow has {}", self.lanes.len())));
+            return Err(FlowError::Refused(format!("no rail {rail}: this flow has {}", self.lanes.len())));
+        }
+        let mut message = message;
+        if let Some(left) = self.corrupt.filter(|_| kind == Kind::Send && message.bytes > 0) {
+            message.bytes -= u64::from(left == 0);
+            self.corrupt = left.checked_sub(1);
         }
         let on_rail = self.on_rail(peer, rail);
         if kind == Kind::Send && on_rail.is_none() {
-            return Err(FlowError::Refused(format!("there is no peer {peer}")));
+            return Err(FlowError::Refused(format!("no peer {peer}")));
         }
         let key = self.begin(kind, local, if kind == Kind::Send { peer } else { NOBODY }, rail, 1, message.bytes);
         let message = Message { token: key as u64, ..message };
@@ -190,7 +197,7 @@ impl<R: Messages> State<R> {
         Ok(key)
     }
 
-    /// Posts what waits on every rail, as far as the providers take it.
+    /// Posts queued pieces on every rail until the providers are full.
     #[inline]
     pub fn flush(&mut self) {
         for rail in 0..self.lanes.len() {
@@ -206,13 +213,13 @@ impl<R: Messages> State<R> {
             let (_, outcome) = lanes[index].pump(|rail, piece, more| {
                 let region = &operations[piece.key()].local.on_rail[index];
                 match piece {
-                    // SAFETY: as in `transfer`.
+                    // SAFETY: `transfer` checked the range, and the operation keeps the region until the completion.
                     Piece::Write(transfer) => unsafe { rail.write(region, &Transfer { more, ..*transfer }) },
-                    // SAFETY: as in `transfer`.
+                    // SAFETY: as for a write, `transfer` checked the range, and the operation keeps the region.
                     Piece::Read(transfer) => unsafe { rail.read(region, &Transfer { more, ..*transfer }) },
                     // SAFETY: the rail checks the range; the operation keeps the region until the completion.
                     Piece::Send(peer, message) => unsafe { rail.send(region, *peer, message) },
-                    // SAFETY: as for a send.
+                    // SAFETY: as for a send, the rail checks the range, and the operation keeps the region.
                     Piece::Receive(message) => unsafe { rail.receive(region, message) },
                 }
             });

@@ -1,4 +1,4 @@
-//! Operations over rails that do what a test tells them.
+//! Tests of operations over scripted rails.
 
 #![allow(clippy::unwrap_used, reason = "a test ends by panicking")]
 
@@ -19,14 +19,13 @@ use std::task::{Context, Poll, Wake};
 use std::time::Duration;
 
 const AMPLE: Duration = Duration::from_secs(10);
-/// For tests that look for no stall: what they leave posted is waited for so long.
+/// Timeout for tests that do not expect a stall: dropping a flow waits this long for what a test left posted.
 const SOON: Duration = Duration::from_millis(1);
-/// Bytes of a region.
 const SPACE: u64 = 1 << 16;
-/// The longest transfer of a scripted rail.
+/// Longest transfer of a scripted rail.
 const LONGEST: u64 = 1 << 14;
 
-/// A flow over scripted rails, a region of its own, and itself as peer 0. (The rails know peer `n` as `n + 7`.)
+/// A flow over scripted rails with one region, and itself as peer 0. (The rails use index `n + 7` for peer `n`.)
 struct Bench {
     flow: Flow<Scripted>,
     region: Region<Scripted>,
@@ -41,7 +40,7 @@ fn bench(rails: usize, timeout: Duration) -> Bench {
     let scripts: Vec<_> = (0..rails).map(|_| Rc::new(RefCell::new(Script::default()))).collect();
     let open = |(number, script)| Scripted::new(format!("rail {number}"), LONGEST, script, &closed);
     let flow = Flow::new(scripts.iter().enumerate().map(open).collect(), timeout);
-    // A look at a future is one poll of the rails.
+    // With this limit, one poll of a future is one poll of the rails.
     flow.poll_at_most(1);
     let (device, _) = Device::open(Choice::Emulated, 0).unwrap();
     let region = flow.register(device.allocate(Place::Host, SPACE as usize).unwrap(), Access::ALL).unwrap();
@@ -55,7 +54,7 @@ impl Bench {
         self.flow.write_all(&self.region, 0, &self.target, 0, bytes)
     }
 
-    /// What rail 0 hands out at the next poll.
+    /// Adds completions that rail 0 returns at the next poll.
     fn ready(&self, completions: impl IntoIterator<Item = Completion>) {
         self.rails[0].borrow_mut().ready.extend(completions);
     }
@@ -64,18 +63,18 @@ impl Bench {
         self.ready(tokens.into_iter().map(|token| Completion::Done { token }));
     }
 
-    /// Tokens of the writes that a rail has taken.
+    /// Returns the tokens of the writes that a rail has accepted.
     fn tokens(&self, rail: usize) -> Vec<u64> {
         self.rails[rail].borrow().written.iter().map(|transfer| transfer.token).collect()
     }
 
-    /// Bytes of the writes that each rail has taken.
+    /// Returns the sizes in bytes of the writes that each rail has accepted.
     fn written(&self) -> Vec<Vec<u64>> {
         self.rails.iter().map(|rail| rail.borrow().written.iter().map(|transfer| transfer.bytes).collect()).collect()
     }
 }
 
-/// How often it was woken.
+/// A waker that counts its calls.
 #[derive(Default)]
 struct Woken(AtomicU32);
 
@@ -91,12 +90,12 @@ impl Woken {
     }
 }
 
-/// One look at a future.
+/// Polls a future once.
 fn look<F: Future + Unpin>(future: &mut F, woken: &Arc<Woken>) -> Poll<F::Output> {
     Pin::new(future).poll(&mut Context::from_waker(&woken.clone().into()))
 }
 
-/// The result of a future that has one.
+/// Returns the result of a future that is complete.
 #[track_caller]
 fn result<F: Future + Unpin>(mut future: F) -> F::Output {
     match look(&mut future, &Arc::default()) {

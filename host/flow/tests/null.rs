@@ -1,4 +1,4 @@
-//! Over null rails that misbehave.
+//! Tests over null rails with injected faults.
 
 use crate::{Flow, FlowError, Offer, Region, Target, run};
 use ginlab_cuda::{Choice, Device, Place};
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A flow with one region, and what it offers.
+/// A flow with one region, and its offer.
 struct Node<R: Messages> {
     flow: Flow<R>,
     region: Region<R>,
@@ -37,7 +37,7 @@ fn null(faults: Faults, timeout: Duration) -> (Node<FaultyRail<NullRail>>, Targe
 }
 
 #[test]
-fn a_full_provider_is_no_error() {
+fn full_provider_causes_no_error() {
     let faults = Faults { again_first: 50, again_every: Some(2), delay_polls: 3, reverse: true, ..Default::default() };
     let (node, target) = null(faults, TIMEOUT);
     run([node.flow.clone()], async {
@@ -68,7 +68,7 @@ fn one_failed_transfer_is_one_error() {
 }
 
 #[test]
-fn what_waits_for_a_full_provider_keeps_its_order() {
+fn posts_waiting_for_full_provider_keep_order() {
     for (faults, held) in [(Faults { again_first: 3, ..Default::default() }, false), (Faults::default(), true)] {
         let (node, target) = null(faults, TIMEOUT);
         let order = Rc::new(std::cell::RefCell::new(Vec::new()));
@@ -95,7 +95,7 @@ fn what_waits_for_a_full_provider_keeps_its_order() {
 }
 
 #[test]
-fn a_dead_rail_ends_everything() {
+fn dead_rail_fails_all_operations() {
     let (node, target) = null(Faults { dead_from_poll: Some(1), ..Default::default() }, TIMEOUT);
     run([node.flow.clone()], async {
         let write = node.flow.write_all(&node.region, 0, &target, 0, 8);
@@ -110,7 +110,7 @@ fn a_dead_rail_ends_everything() {
 }
 
 #[test]
-fn what_never_completes_ends_by_the_timeout_and_says_what_it_was() {
+fn stalled_operation_times_out_with_description() {
     let faults = Faults { delay_polls: u64::MAX, ..Default::default() };
     let (node, target) = null(faults, Duration::from_millis(30));
     run([node.flow.clone()], async {
@@ -128,7 +128,7 @@ fn what_never_completes_ends_by_the_timeout_and_says_what_it_was() {
 }
 
 #[test]
-fn a_refused_registration_names_rail_and_size_and_leaves_the_rest_usable() {
+fn failed_registration_names_rail_and_size() {
     let (good, mut bad) = (NullRail::new(), FaultyRail::new(NullRail::new(), Faults::default()));
     bad.set_faults(Faults { refuse_registration: Some(1), ..Default::default() });
     let flow = Flow::new(vec![FaultyRail::new(good, Faults::default()), bad], TIMEOUT);
@@ -142,7 +142,7 @@ fn a_refused_registration_names_rail_and_size_and_leaves_the_rest_usable() {
 }
 
 #[test]
-fn what_cannot_be_is_refused_before_anything_is_posted() {
+fn invalid_operations_are_rejected_before_posting() {
     let (node, target) = null(Faults::default(), TIMEOUT);
     let (other, foreign) = null(Faults::default(), TIMEOUT);
     drop(other);
@@ -153,7 +153,8 @@ fn what_cannot_be_is_refused_before_anything_is_posted() {
             assert!(matches!(error, FlowError::Refused(_)), "{error}");
         }
         assert_eq!(node.flow.write_all(&node.region, end, &target, end, 0).await, Ok(0), "nothing is nothing");
-        // Another flow's target names a peer of this number, which is here too; a region that is not there is refused.
+        // A target of another flow names a peer by number, which exists here too. A region that does not exist is
+        // refused.
         let _ = foreign;
         assert!(Target::new(node.flow.add_peer(&node.offer).unwrap(), &node.offer, 1).is_err());
         let two = Offer { addresses: vec![vec![], vec![]], ..node.offer.clone() };
@@ -185,8 +186,8 @@ fn held_posts_go_out_together() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(32))]
 
-    /// Whatever is posted, dropped or awaited, in any order, over a provider that refuses, reorders and fails: every operation
-    /// ends, and nothing is left in flight.
+    /// Operations are posted, dropped and awaited in any order, over a provider that refuses, reorders and fails. Every
+    /// operation must end, and nothing may stay in flight.
     #[test]
     fn every_operation_ends_once(
         steps in prop::collection::vec((0u64..4096, 0u64..64, any::<bool>()), 1..60),
@@ -215,7 +216,7 @@ proptest! {
 }
 
 #[test]
-fn what_a_peer_sends_and_fails_is_the_peers_failure() {
+fn failed_incoming_transfer_is_reported() {
     let (node, target) = null(Faults { incoming_failures: 3, ..Default::default() }, TIMEOUT);
     run([node.flow.clone()], async {
         for _ in 0..10 {
@@ -224,18 +225,18 @@ fn what_a_peer_sends_and_fails_is_the_peers_failure() {
     })
     .unwrap();
     assert_eq!((node.flow.failure(), node.flow.incoming().failures), (None, 3));
-    // Who waits in vain for such a transfer is told.
+    // A wait for such a transfer stalls with an error that reports the failure.
     let faults = Faults { incoming_failures: 1, ..Default::default() };
     let (node, _) = null(faults, Duration::from_millis(30));
     run([node.flow.clone()], async {
         let text = node.flow.wait_immediate(7, 1).await.unwrap_err().to_string();
-        assert!(text.contains("1 incoming transfers that failed, the last: rail null: an incoming transfer"), "{text}");
+        assert!(text.contains("1 failed incoming transfers, the last: rail null: an incoming transfer"), "{text}");
     })
     .unwrap();
 }
 
 #[test]
-fn a_registration_ends_only_when_nothing_is_in_flight_on_it() {
+fn deregistration_waits_for_operations_in_flight() {
     let faults = Faults { delay_polls: 5, ..Default::default() };
     let (Node { flow, region, offer }, target) = null(faults, TIMEOUT);
     let write = flow.write_all(&region, 0, &target, 0, 8);

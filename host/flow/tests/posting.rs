@@ -1,4 +1,4 @@
-//! From operations to transfers.
+//! Tests of how operations become transfers.
 
 use super::{Bench, LONGEST, SOON, SPACE, bench, result};
 use crate::{FlowError, Peer, Target};
@@ -10,7 +10,7 @@ fn shape(t: &Transfer) -> (u64, u64, u64, usize, Option<u32>) {
 }
 
 #[test]
-fn a_transfer_is_what_the_operation_says() {
+fn transfer_matches_operation() {
     let b = bench(2, SOON);
     let write = b.flow.write_all(&b.region, 10, &b.target, 20, 30);
     let raised = b.flow.write_with_immediate(&b.region, 1, &b.target, 2, 3, 4);
@@ -29,7 +29,7 @@ fn a_transfer_is_what_the_operation_says() {
 }
 
 #[test]
-fn nothing_is_moved_by_an_empty_operation() {
+fn empty_operation_posts_no_transfer() {
     for strategy in [Strategy::Single, Strategy::Split, Strategy::RoundRobin, Strategy::Auto { threshold: 0 }] {
         for rails in 1..4 {
             let b = bench(rails, SOON);
@@ -41,7 +41,7 @@ fn nothing_is_moved_by_an_empty_operation() {
             ];
             assert!(empty.iter().all(|operation| operation.is_done()));
             assert_eq!(empty.map(result), [Ok(0), Ok(0), Ok(0)], "{strategy} {rails}");
-            // With an immediate it is sent.
+            // A write with an immediate is sent even if it is empty.
             let raised = b.flow.write_with_immediate(&b.region, 0, &b.target, 0, 0, 9);
             assert_eq!(b.flow.counters().rail_transfers.iter().sum::<u64>(), 1);
             b.rails.iter().for_each(|rail| rail.borrow_mut().completes_after = Some(0));
@@ -55,7 +55,7 @@ fn nothing_is_moved_by_an_empty_operation() {
 }
 
 #[test]
-fn the_strategy_says_which_rails() {
+fn strategy_selects_rails() {
     let b = bench(3, SOON);
     let written = |rails: usize, strategy: Strategy, writes: usize, bytes: u64| {
         b.rails.iter().for_each(|rail| rail.borrow_mut().written.clear());
@@ -69,7 +69,7 @@ fn the_strategy_says_which_rails() {
     assert_eq!(written(2, Strategy::Split, 1, 8192), [vec![4096], vec![4096], vec![]]);
     assert_eq!(written(9, Strategy::Split, 1, 12288), [vec![4096], vec![4096], vec![4096]], "as many as there are");
     assert_eq!(written(0, Strategy::Split, 1, 8192), [vec![8192], vec![], vec![]], "one at least");
-    // What the provider does not take at once is cut.
+    // A write longer than the provider's longest transfer is fragmented.
     assert_eq!(written(3, Strategy::Single, 1, 2 * LONGEST + 1), [vec![LONGEST, LONGEST, 1], vec![], vec![]]);
     assert_eq!(b.flow.rails(), 3);
 }
@@ -101,17 +101,17 @@ fn pieces_add_up_and_are_complete_together() {
 }
 
 #[test]
-fn what_one_transfer_cannot_take_is_refused() {
+fn oversized_single_transfer_is_rejected() {
     let b = bench(2, SOON);
     b.flow.use_rails(2, Strategy::Split);
     let refused = |operation| match result(operation) {
         Err(FlowError::Refused(text)) => text,
         other => panic!("{other:?}"),
     };
-    let text = "16385 B in one transfer: it takes 16384 B at most";
+    let text = "16385 B in one transfer: at most 16384 B are supported";
     assert_eq!(refused(b.flow.write_with_immediate(&b.region, 0, &b.target, 0, LONGEST + 1, 1)), text);
     assert_eq!(refused(b.flow.write_on(1, &b.region, 0, &b.target, 0, LONGEST + 1, None)), text);
-    assert_eq!(refused(b.flow.write_on(2, &b.region, 0, &b.target, 0, 8, None)), "rail 2: this flow has 2");
+    assert_eq!(refused(b.flow.write_on(2, &b.region, 0, &b.target, 0, 8, None)), "no rail 2: this flow has 2");
     let whole = b.flow.write_with_immediate(&b.region, 0, &b.target, 0, LONGEST, 1);
     let on = b.flow.write_on(1, &b.region, 0, &b.target, 0, LONGEST, None);
     assert_eq!(b.written(), [vec![LONGEST], vec![LONGEST]], "an immediate is not cut");
@@ -120,7 +120,7 @@ fn what_one_transfer_cannot_take_is_refused() {
 }
 
 #[test]
-fn what_is_not_there_is_refused_with_what_is() {
+fn missing_peers_and_rails_are_rejected() {
     let b = bench(2, SOON);
     let refused =
         |target: &Target, offset, at, bytes| match result(b.flow.write_all(&b.region, offset, target, at, bytes)) {
@@ -137,7 +137,7 @@ fn what_is_not_there_is_refused_with_what_is() {
     refused(&Target { peer: Peer(1), ..b.target.clone() }, 0, 0, 8);
     refused(&Target { on_rail: b.target.on_rail[..1].into(), ..b.target.clone() }, 0, 0, 8);
     assert!(b.written().iter().all(Vec::is_empty));
-    // To the last byte.
+    // A range that ends at the last byte is accepted.
     drop(b.flow.write_all(&b.region, SPACE - 8, &b.target, SPACE - 8, 8));
     assert_eq!(b.written(), [vec![8], vec![]]);
     assert_eq!(b.target.bytes(), SPACE);
@@ -145,13 +145,13 @@ fn what_is_not_there_is_refused_with_what_is() {
 }
 
 #[test]
-fn what_a_full_rail_does_not_take_goes_out_in_order() {
+fn posts_after_full_rail_keep_order() {
     let b = bench(1, SOON);
     b.rails[0].borrow_mut().full = true;
     let mut writes: Vec<_> = (1..=3).map(|bytes| b.write(bytes)).collect();
     writes.push(b.flow.read_all(&b.region, 0, &b.target, 0, 4));
     assert!(b.tokens(0).is_empty());
-    // The first was asked; the others wait behind it.
+    // Only the first write was offered to the full rail; the others are queued after it.
     assert_eq!(b.flow.counters().again, 1);
     b.flow.progress().unwrap();
     assert_eq!((b.flow.counters().again, b.flow.counters().rail_transfers[0]), (2, 0));
@@ -165,7 +165,7 @@ fn what_a_full_rail_does_not_take_goes_out_in_order() {
 }
 
 #[test]
-fn what_is_held_goes_out_behind_one_doorbell_for_sixteen() {
+fn held_posts_share_doorbell_per_sixteen() {
     let b = bench(1, SOON);
     let hold = b.flow.hold();
     let inner = b.flow.hold();
@@ -185,14 +185,14 @@ fn what_is_held_goes_out_behind_one_doorbell_for_sixteen() {
 }
 
 #[test]
-fn a_post_that_fails_is_its_operations_error() {
+fn failed_post_fails_its_operation() {
     let b = bench(1, SOON);
     b.rails[0].borrow_mut().breaks_after = Some(1);
     let good = b.write(8);
     let bad = b.write(8);
     assert!(bad.is_done());
     assert!(result(bad).unwrap_err().to_string().contains("rail 0: post failed"));
-    // The same when it waited, and what stands behind it goes on.
+    // The same happens to a queued write, and what is queued after it is still posted.
     let hold = b.flow.hold();
     let (bad, send) = (b.write(8), b.flow.send(0, Peer(0), &b.region, 0, 8));
     drop(hold);
@@ -214,17 +214,17 @@ fn messages_name_rail_and_peer() {
     assert_eq!(sent, [(8, 10, 20, 0)]);
     let received: Vec<_> = b.rails[0].borrow().received.iter().map(|m| (m.offset, m.bytes, m.token)).collect();
     assert_eq!(received, [(30, 40, 1)]);
-    // Room is not what was sent.
+    // A receive does not count as bytes sent.
     assert_eq!((b.flow.counters().rail_bytes, b.flow.counters().rail_transfers), (vec![0, 20], vec![1, 1]));
     b.ready([Completion::Done { token: 0 }, Completion::Received { token: 1, bytes: 33 }]);
     assert_eq!((result(send), result(room)), (Ok(20), Ok(33)));
     assert_eq!(
         result(b.flow.send(2, second, &b.region, 0, 1)),
-        Err(FlowError::Refused("rail 2: this flow has 2".into()))
+        Err(FlowError::Refused("no rail 2: this flow has 2".into()))
     );
-    assert_eq!(result(b.flow.recv(2, &b.region, 0, 1)), Err(FlowError::Refused("rail 2: this flow has 2".into())));
-    assert_eq!(result(b.flow.send(0, Peer(2), &b.region, 0, 1)), Err(FlowError::Refused("there is no peer 2".into())));
-    // Held back like writes.
+    assert_eq!(result(b.flow.recv(2, &b.region, 0, 1)), Err(FlowError::Refused("no rail 2: this flow has 2".into())));
+    assert_eq!(result(b.flow.send(0, Peer(2), &b.region, 0, 1)), Err(FlowError::Refused("no peer 2".into())));
+    // Messages are held like writes.
     let hold = b.flow.hold();
     let (_send, _room) = (b.flow.send(1, second, &b.region, 10, 20), b.flow.recv(0, &b.region, 30, 40));
     assert_eq!((b.rails[1].borrow().sent.len(), b.rails[0].borrow().received.len()), (1, 1));
@@ -233,7 +233,7 @@ fn messages_name_rail_and_peer() {
     finish(&b);
 }
 
-/// Everything that is posted completes, so that dropping the flow does not wait for it.
+/// Completes everything that is posted, so that dropping the flow does not wait for it.
 fn finish(b: &Bench) {
     let tokens: Vec<u64> = (0..8).collect();
     b.done(tokens);

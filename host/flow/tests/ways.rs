@@ -1,4 +1,4 @@
-//! The ways of an operation to its end, and of a flow.
+//! Tests of how operations and flows end.
 
 use super::{AMPLE, Bench, SPACE, Woken, bench, look, result};
 use crate::{FlowError, Peer, Target};
@@ -14,29 +14,29 @@ fn failed(token: Option<u64>, text: &str) -> Completion {
 }
 
 #[test]
-fn a_task_is_woken_by_its_last_completion_alone() {
+fn only_last_completion_wakes_task() {
     let b = bench(1, AMPLE);
     let (mut first, mut second) = (b.write(1), b.write(2));
     let (mine, other) = (Arc::new(Woken::default()), Arc::new(Woken::default()));
     assert_eq!(look(&mut first, &mine), Poll::Pending);
-    // A later waker takes the place of an earlier one.
+    // A later waker replaces an earlier one.
     assert_eq!(look(&mut first, &other), Poll::Pending);
     assert_eq!(look(&mut second, &mine), Poll::Pending);
     b.done([0]);
     b.flow.progress().unwrap();
     assert_eq!((mine.times(), other.times()), (0, 1));
     assert_eq!(look(&mut first, &other), Poll::Ready(Ok(1)));
-    // Its own completion, found by its own look, wakes nobody.
+    // A completion that the future's own poll finds wakes no task.
     b.done([1]);
     assert_eq!(look(&mut second, &mine), Poll::Ready(Ok(2)));
     assert_eq!((mine.times(), b.flow.in_flight()), (0, 0));
-    // A stranger's completion is nobody's.
+    // A completion with an unknown token is ignored.
     b.done([77]);
     b.flow.progress().unwrap();
 }
 
 #[test]
-fn a_look_ends_early_when_another_task_has_something_to_do() {
+fn poll_ends_early_for_runnable_task() {
     let b = bench(1, AMPLE);
     b.flow.poll_at_most(5);
     let (mut first, mut second) = (b.write(1), b.write(2));
@@ -53,7 +53,7 @@ fn a_look_ends_early_when_another_task_has_something_to_do() {
 }
 
 #[test]
-fn the_first_error_of_an_operation_counts() {
+fn first_error_of_operation_is_returned() {
     let b = bench(1, AMPLE);
     let write = b.flow.write_all(&b.region, 0, &b.target, 0, 3 * super::LONGEST);
     b.ready([failed(Some(0), "first"), failed(Some(0), "second")]);
@@ -65,7 +65,7 @@ fn the_first_error_of_an_operation_counts() {
 }
 
 #[test]
-fn an_operation_lives_until_its_last_piece_and_wakes_nobody_before() {
+fn operation_completes_with_last_fragment() {
     let b = bench(1, AMPLE);
     let woken = Arc::new(Woken::default());
     let mut write = b.flow.write_all(&b.region, 0, &b.target, 0, 2 * super::LONGEST);
@@ -73,7 +73,7 @@ fn an_operation_lives_until_its_last_piece_and_wakes_nobody_before() {
     b.done([0]);
     b.flow.progress().unwrap();
     assert_eq!((woken.times(), b.flow.in_flight()), (0, 1), "a piece is still out");
-    // Nobody waits any more, and the memory is the NIC's all the same.
+    // No future waits for the write, but the NIC may still use its memory.
     drop(write);
     assert_eq!(b.flow.in_flight(), 1);
     let abandoned = b.flow.write_all(&b.region, 0, &b.target, 0, 2 * super::LONGEST);
@@ -87,7 +87,7 @@ fn an_operation_lives_until_its_last_piece_and_wakes_nobody_before() {
 }
 
 #[test]
-fn a_dead_rail_ends_the_flow_and_all_its_operations() {
+fn dead_rail_ends_flow_and_operations() {
     let b = bench(2, Duration::from_millis(1));
     let woken = Arc::new(Woken::default());
     let (mut write, mut wait) = (b.write(8), b.flow.wait_immediate(1, 1));
@@ -105,13 +105,13 @@ fn a_dead_rail_ends_the_flow_and_all_its_operations() {
     }
     assert!(result(wait).unwrap_err().to_string().contains("rail 0: poll failed"));
     assert!(b.flow.progress().is_err() && b.flow.failure().is_some());
-    // What was posted keeps its region until its completion, though nobody waits for it any more.
+    // A posted operation keeps its region until its completion, even though its future has ended.
     assert_eq!(b.flow.in_flight(), 1);
     assert!(b.flow.remove_peer(Peer(0)).is_ok(), "there is nothing to wait for");
 }
 
 #[test]
-fn a_dead_rail_does_not_hide_what_the_others_have_done() {
+fn dead_rail_keeps_completions_of_other_rails() {
     let b = bench(2, Duration::from_millis(1));
     let write = b.flow.write_on(1, &b.region, 0, &b.target, 0, 8, None);
     b.rails[0].borrow_mut().dead = true;
@@ -137,7 +137,7 @@ fn immediates_are_taken_by_number() {
 }
 
 #[test]
-fn an_immediate_gives_the_task_that_waits_for_it_its_turn() {
+fn immediate_wakes_waiting_task() {
     let b = bench(1, AMPLE);
     b.flow.poll_at_most(5);
     let (mut wait, mut write) = (b.flow.wait_immediate(7, 1), b.write(1));
@@ -151,15 +151,15 @@ fn an_immediate_gives_the_task_that_waits_for_it_its_turn() {
     assert_eq!(look(&mut write, &woken), Poll::Ready(Ok(1)));
 }
 
-/// With a timeout of nothing, two looks without a move between them are a stall.
+/// Two checks without progress between them are a stall if the timeout is zero.
 #[test]
-fn a_stall_is_two_looks_without_a_move() {
+fn stall_requires_two_polls_without_progress() {
     let b = bench(2, Duration::ZERO);
     let check = || b.flow.0.borrow_mut().check_stall();
     for _ in 0..3 {
         assert_eq!(check(), Ok(()), "nothing is in flight");
     }
-    // What was idle for long is not stalled.
+    // Idle time does not count towards a stall.
     let first = b.write(5);
     assert_eq!(check(), Ok(()));
     b.done([0]);
@@ -180,14 +180,14 @@ fn a_stall_is_two_looks_without_a_move() {
     let text = check().unwrap_err().to_string();
     assert_eq!(
         text,
-        "nothing has completed for 0ns: a wait for immediate 3 (0 of 4 arrived), rail rail 0 with 0 posts that it has not \
-         taken, rail rail 1 with 0 posts that it has not taken"
+        "no operation completed within 0ns: a wait for immediate 3 (0 of 4 arrived), rail rail 0 with 0 posts that it \
+         has not accepted, rail rail 1 with 0 posts that it has not accepted"
     );
     assert!(matches!(b.flow.failure(), Some(FlowError::Stalled { .. })), "and the flow has ended");
 }
 
 #[test]
-fn an_operation_that_does_not_move_is_a_stall_and_only_after_the_timeout() {
+fn stalled_operation_fails_only_after_timeout() {
     let patient = bench(1, AMPLE);
     let write = patient.write(8);
     assert!((0..3).all(|_| patient.flow.0.borrow_mut().check_stall() == Ok(())));
@@ -202,7 +202,7 @@ fn an_operation_that_does_not_move_is_a_stall_and_only_after_the_timeout() {
 }
 
 #[test]
-fn the_driver_looks_at_the_clock_by_itself() {
+fn driver_checks_clock_automatically() {
     let b = bench(1, Duration::ZERO);
     b.flow.poll_at_most(u32::MAX);
     let write = b.write(8);
@@ -214,7 +214,7 @@ fn the_driver_looks_at_the_clock_by_itself() {
 }
 
 #[test]
-fn the_driver_gives_way_to_a_task_that_is_woken() {
+fn driver_yields_to_woken_task() {
     let b = bench(1, AMPLE);
     b.flow.poll_at_most(20);
     let mut write = b.write(8);
@@ -230,11 +230,11 @@ fn the_driver_gives_way_to_a_task_that_is_woken() {
 }
 
 #[test]
-fn what_is_complete_is_not_in_flight_and_a_rail_that_takes_nothing_may_not_reach_the_peer() {
+fn description_names_unreachable_peer() {
     let b = bench(1, Duration::from_millis(1));
     let describe = || b.flow.0.borrow().describe();
     b.rails[0].borrow_mut().full = true;
-    // Whoever sends first has no name yet.
+    // A receive has no peer, so the message cannot name one.
     let room = b.flow.recv(0, &b.region, 0, 3);
     assert!(!describe().contains("does not answer"), "{}", describe());
     drop(room);
@@ -252,19 +252,22 @@ fn what_is_complete_is_not_in_flight_and_a_rail_that_takes_nothing_may_not_reach
 }
 
 #[test]
-fn messages_name_what_is_in_flight() {
+fn messages_describe_operations_in_flight() {
     let b = bench(1, Duration::from_millis(1));
-    assert_eq!(format!("{:?}", b.flow.0.borrow()), "nothing in flight, rail rail 0 with 0 posts that it has not taken");
+    assert_eq!(
+        format!("{:?}", b.flow.0.borrow()),
+        "nothing in flight, rail rail 0 with 0 posts that it has not accepted"
+    );
     let write = b.flow.write_all(&b.region, 0, &b.target, 0, 2 * super::LONGEST);
     let others = (
         b.flow.read_all(&b.region, 0, &b.target, 0, 1),
         b.flow.send(0, Peer(0), &b.region, 0, 2),
         b.flow.recv(0, &b.region, 0, 3),
     );
-    let four = "a write of 32768 B to peer 0 (2 pieces left), a read of 1 B from peer 0, a send of 2 B to peer 0, a receive \
-                into 3 B";
-    let rail = "rail rail 0 with 0 posts that it has not taken";
-    let whose = "a receive takes the first message that comes, here and at the peer, also a stranger's";
+    let four = "a write of 32768 B to peer 0 (2 fragments left), a read of 1 B from peer 0, a send of 2 B to peer 0, a \
+                receive into 3 B";
+    let rail = "rail rail 0 with 0 posts that it has not accepted";
+    let whose = "a receive accepts the first message that arrives, even if a process outside this job sent it";
     assert_eq!(b.flow.state(), format!("{four}, {whose}, {rail}"));
     let mut waits: Vec<_> = (0..4).map(|value| b.flow.wait_immediate(value, 1)).collect();
     assert!(waits.iter_mut().all(|wait| look(wait, &Arc::default()).is_pending()));
@@ -277,18 +280,35 @@ fn messages_name_what_is_in_flight() {
     let text = b.flow.0.borrow().describe();
     assert!(text.starts_with(&format!("{four}, and 2 more, {whose}, a wait for immediate 0 ")), "{text}");
     assert!(
-        text.ends_with("(0 of 1 arrived), and 2 more waits, rail rail 0 with 2 posts that it has not taken"),
+        text.ends_with("(0 of 1 arrived), and 2 more waits, rail rail 0 with 2 posts that it has not accepted"),
         "{text}"
     );
     drop((write, others, more));
 }
 
 #[test]
+fn peer_is_removed_from_all_rails_despite_error() {
+    let b = bench(3, Duration::from_millis(1));
+    let peer = b.flow.add_peer(&b.offer).unwrap();
+    b.rails[1].borrow_mut().keeps_peers = true;
+    let removed = |rail: usize| b.rails[rail].borrow_mut().removed.split_off(0);
+    let error = b.flow.remove_peer(peer).unwrap_err().to_string();
+    assert!(error.contains("rail 1: remove_peer failed"), "{error}");
+    assert_eq!([removed(0), removed(1), removed(2)], [vec![8], vec![8], vec![8]]);
+    assert_eq!(b.flow.remove_peer(peer), Err(FlowError::Refused("no peer 1".into())));
+    // A peer that the last rail refuses is removed from the others, and the refusal is reported.
+    let half = crate::Offer { addresses: vec![vec![], vec![], NO_ADDRESS.to_vec()], ..b.offer.clone() };
+    let error = b.flow.add_peer(&half).unwrap_err().to_string();
+    assert!(error.contains("rail 2: add_peer failed: this is no address"), "{error}");
+    assert_eq!([removed(0), removed(1), removed(2)], [vec![9], vec![9], vec![]]);
+}
+
+#[test]
 fn peers_come_and_go() {
     let b = bench(2, Duration::from_millis(1));
     let one = crate::Offer { addresses: vec![vec![]], ..b.offer.clone() };
-    assert_eq!(b.flow.add_peer(&one), Err(FlowError::Refused("a peer with 1 rails; this flow has 2".into())));
-    // A peer that a rail refuses is on none.
+    assert_eq!(b.flow.add_peer(&one), Err(FlowError::Refused("the peer has 1 rails, but this flow has 2".into())));
+    // A peer that one rail refuses is not added to any.
     let half = crate::Offer { addresses: vec![Vec::new(), NO_ADDRESS.to_vec()], ..b.offer.clone() };
     assert!(b.flow.add_peer(&half).unwrap_err().to_string().contains("rail 1: add_peer failed: this is no address"));
     assert_eq!(
@@ -305,11 +325,11 @@ fn peers_come_and_go() {
     b.flow.remove_peer(third).unwrap();
     assert_eq!(b.rails.iter().map(|rail| rail.borrow().removed.clone()).collect::<Vec<_>>(), [vec![10], vec![10]]);
     for gone in [third, Peer(3), Peer(usize::MAX)] {
-        assert_eq!(b.flow.remove_peer(gone), Err(FlowError::Refused(format!("there is no peer {}", gone.0))));
+        assert_eq!(b.flow.remove_peer(gone), Err(FlowError::Refused(format!("no peer {}", gone.0))));
     }
     assert!(matches!(result(b.flow.write_all(&b.region, 0, &to(third), 0, 8)), Err(FlowError::Refused(_))));
     b.done([0]);
-    // The result has not been taken yet, but nothing is in flight.
+    // The result has not been taken, but nothing is in flight.
     b.flow.progress().unwrap();
     b.flow.remove_peer(second).unwrap();
     assert_eq!(result(write), Ok(8));
@@ -318,7 +338,7 @@ fn peers_come_and_go() {
 }
 
 #[test]
-fn a_rail_is_given_away_while_the_flow_is_idle() {
+fn rail_is_handed_over_only_while_idle() {
     let b = bench(2, Duration::from_millis(1));
     let given = |target: &Target| {
         b.flow.on_idle_rail(&b.region, target, |rail, _, peer, remote| {
@@ -327,9 +347,9 @@ fn a_rail_is_given_away_while_the_flow_is_idle() {
     };
     assert_eq!(given(&b.target).map(|(_, peer, bytes)| (peer, bytes)), Ok((7, SPACE)));
     let nobody = Target { peer: Peer(1), ..b.target.clone() };
-    assert_eq!(given(&nobody), Err(FlowError::Refused("there is no peer 1".into())));
+    assert_eq!(given(&nobody), Err(FlowError::Refused("no peer 1".into())));
     let write = b.write(8);
-    let idle = FlowError::Refused("a rail is given away while nothing is in flight on it".into());
+    let idle = FlowError::Refused("a rail can be handed over only while nothing is in flight on it".into());
     assert_eq!(given(&b.target), Err(idle));
     b.done([0]);
     assert_eq!(result(write), Ok(8));
@@ -338,14 +358,14 @@ fn a_rail_is_given_away_while_the_flow_is_idle() {
 // --- dropping --------------------------------------------------------------------------------------------------------
 
 #[test]
-fn a_dropped_operation_keeps_its_region_until_its_completion() {
+fn dropped_operation_keeps_region_until_completion() {
     let b = bench(1, AMPLE);
     drop(b.write(8));
     assert_eq!(b.flow.in_flight(), 1);
     b.done([0]);
     b.flow.progress().unwrap();
     assert_eq!(b.flow.in_flight(), 0);
-    // One that has ended leaves nothing.
+    // An operation that is complete leaves nothing when it is dropped.
     let write = b.write(8);
     b.done([0]);
     b.flow.progress().unwrap();
@@ -356,14 +376,14 @@ fn a_dropped_operation_keeps_its_region_until_its_completion() {
 }
 
 #[test]
-fn a_dropped_receive_is_taken_back() {
+fn dropped_receive_is_cancelled() {
     let b = bench(1, AMPLE);
     drop(b.flow.recv(0, &b.region, 0, 8));
     assert_eq!((b.rails[0].borrow().cancelled.clone(), b.flow.in_flight()), (vec![0], 1));
     b.ready([failed(Some(0), "cancelled")]);
     b.flow.progress().unwrap();
     assert_eq!(b.flow.in_flight(), 0);
-    // One that was never posted is just forgotten, and its neighbour is not.
+    // A receive that was never posted is removed from the queue; the next one in the queue is not affected.
     b.rails[0].borrow_mut().full = true;
     let (gone, kept) = (b.flow.recv(0, &b.region, 0, 8), b.flow.recv(0, &b.region, 8, 8));
     drop(gone);
@@ -375,18 +395,18 @@ fn a_dropped_receive_is_taken_back() {
     assert_eq!(result(kept), Ok(5));
 }
 
-/// Drops the flow with everything of it; what was closed.
+/// Drops the flow and its region. Returns what was closed, in order.
 fn end(b: Bench) -> Vec<String> {
     let Bench { flow, region, closed, .. } = b;
     drop((region, flow));
     closed.take()
 }
 
-/// The region is one that peers reach: it goes behind its rail.
+/// Order of closing. Peers can access the region, so it is closed after its rail.
 const WHOLE: [&str; 2] = ["rail 0", "region of rail 0"];
 
 #[test]
-fn an_idle_flow_closes_at_once_and_a_busy_one_waits() {
+fn only_busy_flow_waits_on_close() {
     let b = bench(1, AMPLE);
     let script = b.rails[0].clone();
     assert_eq!(end(b), WHOLE);
@@ -399,7 +419,7 @@ fn an_idle_flow_closes_at_once_and_a_busy_one_waits() {
     assert_eq!(end(b), WHOLE);
     assert_eq!(script.borrow().polls, 51);
 
-    // What was never posted is not waited for.
+    // Dropping does not wait for operations that were never posted.
     let b = bench(1, AMPLE);
     let script = b.rails[0].clone();
     script.borrow_mut().full = true;
@@ -409,7 +429,7 @@ fn an_idle_flow_closes_at_once_and_a_busy_one_waits() {
 }
 
 #[test]
-fn what_never_completes_is_left_to_the_provider() {
+fn incomplete_operations_are_leaked_to_provider() {
     let b = bench(1, Duration::from_millis(2));
     let script = b.rails[0].clone();
     drop(b.write(8));
@@ -418,7 +438,7 @@ fn what_never_completes_is_left_to_the_provider() {
 }
 
 #[test]
-fn a_flow_that_has_failed_still_waits_for_what_the_other_rails_hold() {
+fn failed_flow_waits_for_other_rails() {
     let b = bench(2, AMPLE);
     let scripts = b.rails.clone();
     drop(b.flow.write_on(1, &b.region, 0, &b.target, 0, 8, None));

@@ -1,4 +1,5 @@
-//! Rule `counter` over cards in software: what the card counts, and what arrives as immediates. A program of its own: cards are loaded once for a process.
+//! Tests of rule `counter` over software NICs: which signals the NIC counts, and which arrive as immediates. A separate
+//! test binary, because software NICs can be loaded only once per process.
 
 #![allow(clippy::unwrap_used, reason = "a test ends by panicking")]
 
@@ -13,10 +14,10 @@ use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
 const AMPLE: Duration = Duration::from_secs(30);
-/// Signals that the card counts; and so many more.
+/// Number of signals that the NIC counts. [`SIGNALS`] includes two more, which it does not count.
 const COUNTED: u32 = 16;
 const SIGNALS: u32 = COUNTED + 2;
-/// Puts with a signal that the card counts, behind one that adds to each signal.
+/// Number of puts with a signal that the NIC counts, after one increment of each signal.
 const PUTS: u64 = 5;
 const PUT_TO: u32 = 3;
 
@@ -27,12 +28,12 @@ struct Args {
     first: Signal,
 }
 
-/// PE 0 signals PE 1, by one thread. Nobody waits for a signal, so what arrives stays where the card has left it.
+/// PE 0 signals PE 1 from one thread. No kernel waits for a signal, so arrivals stay unread.
 unsafe fn signals(program: Program<Args>) {
     let Program { world, args } = program;
     let mut line = world.context(Thread);
     if world.my_pe() == 0 {
-        // A failure is in the world's report, which the launch returns.
+        // Failures are in the world's report, which the launch returns.
         let _ = signal_all(&mut line, args);
     }
 }
@@ -41,7 +42,7 @@ fn signal_all(line: &mut Context<Thread>, args: Args) -> Result<(), Status> {
     for signal in 0..SIGNALS {
         line.signal_op(args.first.at(signal), 1, 1)?;
     }
-    // More than 1 is an immediate, of whichever signal; so is a put's.
+    // Additions of more than 1 are immediates, for every signal, also with a put.
     line.signal_op(args.first.at(4), 2, 1)?;
     line.put_signal(args.to.at(0), args.from.at(0), args.first.at(5), 3, 1)?;
     line.put_signal(args.to.at(1), args.from.at(1), args.first.at(COUNTED), 1, 1)?;
@@ -51,7 +52,8 @@ fn signal_all(line: &mut Context<Thread>, args: Args) -> Result<(), Status> {
     line.quiet()
 }
 
-/// What has arrived at a PE behind the kernels: by which way, and each signal's sum, and the words that were put.
+/// Runs one PE. Returns its unread arrivals after the kernels have ended, the sum of each signal, and the words that
+/// were put.
 fn pe(mut ranks: Bootstrap, rule: Rule) -> (Unread, Vec<u64>, Vec<u64>) {
     let options = Options {
         device: Choice::Emulated,
@@ -67,7 +69,7 @@ fn pe(mut ranks: Bootstrap, rule: Rule) -> (Unread, Vec<u64>, Vec<u64>) {
     let first = world.signals(&mut ranks, SIGNALS).unwrap();
     world.write(from, &(100..102 + PUTS).collect::<Vec<_>>()).unwrap();
     let kernel = Kernel::new("signals", signals as unsafe fn(Program<Args>));
-    // SAFETY: the arguments are of this world.
+    // SAFETY: the arguments are objects and signals of this world.
     unsafe { world.launch(&mut ranks, &kernel, 1, 1, Args { from, to, first }) }.unwrap();
     world.barrier(&mut ranks).unwrap();
     let wanted = if world.my_pe() == 1 { u64::from(SIGNALS) + 2 + 3 + 1 + PUTS } else { 0 };
@@ -82,7 +84,7 @@ fn pe(mut ranks: Bootstrap, rule: Rule) -> (Unread, Vec<u64>, Vec<u64>) {
     found
 }
 
-/// What arrives at PE 1 of two, each a thread; at PE 0 nothing does.
+/// Runs two PEs, each on a thread. Returns the results of PE 1. Nothing arrives at PE 0.
 fn arrived(rule: Rule) -> (Unread, Vec<u64>, Vec<u64>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -96,17 +98,17 @@ fn arrived(rule: Rule) -> (Unread, Vec<u64>, Vec<u64>) {
 }
 
 #[test]
-fn what_adds_1_to_a_counted_signal_is_a_write_that_the_card_counts_and_no_immediate() {
+fn counted_signals_are_writes_without_immediates() {
     soft::load("efa-verbs/soft:p5en").unwrap();
     let (mut by_counter, sums, words) = arrived(Rule::Counter);
     let mut counts = vec![1; COUNTED as usize];
     counts[PUT_TO as usize] += PUTS;
     assert_eq!((by_counter.counted, by_counter.misplaced), (counts, 0));
-    // The receive queues have these and nothing else: signals behind the counted ones, and what adds more than 1.
+    // The receive queues contain only the uncounted signals and additions of more than 1.
     by_counter.immediates.sort_unstable();
     assert_eq!(by_counter.immediates, [(4, 2), (5, 3), (COUNTED, 1), (COUNTED, 1), (COUNTED + 1, 1)]);
 
-    // By rule kernel the same program's signals are immediates, all of them: the queue shows the difference.
+    // With rule `kernel`, all signals of the same kernel are immediates.
     let (by_kernel, same_sums, same_words) = arrived(Rule::Kernel);
     assert!(by_kernel.counted.is_empty(), "{by_kernel:?}");
     assert_eq!(by_kernel.immediates.len() as u64, u64::from(SIGNALS) + 3 + PUTS);

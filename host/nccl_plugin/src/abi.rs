@@ -1,4 +1,5 @@
-//! NCCL's types, as its headers declare them (`src/include/plugin/` of NCCL 2.30 to 2.32): held against them by `tests/headers.rs`.
+//! NCCL's types as its headers declare them (`src/include/plugin/` of NCCL 2.30 to 2.32). `tests/headers.rs` checks
+//! them against these headers.
 
 use std::ffi::{c_char, c_int, c_ulong, c_void};
 
@@ -14,15 +15,15 @@ pub struct NcclResult(pub c_int);
 impl NcclResult {
     /// `ncclSuccess`.
     pub const SUCCESS: NcclResult = NcclResult(0);
-    /// `ncclSystemError`: the rails', the system's.
+    /// `ncclSystemError`: an error of the rails or of the system.
     pub const SYSTEM: NcclResult = NcclResult(2);
-    /// `ncclInternalError`: ours.
+    /// `ncclInternalError`: an error of this plugin.
     pub const INTERNAL: NcclResult = NcclResult(3);
     /// `ncclInvalidArgument`.
     pub const ARGUMENT: NcclResult = NcclResult(4);
-    /// `ncclInvalidUsage`: a variable says what cannot be.
+    /// `ncclInvalidUsage`: a variable has an invalid value.
     pub const USAGE: NcclResult = NcclResult(5);
-    /// `ncclRemoteError`: another rank has gone or does not answer.
+    /// `ncclRemoteError`: another rank has left or does not answer.
     pub const REMOTE: NcclResult = NcclResult(6);
 }
 
@@ -30,7 +31,7 @@ impl NcclResult {
 pub const PTR_HOST: c_int = 1;
 /// `NCCL_PTR_CUDA`.
 pub const PTR_CUDA: c_int = 2;
-/// `NCCL_NET_MR_FLAG_SIGNAL_NEVER_RESET`: nobody but the plugin writes the words of this region.
+/// `NCCL_NET_MR_FLAG_SIGNAL_NEVER_RESET`: only the plugin writes the words of this region.
 pub const MR_NEVER_RESET: u64 = 2;
 /// `NCCL_NET_SIGNAL_OP_INC`.
 pub const SIGNAL_INC: u32 = 1;
@@ -38,21 +39,21 @@ pub const SIGNAL_INC: u32 = 1;
 pub const SIGNAL_ADD: u32 = 2;
 /// `NCCL_NET_DEVICE_GIN_PROXY`.
 pub const DEVICE_PROXY: c_int = 2;
-/// `NCCL_NET_DEVICE_GIN_EFA_GDA`: queues of an EFA card, which kernels write.
+/// `NCCL_NET_DEVICE_GIN_EFA_GDA`: queues of an EFA device that kernels write.
 pub const DEVICE_EFA: c_int = 5;
 /// `NCCL_NET_HANDLE_MAXSIZE`.
 pub const HANDLE_BYTES: usize = 128;
 
-/// `ncclDebugLogger_t`: level, subsystems, file, line, format and what it names.
+/// `ncclDebugLogger_t`: level, subsystems, file, line, format and its arguments.
 pub type Logger = Option<unsafe extern "C" fn(c_int, c_ulong, *const c_char, c_int, *const c_char, ...)>;
 
 /// `ncclNetVDeviceProps_v12_t`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct VirtualDevice {
-    /// Devices below.
+    /// Number of underlying devices.
     pub count: c_int,
-    /// Which.
+    /// Indexes of the underlying devices; the first `count` entries are used.
     pub devices: [c_int; 8],
 }
 
@@ -60,71 +61,71 @@ pub struct VirtualDevice {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Properties {
-    /// For logs.
+    /// Device name, for logs.
     pub name: *const c_char,
-    /// Null: the device has no place in the PCI tree.
+    /// Path in sysfs; null if the device is not in the PCI tree.
     pub pci_path: *const c_char,
-    /// Unique.
+    /// Unique ID of the device.
     pub guid: u64,
-    /// Kinds of memory.
+    /// Supported kinds of memory: a mask of [`PTR_HOST`] and [`PTR_CUDA`].
     pub pointers: c_int,
     /// Whether a registration serves all communicators.
     pub global_registration: c_int,
-    /// Whether receives are flushed.
+    /// Whether receives must be flushed.
     pub force_flush: c_int,
-    /// Mb/s.
+    /// Speed in Mb/s.
     pub speed: c_int,
-    /// Of the card.
+    /// Port number of the NIC.
     pub port: c_int,
-    /// In microseconds.
+    /// Latency in microseconds.
     pub latency: f32,
-    /// Communicators at most.
+    /// Maximum number of communicators.
     pub most_communicators: c_int,
-    /// Receives of a group; times 32, the slots of a queue of puts.
+    /// Maximum number of receives in a group; 32 times this is the number of slots in a queue of puts.
     pub most_receives: c_int,
     /// `ncclNetDeviceType`.
     pub device_type: c_int,
-    /// Of that.
+    /// Version of the device type.
     pub device_version: c_int,
-    /// Devices below.
+    /// Underlying devices.
     pub virtual_device: VirtualDevice,
-    /// Bytes of a transfer.
+    /// Maximum number of bytes of a point-to-point transfer.
     pub most_p2p_bytes: usize,
-    /// Bytes of a collective's transfer.
+    /// Maximum number of bytes of a collective's transfer.
     pub most_collective_bytes: usize,
-    /// Requests of one.
+    /// Maximum number of requests of one multi-request operation.
     pub most_requests: c_int,
-    /// -1: none is named.
+    /// Rail index; -1 for none.
     pub rail: i16,
-    /// -1: none is named.
+    /// Plane index; -1 for none.
     pub plane: i16,
 }
 
-/// `ncclNetDeviceHandle_v11_t`: what kernels are given.
+/// `ncclNetDeviceHandle_v11_t`: the handle that kernels get.
 #[repr(C)]
 #[derive(Debug)]
 pub struct DeviceHandle {
     /// `ncclNetDeviceType`.
     pub device_type: c_int,
-    /// Of that.
+    /// Version of the device type.
     pub device_version: c_int,
     /// Memory that the device reads.
     pub handle: *mut c_void,
-    /// Its length; 0 where only the kernels need to know.
+    /// Length of that memory; 0 if only the kernels need to know it.
     pub size: usize,
-    /// Whether NCCL shall call `progress`.
+    /// Whether NCCL must call `progress`.
     pub needs_progress: c_int,
 }
 
-/// `ncclRmaConfig_v14_t`, and so of v15 and v16.
+/// `ncclRmaConfig_v14_t`, which is also used by v15 and v16.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RmaConfig {
-    /// Contexts.
+    /// Number of contexts.
     pub contexts: c_int,
-    /// -1: none.
+    /// Traffic class; -1 for none.
     pub traffic_class: c_int,
-    /// From a rank to the next one that is reached.
+    /// Distance between the ranks that are connected.
     pub rank_stride: c_int,
 }
 
@@ -132,15 +133,15 @@ pub struct RmaConfig {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct GinConfig13 {
-    /// Signals of a context.
+    /// Number of signals per context.
     pub signals: c_int,
-    /// Counters of a context.
+    /// Number of counters per context.
     pub counters: c_int,
-    /// Contexts.
+    /// Number of contexts.
     pub contexts: c_int,
-    /// Of a queue.
+    /// Depth of a queue.
     pub queue_depth: c_int,
-    /// -1: none.
+    /// Traffic class; -1 for none.
     pub traffic_class: c_int,
 }
 
@@ -148,43 +149,43 @@ pub struct GinConfig13 {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RmaProperties {
-    /// Whether any signal that arrives, of whichever peer, makes all puts visible that had arrived before.
+    /// Whether any signal that arrives, from any peer, makes all puts visible that had arrived before it.
     pub flushes_all_puts_on_any_signal: bool,
 }
 
-/// A name for C.
+/// A string constant for C.
 #[repr(transparent)]
 #[derive(Debug)]
 pub struct Name(pub *const c_char);
 
-// SAFETY: constant bytes.
+// SAFETY: the pointer refers to constant bytes.
 unsafe impl Sync for Name {}
 
 /// Opens the plugin for a communicator.
 pub type Init = unsafe extern "C" fn(*mut *mut c_void, u64, Logger) -> NcclResult;
-/// Counts devices.
+/// Returns the number of devices.
 pub type Devices = unsafe extern "C" fn(*mut c_int) -> NcclResult;
-/// Describes one.
+/// Returns the properties of a device.
 pub type GetProperties = unsafe extern "C" fn(c_int, *mut Properties) -> NcclResult;
-/// Makes a handle by which others find this rank.
+/// Creates a listener, and the handle by which other ranks find it.
 pub type Listen = unsafe extern "C" fn(*mut c_void, c_int, *mut c_void, *mut *mut c_void) -> NcclResult;
-/// Joins the ranks.
+/// Connects the ranks of a communicator.
 pub type Connect =
     unsafe extern "C" fn(*mut c_void, *mut *mut c_void, c_int, c_int, *mut c_void, *mut *mut c_void) -> NcclResult;
-/// Makes contexts.
+/// Creates contexts.
 pub type CreateContext = unsafe extern "C" fn(*mut c_void, *mut RmaConfig, *mut *mut c_void) -> NcclResult;
-/// As [`CreateContext`], of v13.
+/// Like [`CreateContext`], in v13.
 pub type CreateContext13 =
     unsafe extern "C" fn(*mut c_void, *mut GinConfig13, *mut *mut c_void, *mut *mut c_void) -> NcclResult;
 /// Registers memory.
 pub type Register = unsafe extern "C" fn(*mut c_void, *mut c_void, usize, c_int, u64, *mut *mut c_void) -> NcclResult;
-/// As [`Register`], of v13.
+/// Like [`Register`], in v13.
 pub type Register13 =
     unsafe extern "C" fn(*mut c_void, *mut c_void, usize, c_int, u64, *mut *mut c_void, *mut *mut c_void) -> NcclResult;
-/// Registers memory by a dma-buf.
+/// Registers memory that a dma-buf exports.
 pub type RegisterDmaBuf =
     unsafe extern "C" fn(*mut c_void, *mut c_void, usize, c_int, u64, c_int, u64, *mut *mut c_void) -> NcclResult;
-/// As [`RegisterDmaBuf`], of v13.
+/// Like [`RegisterDmaBuf`], in v13.
 pub type RegisterDmaBuf13 = unsafe extern "C" fn(
     *mut c_void,
     *mut c_void,
@@ -196,204 +197,99 @@ pub type RegisterDmaBuf13 = unsafe extern "C" fn(
     *mut *mut c_void,
     *mut *mut c_void,
 ) -> NcclResult;
-/// Gives a registration back.
+/// Deregisters memory.
 pub type Deregister = unsafe extern "C" fn(*mut c_void, *mut c_void) -> NcclResult;
-/// Closes something.
+/// Closes an object.
 pub type Close = unsafe extern "C" fn(*mut c_void) -> NcclResult;
-/// A put: context, number, source offset and region, bytes, destination offset and region, rank, request.
-pub type Put = unsafe extern "C" fn(
-    *mut c_void,
-    c_int,
-    u64,
-    *mut c_void,
-    usize,
-    u64,
-    *mut c_void,
-    u32,
-    *mut *mut c_void,
-) -> NcclResult;
-/// As [`Put`], with flags, since v15.
-pub type Put15 = unsafe extern "C" fn(
-    *mut c_void,
-    c_int,
-    u64,
-    *mut c_void,
-    usize,
-    u64,
-    *mut c_void,
-    u32,
-    u32,
-    *mut *mut c_void,
-) -> NcclResult;
-/// A put with a signal of v13, which is a strong one: behind the rank the signal's offset, region, value and operation.
-pub type PutSignal13 = unsafe extern "C" fn(
-    *mut c_void,
-    c_int,
-    u64,
-    *mut c_void,
-    usize,
-    u64,
-    *mut c_void,
-    u32,
-    u64,
-    *mut c_void,
-    u64,
-    u32,
-    *mut *mut c_void,
-) -> NcclResult;
-/// As [`PutSignal13`], strong or not.
-pub type PutSignal14 = unsafe extern "C" fn(
-    *mut c_void,
-    c_int,
-    u64,
-    *mut c_void,
-    usize,
-    u64,
-    *mut c_void,
-    u32,
-    u64,
-    *mut c_void,
-    u64,
-    u32,
-    bool,
-    *mut *mut c_void,
-) -> NcclResult;
-/// As [`PutSignal14`], with flags.
-pub type PutSignal15 = unsafe extern "C" fn(
-    *mut c_void,
-    c_int,
-    u64,
-    *mut c_void,
-    usize,
-    u64,
-    *mut c_void,
-    u32,
-    u64,
-    *mut c_void,
-    u64,
-    u32,
-    bool,
-    u32,
-    *mut *mut c_void,
-) -> NcclResult;
-/// Makes what has arrived visible.
+/// Defines types of functions that submit a transfer. Their arguments are communicator, context number, source offset and
+/// region, bytes, destination offset and region, rank, the additional arguments listed here, and the request.
+macro_rules! transfers {
+    ($($(#[$doc:meta])* $name:ident($($extra:ty),*);)*) => {$(
+        $(#[$doc])*
+        pub type $name = unsafe extern "C" fn(
+            *mut c_void, c_int, u64, *mut c_void, usize, u64, *mut c_void, u32, $($extra,)* *mut *mut c_void,
+        ) -> NcclResult;
+    )*};
+}
+
+transfers! {
+    /// A put.
+    Put();
+    /// Like [`Put`], with flags; since v15.
+    Put15(u32);
+    /// A put with a signal in v13, which is strong: with the signal's offset, region, value and operation.
+    PutSignal13(u64, *mut c_void, u64, u32);
+    /// Like [`PutSignal13`]; a flag specifies whether the signal is strong.
+    PutSignal14(u64, *mut c_void, u64, u32, bool);
+    /// Like [`PutSignal14`], with flags.
+    PutSignal15(u64, *mut c_void, u64, u32, bool, u32);
+}
+
+/// Makes data that has arrived visible.
 pub type Flush = unsafe extern "C" fn(*mut c_void, c_int, *mut c_void, u32, *mut *mut c_void) -> NcclResult;
-/// Asks for a request's end.
+/// Returns whether a request is complete.
 pub type Test = unsafe extern "C" fn(*mut c_void, *mut c_void, *mut c_int) -> NcclResult;
-/// Asks for an error.
+/// Returns whether an error has occurred.
 pub type QueryLastError = unsafe extern "C" fn(*mut c_void, *mut bool) -> NcclResult;
-/// Describes a communicator.
+/// Returns the properties of a communicator.
 pub type GetRmaProperties = unsafe extern "C" fn(*mut c_void, *mut RmaProperties) -> NcclResult;
 
-/// `ncclRma_v13_t`, which is `ncclGin_v13_t`.
-#[repr(C)]
-#[derive(Debug)]
-#[allow(missing_docs, reason = "NCCL's names say it")]
-pub struct Rma13 {
-    pub name: Name,
-    pub init: Init,
-    pub devices: Devices,
-    pub get_properties: GetProperties,
-    pub listen: Listen,
-    pub connect: Connect,
-    pub create_context: CreateContext13,
-    pub reg_mr_sym: Register13,
-    pub reg_mr_sym_dma_buf: RegisterDmaBuf13,
-    pub dereg_mr_sym: Deregister,
-    pub destroy_context: Close,
-    pub close_coll: Close,
-    pub close_listen: Close,
-    pub iput: Put,
-    pub iput_signal: PutSignal13,
-    pub iget: Put,
-    pub iflush: Flush,
-    pub test: Test,
-    pub progress: Option<Close>,
-    pub query_last_error: QueryLastError,
-    pub finalize: Close,
+/// Defines tables of type 2. Each lists the types that differ between versions.
+macro_rules! tables {
+    ($($(#[$doc:meta])* $name:ident($($new:ident: $new_type:ty)?) {
+        create_context: $create:ty, reg_mr_sym: $register:ty, reg_mr_sym_dma_buf: $dma_buf:ty,
+        iput: $put:ty, iput_signal: $put_signal:ty,
+    })*) => {$(
+        $(#[$doc])*
+        #[repr(C)]
+        #[derive(Debug)]
+        #[allow(missing_docs, reason = "NCCL's names document it")]
+        pub struct $name {
+            pub name: Name,
+            pub init: Init,
+            pub devices: Devices,
+            $(pub $new: $new_type,)?
+            pub get_properties: GetProperties,
+            pub listen: Listen,
+            pub connect: Connect,
+            pub create_context: $create,
+            pub reg_mr_sym: $register,
+            pub reg_mr_sym_dma_buf: $dma_buf,
+            pub dereg_mr_sym: Deregister,
+            pub destroy_context: Close,
+            pub close_coll: Close,
+            pub close_listen: Close,
+            pub iput: $put,
+            pub iput_signal: $put_signal,
+            pub iget: $put,
+            pub iflush: Flush,
+            pub test: Test,
+            pub progress: Option<Close>,
+            pub query_last_error: QueryLastError,
+            pub finalize: Close,
+        }
+    )*};
 }
 
-/// `ncclRma_v14_t`.
-#[repr(C)]
-#[derive(Debug)]
-#[allow(missing_docs, reason = "NCCL's names say it")]
-pub struct Rma14 {
-    pub name: Name,
-    pub init: Init,
-    pub devices: Devices,
-    pub get_properties: GetProperties,
-    pub listen: Listen,
-    pub connect: Connect,
-    pub create_context: CreateContext,
-    pub reg_mr_sym: Register,
-    pub reg_mr_sym_dma_buf: RegisterDmaBuf,
-    pub dereg_mr_sym: Deregister,
-    pub destroy_context: Close,
-    pub close_coll: Close,
-    pub close_listen: Close,
-    pub iput: Put,
-    pub iput_signal: PutSignal14,
-    pub iget: Put,
-    pub iflush: Flush,
-    pub test: Test,
-    pub progress: Option<Close>,
-    pub query_last_error: QueryLastError,
-    pub finalize: Close,
-}
-
-/// `ncclRma_v15_t`.
-#[repr(C)]
-#[derive(Debug)]
-#[allow(missing_docs, reason = "NCCL's names say it")]
-pub struct Rma15 {
-    pub name: Name,
-    pub init: Init,
-    pub devices: Devices,
-    pub get_properties: GetProperties,
-    pub listen: Listen,
-    pub connect: Connect,
-    pub create_context: CreateContext,
-    pub reg_mr_sym: Register,
-    pub reg_mr_sym_dma_buf: RegisterDmaBuf,
-    pub dereg_mr_sym: Deregister,
-    pub destroy_context: Close,
-    pub close_coll: Close,
-    pub close_listen: Close,
-    pub iput: Put15,
-    pub iput_signal: PutSignal15,
-    pub iget: Put15,
-    pub iflush: Flush,
-    pub test: Test,
-    pub progress: Option<Close>,
-    pub query_last_error: QueryLastError,
-    pub finalize: Close,
-}
-
-/// `ncclRma_v16_t`.
-#[repr(C)]
-#[derive(Debug)]
-#[allow(missing_docs, reason = "NCCL's names say it")]
-pub struct Rma16 {
-    pub name: Name,
-    pub init: Init,
-    pub devices: Devices,
-    pub get_rma_properties: GetRmaProperties,
-    pub get_properties: GetProperties,
-    pub listen: Listen,
-    pub connect: Connect,
-    pub create_context: CreateContext,
-    pub reg_mr_sym: Register,
-    pub reg_mr_sym_dma_buf: RegisterDmaBuf,
-    pub dereg_mr_sym: Deregister,
-    pub destroy_context: Close,
-    pub close_coll: Close,
-    pub close_listen: Close,
-    pub iput: Put15,
-    pub iput_signal: PutSignal15,
-    pub iget: Put15,
-    pub iflush: Flush,
-    pub test: Test,
-    pub progress: Option<Close>,
-    pub query_last_error: QueryLastError,
-    pub finalize: Close,
+tables! {
+    /// `ncclRma_v13_t`, which is `ncclGin_v13_t`.
+    Rma13() {
+        create_context: CreateContext13, reg_mr_sym: Register13, reg_mr_sym_dma_buf: RegisterDmaBuf13,
+        iput: Put, iput_signal: PutSignal13,
+    }
+    /// `ncclRma_v14_t`.
+    Rma14() {
+        create_context: CreateContext, reg_mr_sym: Register, reg_mr_sym_dma_buf: RegisterDmaBuf,
+        iput: Put, iput_signal: PutSignal14,
+    }
+    /// `ncclRma_v15_t`.
+    Rma15() {
+        create_context: CreateContext, reg_mr_sym: Register, reg_mr_sym_dma_buf: RegisterDmaBuf,
+        iput: Put15, iput_signal: PutSignal15,
+    }
+    /// `ncclRma_v16_t`.
+    Rma16(get_rma_properties: GetRmaProperties) {
+        create_context: CreateContext, reg_mr_sym: Register, reg_mr_sym_dma_buf: RegisterDmaBuf,
+        iput: Put15, iput_signal: PutSignal15,
+    }
 }

@@ -1,4 +1,5 @@
-//! One rank's part of one of NCCL's collective communicators, as NCCL's threads see it: what they have asked for, and what has become of it.
+//! One rank's state of an NCCL collective communicator as NCCL's threads see it: submitted operations and their
+//! results.
 
 use crate::counts::Counts;
 use crate::operation::Operation;
@@ -10,56 +11,66 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
-/// Registered memory. Its number is the same on every rank, since all register in the same order.
+/// Registered memory. Its number is the same on every rank, since all ranks register in the same order.
 #[derive(Clone, Copy, Debug)]
 pub struct Region {
-    /// First byte.
+    /// Address of the first byte.
     pub address: u64,
-    /// Length.
+    /// Length in bytes.
     pub bytes: u64,
-    /// Memory of a GPU, which is reached by copies; the host's otherwise.
+    /// Whether it is memory of a GPU, which is accessed by copies, or host memory.
     pub cuda: bool,
-    /// Nobody else writes its words: signals that the plugin counts by itself.
+    /// Whether only the plugin writes its words, so that it can keep the values of signals itself.
     pub never_reset: bool,
 }
 
-/// What NCCL holds for a registration.
+/// State of a region number.
+#[derive(Clone, Copy, Debug)]
+enum Entry {
+    /// Reserved. Peers may use the number before this rank has registered the region.
+    Coming,
+    Here(Region),
+    Gone,
+}
+
+/// NCCL's handle of a registration.
 #[derive(Debug)]
 pub struct RegionHandle {
-    /// Its number.
+    /// Number of the region.
     pub number: u32,
 }
 
-/// See the module.
+/// A communicator on one rank; the module documentation describes it.
 #[derive(Debug)]
 pub struct Coll {
-    /// This rank.
+    /// Number of this rank.
     pub rank: usize,
-    /// How many there are.
+    /// Number of ranks.
     pub ranks: usize,
-    /// A number of this communicator that all its ranks know it by.
+    /// ID of this communicator, the same on all its ranks.
     pub number: u64,
-    /// What the plugin was told.
+    /// Settings of the plugin.
     pub settings: Arc<Settings>,
-    /// How operations are cut.
+    /// Layout of the slots that operations are split into.
     pub layout: Layout,
     asked: Mutex<VecDeque<Operation>>,
-    /// Set with each operation, so that who drives the rails looks at a flag and not at a lock.
+    /// Whether operations have been submitted, so that the thread that drives the rails checks a flag instead of a
+    /// lock.
     news: AtomicBool,
-    regions: RwLock<Vec<Option<Region>>>,
+    regions: RwLock<Vec<Entry>>,
     failure: OnceLock<String>,
-    /// Queues that kernels write, by the order of their making.
+    /// Queues that kernels write, in the order of their creation.
     queues: RwLock<Vec<Arc<Block>>>,
-    /// How often those have changed.
+    /// Number of changes of `queues`.
     queues_changed: AtomicU32,
-    /// Memory of those queues.
+    /// Memory of these queues.
     pub arena: Mutex<Arena>,
-    /// What goes and comes.
+    /// Statistics of sent and received operations.
     pub counts: Mutex<Counts>,
 }
 
 impl Coll {
-    /// With nothing asked for.
+    /// Creates a communicator without operations.
     pub fn new(rank: usize, layout: Layout, number: u64, settings: Arc<Settings>, arena: Arena) -> Coll {
         let ranks = layout.ranks;
         let counts = Mutex::new(Counts::new(ranks, settings.trace));
@@ -80,67 +91,85 @@ impl Coll {
         }
     }
 
-    /// Hands it to the thread that drives the rails.
+    /// Submits an operation to the thread that drives the rails.
     ///
     /// # Errors
-    /// Why there is none any more.
+    /// Returns the reason if the communicator has failed.
     pub fn ask(&self, operation: Operation) -> Result<(), String> {
         if let Some(why) = self.failure() {
             return Err(why.to_owned());
         }
         locked(&self.asked).push_back(operation);
-        // Release: against the swap of `take`, whose thread then finds the operation behind the lock.
+        // Release: pairs with the swap in `take`. The thread that sees the flag then finds the operation under the
+        // lock.
         self.news.store(true, Ordering::Release);
         Ok(())
     }
 
-    /// What has been asked for since the last call.
+    /// Appends the operations submitted since the last call to `into`.
     pub fn take(&self, into: &mut Vec<Operation>) {
         if self.news.load(Ordering::Relaxed) && self.news.swap(false, Ordering::Acquire) {
             into.extend(locked(&self.asked).drain(..));
         }
     }
 
-    /// Registers memory.
-    pub fn register(&self, region: Region) -> u32 {
+    /// Reserves the next region number. Every call of NCCL that creates a region reserves exactly one number on each
+    /// rank, even if it fails there. Otherwise later numbers would differ between ranks.
+    pub fn reserve(&self) -> u32 {
         let mut regions = self.regions.write().unwrap_or_else(PoisonError::into_inner);
-        regions.push(Some(region));
+        regions.push(Entry::Coming);
         regions.len() as u32 - 1
     }
 
-    /// Takes a registration back. Its number is not used again.
+    /// Registers memory under a reserved number.
+    pub fn register(&self, number: u32, region: Region) {
+        self.enter(number, Entry::Here(region));
+    }
+
+    /// Removes a registration, or gives up a reserved number. The number is not reused.
     pub fn deregister(&self, number: u32) {
+        self.enter(number, Entry::Gone);
+    }
+
+    fn enter(&self, number: u32, entry: Entry) {
         let mut regions = self.regions.write().unwrap_or_else(PoisonError::into_inner);
-        if let Some(region) = regions.get_mut(number as usize) {
-            *region = None;
+        if let Some(place) = regions.get_mut(number as usize) {
+            *place = entry;
         }
     }
 
-    /// A region; `None` before it is registered, and behind its end.
-    pub fn region(&self, number: u32) -> Option<Region> {
-        self.regions.read().unwrap_or_else(PoisonError::into_inner).get(number as usize).copied().flatten()
-    }
-
-    /// Whether a region of this number was there and is not any more.
-    pub fn has_had(&self, number: u32) -> bool {
+    fn entry(&self, number: u32) -> Entry {
         let regions = self.regions.read().unwrap_or_else(PoisonError::into_inner);
-        regions.get(number as usize).is_some_and(Option::is_none)
+        regions.get(number as usize).copied().unwrap_or(Entry::Coming)
     }
 
-    /// One more block of queues.
+    /// Returns a region; `None` before it is registered and after it is deregistered.
+    pub fn region(&self, number: u32) -> Option<Region> {
+        match self.entry(number) {
+            Entry::Here(region) => Some(region),
+            Entry::Coming | Entry::Gone => None,
+        }
+    }
+
+    /// Returns whether the number was used and has been deregistered.
+    pub fn has_had(&self, number: u32) -> bool {
+        matches!(self.entry(number), Entry::Gone)
+    }
+
+    /// Adds a block of queues.
     pub fn add_queues(&self, block: Arc<Block>) {
         self.queues.write().unwrap_or_else(PoisonError::into_inner).push(block);
-        // Release: against `queues_since`, whose thread then finds the block.
+        // Release: pairs with the load in `queues_since`, whose thread then finds the block.
         self.queues_changed.fetch_add(1, Ordering::Release);
     }
 
-    /// Nobody writes them any more.
+    /// Removes a block of queues. Kernels must no longer write them.
     pub fn remove_queues(&self, block: &Arc<Block>) {
         self.queues.write().unwrap_or_else(PoisonError::into_inner).retain(|one| !Arc::ptr_eq(one, block));
         self.queues_changed.fetch_add(1, Ordering::Release);
     }
 
-    /// All blocks, where they have changed since the look that `seen` is of.
+    /// Returns all blocks if they have changed since the call that set `seen`.
     pub fn queues_since(&self, seen: &mut u32) -> Option<Vec<Arc<Block>>> {
         let now = self.queues_changed.load(Ordering::Acquire);
         if now == *seen {
@@ -150,12 +179,12 @@ impl Coll {
         Some(self.queues.read().unwrap_or_else(PoisonError::into_inner).clone())
     }
 
-    /// Why nothing goes any more.
+    /// Returns the reason why the communicator has failed, if it has.
     pub fn failure(&self) -> Option<&str> {
         self.failure.get().map(String::as_str)
     }
 
-    /// Nothing goes any more. The first reason is said, once.
+    /// Marks the communicator as failed. Prints the first reason, once.
     pub fn fail(&self, why: &str) {
         let mut first = false;
         self.failure.get_or_init(|| {

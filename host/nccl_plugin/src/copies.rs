@@ -1,88 +1,93 @@
-//! Copies to and from memory of a GPU, which the rails do not reach: through pinned host memory, by the GPU's copy engines or a kernel of ours.
+//! Copies to and from GPU memory, which the rails cannot access: through pinned host memory, with the GPU's copy
+//! engines or a ginlab kernel.
 //!
-//! On streams of our own that do not wait for the legacy stream: a kernel that waits for these very bytes may be in that one. A kernel of ours
-//! ([`crate::mover`]) is not relied on: where NCCL's kernels fill the GPU it would never begin.
+//! Copies use the plugin's own streams, which do not synchronize with the legacy stream: a kernel in that stream may be
+//! waiting for these very bytes. The ginlab kernel ([`crate::mover`]) is optional: if NCCL's kernels fill the GPU, it
+//! never starts.
 
-/// Two queues: into the GPU's memory, and out of it. A trait, so that tests need no GPU.
+/// Two queues of copies, into GPU memory and out of it. A trait, so that tests need no GPU.
 pub trait Copies {
-    /// To be called by the thread that makes the calls, before others.
+    /// Binds the copies to the calling thread. Must be called by the thread that makes the other calls, before them.
     fn bind(&mut self) -> Result<(), String>;
 
-    /// Pins host memory, so that copies of it are the copy engine's alone.
+    /// Pins host memory, so that the copy engines can access it directly.
     ///
     /// # Safety
-    /// It stays valid until [`unpin`](Copies::unpin).
+    /// The memory must stay valid until [`unpin`](Copies::unpin).
     unsafe fn pin(&mut self, address: u64, bytes: usize) -> Result<(), String>;
 
-    /// Gives it back.
+    /// Unpins memory.
     fn unpin(&mut self, address: u64);
 
-    /// Starts a copy into the GPU's memory, behind those started before.
+    /// Starts a copy into GPU memory, after those started before.
     ///
     /// # Safety
-    /// Both stretches are valid, and the host's stays as it is, until a mark behind it is passed.
+    /// Both ranges must be valid, and the host range must not change, until a later mark is passed.
     unsafe fn put_in(&mut self, device: u64, host: u64, bytes: usize) -> Result<(), String>;
 
-    /// Starts the write of a word of 8 bytes into the GPU's memory, behind the copies started before; `scratch` is a word of pinned memory for it.
+    /// Starts a write of an 8-byte word into GPU memory, after the copies started before. `scratch` is a word of pinned
+    /// memory for its use.
     ///
     /// # Safety
-    /// As [`put_in`](Copies::put_in); both addresses are multiples of 8.
+    /// Same requirements as [`put_in`](Copies::put_in). Both addresses must be multiples of 8.
     unsafe fn put_word(&mut self, device: u64, scratch: *mut u64, value: u64) -> Result<(), String> {
-        // SAFETY: the caller's contract.
+        // SAFETY: the caller guarantees that both words are valid until a later mark is passed.
         unsafe {
             scratch.write(value);
             self.put_in(device, scratch as u64, 8)
         }
     }
 
-    /// As [`put_word`](Copies::put_word), of a number that counts what needs no order here: who acquires it need not see the copies before it.
+    /// Like [`put_word`](Copies::put_word), for a counter that does not order the preceding copies: a thread that
+    /// acquires it need not see them.
     ///
     /// # Safety
-    /// As there.
+    /// Same requirements as [`put_word`](Copies::put_word).
     unsafe fn put_count(&mut self, device: u64, scratch: *mut u64, value: u64) -> Result<(), String> {
-        // SAFETY: the caller's contract.
+        // SAFETY: the contract is that of `put_word`, which the caller upholds.
         unsafe { self.put_word(device, scratch, value) }
     }
 
-    /// Starts a copy out of the GPU's memory; `behind_puts`: in the order of [`put_in`](Copies::put_in), otherwise in a queue of its own.
+    /// Starts a copy out of GPU memory. If `behind_puts`, it is ordered with [`put_in`](Copies::put_in), otherwise it
+    /// is in the other queue.
     ///
     /// # Safety
-    /// Both stretches are valid, and the host's is not touched, until a mark behind it is passed.
+    /// Both ranges must be valid, and the host range must not be accessed, until a later mark is passed.
     unsafe fn take_out(&mut self, host: u64, device: u64, bytes: usize, behind_puts: bool) -> Result<(), String>;
 
-    /// A mark behind all copies of the queue that leads in (or out) so far; they are numbered from 1.
+    /// Inserts a mark after all copies in `queue` so far. Returns its number; marks are numbered from 1.
     fn mark(&mut self, queue: Queue) -> Result<u64, String>;
 
-    /// The last mark of the queue that all copies before it have passed; 0 for none.
+    /// Returns the last passed mark of `queue`, or 0. A mark is passed when all copies before it are complete.
     fn passed(&mut self, queue: Queue) -> Result<u64, String>;
 
-    /// To be called again and again, also while nothing is asked for.
+    /// Makes progress. Must be called repeatedly, even while nothing is requested.
     fn turn(&mut self) -> Result<(), String> {
         Ok(())
     }
 
-    /// Waits for all that has been started. Each copy is short, and waits for no kernel.
+    /// Waits until everything started is complete. Each copy is short, and waits for no kernel.
     fn settle(&mut self);
 
-    /// For people.
+    /// Returns a description for people.
     fn name(&self) -> String;
 
-    /// What is under way, for messages; nothing where a name says it all.
+    /// Returns what is in progress, for messages; `None` if [`name`](Copies::name) is sufficient.
     fn state(&self) -> Option<String> {
         None
     }
 }
 
-/// Which queue; by number, a lane of the kernel.
+/// Direction of a queue. Its number is the lane of the kernel that serves the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Queue {
-    /// Into the GPU's memory.
+    /// Into GPU memory.
     In,
-    /// Out of it.
+    /// Out of GPU memory.
     Out,
 }
 
-/// Of a process without a GPU: there is no memory to copy to.
+/// Copies of a process without a GPU: all fail.
 #[derive(Debug)]
 pub struct NoCopies;
 
@@ -98,11 +103,11 @@ impl Copies for NoCopies {
     fn unpin(&mut self, _address: u64) {}
 
     unsafe fn put_in(&mut self, _device: u64, _host: u64, _bytes: usize) -> Result<(), String> {
-        Err("there is no GPU in this process".into())
+        Err("no GPU in this process".into())
     }
 
     unsafe fn take_out(&mut self, _host: u64, _device: u64, _bytes: usize, _behind_puts: bool) -> Result<(), String> {
-        Err("there is no GPU in this process".into())
+        Err("no GPU in this process".into())
     }
 
     fn mark(&mut self, _queue: Queue) -> Result<u64, String> {
@@ -116,6 +121,6 @@ impl Copies for NoCopies {
     fn settle(&mut self) {}
 
     fn name(&self) -> String {
-        "host memory alone".into()
+        "host memory only".into()
     }
 }

@@ -1,30 +1,31 @@
-//! What goes and comes, by peer, and puts one by one.
+//! Statistics of sent and received operations by peer, and a trace of single puts.
 
 use serde::Serialize;
 
-/// Sizes are counted by powers of two: class `i` holds those below `2^i` bytes that no smaller class has.
+/// Number of size classes: class `i` contains the sizes below `2^i` bytes that are in no smaller class.
 const CLASSES: usize = 48;
 
-/// What has gone to one peer, or come from it.
+/// Totals of the operations sent to one peer, or received from it.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Flow {
-    /// Puts, those of no bytes too.
+    /// Number of puts, including those without bytes.
     pub puts: u64,
-    /// Their bytes.
+    /// Total bytes of these puts.
     pub bytes: u64,
-    /// Signals.
+    /// Number of signals.
     pub signals: u64,
-    /// The sum of what they add.
+    /// Sum of the values that the signals add.
     pub added: u64,
-    /// Gets.
+    /// Number of gets.
     pub gets: u64,
-    /// Their bytes.
+    /// Total bytes of these gets.
     pub get_bytes: u64,
-    /// Puts by size: pairs of the power of two that a size is below, and how many.
+    /// Number of puts by size: pairs of the power of two that the size is below, and the count.
     pub sizes: Vec<(u64, u64)>,
-    /// Of puts that have come: nanoseconds from NCCL's call there to the copy into memory here, in all. One machine's clock.
+    /// Total time in nanoseconds from NCCL's call on the peer to the copy into memory on this rank, over all puts
+    /// received. Valid only if both ranks share a machine, and therefore a clock.
     pub delivery_ns: u64,
-    /// The longest.
+    /// Maximum of these times, in nanoseconds.
     pub slowest_ns: u64,
 }
 
@@ -44,45 +45,46 @@ impl Flow {
     }
 }
 
-/// One put, for a trace.
+/// One operation of a trace.
 #[derive(Clone, Debug, Serialize)]
 pub struct Entry {
-    /// `put`, `get`, or `arrival`: a put of the peer that has come here.
+    /// `put`, `get`, or `arrival` (a put of the peer that has been received).
     pub kind: &'static str,
     /// The other rank.
     pub peer: usize,
-    /// Of the operations to that peer (of an arrival: of the peer's operations to us), from 1.
+    /// Number among the operations to that peer, from 1; of an arrival, among the peer's operations to this rank.
     pub number: u64,
-    /// NCCL's context.
+    /// Number of NCCL's context.
     pub context: u16,
-    /// Bytes.
+    /// Number of bytes.
     pub bytes: u64,
-    /// NCCL's call: nanoseconds of the system's monotonic clock.
+    /// Time of NCCL's call: nanoseconds of the system's monotonic clock.
     pub asked_ns: u64,
-    /// It was complete; of an arrival: it was in memory.
+    /// Time of completion; of an arrival, the time at which its bytes were in memory.
     pub done_ns: u64,
-    /// Region and offset of its signal, and the value that was reached there where this plugin knows it (0 otherwise).
+    /// Region and offset of its signal, and the value that the word then had if this plugin knows it (0 otherwise).
+    /// `None` without a signal.
     pub signal: Option<(u32, u64, u64)>,
-    /// What the signal adds.
+    /// Value that the signal adds.
     pub add: u64,
 }
 
-/// What is counted.
+/// Statistics and trace of a communicator on one rank.
 #[derive(Debug)]
 pub struct Counts {
-    /// By peer: what has gone to it.
+    /// Totals of operations sent, by peer.
     pub to: Vec<Flow>,
-    /// By peer: what has come from it.
+    /// Totals of operations received, by peer.
     pub from: Vec<Flow>,
-    /// Puts one by one.
+    /// Trace of single operations.
     pub trace: Vec<Entry>,
     room: usize,
-    /// Those that the trace had no room for.
+    /// Number of operations that were not traced because the trace was full.
     pub missed: u64,
 }
 
 impl Counts {
-    /// Of so many peers, with room for so many puts.
+    /// Creates statistics for `ranks` peers, with a trace of up to `room` operations.
     pub fn new(ranks: usize, room: usize) -> Counts {
         Counts {
             to: vec![Flow::default(); ranks],
@@ -93,14 +95,14 @@ impl Counts {
         }
     }
 
-    /// A put of ours.
+    /// Records a put issued by this rank.
     pub fn put(&mut self, peer: usize, bytes: u64, signal: Option<u64>) {
         if let Some(flow) = self.to.get_mut(peer) {
             flow.put(bytes, signal);
         }
     }
 
-    /// A get of ours.
+    /// Records a get issued by this rank.
     pub fn get(&mut self, peer: usize, bytes: u64) {
         if let Some(flow) = self.from.get_mut(peer) {
             flow.gets += 1;
@@ -108,7 +110,7 @@ impl Counts {
         }
     }
 
-    /// A put of a peer is in memory.
+    /// Records a put of a peer whose bytes are in memory, `took_ns` after NCCL's call on the peer.
     pub fn arrived(&mut self, peer: usize, bytes: u64, signal: Option<u64>, took_ns: u64) {
         if let Some(flow) = self.from.get_mut(peer) {
             flow.put(bytes, signal);
@@ -117,12 +119,12 @@ impl Counts {
         }
     }
 
-    /// Whether single puts are recorded.
+    /// Returns whether single operations are traced.
     pub fn traces(&self) -> bool {
         self.room > 0
     }
 
-    /// Records one.
+    /// Appends an entry to the trace, or counts it as missed.
     pub fn note(&mut self, entry: Entry) {
         if self.trace.len() < self.room {
             self.trace.push(entry);

@@ -1,7 +1,8 @@
-//! [`Copies`] by the CUDA driver, in the context that NCCL's thread had when it connected.
+//! [`Copies`] with the CUDA driver, in the context that was current on NCCL's thread when it connected.
 //!
-//! Words (signals, and puts of 8 bytes) and marks are written by the stream itself where the device can do that (`cuStreamBatchMemOp`): several of
-//! them are one call, and whether a mark is passed is a look at host memory. Otherwise words are copied, and marks are events.
+//! If the device supports `cuStreamBatchMemOp`, the stream itself writes words (signals, and puts of 8 bytes) and
+//! marks. One call then writes several words, and a passed mark is detected with a load from host memory. Otherwise
+//! words are copied, and marks are events.
 
 use crate::copies::{Copies, Queue};
 use cudarc::driver::sys::{self, CUcontext, CUevent, CUresult, CUstream};
@@ -11,91 +12,89 @@ use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Words that are written by one call at most.
+/// Maximum number of words written by one call.
 const BATCH: usize = 64;
 
 thread_local! {
-    /// The context that the thread of the rails has: nobody else sets one there.
+    /// Current context of the thread that drives the rails. No other code changes it there.
     static BOUND: Cell<usize> = const { Cell::new(0) };
 }
 
-/// The error of a call, by its name and the driver's number and words.
+/// Converts the result of a driver call. The error contains the call and the driver's error name.
 pub(crate) fn checked(call: &str, result: CUresult) -> Result<(), String> {
     if result == CUresult::CUDA_SUCCESS {
         return Ok(());
     }
     let mut text = std::ptr::null();
-    // SAFETY: a local to write to.
+    // SAFETY: `text` is a local variable to write to.
     unsafe { sys::cuGetErrorName(result, &mut text) };
     let name = if text.is_null() {
         format!("error {}", result as u32)
     } else {
-        // SAFETY: the driver's constant text.
+        // SAFETY: the driver returns a constant string that ends with a NUL.
         unsafe { std::ffi::CStr::from_ptr(text) }.to_string_lossy().into_owned()
     };
     Err(format!("{call} failed: {name}"))
 }
 
-/// The context of the calling thread.
+/// A CUDA context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Context(CUcontext);
 
-// SAFETY: a handle; contexts may be made current on any thread.
+// SAFETY: the context is a handle, and a context may be made current on any thread.
 unsafe impl Send for Context {}
 
 impl Context {
-    /// `None` where there is no driver, or the thread has no context.
+    /// Returns the calling thread's context; `None` if there is no driver, or the thread has no context.
     pub fn current() -> Option<Context> {
         // SAFETY: only tries to load libcuda.
         if !unsafe { sys::is_culib_present() } {
             return None;
         }
         let mut context: CUcontext = null_mut();
-        // SAFETY: a local to write to.
+        // SAFETY: `context` is a local variable to write to.
         let result = unsafe { sys::cuCtxGetCurrent(&mut context) };
         (result == CUresult::CUDA_SUCCESS && !context.is_null()).then_some(Context(context))
     }
 
-    /// Does it with this context as the calling thread's.
+    /// Runs `act` with this context current on the calling thread.
     ///
     /// # Errors
-    /// The driver's, or its own.
+    /// Returns the driver's error, or that of `act`.
     pub(crate) fn with<T>(self, act: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
-        // SAFETY: a context that NCCL keeps longer than its communicators; it is taken off again below.
+        // SAFETY: NCCL keeps the context longer than its communicators; it is popped again below.
         checked("cuCtxPushCurrent", unsafe { sys::cuCtxPushCurrent_v2(self.0) })?;
         let answer = act();
         let mut before: CUcontext = null_mut();
-        // SAFETY: a local to write to.
+        // SAFETY: `before` is a local variable to write to.
         checked("cuCtxPopCurrent", unsafe { sys::cuCtxPopCurrent_v2(&mut before) })?;
         answer
     }
 
-    /// Writes to the device's memory by a stream that waits for no kernel.
+    /// Writes to device memory through a stream that does not wait for kernels.
     ///
     /// # Safety
-    /// So many bytes are there, and nobody looks at them.
+    /// The range must be valid device memory of this context, and no kernel may access it during the call.
     pub(crate) unsafe fn write(self, device: u64, bytes: &[u8]) -> Result<(), String> {
         self.with(|| {
             let lane = Lane::new(None)?;
-            // SAFETY: the caller's contract; the bytes stay until the stream is through.
-            let copied = unsafe {
+            // SAFETY: the caller guarantees that the range is valid and unused; `bytes` outlives the copy, which is
+            // awaited here.
+            unsafe {
                 checked(
                     &format!("cuMemcpyHtoDAsync of {} B", bytes.len()),
                     sys::cuMemcpyHtoDAsync_v2(device, bytes.as_ptr().cast(), bytes.len(), lane.stream),
                 )
                 .and_then(|()| checked("cuStreamSynchronize", sys::cuStreamSynchronize(lane.stream)))
-            };
-            // SAFETY: the stream made above.
-            let _ = unsafe { sys::cuStreamDestroy_v2(lane.stream) };
-            copied
+            }
         })
     }
 }
 
-/// Whether the device of the current context has this attribute.
+/// Returns whether the device of the current context has this attribute.
 pub(crate) fn device_has(attribute: sys::CUdevice_attribute) -> bool {
     let (mut device, mut can) = (0, 0);
-    // SAFETY: locals to write to; a context is current.
+    // SAFETY: `device` and `can` are local variables to write to, and a context is current.
     unsafe {
         sys::cuCtxGetDevice(&mut device) == CUresult::CUDA_SUCCESS
             && sys::cuDeviceGetAttribute(&mut can, attribute, device) == CUresult::CUDA_SUCCESS
@@ -103,14 +102,14 @@ pub(crate) fn device_has(attribute: sys::CUdevice_attribute) -> bool {
     }
 }
 
-/// A stream that does not wait for the legacy one, in the current context.
+/// Creates a stream that does not synchronize with the legacy stream, in the current context.
 ///
-/// Of the highest priority, which shares no queue at the GPU with kernels of the usual one. It is not what mended the first copies: with it and
-/// without 3 of 26 runs hung on an H200 (data/2026-11-26-h200); `warm_up` did.
+/// It has the highest priority, so that it shares no hardware queue with kernels of default priority. The priority does
+/// not prevent hangs of the first copies; `CudaCopies::warm_up` does.
 pub(crate) fn urgent_stream() -> Result<CUstream, String> {
     let (mut stream, mut highest): (CUstream, c_int) = (null_mut(), 0);
     let flags = sys::CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
-    // SAFETY: locals to write to; the context is current.
+    // SAFETY: `stream` and `highest` are local variables to write to, and the context is current.
     let result = unsafe {
         checked("cuCtxGetStreamPriorityRange", sys::cuCtxGetStreamPriorityRange(null_mut(), &mut highest))?;
         sys::cuStreamCreateWithPriority(&mut stream, flags, highest)
@@ -118,27 +117,29 @@ pub(crate) fn urgent_stream() -> Result<CUstream, String> {
     checked("cuStreamCreateWithPriority", result).map(|()| stream)
 }
 
-/// Pinned memory of the host, all zero, which all contexts of the process and their devices reach; the current context allocates it.
+/// Allocates pinned host memory in the current context, all zero. All contexts of the process and their devices can
+/// access it.
 pub(crate) fn pinned_zeros(bytes: usize) -> Result<*mut c_void, String> {
     let mut host = null_mut();
     let flags = sys::CU_MEMHOSTALLOC_PORTABLE | sys::CU_MEMHOSTALLOC_DEVICEMAP;
-    // SAFETY: a local to write to.
+    // SAFETY: `host` is a local variable to write to.
     checked(&format!("cuMemHostAlloc of {bytes} B"), unsafe { sys::cuMemHostAlloc(&mut host, bytes, flags) })?;
-    // SAFETY: so many bytes are there.
+    // SAFETY: the allocation has `bytes` bytes.
     unsafe { std::ptr::write_bytes(host.cast::<u8>(), 0, bytes) };
     Ok(host)
 }
 
-/// A stream with the marks in it.
+/// A stream and the marks in it.
 struct Lane {
     stream: CUstream,
     made: u64,
     marks: Marks,
 }
 
-/// How marks are made.
+/// Implementation of marks.
 enum Marks {
-    /// The stream writes their numbers here; words that are to be written before the next copy or mark.
+    /// The stream writes the numbers of marks to this word. The vector contains words to write before the next copy or
+    /// mark.
     Word(*mut AtomicU64, Vec<sys::CUstreamBatchMemOpParams>),
     Events(VecDeque<CUevent>, Vec<CUevent>),
 }
@@ -153,7 +154,8 @@ impl Lane {
         Ok(Lane { stream, made: 0, marks })
     }
 
-    /// Lets the stream write a word behind what it has. `false` where it does not.
+    /// Makes the stream write a word after the work that it already has. Returns `false` if this stream cannot write
+    /// words.
     fn write(&mut self, address: u64, value: u64) -> Result<bool, String> {
         let Marks::Word(_, words) = &mut self.marks else { return Ok(false) };
         let mut word = sys::CUstreamBatchMemOpParams { pad: [0; 6] };
@@ -163,7 +165,8 @@ impl Lane {
             __bindgen_anon_1: sys::CUstreamBatchMemOpParams_union_CUstreamMemOpWriteValueParams_st__bindgen_ty_1 {
                 value64: value,
             },
-            // The default, and the only one that this call takes: a barrier before the write, so that who sees it sees what stands before it.
+            // Default flags, the only ones that this call accepts: a barrier precedes the write, so that an observer of
+            // the word also observes all earlier writes of the stream.
             flags: 0,
             alias: 0,
         };
@@ -174,13 +177,14 @@ impl Lane {
         Ok(true)
     }
 
-    /// Hands the driver what has been gathered: before anything else goes into the stream.
+    /// Submits the collected words to the driver. Must be called before other work is added to the stream.
     fn flush(&mut self) -> Result<(), String> {
         let Marks::Word(_, words) = &mut self.marks else { return Ok(()) };
         if words.is_empty() {
             return Ok(());
         }
-        // SAFETY: so many words; the stream is of the current context; addresses are those of `put_word` and `mark`.
+        // SAFETY: the count is the length of `words`, the stream belongs to the current context, and the addresses are
+        // those of `put_word` and `mark`.
         let result = unsafe { sys::cuStreamBatchMemOp_v2(self.stream, words.len() as u32, words.as_mut_ptr(), 0) };
         words.clear();
         checked("cuStreamBatchMemOp", result)
@@ -199,27 +203,34 @@ impl Lane {
                 Some(event) => event,
                 None => {
                     let mut event: CUevent = null_mut();
-                    // SAFETY: a local to write to; the context is current.
+                    // SAFETY: `event` is a local variable to write to, and the context is current.
                     let result =
                         unsafe { sys::cuEventCreate(&mut event, sys::CUevent_flags::CU_EVENT_DISABLE_TIMING as u32) };
                     checked("cuEventCreate", result)?;
                     event
                 }
             };
-            // SAFETY: both are of the current context.
-            checked("cuEventRecord", unsafe { sys::cuEventRecord(event, self.stream) })?;
-            marks.push_back(event);
+            // SAFETY: the event and the stream belong to the current context.
+            let recorded = checked("cuEventRecord", unsafe { sys::cuEventRecord(event, self.stream) });
+            // `drop` destroys the events of both lists.
+            if recorded.is_ok() {
+                marks.push_back(event);
+            } else {
+                idle.push(event);
+            }
+            recorded?;
         }
         Ok(self.made)
     }
 
     fn passed(&mut self) -> Result<u64, String> {
         match &mut self.marks {
-            // SAFETY: pinned memory that is freed behind the lanes. Acquire: who sees the mark sees the bytes that were copied out before.
+            // SAFETY: pinned memory that is freed after the lanes. Acquire: a thread that sees the mark also sees the
+            // bytes that were copied out before it.
             Marks::Word(word, _) => Ok(unsafe { (**word).load(Ordering::Acquire) }),
             Marks::Events(marks, idle) => {
                 while let Some(&event) = marks.front() {
-                    // SAFETY: an event of the current context.
+                    // SAFETY: the event belongs to the current context.
                     match unsafe { sys::cuEventQuery(event) } {
                         CUresult::CUDA_ERROR_NOT_READY => break,
                         other => checked("a copy between pinned memory and the GPU", other)?,
@@ -232,56 +243,85 @@ impl Lane {
     }
 }
 
-/// See the module.
+impl Drop for Lane {
+    /// Destroys the stream and its events. Earlier calls have reported errors.
+    fn drop(&mut self) {
+        // SAFETY: `new` and `mark` created them, and there are no other references.
+        unsafe {
+            if let Marks::Events(marks, idle) = &mut self.marks {
+                for event in marks.drain(..).chain(idle.drain(..)) {
+                    let _ = sys::cuEventDestroy_v2(event);
+                }
+            }
+            let _ = sys::cuStreamDestroy_v2(self.stream);
+        }
+    }
+}
+
+/// Pinned host memory, freed on drop.
+struct PinnedZeros(*mut c_void);
+
+impl Drop for PinnedZeros {
+    fn drop(&mut self) {
+        // SAFETY: `pinned_zeros` allocated it, and the lanes that write it are dropped first.
+        let _ = unsafe { sys::cuMemFreeHost(self.0) };
+    }
+}
+
+/// Copies with the CUDA driver; the module documentation describes them.
 pub struct CudaCopies {
     context: Context,
     into: Lane,
     out: Lane,
-    /// Two words of pinned memory, for marks; null where marks are events.
-    words: *mut c_void,
+    /// Two words for marks; `None` if marks are events. Dropped after the lanes, which write them.
+    words: Option<PinnedZeros>,
 }
 
 impl CudaCopies {
-    /// With two streams in this context, which becomes the calling thread's. `by_stream`: words are written by streams, where they can.
+    /// Creates two streams in `context`, which becomes current on the calling thread. With `by_stream`, streams write
+    /// words if the device supports it.
     ///
     /// # Errors
-    /// The driver's.
+    /// Returns the driver's error.
     pub fn open(context: Context, by_stream: bool) -> Result<CudaCopies, String> {
-        // SAFETY: a context that NCCL keeps longer than its communicators.
+        // SAFETY: NCCL keeps the context longer than its communicators.
         checked("cuCtxSetCurrent", unsafe { sys::cuCtxSetCurrent(context.0) })?;
         BOUND.set(context.0 as usize);
         let writes = device_has(sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS);
-        let words = if by_stream && writes { pinned_zeros(256)? } else { null_mut() };
-        // Lines of their own.
-        let word = |index: usize| (!words.is_null()).then(|| words.cast::<AtomicU64>().wrapping_add(index * 16));
-        let mut copies = CudaCopies { context, into: Lane::new(word(0))?, out: Lane::new(word(1))?, words };
+        let words = if by_stream && writes { Some(PinnedZeros(pinned_zeros(256)?)) } else { None };
+        // 128 bytes apart: each on its own cache line.
+        let word = |index: usize| words.as_ref().map(|words| words.0.cast::<AtomicU64>().wrapping_add(index * 16));
+        let (into, out) = (Lane::new(word(0))?, Lane::new(word(1))?);
+        let mut copies = CudaCopies { context, into, out, words };
         copies.warm_up()?;
         Ok(copies)
     }
 
-    /// Each kind of work once in each stream, before any kernel waits for it: what the driver makes at first use may have to wait until the GPU is idle.
+    /// Runs each kind of work once in each stream, before any kernel waits for it: what the driver creates at first use
+    /// may have to wait until the GPU is idle.
     fn warm_up(&mut self) -> Result<(), String> {
         const BYTES: usize = 64 << 10;
         let (mut device, mut host) = (0, null_mut());
-        // SAFETY: locals to write to; the context is current.
+        // SAFETY: `device` and `host` are local variables to write to, and the context is current.
         checked("cuMemAlloc", unsafe { sys::cuMemAlloc_v2(&mut device, BYTES) })?;
-        // SAFETY: as above.
+        // SAFETY: `host` is a local variable to write to, and the context is current.
         let pinned = unsafe { sys::cuMemHostAlloc(&mut host, BYTES, sys::CU_MEMHOSTALLOC_PORTABLE) };
         let each = |lane: &mut Lane| {
-            // SAFETY: both have so many bytes, which nobody else knows; the stream is of the current context.
+            // SAFETY: both allocations have `BYTES` bytes and no other users; the stream belongs to the current
+            // context.
             unsafe {
                 checked("cuMemcpyHtoDAsync", sys::cuMemcpyHtoDAsync_v2(device, host, BYTES, lane.stream))?;
                 checked("cuMemcpyDtoHAsync", sys::cuMemcpyDtoHAsync_v2(host, device, BYTES, lane.stream))?;
             }
             lane.write(device, 0)?;
             lane.mark()?;
-            // SAFETY: as above.
+            // SAFETY: the stream belongs to the current context.
             checked("cuStreamSynchronize", unsafe { sys::cuStreamSynchronize(lane.stream) })?;
             lane.passed().map(drop)
         };
         let done =
             checked("cuMemHostAlloc", pinned).and_then(|()| each(&mut self.into)).and_then(|()| each(&mut self.out));
-        // SAFETY: what was allocated above; the streams are through, or their work has failed.
+        // SAFETY: both were allocated above; the streams have finished, or their work has failed.
         unsafe {
             let _ = sys::cuMemFree_v2(device);
             let _ = sys::cuMemFreeHost(host);
@@ -295,7 +335,7 @@ impl Copies for CudaCopies {
         if BOUND.get() == self.context.0 as usize {
             return Ok(());
         }
-        // SAFETY: as in `open`.
+        // SAFETY: NCCL keeps the context longer than its communicators.
         checked("cuCtxSetCurrent", unsafe { sys::cuCtxSetCurrent(self.context.0) })?;
         BOUND.set(self.context.0 as usize);
         Ok(())
@@ -303,19 +343,20 @@ impl Copies for CudaCopies {
 
     unsafe fn pin(&mut self, address: u64, bytes: usize) -> Result<(), String> {
         let flags = sys::CU_MEMHOSTREGISTER_PORTABLE | sys::CU_MEMHOSTREGISTER_DEVICEMAP;
-        // SAFETY: the caller's contract.
+        // SAFETY: the caller guarantees that the memory stays valid until `unpin`.
         let result = unsafe { sys::cuMemHostRegister_v2(address as *mut _, bytes, flags) };
         checked(&format!("cuMemHostRegister of {bytes} B"), result)
     }
 
     fn unpin(&mut self, address: u64) {
-        // SAFETY: it was pinned by `pin`, and no copy runs any more (`drop` of who owns it has waited).
+        // SAFETY: `pin` pinned it, and no copy is running (the owner calls `settle` before).
         let _ = unsafe { sys::cuMemHostUnregister(address as *mut _) };
     }
 
     unsafe fn put_in(&mut self, device: u64, host: u64, bytes: usize) -> Result<(), String> {
         self.into.flush()?;
-        // SAFETY: the caller's contract; the stream is of the current context.
+        // SAFETY: the caller guarantees that both ranges stay valid until a later mark is passed; the stream belongs to
+        // the current context.
         let result = unsafe { sys::cuMemcpyHtoDAsync_v2(device, host as *const _, bytes, self.into.stream) };
         checked(&format!("cuMemcpyHtoDAsync of {bytes} B"), result)
     }
@@ -324,7 +365,7 @@ impl Copies for CudaCopies {
         if self.into.write(device, value)? {
             return Ok(());
         }
-        // SAFETY: the caller's contract.
+        // SAFETY: the caller guarantees that both words stay valid until a later mark is passed.
         unsafe {
             scratch.write(value);
             self.put_in(device, scratch as u64, 8)
@@ -334,7 +375,8 @@ impl Copies for CudaCopies {
     unsafe fn take_out(&mut self, host: u64, device: u64, bytes: usize, behind_puts: bool) -> Result<(), String> {
         let lane = if behind_puts { &mut self.into } else { &mut self.out };
         lane.flush()?;
-        // SAFETY: the caller's contract; the stream is of the current context.
+        // SAFETY: the caller guarantees that both ranges stay valid until a later mark is passed; the stream belongs to
+        // the current context.
         let result = unsafe { sys::cuMemcpyDtoHAsync_v2(host as *mut _, device, bytes, lane.stream) };
         checked(&format!("cuMemcpyDtoHAsync of {bytes} B"), result)
     }
@@ -353,7 +395,7 @@ impl Copies for CudaCopies {
         }
     }
 
-    /// Words that no mark follows.
+    /// Submits words that no mark follows.
     fn turn(&mut self) -> Result<(), String> {
         self.into.flush()
     }
@@ -361,38 +403,23 @@ impl Copies for CudaCopies {
     fn settle(&mut self) {
         for lane in [&mut self.into, &mut self.out] {
             let _ = lane.flush();
-            // SAFETY: a stream of the current context. Its errors are those of the calls before.
+            // SAFETY: the stream belongs to the current context. Earlier calls have reported its errors.
             let _ = unsafe { sys::cuStreamSynchronize(lane.stream) };
         }
     }
 
     fn name(&self) -> String {
-        let words = if self.words.is_null() { "" } else { "; words and marks by streams" };
+        let words = if self.words.is_none() { "" } else { "; words and marks by streams" };
         format!("copies through pinned host memory{words}")
     }
 }
 
 impl Drop for CudaCopies {
-    /// Waits for the copies: they move bytes of memory that goes away now.
+    /// Waits for the copies, since the memory that they access is freed next.
     fn drop(&mut self) {
         if self.bind().is_err() {
             return;
         }
         self.settle();
-        for lane in [&mut self.into, &mut self.out] {
-            // SAFETY: streams and events of the current context, which nobody else knows. Errors have been told by the calls before.
-            unsafe {
-                if let Marks::Events(marks, idle) = &mut lane.marks {
-                    for event in marks.drain(..).chain(idle.drain(..)) {
-                        let _ = sys::cuEventDestroy_v2(event);
-                    }
-                }
-                let _ = sys::cuStreamDestroy_v2(lane.stream);
-            }
-        }
-        if !self.words.is_null() {
-            // SAFETY: allocated by `open`, and no stream writes it any more.
-            let _ = unsafe { sys::cuMemFreeHost(self.words) };
-        }
     }
 }

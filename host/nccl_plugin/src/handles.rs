@@ -1,7 +1,7 @@
-//! Handles as NCCL keeps them, and what it is answered.
+//! Handles that NCCL keeps, and results that it receives.
 //!
-//! NCCL's contract for all calls: pointers that it passes are valid for the call, and handles are those that it was given, until it has given
-//! them back.
+//! NCCL's contract for all calls: pointers that it passes are valid for the call, and handles are those that it
+//! received and has not given back.
 
 use crate::abi::NcclResult;
 use crate::coll::Coll;
@@ -11,12 +11,12 @@ use std::mem::MaybeUninit;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-/// What `createContext` makes.
+/// Object behind a handle of `createContext`.
 pub(crate) struct Context {
     pub(crate) coll: Arc<Coll>,
 }
 
-/// What NCCL is told, and what a person is.
+/// The result for NCCL, and the reason for people.
 pub(crate) struct Refusal(pub(crate) NcclResult, pub(crate) String);
 
 pub(crate) type Answer = Result<(), Refusal>;
@@ -25,7 +25,7 @@ pub(crate) fn refuse(result: NcclResult, why: impl Into<String>) -> Refusal {
     Refusal(result, why.into())
 }
 
-/// Nothing unwinds into NCCL.
+/// Runs the body of a call. Reports an error or a panic, so that nothing unwinds into NCCL.
 pub(crate) fn guarded(call: &str, act: impl FnOnce() -> Answer) -> NcclResult {
     match catch_unwind(AssertUnwindSafe(act)) {
         Ok(Ok(())) => NcclResult::SUCCESS,
@@ -36,51 +36,52 @@ pub(crate) fn guarded(call: &str, act: impl FnOnce() -> Answer) -> NcclResult {
             result
         }
         Err(_) => {
-            say(&format!("{call}: a mistake of the plugin (see above)"));
+            say(&format!("{call}: a bug of the plugin (see above)"));
             NcclResult::INTERNAL
         }
     }
 }
 
-/// A handle of ours as NCCL keeps it.
+/// Converts a value to a handle for NCCL.
 pub(crate) fn give<T>(value: T) -> *mut c_void {
     Box::into_raw(Box::new(value)).cast()
 }
 
-/// What is behind a handle of ours.
+/// Returns the value of a handle.
 ///
 /// # Safety
-/// It came from [`give`] with this type, and was not taken.
+/// The handle must be null, or come from [`give`] with this type and not have been taken.
 pub(crate) unsafe fn look<'a, T>(handle: *mut c_void, what: &str) -> Result<&'a T, Refusal> {
-    // SAFETY: the caller's contract.
+    // SAFETY: the caller guarantees that the handle is null or refers to a `T`.
     unsafe { handle.cast::<T>().as_ref() }.ok_or_else(|| refuse(NcclResult::ARGUMENT, format!("no {what} was given")))
 }
 
-/// Takes it back.
+/// Takes the value of a handle back; `None` if the handle is null.
 ///
 /// # Safety
-/// As [`look`]; it is not used again.
+/// Same requirements as [`look`]. The handle must not be used again.
 pub(crate) unsafe fn take<T>(handle: *mut c_void) -> Option<Box<T>> {
-    // SAFETY: the caller's contract.
+    // SAFETY: the caller guarantees that the handle came from `give` with this type, and is not used again.
     (!handle.is_null()).then(|| unsafe { Box::from_raw(handle.cast()) })
 }
 
-/// Where an answer goes. Asked for before anything is made that only the answer names: without it nobody could give that back.
+/// Returns the place for a result. Must be called before anything is created that only the result refers to, since it
+/// could not be freed without a place.
 ///
 /// # Safety
-/// It is null or valid for a write, as long as the caller uses it.
+/// `out` must be null, or valid for writes as long as the caller uses the place.
 pub(crate) unsafe fn place<'a, T>(out: *mut T) -> Result<&'a mut MaybeUninit<T>, Refusal> {
-    // SAFETY: the caller's contract.
+    // SAFETY: the caller guarantees that `out` is null or valid for writes.
     unsafe { out.cast::<MaybeUninit<T>>().as_mut() }
-        .ok_or_else(|| refuse(NcclResult::ARGUMENT, "no place for the answer was given"))
+        .ok_or_else(|| refuse(NcclResult::ARGUMENT, "no place for the result was given"))
 }
 
-/// Gives an answer that is a value.
+/// Writes a result.
 ///
 /// # Safety
-/// As [`place`].
+/// Same requirements as [`place`].
 pub(crate) unsafe fn set<T>(out: *mut T, value: T) -> Answer {
-    // SAFETY: the caller's contract.
+    // SAFETY: the caller guarantees that `out` is null or valid for writes.
     unsafe { place(out) }?.write(value);
     Ok(())
 }

@@ -1,22 +1,23 @@
-//! How ranks find each other: NCCL carries 128 bytes from each to all, and ginlab's bootstrap does the rest.
+//! Connecting the ranks of a communicator: NCCL transports 128 bytes from each rank to all others, and ginlab's
+//! bootstrap does the rest.
 
 use crate::abi::HANDLE_BYTES;
 use crate::coll::Coll;
 use crate::copies::{Copies, NoCopies};
 use crate::cuda::{Context, CudaCopies};
-use crate::endpoint::{Card, Driven, Endpoint};
+use crate::endpoint::{Driven, Endpoint, RankInfo};
 use crate::mover::ByKernel;
 use crate::mover::driver::OnGpu;
-use crate::pool::Seat;
+use crate::pool::WorkerSlot;
 use crate::queues::Arena;
 use crate::settings::Settings;
-use crate::wire::Layout;
+use crate::wire::{Layout, MOST_RANKS};
 use ginlab_bootstrap::{Bootstrap, Options, random_token};
 use ginlab_cuda::Device;
 use ginlab_fabric::chosen::BareWrites;
 use ginlab_fabric::libfabric::RailOptions;
 use ginlab_fabric::same_host::Stores;
-use ginlab_fabric::{Chosen, FabricError, Rail, TakesRails};
+use ginlab_fabric::{FabricError, Rail, RailPlan, RailVisitor};
 use ginlab_proxy::choose_rails;
 use ginlab_proxy::signal_order::unpolled;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
@@ -24,12 +25,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 const MAGIC: [u8; 8] = *b"ginlab01";
-/// Threads that move the bytes of modelled cards, for each communicator.
+/// Maximum number of threads that copy the bytes of modelled cards, per communicator.
 const MOST_MOVERS: usize = 2;
-/// Addresses that a handle has room for.
+/// Maximum number of addresses in a handle.
 const ADDRESSES: usize = 8;
 
-/// By which the others find a rank.
+/// Address and token by which other ranks find a rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Handle {
     port: u16,
@@ -67,7 +68,7 @@ impl Handle {
     }
 }
 
-/// What waits for the other ranks.
+/// Accepts the other ranks.
 #[derive(Debug)]
 pub struct Listener {
     listener: TcpListener,
@@ -75,7 +76,7 @@ pub struct Listener {
     settings: Arc<Settings>,
 }
 
-/// Addresses of this machine: the loopback first, since nothing leaves the machine by it.
+/// Returns the addresses of this machine. The loopback is first, since it does not leave the machine.
 fn addresses() -> Vec<Ipv4Addr> {
     let mut found = vec![Ipv4Addr::LOCALHOST];
     if let Ok(all) = nix::ifaddrs::getifaddrs() {
@@ -89,49 +90,49 @@ fn addresses() -> Vec<Ipv4Addr> {
 }
 
 impl Listener {
-    /// Listens on all addresses, at a port of the system's choice.
+    /// Listens on all addresses, on a port that the system chooses.
     ///
     /// # Errors
-    /// The system's.
+    /// Returns the system's error.
     pub fn open(settings: Arc<Settings>) -> Result<Listener, String> {
-        let failed = |error: std::io::Error| format!("listening for other ranks: {error}");
+        let failed = |error: std::io::Error| format!("cannot listen for other ranks: {error}");
         let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)).map_err(failed)?;
         let port = listener.local_addr().map_err(failed)?.port();
         let token = random_token().map_err(|error| error.to_string())?;
         Ok(Listener { listener, handle: Handle { port, token, addresses: addresses() }, settings })
     }
 
-    /// What NCCL carries to the other ranks.
+    /// Returns the bytes that NCCL transports to the other ranks.
     pub fn handle(&self) -> [u8; HANDLE_BYTES] {
         self.handle.encode()
     }
 }
 
-/// A communicator that is connected.
+/// A connected communicator.
 pub struct Joined {
-    /// What NCCL's threads use.
+    /// State that NCCL's threads use.
     pub coll: Arc<Coll>,
-    seat: Seat,
+    seat: WorkerSlot,
     key: u64,
 }
 
 impl Joined {
-    /// Ends it: what is under way gets a second.
+    /// Closes the communicator. Operations in progress have 1 s to complete.
     pub fn close(self) {
         self.seat.close(self.key, 3 * std::time::Duration::from_secs(1));
     }
 }
 
-type Opened = Result<(Box<dyn Driven>, Card), String>;
+type Opened = Result<(Box<dyn Driven>, RankInfo), String>;
 
-/// Makes a rank's endpoint of its rails, on the thread that will own them.
+/// Creates a rank's endpoint from its rails, on the thread that will own them.
 struct Start {
     coll: Arc<Coll>,
-    chosen: Chosen,
+    chosen: RailPlan,
     context: Option<Context>,
 }
 
-impl TakesRails for Start {
+impl RailVisitor for Start {
     type Output = Box<dyn FnOnce() -> Opened + Send>;
 
     fn take<R: Rail + 'static>(
@@ -142,7 +143,7 @@ impl TakesRails for Start {
         Box::new(move || {
             let Start { coll, chosen, context } = self;
             let copies: Box<dyn Copies> =
-                match (crate::testing::copies(coll.settings.pretend_gpu, coll.settings.by_kernel)?, context) {
+                match (crate::testing::copies(coll.settings.pretend_gpu.as_ref(), coll.settings.by_kernel)?, context) {
                     (Some(copies), _) => copies,
                     (None, Some(context)) => by_cuda(context, &coll)?,
                     (None, None) => Box::new(NoCopies),
@@ -154,7 +155,7 @@ impl TakesRails for Start {
     }
 }
 
-/// Copies of a GPU's memory: by the kernel, too, where that can be and is wanted.
+/// Returns the copies for a GPU: with the copy engines, and if requested and possible also with the kernel.
 fn by_cuda(context: Context, coll: &Coll) -> Result<Box<dyn Copies>, String> {
     let engines = CudaCopies::open(context, coll.settings.stream_words)?;
     let Some(blocks) = coll.settings.by_kernel else { return Ok(Box::new(engines)) };
@@ -162,29 +163,29 @@ fn by_cuda(context: Context, coll: &Coll) -> Result<Box<dyn Copies>, String> {
         Ok(kernel) => Ok(Box::new(ByKernel::new(engines, kernel))),
         Err(why) => {
             if coll.rank == 0 {
-                eprintln!("ginlab: no kernel copies, the copy engines do alone: {why}");
+                eprintln!("ginlab: no copy kernel, only the copy engines copy: {why}");
             }
             Ok(Box::new(engines))
         }
     }
 }
 
-/// Joins the ranks by their handles: each has its rails, and knows the others'.
+/// Connects the ranks by their handles: opens this rank's rails and makes those of the other ranks known to them.
 ///
 /// # Errors
-/// In one line: who is missing, what differs, what could not be opened.
+/// Returns as one line which rank is missing, what differs, or what could not be opened.
 pub fn join(handles: &[[u8; HANDLE_BYTES]], rank: usize, listener: &Listener) -> Result<Joined, String> {
     static KEYS: AtomicU64 = AtomicU64::new(1);
     let (ranks, settings) = (handles.len(), &listener.settings);
-    let layout = Layout::of(ranks).ok_or_else(|| format!("{ranks} ranks: this plugin joins at most 1024"))?;
+    let layout = Layout::of(ranks).ok_or_else(|| format!("{ranks} ranks: this plugin joins at most {MOST_RANKS}"))?;
     let text = |error: &dyn std::fmt::Display| error.to_string();
-    let first =
-        Handle::decode(&handles[0]).ok_or("rank 0's handle is none of this plugin: do all ranks load the same one?")?;
+    let first = Handle::decode(&handles[0])
+        .ok_or("rank 0's handle is not from this plugin; check that all ranks load the same plugin")?;
     let fingerprint =
         vec![("GINLAB_RAILS".to_owned(), settings.rails_text()), ("slots".to_owned(), format!("{layout:?}"))];
     let options = Options { timeout: settings.timeout, fingerprint, ..Options::default() };
     let mut ranks = if rank == 0 {
-        let listener = listener.listener.try_clone().map_err(|error| format!("listening: {error}"))?;
+        let listener = listener.listener.try_clone().map_err(|error| format!("cannot listen: {error}"))?;
         Bootstrap::serve(listener, ranks, &first.token, options)
     } else {
         let to: Vec<SocketAddr> =
@@ -194,26 +195,28 @@ pub fn join(handles: &[[u8; HANDLE_BYTES]], rank: usize, listener: &Listener) ->
     .map_err(|error| text(&error))?;
     let number = u64::from_str_radix(&first.token[..16], 16).unwrap_or_default();
     let context = Context::current();
-    let arena = Arena::new(context, settings.pretend_gpu);
+    let arena = Arena::new(context, settings.pretend_gpu.is_some());
     let coll = Arc::new(Coll::new(rank, layout, number, settings.clone(), arena));
     let immediates = Some(unpolled(layout.ranks));
     let how = RailOptions { immediates, ..RailOptions::default() };
     let mut chosen = choose_rails(&settings.fabric, settings.rails, how, &mut ranks, &Device::Emulated)
         .map_err(|error| text(&error))?;
-    // Of cards whose bytes we move ourselves: where cores are left beside a thread of ours and NCCL's two for each rank.
+    // Threads that copy for modelled cards: only as many as there are cores left, after one thread of the plugin and
+    // two of NCCL per rank.
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let movers = (cores / (4 * ranks.on_this_machine().len().max(1))).min(MOST_MOVERS);
-    chosen.start_movers(movers, Stores::Streamed).map_err(|error| format!("starting threads that copy: {error}"))?;
-    let seat = Seat::take(rank, settings.threads)?;
+    chosen.start_movers(movers, Stores::Streamed).map_err(|error| format!("cannot start copy threads: {error}"))?;
+    let seat = WorkerSlot::take(rank, settings.threads)?;
     let key = KEYS.fetch_add(1, Ordering::Relaxed);
     let start = Start { coll: coll.clone(), chosen: chosen.clone(), context };
-    // Each communicator's rails are told apart as proxy threads are, for the seeds of the worst network.
+    // Distinguishes the communicators' rails like those of proxy threads, for the seeds of the worst-case network
+    // model.
     let open = chosen.give(key as u16, start);
     let joined = Joined { coll, seat, key };
     match joined.meet(open, ranks) {
         Ok(()) => Ok(joined),
         Err(why) => {
-            // The thread may have others to drive.
+            // The thread may serve other communicators, so remove this one.
             joined.close();
             Err(why)
         }
@@ -221,28 +224,32 @@ pub fn join(handles: &[[u8; HANDLE_BYTES]], rank: usize, listener: &Listener) ->
 }
 
 impl Joined {
-    /// Opens the rails, and tells each rank of the others' ones.
+    /// Opens the rails and exchanges their addresses and memory keys with the other ranks.
     fn meet(&self, open: Box<dyn FnOnce() -> Opened + Send>, mut ranks: Bootstrap) -> Result<(), String> {
         let text = |error: &dyn std::fmt::Display| error.to_string();
         let (key, patience) = (self.key, 2 * self.coll.settings.timeout);
-        // What failed is told to the others, who wait for it.
-        let card: Result<Card, String> = self.seat.ask(patience, "opening rails", move |table| {
+        // A failure is sent to the other ranks too, since they wait for it.
+        let card: Result<RankInfo, String> = self.seat.ask(patience, "opening rails", move |table| {
             let (driven, card) = open()?;
             table.add(key, driven);
             Ok(card)
         });
-        let cards: Vec<Result<Card, String>> =
+        let cards: Vec<Result<RankInfo, String>> =
             ranks.all_gather_values(&card, "addresses and memory keys").map_err(|error| text(&error))?;
         let mut all = Vec::with_capacity(cards.len());
         for (rank, card) in cards.into_iter().enumerate() {
             all.push(card.map_err(|why| format!("rank {rank}: {why}"))?);
+        }
+        ranks.check_addresses(all.iter().map(|(addresses, _)| &addresses[..])).map_err(|error| text(&error))?;
+        if ranks.rank() == 0 {
+            ranks.notes().iter().for_each(|note| eprintln!("ginlab: {note}"));
         }
         self.seat.ask(patience, "connecting rails", move |table| match table.get(key) {
             Some(driven) => {
                 driven.record(false);
                 driven.connect(&all)
             }
-            None => Err("its rails have gone".into()),
+            None => Err("its rails are closed".into()),
         })?;
         ranks.finish().map_err(|error| text(&error))
     }

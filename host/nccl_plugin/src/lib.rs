@@ -1,9 +1,10 @@
-//! ginlab's rails as NCCL's network for GPU-initiated puts: a shared object that NCCL 2.30 to 2.32 loads as its RMA plugin.
+//! ginlab's rails as NCCL's network for GPU-initiated puts: a shared object that NCCL 2.30 to 2.32 loads as its RMA
+//! plugin.
 //!
-//! NCCL's kernels (`ncclGin` put, signal, wait) write their puts into queues in host memory, which a thread of NCCL's reads (GIN of type 2,
-//! "proxy"). That thread calls the functions of [`tables`]; the puts then go over the rails of ginlab that [`settings`] name, by ginlab's
-//! engine, and what arrives is copied into NCCL's memory. So an unmodified program runs on one GPU without a network card. What is promised,
-//! and what is not, stands in docs/nccl.md.
+//! NCCL's kernels (`ncclGin` put, signal, wait) write their puts into queues in host memory, which a thread of NCCL
+//! reads (GIN type 2, "proxy"). That thread calls the functions of [`tables`]. The plugin sends the puts over ginlab's
+//! rails, which [`settings`] select, with ginlab's engine, and copies what arrives into NCCL's memory. An unmodified
+//! program therefore runs on one GPU without a NIC. docs/nccl.md documents what is guaranteed and what is not.
 
 pub mod abi;
 mod coll;

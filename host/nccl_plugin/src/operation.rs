@@ -1,60 +1,62 @@
-//! What NCCL asks for, and who is told of its end.
+//! Operations that NCCL submits, and the requests that track their completion.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-/// What NCCL holds for a put; of a put that a kernel has written itself: what is counted at its end.
+/// NCCL's handle of an operation. For a request that a kernel has written itself, it counts the completion instead.
 #[derive(Debug, Default)]
 pub struct Request {
-    /// Parts that are not complete.
+    /// Number of incomplete parts.
     left: AtomicU32,
     done: AtomicBool,
     counter: Option<Counter>,
 }
 
-/// A counter of requests that are complete, in pinned memory of the host. Kernels read it there, or what follows it in the GPU's memory.
+/// A counter of completed requests, in pinned host memory. Kernels read it there, or read its copy in GPU memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Counter(*const AtomicU64);
 
-// SAFETY: an atomic word.
+// SAFETY: the pointer refers to an atomic word.
 unsafe impl Send for Counter {}
-// SAFETY: as above.
+// SAFETY: the pointer refers to an atomic word.
 unsafe impl Sync for Counter {}
 
 impl Counter {
-    /// This word.
+    /// Creates a counter at `address`.
     ///
     /// # Safety
-    /// It is there until the last request that counts in it is complete or has gone.
+    /// The word must stay valid until the last request that uses it is complete or dropped.
     pub unsafe fn at(address: u64) -> Counter {
         Counter(address as *const AtomicU64)
     }
 
-    /// What it says.
+    /// Returns the current value.
     pub fn value(self) -> u64 {
-        // SAFETY: the contract of `at`. Relaxed: only this process writes it.
+        // SAFETY: the caller of `at` guarantees that the word is valid. Relaxed: only this process writes it.
         unsafe { (*self.0).load(Ordering::Relaxed) }
     }
 
-    /// One more: as a card's, it has 31 bits. Release: a kernel that acquires it sees the bytes of a get, and may write its source again.
+    /// Adds one. Like the counter of an EFA device, it has 31 bits. Release: a kernel that acquires the value sees the
+    /// bytes of a get, and may overwrite the source of a put.
     fn count(self) {
-        // SAFETY: the contract of `at`. One thread counts: the one that drives the rails.
+        // SAFETY: the caller of `at` guarantees that the word is valid. Only one thread counts: the one that drives the
+        // rails.
         unsafe { (*self.0).store((self.value() + 1) & efa_queue::rules::COUNTER_MASK, Ordering::Release) }
     }
 }
 
 impl Request {
-    /// Of so many parts.
+    /// Creates a request of `parts` parts.
     pub fn of(parts: u32) -> Arc<Request> {
         Arc::new(Request { left: AtomicU32::new(parts), done: AtomicBool::new(parts == 0), counter: None })
     }
 
-    /// Of so many parts, at whose end it is counted.
+    /// Creates a request of `parts` parts, whose completion is counted in `counter`.
     pub fn counted(parts: u32, counter: Counter) -> Arc<Request> {
         Arc::new(Request { left: AtomicU32::new(parts), done: AtomicBool::new(false), counter: Some(counter) })
     }
 
-    /// One of them is complete. Release: who sees the end sees the bytes.
+    /// Records that a part is complete. Release: a thread that sees the completion of the request also sees the bytes.
     pub fn part_is_done(&self) {
         if self.left.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.done.store(true, Ordering::Release);
@@ -64,90 +66,89 @@ impl Request {
         }
     }
 
-    /// Acquire: against [`part_is_done`](Request::part_is_done) of the thread that drives the rails.
+    /// Returns whether the request is complete. Acquire: pairs with the release in
+    /// [`part_is_done`](Request::part_is_done) on the thread that drives the rails.
     pub fn is_done(&self) -> bool {
         self.done.load(Ordering::Acquire)
     }
 }
 
-/// A place in the memory of this rank.
+/// A location in this rank's memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Source {
-    /// Its first byte.
+    /// Address of the first byte.
     pub address: u64,
-    /// Whether it is a GPU's.
+    /// Whether it is GPU memory.
     pub cuda: bool,
 }
 
-/// A place in the memory of another rank.
+/// A location in another rank's memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Place {
     /// Number of the region.
     pub region: u32,
-    /// From its first byte.
+    /// Offset from the region's first byte.
     pub offset: u64,
 }
 
-/// A signal behind a put.
+/// A signal of a put.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Signal {
-    /// Where it is counted.
+    /// Word that it adds to.
     pub at: Place,
-    /// What it adds.
+    /// Value that it adds.
     pub add: u64,
-    /// It says that all earlier puts to that rank have arrived, and not its own alone.
-    pub strong: bool,
 }
 
-/// What NCCL has asked for.
+/// Kinds of operations.
 #[derive(Debug)]
 pub enum What {
-    /// Bytes to another rank, a signal behind them, or one of the two.
+    /// Writes bytes to another rank, raises a signal after them, or does only one of the two.
     Put {
-        /// Where the bytes are.
+        /// Source of the bytes.
         from: Source,
-        /// How many.
+        /// Number of bytes.
         bytes: u64,
-        /// Where they go.
+        /// Destination of the bytes.
         to: Place,
-        /// What follows.
+        /// Signal to raise after the bytes, if any.
         signal: Option<Signal>,
     },
-    /// Bytes of another rank.
+    /// Reads bytes of another rank.
     Get {
-        /// Where they are.
+        /// Source of the bytes.
         from: Place,
-        /// How many.
+        /// Number of bytes.
         bytes: u64,
-        /// Where they go.
+        /// Destination of the bytes.
         to: Place,
     },
-    /// The answer to another rank's get of this number.
+    /// Answers another rank's get.
     Answer {
-        /// Where the bytes are.
+        /// Source of the bytes.
         from: Source,
-        /// How many.
+        /// Number of bytes.
         bytes: u64,
-        /// Where they go.
+        /// Destination of the bytes.
         to: Place,
-        /// Its number there.
+        /// Number of the get on that rank.
         get: u64,
     },
 }
 
-/// With whom, since when, and who is told.
+/// An operation with its peer, its time of submission and its request.
 #[derive(Debug)]
 pub struct Operation {
-    /// What is asked.
+    /// Kind of operation, with its arguments.
     pub what: What,
     /// The other rank.
     pub peer: usize,
-    /// NCCL's context.
+    /// Number of NCCL's context.
     pub context: u16,
-    /// When it was asked for.
+    /// Time of submission, in nanoseconds of the monotonic clock.
     pub at_ns: u64,
-    /// Who is told of its end.
+    /// Request that tracks the completion.
     pub request: Arc<Request>,
-    /// Bytes of a put that stand in the request itself; its source is their address.
+    /// Bytes of a put that its request contains; the put's source is their address.
     pub carried: Option<Box<[u64; 10]>>,
 }

@@ -1,48 +1,54 @@
-//! The threads that drive rails: few, whatever the number of communicators, and gone when there is none.
+//! Threads that drive rails: a small number for any number of communicators. They exit when there is no communicator.
 
+use crate::coll::Coll;
 use crate::endpoint::Driven;
 use crate::process::locked;
+use ginlab_base::limits::explain;
 use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// What is done by a thread, as it comes to it.
+/// A function that the thread runs between two iterations.
 pub type Order = Box<dyn FnOnce(&mut Table) + Send>;
 
-/// Turns without anything before the core is offered to others.
+/// Number of iterations without progress after which the thread yields its core.
 const PATIENT_TURNS: u32 = 64;
-/// Turns between two looks at orders.
+/// Number of iterations between two checks for orders.
 const ORDERS_EVERY: u32 = 32;
-/// A thread that has had nothing to do for so long sleeps between its looks; on a machine of few cores others want its core sooner.
+/// Time without progress after which the thread sleeps between iterations. Shorter on a machine with few cores, where
+/// other threads need its core sooner.
 const IDLE: Duration = Duration::from_millis(200);
 const IDLE_OF_FEW_CORES: Duration = Duration::from_millis(1);
-/// How long.
+/// Time of one sleep.
 const NAP: Duration = Duration::from_micros(20);
-/// What is under way when a communicator is closed may take so long.
+/// Time that operations in progress have to complete when a communicator is closed.
 const DRAIN: Duration = Duration::from_secs(1);
+/// Reason of the failure of a communicator whose work has panicked.
+const MISTAKE: &str = "a bug of the plugin (see above)";
 
-/// What a thread drives.
+/// Communicators that one thread drives, by key.
 #[derive(Default)]
 pub struct Table {
     driven: HashMap<u64, Box<dyn Driven>>,
-    /// Those that are closed once they are quiet, or late.
+    /// Communicators to close once they are settled or their deadline has passed.
     closing: Vec<(u64, Instant, Sender<()>)>,
 }
 
 impl Table {
-    /// One more.
+    /// Adds a communicator.
     pub fn add(&mut self, key: u64, driven: Box<dyn Driven>) {
         self.driven.insert(key, driven);
     }
 
-    /// One of them.
+    /// Returns a communicator; `None` if it has been closed.
     pub fn get(&mut self, key: u64) -> Option<&mut Box<dyn Driven>> {
         self.driven.get_mut(&key)
     }
 
-    /// Ends one; the sender is dropped when it has ended.
+    /// Starts closing a communicator. Drops `told` when it is closed.
     pub fn close(&mut self, key: u64, told: Sender<()>) {
         self.closing.push((key, Instant::now() + DRAIN, told));
     }
@@ -53,12 +59,17 @@ impl Table {
             if driven.coll().failure().is_some() {
                 continue;
             }
-            match driven.turn() {
-                Ok(any) => moved |= any,
-                Err(why) => {
-                    driven.coll().fail(&why);
+            let coll = driven.coll().clone();
+            let turned = guarded(|| {
+                driven.turn().inspect_err(|why| {
+                    coll.fail(why);
                     driven.record(false);
-                }
+                })
+            });
+            match turned {
+                Some(Ok(any)) => moved |= any,
+                Some(Err(_)) => {}
+                None => coll.fail(MISTAKE),
             }
         }
         if !self.closing.is_empty() {
@@ -66,16 +77,36 @@ impl Table {
             let Table { driven, closing } = self;
             closing.retain(|(key, late, _told)| {
                 let Some(one) = driven.get_mut(key) else { return false };
-                if one.coll().failure().is_none() && !one.is_quiet() && now < *late {
+                let coll = one.coll().clone();
+                // A communicator that panics is treated as settled.
+                let waits = || coll.failure().is_none() && !one.is_settled() && now < *late;
+                if guarded(waits) == Some(true) {
                     return true;
                 }
-                one.record(true);
-                driven.remove(key);
+                if let Some(one) = driven.remove(key) {
+                    end(one, &coll);
+                }
                 false
             });
         }
         moved
     }
+}
+
+/// Drops a communicator. One that has panicked is leaked, because its rails may still read and write its memory.
+fn end(one: Box<dyn Driven>, coll: &Coll) {
+    let has_panicked = coll.failure() == Some(MISTAKE);
+    let mut one = std::mem::ManuallyDrop::new(one);
+    if has_panicked || guarded(|| one.record(true)).is_none() {
+        return;
+    }
+    guarded(move || drop(std::mem::ManuallyDrop::into_inner(one)));
+}
+
+/// Runs a part of a communicator's work. Returns `None` if it panics, so that the thread can continue with other
+/// communicators.
+fn guarded<T>(act: impl FnOnce() -> T) -> Option<T> {
+    catch_unwind(AssertUnwindSafe(act)).ok()
 }
 
 struct Worker {
@@ -86,18 +117,18 @@ struct Worker {
 
 static WORKERS: Mutex<Vec<Option<Worker>>> = Mutex::new(Vec::new());
 
-/// One communicator's place among the threads. Dropping it ends the thread that nobody else uses.
-pub struct Seat {
+/// One communicator's share of a thread. Dropping it ends the thread if no other communicator uses it.
+pub struct WorkerSlot {
     index: usize,
     orders: Sender<Order>,
 }
 
-impl Seat {
-    /// On the thread of this number, of at most so many.
+impl WorkerSlot {
+    /// Uses thread `number` modulo `threads`; starts it if it is not running.
     ///
     /// # Errors
-    /// The system's.
-    pub fn take(number: usize, threads: usize) -> Result<Seat, String> {
+    /// Returns the system's error if the thread cannot be started.
+    pub fn take(number: usize, threads: usize) -> Result<WorkerSlot, String> {
         let index = number % threads.max(1);
         let mut workers = locked(&WORKERS);
         if workers.len() <= index {
@@ -106,19 +137,20 @@ impl Seat {
         if workers[index].is_none() {
             let (orders, for_thread) = channel();
             let builder = std::thread::Builder::new().name(format!("ginlab-rails-{index}"));
-            let thread =
-                builder.spawn(move || serve(&for_thread)).map_err(|error| format!("starting a thread: {error}"))?;
+            let thread = builder
+                .spawn(move || serve(&for_thread))
+                .map_err(|error| format!("cannot start a thread: {}", explain(&error)))?;
             workers[index] = Some(Worker { orders, thread, users: 0 });
         }
         let Some(worker) = &mut workers[index] else { return Err("no thread".into()) };
         worker.users += 1;
-        Ok(Seat { index, orders: worker.orders.clone() })
+        Ok(WorkerSlot { index, orders: worker.orders.clone() })
     }
 
-    /// Has it done by the thread; the answer, or that it has not come in time.
+    /// Runs `order` on the thread and returns its result.
     ///
     /// # Errors
-    /// The order's own, or that the thread does not answer.
+    /// Returns the order's error, or an error if the thread does not answer within `timeout`.
     pub fn ask<T: Send + 'static>(
         &self,
         timeout: Duration,
@@ -127,30 +159,30 @@ impl Seat {
     ) -> Result<T, String> {
         let (answer, answers) = channel();
         let order = move |table: &mut Table| {
-            // Whoever has asked may have gone.
+            // The caller may have timed out; ignore errors.
             let _ = answer.send(order(table));
         };
-        self.orders.send(Box::new(order)).map_err(|_| format!("{what}: the thread of the rails has ended"))?;
+        self.orders.send(Box::new(order)).map_err(|_| format!("{what}: the rails thread exited"))?;
         match answers.recv_timeout(timeout) {
             Ok(answer) => answer,
             Err(RecvTimeoutError::Timeout) => {
-                Err(format!("{what}: the thread of the rails has not answered for {timeout:?}"))
+                Err(format!("{what}: the rails thread did not answer within {timeout:?}"))
             }
-            Err(RecvTimeoutError::Disconnected) => Err(format!("{what}: the thread of the rails has ended")),
+            Err(RecvTimeoutError::Disconnected) => Err(format!("{what}: the rails thread exited")),
         }
     }
 
-    /// Ends one of the thread's communicators, and waits for that.
+    /// Closes a communicator of the thread, and waits for that up to `timeout`.
     pub fn close(&self, key: u64, timeout: Duration) {
         let (told, ended) = channel();
         if self.orders.send(Box::new(move |table| table.close(key, told))).is_ok() {
-            // Nothing is sent: it ends by being dropped.
+            // The channel is disconnected when the sender is dropped; no message is sent.
             let _ = ended.recv_timeout(timeout);
         }
     }
 }
 
-impl Drop for Seat {
+impl Drop for WorkerSlot {
     fn drop(&mut self) {
         let mut workers = locked(&WORKERS);
         let Some(Some(worker)) = workers.get_mut(self.index) else { return };
@@ -161,15 +193,15 @@ impl Drop for Seat {
         let Some(Worker { orders, thread, .. }) = workers[self.index].take() else { return };
         drop(workers);
         drop(orders);
-        // The thread ends with the last sender, and ours is one of them.
+        // The thread exits when all senders are dropped, of which `self.orders` is one.
         self.orders = channel().0;
-        // A thread that hangs in a provider cannot be ended: it is left behind after a while.
+        // A thread that is blocked in a provider cannot be ended; it is left running after a while.
         let late = Instant::now() + 2 * DRAIN;
         while !thread.is_finished() && Instant::now() < late {
             std::thread::yield_now();
         }
         if thread.is_finished() {
-            // A panic has been printed.
+            // A panic has been printed already.
             let _ = thread.join();
         }
     }
@@ -196,7 +228,7 @@ fn serve(orders: &Receiver<Order>) {
         }
         match orders.try_recv() {
             Ok(order) => {
-                order(&mut table);
+                guarded(|| order(&mut table));
                 (empty, idle_since) = (0, None);
                 continue;
             }
@@ -209,14 +241,104 @@ fn serve(orders: &Receiver<Order>) {
             std::thread::yield_now();
             continue;
         }
-        // An order ends the nap.
+        // An order ends the sleep.
         match orders.recv_timeout(NAP) {
             Ok(order) => {
-                order(&mut table);
+                guarded(|| order(&mut table));
                 (empty, idle_since) = (0, None);
             }
             Err(RecvTimeoutError::Disconnected) => return,
             Err(RecvTimeoutError::Timeout) => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::endpoint::RankInfo;
+    use crate::queues::Arena;
+    use crate::settings::Settings;
+    use crate::wire::Layout;
+    use std::sync::Arc;
+
+    /// Panics in each call if `panics` is set.
+    struct Broken {
+        coll: Arc<Coll>,
+        /// Gets `panics` in each turn.
+        turns: Sender<bool>,
+        panics: bool,
+    }
+
+    impl Driven for Broken {
+        fn connect(&mut self, _cards: &[RankInfo]) -> Result<(), String> {
+            Ok(())
+        }
+
+        fn turn(&mut self) -> Result<bool, String> {
+            let _ = self.turns.send(self.panics);
+            assert!(!self.panics, "a mistake, on purpose");
+            Ok(false)
+        }
+
+        fn is_settled(&self) -> bool {
+            assert!(!self.panics, "a mistake, on purpose");
+            true
+        }
+
+        fn coll(&self) -> &Arc<Coll> {
+            &self.coll
+        }
+
+        fn record(&mut self, _ended: bool) {
+            assert!(!self.panics, "a mistake, on purpose");
+        }
+    }
+
+    impl Drop for Broken {
+        fn drop(&mut self) {
+            assert!(!self.panics, "a mistake, on purpose");
+        }
+    }
+
+    #[test]
+    fn panic_fails_its_communicator_and_no_other() {
+        const PATIENCE: Duration = Duration::from_secs(60);
+        let coll = || {
+            let settings = Arc::new(Settings::read(&|_| None).expect("no variables"));
+            let layout = Layout::of(1).expect("one rank");
+            Arc::new(Coll::new(0, layout, 0, settings, Arena::new(None, true)))
+        };
+        let (broken, whole) = (coll(), coll());
+        let (turns, seen) = channel();
+        // A separate thread: no other test uses this number.
+        let seat = WorkerSlot::take(900, 1000).expect("a thread");
+        for (key, coll, panics) in [(1, &broken, true), (2, &whole, false)] {
+            let (coll, turns) = (coll.clone(), turns.clone());
+            let add = move |table: &mut Table| {
+                table.add(key, Box::new(Broken { coll, turns, panics }));
+                Ok(())
+            };
+            seat.ask(PATIENCE, "adding", add).expect("a thread that goes on");
+        }
+        let late = Instant::now() + PATIENCE;
+        while broken.failure().is_none() {
+            assert!(Instant::now() < late, "no failure");
+            std::thread::yield_now();
+        }
+        assert_eq!(broken.failure(), Some(MISTAKE));
+        // An order that panics ends only itself.
+        let panics = seat.ask(PATIENCE, "a panic", |_| -> Result<(), String> { panic!("a mistake, on purpose") });
+        assert!(panics.is_err());
+        let mut before: Vec<bool> = seen.try_iter().collect();
+        let next = seen.recv_timeout(PATIENCE).expect("the other communicator goes on");
+        assert_eq!(whole.failure(), None);
+        // A communicator that has failed is not driven again.
+        before.push(next);
+        assert_eq!(before.iter().filter(|panics| **panics).count(), 1);
+        for key in [1, 2] {
+            seat.close(key, PATIENCE);
+        }
+        assert!(seat.ask(PATIENCE, "looking", |table| Ok(table.driven.is_empty())).expect("a thread"));
     }
 }

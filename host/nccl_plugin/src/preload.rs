@@ -1,15 +1,18 @@
-//! What happens when the library is preloaded: each process becomes a node of its own for NCCL, so that ranks of one GPU talk by the network.
+//! Behaviour of the preloaded library: for NCCL each process becomes its own node, so that ranks on one GPU communicate
+//! over the network.
 //!
-//! `ginlab nccl` preloads it, whatever starts the ranks (mpirun, torchrun, a shell, a fork): NCCL reads `NCCL_HOSTID` before it loads any plugin.
+//! `ginlab nccl` preloads it, whatever starts the ranks (mpirun, torchrun, a shell, a fork), because NCCL reads
+//! `NCCL_HOSTID` before it loads any plugin.
 
 use std::ffi::{CStr, CString, c_char, c_int};
 
-/// Asks for it: `process`.
+/// Variable that enables this behaviour, with the value `process`.
 pub const NODES: &str = "GINLAB_NCCL_NODES";
-/// Asks that `gethostname` says the node's name, too: for libraries above NCCL that look for ranks of their own machine by it (NCCL EP).
+/// Variable that makes `gethostname` return the node's name as well. For libraries above NCCL that detect ranks on the
+/// same machine with it (NCCL EP).
 pub const HOSTNAMES: &CStr = c"GINLAB_NCCL_HOSTNAMES";
 
-/// How names of nodes begin that were made here.
+/// Prefix of node names that this library creates.
 const NAMED: &str = "ginlab-process-";
 
 #[used]
@@ -22,28 +25,32 @@ extern "C" fn start() {
         return;
     }
     name();
-    // SAFETY: the function below, which stays as long as the library, and that is preloaded.
+    // SAFETY: the handler is the function below, which stays valid because a preloaded library is never unloaded.
     unsafe { libc::pthread_atfork(None, None, Some(name)) };
 }
 
 extern "C" fn name() {
-    // What the user has set stays; what a process before this one has set, as mpirun did, is that one's name.
+    // A name that the user has set is kept. A name with this prefix was set by a parent process, such as mpirun, and is
+    // replaced.
     if std::env::var("NCCL_HOSTID").is_ok_and(|name| !name.starts_with(NAMED)) {
         return;
     }
     let Ok(node) = CString::new(format!("{NAMED}{}", std::process::id())) else { return };
-    // SAFETY: the loader runs this before the program's first line, in its one thread; or the child of a fork, which has one.
+    // SAFETY: runs in the loader before the program's first instruction, or in the child of a fork; both have only one
+    // thread.
     unsafe { libc::setenv(c"NCCL_HOSTID".as_ptr(), node.as_ptr(), 1) };
 }
 
-/// The C library's, but for programs that were told to have hosts of their own.
+/// Replaces the C library's `gethostname`. Returns the node's name if [`HOSTNAMES`] is set, otherwise the system's host
+/// name.
 ///
 /// # Safety
-/// As of the C library's: so many bytes are there.
+/// Same requirements as for the C function: `out` must be valid for `length` bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gethostname(out: *mut c_char, length: usize) -> c_int {
     let mut system = std::mem::MaybeUninit::<libc::utsname>::zeroed();
-    // SAFETY: a local to write to; names of the environment and of the system end with 0.
+    // SAFETY: `system` is a local variable to write to; strings of the environment and of the system end with a NUL;
+    // the caller guarantees that `out` has `length` bytes.
     unsafe {
         let own = if libc::getenv(HOSTNAMES.as_ptr()).is_null() {
             std::ptr::null()

@@ -1,21 +1,21 @@
-//! What every part of the plugin needs of its process: locks, the clock, a line on stderr.
+//! Access to the process that all parts of the plugin use: locks, the clock, and lines on stderr.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Whoever has panicked while it held the lock: what is behind it is whole between two statements.
+/// Locks a mutex, even if a thread has panicked with the lock: the data is consistent between any two statements.
 pub fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Nanoseconds of the system's monotonic clock: one for all processes of a machine.
+/// Returns the time of the system's monotonic clock in nanoseconds. All processes of a machine share it.
 pub fn now_ns() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: a local to write to; this clock is there on every Linux.
+    // SAFETY: `time` is a local variable to write to; this clock exists on every Linux.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// One line on stderr.
+/// Prints a line on stderr.
 pub fn say(text: &str) {
     eprintln!("ginlab (nccl plugin): {text}");
 }

@@ -1,4 +1,4 @@
-//! What NCCL calls to put, to get and to ask for the end of it.
+//! Functions with which NCCL submits puts and gets, and tests whether they are complete.
 
 use crate::abi::{NcclResult, SIGNAL_ADD, SIGNAL_INC};
 use crate::coll::{Coll, Region, RegionHandle};
@@ -9,10 +9,10 @@ use crate::process::now_ns;
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 
-/// A stretch of a region, checked.
+/// Checks a range of a region, and returns the region and the range's start.
 ///
 /// # Safety
-/// The handle is null or of `regMrSym`.
+/// `handle` must be null, or a handle of `regMrSym` that has not been given back.
 unsafe fn stretch(
     coll: &Coll,
     handle: *mut c_void,
@@ -20,7 +20,7 @@ unsafe fn stretch(
     bytes: u64,
     what: &str,
 ) -> Result<(Region, Place), Refusal> {
-    // SAFETY: the caller's contract.
+    // SAFETY: the caller guarantees that the handle is null or valid.
     let handle: &RegionHandle = unsafe { look(handle, what) }?;
     let number = handle.number;
     let region = coll
@@ -33,28 +33,28 @@ unsafe fn stretch(
     Ok((region, Place { region: number, offset }))
 }
 
-/// Hands an operation over, and gives NCCL its request.
+/// Submits an operation, and returns its request to NCCL.
 ///
 /// # Safety
-/// `out` is null or valid for a write.
+/// `out` must be null or valid for writes.
 unsafe fn ask(context: &Context, number: c_int, rank: u32, parts: u32, what: What, out: *mut *mut c_void) -> Answer {
     let coll = &context.coll;
     let peer = rank as usize;
     if peer >= coll.ranks {
         return Err(refuse(NcclResult::ARGUMENT, format!("rank {rank} of {}", coll.ranks)));
     }
-    // SAFETY: the caller's contract.
+    // SAFETY: the caller guarantees that `out` is null or valid for writes.
     let out = unsafe { place(out) }?;
     let request = Request::of(parts);
     let operation =
         Operation { what, peer, context: number as u16, at_ns: now_ns(), request: request.clone(), carried: None };
-    // The reason has been said when it happened.
+    // The reason has been printed when the communicator failed.
     coll.ask(operation).map_err(|_| refuse(NcclResult::REMOTE, ""))?;
     out.write(Arc::into_raw(request).cast_mut().cast());
     Ok(())
 }
 
-/// A put, a signal, or both.
+/// Arguments of a put, a signal, or both.
 struct Wish {
     number: c_int,
     from: (u64, *mut c_void),
@@ -68,19 +68,20 @@ struct SignalWish {
     at: (u64, *mut c_void),
     value: u64,
     operation: u32,
-    strong: bool,
 }
 
+/// Submits a put.
+///
 /// # Safety
-/// NCCL's contract for iput and iputSignal.
+/// NCCL's contract for iput and iputSignal must hold.
 unsafe fn put(context: *mut c_void, wish: &Wish, out: *mut *mut c_void) -> Answer {
-    // SAFETY: NCCL's contract: of `createContext`.
+    // SAFETY: NCCL passes a handle of `createContext`.
     let context: &Context = unsafe { look(context, "context") }?;
     let coll = &context.coll;
     let bytes = wish.bytes as u64;
     let (mut from, mut to) = (Source { address: 0, cuda: false }, Place::default());
     if bytes > 0 {
-        // SAFETY: NCCL's contract: of `regMrSym`.
+        // SAFETY: NCCL passes handles of `regMrSym`.
         let (source, target) = unsafe {
             (
                 stretch(coll, wish.from.1, wish.from.0, bytes, "source")?,
@@ -93,12 +94,12 @@ unsafe fn put(context: *mut c_void, wish: &Wish, out: *mut *mut c_void) -> Answe
     let signal = match &wish.signal {
         None => None,
         Some(signal) => {
-            // SAFETY: as above.
+            // SAFETY: NCCL passes a handle of `regMrSym`.
             let (_, at) = unsafe { stretch(coll, signal.at.1, signal.at.0, 8, "signal") }?;
             if at.offset % 8 != 0 {
                 return Err(refuse(
                     NcclResult::ARGUMENT,
-                    format!("a signal at {}, which is no multiple of 8", at.offset),
+                    format!("a signal at {}, which is not a multiple of 8", at.offset),
                 ));
             }
             let add = match signal.operation {
@@ -107,198 +108,74 @@ unsafe fn put(context: *mut c_void, wish: &Wish, out: *mut *mut c_void) -> Answe
                 other => {
                     return Err(refuse(
                         NcclResult::ARGUMENT,
-                        format!("signal operation {other}: there are 1 (inc) and 2 (add)"),
+                        format!("invalid signal operation {other}: expected 1 (inc) or 2 (add)"),
                     ));
                 }
             };
-            Some(Signal { at, add, strong: signal.strong })
+            Some(Signal { at, add })
         }
     };
     let parts = bytes.div_ceil(coll.layout.room as u64).max(1) as u32;
-    // SAFETY: NCCL's contract.
+    // SAFETY: NCCL guarantees that `out` is valid.
     unsafe { ask(context, wish.number, wish.rank, parts, What::Put { from, bytes, to, signal }, out) }
 }
 
-#[allow(clippy::too_many_arguments, reason = "NCCL's")]
-pub(crate) unsafe extern "C" fn iput15(
-    context: *mut c_void,
-    number: c_int,
-    from: u64,
-    source: *mut c_void,
-    bytes: usize,
-    to: u64,
-    target: *mut c_void,
-    rank: u32,
-    _flags: u32,
-    out: *mut *mut c_void,
-) -> NcclResult {
-    let wish = Wish { number, from: (from, source), bytes, to: (to, target), rank, signal: None };
-    // SAFETY: passed on.
-    guarded("iput", || unsafe { put(context, &wish, out) })
+/// Submits a get.
+///
+/// # Safety
+/// NCCL's contract for iget must hold.
+unsafe fn get(context: *mut c_void, wish: &Wish, out: *mut *mut c_void) -> Answer {
+    let bytes = wish.bytes as u64;
+    // SAFETY: NCCL passes handles of `createContext` and `regMrSym`.
+    let (context, source, target) = unsafe {
+        let context: &Context = look(context, "context")?;
+        let (_, source) = stretch(&context.coll, wish.from.1, wish.from.0, bytes, "source")?;
+        let (_, target) = stretch(&context.coll, wish.to.1, wish.to.0, bytes, "destination")?;
+        (context, source, target)
+    };
+    // SAFETY: NCCL guarantees that `out` is valid.
+    unsafe { ask(context, wish.number, wish.rank, 1, What::Get { from: source, bytes, to: target }, out) }
 }
 
-#[allow(clippy::too_many_arguments, reason = "NCCL's")]
-pub(crate) unsafe extern "C" fn iput(
-    context: *mut c_void,
-    number: c_int,
-    from: u64,
-    source: *mut c_void,
-    bytes: usize,
-    to: u64,
-    target: *mut c_void,
-    rank: u32,
-    out: *mut *mut c_void,
-) -> NcclResult {
-    // SAFETY: passed on.
-    unsafe { iput15(context, number, from, source, bytes, to, target, rank, 0, out) }
+/// Defines the functions of all versions that submit a transfer. Each is one line: its name, NCCL's name, the arguments
+/// in addition to those that all of them have, and the function that submits, with the signal.
+macro_rules! transfers {
+    ($($name:ident, $call:literal, ($($extra:ident: $kind:ty),*) => $submit:ident($signal:expr);)*) => {$(
+        #[allow(clippy::too_many_arguments, reason = "NCCL's")]
+        pub(crate) unsafe extern "C" fn $name(
+            context: *mut c_void,
+            number: c_int,
+            from: u64,
+            source: *mut c_void,
+            bytes: usize,
+            to: u64,
+            target: *mut c_void,
+            rank: u32,
+            $($extra: $kind,)*
+            out: *mut *mut c_void,
+        ) -> NcclResult {
+            let wish = Wish { number, from: (from, source), bytes, to: (to, target), rank, signal: $signal };
+            // SAFETY: the arguments are NCCL's, which upholds the contract of this call.
+            guarded($call, || unsafe { $submit(context, &wish, out) })
+        }
+    )*};
 }
 
-#[allow(clippy::too_many_arguments, reason = "NCCL's")]
-pub(crate) unsafe extern "C" fn iput_signal15(
-    context: *mut c_void,
-    number: c_int,
-    from: u64,
-    source: *mut c_void,
-    bytes: usize,
-    to: u64,
-    target: *mut c_void,
-    rank: u32,
-    signal_offset: u64,
-    signal: *mut c_void,
-    value: u64,
-    operation: u32,
-    strong: bool,
-    _flags: u32,
-    out: *mut *mut c_void,
-) -> NcclResult {
-    let signal = Some(SignalWish { at: (signal_offset, signal), value, operation, strong });
-    let wish = Wish { number, from: (from, source), bytes, to: (to, target), rank, signal };
-    // SAFETY: passed on.
-    guarded("iputSignal", || unsafe { put(context, &wish, out) })
+// Weak signals are handled like strong ones, and those of v13 are strong.
+transfers! {
+    iput, "iput", () => put(None);
+    iput15, "iput", (_flags: u32) => put(None);
+    iget, "iget", () => get(None);
+    iget15, "iget", (_flags: u32) => get(None);
+    iput_signal13, "iputSignal", (at: u64, region: *mut c_void, value: u64, operation: u32)
+        => put(Some(SignalWish { at: (at, region), value, operation }));
+    iput_signal14, "iputSignal", (at: u64, region: *mut c_void, value: u64, operation: u32, _strong: bool)
+        => put(Some(SignalWish { at: (at, region), value, operation }));
+    iput_signal15, "iputSignal", (at: u64, region: *mut c_void, value: u64, operation: u32, _strong: bool, _flags: u32)
+        => put(Some(SignalWish { at: (at, region), value, operation }));
 }
 
-#[allow(clippy::too_many_arguments, reason = "NCCL's")]
-pub(crate) unsafe extern "C" fn iput_signal14(
-    context: *mut c_void,
-    number: c_int,
-    from: u64,
-    source: *mut c_void,
-    bytes: usize,
-    to: u64,
-    target: *mut c_void,
-    rank: u32,
-    signal_offset: u64,
-    signal: *mut c_void,
-    value: u64,
-    operation: u32,
-    strong: bool,
-    out: *mut *mut c_void,
-) -> NcclResult {
-    // SAFETY: passed on.
-    unsafe {
-        iput_signal15(
-            context,
-            number,
-            from,
-            source,
-            bytes,
-            to,
-            target,
-            rank,
-            signal_offset,
-            signal,
-            value,
-            operation,
-            strong,
-            0,
-            out,
-        )
-    }
-}
-
-/// Signals of v13 are strong.
-#[allow(clippy::too_many_arguments, reason = "NCCL's")]
-pub(crate) unsafe extern "C" fn iput_signal13(
-    context: *mut c_void,
-    number: c_int,
-    from: u64,
-    source: *mut c_void,
-    bytes: usize,
-    to: u64,
-    target: *mut c_void,
-    rank: u32,
-    signal_offset: u64,
-    signal: *mut c_void,
-    value: u64,
-    operation: u32,
-    out: *mut *mut c_void,
-) -> NcclResult {
-    // SAFETY: passed on.
-    unsafe {
-        iput_signal15(
-            context,
-            number,
-            from,
-            source,
-            bytes,
-            to,
-            target,
-            rank,
-            signal_offset,
-            signal,
-            value,
-            operation,
-            true,
-            0,
-            out,
-        )
-    }
-}
-
-#[allow(clippy::too_many_arguments, reason = "NCCL's")]
-pub(crate) unsafe extern "C" fn iget15(
-    context: *mut c_void,
-    number: c_int,
-    from: u64,
-    source: *mut c_void,
-    bytes: usize,
-    to: u64,
-    target: *mut c_void,
-    rank: u32,
-    _flags: u32,
-    out: *mut *mut c_void,
-) -> NcclResult {
-    guarded("iget", || {
-        // SAFETY: NCCL's contract: of `createContext` and `regMrSym`.
-        let (context, source, target) = unsafe {
-            let context: &Context = look(context, "context")?;
-            let (_, source) = stretch(&context.coll, source, from, bytes as u64, "source")?;
-            let (_, target) = stretch(&context.coll, target, to, bytes as u64, "destination")?;
-            (context, source, target)
-        };
-        let what = What::Get { from: source, bytes: bytes as u64, to: target };
-        // SAFETY: NCCL's contract.
-        unsafe { ask(context, number, rank, 1, what, out) }
-    })
-}
-
-#[allow(clippy::too_many_arguments, reason = "NCCL's")]
-pub(crate) unsafe extern "C" fn iget(
-    context: *mut c_void,
-    number: c_int,
-    from: u64,
-    source: *mut c_void,
-    bytes: usize,
-    to: u64,
-    target: *mut c_void,
-    rank: u32,
-    out: *mut *mut c_void,
-) -> NcclResult {
-    // SAFETY: passed on.
-    unsafe { iget15(context, number, from, source, bytes, to, target, rank, 0, out) }
-}
-
-/// Bytes of a get are visible when its request is complete: there is nothing left to flush.
+/// Returns a request that is already complete: the bytes of a get are visible when its own request is complete.
 pub(crate) unsafe extern "C" fn iflush(
     _context: *mut c_void,
     _number: c_int,
@@ -307,7 +184,7 @@ pub(crate) unsafe extern "C" fn iflush(
     out: *mut *mut c_void,
 ) -> NcclResult {
     guarded("iflush", || {
-        // SAFETY: NCCL's contract.
+        // SAFETY: NCCL guarantees that `out` is valid.
         unsafe { place(out) }?.write(Arc::into_raw(Request::of(0)).cast_mut().cast());
         Ok(())
     })
@@ -315,19 +192,19 @@ pub(crate) unsafe extern "C" fn iflush(
 
 pub(crate) unsafe extern "C" fn test(coll: *mut c_void, request: *mut c_void, done: *mut c_int) -> NcclResult {
     guarded("test", || {
-        // SAFETY: NCCL's contract: of `connect`.
+        // SAFETY: NCCL passes a handle of `connect`.
         let joined: &Joined = unsafe { look(coll, "communicator") }?;
-        // SAFETY: NCCL's contract.
+        // SAFETY: NCCL guarantees that `done` is valid.
         let done = unsafe { place(done) }?;
         let pointer = request.cast::<Request>().cast_const();
-        // SAFETY: NCCL's contract: of a put, a get or a flush, and not told as complete before.
+        // SAFETY: NCCL passes a request of a put, a get or a flush that has not been reported as complete.
         let ended = unsafe { pointer.as_ref() }.is_none_or(Request::is_done);
         if !ended && joined.coll.failure().is_some() {
-            // Said when it happened. The request is left to the thread of the rails.
+            // Printed when it happened. The request is left to the thread that drives the rails.
             return Err(refuse(NcclResult::REMOTE, ""));
         }
         if ended && !pointer.is_null() {
-            // SAFETY: it came from `Arc::into_raw`, and NCCL does not use it again.
+            // SAFETY: the pointer came from `Arc::into_raw`, and NCCL does not use it again.
             drop(unsafe { Arc::from_raw(pointer) });
         }
         done.write(c_int::from(ended));
@@ -337,9 +214,9 @@ pub(crate) unsafe extern "C" fn test(coll: *mut c_void, request: *mut c_void, do
 
 pub(crate) unsafe extern "C" fn query_last_error(context: *mut c_void, out: *mut bool) -> NcclResult {
     guarded("queryLastError", || {
-        // SAFETY: NCCL's contract: of `createContext`.
+        // SAFETY: NCCL passes a handle of `createContext`.
         let context: &Context = unsafe { look(context, "context") }?;
-        // SAFETY: NCCL's contract.
+        // SAFETY: NCCL guarantees that `out` is valid.
         unsafe { set(out, context.coll.failure().is_some()) }
     })
 }

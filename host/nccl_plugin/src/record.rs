@@ -1,4 +1,4 @@
-//! What each rank leaves behind for people: a file for each communicator, with its counts.
+//! Record of each rank: a file per communicator with its statistics.
 
 use crate::coll::Coll;
 use crate::counts::{Entry, Flow};
@@ -7,7 +7,7 @@ use ginlab_rails::Counters;
 use serde::Serialize;
 use std::path::Path;
 
-/// The file of one communicator of one rank.
+/// Contents of the file for one communicator of one rank.
 #[derive(Serialize)]
 struct Record<'a> {
     schema: u32,
@@ -29,7 +29,8 @@ struct Record<'a> {
     trace: &'a [Entry],
 }
 
-/// Writes it where records are asked for: when the ranks have met, and again at the end, which a program that fails may not come to.
+/// Writes the record if records are requested: after the ranks have connected, on a failure, and at the end, which a
+/// program that fails may not reach.
 pub fn write(coll: &Coll, names: &[String], counters: &Counters, copies: &str, ended: bool) {
     let Some(folder) = &coll.settings.records else { return };
     let counts = locked(&coll.counts);

@@ -1,6 +1,8 @@
-//! What the plugin is told, by variables: NCCL gives it no words of its own. `ginlab nccl` sets them from its options.
+//! Settings from environment variables, since NCCL passes no parameters to plugins. `ginlab nccl` sets the variables
+//! from its options.
 
 use crate::mover::BLOCKS;
+use crate::testing::Pretend;
 use ginlab_fabric::{Fabric, soft};
 use ginlab_proxy::signal_order::Rule;
 use ginlab_rails::strategy::Strategy;
@@ -8,47 +10,48 @@ use kernels::mover::MOST_BLOCKS;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// The rails, by the words of `--provider`.
+/// Kind of rails, in the syntax of `--provider`.
 pub const RAILS: &str = "GINLAB_RAILS";
-/// How many.
+/// Number of rails.
 pub const COUNT: &str = "GINLAB_RAIL_COUNT";
-/// How puts are laid over them, by the words of `--strategy`.
+/// Distribution of puts over rails, in the syntax of `--strategy`.
 pub const STRATEGY: &str = "GINLAB_STRATEGY";
-/// How a put and its signal are ordered, by the words of `--rule`.
+/// Ordering of a put and its signal, in the syntax of `--rule`.
 pub const RULE: &str = "GINLAB_RULE";
-/// Seconds of every wait.
+/// Timeout of every wait, in seconds.
 pub const TIMEOUT: &str = "GINLAB_TIMEOUT";
-/// Threads that drive rails, of a process.
+/// Number of threads per process that drive rails.
 pub const THREADS: &str = "GINLAB_NCCL_THREADS";
-/// How single words get into a GPU's memory: `stream` (by the stream itself, where the device can) or `copy` (by its copy engine).
+/// Method of writing single words to GPU memory: `stream` (by the stream itself, if the device supports it) or `copy`
+/// (by its copy engine).
 pub const WORDS: &str = "GINLAB_NCCL_WORDS";
-/// Who copies between a GPU's memory and pinned memory: `kernel` (one of ours while copies follow each other; `kernel:N`, with N blocks for each
-/// way) or `engine` (the copy engines alone).
+/// Method of copying between GPU memory and pinned memory: `kernel` (a ginlab kernel while there are many copies;
+/// `kernel:N` with N blocks per direction) or `engine` (only the copy engines).
 pub const COPIES: &str = "GINLAB_NCCL_COPIES";
-/// A fault to inject.
+/// Fault to inject.
 pub const FAULT: &str = "GINLAB_NCCL_FAULT";
-/// A folder that each communicator of each rank leaves its record in.
+/// Directory in which each rank writes a record per communicator.
 pub const RECORDS: &str = "GINLAB_NCCL_RECORDS";
-/// How many puts of each communicator are recorded one by one.
+/// Number of operations per communicator that are recorded individually.
 pub const TRACE: &str = "GINLAB_NCCL_TRACE";
-/// For tests without a GPU: memory that is registered as CUDA's is the host's, and copies happen late.
+/// Enables tests without a GPU: memory registered as CUDA memory is host memory, and copies are delayed.
 pub const PRETEND: &str = "GINLAB_NCCL_PRETEND_GPU";
 
-/// Rails of a run that names none: shared memory, without a model.
+/// Rails if none are specified: shared memory, without a model.
 const DEFAULT_RAILS: &str = "shared";
-/// As long as ginlab's own programs wait.
+/// Timeout if none is specified, the same as in ginlab's subcommands.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A fault, at the N-th put or get of this rank, from 1.
+/// An injected fault at the N-th put or get of this rank, from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// It is never sent, and never complete.
+    /// The operation is never sent, and never completes.
     Lost(u64),
-    /// It fails.
+    /// The operation fails.
     Error(u64),
-    /// From then on this rank does nothing more, as if it had died.
+    /// The rank does nothing more from this operation on, as if it had died.
     Dead(u64),
-    /// Not at one put: each of this rank's is held back so many microseconds, as if its rails were slow.
+    /// Every operation of this rank is delayed by this many microseconds, as if its rails were slow.
     Slow(u64),
 }
 
@@ -56,8 +59,12 @@ impl std::str::FromStr for Fault {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Fault, String> {
-        let unknown =
-            || format!("{FAULT}: {text:?} is none of lost:N, error:N, dead:N (the N-th put or get, from 1), slow:US");
+        let unknown = || {
+            format!(
+                "{FAULT}: invalid fault {text:?}: expected one of lost:N, error:N, dead:N (the N-th put or get, from \
+                 1), slow:US"
+            )
+        };
         let (kind, number) = text.split_once(':').ok_or_else(unknown)?;
         let number = number.parse().ok().filter(|number| *number > 0).ok_or_else(unknown)?;
         match kind {
@@ -70,12 +77,12 @@ impl std::str::FromStr for Fault {
     }
 }
 
-/// Reads [`COPIES`].
+/// Parses the value of [`COPIES`].
 fn by_kernel(text: &str) -> Result<Option<u32>, String> {
     let blocks = match text {
         "engine" => return Ok(None),
         "kernel" => Some(BLOCKS),
-        // Digits alone: the number as people write it.
+        // Only digits without a sign or leading zeros.
         _ => text
             .strip_prefix("kernel:")
             .filter(|number| number.bytes().all(|digit| digit.is_ascii_digit()) && !number.starts_with('0'))
@@ -83,52 +90,56 @@ fn by_kernel(text: &str) -> Result<Option<u32>, String> {
             .filter(|number| (1..=MOST_BLOCKS).contains(number)),
     };
     let none = || {
-        format!("{COPIES}: {text:?} is none of engine, kernel, kernel:N (N blocks for each way, 1 to {MOST_BLOCKS})")
+        format!(
+            "{COPIES}: invalid value {text:?}: expected one of engine, kernel, kernel:N (N blocks for each direction, \
+             1 to {MOST_BLOCKS})"
+        )
     };
     blocks.map(Some).ok_or_else(none)
 }
 
-/// All of them.
+/// Settings of the plugin.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// See [`RAILS`].
+    /// Value of [`RAILS`].
     pub fabric: Fabric,
-    /// See [`COUNT`].
+    /// Value of [`COUNT`].
     pub rails: usize,
-    /// See [`STRATEGY`].
+    /// Value of [`STRATEGY`].
     pub strategy: Strategy,
-    /// See [`RULE`].
+    /// Value of [`RULE`].
     pub rule: Rule,
-    /// See [`TIMEOUT`].
+    /// Value of [`TIMEOUT`].
     pub timeout: Duration,
-    /// See [`THREADS`].
+    /// Value of [`THREADS`].
     pub threads: usize,
-    /// See [`FAULT`].
+    /// Value of [`FAULT`].
     pub fault: Option<Fault>,
-    /// See [`RECORDS`].
+    /// Value of [`RECORDS`].
     pub records: Option<PathBuf>,
-    /// See [`TRACE`].
+    /// Value of [`TRACE`], or 0 without a trace.
     pub trace: usize,
-    /// See [`WORDS`].
+    /// Whether [`WORDS`] is `stream`.
     pub stream_words: bool,
-    /// See [`COPIES`]: blocks for each way; `None`: the copy engines alone.
+    /// Blocks per direction according to [`COPIES`]; `None` for only the copy engines.
     pub by_kernel: Option<u32>,
-    /// For tests without a GPU.
-    pub pretend_gpu: bool,
+    /// Settings of a rank without a GPU; `None` unless [`PRETEND`] is set.
+    pub pretend_gpu: Option<Pretend>,
 }
 
 impl Settings {
-    /// Reads them; `get` is the environment.
+    /// Reads the settings. `get` returns the value of an environment variable.
     ///
     /// # Errors
-    /// The first variable that says what cannot be, in one line.
+    /// Returns as one line the first variable with an invalid value.
     pub fn read(get: &dyn Fn(&str) -> Option<String>) -> Result<Settings, String> {
         let get = |name: &str| get(name).filter(|value| !value.is_empty());
         let rails = get(RAILS).unwrap_or_else(|| DEFAULT_RAILS.to_owned());
         let fabric: Fabric = rails.parse().map_err(|why| format!("{RAILS}: {why}"))?;
         if matches!(fabric, Fabric::Null) {
             return Err(format!(
-                "{RAILS}=null moves nothing, and NCCL's kernels would wait for ever; {DEFAULT_RAILS} moves bytes and costs no modelled time"
+                "{RAILS}=null moves no bytes, so that NCCL's kernels would wait indefinitely; {DEFAULT_RAILS} moves \
+                 bytes without modelled time"
             ));
         }
         if soft::is_asked(&rails) {
@@ -138,7 +149,7 @@ impl Settings {
             None => Ok(otherwise),
             Some(text) => match text.parse::<u64>() {
                 Ok(value) if (1..=most).contains(&value) => Ok(value),
-                _ => Err(format!("{name}: {text:?} is no number from 1 to {most}")),
+                _ => Err(format!("{name}: invalid value {text:?}: must be from 1 to {most}")),
             },
         };
         let word = |name: &str, why: String| format!("{name}: {why}");
@@ -157,15 +168,15 @@ impl Settings {
             stream_words: match get(WORDS).as_deref() {
                 None | Some("stream") => true,
                 Some("copy") => false,
-                Some(other) => return Err(format!("{WORDS}: {other:?} is none of copy, stream")),
+                Some(other) => return Err(format!("{WORDS}: invalid value {other:?}: expected one of copy, stream")),
             },
             by_kernel: get(COPIES).map_or(Ok(Some(BLOCKS)), |text| by_kernel(&text))?,
-            pretend_gpu: get(PRETEND).is_some(),
+            pretend_gpu: get(PRETEND).map(|_| Pretend::of_this_thread(get(COPIES).is_some())),
             trace: get(TRACE).map_or(Ok(0), |_| number(TRACE, 0, 1 << 24))? as usize,
         })
     }
 
-    /// The rails in words, for people.
+    /// Returns a description of the rails for people.
     pub fn rails_text(&self) -> String {
         format!("{} x {}, {}, rule {}", self.rails, self.fabric, self.strategy, self.rule)
     }
@@ -183,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn variables_have_the_words_of_the_command_line() {
+    fn variables_accept_command_line_values() {
         let none = read(&[]).unwrap();
         assert_eq!((none.fabric.to_string().as_str(), none.rails, none.strategy), ("shared", 1, Strategy::RoundRobin));
         let all = read(&[
@@ -208,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_one_line_that_names_the_variable() {
+    fn invalid_values_name_variable_in_one_line() {
         for (name, value) in [
             (RAILS, "null"),
             (RAILS, "model:p3"),

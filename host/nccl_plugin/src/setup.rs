@@ -1,4 +1,4 @@
-//! What NCCL calls to open, to join, to register and to close.
+//! Functions with which NCCL opens the plugin, connects ranks, registers memory and closes.
 
 use crate::abi::{
     DEVICE_PROXY, GinConfig13, HANDLE_BYTES, Logger, MR_NEVER_RESET, NcclResult, PTR_CUDA, PTR_HOST, Properties,
@@ -11,19 +11,21 @@ use crate::settings::Settings;
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 
-/// What `init` gives, and nobody looks at: NCCL's GIN calls `listen` and `connect` with a context of its own, or none.
+/// Context that `init` returns. It is not used: NCCL's GIN calls `listen` and `connect` with a context of its own, or
+/// none.
 static CONTEXT: u8 = 0;
 
-/// What variables say, or why not.
+/// Reads the settings from the environment.
 fn settings() -> Result<Arc<Settings>, Refusal> {
     Settings::read(&crate::testing::variable).map(Arc::new).map_err(|why| refuse(NcclResult::USAGE, why))
 }
 
-/// Keeps this library loaded: threads of it and of libfabric may outlive NCCL's last communicator by a moment.
+/// Keeps this library loaded: its threads and those of libfabric may outlive NCCL's last communicator briefly.
 fn stay_loaded() {
     let here = stay_loaded as fn() as *const c_void;
     let mut info = std::mem::MaybeUninit::<libc::Dl_info>::zeroed();
-    // SAFETY: a local to write to; `dli_fname` is the loader's own text, and opening a library that is loaded runs nothing.
+    // SAFETY: `info` is a local variable to write to; `dli_fname` is a string of the loader, and opening a library that
+    // is loaded runs no code.
     unsafe {
         if libc::dladdr(here, info.as_mut_ptr()) != 0 {
             let name = (*info.as_ptr()).dli_fname;
@@ -36,20 +38,20 @@ pub(crate) unsafe extern "C" fn init(out: *mut *mut c_void, _communicator: u64, 
     guarded("init", || {
         stay_loaded();
         settings()?;
-        // SAFETY: NCCL's contract.
+        // SAFETY: NCCL guarantees that `out` is valid.
         unsafe { set(out, (&raw const CONTEXT).cast_mut().cast()) }
     })
 }
 
 pub(crate) unsafe extern "C" fn devices(out: *mut c_int) -> NcclResult {
-    // SAFETY: NCCL's contract.
+    // SAFETY: NCCL guarantees that `out` is valid.
     guarded("devices", || unsafe { set(out, 1) })
 }
 
-/// Of the one device.
+/// Returns the properties of the only device.
 pub(crate) fn properties(device: c_int) -> Result<Properties, Refusal> {
     if device != 0 {
-        return Err(refuse(NcclResult::ARGUMENT, format!("there is one device, not number {device}")));
+        return Err(refuse(NcclResult::ARGUMENT, format!("no device {device}: there is only device 0")));
     }
     Ok(Properties {
         name: c"ginlab".as_ptr(),
@@ -75,14 +77,14 @@ pub(crate) fn properties(device: c_int) -> Result<Properties, Refusal> {
 }
 
 pub(crate) unsafe extern "C" fn get_properties(device: c_int, out: *mut Properties) -> NcclResult {
-    // SAFETY: NCCL's contract.
+    // SAFETY: NCCL guarantees that `out` is valid.
     guarded("getProperties", || unsafe { set(out, properties(device)?) })
 }
 
 pub(crate) unsafe extern "C" fn get_rma_properties(_coll: *mut c_void, out: *mut RmaProperties) -> NcclResult {
-    // A signal orders what its own rank has sent, and nothing of others.
+    // A signal is ordered only after puts of its own rank.
     let properties = RmaProperties { flushes_all_puts_on_any_signal: false };
-    // SAFETY: NCCL's contract.
+    // SAFETY: NCCL guarantees that `out` is valid.
     guarded("getRmaProperties", || unsafe { set(out, properties) })
 }
 
@@ -93,7 +95,7 @@ pub(crate) unsafe extern "C" fn listen(
     out: *mut *mut c_void,
 ) -> NcclResult {
     guarded("listen", || {
-        // SAFETY: NCCL's contract: a handle has so many bytes.
+        // SAFETY: NCCL guarantees that both outputs are valid, and that a handle has [`HANDLE_BYTES`] bytes.
         let (handle, out) = unsafe { (place(handle.cast::<[u8; HANDLE_BYTES]>())?, place(out)?) };
         let listener = Listener::open(settings()?).map_err(|why| refuse(NcclResult::SYSTEM, why))?;
         handle.write(listener.handle());
@@ -114,9 +116,9 @@ pub(crate) unsafe extern "C" fn connect(
         if ranks < 1 || rank < 0 || rank >= ranks || handles.is_null() {
             return Err(refuse(NcclResult::ARGUMENT, format!("rank {rank} of {ranks}")));
         }
-        // SAFETY: NCCL's contract.
+        // SAFETY: NCCL guarantees that `out` is valid.
         let out = unsafe { place(out) }?;
-        // SAFETY: NCCL's contract: so many pointers to so many bytes; the listener is of `listen`.
+        // SAFETY: NCCL passes `ranks` pointers to handles of [`HANDLE_BYTES`] bytes, and a listener of `listen`.
         let (listener, handles) = unsafe {
             let listener: &Listener = look(listener, "listener")?;
             let pointers = std::slice::from_raw_parts(handles, ranks as usize);
@@ -137,9 +139,9 @@ pub(crate) unsafe extern "C" fn create_context(
     out: *mut *mut c_void,
 ) -> NcclResult {
     guarded("createContext", || {
-        // SAFETY: NCCL's contract: of `connect`.
+        // SAFETY: NCCL passes a handle of `connect`.
         let joined: &Joined = unsafe { look(coll, "communicator") }?;
-        // SAFETY: NCCL's contract.
+        // SAFETY: NCCL guarantees that `out` is valid.
         unsafe { place(out) }?.write(give(Context { coll: joined.coll.clone() }));
         Ok(())
     })
@@ -152,10 +154,10 @@ pub(crate) unsafe extern "C" fn create_context13(
     device_handle: *mut *mut c_void,
 ) -> NcclResult {
     if !device_handle.is_null() {
-        // SAFETY: NCCL's contract. Of type 2 NCCL makes the handle itself.
+        // SAFETY: NCCL guarantees that the output is valid. For type 2 NCCL creates the device handle itself.
         unsafe { device_handle.write(std::ptr::null_mut()) };
     }
-    // SAFETY: passed on.
+    // SAFETY: the arguments are NCCL's, which upholds the same contract.
     unsafe { create_context(coll, std::ptr::null_mut(), out) }
 }
 
@@ -168,9 +170,9 @@ pub(crate) unsafe extern "C" fn register(
     out: *mut *mut c_void,
 ) -> NcclResult {
     guarded("regMrSym", || {
-        // SAFETY: NCCL's contract: of `connect`.
+        // SAFETY: NCCL passes a handle of `connect`.
         let joined: &Joined = unsafe { look(coll, "communicator") }?;
-        // SAFETY: NCCL's contract.
+        // SAFETY: NCCL guarantees that `out` is valid.
         let out = unsafe { place(out) }?;
         let cuda = match kind {
             PTR_HOST => false,
@@ -178,12 +180,13 @@ pub(crate) unsafe extern "C" fn register(
             _ => {
                 return Err(refuse(
                     NcclResult::ARGUMENT,
-                    format!("memory of kind {kind}: this plugin takes the host's (1) and CUDA's (2)"),
+                    format!("memory of kind {kind}: this plugin supports host memory (1) and CUDA memory (2)"),
                 ));
             }
         };
         let never_reset = flags & MR_NEVER_RESET != 0;
-        let number = joined.coll.register(Region { address: data as u64, bytes: bytes as u64, cuda, never_reset });
+        let number = joined.coll.reserve();
+        joined.coll.register(number, Region { address: data as u64, bytes: bytes as u64, cuda, never_reset });
         out.write(give(RegionHandle { number }));
         Ok(())
     })
@@ -198,49 +201,46 @@ pub(crate) unsafe extern "C" fn register13(
     out: *mut *mut c_void,
     device_handle: *mut *mut c_void,
 ) -> NcclResult {
-    // SAFETY: passed on.
+    // SAFETY: the arguments are NCCL's, which upholds the same contract.
     let result = unsafe { register(coll, data, bytes, kind, flags, out) };
     if result == NcclResult::SUCCESS && !device_handle.is_null() {
-        // SAFETY: NCCL's contract; `out` was written.
+        // SAFETY: NCCL guarantees that both outputs are valid; `register` has written `out`.
         unsafe { device_handle.write(*out) };
     }
     result
 }
 
-/// Never asked for: the properties offer no dma-bufs. The memory is reached by copies in any case.
-pub(crate) unsafe extern "C" fn register_dma_buf(
-    coll: *mut c_void,
-    data: *mut c_void,
-    bytes: usize,
-    kind: c_int,
-    _offset: u64,
-    _descriptor: c_int,
-    flags: u64,
-    out: *mut *mut c_void,
-) -> NcclResult {
-    // SAFETY: passed on.
-    unsafe { register(coll, data, bytes, kind, flags, out) }
+/// Defines the functions that register a dma-buf, which are never called, since the properties offer none. They register
+/// the memory, which is accessed by copies in any case.
+macro_rules! dma_bufs {
+    ($($name:ident: $register:path, ($($handle:ident: $kind:ty)?);)*) => {$(
+        #[allow(clippy::too_many_arguments, reason = "NCCL's")]
+        pub(crate) unsafe extern "C" fn $name(
+            coll: *mut c_void,
+            data: *mut c_void,
+            bytes: usize,
+            kind: c_int,
+            _offset: u64,
+            _descriptor: c_int,
+            flags: u64,
+            out: *mut *mut c_void,
+            $($handle: $kind,)?
+        ) -> NcclResult {
+            // SAFETY: the arguments are NCCL's, which upholds the same contract.
+            unsafe { $register(coll, data, bytes, kind, flags, out, $($handle)?) }
+        }
+    )*};
 }
 
-#[allow(clippy::too_many_arguments, reason = "NCCL's")]
-pub(crate) unsafe extern "C" fn register_dma_buf13(
-    coll: *mut c_void,
-    data: *mut c_void,
-    bytes: usize,
-    kind: c_int,
-    _offset: u64,
-    _descriptor: c_int,
-    flags: u64,
-    out: *mut *mut c_void,
-    device_handle: *mut *mut c_void,
-) -> NcclResult {
-    // SAFETY: passed on.
-    unsafe { register13(coll, data, bytes, kind, flags, out, device_handle) }
+dma_bufs! {
+    register_dma_buf: register, ();
+    register_dma_buf13: register13, (handle: *mut *mut c_void);
+    register_dma_buf_gin: crate::gin::register, (handle: *mut *mut c_void);
 }
 
 pub(crate) unsafe extern "C" fn deregister(coll: *mut c_void, region: *mut c_void) -> NcclResult {
     guarded("deregMrSym", || {
-        // SAFETY: NCCL's contract: of `connect` and `regMrSym`.
+        // SAFETY: NCCL passes handles of `connect` and `regMrSym`.
         let (joined, region) = unsafe { (look::<Joined>(coll, "communicator")?, take::<RegionHandle>(region)) };
         if let Some(region) = region {
             joined.coll.deregister(region.number);
@@ -251,7 +251,7 @@ pub(crate) unsafe extern "C" fn deregister(coll: *mut c_void, region: *mut c_voi
 
 pub(crate) unsafe extern "C" fn destroy_context(context: *mut c_void) -> NcclResult {
     guarded("destroyContext", || {
-        // SAFETY: NCCL's contract: of `createContext`.
+        // SAFETY: NCCL passes a handle of `createContext`.
         drop(unsafe { take::<Context>(context) });
         Ok(())
     })
@@ -259,7 +259,7 @@ pub(crate) unsafe extern "C" fn destroy_context(context: *mut c_void) -> NcclRes
 
 pub(crate) unsafe extern "C" fn close_coll(coll: *mut c_void) -> NcclResult {
     guarded("closeColl", || {
-        // SAFETY: NCCL's contract: of `connect`.
+        // SAFETY: NCCL passes a handle of `connect`.
         if let Some(joined) = unsafe { take::<Joined>(coll) } {
             joined.close();
         }
@@ -269,13 +269,13 @@ pub(crate) unsafe extern "C" fn close_coll(coll: *mut c_void) -> NcclResult {
 
 pub(crate) unsafe extern "C" fn close_listen(listener: *mut c_void) -> NcclResult {
     guarded("closeListen", || {
-        // SAFETY: NCCL's contract: of `listen`.
+        // SAFETY: NCCL passes a handle of `listen`.
         drop(unsafe { take::<Listener>(listener) });
         Ok(())
     })
 }
 
-/// There is nothing left: what was opened has been closed by its own calls.
+/// Does nothing: everything has been closed by its own calls.
 pub(crate) unsafe extern "C" fn finalize(_context: *mut c_void) -> NcclResult {
     NcclResult::SUCCESS
 }

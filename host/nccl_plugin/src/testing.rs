@@ -1,18 +1,21 @@
-//! For tests without a GPU: memory of the host that is reached as a GPU's is, by copies that happen later.
+//! Support for tests without a GPU: host memory that is accessed like GPU memory, with delayed copies.
 
 use crate::copies::{Copies, Queue};
 use crate::mover::{ByKernel, Launch};
-use crate::settings::COPIES;
 use ginlab_cuda::{Buffer, Device, Place};
 use kernels::mover::{Jobs, LANES, LOOK_WORDS, Lane, MOVER, MoverArgs};
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 thread_local! {
     static VARIABLES: RefCell<HashMap<String, String>> = RefCell::default();
+    static STEPS: RefCell<Option<Arc<Steps>>> = const { RefCell::new(None) };
 }
 
-/// What the calling thread finds in the environment from now on, before what is there: ranks of a test are threads.
+/// Sets environment variables for the calling thread, replacing all that were set before. They take precedence over
+/// the process's environment. Ranks of a test are threads.
 pub fn set_variables(variables: &[(&str, &str)]) {
     let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
     VARIABLES.set(variables.iter().map(owned).collect());
@@ -22,24 +25,75 @@ pub(crate) fn variable(name: &str) -> Option<String> {
     VARIABLES.with_borrow(|variables| variables.get(name).cloned()).or_else(|| std::env::var(name).ok())
 }
 
-/// By the kernel where that is asked for in words: on few cores its polling takes one from the ranks.
-pub(crate) fn copies(pretend: bool, by_kernel: Option<u32>) -> Result<Option<Box<dyn Copies>>, String> {
-    if !pretend {
-        return Ok(None);
+/// Sets the gate for copies into GPU memory of the communicators that the calling thread opens afterwards. `None`: copies
+/// are late but automatic.
+pub fn set_steps(steps: Option<Arc<Steps>>) {
+    STEPS.set(steps);
+}
+
+/// A gate for the copies of one rank into GPU memory. A test allows them one by one, and the state after each lasts until
+/// the test has checked it.
+#[derive(Debug, Default)]
+pub struct Steps {
+    allowed: AtomicU64,
+    taken: AtomicU64,
+    turns: AtomicU64,
+    released: AtomicBool,
+}
+
+impl Steps {
+    /// Allows one more copy or mark.
+    pub fn allow(&self) {
+        self.allowed.fetch_add(1, Ordering::AcqRel);
     }
-    if let (Some(_), Some(blocks)) = (variable(COPIES), by_kernel) {
-        return Ok(Some(Box::new(ByKernel::new(LateCopies::default(), OnCpu::new(blocks)?))));
+
+    /// Returns whether all allowed steps have been taken. A step of an empty queue counts as taken.
+    pub fn all_taken(&self) -> bool {
+        self.taken.load(Ordering::Acquire) >= self.allowed.load(Ordering::Acquire)
     }
-    Ok(Some(Box::<LateCopies>::default()))
+
+    /// Returns the number of iterations of the plugin's loop that have begun.
+    pub fn turns(&self) -> u64 {
+        self.turns.load(Ordering::Acquire)
+    }
+
+    /// Opens the gate for good.
+    pub fn release(&self) {
+        self.released.store(true, Ordering::Release);
+    }
+}
+
+/// Settings of a rank without a GPU.
+#[derive(Clone, Debug)]
+pub struct Pretend {
+    by_kernel: bool,
+    steps: Option<Arc<Steps>>,
+}
+
+impl Pretend {
+    /// Returns the settings of the calling thread. `by_kernel`: the kernel copies. Only if requested explicitly: on few
+    /// cores its polling takes one from the ranks.
+    pub(crate) fn of_this_thread(by_kernel: bool) -> Pretend {
+        Pretend { by_kernel, steps: STEPS.with_borrow(Clone::clone) }
+    }
+}
+
+pub(crate) fn copies(pretend: Option<&Pretend>, by_kernel: Option<u32>) -> Result<Option<Box<dyn Copies>>, String> {
+    let Some(pretend) = pretend else { return Ok(None) };
+    let late = LateCopies { steps: pretend.steps.clone(), ..LateCopies::default() };
+    match by_kernel {
+        Some(blocks) if pretend.by_kernel => Ok(Some(Box::new(ByKernel::new(late, OnCpu::new(blocks)?)))),
+        _ => Ok(Some(Box::new(late))),
+    }
 }
 
 /// The kernel on the emulated device.
 pub(crate) struct OnCpu {
-    /// Dropped before the rings: that waits for its end.
+    /// Dropped before the rings; dropping it waits for its end.
     running: Option<ginlab_cuda::Launch>,
     lanes: Buffer,
     jobs: Buffer,
-    /// For each lane.
+    /// Number of blocks per lane.
     blocks: u32,
 }
 
@@ -51,7 +105,7 @@ impl OnCpu {
         Ok(OnCpu { running: None, lanes, jobs, blocks })
     }
 
-    /// Whether all blocks of the last kernel have ended.
+    /// Returns whether all blocks of the last kernel have exited.
     #[cfg(test)]
     pub fn has_ended(&mut self) -> bool {
         self.running.as_mut().is_none_or(|running| running.is_done().expect("a grid on the CPU"))
@@ -68,20 +122,20 @@ impl Launch for OnCpu {
     }
 
     unsafe fn launch(&mut self, args: MoverArgs, crew: bool) -> Result<(), String> {
-        // Dropping the one before waits for its end, as a stream does.
+        // Dropping the previous launch waits for its end, like a stream.
         self.running = None;
         let blocks = if crew { self.blocks } else { 1 };
-        // SAFETY: the caller's contract; rings and jobs outlive the launch.
+        // SAFETY: the caller upholds the contract of `launch`; rings and jobs outlive the launch.
         let launch = unsafe { Device::Emulated.launch(&MOVER, LANES * blocks, 2 * LOOK_WORDS, args) };
         self.running = Some(launch.map_err(|error| error.to_string())?);
         Ok(())
     }
 
-    /// It ends by itself, and is waited for.
+    /// Does nothing: the kernel exits on its own, and `drop` waits for it.
     fn leave_behind(&mut self) {}
 }
 
-/// A copy: target, source, bytes.
+/// A copy (target, source, bytes) or a mark.
 enum Step {
     Copy(u64, u64, usize),
     Mark(u64),
@@ -97,7 +151,8 @@ struct Late {
 impl Late {
     fn step(&mut self) {
         match self.steps.pop_front() {
-            // SAFETY: the contracts of `put_in` and `take_out`.
+            // SAFETY: the callers of `put_in` and `take_out` guarantee that both ranges are valid until a later mark is
+            // passed.
             Some(Step::Copy(target, source, bytes)) => unsafe {
                 std::ptr::copy_nonoverlapping(source as *const u8, target as *mut u8, bytes);
             },
@@ -107,11 +162,22 @@ impl Late {
     }
 }
 
-/// One step of a queue each time somebody asks for it.
+/// Copies that run one step of a queue for each call of `passed` or `turn`. With [`Steps`], the queue into GPU memory
+/// proceeds only as far as they allow.
 #[derive(Default)]
 pub struct LateCopies {
     into: Late,
     out: Late,
+    steps: Option<Arc<Steps>>,
+}
+
+impl LateCopies {
+    /// Takes one step of the queue that leads in, unless it is held.
+    fn step_in(&mut self) {
+        if self.steps.as_ref().is_none_or(|steps| steps.released.load(Ordering::Acquire)) {
+            self.into.step();
+        }
+    }
 }
 
 impl Copies for LateCopies {
@@ -136,9 +202,16 @@ impl Copies for LateCopies {
         Ok(())
     }
 
-    /// What nobody marks comes as well.
+    /// Runs a step of each queue, so that steps without a mark complete too.
     fn turn(&mut self) -> Result<(), String> {
-        self.into.step();
+        if let Some(steps) = &self.steps {
+            steps.turns.fetch_add(1, Ordering::AcqRel);
+            if !steps.all_taken() {
+                self.into.step();
+                steps.taken.fetch_add(1, Ordering::AcqRel);
+            }
+        }
+        self.step_in();
         self.out.step();
         Ok(())
     }
@@ -154,12 +227,14 @@ impl Copies for LateCopies {
     }
 
     fn passed(&mut self, queue: Queue) -> Result<u64, String> {
-        let lane = match queue {
-            Queue::In => &mut self.into,
-            Queue::Out => &mut self.out,
-        };
-        lane.step();
-        Ok(lane.passed)
+        match queue {
+            Queue::In => self.step_in(),
+            Queue::Out => self.out.step(),
+        }
+        Ok(match queue {
+            Queue::In => self.into.passed,
+            Queue::Out => self.out.passed,
+        })
     }
 
     fn settle(&mut self) {

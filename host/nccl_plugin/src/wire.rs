@@ -1,123 +1,127 @@
-//! What stands in a slot: a header, and behind it the bytes.
-//!
-//! Each rank has a *landing zone* with slots for each rank, and an *outgoing zone* of the same shape: slot `i` for a peer is written into
-//! slot `i` that the peer has for us. A slot is used again when its write is complete here, and the peer has said that it is done with it.
+//! Contents of a slot: a header, followed by the bytes.
 
 use crate::operation::Place;
+use ginlab_fabric::same_host::MAX_SENDERS;
 
-/// Bytes of a header.
+/// Number of bytes of a header.
 pub const HEADER: usize = 128;
-/// Signals of the engine that name slots which have been written, and as many that give slots back.
+/// Number of the engine's signals that name written slots. As many more return slots.
 pub const NAMES: usize = kernels::command::SIGNALS as usize / 2;
-/// Slots for each peer at most, and for all peers together where there are few: they are all looked at, whenever something has come.
+/// Maximum number of ranks: each needs two slots or more, and each sends to the inbox of each other rank.
+pub const MOST_RANKS: usize = if NAMES / 2 < MAX_SENDERS { NAMES / 2 } else { MAX_SENDERS };
+/// Maximum number of slots per peer, and for all peers together if there are few. Limited because all slots are checked
+/// whenever a transfer completes or arrives.
 const MOST_SLOTS: usize = 64;
 const ALL_SLOTS: usize = 128;
-/// Slots for each peer at least, where there are names for them.
+/// Minimum number of slots per peer, if there are enough signals for them.
 const LEAST_SLOTS: usize = 8;
-/// Bytes of a zone, unless slots of [`LEAST`] bytes need more.
+/// Number of bytes of a zone, unless slots of [`LEAST`] bytes require more.
 const ZONE: usize = 16 << 20;
-/// Bytes of a slot behind its header.
+/// Minimum and maximum number of bytes in a slot, after its header.
 const LEAST: usize = 8 << 10;
 const MOST: usize = 128 << 10;
 
-/// How zones are divided: the same on every rank.
+/// Division of the zones into slots, the same on every rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
-    /// Ranks.
+    /// Number of ranks.
     pub ranks: usize,
-    /// Slots for each.
+    /// Number of slots per rank.
     pub slots: usize,
-    /// Bytes behind a slot's header.
+    /// Number of bytes in a slot, after its header.
     pub room: usize,
 }
 
 impl Layout {
-    /// For so many ranks; `None` for more than there are names for.
+    /// Returns the layout for `ranks` ranks, or `None` if there are none or more than [`MOST_RANKS`].
     pub fn of(ranks: usize) -> Option<Layout> {
         let few = (ALL_SLOTS / ranks.max(1)).clamp(LEAST_SLOTS, MOST_SLOTS);
         let slots = (NAMES / ranks.max(1)).min(few);
         let room = (ZONE / (ranks.max(1) * slots.max(1))).clamp(LEAST, MOST) & !4095;
-        (ranks > 0 && slots >= 2).then_some(Layout { ranks, slots, room })
+        (1..=MOST_RANKS).contains(&ranks).then_some(Layout { ranks, slots, room })
     }
 
-    /// Bytes from one slot to the next.
+    /// Returns the distance between two slots in bytes.
     pub fn stride(&self) -> usize {
-        // Payloads lie on pages, headers before them.
+        // Payloads start at page boundaries, and headers precede them.
         self.room + 4096
     }
 
-    /// Of a zone.
+    /// Returns the number of bytes of a zone.
     pub fn bytes(&self) -> usize {
         self.ranks * self.slots * self.stride()
     }
 
-    /// Where a slot's header is, from the first byte of a zone.
+    /// Returns the offset of a slot's header in a zone.
     pub fn header(&self, peer: usize, slot: usize) -> usize {
         (peer * self.slots + slot) * self.stride() + 4096 - HEADER
     }
 
-    /// The name of a slot of this rank at its peers, below [`NAMES`].
+    /// Returns the engine's signal that names slot `slot` of rank `rank`, below [`NAMES`].
     pub fn name(&self, rank: usize, slot: usize) -> u32 {
         (rank * self.slots + slot) as u32
     }
 }
 
-/// What a slot is.
+/// Kind of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Kind {
-    /// Bytes of a put, or its signal alone.
+    /// Bytes of a put, or only its signal.
     Put = 1,
-    /// Somebody wants bytes.
+    /// Request of a get.
     Get = 2,
-    /// Bytes of the answer.
+    /// Bytes of the answer to a get.
     Answer = 3,
 }
 
-/// See the module.
+/// Header of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// What it is.
+    /// Kind of the slot.
     pub kind: Kind,
-    /// Whether a signal follows.
+    /// Whether the operation has a signal.
     pub signals: bool,
-    /// Whether that is a strong one.
-    pub strong: bool,
-    /// NCCL's context.
+    /// Number of NCCL's context.
     pub context: u16,
-    /// Bytes of this slot.
+    /// Number of bytes in this slot.
     pub bytes: u32,
-    /// Of the sender's operations to this rank, from 1.
+    /// Number of the operation among the sender's operations to this rank, from 1.
     pub number: u64,
-    /// Slots of the operation.
+    /// Number among the puts of its context to this rank, from 1; 0 for gets and answers.
+    pub turn: u64,
+    /// Number of slots of the operation.
     pub parts: u32,
-    /// Where the bytes of this slot go; of a get: where they are.
+    /// Destination of the bytes in this slot; of a get, the source of its bytes.
     pub at: Place,
-    /// Where its signal is counted; of a get: where its bytes go.
+    /// Word of the signal; of a get, the destination of its bytes.
     pub then: Place,
-    /// What the signal adds.
+    /// Value that the signal adds.
     pub add: u64,
-    /// Bytes of the operation.
+    /// Total number of bytes of the operation.
     pub total: u64,
-    /// The number of a get, also in its answer.
+    /// Number of the get, also in its answer.
     pub get: u64,
-    /// When it was asked for, by the sender's clock.
+    /// Time of submission, by the sender's clock, in nanoseconds.
     pub at_ns: u64,
-    /// All operations of the sender to this rank up to this one were complete before: what comes later lands behind them.
+    /// All operations of the sender to this rank up to this number were complete when the slot was filled. The slot
+    /// must not land before they have landed.
     pub behind: u64,
-    /// Those of the 64 after that one which were complete before too, by bit: one that took long has not held them up.
+    /// Mask of the 64 operations after `behind` that were complete as well. An operation that takes long therefore does
+    /// not hold back the others.
     pub among: u64,
 }
 
 impl Header {
-    /// Where the receiver keeps a signal's new value until it has been copied to the GPU: a field that it has read by then.
+    /// Offset of the word in which the receiver keeps a signal's new value until it has been copied to the GPU: a field
+    /// that has been read by then.
     pub const SCRATCH: usize = 120;
 
-    /// As bytes.
+    /// Encodes the header.
     pub fn encode(&self) -> [u8; HEADER] {
         let mut out = [0; HEADER];
         out[0] = self.kind as u8;
-        out[1] = u8::from(self.signals) | u8::from(self.strong) << 1;
+        out[1] = u8::from(self.signals);
         out[2..4].copy_from_slice(&self.context.to_le_bytes());
         out[4..8].copy_from_slice(&self.bytes.to_le_bytes());
         let words = [
@@ -132,6 +136,7 @@ impl Header {
             self.at_ns,
             self.behind,
             self.among,
+            self.turn,
         ];
         for (index, word) in words.iter().enumerate() {
             out[8 + index * 8..16 + index * 8].copy_from_slice(&word.to_le_bytes());
@@ -139,7 +144,7 @@ impl Header {
         out
     }
 
-    /// From bytes; `None` for what no rank writes.
+    /// Decodes a header; `None` if no rank can have written these bytes.
     pub fn decode(bytes: &[u8; HEADER]) -> Option<Header> {
         let word = |index: usize| {
             let mut word = [0; 8];
@@ -155,7 +160,6 @@ impl Header {
         Some(Header {
             kind,
             signals: bytes[1] & 1 != 0,
-            strong: bytes[1] & 2 != 0,
             context: u16::from_le_bytes([bytes[2], bytes[3]]),
             bytes: u32::from_le_bytes([bytes[4], bytes[5], bytes[6], bytes[7]]),
             number: word(0),
@@ -168,6 +172,7 @@ impl Header {
             at_ns: word(8),
             behind: word(9),
             among: word(10),
+            turn: word(11),
         })
     }
 }
@@ -177,14 +182,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn headers_survive_the_wire() {
+    fn headers_round_trip() {
         let header = Header {
             kind: Kind::Answer,
             signals: true,
-            strong: true,
             context: 515,
             bytes: 77,
             number: 1 << 40,
+            turn: 1 << 39 | 7,
             parts: 9,
             at: Place { region: 5, offset: 1 << 41 },
             then: Place { region: u32::MAX, offset: 3 },
@@ -200,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn slots_do_not_overlap_and_have_names_of_their_own() {
+    fn slots_are_disjoint_with_unique_names() {
         for ranks in [1, 2, 3, 8, 64, 1024] {
             let layout = Layout::of(ranks).expect("that many");
             let last = layout.header(ranks - 1, layout.slots - 1) + HEADER + layout.room;
@@ -209,5 +214,10 @@ mod tests {
             assert!(layout.bytes() < 40 << 20 || ranks > 64, "{layout:?}");
         }
         assert_eq!((Layout::of(0), Layout::of(1025)), (None, None));
+    }
+
+    #[test]
+    fn rank_limit_matches_inbox_senders() {
+        assert!(Layout::of(MAX_SENDERS).is_some() && Layout::of(MAX_SENDERS + 1).is_none(), "{MAX_SENDERS} senders");
     }
 }

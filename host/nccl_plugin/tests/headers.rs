@@ -1,5 +1,6 @@
-//! The tables against NCCL's headers: `nccl-abi.txt` is what scripts/nccl-abi.sh has read from those of 2.30.7 (v13, v14), aws-ofi-nccl (v15)
-//! and NCCL's main branch (v16), with nccl.h and the kernels' headers of the wheel of 2.32.3.
+//! Compares the tables with NCCL's headers. scripts/nccl-abi.sh generates `nccl-abi.txt` from the headers of NCCL
+//! 2.30.7 (v13, v14), aws-ofi-nccl (v15) and NCCL's main branch (v16), and from nccl.h and the kernels' headers in the
+//! wheel of 2.32.3.
 
 use nccl_ginlab::abi::*;
 use nccl_ginlab::queues::layout::*;
@@ -45,7 +46,7 @@ fn shape_of<T, F: Shape>(_field: fn(&T) -> &F) -> String {
     format!("{} {answer}", arguments.iter().map(usize::to_string).collect::<Vec<_>>().join(","))
 }
 
-/// What the plugin has, in the words of the file.
+/// Sizes and offsets of the plugin's types, by the names of the file.
 #[derive(Default)]
 struct Ours(HashMap<String, String>);
 
@@ -96,7 +97,7 @@ macro_rules! rma {
     };
 }
 
-/// Type 5: the table, and what kernels read.
+/// Adds the table of type 5 and the data that kernels read.
 fn queues(ours: &mut Ours) {
     ours.is("NCCL_NET_DEVICE_GIN_EFA_GDA", DEVICE_EFA);
     ours.is("ncclGinProperties_v14_t", size_of::<GinProperties>());
@@ -221,7 +222,7 @@ fn queues(ours: &mut Ours) {
     ] {
         ours.is(name, offset);
     }
-    // Peers stand behind it.
+    // Peers follow the handle.
     ours.is("M.peers", size_of::<MemoryHandle>());
     for (name, offset) in [
         ("N.remote_addr", offset_of!(MemoryPeer, remote_addr)),

@@ -1,20 +1,21 @@
-//! How an engine ends: by a stall, and by being dropped.
+//! Stall detection and shutdown of an engine.
 
 use super::{Engine, EngineError, Queued};
 use crate::stage::Stage;
 use ginlab_cuda::DeviceError;
 use ginlab_fabric::{Completion, Rail};
-use ginlab_rails::{Lane, Turn, drain, leave_to_nics};
+use ginlab_rails::{DrainStep, RailQueue, drain, leak_to_nics};
 use std::time::Duration;
 
-/// How long what is posted may take to complete once nobody waits for it any more.
+/// Maximum time for posted transfers to complete once no caller waits for them.
 pub const DRAIN: Duration = Duration::from_secs(1);
 
 impl<R: Rail> Engine<R> {
-    /// Whether something is in flight and nothing has moved within the timeout. Reads the clock: not for every poll.
+    /// Checks whether commands are in flight and nothing has completed within the timeout. Reads the clock, so it must
+    /// not be called on every poll.
     ///
     /// # Errors
-    /// [`EngineError::Stalled`] with what is outstanding.
+    /// Returns [`EngineError::Stalled`], with the outstanding work, if so.
     pub fn check_stall(&mut self) -> Result<(), EngineError> {
         let busy = self.tracker.in_flight() > 0;
         match self.clock.stalled(busy) {
@@ -23,19 +24,19 @@ impl<R: Rail> Engine<R> {
         }
     }
 
-    /// What is outstanding where, in one line.
+    /// Returns the outstanding work per rail, as one line.
     pub fn state(&self) -> String {
-        let of_rail = |lane: &Lane<R, Queued>| {
+        let of_rail = |lane: &RailQueue<R, Queued>| {
             let waiting = lane.waiting();
-            // A rail that takes nothing may be one that never reaches this peer.
+            // A rail that accepts nothing may be unable to reach this peer.
             let first = waiting.first().map(|first| format!(", the first for peer {}", first.peer));
             let (name, first) = (lane.rail.name(), first.unwrap_or_default());
             format!("{name} posted {} B, {} waiting to be posted{first}", lane.bytes(), waiting.len())
         };
         let rails: Vec<String> = self.lanes.iter().map(of_rail).collect();
         format!(
-            "{} commands in flight above watermark {}, {} transfers posted and not complete, {} in staging, {} \"again\" \
-             answers; rails: {}{}",
+            "{} commands in flight above watermark {}, {} transfers posted but not complete, {} in staging, {} \
+             \"again\" answers; rails: {}{}",
             self.tracker.in_flight(),
             self.tracker.watermark(),
             self.posted,
@@ -46,7 +47,7 @@ impl<R: Rail> Engine<R> {
         )
     }
 
-    /// What has completed is not told, but the NICs have given it back.
+    /// Counts the polled completions as returned by the NICs without acting on them, and returns the error.
     #[cold]
     pub(super) fn unflushed(&mut self, error: DeviceError) -> EngineError {
         let ended = |completion: &Completion| {
@@ -57,30 +58,30 @@ impl<R: Rail> Engine<R> {
         EngineError::Flush(error)
     }
 
-    /// Polls until the providers have given back what they were given, within a bound. The first error of an engine is the
-    /// one that is reported; further ones are expected here.
+    /// Polls, for a bounded time, until the providers have returned all transfers. Ignores errors: only the first error
+    /// of an engine is reported, and further ones are expected here.
     pub fn drain(&mut self) {
         self.drained = true;
         drain(DRAIN.min(self.clock.timeout()), || {
             if self.posted == 0 {
-                return Turn::Empty;
+                return DrainStep::Empty;
             }
-            if self.progress(&mut ()) == Ok(true) { Turn::Moved } else { Turn::Idle }
+            if self.progress(&mut ()) == Ok(true) { DrainStep::Moved } else { DrainStep::Idle }
         });
     }
 }
 
 impl<R: Rail> Drop for Engine<R> {
-    /// Waits for what the NICs still hold. What they do not give back is left to them: closing a registration would pull its
-    /// memory from under a transfer, so registrations and rails stay open, and no buffer of this process is freed.
+    /// Waits for the transfers that the NICs still hold. If some do not complete, closing their registrations would
+    /// unmap memory under a transfer. Registrations and rails then stay open, and no buffer of this process is freed.
     fn drop(&mut self) {
-        // A rail that has panicked would do so again.
+        // A rail that has panicked would panic again.
         if !self.drained && !std::thread::panicking() {
             self.drain();
         }
         if self.posted > 0 {
             let registered = (std::mem::take(&mut self.regions), self.values.take());
-            leave_to_nics((registered, std::mem::take(&mut self.lanes)));
+            leak_to_nics((registered, std::mem::take(&mut self.lanes)));
         }
     }
 }

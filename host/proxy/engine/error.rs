@@ -1,30 +1,30 @@
-//! Why an engine ends.
+//! Errors of an engine.
 
 use ginlab_cuda::DeviceError;
 use ginlab_fabric::FabricError;
 use std::time::Duration;
 
-/// Why the engine stopped.
+/// Reason why the engine stopped.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EngineError {
-    /// The fabric's.
+    /// A fabric operation failed.
     #[error("{0}")]
     Fabric(#[from] FabricError),
-    /// A command names something that is not there; nothing of it was posted.
+    /// A command names a region, range, peer or signal that does not exist. No part of it was posted.
     #[error("command refused: {0}")]
     Refused(String),
-    /// Nothing moved for too long.
+    /// No progress within the timeout.
     #[error("no progress for {waited:?}: {state}")]
     Stalled {
-        /// How long.
+        /// Time without progress.
         waited: Duration,
-        /// What was outstanding where.
+        /// Outstanding work, per rail.
         state: String,
     },
-    /// Staging copies failed.
+    /// A staging copy failed.
     #[error("staging through pinned host memory: {0}")]
     Staging(#[from] DeviceError),
-    /// What cards have written into GPU memory could not be flushed, so nothing may be told of it.
-    #[error("ordering the cards' writes into GPU memory: {0}")]
+    /// Data that NICs wrote to GPU memory could not be flushed, so its completions must not be reported.
+    #[error("ordering the NICs' writes into GPU memory: {0}")]
     Flush(DeviceError),
 }

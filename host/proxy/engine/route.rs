@@ -1,26 +1,26 @@
-//! Where commands lead: our regions and the peers', and whether what a command names is there.
+//! Validation of commands: whether the regions and peers that a command names exist.
 
 use super::{Engine, EngineError, Stage};
-use ginlab_fabric::{Rail, RemoteRegion};
+use ginlab_fabric::{Rail, RemoteRegion, offsets};
 use ginlab_rails as rails;
 use kernels::command::{Command, MOST_ADDED, Opcode, SIGNALS};
 
-/// One registered stretch of local memory, on every rail.
+/// A registered range of local memory, on every rail.
 pub(super) struct Region<R: Rail> {
     pub(super) bytes: u64,
     pub(super) on_rail: Vec<R::Region>,
-    /// Where the kernel's bytes are, when the rails read a staging copy.
+    /// Staging copies from the kernel's memory, if the rails read a copy.
     pub(super) staged_from: Option<Stage>,
 }
 
-/// A piece on its way to a rail: small, since each put is copied through here.
+/// A piece queued for a rail. Small, because each put is copied through this queue.
 #[derive(Clone, Copy)]
 pub(super) struct Queued {
     pub(super) ticket: u64,
     pub(super) local_offset: u64,
     pub(super) remote_offset: u64,
     pub(super) bytes: u64,
-    /// The peer's region, as its first entry in [`Peers`].
+    /// The peer's region, as the index of its first entry in [`Peers`].
     pub(super) remote: u32,
     pub(super) peer: u16,
     pub(super) local_region: u16,
@@ -35,14 +35,14 @@ impl rails::Piece for Queued {
     }
 }
 
-/// Where a command that has been checked leads: our region, and the peer's as its first entry in [`Peers`].
+/// Validated regions of a command: the local index, and the peer's region as the index of its first entry in [`Peers`].
 #[derive(Clone, Copy)]
 pub(super) struct Route {
     pub(super) local: usize,
     pub(super) remote: usize,
 }
 
-/// What the peers have registered, by peer, region and rail in one flat table.
+/// Remote descriptors of all peers' regions, by peer, region and rail in one flat table.
 #[derive(Default)]
 pub(super) struct Peers {
     pub(super) table: Vec<RemoteRegion>,
@@ -52,7 +52,8 @@ pub(super) struct Peers {
 }
 
 impl Peers {
-    /// The first of the entries of a peer's region, one for each rail; `None` where there is no such region.
+    /// Returns the index of the first entry of a peer's region, which has one entry per rail. `None` if the region does
+    /// not exist.
     #[inline]
     pub(super) fn first_entry(&self, peer: usize, region: usize) -> Option<usize> {
         (peer < self.peers && region < self.regions).then_some((peer * self.regions + region) * self.rails)
@@ -60,14 +61,14 @@ impl Peers {
 }
 
 impl<R: Rail> Engine<R> {
-    /// The number of the local region, when the command's regions, ranges and peer exist.
+    /// Checks that the command's regions, ranges, peer and signal exist. Returns its route.
     #[inline]
     pub(super) fn check(&self, command: &Command) -> Result<Route, EngineError> {
         let (local, local_offset, remote, remote_offset) = match command.opcode {
             Opcode::Get => {
                 (command.destination_region, command.destination_offset, command.source_region, command.source_offset)
             }
-            // Its bytes stand in the command.
+            // The payload is inline in the command.
             Opcode::PutValue => (0, 0, command.destination_region, command.destination_offset),
             _ => (command.source_region, command.source_offset, command.destination_region, command.destination_offset),
         };
@@ -76,7 +77,7 @@ impl<R: Rail> Engine<R> {
         let entry = self.peers.first_entry(command.peer as usize, remote as usize);
         let remote_region = entry.and_then(|entry| self.peers.table.get(entry));
         let remote_fits = remote_region.is_some_and(|region| inside(remote_offset, region.bytes));
-        // Bytes that are read into the staging copy would never reach the device.
+        // A get into the staging copy would never reach the device.
         let read_into_copy = command.opcode == Opcode::Get
             && self.stages
             && self.regions.get(local as usize).is_some_and(|region| region.staged_from.is_some());
@@ -85,11 +86,21 @@ impl<R: Rail> Engine<R> {
             return Ok(Route { local: local as usize, remote });
         }
         Err(EngineError::Refused(format!(
-            "{command:?}: this rank has {} regions of {:?} bytes and {} peers; signals are below {SIGNALS}, add at most \
-             {MOST_ADDED} and go to ranks that there is an account with; a get into a staged region is not possible",
+            "invalid {}: this rank has {} regions of {:?} bytes and {} peers; a signal number must be below {SIGNALS}, \
+             its increment at most {MOST_ADDED}, and its target a rank with a credit account; gets into staged regions \
+             are not supported",
+            described(command),
             self.regions.len(),
             self.regions.iter().map(|region| region.bytes).collect::<Vec<_>>(),
             self.peers.peers
         )))
     }
+}
+
+/// Returns the command as text for messages.
+fn described(command: &Command) -> String {
+    let Command { opcode, bytes, peer, immediate, .. } = command;
+    let from = offsets::local(command.source_offset, command.source_region);
+    let to = offsets::local(command.destination_offset, command.destination_region);
+    format!("{opcode:?} of {bytes} B from {from} to {to}, peer {peer}, immediate {immediate}")
 }

@@ -1,4 +1,5 @@
-//! Puts with signals in the engine: the rule that orders them ([`signal_order`](crate::signal_order)), and values that stand in commands.
+//! Puts with signals in the engine, ordered by a rule ([`signal_order`](crate::signal_order)), and values inline in
+//! commands.
 
 use super::waiting::{After, Draining, NO_TICKET, SignalRule, Signals};
 use super::{Engine, EngineError, Queued, Route};
@@ -6,23 +7,27 @@ use crate::signal_order::{Immediate, Lacks, MOST_RANKS, Rule, head, part};
 use ginlab_fabric::{Access, Memory, Rail};
 use kernels::command::{Command, Opcode, signal_of};
 
-/// As [`Queued::local_region`]: the values of commands.
+/// Value of [`Queued::local_region`] for values inline in commands.
 pub(super) const VALUES: u16 = u16::MAX;
 
-/// The buffer of the values that stand in commands, one word for each ticket in flight; it is registered, and the NIC reads it.
+/// Registered buffer for values inline in commands, one word per ticket in flight. The NIC reads the values from here.
 pub(super) struct Values<R: Rail> {
     pub on_rail: Vec<R::Region>,
     pub words: Box<[u64]>,
 }
 
 impl<R: Rail> Engine<R> {
-    /// Orders and counts signals in this way from now on. Call it before the first command.
+    /// Orders and counts signals by `rule` from now on. Must be called before the first command.
     ///
     /// # Errors
-    /// [`EngineError::Refused`] for more ranks than immediates can tell apart.
+    /// Returns [`EngineError::Refused`] if there are more ranks than immediates can distinguish, or if `me` is not one
+    /// of them.
     pub fn set_signals(&mut self, rule: SignalRule) -> Result<(), EngineError> {
         if rule.ranks > MOST_RANKS {
-            return Err(EngineError::Refused(format!("signals between {} ranks: at most {MOST_RANKS}", rule.ranks)));
+            return Err(EngineError::Refused(format!(
+                "signals between {} ranks: at most {MOST_RANKS} are supported",
+                rule.ranks
+            )));
         }
         if rule.me >= rule.ranks.max(1) {
             return Err(EngineError::Refused(format!("signals of rank {} of {} ranks", rule.me, rule.ranks)));
@@ -31,28 +36,29 @@ impl<R: Rail> Engine<R> {
         Ok(())
     }
 
-    /// Accepts puts of values from now on: registers the memory that they are sent from.
+    /// Accepts puts of inline values from now on: registers the buffer that they are sent from.
     ///
     /// # Errors
-    /// The provider's.
+    /// Returns the provider's error if the registration fails on a rail.
     pub fn accept_values(&mut self) -> Result<(), EngineError> {
         let words: Box<[u64]> = vec![0; self.window.next_power_of_two()].into();
         let memory = Memory { address: words.as_ptr() as u64, bytes: size_of_val::<[u64]>(&words), cuda_device: None };
         let mut on_rail = Vec::with_capacity(self.lanes.len());
         for rail in self.rails_mut() {
-            // SAFETY: the words stay in place behind their box, and are dropped with the regions, once nothing is posted.
+            // SAFETY: the words do not move, because they are boxed. They are dropped together with the regions, once
+            // nothing is posted.
             on_rail.push(unsafe { rail.register(memory, Access::SOURCE) }?);
         }
         self.values = Some(Values { on_rail, words });
         Ok(())
     }
 
-    /// How often each signal has arrived here, times what it added.
+    /// Returns the value of each signal of this rank: the sum of all arrivals.
     pub fn signals(&self) -> Vec<u64> {
         self.signals.words.values()
     }
 
-    /// Whether a command's signal or value is one, and may be sent to its peer.
+    /// Returns whether the command's signal or value is valid and can be sent to its peer.
     pub(super) fn signal_fits(&self, command: &Command) -> bool {
         match command.opcode {
             Opcode::Signal | Opcode::PutSignal => {
@@ -63,27 +69,29 @@ impl<R: Rail> Engine<R> {
         }
     }
 
-    /// Lays a command over the rails' queues, or holds it back behind others that wait.
-    #[inline]
+    /// Queues a command on the rails, or defers it if it lacks a resource or commands to the same peer already wait.
     pub(super) fn place(&mut self, ticket: u64, route: Route, command: &Command) {
-        if self.signals.hold_back(command.peer) || !self.spreads(ticket, route, command) {
-            self.signals.hold(ticket, route, command);
+        if self.signals.defer(command.peer) {
+            self.signals.hold(ticket, route, command, None);
+        } else if let Err(lacks) = self.spread(ticket, route, command) {
+            self.signals.hold(ticket, route, command, Some(lacks));
         }
     }
 
-    /// Goes on with commands that were held back, and with what follows complete ones. Out of the loop of puts that carry no signal.
+    /// Dispatches deferred commands and the immediates that follow completed puts. Out of line: puts without signals do
+    /// not need it.
     #[cold]
-    pub(super) fn follow_up(&mut self) {
+    pub(super) fn run_deferred(&mut self) {
         while let Some(ticket) = self.signals.ready.pop() {
             if let Some(After { route, peer, immediates, .. }) = self.signals.after.remove(&ticket) {
                 for immediate in immediates.into_iter().flatten() {
-                    self.lay_signal(ticket, route, peer, immediate);
+                    self.enqueue_signal(ticket, route, peer, immediate);
                 }
             }
         }
         for (peer, immediate) in self.signals.accounts.take_words() {
             if let Some(remote) = self.peers.first_entry(peer, 0) {
-                self.lay_signal(NO_TICKET, Route { local: 0, remote }, peer as u32, immediate);
+                self.enqueue_signal(NO_TICKET, Route { local: 0, remote }, peer as u32, immediate);
             }
         }
         let mut index = 0;
@@ -97,7 +105,7 @@ impl<R: Rail> Engine<R> {
         }
     }
 
-    /// Goes on with what waits on the way to this peer, as far as it goes; whether something still waits.
+    /// Dispatches deferred commands to `peer` until one must wait. Returns whether any remain deferred.
     fn go_on(&mut self, peer: u32) -> bool {
         loop {
             let waiting = &mut self.signals.peers[peer as usize];
@@ -105,69 +113,53 @@ impl<R: Rail> Engine<R> {
                 return true;
             }
             if let Some(Draining { ticket, route, immediate }) = waiting.draining.take() {
-                self.lay_signal(ticket, route, peer, immediate);
+                self.enqueue_signal(ticket, route, peer, immediate);
                 continue;
             }
             let Some((ticket, route, command)) = waiting.held.pop_front() else { return false };
-            if !self.spreads(ticket, route, &command) {
-                self.signals.peers[peer as usize].held.push_front((ticket, route, command));
+            if let Err(lacks) = self.spread(ticket, route, &command) {
+                let waiting = &mut self.signals.peers[peer as usize];
+                waiting.held.push_front((ticket, route, command));
+                waiting.lacks = Some(lacks);
                 return true;
             }
         }
     }
 
-    /// As [`spread`](Engine::spread): false when it has to wait, which is noted.
-    #[inline]
-    fn spreads(&mut self, ticket: u64, route: Route, command: &Command) -> bool {
-        let spread = self.spread(ticket, route, command);
-        if let (Err(lacks), Some(waiting)) = (&spread, self.signals.peers.get_mut(command.peer as usize)) {
-            waiting.lacks = Some(*lacks);
-        }
-        spread.is_ok()
-    }
-
-    /// Lays a command over the rails' queues, or says what it has to wait for. Credits are taken for all immediates of a command, also
-    /// for those that follow its completion: these wait for nothing else then.
-    #[inline]
+    /// Queues a command on the rails, or returns the resource that it must wait for. Takes credits for all immediates
+    /// of the command, including those sent after its completion, so that these do not wait again.
     fn spread(&mut self, ticket: u64, route: Route, command: &Command) -> Result<(), Lacks> {
         match command.opcode {
-            Opcode::Put | Opcode::Get => self.lay_all(ticket, route, command, |_| None),
+            Opcode::Put | Opcode::Get => {
+                self.enqueue(ticket, route, command, |_| None);
+            }
             Opcode::PutValue => {
                 let mut at = *command;
                 at.source_offset = self.keep_value(ticket, command);
-                self.lay_all(ticket, route, &at, |_| None);
+                self.enqueue(ticket, route, &at, |_| None);
             }
             Opcode::Signal => {
                 self.signals.accounts.take(command.peer as usize, 1)?;
-                self.lay_signal(ticket, route, command.peer, Immediate::Signal(command.immediate).encode());
+                self.enqueue_signal(ticket, route, command.peer, Immediate::Signal(command.immediate).encode());
             }
             Opcode::PutSignal => return self.spread_signalled(ticket, route, command),
         }
         Ok(())
     }
 
-    /// As [`lay`](Engine::lay), and counts the transfers for the ticket, of which one was expected.
-    #[inline]
-    fn lay_all(&mut self, ticket: u64, route: Route, command: &Command, immediate: impl Fn(usize) -> Option<u32>) {
-        let pieces = self.lay(ticket, route, command, immediate);
-        if pieces > 1 {
-            self.tracker.add(ticket, pieces as u32 - 1);
-        }
-    }
-
-    /// A put with its signal, by the rule.
+    /// Queues a put and its signal as the rule requires.
     fn spread_signalled(&mut self, ticket: u64, route: Route, command: &Command) -> Result<(), Lacks> {
         let peer = command.peer;
         let signal = Immediate::Signal(command.immediate).encode();
         let rule = self.signals.rule;
-        // Nobody's turn yet: the put may have to wait.
+        // Schedules on a clone: a put that has to wait must not advance the round robin.
         let pieces = self.scheduler.clone().schedule(command.bytes, self.longest, false, |_| ());
         let parts = pieces + usize::from(rule == Rule::Sequence);
         let accounts = &mut self.signals.accounts;
         let most_parts = accounts.most_parts();
         let slot = match rule {
             Rule::Count if (2..=most_parts).contains(&parts) => Some(accounts.take_slot(peer as usize, parts)?),
-            // More transfers than the account has numbers for: two immediates behind them.
+            // If the put has more transfers than the account can number, only two immediates after them are counted.
             Rule::Sequence => Some(accounts.take_slot(peer as usize, if parts <= most_parts { parts } else { 2 })?),
             Rule::Count | Rule::Own | Rule::Drain => {
                 accounts.take(peer as usize, 1)?;
@@ -176,51 +168,55 @@ impl<R: Rail> Engine<R> {
         };
         let number = command.immediate;
         if command.bytes == 0 && slot.is_none() {
-            // Rails refuse empty transfers that say nothing: the signal alone, behind whatever its rule names.
+            // Rails reject empty transfers without an immediate. Only the signal is sent, after the transfers that its
+            // rule waits for.
             if rule == Rule::Drain && !self.signals.early {
                 self.signals.drain(peer, Draining { ticket, route, immediate: signal });
             } else {
-                self.lay_signal(ticket, route, peer, signal);
+                self.enqueue_signal(ticket, route, peer, signal);
             }
             return Ok(());
         }
         match (rule, slot) {
-            (Rule::Count, None) if pieces == 1 => self.lay_all(ticket, route, command, |_| Some(signal)),
-            (Rule::Count, Some(slot)) => self.lay_all(ticket, route, command, |index| {
-                Some(if index == 0 { head(slot, number) } else { part(slot, parts, number) })
-            }),
+            (Rule::Count, None) if pieces == 1 => {
+                self.enqueue(ticket, route, command, |_| Some(signal));
+            }
+            (Rule::Count, Some(slot)) => {
+                self.enqueue(ticket, route, command, |index| {
+                    Some(if index == 0 { head(slot, number) } else { part(slot, parts, number) })
+                });
+            }
             (Rule::Sequence, Some(slot)) if parts <= most_parts => {
                 self.tracker.add(ticket, 1);
-                self.lay_all(ticket, route, command, |_| Some(part(slot, parts, number)));
-                self.lay_signal(ticket, route, peer, head(slot, number));
+                self.enqueue(ticket, route, command, |_| Some(part(slot, parts, number)));
+                self.enqueue_signal(ticket, route, peer, head(slot, number));
             }
-            // Behind their completion two that carry nothing else.
+            // Two transfers after the completion of the put carry only immediates.
             (Rule::Sequence, Some(slot)) => {
                 let behind = [Some(part(slot, 2, number)), Some(head(slot, number))];
-                self.lay_before(ticket, route, command, behind);
+                self.enqueue_then_signal(ticket, route, command, behind);
             }
             (Rule::Drain, _) => {
                 self.tracker.add(ticket, 1);
-                self.lay_all(ticket, route, command, |_| None);
+                self.enqueue(ticket, route, command, |_| None);
                 if self.signals.early {
-                    self.lay_signal(ticket, route, peer, signal);
+                    self.enqueue_signal(ticket, route, peer, signal);
                 } else {
                     self.signals.drain(peer, Draining { ticket, route, immediate: signal });
                 }
             }
             (Rule::Own | Rule::Count | Rule::Sequence, _) => {
-                self.lay_before(ticket, route, command, [Some(signal), None]);
+                self.enqueue_then_signal(ticket, route, command, [Some(signal), None]);
             }
         }
         Ok(())
     }
 
-    /// Lays a put, and notes what follows its completion.
-    fn lay_before(&mut self, ticket: u64, route: Route, command: &Command, immediates: [Option<u32>; 2]) {
+    /// Queues a put, and records the immediates to send after its completion.
+    fn enqueue_then_signal(&mut self, ticket: u64, route: Route, command: &Command, immediates: [Option<u32>; 2]) {
         let followers = immediates.iter().flatten().count();
         self.tracker.add(ticket, followers as u32);
-        let pieces = self.lay(ticket, route, command, |_| None);
-        self.tracker.add(ticket, pieces as u32 - 1);
+        let pieces = self.enqueue(ticket, route, command, |_| None);
         let after = After { left: pieces, route, peer: command.peer, immediates };
         self.signals.after.insert(ticket, after);
         if self.signals.early {
@@ -228,9 +224,16 @@ impl<R: Rail> Engine<R> {
         }
     }
 
-    /// Queues a command's transfers; returns how many.
+    /// Queues the transfers of a command, and adds them to the ticket, for which one was already counted. Returns their
+    /// number.
     #[inline]
-    fn lay(&mut self, ticket: u64, route: Route, command: &Command, immediate: impl Fn(usize) -> Option<u32>) -> usize {
+    pub(super) fn enqueue(
+        &mut self,
+        ticket: u64,
+        route: Route,
+        command: &Command,
+        immediate: impl Fn(usize) -> Option<u32>,
+    ) -> usize {
         let read = command.opcode == Opcode::Get;
         let (local_offset, remote_offset) = if read {
             (command.destination_offset, command.source_offset)
@@ -246,7 +249,8 @@ impl<R: Rail> Engine<R> {
                 local_offset: local_offset + piece.offset,
                 remote_offset: remote_offset + piece.offset,
                 bytes: piece.bytes,
-                // `check` has found them in tables that are smaller than these types: the command's fields are.
+                // The casts are lossless: `check` found the indices in tables whose size is limited by the command's
+                // fields.
                 peer: command.peer as u16,
                 local_region,
                 remote: route.remote as u32,
@@ -255,14 +259,17 @@ impl<R: Rail> Engine<R> {
             });
             index += 1;
         });
+        if pieces > 1 {
+            self.tracker.add(ticket, pieces as u32 - 1);
+        }
         self.queued += pieces;
         self.signals.launched(ticket, command.peer, pieces);
         pieces
     }
 
-    /// Queues a transfer without bytes.
+    /// Queues a transfer without bytes that carries `immediate`.
     #[inline]
-    fn lay_signal(&mut self, ticket: u64, route: Route, peer: u32, immediate: u32) {
+    fn enqueue_signal(&mut self, ticket: u64, route: Route, peer: u32, immediate: u32) {
         let lanes = &mut self.lanes;
         self.queued += self.scheduler.schedule(0, self.longest, true, |piece| {
             lanes[piece.rail].push(Queued {
@@ -280,8 +287,8 @@ impl<R: Rail> Engine<R> {
         self.signals.launched(ticket, peer, 1);
     }
 
-    /// Stores a command's value where the rails read it; returns its offset. The ticket that had this word before is complete: no
-    /// more tickets than words are in flight.
+    /// Stores a command's value in the registered buffer. Returns its offset. The ticket that used this word before is
+    /// complete, because no more tickets than words are in flight.
     fn keep_value(&mut self, ticket: u64, command: &Command) -> u64 {
         let Some(values) = &mut self.values else { return 0 };
         let at = ticket as usize & (values.words.len() - 1);

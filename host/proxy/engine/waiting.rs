@@ -1,14 +1,14 @@
-//! What of an engine's signals waits, and for what.
+//! State of deferred commands and signals, and the resources that they wait for.
 
 use super::route::Route;
 use crate::signal_order::{Accounts, Lacks, Rule, SignalWords};
 use kernels::command::Command;
 use std::collections::{HashMap, VecDeque};
 
-/// Tickets have 63 bits: the token of what no command asked for.
+/// Token of transfers that belong to no command. Tickets have 63 bits.
 pub(super) const NO_TICKET: u64 = u64::MAX;
 
-/// What follows a put once its transfers are complete.
+/// Immediates to send once the transfers of a put are complete.
 pub(super) struct After {
     pub left: usize,
     pub route: Route,
@@ -16,57 +16,56 @@ pub(super) struct After {
     pub immediates: [Option<u32>; 2],
 }
 
-/// A signal that waits for what is under way to its peer, under [`Rule::Drain`].
+/// A signal that waits until no transfer to its peer is in flight, under [`Rule::Drain`].
 pub(super) struct Draining {
     pub ticket: u64,
     pub route: Route,
     pub immediate: u32,
 }
 
-/// What waits on the way to a peer. Commands to other peers pass it.
+/// Deferred commands to one peer. Commands to other peers are not affected.
 #[derive(Default)]
 pub(super) struct Waiting {
-    /// The signal that everything to this peer waits for.
+    /// Signal that all commands to this peer wait for.
     pub draining: Option<Draining>,
-    /// Commands that wait for credits, for a slot or for the drain, in order.
+    /// Commands that wait for credits, a slot or the drain, in order.
     pub held: VecDeque<(u64, Route, Command)>,
-    /// What the first of them lacked.
+    /// Resource that the first of them lacked.
     pub lacks: Option<Lacks>,
-    /// Transfers under way: under [`Rule::Drain`] alone.
+    /// Number of transfers in flight. Maintained only under [`Rule::Drain`].
     pub flights: u64,
-    /// Whether anything waits: it stands in [`Signals::waiting`].
+    /// Whether this peer is listed in [`Signals::waiting`].
     pub is_listed: bool,
 }
 
-/// An engine's signals.
 pub(super) struct Signals {
     pub rule: Rule,
     pub early: bool,
     pub words: SignalWords,
     pub accounts: Accounts,
     pub after: HashMap<u64, After>,
-    /// By peer, and who of them waits.
+    /// State per peer, and the peers that have deferred commands.
     pub peers: Vec<Waiting>,
     pub waiting: Vec<u32>,
-    /// Each ticket's peer: under [`Rule::Drain`] alone.
+    /// Peer of each ticket. Used only under [`Rule::Drain`].
     peer_of: Vec<u32>,
-    /// Tickets whose signals can go out.
+    /// Tickets whose signals can be sent.
     pub ready: Vec<u64>,
 }
 
-/// How an engine's signals are ordered and where they are counted. By default there are none: a signal needs an account with its target,
-/// and with 0 ranks there is no account.
+/// Order of an engine's signals, and the words in which they are counted. The default allows no signals, because each
+/// needs an account with its target, and with 0 ranks there is none.
 #[derive(Debug, Default)]
 pub struct SignalRule {
-    /// The rule.
+    /// Rule by which signals are ordered.
     pub rule: Rule,
-    /// This rank, as its peers number it, and how many there are.
+    /// Index of this rank, as its peers number it, below `ranks`.
     pub me: usize,
-    /// See `me`.
+    /// Number of ranks.
     pub ranks: usize,
-    /// A fault, for tests: the rule does not wait for what it should wait for.
+    /// Fault for tests: the rule does not wait for what it should wait for.
     pub early: bool,
-    /// Where signals of this rank are counted; the engine's own words unless the device reads them.
+    /// Counters of this rank's signals: the engine's own words, unless the device reads them.
     pub words: SignalWords,
 }
 
@@ -86,29 +85,41 @@ impl Signals {
         }
     }
 
-    /// Whether `Engine::follow_up` has anything to do.
+    /// Returns whether `Engine::run_deferred` has anything to do.
     #[inline]
     pub fn has_more(&self) -> bool {
         !self.ready.is_empty() || !self.waiting.is_empty() || self.accounts.has_words()
     }
 
-    /// Whether commands to this peer wait: then others to it wait behind them.
+    /// Returns whether commands to `peer` are deferred, so that further ones must be deferred too.
     #[inline]
-    pub fn hold_back(&self, peer: u32) -> bool {
+    pub fn defer(&self, peer: u32) -> bool {
         !self.waiting.is_empty() && self.peers.get(peer as usize).is_some_and(|waiting| waiting.is_listed)
     }
 
-    /// Holds a command back.
-    pub fn hold(&mut self, ticket: u64, route: Route, command: &Command) {
-        self.wait_for(command.peer, |waiting| waiting.held.push_back((ticket, route, *command)));
+    /// Defers a command, which `lacks` this resource, or follows deferred ones.
+    pub fn hold(&mut self, ticket: u64, route: Route, command: &Command, lacks: Option<Lacks>) {
+        self.wait_for(command.peer, |waiting| {
+            waiting.held.push_back((ticket, route, *command));
+            waiting.lacks = lacks.or(waiting.lacks);
+        });
     }
 
-    /// Sends this signal once nothing is under way to its peer.
+    /// Sends this signal once no transfer to its peer is in flight.
     pub fn drain(&mut self, peer: u32, draining: Draining) {
         self.wait_for(peer, |waiting| waiting.draining = Some(draining));
     }
 
-    /// A peer whose commands wait from now on. One that waits is a rank: nobody else has credits, slots or flights.
+    /// Drops the deferred commands and signal of a peer. Returns their tickets.
+    pub fn forget(&mut self, peer: u32) -> Vec<u64> {
+        let Some(waiting) = self.peers.get_mut(peer as usize) else { return Vec::new() };
+        // The peer stays in `waiting` until the next `run_deferred` removes it.
+        let draining = waiting.draining.take().map(|draining| draining.ticket);
+        waiting.held.drain(..).map(|(ticket, ..)| ticket).chain(draining).collect()
+    }
+
+    /// Adds to the deferred work of a peer and lists it. A peer without an entry is not a rank, and cannot have
+    /// deferred work: only ranks have credits, slots or flights.
     fn wait_for(&mut self, peer: u32, wait: impl FnOnce(&mut Waiting)) {
         if let Some(waiting) = self.peers.get_mut(peer as usize) {
             if !waiting.is_listed {
@@ -119,13 +130,13 @@ impl Signals {
         }
     }
 
-    /// An immediate has come.
+    /// Processes a received immediate.
     #[inline]
     pub fn arrive(&mut self, bits: u32) {
         self.accounts.arrive(bits, &self.words);
     }
 
-    /// A transfer of this ticket is complete.
+    /// Records the completion of one transfer of `ticket`.
     #[inline]
     pub fn landed(&mut self, ticket: u64) {
         if !self.peer_of.is_empty() && ticket != NO_TICKET {
@@ -145,7 +156,7 @@ impl Signals {
         }
     }
 
-    /// So many transfers of this ticket are on their way.
+    /// Records that `transfers` transfers of `ticket` were queued.
     #[inline]
     pub fn launched(&mut self, ticket: u64, peer: u32, transfers: usize) {
         if self.peer_of.is_empty() || ticket == NO_TICKET {
@@ -158,20 +169,20 @@ impl Signals {
         }
     }
 
-    /// Commands that wait, and for what, for messages.
+    /// Describes the deferred commands and what they wait for, for messages. `None` if there are none.
     pub fn state(&self) -> Option<String> {
         let &peer = self.waiting.first()?;
         let first = &self.peers[peer as usize];
         let what = match (&first.draining, first.lacks) {
             (Some(_), _) => "its puts to drain",
-            (None, Some(Lacks::Slots)) => "it to say that it is done with earlier puts",
+            (None, Some(Lacks::Slots)) => "it to report that it has finished earlier puts",
             (None, _) => "it to poll earlier signals (no credits are left)",
         };
         let mut text =
-            format!("{} commands wait behind a signal for peer {peer}, and that for {what}", first.held.len());
+            format!("{} commands wait for a signal to peer {peer}, which waits for {what}", first.held.len());
         let others: usize = self.waiting[1..].iter().map(|peer| self.peers[*peer as usize].held.len()).sum();
         if others > 0 {
-            text += &format!("; {others} more behind signals for other peers");
+            text += &format!("; {others} more wait for signals to other peers");
         }
         Some(text)
     }

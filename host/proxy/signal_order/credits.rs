@@ -1,48 +1,52 @@
-//! Credits: they bound the immediates that a target has not polled.
+//! Credits bound the number of immediates that a target has not polled.
 //!
-//! A card writes an immediate into its completion queue whether or not anybody polls, and acknowledges it. A queue that overflows loses
-//! completions, and with many peers nothing else holds them back. So a rank sends an immediate against a *credit* of its target,
-//! whichever rail carries it, and a command that lacks credits waits.
+//! A NIC writes an immediate to its completion queue, and acknowledges it, whether or not the target polls. A queue
+//! that overflows loses completions, and with many peers nothing else limits the immediates. A rank therefore sends an
+//! immediate only against a *credit* of its target, whichever rail carries it. A command that lacks credits waits.
 //!
-//! A signal's immediate has no room for its sender's number, so a target cannot say whose credit an immediate has used. It need not:
+//! A signal's immediate has no space for its sender's rank, so a target does not know whose credit an immediate used.
+//! This is not necessary:
 //!
-//! - Every rank starts with [`window`] credits at each target. One is used up when its immediate is sent.
-//! - A target counts the credits that are *out*: those that ranks still own, and those whose immediates it has not polled. These are all
-//!   that can stand in its queues.
-//! - A rank that has fewer than half a window left *asks* for what it has used. The target *grants* that as soon as no more than
-//!   `ranks x window` are out then, in the order of the asks.
+//! - Every rank starts with [`window`] credits at each target. One is used when an immediate is sent.
+//! - A target counts the credits that are *out*: those that ranks still own, and those whose immediates it has not
+//!   polled. No more immediates than that can be in its queues.
+//! - A rank with fewer than half a window left *asks* for the credits that it has used. The target *grants* them, in
+//!   the order of the asks, as soon as the total out would not exceed `ranks x window`.
 //!
-//! This cannot get stuck: no other rank owns more than a window, so once the target has polled what is under way, what the first ask
-//! wants fits. Asks, grants and the credits of slots are immediates too, but need no credit: of these at most [`BETWEEN_ACCOUNTS`] of
-//! each rank wait at a target.
+//! This cannot deadlock. No other rank owns more than a window, so the first ask can be granted once the target has
+//! polled the immediates in flight. Asks, grants and returned slots are immediates too, but need no credit: at most
+//! [`BETWEEN_ACCOUNTS`] of them per rank wait at a target.
 
 use super::Word;
 use std::collections::VecDeque;
 
-/// Most credits of a rank at one target: enough that a signal every 20 ns does not wait for an answer after 10 us.
+/// Maximum number of credits of a rank at one target. Half of them cover signals every 20 ns while an ask is answered
+/// within 10 us.
 const LONGEST: usize = 1024;
-/// Credits of all ranks at one target, unless that is fewer than two for each.
+/// Credits of all ranks at one target, unless that is fewer than two per rank.
 const AT_A_TARGET: usize = 4096;
-/// An ask, a grant, and two credits of slots: each of these is half a window of slots, and is sent only for slots in use.
+/// An ask, a grant and two returns of slots. Each return covers half a window of slots, and is sent only for slots in
+/// use.
 const BETWEEN_ACCOUNTS: usize = 4;
 
-/// Credits that each of so many ranks has at each target: at least 2, since a put of any length gets along with two immediates.
+/// Returns the number of credits that each of `ranks` ranks has at each target. At least 2, because two immediates
+/// suffice for a put of any length.
 pub(super) fn window(ranks: usize) -> usize {
     (AT_A_TARGET / ranks.max(1)).clamp(2, LONGEST)
 }
 
-/// The most immediates that so many ranks leave at a target that does not poll, on all rails together: each rail's completion queue has
-/// room for so many beside the completions of its own transfers.
+/// Returns the maximum number of immediates that `ranks` ranks leave at a target that does not poll, on all rails
+/// together. Each rail's completion queue has space for these in addition to the completions of its own transfers.
 #[must_use]
 pub fn unpolled(ranks: usize) -> usize {
     ranks * (window(ranks) + BETWEEN_ACCOUNTS)
 }
 
-/// What we own at one target.
+/// Credits that this rank owns at one target.
 #[derive(Clone, Copy, Debug)]
 struct Owned {
     left: u32,
-    /// With fewer we ask; 0 while an ask is not answered.
+    /// Ask if fewer credits than this are left. 0 while an ask is unanswered.
     ask_below: u32,
 }
 
@@ -52,14 +56,15 @@ pub(super) struct Credits {
     window: u32,
     owned: Vec<Owned>,
     out: u64,
-    /// Ranks that have asked, and for how many.
+    /// Pending asks: rank and number of credits.
     asks: VecDeque<(u16, u16)>,
-    /// What other ranks are to be told, of slots too.
+    /// Messages due to other ranks, including those about slots.
     pub due: Vec<(usize, Word)>,
 }
 
 impl Credits {
-    /// Those of one of so many ranks; `window`: what each has at each target.
+    /// Creates the credits of one of `ranks` ranks. `window` is the initial number of credits of each rank at each
+    /// target.
     pub fn new(ranks: usize, window: usize) -> Credits {
         let window = window as u32;
         let owned = Owned { left: window, ask_below: window / 2 };
@@ -72,20 +77,20 @@ impl Credits {
         }
     }
 
-    /// Whether we know this rank.
+    /// Returns whether `rank` exists.
     #[inline]
     pub fn has(&self, rank: usize) -> bool {
         rank < self.owned.len()
     }
 
-    /// Credits at each target, when none is used.
+    /// Returns the number of credits at each target when none is used.
     pub fn window(&self) -> usize {
         self.window as usize
     }
 
-    /// Whether so many are left at this rank, at most a window; when not, it has been asked.
+    /// Returns whether `count` credits, at most a window, are left at `rank`. If not, asks for more.
     #[inline]
-    pub fn are_there(&mut self, rank: usize, count: u32) -> bool {
+    pub fn has_credits(&mut self, rank: usize, count: u32) -> bool {
         match self.owned.get(rank) {
             Some(owned) if owned.left >= count => true,
             _ => {
@@ -95,9 +100,9 @@ impl Credits {
         }
     }
 
-    /// Uses credits that are there.
+    /// Uses credits that the caller has checked to be available.
     #[inline]
-    pub fn spend(&mut self, rank: usize, count: u32) {
+    pub fn consume(&mut self, rank: usize, count: u32) {
         if let Some(owned) = self.owned.get_mut(rank) {
             owned.left = owned.left.saturating_sub(count);
             if owned.left < owned.ask_below {
@@ -116,14 +121,14 @@ impl Credits {
         }
     }
 
-    /// A rank has granted us so many.
+    /// Adds `count` credits granted by `rank`.
     pub fn granted(&mut self, rank: usize, count: u16) {
         if let Some(owned) = self.owned.get_mut(rank) {
             *owned = Owned { left: (owned.left + u32::from(count)).min(self.window), ask_below: self.window / 2 };
         }
     }
 
-    /// An immediate that has used a credit has been polled here.
+    /// Records that an immediate that used a credit was polled here.
     #[inline]
     pub fn polled(&mut self) {
         self.out = self.out.saturating_sub(1);
@@ -132,7 +137,8 @@ impl Credits {
         }
     }
 
-    /// A rank asks us. One that asks twice, or for more than a window, makes a mistake.
+    /// Handles an ask from `rank`. Ignores a second pending ask and one for more than a window: they are errors of the
+    /// peer.
     pub fn asked(&mut self, rank: u16, count: u16) {
         let known = self.has(usize::from(rank)) && u32::from(count) <= self.window;
         if known && self.asks.iter().all(|(other, _)| *other != rank) {
@@ -159,28 +165,28 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// What is under way to a target, without any order, and what its queue holds.
+    /// Messages to a target, either in flight without order or in its queue.
     #[derive(Clone, Copy, Debug)]
     enum Sent {
         Immediate,
         Word { from: usize, word: Word },
     }
 
-    /// Ranks whose puts want credits.
+    /// Ranks whose puts need credits.
     struct Ranks {
         credits: Vec<Credits>,
         under_way: Vec<(usize, Sent)>,
         queues: Vec<Vec<Sent>>,
-        /// What each rank still has to send: target and immediates.
+        /// Puts that each rank still has to send: target and number of immediates.
         puts: Vec<VecDeque<(usize, u32)>>,
     }
 
     impl Ranks {
         fn put(&mut self, rank: usize) -> bool {
             let Some(&(target, count)) = self.puts[rank].front() else { return false };
-            let there = self.credits[rank].are_there(target, count);
+            let there = self.credits[rank].has_credits(target, count);
             if there {
-                self.credits[rank].spend(target, count);
+                self.credits[rank].consume(target, count);
                 self.under_way.extend((0..count).map(|_| (target, Sent::Immediate)));
                 self.puts[rank].pop_front();
             }
@@ -193,7 +199,7 @@ mod tests {
             self.under_way.extend(due.into_iter().map(|(target, word)| (target, Sent::Word { from, word })));
         }
 
-        /// The card takes one of those under way, polled or not.
+        /// Delivers one of the messages in flight to its target's queue, polled or not.
         fn arrive(&mut self, choice: usize) -> bool {
             if self.under_way.is_empty() {
                 return false;
@@ -219,10 +225,10 @@ mod tests {
     }
 
     proptest! {
-        /// However puts, arrivals and polls follow one another: a queue never holds more than it has room for, and in the end, once
-        /// everybody polls, everything has been sent.
+        /// No queue exceeds its capacity in any interleaving of puts, arrivals and polls. Once all ranks poll,
+        /// everything is sent.
         #[test]
-        fn a_queue_never_overflows_and_nobody_is_stuck(
+        fn queue_never_overflows_or_deadlocks(
             ranks in 1usize..5, window in 2usize..9,
             puts in prop::collection::vec((0usize..5, 0usize..5, 1u32..9), 0..120),
             steps in prop::collection::vec((0u8..5, 0usize..5, any::<prop::sample::Index>()), 0..600),
@@ -236,7 +242,7 @@ mod tests {
             for &(from, to, count) in &puts {
                 all.puts[from % ranks].push_back((to % ranks, count.min(window as u32)));
             }
-            // Slots' credits are not told here.
+            // Messages about slots do not occur here.
             let room = ranks * (window + 2);
             for (step, rank, choice) in steps {
                 match step {
@@ -254,7 +260,7 @@ mod tests {
                 }
             }
             prop_assert!(all.puts.iter().all(VecDeque::is_empty), "stuck: {:?}", all.puts);
-            // What is used and not asked for is less than half a window each, and nothing has got lost.
+            // Each rank has fewer than half a window of credits used and not asked for, and no credit was lost.
             for (target, credits) in all.credits.iter().enumerate() {
                 let owned: u64 = all.credits.iter().map(|rank| u64::from(rank.owned[target].left)).sum();
                 prop_assert_eq!(credits.out, owned);
@@ -263,27 +269,30 @@ mod tests {
     }
 
     #[test]
-    fn a_rank_asks_once_at_half_a_window() {
+    fn rank_requests_credits_once_at_half_window() {
         let mut credits = Credits::new(2, 8);
         for _ in 0..4 {
-            assert!(credits.are_there(1, 1));
-            credits.spend(1, 1);
+            assert!(credits.has_credits(1, 1));
+            credits.consume(1, 1);
         }
         assert_eq!(credits.due, []);
-        credits.spend(1, 1);
+        credits.consume(1, 1);
         assert_eq!(std::mem::take(&mut credits.due), [(1, Word::Ask(5))]);
-        assert!(!credits.are_there(1, 4) && credits.due.is_empty(), "asked already");
+        assert!(!credits.has_credits(1, 4) && credits.due.is_empty(), "asked already");
         credits.granted(1, 5);
-        assert!(credits.are_there(1, 8) && credits.due.is_empty());
-        // Not at half a window, but short all the same.
-        credits.spend(1, 1);
-        assert!(!credits.are_there(1, 8));
+        assert!(credits.has_credits(1, 8) && credits.due.is_empty());
+        // Above half a window, but too few for the request.
+        credits.consume(1, 1);
+        assert!(!credits.has_credits(1, 8));
         assert_eq!(credits.due, [(1, Word::Ask(1))]);
-        assert!(credits.are_there(0, 8) && !credits.are_there(2, 1), "each target has its own, and there is no third");
+        assert!(
+            credits.has_credits(0, 8) && !credits.has_credits(2, 1),
+            "each target has its own, and there is no third"
+        );
     }
 
     #[test]
-    fn a_target_grants_what_fits_and_in_order() {
+    fn target_grants_fitting_credits_in_order() {
         let mut target = Credits::new(2, 4);
         (0..3).for_each(|_| target.polled());
         target.asked(1, 4);
@@ -293,7 +302,7 @@ mod tests {
         assert_eq!(std::mem::take(&mut target.due), [(1, Word::Grant(4))]);
         target.polled();
         assert_eq!(target.due, [(0, Word::Grant(1))]);
-        // Mistakes of peers: unknown, too much, twice.
+        // Errors of peers: unknown rank, too many credits, second ask.
         target.due.clear();
         (0..4).for_each(|_| target.polled());
         target.asked(2, 1);
@@ -302,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn windows_shrink_with_the_number_of_ranks_and_never_below_two() {
+    fn windows_shrink_with_ranks_to_minimum_of_two() {
         assert_eq!([1, 2, 4, 16, 100, 2048, 8192].map(window), [1024, 1024, 1024, 256, 40, 2, 2]);
         assert_eq!((unpolled(2), unpolled(16), unpolled(8192)), (2056, 4160, 49152));
     }

@@ -1,11 +1,11 @@
-//! The accounts, whatever the order in which transfers arrive.
+//! The accounts count correctly in any order of arrival.
 
 use super::*;
 use kernels::command::{MOST_ADDED, signal_immediate};
 use proptest::prelude::*;
 use strum::VariantArray;
 
-/// A put: its transfers and what it signals.
+/// Puts: number of transfers, signal, and added value.
 fn puts() -> impl Strategy<Value = Vec<(usize, u32, u32)>> {
     prop::collection::vec((2usize..=6, 0..8u32, 1..=MOST_ADDED), 1..40)
 }
@@ -14,15 +14,15 @@ proptest! {
     #[test]
     fn immediates_go_both_ways(bits: u32) {
         let decoded = Immediate::decode(bits);
-        // Of a signal 30 bits are used.
+        // A signal uses 30 bits.
         prop_assert_eq!(decoded.encode(), bits);
         prop_assert_eq!(Immediate::decode(decoded.encode()), decoded);
     }
 
-    /// No signal is counted before all transfers of its put have arrived (nor, in sequence, before those of the puts before it), each is
-    /// counted once, and slots come back.
+    /// A signal is counted once, and not before all transfers of its put have arrived; in sequence, also those of all
+    /// previous puts. Slots are returned.
     #[test]
-    fn a_put_is_counted_when_it_is_whole(puts in puts(), order in prop::collection::vec(any::<u32>(), 400), in_order: bool) {
+    fn put_is_counted_after_all_fragments(puts in puts(), order in prop::collection::vec(any::<u32>(), 400), in_order: bool) {
         let rule = if in_order { Rule::Sequence } else { Rule::Count };
         let (mut sender, mut target) = (Accounts::new(rule, 1, 2, false), Accounts::new(rule, 0, 2, false));
         let words = SignalWords::default();
@@ -58,7 +58,7 @@ proptest! {
 }
 
 #[test]
-fn a_slot_is_not_used_again_before_its_target_says_so() {
+fn slot_is_reused_only_after_release_by_target() {
     let (mut sender, mut target) =
         (Accounts::new(Rule::Count, 3, 8192, false), Accounts::new(Rule::Count, 0, 8192, false));
     let words = SignalWords::default();
@@ -66,7 +66,7 @@ fn a_slot_is_not_used_again_before_its_target_says_so() {
     let slots = [Ok(6), Ok(7), Err(Lacks::Slots)];
     assert_eq!(next(&mut sender), slots);
     assert_eq!(sender.take_slot(1, 0), Ok(6), "each target has places of its own");
-    // The second of two is whole first: nothing comes back, since the first one's place is before it.
+    // The second of two puts completes first. No slot is returned, because the first put's slot precedes it.
     target.arrive(head(7, signal_immediate(5, 1)), &words);
     target.arrive(part(7, 2, signal_immediate(5, 1)), &words);
     assert_eq!((words.values()[5], target.has_words()), (1, false));
@@ -80,7 +80,7 @@ fn a_slot_is_not_used_again_before_its_target_says_so() {
 }
 
 #[test]
-fn a_put_takes_its_slot_and_its_credits_or_neither() {
+fn put_takes_slot_and_credits_or_neither() {
     let mut sender = Accounts::new(Rule::Count, 1, 8192, false);
     // Two credits and two slots at each target.
     assert_eq!(sender.most_parts(), 2);
@@ -96,7 +96,7 @@ fn a_put_takes_its_slot_and_its_credits_or_neither() {
 }
 
 #[test]
-fn what_makes_no_sense_is_passed_over() {
+fn invalid_immediates_are_ignored() {
     let mut target = Accounts::new(Rule::Count, 0, 2, false);
     let words = SignalWords::default();
     for bits in
@@ -105,7 +105,7 @@ fn what_makes_no_sense_is_passed_over() {
         target.arrive(bits, &words);
     }
     assert!(words.values().iter().all(|value| *value == 0));
-    // More credit than was ever taken.
+    // Return of more slots than were taken.
     target.arrive(Immediate::Word { rank: 1, word: Word::Done(5) }.encode(), &words);
     assert_eq!(target.outgoing[1].freed, 0);
 }

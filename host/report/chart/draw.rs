@@ -1,5 +1,5 @@
-//! Draws a chart with kuva, whose scales, ticks, legends and margins these are. Ours are what is shown, in which colour, and
-//! that sizes stand at powers of two.
+//! Drawing of a chart with kuva, which provides scales, ticks, legends and margins. This module chooses what is shown,
+//! the colours, and ticks at powers of two for sizes.
 
 use std::sync::Arc;
 
@@ -10,17 +10,17 @@ use kuva::render::plots::Plot;
 
 use super::{Chart, ChartError, Kind, Mark, Palette, Point, label};
 
-/// Ticks of an axis of powers of two, at most.
+/// Maximum number of ticks on an axis of powers of two.
 const POWERS: f64 = 9.0;
-/// About how wide a character of the legend is, and of a tick's label, in pixels.
+/// Approximate width of a character in the legend and in tick labels, in pixels.
 const CHARACTER: u32 = 7;
-/// A name in the legend is broken into lines of this many characters.
+/// Maximum number of characters per line of a name in the legend.
 const NAME: usize = 30;
-/// The room that a picture needs without its names.
+/// Size that a chart needs in addition to its names, in pixels.
 const LEAST: (u32, u32) = (230, 230);
 
 impl Chart {
-    /// Refuses sides into which names and labels do not fit.
+    /// Returns an error if names and labels do not fit into the size of the chart.
     pub(super) fn check_room(&self) -> Result<(), ChartError> {
         let names = self.series.iter().map(|series| series.name.chars().count().min(NAME)).max().unwrap_or_default();
         let lines = self.series.iter().map(|series| series.name.chars().count().div_ceil(NAME)).sum::<usize>();
@@ -44,18 +44,18 @@ impl Chart {
         self.categories().iter().map(|name| name.chars().count()).max().unwrap_or_default()
     }
 
-    /// Whether the names of categories would meet side by side.
+    /// Returns whether the names of categories would overlap if they were horizontal.
     fn is_upright(&self) -> bool {
         let room = self.width.saturating_sub(LEAST.0) / self.categories().len().max(1) as u32;
         CHARACTER * self.longest_category() as u32 > room
     }
 
-    /// Where a value of the horizontal axis stands. Sizes and counts are varied by powers of two.
+    /// Returns the position of a value on the horizontal axis. Sizes and counts are swept in powers of two.
     fn place(&self, x: f64) -> f64 {
         match self.x.kind {
             Kind::Linear => x,
             Kind::Log => x.log2(),
-            // The library counts categories from 1.
+            // kuva counts categories from 1.
             Kind::Categories(_) => x + 1.0,
         }
     }
@@ -91,12 +91,12 @@ impl Chart {
         if self.mark == Mark::Stacked { plot.with_stacked() } else { plot }
     }
 
-    /// Lines first, so that none hides a marker.
+    /// Draws lines before markers, so that no line hides a marker.
     fn curves(&self, lines: bool, palette: &Palette) -> Vec<Plot> {
         let places = |points: &[Point]| points.iter().map(|point| (self.place(point.x), point.y)).collect::<Vec<_>>();
         let mut plots: Vec<Plot> = Vec::new();
         for series in &self.series {
-            // Through several points at one place there is no line.
+            // Several points with the same x have no line.
             if lines && series.points.len() > 1 && series.points.windows(2).all(|pair| pair[0].x < pair[1].x) {
                 let line = LinePlot::new().with_data(places(&series.points)).with_color(palette.color(&series.name));
                 plots.push(line.with_stroke_width(2.0).with_line_style(palette.style(&series.name)).into());
@@ -161,7 +161,7 @@ impl Chart {
             }
             Kind::Linear => {
                 layout = layout.with_x_tick_format(TickFormat::Custom(Arc::new(shown_x)));
-                // Between two ranks there is nothing.
+                // A number of ranks is an integer, so there are no ticks in between.
                 if high - low <= POWERS && places().all(|at| at.fract() == 0.0) {
                     layout = layout.with_x_tick_step(1.0);
                 }
@@ -175,13 +175,13 @@ impl Chart {
         layout.with_y_tick_format(TickFormat::Custom(Arc::new(shown_y)))
     }
 
-    /// Draws it as an SVG document. A series has the colour that the palette gives its name.
+    /// Returns the chart as an SVG document. The palette assigns a colour to the name of each series.
     pub fn svg(&self, palette: &Palette) -> String {
         let plots = self.plots(palette);
         let layout = self.layout(&plots);
         let drawn = kuva::render_to_svg(plots, layout);
         let (tag, body) = drawn.split_once('>').unwrap_or(("<svg", &drawn));
-        // A remark about the library, and an area outside which nothing is drawn: it would cut the markers on the axes in halves.
+        // Removes a comment about the library, and the clip path, which would cut markers on the axes in half.
         let body = without(&without(body, "<!--", "-->"), "<defs>", "</defs>");
         let body = without(&body, " clip-path=\"", "\"");
         let escaped = |text: &str| text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
@@ -191,25 +191,24 @@ impl Chart {
             "{tag} viewBox=\"0 0 {width} {height}\" class=\"ginlab-chart\" role=\"img\">\n<title>{title}</title>\n\
              <desc>{about}</desc>\n{body}\n"
         );
-        // XML has no way to write these; a name from a file may hold them.
+        // XML cannot represent these characters; a name from a file may contain them.
         svg.retain(|char| char == '\n' || !(char.is_control() || matches!(char, '\u{FFFE}' | '\u{FFFF}')));
         svg
     }
 }
 
-/// The text without what stands from the first one to the next other one, both included.
+/// Returns `text` without the part from the first `from` to the next `to`, both included.
 fn without(text: &str, from: &str, to: &str) -> String {
     let parts = text.split_once(from).and_then(|(before, rest)| Some((before, rest.split_once(to)?.1)));
     parts.map_or_else(|| text.to_owned(), |(before, after)| format!("{before}{after}"))
 }
 
 impl Point {
-    /// How far it spreads below and above.
+    /// Returns the lengths of the range below and above the value.
     fn spread(&self) -> (f64, f64) {
         self.range.map_or((0.0, 0.0), |(low, high)| ((self.y - low).max(0.0), (high - self.y).max(0.0)))
     }
 }
 
-/// The shapes of markers.
 pub(super) const MARKERS: [MarkerShape; 5] =
     [MarkerShape::Circle, MarkerShape::Square, MarkerShape::Triangle, MarkerShape::Diamond, MarkerShape::TriangleDown];

@@ -1,10 +1,10 @@
-//! Which rows are looked at.
+//! Conditions that select rows.
 
 use super::records::number;
 use super::{ChartError, label};
 use ginlab_base::size;
 
-/// The values that a column may have.
+/// A condition: the values that a column may have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Filter {
     pub(super) column: String,
@@ -12,23 +12,23 @@ pub struct Filter {
 }
 
 impl Filter {
-    /// Parses `COLUMN=VALUE[,VALUE...]`. No value at all means that the field is empty.
+    /// Parses `COLUMN=VALUE[,VALUE...]`. An empty value selects rows with an empty field.
     pub fn parse(text: &str) -> Result<Self, ChartError> {
         match text.split_once('=') {
             Some((column, values)) if !column.trim().is_empty() => Ok(Self {
                 column: column.trim().into(),
                 values: values.split(',').map(|value| value.trim().into()).collect(),
             }),
-            _ => Err(ChartError::Refused(format!("a condition is COLUMN=VALUE[,VALUE...], not {text:?}"))),
+            _ => Err(ChartError::Refused(format!("invalid condition {text:?}: expected COLUMN=VALUE[,VALUE...]"))),
         }
     }
 
-    /// Rows with exactly one of these in the column; an empty one means nothing.
+    /// Selects rows with exactly one of these values in the column. An empty value selects an empty field.
     pub fn one_of(column: &str, values: &[&str]) -> Self {
         Self { column: column.into(), values: values.iter().map(|value| value.to_string()).collect() }
     }
 
-    pub(super) fn passes(&self, field: &str) -> bool {
+    pub(crate) fn passes(&self, field: &str) -> bool {
         self.values
             .iter()
             .any(|value| value == field || number(value).is_some_and(|value| number(field) == Some(value)))
@@ -36,7 +36,7 @@ impl Filter {
                 && self.values.iter().any(|value| size::parse(value) == size::parse(field))
     }
 
-    /// As it was asked for.
+    /// Returns the condition in the syntax of [`parse`](Filter::parse).
     pub(super) fn text(&self) -> String {
         let values = match &self.values[..] {
             [only] => only.clone(),
@@ -46,7 +46,7 @@ impl Filter {
     }
 }
 
-/// A value in a list of values.
+/// Formats a value in a list of values.
 pub(super) fn shown(value: &str) -> String {
     if value.is_empty() { "(empty)".into() } else { value.into() }
 }

@@ -1,12 +1,12 @@
-//! Numbers, columns and long texts as a picture shows them.
+//! Formatting of numbers, columns and long texts for charts.
 
 use ginlab_base::size;
 
-/// Units as they end the names of columns, and as people write them. A unit may be followed by a statistic: `_us_p50`.
+/// Units as the suffix of a column's name, and as shown to people. A statistic may follow the unit: `_us_p50`.
 const UNITS: [(&str, &str); 6] =
     [("_gbytes_s", "GB/s"), ("_gbits_s", "Gb/s"), ("_mops", "Mops"), ("_bytes", "bytes"), ("_pct", "%"), ("_us", "us")];
 
-/// The name of a column for people: `time_us_p50` is `time p50 (us)`.
+/// Returns the name of a column for people: `time_us_p50` becomes `time p50 (us)`.
 pub fn column(name: &str) -> String {
     for (ending, unit) in UNITS {
         if let Some((quantity, rest)) = name.split_once(ending)
@@ -18,12 +18,12 @@ pub fn column(name: &str) -> String {
     name.replace('_', " ")
 }
 
-/// Whether a column holds sizes, which are powers of two.
+/// Returns whether a column contains sizes, which are shown as powers of two.
 pub fn is_binary(column: &str) -> bool {
     column.ends_with("_bytes")
 }
 
-/// A size as the options take it: `64`, `4K`, `1M`.
+/// Formats a size in the syntax of options: `64`, `4K`, `1M`.
 pub fn binary(bytes: f64) -> String {
     if bytes < 0.0 || bytes.fract() != 0.0 || bytes >= u64::MAX as f64 {
         return plain(bytes);
@@ -32,7 +32,7 @@ pub fn binary(bytes: f64) -> String {
     text.trim_end_matches('B').trim_end_matches('i').replace(' ', "")
 }
 
-/// A number with the digits it needs, six at most: `0.05`, `250`, `2e6`.
+/// Formats a number with as many digits as it needs, at most six: `0.05`, `250`, `2e6`.
 pub fn plain(value: f64) -> String {
     let value: f64 = format!("{value:.5e}").parse().unwrap_or(value);
     match value.abs() {
@@ -42,14 +42,14 @@ pub fn plain(value: f64) -> String {
     }
 }
 
-/// A number with three digits, for a glance: `0.0753`, `1.80`, `794`.
+/// Formats a number with three significant digits: `0.0753`, `1.80`, `794`.
 pub fn short(value: f64) -> String {
     let digits: f64 = format!("{value:.2e}").parse().unwrap_or(value);
     let decimals = if digits == 0.0 { 0 } else { (2.0 - digits.abs().log10().floor()).clamp(0.0, 9.0) as usize };
     format!("{digits:.decimals$}")
 }
 
-/// The name of a file in words: `3-four-buffers.life.csv` is `3 four buffers`.
+/// Returns the name of a file in words: `3-four-buffers.life.csv` becomes `3 four buffers`.
 pub fn file(name: &str) -> String {
     match name.strip_suffix(".csv") {
         Some(stem) => stem.trim_end_matches(".life").replace(['-', '_'], " "),
@@ -80,7 +80,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_number_has_a_short_label(value in any::<f64>()) {
+        fn any_number_has_short_label(value in any::<f64>()) {
             prop_assert!(plain(value).len() <= 14, "{}", plain(value));
             binary(value);
         }

@@ -1,12 +1,12 @@
-//! Pictures of rows: from CSV files to one SVG.
+//! Charts of rows: from CSV files to one SVG document.
 //!
-//! [`Records`] reads the files by the names of their columns, a [`Query`] picks rows and columns from them, and the
-//! [`Chart`] that it gives draws itself as SVG. Who has figures of another origin fills a [`Chart`] directly.
+//! [`Records`] reads the files by the names of their columns, a [`Query`] selects rows and columns, and the resulting
+//! [`Chart`] draws itself as SVG. Figures of other origin can be put into a [`Chart`] directly.
 //!
-//! The same chart gives the same bytes. Scales, ticks, legends and margins are kuva's; a series has the colour that a
-//! [`Palette`] gives its name. (plotters, which drew these pictures before, has no legend beside a plot, no broken titles, no
-//! whiskers and no grouped bars: all of that was written here.) What was not measured on the hardware that it speaks of (an emulated device, a modelled network)
-//! says so in the picture itself, because pictures travel without their files.
+//! The same chart always results in the same bytes. kuva provides scales, ticks, legends and margins; a [`Palette`]
+//! assigns a colour to the name of each series. If rows were not measured on the hardware that they describe (an
+//! emulated device, a modelled network), the chart itself states that, because charts are passed on without their
+//! files.
 
 mod draw;
 mod filter;
@@ -27,41 +27,41 @@ pub use self::query::{Picture, Query};
 pub(crate) use self::records::is_soft;
 pub use self::records::{Kind as FileKind, Record, Records};
 
-/// The most series that colours, dashes and markers keep apart.
+/// Maximum number of series that colours, dashes and markers can distinguish.
 pub const MOST_SERIES: usize = 24;
-/// The smallest and the largest picture, in pixels, along each side.
+/// Range of a chart's width and height, in pixels.
 pub const SIDES: std::ops::RangeInclusive<u32> = 200..=8000;
 
-/// A picture, ready to be drawn.
+/// A chart, ready to be drawn.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Chart {
-    /// The heading.
+    /// Title.
     pub title: String,
-    /// What a reader must not miss, below the heading: that a device was emulated, for one.
+    /// Notice below the title that a reader must not miss, for example that a device was emulated.
     pub notice: Option<String>,
-    /// Where the figures come from, small, below the picture.
+    /// Origin of the figures, in small type.
     pub caption: String,
-    /// The horizontal axis.
+    /// Horizontal axis.
     pub x: Axis,
-    /// The vertical axis. It has no categories.
+    /// Vertical axis. It has no categories.
     pub y: Axis,
-    /// How the points of a series are shown.
+    /// Style of the points.
     pub mark: Mark,
-    /// What is drawn, in the order of colours.
+    /// Series, in the order of colours.
     pub series: Vec<Series>,
-    /// Pixels.
+    /// Width in pixels.
     pub width: u32,
-    /// Pixels.
+    /// Height in pixels.
     pub height: u32,
 }
 
 impl Chart {
-    /// How many points it has.
+    /// Returns the number of points.
     pub fn points(&self) -> usize {
         self.series.iter().map(|series| series.points.len()).sum()
     }
 
-    /// What is to be seen, for readers who cannot.
+    /// Returns a description of the chart, for readers who cannot see it.
     pub fn description(&self) -> String {
         let names: Vec<&str> =
             self.series.iter().map(|series| series.name.as_str()).filter(|name| !name.is_empty()).collect();
@@ -75,105 +75,105 @@ impl Chart {
     }
 }
 
-/// An axis.
+/// An axis of a chart.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Axis {
-    /// What it shows, with the unit.
+    /// Quantity that it shows, with the unit.
     pub label: String,
-    /// How values lie along it.
+    /// Scale of the axis.
     pub kind: Kind,
-    /// Its values are sizes: ticks at powers of two, written as 64, 4K, 1M.
+    /// Whether the values are sizes: ticks are at powers of two, and written as 64, 4K, 1M.
     pub binary: bool,
 }
 
-/// How values lie along an axis.
+/// Scale of an axis.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// In proportion.
+    /// Linear.
     Linear,
-    /// By their logarithm.
+    /// Logarithmic.
     Log,
-    /// Side by side; the value of a point is the index into these names.
+    /// Categories side by side; the value of a point is the index of a name.
     Categories(Vec<String>),
 }
 
-/// How the points of a series are shown.
+/// Style of the points of a series.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mark {
-    /// As markers, joined by a line unless several stand at one place.
+    /// Markers, connected by a line unless several points have the same x.
     Lines,
-    /// As markers alone.
+    /// Only markers.
     Points,
-    /// As bars from zero, grouped by category.
+    /// Bars from zero, grouped by category.
     Bars,
-    /// As bars on top of each other, one pile for each category. They have no ranges.
+    /// Bars on top of each other, one stack per category. They have no ranges.
     Stacked,
 }
 
-/// The points of one name.
+/// Points with a common name.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Series {
-    /// The name; a chart of one series without a name has no legend.
+    /// Name of the series; a chart of one series without a name has no legend.
     pub name: String,
-    /// The points, from left to right.
+    /// Points, from left to right.
     pub points: Vec<Point>,
 }
 
-/// One point.
+/// One point of a series.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Point {
-    /// The place along the horizontal axis, or the index of a category.
+    /// Position on the horizontal axis, or the index of a category.
     pub x: f64,
-    /// The value.
+    /// Value on the vertical axis.
     pub y: f64,
-    /// From where to where it spreads.
+    /// Lower and upper end of its range.
     pub range: Option<(f64, f64)>,
 }
 
-/// Why there is no picture, or no comparison, in one line for people.
+/// Errors that prevent a chart or a comparison, each a one-line message.
 #[derive(Debug, thiserror::Error)]
 pub enum ChartError {
     /// A file could not be read.
     #[error("cannot read {}: {source}", .path.display())]
     Read {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// A file is no CSV, or was cut off.
+    /// A file is not valid CSV, or is truncated.
     #[error("{}: {why}", .path.display())]
     Broken {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What the reader said.
+        /// The parser's error.
         why: String,
     },
-    /// A CSV file of something else.
+    /// A CSV file that ginlab did not write.
     #[error("{} is not a CSV file of ginlab: it has no column {missing}", .path.display())]
     Foreign {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The columns that every file of ginlab has and this one has not.
+        /// Required columns that this file does not have.
         missing: String,
     },
-    /// Nothing remains to be drawn.
+    /// No rows are left to draw.
     #[error("no rows are left to draw: {0}")]
     Empty(String),
-    /// Names and labels leave no room for the picture.
-    #[error("{side} {given} is too small for what is to be shown; at least {least} is needed")]
+    /// Names and labels leave no space for the chart.
+    #[error("{side} {given} is too small for the chart; at least {least} is needed")]
     TooSmall {
         /// `width` or `height`.
         side: &'static str,
-        /// What was asked for.
+        /// Requested size in pixels.
         given: u32,
-        /// What would do.
+        /// Minimum size in pixels.
         least: u32,
     },
     /// Bars would hide each other.
     #[error("bars would hide each other: {0}")]
     Overlap(String),
-    /// A question that makes no sense, or none of these rows.
+    /// An invalid query, or one that these rows cannot answer.
     #[error("{0}")]
     Refused(String),
 }

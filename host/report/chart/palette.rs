@@ -1,4 +1,4 @@
-//! Which colour a series has: by its name, the same in all pictures of a page.
+//! Colours of series, by name: the same in all charts of a page.
 
 use kuva::plot::line::LineStyle;
 use kuva::plot::scatter::MarkerShape;
@@ -7,17 +7,17 @@ use super::Chart;
 use super::draw::MARKERS;
 use crate::each_once;
 
-/// Colours that stay apart for people with colour-blindness (after Okabe and Ito, darkened until each has a contrast of 3 to a
-/// white background).
+/// Colours that people with colour-blindness can distinguish (after Okabe and Ito, darkened until each has a contrast
+/// of 3 to a white background).
 const COLORS: [&str; 9] =
     ["#0072B2", "#D55E00", "#008A63", "#A8508A", "#4D4D4D", "#A97700", "#3C94CC", "#7A1F4B", "#5B7F1E"];
 
-/// The names of series, in the order of colours. With nine colours, four dashes make 36 different lines.
+/// Names of series, in the order of colours. Nine colours with four dash styles result in 36 different lines.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Palette(Vec<String>);
 
 impl Palette {
-    /// The palette of these pictures: names are numbered as they come.
+    /// Creates the palette of these charts. Names are numbered in order of their first occurrence.
     pub fn of<'a>(charts: impl IntoIterator<Item = &'a Chart>) -> Self {
         Self(each_once(charts.into_iter().flat_map(|chart| &chart.series).map(|series| series.name.clone())))
     }
@@ -26,12 +26,12 @@ impl Palette {
         self.0.iter().position(|known| known == name).unwrap_or_default()
     }
 
-    /// The colour of a series.
+    /// Returns the colour of a series.
     pub fn color(&self, name: &str) -> &'static str {
         COLORS[self.number(name) % COLORS.len()]
     }
 
-    /// How its line is dashed.
+    /// Returns the dash style of a series' line.
     pub fn style(&self, name: &str) -> LineStyle {
         match self.number(name) / COLORS.len() % 4 {
             0 => LineStyle::Solid,
@@ -41,7 +41,7 @@ impl Palette {
         }
     }
 
-    /// The shape of its markers.
+    /// Returns the shape of a series' markers.
     pub fn marker(&self, name: &str) -> MarkerShape {
         MARKERS[self.number(name) % MARKERS.len()]
     }

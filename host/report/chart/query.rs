@@ -1,55 +1,77 @@
-//! Which rows and columns make a chart.
+//! Selection of the rows and columns of a chart.
 
 use super::filter::{Filter, shown};
 use super::records::{Record, is_soft, number};
 use super::{Axis, Chart, ChartError, Kind, MOST_SERIES, Mark, Point, Records, SIDES, Series, label};
 use crate::each_once;
 
-/// Values that span more than this factor are shown on a logarithmic axis, unless it is said how.
+/// Ratio of the largest to the smallest value above which an axis is logarithmic, unless the query specifies its scale.
 const WIDE: f64 = 50.0;
-/// Integers and texts that were measured, and so never tell two measurements apart.
+/// Measured columns that contain integers or texts, and so never distinguish two measurements.
 const MEASURED: [&str; 9] =
     ["schema", "status", "suspect", "wrong", "again", "repeats", "iterations", "rail_bytes", "baseline"];
 
-/// What is asked of the rows. Empty texts and lists mean: as it follows from the rows.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// A query for a chart. Empty texts and lists are derived from the rows.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Query {
-    /// One column for the horizontal axis, or two that make categories together: grid and block as `132x256`.
+    /// One column for the horizontal axis, or two that together form categories, for example grid and block as
+    /// `132x256`.
     pub x: Vec<String>,
-    /// The column for the vertical axis.
+    /// Column of the vertical axis.
     pub y: String,
-    /// Rows with the same values in these columns are one series.
+    /// Columns that distinguish series: rows with the same values in all of them form one series.
     pub series: Vec<String>,
-    /// Rows that do not pass all of these are not looked at.
+    /// Conditions that rows must meet to be used.
     pub filters: Vec<Filter>,
-    /// The columns from where to where a point spreads.
+    /// Columns with the lower and the upper end of a point's range.
     pub range: Option<[String; 2]>,
-    /// Whether the horizontal axis is logarithmic.
+    /// Whether the horizontal axis is logarithmic; `None` to decide by the values.
     pub x_log: Option<bool>,
-    /// Whether the vertical axis is logarithmic.
+    /// Whether the vertical axis is logarithmic; `None` to decide by the values.
     pub y_log: Option<bool>,
-    /// Bars, grouped by the values of x.
+    /// Whether to draw bars, grouped by the values of x.
     pub bars: bool,
-    /// Bars on top of each other, one pile for each value of x.
+    /// Whether to draw bars on top of each other, one stack for each value of x.
     pub stacked: bool,
-    /// The heading.
+    /// Title; `None` for a default one.
     pub title: Option<String>,
-    /// What the horizontal axis is called.
+    /// Label of the horizontal axis; `None` to derive it from the columns.
     pub x_label: Option<String>,
-    /// What the vertical axis is called.
+    /// Label of the vertical axis; `None` to derive it from the column.
     pub y_label: Option<String>,
-    /// Pixels.
+    /// Width in pixels.
     pub width: u32,
-    /// Pixels.
+    /// Height in pixels.
     pub height: u32,
 }
 
-/// A chart, and what there is to say about it.
+impl Default for Query {
+    fn default() -> Self {
+        Self {
+            x: Vec::new(),
+            y: String::new(),
+            series: Vec::new(),
+            filters: Vec::new(),
+            range: None,
+            x_log: None,
+            y_log: None,
+            bars: false,
+            stacked: false,
+            title: None,
+            x_label: None,
+            y_label: None,
+            width: 860,
+            height: 480,
+        }
+    }
+}
+
+/// A chart with notes for its reader.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Picture {
     /// The chart.
     pub chart: Chart,
-    /// Lines for people: how many rows were left out, and why.
+    /// Notes, for example on the number of omitted rows and the reason.
     pub notes: Vec<String>,
 }
 
@@ -61,12 +83,15 @@ struct Drawn<'a> {
 }
 
 impl Query {
-    /// Makes the chart.
+    /// Creates the chart.
+    ///
+    /// # Errors
+    /// Returns an error if the query is invalid, or if no rows are left to draw.
     pub fn chart(&self, records: &Records) -> Result<Picture, ChartError> {
         if let Some(side) = [self.width, self.height].into_iter().find(|side| !SIDES.contains(side)) {
             let (least, most) = (SIDES.start(), SIDES.end());
             return Err(ChartError::Refused(format!(
-                "a picture of {side} pixels; from {least} to {most} are possible"
+                "invalid chart size of {side} pixels: must be from {least} to {most}"
             )));
         }
         self.check(records)?;
@@ -74,7 +99,7 @@ impl Query {
         let mut notes = Vec::new();
         let mut rows = self.usable(records, &passed, &mut notes)?;
         if self.stacked {
-            // What the pile comes to is no part of it.
+            // The total of a stack is not one of its parts.
             rows.retain(|row| records.field(row, "stage") != "total");
         }
 
@@ -82,7 +107,8 @@ impl Query {
         let (names, members) = self.series_of(records, &rows);
         if names.len() > MOST_SERIES {
             return Err(ChartError::Refused(format!(
-                "{} series are more than a reader can tell apart ({MOST_SERIES}); name fewer columns, or narrow the rows",
+                "{} series exceed the limit of {MOST_SERIES} that a reader can distinguish; name fewer columns, or \
+                 narrow the rows",
                 names.len()
             )));
         }
@@ -90,9 +116,9 @@ impl Query {
         for ((row, x), series) in rows.iter().zip(places).zip(members) {
             let mut y = records.number(row, &self.y).unwrap_or_default();
             if self.stacked && y < 0.0 {
-                // A stage between two clocks may come out below nothing, by less than they are uncertain.
+                // A stage between two clocks can be negative by up to the uncertainty of the clocks.
                 if records.number(row, "clock_uncertainty_us").is_none_or(|most| y < -most) {
-                    let text = format!("bars cannot lie on each other: {} is {y} in {}", self.y, row.place());
+                    let text = format!("bars cannot be stacked: {} is {y} in {}", self.y, row.place());
                     return Err(ChartError::Refused(text));
                 }
                 notes.push(format!("{} is {y} in {}, within the clocks' uncertainty: drawn as 0", self.y, row.place()));
@@ -106,7 +132,7 @@ impl Query {
         let mark = match (self.in_bars(), text_on_x) {
             (true, _) if self.stacked => Mark::Stacked,
             (true, _) => Mark::Bars,
-            // A line from one name to the next would claim that there is something between them.
+            // A line between names would imply values in between.
             (false, true) => Mark::Points,
             (false, false) => Mark::Lines,
         };
@@ -154,20 +180,20 @@ impl Query {
         self.bars || self.stacked
     }
 
-    /// Refuses columns that there are not.
+    /// Returns an error if the query names columns that do not exist.
     fn check(&self, records: &Records) -> Result<(), ChartError> {
         if self.x.is_empty() || self.x.len() > 2 {
-            return Err(ChartError::Refused(format!("the x axis is one column or two, not {}", self.x.len())));
+            return Err(ChartError::Refused(format!("the x axis must be one or two columns, not {}", self.x.len())));
         }
         let mut asked = self.range.iter().flatten().chain(&self.x).chain([&self.y]).chain(&self.series);
         asked.try_for_each(|name| records.column(name))
     }
 
-    /// The rows that pass the filters.
+    /// Returns the rows that pass the filters.
     fn passed<'a>(&self, records: &'a Records) -> Result<Vec<&'a Record>, ChartError> {
         let mut rows: Vec<&Record> = records.rows().iter().collect();
         if rows.is_empty() {
-            return Err(ChartError::Empty("the files hold none".into()));
+            return Err(ChartError::Empty("the files have none".into()));
         }
         for filter in &self.filters {
             records.column(&filter.column)?;
@@ -175,13 +201,13 @@ impl Query {
             rows.retain(|row| filter.passes(records.field(row, &filter.column)));
             if rows.is_empty() {
                 let values: Vec<String> = found.iter().map(|value| shown(value)).collect();
-                return Err(ChartError::Empty(format!("none has {}; there is {}", filter.text(), few(&values))));
+                return Err(ChartError::Empty(format!("none has {}; available: {}", filter.text(), few(&values))));
             }
         }
         Ok(rows)
     }
 
-    /// The rows that can be drawn. What is left out is counted by its reason.
+    /// Returns the rows that can be drawn. Adds a note with the number of omitted rows by reason.
     fn usable<'a>(
         &self,
         records: &Records,
@@ -190,7 +216,7 @@ impl Query {
     ) -> Result<Vec<&'a Record>, ChartError> {
         let (mut not_ok, mut without) = (0, 0);
         let mut usable = Vec::new();
-        // What was not measured by ginlab itself may have none.
+        // Files that ginlab did not measure itself may have no status.
         let has_status = records.has("status");
         for row in rows {
             if has_status && records.field(row, "status") != "ok" {
@@ -202,7 +228,7 @@ impl Query {
                     let found = records.field(row, name);
                     if !found.is_empty() && number(found).is_none() {
                         let what = format!("{name} is not a number in {}: {found:?}", row.place());
-                        return Err(ChartError::Refused(format!("{what}; it cannot stand on the y axis")));
+                        return Err(ChartError::Refused(format!("{what}; it cannot be on the y axis")));
                     }
                 }
                 usable.push(*row);
@@ -224,7 +250,7 @@ impl Query {
         Ok(usable)
     }
 
-    /// What the horizontal axis is, and where each row stands on it.
+    /// Returns the kind of the horizontal axis, and the position of each row on it.
     fn places(&self, records: &Records, rows: &[&Record]) -> Result<(Kind, Vec<f64>), ChartError> {
         let numbers: Option<Vec<f64>> = match &self.x[..] {
             [x] if !self.in_bars() => rows.iter().map(|row| records.number(row, x)).collect(),
@@ -234,12 +260,12 @@ impl Query {
             return Ok((kind('x', self.x_log, &numbers)?, numbers));
         }
         if self.x_log == Some(true) {
-            return Err(no_log('x', &format!("{} makes categories", self.x.join(","))));
+            return Err(no_log('x', &format!("{} consists of categories", self.x.join(","))));
         }
         let name = |row: &&Record| {
             let numbers = self.x.iter().all(|name| records.number(row, name).is_some());
             let parts = self.x.iter().map(|name| match value(name, records.field(row, name)) {
-                // Beside a text a number alone says nothing.
+                // Next to a text, a bare number needs the name of its column.
                 count if !numbers && !label::is_binary(name) && number(&count).is_some() => format!("{name}={count}"),
                 said => said,
             });
@@ -249,11 +275,11 @@ impl Query {
         Ok((Kind::Categories(names), members.into_iter().map(|index| index as f64).collect()))
     }
 
-    /// The names of the series, and to which of them each row belongs.
+    /// Returns the names of the series, and the index of each row's series.
     fn series_of(&self, records: &Records, rows: &[&Record]) -> (Vec<String>, Vec<usize>) {
         grouped(rows.iter().map(|row| {
             let parts = self.series.iter().map(|name| (name, records.field(row, name)));
-            // A number alone says nothing: `rails=4`.
+            // A bare number needs the name of its column: `rails=4`.
             let bare = |field: &str| number(field).is_none() && !matches!(field, "true" | "false");
             let parts: Vec<String> = parts
                 .filter(|(_, field)| !field.is_empty())
@@ -272,14 +298,14 @@ impl Query {
 
     fn y_kind(&self, drawn: &[Drawn]) -> Result<Kind, ChartError> {
         if self.in_bars() && self.y_log == Some(true) {
-            return Err(no_log('y', "bars stand on zero"));
+            return Err(no_log('y', "bars start at zero"));
         }
         let spread = |point: Point| [Some(point.y), point.range.map(|range| range.0), point.range.map(|range| range.1)];
         let values: Vec<f64> = drawn.iter().flat_map(|drawn| spread(drawn.point)).flatten().collect();
         kind('y', if self.in_bars() { Some(false) } else { self.y_log }, &values)
     }
 
-    /// Which points of a series share one place, and the columns that would keep them apart.
+    /// Returns a note if points of a series share a position, with the columns that would distinguish them.
     fn shared(&self, records: &Records, names: &[String], drawn: &[Drawn]) -> Option<String> {
         let mut order: Vec<&Drawn> = drawn.iter().collect();
         order.sort_by(|one, two| one.series.cmp(&two.series).then(one.point.x.total_cmp(&two.point.x)));
@@ -289,7 +315,7 @@ impl Query {
         let differs = |name: &str| {
             groups.iter().any(|group| each_once(group.iter().map(|drawn| records.field(drawn.row, name))).len() > 1)
         };
-        // Times and rates are written with a point: what is whole or a text was chosen, not measured.
+        // Times and rates are written with a decimal point; integers and texts were chosen, not measured.
         let measured = |name: &str| {
             let mut fields = drawn.iter().map(|drawn| records.field(drawn.row, name));
             fields.any(|field| field.parse::<i64>().is_err() && number(field).is_some())
@@ -311,7 +337,7 @@ impl Query {
         })
     }
 
-    /// Device, fabric, conditions and files.
+    /// Returns the caption: device, fabric, conditions and files.
     fn caption(&self, records: &Records, rows: &[&Record]) -> String {
         let mut parts: Vec<String> = ["device", "fabric"]
             .into_iter()
@@ -325,7 +351,7 @@ impl Query {
     }
 }
 
-/// The field for people.
+/// Formats a field for people.
 fn value(column: &str, field: &str) -> String {
     match number(field) {
         Some(number) if label::is_binary(column) => label::binary(number),
@@ -334,7 +360,7 @@ fn value(column: &str, field: &str) -> String {
     }
 }
 
-/// The names, each once, in their order, and the index of each of the values among them.
+/// Returns the distinct values in order of their first occurrence, and the index of each value among them.
 fn grouped(values: impl Iterator<Item = String>) -> (Vec<String>, Vec<usize>) {
     let values: Vec<String> = values.collect();
     let names = each_once(values.iter().cloned());
@@ -342,7 +368,7 @@ fn grouped(values: impl Iterator<Item = String>) -> (Vec<String>, Vec<usize>) {
     (names, members)
 }
 
-/// A list that is not too long to read.
+/// Formats a list, shortened if it is long.
 pub fn few(values: &[String]) -> String {
     const MANY: usize = 6;
     match values.len() {
@@ -358,17 +384,17 @@ fn values_of(records: &Records, rows: &[&Record], name: &str) -> Vec<String> {
     each_once(rows.iter().map(|row| records.field(row, name))).into_iter().map(shown).collect()
 }
 
-/// A logarithmic axis was asked for values that have no logarithm.
+/// Returns the error for a logarithmic axis of values that have no logarithm.
 fn no_log(axis: char, why: &str) -> ChartError {
     ChartError::Refused(format!("the {axis} axis cannot be logarithmic: {why}"))
 }
 
-/// Linear or logarithmic, as asked, or as the values want it.
+/// Returns the scale of an axis: as requested, or according to the values.
 fn kind(axis: char, asked: Option<bool>, values: &[f64]) -> Result<Kind, ChartError> {
     let low = values.iter().copied().fold(f64::INFINITY, f64::min);
     let high = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     match asked {
-        Some(true) if low <= 0.0 => Err(no_log(axis, &format!("there is a value of {low}"))),
+        Some(true) if low <= 0.0 => Err(no_log(axis, &format!("one value is {low}"))),
         Some(true) => Ok(Kind::Log),
         None if low > 0.0 && high / low > WIDE => Ok(Kind::Log),
         _ => Ok(Kind::Linear),
@@ -382,14 +408,14 @@ fn default_title(records: &Records, rows: &[&Record], x: &str, y: &str) -> Strin
     }
 }
 
-/// What keeps these figures from being measurements of the hardware.
+/// Returns the reasons for which these figures are not measurements of the hardware, if any.
 fn notice(records: &Records, rows: &[&Record]) -> Option<String> {
     let count =
         |name: &str, unreal: fn(&str) -> bool| rows.iter().filter(|row| unreal(records.field(row, name))).count();
     let reasons = [
         ("emulated device", count("device", |device| device == "emulated")),
         ("modelled network", count("fabric", |fabric| fabric.starts_with("model:"))),
-        ("cards in software", count("fabric", is_soft)),
+        ("software NICs", count("fabric", is_soft)),
         ("marked as suspect", count("suspect", |why| !why.is_empty())),
     ];
     let some = |(reason, count): (&str, usize)| match count {

@@ -1,4 +1,4 @@
-//! The rows of CSV files, by the names of their columns.
+//! Rows of CSV files, accessed by the names of their columns.
 
 use std::fs::File;
 use std::io::Read;
@@ -7,26 +7,26 @@ use std::path::{Path, PathBuf};
 use super::ChartError;
 use crate::SCHEMA;
 
-/// The columns that rows of measurements have.
+/// Columns that every file of measurements has.
 const NEEDED: [&str; 4] = ["schema", "device", "fabric", "status"];
-/// The columns that tell where the time of a put goes, stage by stage.
+/// Columns of a file with the time of a put, stage by stage.
 const STAGES: [&str; 4] = ["case", "fabric", "stage", "p50_us"];
-/// The column that is in no file: the name of the file.
+/// Name of the column with the file name, which is not in the files.
 pub const FILE: &str = "file";
 
-/// What the rows of a file are, by its columns.
+/// Kind of a file's rows, determined by its columns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Measurements.
     Rows,
-    /// Parts of the time of a put.
+    /// Stages of the time of a put.
     Stages,
-    /// What a command has found, as `ginlab affinity`: nothing was measured.
+    /// Findings of a command such as `ginlab affinity`; not measurements.
     Listing,
 }
 
 impl Kind {
-    /// The kind, or the columns that are missing.
+    /// Returns the kind, or the missing columns.
     fn of(header: &::csv::StringRecord) -> Result<Self, String> {
         let has = |name: &str| header.iter().any(|column| column == name);
         let missing: Vec<&str> = NEEDED.into_iter().filter(|name| !has(name)).collect();
@@ -39,29 +39,29 @@ impl Kind {
     }
 }
 
-/// The rows of one or several files. Columns are known by name alone: files of older and newer versions, with fewer and
-/// more columns, stand beside each other, and what one of them lacks is empty.
+/// Rows of one or several files. Columns are identified only by name, so that files of older and newer versions, with
+/// fewer or more columns, can be combined. Missing fields are empty.
 #[derive(Clone, Debug, Default)]
 pub struct Records {
     columns: Vec<String>,
     rows: Vec<Record>,
 }
 
-/// One row.
+/// A row of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// Where it begins in its file.
+    /// Line at which it starts in its file.
     pub(crate) line: u64,
     fields: Vec<String>,
 }
 
 impl Record {
-    /// The field at this place, without blanks around it.
+    /// Returns the trimmed field at the given position.
     fn get(&self, place: usize) -> &str {
         self.fields.get(place).map_or("", |field| field.trim())
     }
 
-    /// The file and the line, for errors.
+    /// Returns the file and the line, for errors.
     pub fn place(&self) -> String {
         format!("{}, line {}", self.get(0), self.line)
     }
@@ -77,7 +77,7 @@ impl Records {
         Self::read_as(paths, &names(paths))
     }
 
-    /// The same under these names.
+    /// Like [`read`](Records::read), with the given names of the files.
     pub fn read_as(paths: &[PathBuf], names: &[String]) -> Result<Self, ChartError> {
         let mut records = Self::empty();
         for (path, name) in paths.iter().zip(names) {
@@ -91,7 +91,7 @@ impl Records {
         Ok(records)
     }
 
-    /// Reads a text of any kind, under this name; `path` is what errors call it.
+    /// Reads a text of any kind. `name` is its file name, and `path` its path in errors.
     pub fn of_text(text: impl Read, path: &Path, name: &str) -> Result<(Kind, Self), ChartError> {
         let mut records = Self::empty();
         Ok((records.add(text, path, name)?, records))
@@ -120,7 +120,7 @@ impl Records {
             if schema && found.parse() != Ok(SCHEMA) {
                 let place = format!("{}, line {line}", path.display());
                 return Err(ChartError::Refused(format!(
-                    "{place}: schema {found:?}; this ginlab reads schema {SCHEMA}"
+                    "{place}: schema {found:?}, but this ginlab reads schema {SCHEMA}"
                 )));
             }
             self.rows.push(record);
@@ -128,7 +128,7 @@ impl Records {
         Ok(kind)
     }
 
-    /// All of these, one after the other. Their names of files are as they were read.
+    /// Concatenates records. Names of files are unchanged.
     pub fn joined<'a>(parts: impl Iterator<Item = &'a Self>) -> Self {
         let mut joined = Self::empty();
         for part in parts {
@@ -142,13 +142,13 @@ impl Records {
         joined
     }
 
-    /// The same columns, and the rows that pass.
+    /// Returns the records with the same columns and only the rows that pass.
     pub fn only(&self, passes: impl Fn(&Record) -> bool) -> Self {
         let rows = self.rows.iter().filter(|row| passes(row)).cloned().collect();
         Self { columns: self.columns.clone(), rows }
     }
 
-    /// Adds a column, computed for each row.
+    /// Adds a column that is computed for each row.
     pub fn derive(&mut self, name: &str, of: impl Fn(&Self, &Record) -> Option<f64>) {
         let fields: Vec<String> =
             self.rows.iter().map(|row| of(self, row).map(|value| format!("{value:.5e}")).unwrap_or_default()).collect();
@@ -159,24 +159,24 @@ impl Records {
         }
     }
 
-    /// The field of a row by the name of the column; empty where there is none.
+    /// Returns the field of a row by the name of its column; empty if there is none.
     pub fn field<'a>(&self, row: &'a Record, name: &str) -> &'a str {
         self.columns.iter().position(|known| known == name).map_or("", |place| row.get(place))
     }
 
-    /// The field as a number, if it is one.
+    /// Returns the field as a number, if it is one.
     pub fn number(&self, row: &Record, name: &str) -> Option<f64> {
         number(self.field(row, name))
     }
 
-    /// What of a row was not measured on the hardware that it speaks of.
+    /// Returns what in a row was not measured on the hardware that it describes, if anything.
     pub fn unreal(&self, row: &Record) -> Option<&'static str> {
         let fabric = self.field(row, "fabric");
         match (self.field(row, "device") == "emulated", fabric.starts_with("model:")) {
             (true, true) => Some("emulated, modelled"),
             (true, false) => Some("emulated"),
             (false, true) => Some("modelled"),
-            (false, false) => is_soft(fabric).then_some("cards in software"),
+            (false, false) => is_soft(fabric).then_some("software NICs"),
         }
     }
 
@@ -187,13 +187,13 @@ impl Records {
         })
     }
 
-    /// Whether a column has this name.
+    /// Returns whether a column has this name.
     pub fn has(&self, name: &str) -> bool {
         self.columns().any(|known| known == name)
     }
 
-    /// Refuses a name that no column has. The refusal looks for what may have been meant, which took half the time of a report that
-    /// only wanted to know ([`Records::has`]).
+    /// Returns an error if no column has this name. The error includes a similar name, whose search is expensive; to
+    /// test for a column, use [`Records::has`].
     pub fn column(&self, name: &str) -> Result<(), ChartError> {
         if self.has(name) {
             return Ok(());
@@ -202,31 +202,31 @@ impl Records {
         let nearest = self.columns.iter().max_by(|one, two| nearness(one).total_cmp(&nearness(two)));
         let nearest = nearest.filter(|known| nearness(known) > 0.7).map(|near| format!(", did you mean {near}?"));
         let (nearest, known) = (nearest.unwrap_or_default(), self.columns.join(", "));
-        Err(ChartError::Refused(format!("there is no column {name:?}{nearest}; columns: {known}")))
+        Err(ChartError::Refused(format!("unknown column {name:?}{nearest}; columns: {known}")))
     }
 
-    /// The names of all columns.
+    /// Returns the names of all columns.
     pub fn columns(&self) -> impl Iterator<Item = &str> {
         self.columns.iter().map(String::as_str)
     }
 
-    /// Every row, in the order of the files.
+    /// Returns all rows, in the order of the files.
     pub fn rows(&self) -> &[Record] {
         &self.rows
     }
 }
 
-/// Whether the cards of a fabric are programs: `efa/soft:p5`.
+/// Returns whether the NICs of a fabric are simulated in software, for example `efa/soft:p5`.
 pub(crate) fn is_soft(fabric: &str) -> bool {
     fabric.contains("/soft")
 }
 
-/// The field as a number, if it is one.
+/// Parses a field as a finite number.
 pub(super) fn number(field: &str) -> Option<f64> {
     field.parse().ok().filter(|value: &f64| value.is_finite())
 }
 
-/// What files are called in the picture: by their last part, unless that would make two of them one.
+/// Returns the names of files in a chart: their last component, or the whole path if these would not be distinct.
 fn names(paths: &[PathBuf]) -> Vec<String> {
     let last = |path: &PathBuf| path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
     let mut known: Vec<String> = paths.iter().map(last).collect();
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn files_of_different_columns_stand_beside_each_other() {
+    fn files_with_different_columns_are_merged() {
         let records = read(&[
             "schema,device,fabric,status,grid\n1,emulated,null,ok,8\n",
             "status,schema,fabric,device,warps\n\"failed: x\",1,model:p5,cpu,4\n",
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_say_what_is_wrong() {
+    fn errors_describe_invalid_files() {
         let columns = "schema,device,fabric,status\n";
         let refusals: Vec<String> = [
             String::new(),
@@ -288,16 +288,16 @@ mod tests {
         DIR/0.csv is not a CSV file of ginlab: it has no column schema, device, fabric, status
         DIR/0.csv is not a CSV file of ginlab: it has no column schema, device, fabric, status
         DIR/0.csv: CSV error: record 1 (line: 2, byte: 28): found record with 3 fields, but the previous record has 4 fields
-        DIR/0.csv, line 2: schema "2"; this ginlab reads schema 1
-        DIR/0.csv, line 2: schema ""; this ginlab reads schema 1
+        DIR/0.csv, line 2: schema "2", but this ginlab reads schema 1
+        DIR/0.csv, line 2: schema "", but this ginlab reads schema 1
         "#);
         let records = read(&[columns]).unwrap();
         let refusals: Vec<String> =
             ["fabrik", "devices", "xyz"].iter().map(|name| records.column(name).unwrap_err().to_string()).collect();
         insta::assert_snapshot!(refusals.join("\n"), @r#"
-        there is no column "fabrik", did you mean fabric?; columns: file, schema, device, fabric, status
-        there is no column "devices", did you mean device?; columns: file, schema, device, fabric, status
-        there is no column "xyz"; columns: file, schema, device, fabric, status
+        unknown column "fabrik", did you mean fabric?; columns: file, schema, device, fabric, status
+        unknown column "devices", did you mean device?; columns: file, schema, device, fabric, status
+        unknown column "xyz"; columns: file, schema, device, fabric, status
         "#);
     }
 

@@ -1,4 +1,4 @@
-//! From a small CSV file to its picture.
+//! Tests from a small CSV file to its chart.
 #![allow(clippy::unwrap_used)]
 
 use super::*;
@@ -16,7 +16,7 @@ schema,experiment,case,device,fabric,mode,rails,size_bytes,grid,block,time_us_mi
 ";
 
 impl Chart {
-    /// The picture alone.
+    /// Draws only this chart.
     fn drawn(&self) -> String {
         self.svg(&Palette::of([self]))
     }
@@ -45,7 +45,7 @@ fn query(x: &str, series: &str, filters: &[&str]) -> Query {
     }
 }
 
-/// Every opened element is closed, and no text breaks out of its own.
+/// Asserts that every opened element is closed, and that no text contains markup.
 fn assert_well_formed(svg: &str) {
     let mut open = Vec::new();
     for part in svg.split('<').skip(1) {
@@ -62,7 +62,7 @@ fn assert_well_formed(svg: &str) {
 }
 
 #[test]
-fn a_small_file_becomes_a_picture() {
+fn small_file_becomes_chart() {
     let mut query = query("size_bytes", "mode", &["rails=1"]);
     query.range = Some(["time_us_min".into(), "time_us_p99".into()]);
     let picture = query.chart(&records()).unwrap();
@@ -95,7 +95,7 @@ fn a_small_file_becomes_a_picture() {
 }
 
 #[test]
-fn a_series_has_one_colour_in_all_pictures() {
+fn series_keeps_colour_in_all_charts() {
     let both = query("size_bytes", "mode", &["rails=1"]).chart(&records()).unwrap().chart;
     let one = query("size_bytes", "mode", &["mode=nbi"]).chart(&records()).unwrap().chart;
     let palette = Palette::of([&both, &one]);
@@ -104,7 +104,7 @@ fn a_series_has_one_colour_in_all_pictures() {
 }
 
 #[test]
-fn what_was_not_measured_says_so() {
+fn unmeasured_points_have_notice() {
     let notice = |filters: &[&str]| query("size_bytes", "mode,rails", filters).chart(&records()).unwrap().chart.notice;
     assert_eq!(notice(&["mode=quiet"]), None);
     insta::assert_snapshot!(notice(&[]).unwrap(), @"Not plain measurements: emulated device in 1 of 6 points, modelled network in 1 of 6 points, marked as suspect in 1 of 6 points");
@@ -123,15 +123,15 @@ fn filters_know_sizes_numbers_and_nothing() {
     assert_eq!(left("suspect=").unwrap(), 5);
     let refusals = [left("mode=nbii"), left("size_bytes="), left("mod=x")].map(|left| left.unwrap_err().to_string());
     insta::assert_snapshot!(refusals.join("\n"), @r#"
-    no rows are left to draw: none has mode=nbii; there is quiet, nbi
+    no rows are left to draw: none has mode=nbii; available: quiet, nbi
     no rows are left to draw: 1 without size_bytes or time_us_p50
-    there is no column "mod", did you mean mode?; columns: file, schema, experiment, case, device, fabric, mode, rails, size_bytes, grid, block, time_us_min, time_us_p50, time_us_p99, status, suspect
+    unknown column "mod", did you mean mode?; columns: file, schema, experiment, case, device, fabric, mode, rails, size_bytes, grid, block, time_us_min, time_us_p50, time_us_p99, status, suspect
     "#);
     assert!(Filter::parse("mode").is_err() && Filter::parse("=x").is_err());
 }
 
 #[test]
-fn categories_stand_in_the_order_of_the_file() {
+fn categories_keep_order_of_file() {
     let picture = query("grid,block", "mode", &["rails=1", "size_bytes=64,4K,1M"]).chart(&records()).unwrap();
     assert_eq!(picture.chart.x.kind, Kind::Categories(list("1x32,8x32,132x32")));
     assert_eq!(picture.chart.x.label, "grid x block");
@@ -142,7 +142,7 @@ fn categories_stand_in_the_order_of_the_file() {
     let svg = bars.chart(&records()).unwrap().chart.drawn();
     assert_well_formed(&svg);
     assert_eq!(svg.matches("<rect").count(), 1 + 2 + 1, "the background, two bars, the legend");
-    // Narrow, the names stand upright; narrower, it is said what is missing.
+    // If the chart is narrow, the names are vertical; if it is narrower, the error reports the minimum size.
     let mut narrow = query("grid,block", "mode", &["rails=1", "size_bytes=64,4K,1M"]);
     narrow.width = 330;
     assert!(narrow.chart(&records()).unwrap().chart.drawn().contains("rotate(-90"));
@@ -151,7 +151,7 @@ fn categories_stand_in_the_order_of_the_file() {
 }
 
 #[test]
-fn points_that_share_a_place_are_told_apart() {
+fn overlapping_points_are_distinguished() {
     let mut query = query("size_bytes", "mode", &[]);
     let picture = query.chart(&records()).unwrap();
     insta::assert_snapshot!(picture.notes[1], @r#"2 rows of "nbi" share size_bytes 4K; they differ in device, fabric, rails: name some in --series, or narrow with --where"#);
@@ -161,7 +161,7 @@ fn points_that_share_a_place_are_told_apart() {
 }
 
 #[test]
-fn piles_begin_where_the_one_below_ends() {
+fn stacked_bars_start_at_preceding_end() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("stages.csv");
     let columns = "case,size_bytes,mode,fabric,stage,p50_us";
@@ -179,14 +179,14 @@ fn piles_begin_where_the_one_below_ends() {
     assert_eq!(piles(&chart), [[(0.0, 1.0), (1.0, 4.0)], [(0.0, 0.5), (0.5, 2.0)]]);
     assert_well_formed(&chart.drawn());
     let error = query.chart(&read("put,64,quiet,tcp,push,-1\n")).unwrap_err().to_string();
-    assert_eq!(error, "bars cannot lie on each other: p50_us is -1 in stages.csv, line 2");
+    assert_eq!(error, "bars cannot be stacked: p50_us is -1 in stages.csv, line 2");
     let summed = read("put,64,quiet,tcp,push,1\nput,64,quiet,tcp,wire,2\nput,64,quiet,tcp,total,3\n");
     assert_eq!(piles(&query.chart(&summed).unwrap().chart), [[(0.0, 1.0), (1.0, 2.0)]], "the total is no part");
     let twice = read("put,64,quiet,tcp,push,1\nput,64,quiet,tcp,push,2\n");
     assert!(matches!(query.chart(&twice), Err(ChartError::Overlap(_))));
 }
 
-/// The piles as drawn, each part from where it begins and how high it is, in units of the first part's height.
+/// Returns the stacks as drawn: start and height of each part, in units of the first part's value.
 fn piles(chart: &Chart) -> Vec<[(f64, f64); 2]> {
     let svg = chart.drawn();
     let number = |tag: &str, name: &str| -> f64 {
@@ -201,6 +201,6 @@ fn piles(chart: &Chart) -> Vec<[(f64, f64); 2]> {
     let value = chart.series[0].points[0].y;
     let scale = |pixels: f64| (pixels / bars[0].1 * value * 100.0).round() / 100.0;
     let part = |(y, height): (f64, f64)| (scale(foot - y - height), scale(height));
-    // Behind the bars come the samples of the legend, one for each series.
+    // The legend's samples follow the bars, one for each series.
     bars[..bars.len() - chart.series.len()].chunks(2).map(|pile| [part(pile[0]), part(pile[1])]).collect()
 }

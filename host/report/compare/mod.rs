@@ -1,11 +1,12 @@
-//! Two runs beside each other, row by row.
+//! Comparison of two runs, row by row.
 //!
-//! Rows belong together when they agree in every column that was chosen (see [`Catalog::chosen`](super::Catalog::chosen)) and
-//! that both files have. Of the device only its kind counts: a comparison of two GPUs is one, of a GPU with an emulated device is not.
+//! Two rows match if they agree in every chosen column (see [`Catalog::chosen`](super::Catalog::chosen)) that both
+//! files have. Of the device only the kind is compared: two GPUs can be compared, but not a GPU with an emulated
+//! device.
 //!
-//! A difference is beyond noise when the times of the two rows do not touch: every repeat of one is slower than every
-//! repeat of the other, as far as smallest time and 99th percentile say. That is a statement about these two runs. Another
-//! machine or another hour moves medians too, and no row knows by how much.
+//! A difference is beyond noise if the times of the two rows do not overlap. Then every repeat of one is slower than
+//! every repeat of the other, to the extent that minimum and 99th percentile show it. This is a statement about these
+//! two runs only: medians also differ between machines and between hours, by an amount that no row contains.
 
 mod rows;
 
@@ -19,30 +20,30 @@ use super::chart::{ChartError, FileKind, few};
 use super::run::Run;
 use super::{Catalog, Key};
 
-/// A file without measurements.
+/// Returns the error for a file without measurements.
 fn listing(name: &str) -> ChartError {
-    ChartError::Refused(format!("{name} holds a listing: there is nothing to compare"))
+    ChartError::Refused(format!("{name} is a listing, which has nothing to compare"))
 }
 
-/// Two runs, file by file.
+/// Comparison of two runs, file by file.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Comparison {
-    /// Every row.
+    /// Compared rows.
     pub rows: Vec<Compared>,
-    /// Files of the first run that the second has not.
+    /// Files of the first run that the second does not have.
     pub files_only_in_a: Vec<String>,
-    /// Files of the second run that the first has not.
+    /// Files of the second run that the first does not have.
     pub files_only_in_b: Vec<String>,
-    /// In which facts of their headers the two runs differ: the fact, and what each says.
+    /// Facts in which the headers of the two runs differ: name, value in the first and value in the second.
     pub headers_differ: Vec<(String, String, String)>,
-    /// The columns that were chosen.
+    /// Chosen columns.
     #[serde(skip)]
     chosen: Vec<&'static str>,
 }
 
 impl Comparison {
-    /// Compares runs, given as one file or one folder each. Files belong together by their names; where there is one on
-    /// each side, it is these two.
+    /// Compares runs, given as one file or one directory each. Files match by name. If there is one file on each side,
+    /// these two are compared.
     pub fn of(a: &[Run], b: &[Run], catalog: Catalog, ignored: &[String]) -> Result<Self, ChartError> {
         let measured =
             |runs: &[Run]| runs.iter().filter(|run| run.kind != FileKind::Listing).cloned().collect::<Vec<_>>();
@@ -64,7 +65,7 @@ impl Comparison {
             comparison.files_only_in_a = apart(&mut first, b);
             comparison.files_only_in_b = apart(&mut second, a);
             if first.is_empty() {
-                let text = format!("no file of A has its name in B: A has {a_names}; B has {b_names}");
+                let text = format!("no file of A has the same name in B: A has {a_names}; B has {b_names}");
                 return Err(ChartError::Refused(text));
             }
         }
@@ -73,7 +74,7 @@ impl Comparison {
             let Some(other) = other else { continue };
             comparison.rows.extend(compare(run, other, &comparison.chosen)?);
             for key in DIFFER {
-                let [one, two] = [run, other].map(|run| run.fact(key).unwrap_or_else(|| "not said".into()));
+                let [one, two] = [run, other].map(|run| run.fact(key).unwrap_or_else(|| "unknown".into()));
                 let line = (key.name().to_owned(), one, two);
                 if line.1 != line.2 && !comparison.headers_differ.contains(&line) {
                     comparison.headers_differ.push(line);
@@ -88,8 +89,8 @@ impl Comparison {
         Ok(comparison)
     }
 
-    /// The rows for people, column by column: heading, unit, cells. Of the columns that were chosen only those in which rows
-    /// differ; of the others only those in which there is something.
+    /// Returns the rows for people, column by column: heading, unit, cells. Includes the chosen columns in which rows
+    /// differ, and the other columns that are not empty.
     pub fn table(&self) -> Vec<(String, String, Vec<String>)> {
         let rows = &self.rows;
         let column = |title: &str, unit: &str, cell: &dyn Fn(&Compared) -> String| {
@@ -117,14 +118,14 @@ impl Comparison {
         columns
     }
 
-    /// The columns that were chosen and are the same in all rows, with their values.
+    /// Returns the chosen columns that have the same value in all rows, with their values.
     pub fn in_common(&self) -> Vec<(&'static str, &str)> {
         let Some(first) = self.rows.first() else { return Vec::new() };
         let same = |name: &&str| self.rows.iter().all(|row| row.chosen(name) == first.chosen(name));
         self.chosen.iter().copied().filter(same).map(|name| (name, first.chosen(name))).collect()
     }
 
-    /// How many rows have each verdict, in words, the most telling first.
+    /// Returns the number of rows for each verdict, in words, the most important first.
     pub fn counts(&self) -> Vec<(&'static str, usize)> {
         let kinds = ["failed in B", "slower", "faster", "same within noise", "cannot say", "only in A", "only in B"];
         let is = |row: &Compared, kind| row.verdict.get_message() == Some(kind);
@@ -132,7 +133,7 @@ impl Comparison {
         kinds.into_iter().map(count).filter(|(_, count)| *count > 0).collect()
     }
 
-    /// The columns of which the two sides have no value in common.
+    /// Returns the columns in which the two sides have no value in common.
     fn differences(&self) -> String {
         let values = |side: Verdict, column: &str| -> BTreeSet<String> {
             let rows = self.rows.iter().filter(|row| row.verdict == side).flat_map(|row| &row.identity);
@@ -148,13 +149,13 @@ impl Comparison {
         });
         let (columns, texts): (Vec<&str>, Vec<String>) = differ.filter(|(_, text)| !text.ends_with("is  and ")).unzip();
         match columns.is_empty() {
-            true => "they agree in no row".into(),
+            true => "they have no common row".into(),
             false => format!("{}; --ignore {} compares them nevertheless", texts.join(", "), columns.join(",")),
         }
     }
 }
 
-/// The facts in which two runs that are compared may differ and should say so.
+/// Facts that are reported if they differ between the compared runs.
 const DIFFER: [Key; 9] = [
     Key::Ginlab,
     Key::Commit,

@@ -1,4 +1,4 @@
-//! Row by row: which belong together, and what the two of them say.
+//! Matching of rows, and the verdict on each pair.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -10,28 +10,28 @@ use crate::chart::{ChartError, FileKind, Record};
 use crate::column::rounded;
 use crate::run::Run;
 
-/// What is to be said of a row of the second run against the first; its message is the same without figures and reasons.
+/// Verdict on a row of the second run compared with the first. The message is the verdict without figures and reasons.
 #[derive(Clone, Debug, PartialEq, Display, EnumMessage)]
 pub enum Verdict {
     /// The times overlap.
     #[strum(to_string = "same within noise", message = "same within noise")]
     Same,
-    /// By so many percent more per time.
+    /// Faster by this many percent: it achieves that much more per time.
     #[strum(to_string = "faster by {0:.1} %", message = "faster")]
     Faster(f64),
-    /// By so many percent more time for the same.
+    /// Slower by this many percent: it takes that much more time.
     #[strum(to_string = "slower by {0:.1} %", message = "slower")]
     Slower(f64),
-    /// Why nothing can be said.
+    /// No verdict, with the reason.
     #[strum(to_string = "cannot say: {0}", message = "cannot say")]
     CannotSay(String),
-    /// Measured in the first run, and not in the second, and why.
+    /// Measured in the first run and not in the second, with the reason.
     #[strum(to_string = "B has {0}", message = "failed in B")]
     Failed(String),
-    /// The first run alone has it.
+    /// Only in the first run.
     #[strum(to_string = "only in A", message = "only in A")]
     OnlyA,
-    /// The second run alone has it.
+    /// Only in the second run.
     #[strum(to_string = "only in B", message = "only in B")]
     OnlyB,
 }
@@ -42,60 +42,60 @@ impl Serialize for Verdict {
     }
 }
 
-/// The times of one row in microseconds.
+/// Times of one row in microseconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Times {
-    /// The median.
+    /// Median.
     pub median: f64,
-    /// From where to where they spread, where the row says so.
+    /// Lower and upper end of the times, if the row contains them.
     pub spread: Option<(f64, f64)>,
 }
 
-/// Columns that were chosen, with their values.
+/// Chosen columns with their values.
 type Identity = Vec<(&'static str, String)>;
 
-/// One row of both runs, or of one of them.
+/// A row of both runs, or of one of them.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Compared {
-    /// The file of the first run, or of the second where the first has none.
+    /// File of the first run, or of the second if the first has none.
     pub file: String,
-    /// The columns that were chosen and are not empty, as `case=put mode=nbi`.
+    /// Chosen columns that are not empty, for example `case=put mode=nbi`.
     pub row: String,
-    /// Median time in the first run.
+    /// Median time in the first run, in microseconds.
     pub a_time_us: Option<f64>,
-    /// Median time in the second run.
+    /// Median time in the second run, in microseconds.
     pub b_time_us: Option<f64>,
-    /// The second over the first.
+    /// Time of the second run divided by that of the first.
     pub time_ratio: Option<f64>,
-    /// Bandwidth of the second over that of the first.
+    /// Bandwidth of the second run divided by that of the first.
     pub bandwidth_ratio: Option<f64>,
-    /// Operations per second of the second over those of the first.
+    /// Operations per second of the second run divided by those of the first.
     pub rate_ratio: Option<f64>,
-    /// What to make of it.
+    /// Verdict on the second run.
     pub verdict: Verdict,
-    /// What of the two was emulated or modelled: `emulated`, `model:p5`, both.
+    /// Emulated device or modelled network of the two rows: `emulated`, `model:p5`, or both.
     pub unreal: Option<String>,
-    /// The columns that tell it apart, with their values, in the order of `row`.
+    /// Columns that distinguish the row, with their values, in the order of `row`.
     #[serde(skip)]
     pub identity: Identity,
 }
 
 impl Compared {
-    /// The value of a column that was chosen; empty where the row has none.
+    /// Returns the value of a chosen column; empty if the row has none.
     pub fn chosen(&self, column: &str) -> &str {
         self.identity.iter().find(|(name, _)| *name == column).map_or("", |(_, value)| value)
     }
 
-    /// The columns of a comparison, in their order.
+    /// Columns of a comparison, in order.
     pub const COLUMNS: [&'static str; 9] =
         ["file", "row", "a_time_us", "b_time_us", "time_ratio", "bandwidth_ratio", "rate_ratio", "verdict", "unreal"];
 }
 
-/// The median and the spread of a row's times.
+/// Returns the median and the range of a row's times.
 fn times(run: &Run, row: &Record) -> Option<Times> {
     let number = |column: &str| run.records.number(row, column);
     if run.kind == FileKind::Stages {
-        // Percentiles of single operations: what lies above the median is taken to lie below it as well.
+        // Percentiles of single operations: the range below the median is assumed to equal the one above it.
         let median = number("p50_us")?;
         return Some(Times { median, spread: number("p99_us").map(|p99| (2.0 * median - p99, p99)) });
     }
@@ -104,7 +104,7 @@ fn times(run: &Run, row: &Record) -> Option<Times> {
     Some(Times { median: number("time_us_p50")?, spread: ends.filter(|_| !single) })
 }
 
-/// What two times say.
+/// Returns the verdict on time `b` compared with `a`.
 pub fn verdict(a: Times, b: Times) -> Verdict {
     if a.median <= 0.0 || b.median <= 0.0 {
         return Verdict::CannotSay("a time of zero".into());
@@ -115,14 +115,14 @@ pub fn verdict(a: Times, b: Times) -> Verdict {
     if a.median == b.median || first.0 <= second.1 && second.0 <= first.1 {
         return Verdict::Same;
     }
-    // What percentages mean is the same from both sides: A slower by 25 % is B faster by 25 %.
+    // Percentages are symmetric: if A is slower by 25 %, B is faster by 25 %.
     match b.median > a.median {
         true => Verdict::Slower(100.0 * (b.median / a.median - 1.0)),
         false => Verdict::Faster(100.0 * (a.median / b.median - 1.0)),
     }
 }
 
-/// Compares two files. Rows are told apart by the `chosen` columns that both have.
+/// Compares two files. Rows are identified by the columns in `chosen` that both files have.
 pub fn compare(a: &Run, b: &Run, chosen: &[&'static str]) -> Result<Vec<Compared>, ChartError> {
     if let Some(run) = [a, b].into_iter().find(|run| run.kind == FileKind::Listing) {
         return Err(listing(&run.name));
@@ -130,7 +130,7 @@ pub fn compare(a: &Run, b: &Run, chosen: &[&'static str]) -> Result<Vec<Compared
     let (a_kind, b_kind) = (a.experiment(), b.experiment());
     let empty = a.records.rows().is_empty() || b.records.rows().is_empty();
     if a_kind != b_kind && !empty {
-        let text = format!("{} holds {a_kind} and {} holds {b_kind}: these cannot be compared", a.name, b.name);
+        let text = format!("{} has {a_kind}, but {} has {b_kind}: these cannot be compared", a.name, b.name);
         return Err(ChartError::Refused(text));
     }
     let both = |column: &&&str| [a, b].into_iter().all(|run| run.records.has(column));
@@ -142,7 +142,7 @@ pub fn compare(a: &Run, b: &Run, chosen: &[&'static str]) -> Result<Vec<Compared
         };
         columns.iter().map(|column| (*column, value(column))).collect()
     };
-    // Rows that are equal in all of it are repeats of one measurement, and are taken in their order.
+    // Rows that are equal in all of these columns are repeats of one measurement, and are matched in order.
     let mut theirs: BTreeMap<_, VecDeque<&Record>> = BTreeMap::new();
     for row in b.records.rows() {
         theirs.entry(identity(b, row)).or_default().push_back(row);
@@ -153,7 +153,7 @@ pub fn compare(a: &Run, b: &Run, chosen: &[&'static str]) -> Result<Vec<Compared
         let other = theirs.get_mut(&identity).and_then(VecDeque::pop_front);
         compared.push(pair(identity, Some((a, row)), other.map(|other| (b, other))));
     }
-    // What is left, in the order of the file.
+    // The remaining rows, in the order of the file.
     let mut left: Vec<&Record> = theirs.into_values().flatten().collect();
     left.sort_by_key(|row| row.line);
     compared.extend(left.into_iter().map(|row| pair(identity(b, row), None, Some((b, row)))));
@@ -212,7 +212,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn both_sides_say_the_same(a in times(), b in times()) {
+        fn verdict_is_symmetric(a in times(), b in times()) {
             match (verdict(a, b), verdict(b, a)) {
                 (Verdict::Slower(one), Verdict::Faster(two)) | (Verdict::Faster(one), Verdict::Slower(two)) => {
                     prop_assert!(one > 0.0 && (one - two).abs() <= 1e-9 * one, "{one} {two}");
@@ -224,7 +224,7 @@ mod tests {
         }
 
         #[test]
-        fn noise_that_is_wider_than_the_difference_hides_it(median in 0.001f64..1e6, by in 0.0f64..0.5) {
+        fn noise_wider_than_difference_hides_it(median in 0.001f64..1e6, by in 0.0f64..0.5) {
             let wide = |median: f64| Times { median, spread: Some((0.5 * median, 1.5 * median)) };
             prop_assert_eq!(verdict(wide(median), wide(median * (1.0 + by))), Verdict::Same);
             let narrow = |median: f64| Times { median, spread: Some((median, median)) };

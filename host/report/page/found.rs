@@ -1,4 +1,4 @@
-//! The beginning of a page: the headline figures, the machine, and the pictures that tell most.
+//! Start of a page: the headline figures, the machine, and the most informative charts.
 
 use std::cmp::Reverse;
 
@@ -10,26 +10,23 @@ use crate::figures::Figure;
 use crate::run::Run;
 use crate::{Best, Catalog, Finding, Headline, Key, each_once};
 
-/// Pictures at the beginning.
+/// Maximum number of charts at the start.
 pub const SHOWN: usize = 8;
-/// Columns that a headline names beside its own.
+/// Maximum number of columns that a headline shows in addition to its own.
 const NAMED: usize = 6;
 
-/// Takes the most telling pictures out of the sections: of each experiment its first kind, then of each its second. Pictures of
-/// real hardware go before others, those that compare before those of one series, those with more points before those with fewer.
+/// Moves the most informative charts out of the sections: one of each experiment's first kind, then of its second, and
+/// so on. Charts of real hardware precede others, then charts of several series precede those of one, then charts with
+/// more points precede those with fewer.
 pub fn most_telling(sections: &mut [Section]) -> Vec<Figure> {
     let mut shown = Vec::new();
     for round in 0..SHOWN {
         for section in sections.iter_mut() {
             let lists: Vec<&mut Vec<Figure>> = section.lists().collect();
-            // What stays below is still to be seen there.
+            // Keep at least one chart in the section.
             if shown.len() == SHOWN || lists.iter().map(|list| list.len()).sum::<usize>() < 2 {
                 continue;
             }
-            let rank = |figure: &Figure| {
-                let chart = &figure.chart;
-                (chart.notice.is_some(), chart.series.len() < 2, Reverse(chart.points()))
-            };
             let of_round = |figure: &Figure| figure.place.0 == round;
             let best = lists
                 .into_iter()
@@ -46,13 +43,20 @@ pub fn most_telling(sections: &mut [Section]) -> Vec<Figure> {
     shown
 }
 
-/// The section. Findings, where they are given, take the place of what the experiments declare for a page of any run.
+/// Returns how informative a chart is: the least value for the most informative.
+pub fn rank(figure: &Figure) -> (bool, bool, Reverse<usize>) {
+    let chart = &figure.chart;
+    (chart.notice.is_some(), chart.series.len() < 2, Reverse(chart.points()))
+}
+
+/// Returns the first section. If findings are given, they replace the machine and the headlines that the experiments
+/// declare.
 pub fn section(page: &Page, sections: &[Section], shown: &[Figure]) -> Markup {
     html! {
         section #found {
-            h2 { "What was found" }
+            h2 { "Findings" }
             @match page.newest {
-                Some(findings) => (findings_table(page, findings)),
+                Some(newest) => (findings_table(page, newest.findings)),
                 None => {
                     (machine(page.runs))
                     (bests_table(page.catalog, sections))
@@ -63,7 +67,7 @@ pub fn section(page: &Page, sections: &[Section], shown: &[Figure]) -> Markup {
     }
 }
 
-/// The machine of these runs.
+/// Returns the facts about the machine of these runs.
 fn machine(runs: &[Run]) -> Markup {
     let values = |key| few(&each_once(runs.iter().filter_map(|run| run.fact(key))));
     let facts: Vec<(&str, String)> =
@@ -89,14 +93,14 @@ impl Found<'_> {
     }
 }
 
-/// The best row of these that have these values. What was emulated or modelled counts only where nothing else is there.
+/// Returns the best row among those with these values. Emulated and modelled rows count only if there are no others.
 fn best<'a>(
     runs: impl Iterator<Item = &'a Run>,
     column: &str,
     which: Best,
     only: &[(&str, &str)],
 ) -> Option<Found<'a>> {
-    // Where nothing is moved there is no bandwidth.
+    // The null rail moves no bytes, so its bandwidth is meaningless.
     let moves = |fabric: &str| fabric != "null" || !column.starts_with("bandwidth");
     let found = |run: &'a Run, row: &'a Record| {
         let records = &run.records;
@@ -117,7 +121,7 @@ fn unit(catalog: Catalog, column: &str) -> &'static str {
     catalog.columns().iter().find(|(known, _)| known.name == column).map_or("", |(column, _)| column.unit)
 }
 
-/// The best figures of the experiments, each for itself.
+/// Returns the table of the best figures of each experiment.
 fn bests_table(catalog: Catalog, sections: &[Section]) -> Markup {
     let found: Vec<(&Headline, Found)> = sections
         .iter()
@@ -160,7 +164,7 @@ fn bests_table(catalog: Catalog, sections: &[Section]) -> Markup {
     }
 }
 
-/// What a reader wants to know, beside what it is held against. What was not measured has its row too.
+/// Returns the table of findings with their references. A finding without a measurement has a row too.
 fn findings_table(page: &Page, findings: &[Finding]) -> Markup {
     let figure = |finding: &Finding, found: &Option<Found>| match found {
         Some(found) => {
@@ -189,12 +193,14 @@ fn findings_table(page: &Page, findings: &[Finding]) -> Markup {
                 } }
             }
         }
-        p.aside { "Both figures of a row are of one file, the newest that has both. Ratio: the one over the other; of times less is better, of "
-            "rates more. A file's whole command is beside its rows." }
+        p.aside { "Both figures of a row are from one file, the newest that has both. Ratio: the first over the \
+                   second; for times, less is better, for "
+            "rates, more. A file's whole command is shown with its rows." }
     }
 }
 
-/// The newest file that has both figures, or else the first of them. What was measured goes before what was modelled.
+/// Returns the figures of the newest file that has both, or of the newest that has the first. Measured figures take
+/// precedence over modelled ones.
 fn newest<'a>(runs: &'a [Run], finding: &Finding) -> (Option<Found<'a>>, Option<Found<'a>>) {
     let of = runs.iter().filter(|run| run.experiment() == finding.experiment);
     let both = of.filter_map(|run| {
@@ -209,22 +215,22 @@ fn newest<'a>(runs: &'a [Run], finding: &Finding) -> (Option<Found<'a>>, Option<
     (found, beside.flatten())
 }
 
-/// The one figure over the other.
+/// Returns the cell with the ratio of the two figures.
 fn ratio(finding: &Finding, found: &Option<Found>, beside: &Option<Found>) -> Markup {
     let ratio = found.as_ref().zip(beside.as_ref()).map(|(found, beside)| found.value / beside.value);
-    // What is shown as 1.00 is neither.
+    // Ratios that are shown as 1.00 are not marked as better.
     let better = ratio.is_some_and(|ratio| if finding.best == Best::Least { ratio < 0.995 } else { ratio >= 1.005 });
     html! { td.number.faster[better] { @if let Some(ratio) = ratio { (format!("{ratio:.2}")) } } }
 }
 
-/// Device, fabric and day.
+/// Returns device, fabric and date of a figure.
 fn place(found: &Found) -> Markup {
     let device = found.field("device").trim_start_matches("gpu:").trim_start_matches("NVIDIA ");
     let date = found.run.fact(Key::Date).unwrap_or_default();
     html! { (device) ", " (found.field("fabric")) @if let Some(day) = date.get(..10) { ", " span { (day) } } }
 }
 
-/// A command as it would be typed: without folders, without where its rows went, without what it hands to a shell.
+/// Shortens a command: without directories, output options, and quoted arguments.
 fn shortened(command: &str) -> String {
     let parts: Vec<&str> = command.split('\'').collect();
     let unquoted = parts.iter().enumerate().map(|(at, part)| if at % 2 == 0 { *part } else { "..." });
@@ -247,6 +253,7 @@ mod tests {
 
     use std::path::Path;
 
+    use super::super::Newest;
     use super::*;
 
     #[test]
@@ -255,18 +262,24 @@ mod tests {
         assert_eq!(shortened(command), "ginlab queue -p lib.so --nvshmem '...' -n 5");
     }
 
-    /// A run of puts, newest first in a list.
+    /// Creates a run from rows of puts.
     fn run(name: &str, rows: &str) -> Run {
         let text = format!("schema,experiment,case,device,fabric,time_us_p50,status\n{rows}");
         let header = serde_json::json!({ "command": format!("ginlab {name}"), "date": "2026-11-22T01:02:03Z" });
         Run::of_text(text.as_bytes(), Some(header), Path::new(name), name).unwrap()
     }
 
-    /// The cells of the table's only row.
+    /// Returns the cells of the table's only row.
     fn cells(runs: &[Run]) -> Vec<String> {
         let finding = Finding::least("proxy", "time_us_p50", "a put").of("case=put").beside("a peer", "case=peer");
         let findings = [finding];
-        let page = Page { title: "t", runs, comparison: None, catalog: Catalog::default(), newest: Some(&findings) };
+        let page = Page {
+            title: "t",
+            runs,
+            comparison: None,
+            catalog: Catalog::default(),
+            newest: Some(Newest { findings: &findings, stem: "t" }),
+        };
         let html = page.build().html;
         let table = html.split_once("<tbody>").unwrap().1.split_once("</tbody>").unwrap().0;
         let text =
@@ -275,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn a_headline_stands_beside_its_peer_and_says_what_is_missing() {
+    fn headline_shows_reference_and_missing_figures() {
         let alone = run("alone", "1,proxy,put,gpu:H200,tcp,3,ok\n");
         let both = run("both", "1,proxy,put,gpu:H200,tcp,2,ok\n1,proxy,peer,gpu:H200,tcp,4,ok\n");
         let modelled = run("model", "1,proxy,put,gpu:H200,model:p5,1,ok\n1,proxy,peer,gpu:H200,model:p5,4,ok\n");

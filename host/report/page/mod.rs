@@ -1,7 +1,7 @@
-//! One HTML page of runs: their headers, pictures and rows, and the comparison with another run.
+//! HTML page of runs: their headers, charts and rows, and the comparison with another run.
 //!
-//! The page needs nothing but itself: style and pictures are in it, there is no script. The same files give the same bytes.
-//! maud escapes every text; the pictures escape their own.
+//! The page is self-contained: it includes the style and the charts, and has no script. The same files always result in
+//! the same bytes. maud escapes all texts; charts escape their own.
 
 mod found;
 mod tables;
@@ -18,33 +18,44 @@ use super::figures::{self, Figure, Figures};
 use super::run::Run;
 use super::{About, Catalog, Finding, Key, Role};
 
-/// Pictures of a run that are in sight.
+/// Number of charts of a run that are not folded.
 const AT_ONCE: usize = 4;
 
 const STYLE: &str = include_str!("page.css");
 
-/// What goes into a page.
+/// Contents of a page.
 #[derive(Clone, Copy, Debug)]
 pub struct Page<'a> {
-    /// The heading.
+    /// Heading of the page.
     pub title: &'a str,
-    /// The runs.
+    /// Runs to show.
     pub runs: &'a [Run],
-    /// The comparison, with the names of both sides.
+    /// Comparison, with the names of both sides.
     pub comparison: Option<(&'a Comparison, &'a str, &'a str)>,
-    /// What the experiments say of themselves.
+    /// Declarations of the experiments.
     pub catalog: Catalog<'a>,
-    /// Where the runs are the newest of many: what a reader wants to know of them. Of each file the page then has one picture of a
-    /// kind.
-    pub newest: Option<&'a [Finding]>,
+    /// Set if the runs are the newest of many.
+    pub newest: Option<Newest<'a>>,
 }
 
-/// A page, and its pictures once more.
+/// Overview of the newest of many runs: findings, and one chart of each experiment. Each experiment has a page of its
+/// own, with one chart of each kind per file.
+#[derive(Clone, Copy, Debug)]
+pub struct Newest<'a> {
+    /// Findings to show.
+    pub findings: &'a [Finding],
+    /// File name of the overview without `.html`. Those of the other pages start with it.
+    pub stem: &'a str,
+}
+
+/// A page, and its charts as separate documents.
 #[derive(Clone, Debug)]
 pub struct Built {
-    /// The document.
+    /// HTML document.
     pub html: String,
-    /// The pictures. No two have one name.
+    /// File name and HTML document of the page of each experiment, to which an overview links.
+    pub parts: Vec<(String, String)>,
+    /// Charts, with distinct names.
     pub figures: Vec<Figure>,
 }
 
@@ -56,20 +67,27 @@ struct Section<'a> {
 }
 
 impl Section<'_> {
-    /// The pictures of several runs together, and those of each run.
+    /// Returns the lists of charts: of several runs together, then of each run.
     fn lists(&mut self) -> impl Iterator<Item = &mut Vec<Figure>> {
         std::iter::once(&mut self.several)
             .chain(self.runs.iter_mut().map(|(_, figures)| figures))
             .map(|figures| &mut figures.drawn)
     }
+
+    /// Returns the most informative chart of the experiment's first kind.
+    fn telling(&self) -> Option<&Figure> {
+        let all = std::iter::once(&self.several).chain(self.runs.iter().map(|(_, figures)| figures));
+        all.flat_map(|figures| &figures.drawn).min_by_key(|figure| (figure.place.0, found::rank(figure)))
+    }
 }
 
 impl Page<'_> {
-    /// Draws the pictures and writes the document.
+    /// Draws the charts and writes the document.
     pub fn build(&self) -> Built {
         let mut sections = self.sections();
         let few = sections.iter_mut().flat_map(Section::lists).map(|list| list.len()).sum::<usize>() <= found::SHOWN;
-        let mut shown = if few { Vec::new() } else { found::most_telling(&mut sections) };
+        let whole = few || self.newest.is_some();
+        let mut shown = if whole { Vec::new() } else { found::most_telling(&mut sections) };
         let below = sections.iter_mut().flat_map(Section::lists).flatten();
         let mut all: Vec<&mut Figure> = shown.iter_mut().chain(below).collect();
         let palette = Palette::of(all.iter().map(|figure| &figure.chart));
@@ -84,10 +102,14 @@ impl Page<'_> {
             figure.svg = figure.chart.svg(&palette);
         }
         let figures = all.into_iter().map(|figure| figure.clone()).collect();
-        Built { html: self.document(&sections, &shown).into_string(), figures }
+        let (html, parts) = match self.newest {
+            None => (self.document(&sections, &shown), Vec::new()),
+            Some(newest) => (self.overview(&sections, newest), self.parts(&sections, newest)),
+        };
+        Built { html: html.into_string(), parts, figures }
     }
 
-    /// The runs by experiment, in the order of the catalog, others last.
+    /// Returns the runs by experiment, in the order of the catalog, with unknown experiments last.
     fn sections(&self) -> Vec<Section<'_>> {
         let mut experiments: Vec<String> = self.runs.iter().map(Run::experiment).collect();
         let known = self.catalog.0;
@@ -107,7 +129,7 @@ impl Page<'_> {
         let mut figures = figures::of_run(run, self.catalog);
         if self.newest.is_some() {
             let all = figures.drawn.len();
-            // The fullest of each kind.
+            // Keep the chart with the most points of each kind.
             figures.drawn.sort_by_key(|figure| (figure.place.0, Reverse(figure.chart.points())));
             figures.drawn.dedup_by_key(|figure| figure.place.0);
             if figures.drawn.len() < all {
@@ -119,38 +141,82 @@ impl Page<'_> {
     }
 
     fn document(&self, sections: &[Section], shown: &[Figure]) -> Markup {
-        html! {
-            (DOCTYPE)
-            html lang="en" {
-                head {
-                    meta charset="utf-8";
-                    meta name="viewport" content="width=device-width, initial-scale=1";
-                    meta name="color-scheme" content="light dark";
-                    meta name="generator" content=(concat!("ginlab ", env!("CARGO_PKG_VERSION")));
-                    title { (self.title) }
-                    style { (PreEscaped(STYLE)) }
+        let main = html! {
+            (found::section(self, sections, shown))
+            @if let Some((comparison, a, b)) = self.comparison {
+                (tables::comparison(comparison, a, b))
+            }
+            @for section in sections { (self::section(section, shown.is_empty(), shown.is_empty())) }
+            (words(self.catalog))
+        };
+        frame(self.title, html! { (summary(self.runs)) }, contents(sections, self.comparison.is_some()), main)
+    }
+
+    /// Returns the page with the findings and one chart of each experiment, which links to the others.
+    fn overview(&self, sections: &[Section], newest: Newest) -> Markup {
+        let main = html! {
+            (found::section(self, sections, &[]))
+            @for section in sections {
+                section id=(section.experiment) {
+                    h2 { (section.experiment) }
+                    @if !section.about.question.is_empty() { p { (section.about.question) "." } }
+                    @if let Some(figure) = section.telling() { div.figures { (picture(figure)) } }
+                    p { a href=(newest.part(section)) {
+                        "All charts, facts and rows of " (files(section.runs.len()))
+                    } }
                 }
-                body {
-                    header {
-                        h1 { (self.title) }
-                        p.lead { (summary(self.runs)) @if self.newest.is_some() { " Files each of whose rows was measured again later are left out." } }
-                    }
-                    (contents(sections, self.comparison.is_some()))
-                    main {
-                        (found::section(self, sections, shown))
-                        @if let Some((comparison, a, b)) = self.comparison {
-                            (tables::comparison(comparison, a, b))
-                        }
-                        @for section in sections { (self::section(section, shown.is_empty())) }
-                        (words(self.catalog))
-                    }
+            }
+            (words(self.catalog))
+        };
+        let lead = html! { (summary(self.runs)) " Files whose rows were all measured again later are left out." };
+        frame(self.title, lead, contents(sections, false), main)
+    }
+
+    /// Returns the page of each experiment.
+    fn parts(&self, sections: &[Section], newest: Newest) -> Vec<(String, String)> {
+        let one = |section: &Section| {
+            let back = html! { nav { ul { li { a href={ (newest.stem) ".html" } { (self.title) } } } } };
+            let lead = html! { (files(section.runs.len())) ", the newest first." };
+            let page = frame(&section.experiment, lead, back, self::section(section, true, false));
+            (newest.part(section), page.into_string())
+        };
+        sections.iter().map(one).collect()
+    }
+}
+
+impl Newest<'_> {
+    /// Returns the file name of an experiment's page.
+    fn part(&self, section: &Section) -> String {
+        format!("{}-{}.html", self.stem, section.experiment)
+    }
+}
+
+/// Returns an HTML document.
+fn frame(title: &str, lead: Markup, navigation: Markup, main: Markup) -> Markup {
+    html! {
+        (DOCTYPE)
+        html lang="en" {
+            head {
+                meta charset="utf-8";
+                meta name="viewport" content="width=device-width, initial-scale=1";
+                meta name="color-scheme" content="light dark";
+                meta name="generator" content=(concat!("ginlab ", env!("CARGO_PKG_VERSION")));
+                title { (title) }
+                style { (PreEscaped(STYLE)) }
+            }
+            body {
+                header {
+                    h1 { (title) }
+                    p.lead { (lead) }
                 }
+                (navigation)
+                main { (main) }
             }
         }
     }
 }
 
-/// How much there is, and from when.
+/// Returns the number of rows and files, and their dates.
 fn summary(runs: &[Run]) -> String {
     let rows: usize = runs.iter().map(|run| run.records.rows().len()).sum();
     let mut days: Vec<String> =
@@ -161,8 +227,11 @@ fn summary(runs: &[Run]) -> String {
         (Some(first), Some(last)) => format!(", of {first} to {last}"),
         _ => String::new(),
     };
-    let files = if runs.len() == 1 { "file" } else { "files" };
-    format!("{rows} rows of {} {files}{when}.", runs.len())
+    format!("{rows} rows of {}{when}.", files(runs.len()))
+}
+
+fn files(count: usize) -> String {
+    if count == 1 { "1 file".into() } else { format!("{count} files") }
 }
 
 fn contents(sections: &[Section], compared: bool) -> Markup {
@@ -180,20 +249,22 @@ fn contents(sections: &[Section], compared: bool) -> Markup {
     }
 }
 
-/// Folded where the pictures that tell most stand above.
-fn section(section: &Section, open: bool) -> Markup {
+/// Returns the section of an experiment, which is folded if the most informative charts are at the start of the page.
+/// The runs of each directory are folded unless `flat`.
+fn section(section: &Section, open: bool, flat: bool) -> Markup {
     html! {
         section id=(section.experiment) {
             h2 { (section.experiment) }
             @if !section.about.question.is_empty() { p { (section.about.question) "." } }
             details open[open] {
                 summary {
-                    (section.runs.len()) @if section.runs.len() == 1 { " run" } @else { " runs" } ": pictures, facts, rows"
+                    (section.runs.len()) @if section.runs.len() == 1 { " run" } @else { " runs" } ": charts, facts, \
+                                                                                                   rows"
                 }
                 (drawn(&section.several))
                 @let folders: Vec<_> = section.runs.chunk_by(|(one, _), (two, _)| one.folder() == two.folder()).collect();
                 @for runs in &folders {
-                    @if folders.len() == 1 || open {
+                    @if folders.len() == 1 || flat {
                         @for (run, figures) in *runs { (article(run, figures)) }
                     } @else {
                         (folder(runs))
@@ -204,14 +275,14 @@ fn section(section: &Section, open: bool) -> Markup {
     }
 }
 
-/// The runs of a folder, one step away.
+/// Returns the runs of a directory, folded.
 fn folder(runs: &[(&Run, Figures)]) -> Markup {
     let place = runs.first().map_or("", |(run, _)| run.folder());
     let ways = each_once(runs.iter().flat_map(|(run, _)| run.unreal()));
     html! {
         details {
             summary {
-                (place) ": " (runs.len()) @if runs.len() == 1 { " file" } @else { " files" }
+                (place) ": " (files(runs.len()))
                 @for way in ways { " " span.unreal { (way) } }
             }
             @for (run, figures) in runs { (article(run, figures)) }
@@ -230,7 +301,7 @@ fn article(run: &Run, figures: &Figures) -> Markup {
     }
 }
 
-/// The header of a run: what a reader looks for first in sight, the rest one step away.
+/// Returns the header of a run: the most important keys visible, the others folded.
 fn facts(run: &Run) -> Markup {
     const FIRST: [Key; 6] = [Key::Date, Key::Hostname, Key::Gpu, Key::Provider, Key::Commit, Key::Memory];
     let shown: Vec<(&str, String)> = FIRST.into_iter().filter_map(|key| Some((key.name(), run.fact(key)?))).collect();
@@ -241,7 +312,7 @@ fn facts(run: &Run) -> Markup {
     };
     html! {
         @if run.header().is_empty() {
-            p.aside { "No header lies beside this file: machine, versions and command are not known." }
+            p.aside { "This file has no header: machine, versions and command are unknown." }
         } @else {
             (list(&shown))
             details {
@@ -259,7 +330,7 @@ fn drawn(figures: &Figures) -> Markup {
         @if !first.is_empty() { div.figures { @for figure in first { (picture(figure)) } } }
         @if !more.is_empty() {
             details {
-                summary { (more.len()) @if more.len() == 1 { " more picture" } @else { " more pictures" } }
+                summary { (more.len()) @if more.len() == 1 { " more chart" } @else { " more charts" } }
                 div.figures { @for figure in more { (picture(figure)) } }
             }
         }
@@ -268,7 +339,7 @@ fn drawn(figures: &Figures) -> Markup {
             1 | 2 => { @for note in &figures.notes { p.aside { (note) } } }
             many => {
                 details {
-                    summary { (many) " remarks on the pictures" }
+                    summary { (many) " remarks on the charts" }
                     @for note in &figures.notes { p.aside { (note) } }
                 }
             }
@@ -279,9 +350,9 @@ fn drawn(figures: &Figures) -> Markup {
 fn picture(figure: &Figure) -> Markup {
     html! {
         figure {
-            // Wide pictures move within their own box; the keyboard reaches it.
+            // Wide charts scroll within their own box, which the keyboard can focus.
             div.box tabindex="0" role="group" aria-label=(figure.chart.title) { (PreEscaped(&figure.svg)) }
-            // The title is in the picture; what must not be missed is said once more.
+            // The chart contains its title. The notice is repeated so that it is not missed.
             @if let Some(notice) = &figure.chart.notice { figcaption { strong.unreal { (notice) } } }
         }
     }
@@ -292,19 +363,20 @@ fn words(catalog: Catalog) -> Markup {
         section #words {
             h2 { "How to read it" }
             ul {
-                li { "Times are medians over repeats; whiskers go from the smallest time to the 99th percentile. Those of bandwidth and "
+                li { "Times are medians over repeats; whiskers extend from the smallest time to the 99th percentile. \
+                      Those of bandwidth and "
                     "rate follow from the same times." }
                 li { "GB/s is 10" sup { "9" } " bytes per second. Sizes are powers of two: 4K is 4096 bytes." }
                 li { "A row whose device is " code { "emulated" } " or whose fabric begins with " code { "model:" }
-                    " is no measurement of that hardware. Pictures and tables say so." }
-                li { "Rows that are not " code { "ok" } " are in the tables and not in the pictures." }
-                li { "What tells rows apart: " (catalog.chosen().join(", ")) "." }
+                    " is not a measurement of that hardware. Charts and tables mark such rows." }
+                li { "Rows that are not " code { "ok" } " are in the tables, but not in the charts." }
+                li { "Rows are identified by: " (catalog.chosen().join(", ")) "." }
             }
             details {
-                summary { "What the columns say" }
+                summary { "Columns" }
                 div.box tabindex="0" role="group" aria-label="columns" {
                     table {
-                        thead { tr { @for title in ["column", "unit", "", "says", "of"] { th scope="col" { (title) } } } }
+                        thead { tr { @for title in ["column", "unit", "", "meaning", "of"] { th scope="col" { (title) } } } }
                         tbody { @for (column, experiments) in catalog.columns() { tr {
                             td { code { (column.name) } }
                             td { (column.unit) }

@@ -1,4 +1,4 @@
-//! The tables of a page.
+//! Tables of a page.
 
 use maud::{Markup, html};
 
@@ -6,7 +6,8 @@ use crate::chart::{FileKind, label};
 use crate::compare::{Compared, Comparison, Verdict};
 use crate::run::Run;
 
-/// Every row of a run, and the columns in which there is something. What all rows have is said once.
+/// Returns the table of a run's rows with the columns that are not empty. Values that all rows share are listed once
+/// above it.
 pub fn rows(run: &Run) -> Markup {
     let records = &run.records;
     let derived = |name: &str| name.ends_with("_low") || name.ends_with("_high");
@@ -39,7 +40,7 @@ pub fn rows(run: &Run) -> Markup {
                         @for row in records.rows() {
                             tr.unreal[records.unreal(row).is_some()] {
                                 @if unreal { td.text { @if let Some(way) = records.unreal(row) { strong.unreal { (way) } } } }
-                                // Most are numbers: texts say so.
+                                // Most fields are numbers, so texts are marked.
                                 @for name in &columns {
                                     @let field = records.field(row, name);
                                     td.text[field.parse::<f64>().is_err()] { (field) }
@@ -57,17 +58,18 @@ fn cell(text: &str) -> Markup {
     html! { td.number[text.parse::<f64>().is_ok()] { (text) } }
 }
 
-/// The comparison of two runs.
+/// Returns the section with the comparison of two runs.
 pub fn comparison(comparison: &Comparison, a: &str, b: &str) -> Markup {
     let counts: Vec<String> = comparison.counts().into_iter().map(|(kind, count)| format!("{count} {kind}")).collect();
     html! {
         section #comparison {
             h2 { "Comparison" }
             p { "A: " code { (a) } ", B: " code { (b) } ". Ratios are B over A. " (comparison.rows.len()) " rows: " (counts.join(", ")) "." }
-            p.aside { "Beyond noise is a difference when the times of the two rows do not touch (smallest time to 99th percentile). "
-                "Another machine or another hour moves medians too." }
+            p.aside { "A difference is beyond noise if the times of the two rows do not overlap (smallest time to 99th \
+                       percentile). "
+                "Medians also change with the machine and the time of day." }
             @if !comparison.headers_differ.is_empty() {
-                div.box tabindex="0" role="group" aria-label="what differs between the runs" {
+                div.box tabindex="0" role="group" aria-label="differences between the runs" {
                     table {
                         thead { tr { th scope="col" { "differs" } th scope="col" { "A" } th scope="col" { "B" } } }
                         tbody { @for (key, one, two) in &comparison.headers_differ {
@@ -104,7 +106,7 @@ pub fn comparison(comparison: &Comparison, a: &str, b: &str) -> Markup {
     }
 }
 
-/// How a verdict is coloured. It stands there in words as well.
+/// Returns the style class of a verdict, whose text is shown too.
 fn class(row: &Compared) -> &'static str {
     match row.verdict {
         Verdict::Slower(_) | Verdict::Failed(_) => "slower",

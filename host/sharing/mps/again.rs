@@ -1,7 +1,8 @@
-//! This program once more, in a process of its own, while this one waits: it ends what the other has used, however that ends.
+//! Runs this executable once more in a child process, while this process waits, so that this process can clean up after
+//! the child however it ends.
 //!
-//! The other process has a group of its own, so that it gets each signal once: a terminal and `timeout` send theirs to this process's group,
-//! and this one passes on what comes.
+//! The child has its own process group, so that it receives each signal once: a terminal and `timeout` signal this
+//! process's group, and this process forwards the signals.
 
 use std::ffi::OsStr;
 use std::io;
@@ -15,17 +16,18 @@ use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, SigmaskHow, Signa
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::unistd::{Pid, getpid, getppid};
 
-/// What is passed on.
+/// Signals that are forwarded.
 const PASSED: [Signal; 4] = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT];
 
-/// How long this process sleeps at most: a signal may have come to another of its threads.
+/// Maximum sleep in milliseconds: a signal may have been delivered to another thread.
 const LOOK_EVERY: u16 = 200;
 
-/// Runs this program with the same arguments and more variables; its exit code, 128 and the signal's number where one has ended it.
-/// It ends when this process ends. Signals stay blocked behind this call, for the tidying that follows, which is bounded.
+/// Runs this executable with the same arguments and additional environment variables. Returns its exit code, or 128
+/// plus the signal number if a signal ended it. The child is killed if this process ends. Signals stay blocked after
+/// this call, for the subsequent cleanup, which is bounded.
 ///
 /// # Errors
-/// When it could not be started; then signals are as before.
+/// Returns an error if the child cannot be started. The signal mask is then restored.
 pub fn run<'a>(variables: impl IntoIterator<Item = (&'a str, &'a OsStr)>) -> io::Result<u8> {
     let mut waited = SigSet::empty();
     PASSED.into_iter().chain([Signal::SIGCHLD]).for_each(|signal| waited.add(signal));
@@ -45,16 +47,16 @@ fn start_and_wait<'a>(
     let mut command = Command::new(std::env::current_exe()?);
     command.args(std::env::args_os().skip(1)).envs(variables).process_group(0);
     let parent = getpid();
-    // SAFETY: between fork and exec the closure makes only the system calls prctl, getppid, sigprocmask and sigaction, which are
-    // async-signal-safe, and it allocates nothing.
+    // SAFETY: between fork and exec, the closure makes only the system calls prctl, getppid, sigprocmask and sigaction,
+    // which are async-signal-safe, and does not allocate.
     unsafe {
         command.pre_exec(move || {
             set_pdeathsig(Signal::SIGKILL)?;
-            // The parent may have died before the line above took hold.
+            // The parent may have exited before `set_pdeathsig` took effect.
             if getppid() != parent {
                 return Err(nix::errno::Errno::ESRCH.into());
             }
-            // A group behind the terminal's may be stopped for writing to it.
+            // A background process group may be stopped when it writes to the terminal.
             let ignore = SigAction::new(SigHandler::SigIgn, SaFlags::empty(), SigSet::empty());
             sigaction(Signal::SIGTTOU, &ignore)?;
             Ok(sigprocmask(SigmaskHow::SIG_SETMASK, Some(&before), None)?)
@@ -67,25 +69,25 @@ fn start_and_wait<'a>(
             return Ok(status.code().or(status.signal().map(|signal| 128 + signal)).unwrap_or(1) as u8);
         }
         let mut waited = [PollFd::new(coming.as_fd(), PollFlags::POLLIN)];
-        // Whatever ends the wait, what is there is looked at.
+        // Whatever ended the wait, pending signals are read below.
         let _ = poll(&mut waited, PollTimeout::from(LOOK_EVERY));
         while let Ok(Some(came)) = coming.read_signal() {
             pass_on(&child, came.ssi_signo as i32);
         }
-        // It came before signals were blocked, or to another thread.
+        // The signal arrived before signals were blocked, or was handled by another thread.
         if ginlab_base::signals::interrupted() && !std::mem::replace(&mut told, true) {
             pass_on(&child, Signal::SIGINT as i32);
         }
     }
 }
 
-/// The end of a terminal is a wish to end, too.
+/// Forwards a signal. SIGHUP, the end of a terminal, also requests termination.
 fn pass_on(child: &Child, number: i32) {
     let signal = match Signal::try_from(number) {
         Ok(Signal::SIGCHLD) | Err(_) => return,
         Ok(Signal::SIGHUP) => Signal::SIGTERM,
         Ok(signal) => signal,
     };
-    // It is not reaped yet: nobody else has its number.
+    // The child has not been reaped, so its process ID is still valid.
     let _ = kill(Pid::from_raw(child.id() as i32), signal);
 }

@@ -1,4 +1,4 @@
-//! A server that serves this process already: the machine's, or one that the user has named.
+//! Existing MPS servers: the machine's, or one that the user has named.
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -11,26 +11,26 @@ use nix::libc::O_NONBLOCK;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket};
 use nix::unistd::geteuid;
 
-/// Where CUDA looks for a server.
+/// Environment variable with the directory in which CUDA looks for a server.
 pub const PIPE: &str = "CUDA_MPS_PIPE_DIRECTORY";
-/// Where a server writes its log.
+/// Environment variable with the directory of a server's log.
 pub const LOG: &str = "CUDA_MPS_LOG_DIRECTORY";
-/// Where CUDA looks when nobody has said where.
+/// Directory in which CUDA looks if the variable is not set.
 pub const DEFAULT: &str = "/tmp/nvidia-mps";
 
-/// What is there.
+/// Result of the search for a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Existing {
-    /// Nothing: a server may be started.
+    /// No server: one may be started.
     None,
-    /// A control daemon answers in this folder, and CUDA will use it.
+    /// A control daemon responds in this directory, and CUDA will use it.
     Answers(PathBuf),
-    /// The variable names this folder, and nobody answers there.
+    /// The variable names this directory, but no daemon responds there.
     Silent(PathBuf),
 }
 
-/// Looks where CUDA will look. `named` is the value of [`PIPE`]. A server in the default folder counts where it is root's or this user's:
-/// the control daemon of another user serves that user alone.
+/// Searches for a server in the same places as CUDA. `named` is the value of [`PIPE`]. A server in the default
+/// directory counts if it belongs to root or to this user: another user's control daemon serves only that user.
 pub fn existing(named: Option<PathBuf>, default: &Path) -> Existing {
     if let Some(folder) = named {
         return if answers(&folder) { Existing::Answers(folder) } else { Existing::Silent(folder) };
@@ -44,24 +44,25 @@ pub fn existing(named: Option<PathBuf>, default: &Path) -> Existing {
     }
 }
 
-/// Whether a control daemon listens in this folder. Its `control` is a socket; of drivers before that, a pipe. It does not wait.
+/// Returns whether a control daemon listens in this directory. Its `control` is a socket, or a pipe with older drivers.
+/// Does not block.
 pub fn answers(folder: &Path) -> bool {
     let control = folder.join("control");
     let Ok(found) = fs::metadata(&control) else { return false };
     if found.file_type().is_socket() {
         return listens(&control).unwrap_or(false);
     }
-    // Without a reader there is nobody to write to.
+    // The pipe can be opened for writing only if it has a reader.
     found.file_type().is_fifo() && fs::OpenOptions::new().write(true).custom_flags(O_NONBLOCK).open(&control).is_ok()
 }
 
 fn listens(path: &Path) -> io::Result<bool> {
     let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
-    // Of whichever kind it is.
+    // The type of the socket is not known.
     for kind in [SockType::Stream, SockType::SeqPacket] {
         let one = socket(AddressFamily::Unix, kind, flags, None)?;
         match connect(one.as_raw_fd(), &UnixAddr::new(path)?) {
-            // As many wait there already as may.
+            // EAGAIN means that the daemon's queue of connections is full.
             Ok(()) | Err(Errno::EAGAIN) => return Ok(true),
             Err(Errno::EPROTOTYPE) => {}
             Err(error) => return Err(error.into()),
@@ -77,7 +78,7 @@ mod tests {
     use std::os::unix::net::UnixListener;
 
     #[test]
-    fn a_server_is_one_that_answers() {
+    fn only_answering_server_is_used() {
         let folder = tempfile::tempdir().unwrap();
         let (here, gone) = (folder.path().to_owned(), folder.path().join("gone"));
         assert_eq!(existing(None, &gone), Existing::None);
@@ -90,7 +91,7 @@ mod tests {
         assert_eq!(existing(None, &here), Existing::Answers(here.clone()));
         assert_eq!(existing(Some(here.clone()), Path::new("/nowhere")), Existing::Answers(here.clone()));
         drop(listener);
-        // The socket is left behind by whoever was killed.
+        // A killed daemon leaves its socket.
         assert_eq!(existing(None, &here), Existing::None);
         fs::remove_file(&control).unwrap();
         nix::unistd::mkfifo(&control, nix::sys::stat::Mode::S_IRWXU).unwrap();

@@ -1,26 +1,23 @@
-//! How many GPUs this process will see, and how many ranks will run on one: asked before anybody initialises CUDA.
+//! Number of GPUs that this process will see, and number of ranks per GPU. Determined before CUDA is initialized.
 
 use std::ffi::OsStr;
 use std::fs;
 use std::path::Path;
 
-/// GPUs that CUDA will show this process.
+use ginlab_topology::visible;
+
+/// Returns the number of GPUs that CUDA will show to this process.
 ///
-/// `visible` is CUDA_VISIBLE_DEVICES; `asked` asks the management library, which shows what a container may use; where there is none
-/// the driver's folder below `root` is counted.
+/// `visible` is CUDA_VISIBLE_DEVICES. `asked` queries NVML, which reports the GPUs that a container may use. If it
+/// returns `None`, the entries of the driver's directory below `root` are counted.
 pub fn count(root: &Path, visible: Option<&OsStr>, asked: impl FnOnce() -> Option<usize>) -> usize {
     let listed = || fs::read_dir(root.join("proc/driver/nvidia/gpus")).map_or(0, Iterator::count);
     let all = asked().unwrap_or_else(listed);
     let Some(visible) = visible else { return all };
-    // As CUDA reads it: up to the first entry that names no GPU.
-    let names_one = |entry: &str| match entry.trim().parse::<usize>() {
-        Ok(number) => number < all,
-        Err(_) => entry.trim().starts_with("GPU-") || entry.trim().starts_with("MIG-"),
-    };
-    if all == 0 { 0 } else { visible.to_string_lossy().split(',').take_while(|entry| names_one(entry)).count() }
+    visible::shown(&visible.to_string_lossy(), all).count
 }
 
-/// Ranks on the GPU that has most of them, where rank `r` of this machine opens GPU `r % gpus`
+/// Returns the maximum number of ranks on a GPU, if rank `r` of this machine opens GPU `r % gpus`
 /// ([`Device::open`](ginlab_cuda::Device::open)).
 pub fn most_on_one(ranks: usize, gpus: usize) -> usize {
     if gpus == 0 { 0 } else { ranks.div_ceil(gpus) }

@@ -1,11 +1,13 @@
 //! CUDA's Multi-Process Service (MPS) for ranks that share a GPU.
 //!
-//! Kernels of two processes take turns on a GPU, of about 2 ms, unless an MPS server runs them side by side. Where ginlab starts the ranks
-//! of a machine itself, more of them than GPUs, and nobody serves them, it starts a server of their own ([`before_ranks`]): private folders,
-//! nothing of the GPU's settings changes, and the server ends with the run.
+//! Kernels of two processes are time-sliced on a GPU, with slices of about 2 ms, unless an MPS server runs them
+//! concurrently. If ginlab itself starts more ranks on a machine than there are GPUs, and no server exists, it starts a
+//! server for them ([`before_ranks`]). It uses private directories, changes no settings of the GPU, and stops the
+//! server at the end of the run.
 //!
-//! CUDA looks for a server when it is initialised, and by environment variables. So the run itself is a new process, which finds them
-//! set; this one stays behind, without CUDA, and ends the server once all that used it has ended.
+//! CUDA finds a server through environment variables when it is initialized. Therefore, the run is moved to a new
+//! process with these variables. This process does not use CUDA; it waits and stops the server once all its users have
+//! ended.
 
 mod again;
 mod existing;
@@ -32,72 +34,74 @@ pub use server::PROGRAM;
 
 /// Whether ginlab may start a server.
 ///
-/// Of each value the first paragraph is what `--help` says.
+/// The first paragraph of each variant is its `--help` text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Choice {
-    /// Where ranks share a GPU and no server serves them.
+    /// If ranks share a GPU and there is no server
     #[default]
     Auto,
-    /// Never: ranks use a server that is there.
+    /// Never; ranks use an existing server if there is one
     Off,
 }
 
-/// What serves the ranks of this machine that share a GPU, as far as this process knows.
+/// MPS service for the ranks of this machine that share a GPU, if this process knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Service {
-    /// It was not ginlab that started the ranks, or no two of them share a GPU.
+    /// ginlab did not start the ranks, or no two of them share a GPU.
     Unknown,
-    /// None is wanted.
+    /// The user has disabled it.
     Off,
-    /// The server that was there, in this folder.
+    /// An existing server, in this directory.
     Existing(PathBuf),
-    /// A server of this run's own, in this folder.
+    /// A server that was started for this run, in this directory.
     Started(PathBuf),
-    /// None: why.
+    /// None, with the reason.
     Missing(String),
 }
 
-/// What became of [`before_ranks`].
+/// Result of [`before_ranks`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// This process goes on to start the ranks.
+    /// This process continues and starts the ranks.
     Here,
-    /// Another process was the run, and has ended with this code. It has said everything.
+    /// Another process ran the whole run, including its output, and exited with this code.
     Ended(u8),
 }
 
 /// A run whose ranks ginlab starts on this machine.
 #[derive(Clone, Copy, Debug)]
 pub struct Asked {
-    /// See there.
+    /// Whether a server may be started.
     pub choice: Choice,
-    /// Where kernels run.
+    /// Device on which kernels run.
     pub device: cuda::Choice,
-    /// Ranks that launch kernels: those from 0 on.
+    /// Number of ranks that launch kernels, starting with rank 0.
     pub ranks: usize,
-    /// GPUs that are taken to be here, for tests: then nothing is asked of a driver.
+    /// Number of GPUs to assume, for tests. `None` to query the driver.
     pub gpus: Option<usize>,
 }
 
-/// Tells the run's process which server it has: who has started it, and where.
+/// Environment variable that passes the server to the run's process: the ID of the process that started it, and its
+/// directory.
 const TOLD: &str = "GINLAB_MPS";
-/// Asks a process for nothing but a try of the GPU.
+/// Environment variable that makes a process only test the GPU.
 const TRY: &str = "GINLAB_MPS_TRY";
 
 static SERVICE: OnceLock<Service> = OnceLock::new();
 
-/// What serves this process's ranks. Known on the rank that has called [`before_ranks`].
+/// Returns the MPS service of this process's ranks. Only known on the rank that called [`before_ranks`].
 pub fn service() -> Service {
     SERVICE.get().cloned().unwrap_or(Service::Unknown)
 }
 
-/// Sees to a server before any rank of this machine is started, and before this process initialises CUDA.
+/// Starts a server if one is needed. Must be called before any rank of this machine is started and before this process
+/// initializes CUDA.
 ///
-/// Where one is to be started, the rest of the run happens in another process, for whose end this call waits: [`Step::Ended`]. What cannot be
-/// started is no error: [`service`] then says why.
+/// If a server is started, the rest of the run happens in another process, for whose end this call waits; it then
+/// returns [`Step::Ended`]. A failure to start a server is not an error: [`service`] then returns the reason.
 pub fn before_ranks(asked: &Asked) -> Step {
     let decided = |service: Service| {
-        // The first run of a process decides; there is one.
+        // Ignored if it is set already: a process has only one run.
         let _ = SERVICE.set(service);
         Step::Here
     };
@@ -107,7 +111,7 @@ pub fn before_ranks(asked: &Asked) -> Step {
     if asked.ranks < 2 || asked.device == cuda::Choice::Emulated {
         return Step::Here;
     }
-    // Without PTX kernels run on the CPU in any case.
+    // Without PTX, kernels run on the CPU in any case.
     let count = || if cuda::ptx().modules.is_empty() { 0 } else { gpu_count() };
     let gpus = asked.gpus.unwrap_or_else(count);
     let place = Place::usual();
@@ -121,7 +125,7 @@ pub fn before_ranks(asked: &Asked) -> Step {
     match existing::existing(named, Path::new(existing::DEFAULT)) {
         Existing::Answers(folder) => return decided(Service::Existing(folder)),
         Existing::Silent(folder) => {
-            let text = format!("{} is {}, where nobody answers: unset it", existing::PIPE, folder.display());
+            let text = format!("{} is {}, where no server answers; unset it", existing::PIPE, folder.display());
             return decided(Service::Missing(text));
         }
         Existing::None if asked.choice == Choice::Off => return decided(Service::Off),
@@ -140,17 +144,17 @@ pub fn before_ranks(asked: &Asked) -> Step {
     let all = variables.iter().map(|(name, value)| (*name, value.as_os_str())).chain([(TOLD, told.as_os_str())]);
     match again::run(all) {
         Ok(code) => Step::Ended(code),
-        Err(error) => decided(Service::Missing(format!("starting the run with it: {error}"))),
+        Err(error) => decided(Service::Missing(format!("cannot start the run with it: {error}"))),
     }
 }
 
-/// The folder, where the variable is this process's own and not inherited further.
+/// Returns the directory, if the variable was set by the parent process and not inherited from an earlier one.
 fn told_by_parent(told: &str) -> Option<PathBuf> {
     let (pid, pipe) = told.split_once(':')?;
     (pid.parse() == Ok(getppid().as_raw())).then(|| PathBuf::from(pipe))
 }
 
-/// Tries the GPU where this process was started for that alone: whether it can be used. `None` where it was not.
+/// Tests whether the GPU can be used, if this process was started only for this purpose. Otherwise, returns `None`.
 pub fn tried() -> Option<Result<(), String>> {
     bootstrap::process_env(TRY)?;
     let tried = Device::open(cuda::Choice::Gpu, 0)
@@ -162,7 +166,7 @@ pub fn tried() -> Option<Result<(), String>> {
     })
 }
 
-/// GPUs that CUDA will show this process, counted without initialising it; 0 without a driver.
+/// Returns the number of GPUs that CUDA will show to this process, without initializing CUDA; 0 without a driver.
 pub fn gpu_count() -> usize {
     if cuda::driver_version().is_none() {
         return 0;
@@ -171,13 +175,13 @@ pub fn gpu_count() -> usize {
     gpus::count(Path::new("/"), visible.as_deref(), topology::nvml::gpu_count)
 }
 
-/// Whether a server answers where CUDA looks for one; for drivers that do not say it themselves.
+/// Returns whether a server responds where CUDA looks for one. For drivers that do not report this themselves.
 pub fn is_there() -> bool {
     let named = bootstrap::process_env(existing::PIPE).map(PathBuf::from);
     matches!(existing::existing(named, Path::new(existing::DEFAULT)), Existing::Answers(_))
 }
 
-/// NVIDIA's program, where it is on PATH.
+/// Returns the path of NVIDIA's control program, if it is on PATH.
 pub fn program() -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     std::env::split_paths(&path).map(|folder| folder.join(server::PROGRAM)).find(|file| file.is_file())

@@ -1,4 +1,4 @@
-//! The processes of a server.
+//! Processes of a server.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -8,14 +8,15 @@ use std::path::Path;
 
 use super::existing::PIPE;
 
-/// What the kernel calls NVIDIA's daemon and its servers: the first 15 bytes of their names.
+/// Name of NVIDIA's daemon and its servers in /proc, which is limited to 15 bytes.
 const NAME: &[u8] = b"nvidia-cuda-mps";
 
-/// The control daemon and the servers of the folder `pipe`: processes of this user that are called so and were started with that folder in
-/// their environment, or by one that was. `proc` is /proc, or a tree in its place. Ranks, which have the variable too, are called otherwise.
+/// Returns the control daemon and the servers of the directory `pipe`: processes of this user with that name that have
+/// the directory in their environment, or that descend from such a process. `proc` is /proc, or a directory tree in its
+/// place. Ranks also have the variable, but another name.
 pub fn servers_of(proc: &Path, uid: u32, pipe: &Path) -> Vec<i32> {
     let entry = [PIPE.as_bytes(), b"=", pipe.as_os_str().as_bytes()].concat();
-    // By process: its parent, and whether it names the folder.
+    // Parent of each process, and whether its environment names the directory.
     let mut called: BTreeMap<i32, (i32, bool)> = BTreeMap::new();
     for found in fs::read_dir(proc).into_iter().flatten().filter_map(Result::ok) {
         let Some(pid) = found.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
@@ -37,7 +38,7 @@ pub fn servers_of(proc: &Path, uid: u32, pipe: &Path) -> Vec<i32> {
     all
 }
 
-/// What stands behind the name, which is in brackets and may have any characters: state, parent, ...
+/// Returns the fields after the name, which is in parentheses and may contain any characters: state, parent, ...
 fn behind_name(stat: &[u8]) -> impl Iterator<Item = &[u8]> {
     let at = stat.iter().rposition(|byte| *byte == b')').map_or(stat.len(), |at| at + 1);
     stat[at..].split(|byte| *byte == b' ').filter(|part| !part.is_empty())
@@ -47,7 +48,7 @@ fn parent(stat: &[u8]) -> i32 {
     behind_name(stat).nth(1).and_then(|text| std::str::from_utf8(text).ok()?.parse().ok()).unwrap_or(0)
 }
 
-/// It has ended, and its parent has not asked yet.
+/// Returns whether the process has exited: a zombie that its parent has not reaped, or dead.
 fn is_dead(stat: &[u8]) -> bool {
     behind_name(stat).next().is_some_and(|state| state == b"Z" || state == b"X")
 }
@@ -58,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_processes_of_one_folder_and_of_no_other() {
+    fn only_processes_of_directory_are_found() {
         let proc = tempfile::tempdir().unwrap();
         let uid = proc.path().metadata().unwrap().uid();
         let add = |pid: u32, comm: &str, state: &str, parent: u32, pipe: &str| {

@@ -1,5 +1,5 @@
-//! A server of this run's own: started in a folder that nobody else reads, ended with the run, and swept up by the next one where
-//! somebody has killed the run.
+//! An MPS server for this run: started in a private directory, stopped at the end of the run, or cleaned up by the next
+//! run if this one was killed.
 //!
 //! ```text
 //!   /tmp/ginlab-mps-UID/        0700, this user's
@@ -22,33 +22,33 @@ use nix::unistd::{Pid, geteuid};
 use super::existing::{LOG, PIPE, answers};
 use super::processes::servers_of;
 
-/// NVIDIA's program that starts, asks and ends servers.
+/// NVIDIA's program to start, query and stop servers.
 pub const PROGRAM: &str = "nvidia-cuda-mps-control";
 
-/// What a variable is set to, for the ranks.
+/// Names and values of the environment variables for the ranks.
 pub type Variables = [(&'static str, OsString); 2];
 
-/// The longest path of a folder of a run: sockets in it have names of at most 107 bytes.
+/// Maximum length of a run's directory path: addresses of sockets in it have at most 107 bytes.
 const LONGEST: usize = 80;
 
-/// How often a bounded wait looks.
+/// Polling interval of bounded waits.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
-/// Limits of the waits for somebody else's program.
+/// Time limits for NVIDIA's program.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// For the control daemon to be there.
+    /// Time until the control daemon must respond.
     pub start: Duration,
-    /// For a first process to have used the server.
+    /// Time until a first process must have used the server.
     pub probe: Duration,
-    /// For `quit` to be taken.
+    /// Time until `quit` must have been processed.
     pub quit: Duration,
-    /// For the server to be gone after that; and after SIGTERM, and after SIGKILL.
+    /// Time until the server must have exited after `quit`; also after SIGTERM, and after SIGKILL.
     pub leave: Duration,
 }
 
 impl Limits {
-    /// Those of a run.
+    /// Limits of a normal run.
     pub const USUAL: Limits = Limits {
         start: Duration::from_secs(10),
         probe: Duration::from_secs(30),
@@ -57,47 +57,48 @@ impl Limits {
     };
 }
 
-/// Where servers are kept, and by what they are started.
+/// Location of servers, and the program that starts them.
 #[derive(Clone, Debug)]
 pub struct Place {
-    /// The folder of this user's runs.
+    /// Directory of this user's runs.
     pub base: PathBuf,
-    /// [`PROGRAM`], or a double.
+    /// [`PROGRAM`], or a test double.
     pub program: OsString,
-    /// See there.
+    /// Time limits.
     pub limits: Limits,
 }
 
 impl Place {
-    /// Below the system's folder for temporary files; in /tmp where its name is too long for a socket.
+    /// Returns the default location: below the directory for temporary files, or in /tmp if that path is too long for a
+    /// socket.
     pub fn usual() -> Place {
         let name = format!("ginlab-mps-{}", geteuid());
-        let mut base = std::env::temp_dir().join(&name);
+        let mut base = ginlab_base::scratch::folder().join(&name);
         if base.as_os_str().len() + 24 > LONGEST {
             base = Path::new("/tmp").join(name);
         }
         Place { base, program: PROGRAM.into(), limits: Limits::USUAL }
     }
 
-    /// Starts a server. `probe` is given the variables and says whether a process can use it.
+    /// Starts a server. `probe` receives the environment variables and tests whether a process can use the server.
     ///
     /// # Errors
-    /// Why there is none, in one line. Nothing is left of it then.
+    /// Returns the reason in one line if there is no usable server. Nothing of it is left then.
     pub fn start(&self, probe: impl FnOnce(&Variables) -> Result<(), String>) -> Result<Server, String> {
         let (folder, lock) = self.folder().map_err(|error| format!("{}: {error}", self.base.display()))?;
         let server = Server { place: self.clone(), folder, _lock: Some(lock) };
-        // What was begun is ended where `server` is dropped.
+        // If a later step fails, dropping `server` stops what was started.
         self.launch(&server.folder)?;
         probe(&server.variables()).map_err(|why| match last_line(&server.folder.join("log/server.log")) {
-            Some(line) => format!("{why}; its log ends: {line}"),
+            Some(line) => format!("{why}; its log ends with: {line}"),
             None => why,
         })?;
         Ok(server)
     }
 
-    /// A folder of this run, and the lock that says that the run lives.
+    /// Creates a directory for this run, and the lock that marks the run as alive.
     fn folder(&self) -> io::Result<(PathBuf, Flock<File>)> {
-        // Another run that ends removes the base where it finds it empty.
+        // Another run that ends may remove the base directory in between, if it is empty.
         let mut tries = 5;
         loop {
             match self.new_folder() {
@@ -117,7 +118,7 @@ impl Place {
         let folder = self.base.join(format!("{}-{:08x}", std::process::id(), u32::from_ne_bytes(random)));
         let create = |path: &Path| DirBuilder::new().mode(0o700).create(path);
         create(&folder)?;
-        // Under its name once it is locked: whoever sweeps takes an owner without a lock for a dead one.
+        // Renamed only after it is locked: other runs take an unlocked `owner` for that of a dead run.
         let new = folder.join("owner.new");
         let lock = Flock::lock(File::create(&new)?, FlockArg::LockExclusiveNonblock).map_err(|(_, error)| error)?;
         fs::rename(new, folder.join("owner"))?;
@@ -134,11 +135,11 @@ impl Place {
         let output = || File::create(&said).and_then(|file| Ok((file.try_clone()?, file)));
         let (out, err) = output().map_err(|error| format!("{}: {error}", said.display()))?;
         let mut command = self.command(folder);
-        // Files and no pipes: the daemon keeps what it is given.
+        // Files instead of pipes, because the daemon keeps the descriptors open.
         command.arg("-d").stdin(Stdio::null()).stdout(out).stderr(err);
         let mut child = command.spawn().map_err(|error| match error.kind() {
             ErrorKind::NotFound => {
-                format!("{program} is not on PATH (it comes with the driver; in a container it must be there too)")
+                format!("{program} is not on PATH; it belongs to the driver, and must also be in the container")
             }
             _ => format!("{program}: {error}"),
         })?;
@@ -146,34 +147,34 @@ impl Place {
             Some(status) if status.success() => {}
             Some(status) => {
                 let why = last_line(&said).map_or_else(String::new, |line| format!(": {line}"));
-                return Err(format!("{program} -d ended with {status}{why}"));
+                return Err(format!("{program} -d failed with {status}{why}"));
             }
             None => {
-                return Err(format!("{program} -d has not come back within {}", humantime::format_duration(limit)));
+                return Err(format!("{program} -d did not return within {}", humantime::format_duration(limit)));
             }
         }
         let pipe = folder.join("pipe");
         if !until(deadline, || answers(&pipe)) {
-            return Err(format!("{program} -d came back, and nobody answers in {}", pipe.display()));
+            return Err(format!("{program} -d returned, but no server answers in {}", pipe.display()));
         }
         Ok(())
     }
 
-    /// The program, as it talks to the server of this folder.
+    /// Returns the program's command line for the server of this directory.
     fn command(&self, folder: &Path) -> Command {
         let mut command = Command::new(&self.program);
         command.envs(variables(folder)).current_dir("/");
-        // A server renumbers what it is shown, and its clients renumber that once more: it is shown all.
+        // A server renumbers the GPUs that it sees, and its clients renumber them again, so the server must see all.
         command.env_remove("CUDA_VISIBLE_DEVICES");
         command
     }
 
-    /// Ends the server of this folder, whatever it takes, and removes the folder. Bounded.
+    /// Stops the server of this directory, by force if necessary, and removes the directory. Bounded.
     fn end(&self, folder: &Path) {
         let pipe = folder.join("pipe");
         let servers = || servers_of(Path::new("/proc"), geteuid().as_raw(), &pipe);
         if answers(&pipe) || !servers().is_empty() {
-            // What it answers, and whether it does, shows in what is left.
+            // The outcome is ignored, because the remaining processes are checked below.
             let _ = self.quit(folder);
             let gone = || servers().is_empty();
             let leave = || Instant::now() + self.limits.leave;
@@ -188,7 +189,7 @@ impl Place {
                 }
             }
         }
-        // Where it cannot be removed the next run tries again. The folder above goes with the last run.
+        // If this fails, the next run tries again. The base directory is removed with the last run.
         let _ = fs::remove_dir_all(folder);
         let _ = fs::remove_dir(&self.base);
     }
@@ -197,14 +198,14 @@ impl Place {
         let mut command = self.command(folder);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
         if let Some(mut words) = child.stdin.take() {
-            // Few enough for any pipe's buffer: it does not wait.
+            // Fits in the pipe's buffer, so the write does not block.
             words.write_all(b"quit\n")?;
         }
         await_end(&mut child, Instant::now() + self.limits.quit);
         Ok(())
     }
 
-    /// Ends what runs of this user have left whose owner is dead. Those that live are left alone, and so is everybody else's.
+    /// Stops and removes what this user's dead runs have left. Live runs and other users' servers are not affected.
     pub fn sweep(&self) {
         if check_own(&self.base).is_err() {
             return;
@@ -212,7 +213,7 @@ impl Place {
         let Ok(entries) = fs::read_dir(&self.base) else { return };
         for folder in entries.filter_map(|entry| Some(entry.ok()?.path())) {
             let Ok(owner) = File::open(folder.join("owner")) else { continue };
-            // Held until the folder is gone: two runs may sweep at once.
+            // Held until the directory is removed: two runs may clean up at the same time.
             if let Ok(_lock) = Flock::lock(owner, FlockArg::LockExclusiveNonblock) {
                 self.end(&folder);
             }
@@ -220,29 +221,29 @@ impl Place {
     }
 }
 
-/// A server of this run. Dropping it ends the server.
+/// A server of this run. Dropping it stops the server.
 #[derive(Debug)]
 pub struct Server {
     place: Place,
     folder: PathBuf,
-    /// Given up after the folder is gone.
+    /// Released after the directory has been removed.
     _lock: Option<Flock<File>>,
 }
 
 impl Server {
-    /// What CUDA of the ranks must find.
+    /// Returns the environment variables that CUDA needs in the ranks.
     pub fn variables(&self) -> Variables {
         variables(&self.folder)
     }
 
-    /// Leaves it behind as a run does that is killed.
+    /// Leaves the server running, like a run that is killed.
     #[cfg(test)]
     pub fn forget(mut self) {
         self._lock = None;
         std::mem::forget(self);
     }
 
-    /// Where it listens.
+    /// Returns the directory in which the server listens.
     pub fn pipe(&self) -> PathBuf {
         self.folder.join("pipe")
     }
@@ -258,11 +259,11 @@ fn variables(folder: &Path) -> Variables {
     [(PIPE, folder.join("pipe").into()), (LOG, folder.join("log").into())]
 }
 
-/// Refuses a folder that others may write to: they could put a server of theirs into it.
+/// Fails if other users may write to the directory: they could place their own server there.
 fn check_own(base: &Path) -> io::Result<()> {
     let found = fs::symlink_metadata(base)?;
     let own = found.is_dir() && found.uid() == geteuid().as_raw() && found.permissions().mode() & 0o077 == 0;
-    if own { Ok(()) } else { Err(io::Error::other("it is not this user's alone (mode 0700)")) }
+    if own { Ok(()) } else { Err(io::Error::other("it is accessible to other users (mode 0700 required)")) }
 }
 
 fn last_line(path: &Path) -> Option<String> {
@@ -271,7 +272,7 @@ fn last_line(path: &Path) -> Option<String> {
     Some(ginlab_base::text::printable(line))
 }
 
-/// Waits for what somebody else does.
+/// Polls `done` until it returns `true` or the deadline has passed. Returns whether it did.
 fn until(deadline: Instant, mut done: impl FnMut() -> bool) -> bool {
     loop {
         if done() {
@@ -284,7 +285,7 @@ fn until(deadline: Instant, mut done: impl FnMut() -> bool) -> bool {
     }
 }
 
-/// How a child has ended; one that has not by then is killed.
+/// Waits for a child and returns its exit status. A child that is still running at `deadline` is killed.
 pub(super) fn await_end(child: &mut Child, deadline: Instant) -> Option<ExitStatus> {
     let mut status = None;
     until(deadline, || {
@@ -292,16 +293,16 @@ pub(super) fn await_end(child: &mut Child, deadline: Instant) -> Option<ExitStat
         status.is_some()
     });
     if status.is_none() {
-        // It is ours and not reaped yet: nobody else has its number.
+        // The child has not been reaped, so its process ID is still valid.
         let _ = child.kill();
         let _ = child.wait();
     }
     status
 }
 
-/// Runs this program once, with these variables, in place of a rank: whether it can use a GPU at all.
+/// Runs this executable once with these environment variables, to test whether a rank could use a GPU.
 pub(super) fn try_out(variables: &Variables, asked: &OsStr, limit: Duration) -> Result<(), String> {
-    let failed = |error: io::Error| format!("trying it out: {error}");
+    let failed = |error: io::Error| format!("cannot test it: {error}");
     let mut command = Command::new(std::env::current_exe().map_err(failed)?);
     let said = tempfile::tempfile().map_err(failed)?;
     command.envs(variables.iter().map(|(name, value)| (name, value))).env(asked, "1");
@@ -314,8 +315,8 @@ pub(super) fn try_out(variables: &Variables, asked: &OsStr, limit: Duration) -> 
             let mut said = said;
             let _ = io::Seek::rewind(&mut said).and_then(|()| io::Read::read_to_string(&mut said, &mut text));
             let line = text.lines().rev().find(|line| !line.trim().is_empty()).map(ginlab_base::text::printable);
-            Err(format!("a process cannot use it: {}", line.unwrap_or_else(|| status.to_string())))
+            Err(format!("a test process cannot use it: {}", line.unwrap_or_else(|| status.to_string())))
         }
-        None => Err(format!("a process could not use it within {}", humantime::format_duration(limit))),
+        None => Err(format!("a test process could not use it within {}", humantime::format_duration(limit))),
     }
 }

@@ -1,4 +1,4 @@
-//! Servers of runs, by a double of NVIDIA's program: started, refused, ended, swept up.
+//! Tests of servers with a double of NVIDIA's program: starting, failing, stopping, cleaning up.
 
 #![allow(clippy::unwrap_used)]
 
@@ -12,7 +12,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// A folder of runs of its own, whose double behaves as these words say.
+/// A separate directory of runs, with a double that behaves as `mode` specifies.
 struct Runs {
     _folder: tempfile::TempDir,
     place: Place,
@@ -25,10 +25,16 @@ fn runs(mode: &str) -> Runs {
     fs::set_permissions(&base, fs::Permissions::from_mode(0o700)).unwrap();
     fs::write(base.join("mode"), mode).unwrap();
     let program = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/fixtures/mps/nvidia-cuda-mps-control").into();
-    // What hangs, hangs for good; what does not has as long as a busy machine takes.
+    // Operations that hang never return, so their limits are short; the others must tolerate a busy machine.
     let short = |word: &str| if mode.contains(word) { Duration::from_millis(200) } else { Duration::from_secs(30) };
     let limits = Limits {
-        start: if mode.contains("silent") { short("silent") } else { short("hangs") },
+        start: short(if mode.starts_with("quit") {
+            "no such mode"
+        } else if mode.contains("silent") {
+            "silent"
+        } else {
+            "hangs"
+        }),
         probe: short(""),
         quit: short("quit-hangs"),
         leave: if mode.contains("stubborn") { short("stubborn") } else { short("quit-hangs") },
@@ -41,13 +47,13 @@ impl Runs {
         self.place.start(|_| Ok(()))
     }
 
-    /// What the double was asked.
+    /// Returns the calls that the double has recorded.
     fn record(&self) -> Vec<String> {
         let text = fs::read_to_string(self.place.base.join("record")).unwrap_or_default();
         text.lines().map(str::to_owned).collect()
     }
 
-    /// Folders of runs that are there.
+    /// Returns the existing directories of runs.
     fn folders(&self) -> Vec<PathBuf> {
         let entries = fs::read_dir(&self.place.base).unwrap().map(|entry| entry.unwrap().path());
         entries.filter(|path| path.is_dir()).collect()
@@ -58,7 +64,7 @@ fn processes(pipe: &Path) -> usize {
     servers_of(Path::new("/proc"), geteuid().as_raw(), pipe).len()
 }
 
-/// Waits until the double has its two processes: its daemon starts the server by itself.
+/// Waits until the double has both its processes: its daemon starts the server asynchronously.
 fn until_two(pipe: &Path) {
     let deadline = Instant::now() + Duration::from_secs(30);
     while !pipe.join("ready").exists() {
@@ -68,7 +74,7 @@ fn until_two(pipe: &Path) {
 }
 
 #[test]
-fn a_server_is_started_for_a_run_and_ended_with_it() {
+fn server_starts_and_ends_with_run() {
     let runs = runs("");
     let server = runs.start().unwrap();
     let pipe = server.pipe();
@@ -85,11 +91,11 @@ fn a_server_is_started_for_a_run_and_ended_with_it() {
 }
 
 #[test]
-fn what_cannot_be_started_says_why_and_leaves_nothing() {
+fn failed_start_reports_cause_and_cleans_up() {
     for (mode, why) in [
-        ("fails", "ended with exit status: 1: An instance of this daemon is already running"),
-        ("hangs", "has not come back within 200ms"),
-        ("silent", "came back, and nobody answers in "),
+        ("fails", "failed with exit status: 1: An instance of this daemon is already running"),
+        ("hangs", "did not return within 200ms"),
+        ("silent", "returned, but no server answers in "),
     ] {
         let runs = runs(mode);
         let said = runs.start().unwrap_err();
@@ -97,20 +103,20 @@ fn what_cannot_be_started_says_why_and_leaves_nothing() {
         assert!(runs.folders().is_empty(), "{mode}: {:?}", runs.folders());
     }
     let mut runs = runs("");
-    let said = runs.place.start(|_| Err("a process cannot use it: 805".into())).unwrap_err();
-    assert_eq!(said, "a process cannot use it: 805");
+    let said = runs.place.start(|_| Err("a test process cannot use it: 805".into())).unwrap_err();
+    assert_eq!(said, "a test process cannot use it: 805");
     assert!(runs.folders().is_empty() && runs.record().contains(&"ended".into()), "{:?}", runs.record());
     runs.place.program = "nvidia-cuda-mps-control-that-is-not-there".into();
     let said = runs.start().unwrap_err();
     assert!(said.contains("is not on PATH"), "{said}");
-    // Somebody else could put a server into it.
+    // Another user could place a server there.
     fs::set_permissions(&runs.place.base, fs::Permissions::from_mode(0o755)).unwrap();
     let said = runs.start().unwrap_err();
-    assert!(said.contains("not this user's alone"), "{said}");
+    assert!(said.contains("accessible to other users"), "{said}");
 }
 
 #[test]
-fn a_server_that_does_not_go_is_killed() {
+fn unresponsive_server_is_killed() {
     for mode in ["quit-hangs", "quit-hangs stubborn"] {
         let runs = runs(mode);
         let server = runs.start().unwrap();
@@ -123,7 +129,7 @@ fn a_server_that_does_not_go_is_killed() {
 }
 
 #[test]
-fn what_a_dead_run_has_left_is_swept_up_and_what_lives_is_not() {
+fn only_leftovers_of_dead_runs_are_removed() {
     let runs = runs("");
     let (dead, live) = (runs.start().unwrap(), runs.start().unwrap());
     let (gone, stays) = (dead.pipe(), live.pipe());
@@ -131,9 +137,9 @@ fn what_a_dead_run_has_left_is_swept_up_and_what_lives_is_not() {
     until_two(&stays);
     runs.place.sweep();
     assert_eq!((processes(&gone), processes(&stays)), (2, 2), "both have owners");
-    // As the kernel does with the lock of a process that was killed.
+    // The kernel releases the lock of a killed process in the same way.
     dead.forget();
-    // A folder that is no run's.
+    // A directory that does not belong to a run.
     let other = runs.place.base.join("other");
     fs::create_dir(&other).unwrap();
     runs.place.sweep();
@@ -143,7 +149,7 @@ fn what_a_dead_run_has_left_is_swept_up_and_what_lives_is_not() {
     let mut expected = vec![stays.parent().unwrap().to_owned(), other];
     expected.sort();
     assert_eq!(left, expected);
-    // A folder of runs that others may write to is not looked into.
+    // A directory of runs that others may write to is ignored.
     fs::set_permissions(&runs.place.base, fs::Permissions::from_mode(0o777)).unwrap();
     let second = live.pipe();
     live.forget();
@@ -155,7 +161,7 @@ fn what_a_dead_run_has_left_is_swept_up_and_what_lives_is_not() {
 }
 
 #[test]
-fn a_lock_is_not_handed_to_the_daemon() {
+fn daemon_does_not_inherit_lock() {
     let runs = runs("");
     let server = runs.start().unwrap();
     let owner = server.pipe().parent().unwrap().join("owner");

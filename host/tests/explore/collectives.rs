@@ -1,7 +1,7 @@
-//! The product's own kernels: collectives between nodes of one PE, by puts and by messages, and the all-to-all of `ginlab shmem`. Launch after
-//! launch, each with other bytes.
+//! The real kernels: collectives between nodes of one PE each, by puts and by messages, and the all-to-all of `ginlab
+//! shmem`. Each is launched several times with different data.
 
-use super::seat::{OBJECT, Seat};
+use super::seat::{OBJECT, TestPe};
 use kernels::collective::{
     ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, BROADCAST, CollectiveArgs, F32, REDUCE_SCATTER, messages, puts, slice_bytes,
 };
@@ -13,47 +13,47 @@ use kernels::shmem::{ShmemArgs, exchange};
 type Done = Result<(), Status>;
 type Kernel = cuda_std::Kernel<Program<CollectiveArgs>>;
 
-/// Launches of a kernel.
+/// Number of launches of a kernel.
 const LAUNCHES: u32 = 3;
 
-pub fn all_to_all_by_messages(seat: &Seat) -> Done {
+pub fn all_to_all_by_messages(seat: &TestPe) -> Done {
     launches(seat, (ALL_TO_ALL, false), &messages::COLLECTIVE_MESSAGES_BLOCK)
 }
 
-pub fn all_to_all_by_puts(seat: &Seat) -> Done {
+pub fn all_to_all_by_puts(seat: &TestPe) -> Done {
     launches(seat, (ALL_TO_ALL, false), &puts::COLLECTIVE_NODES_BLOCK)
 }
 
-pub fn all_gather_by_puts(seat: &Seat) -> Done {
+pub fn all_gather_by_puts(seat: &TestPe) -> Done {
     launches(seat, (ALL_GATHER, false), &puts::COLLECTIVE_NODES_BLOCK)
 }
 
-pub fn broadcast_by_messages(seat: &Seat) -> Done {
+pub fn broadcast_by_messages(seat: &TestPe) -> Done {
     launches(seat, (BROADCAST, false), &messages::COLLECTIVE_MESSAGES_BLOCK)
 }
 
-pub fn broadcast_by_puts(seat: &Seat) -> Done {
+pub fn broadcast_by_puts(seat: &TestPe) -> Done {
     launches(seat, (BROADCAST, false), &puts::COLLECTIVE_NODES_BLOCK)
 }
 
-pub fn all_reduce_by_messages(seat: &Seat) -> Done {
+pub fn all_reduce_by_messages(seat: &TestPe) -> Done {
     launches(seat, (ALL_REDUCE, false), &messages::COLLECTIVE_MESSAGES_BLOCK)
 }
 
-/// The result lies where the numbers were, which the messages are sent from.
-pub fn all_reduce_in_place(seat: &Seat) -> Done {
+/// Like [`all_reduce_by_messages`], with the result in the source buffer, from which messages are sent.
+pub fn all_reduce_in_place(seat: &TestPe) -> Done {
     launches(seat, (ALL_REDUCE, true), &messages::COLLECTIVE_MESSAGES_BLOCK)
 }
 
-pub fn all_reduce_by_puts(seat: &Seat) -> Done {
+pub fn all_reduce_by_puts(seat: &TestPe) -> Done {
     launches(seat, (ALL_REDUCE, false), &puts::COLLECTIVE_NODES_BLOCK)
 }
 
-pub fn reduce_scatter_by_puts(seat: &Seat) -> Done {
+pub fn reduce_scatter_by_puts(seat: &TestPe) -> Done {
     launches(seat, (REDUCE_SCATTER, false), &puts::COLLECTIVE_NODES_BLOCK)
 }
 
-/// Numbers of 4 bytes, as bytes: whole and small, so that sums are exact.
+/// Returns 4-byte numbers. They are small integers, so that sums are exact.
 fn numbers(pe: u32, launch: u32, first: u64, bytes: u64) -> Vec<f32> {
     (first / 4..(first + bytes) / 4).map(|at| (pe * 100 + launch * 1000) as f32 + at as f32).collect()
 }
@@ -62,10 +62,10 @@ fn as_bytes(numbers: &[f32]) -> Vec<u8> {
     numbers.iter().flat_map(|number| number.to_le_bytes()).collect()
 }
 
-fn launches(seat: &Seat, (operation, in_place): (u32, bool), kernel: &Kernel) -> Done {
+fn launches(seat: &TestPe, (operation, in_place): (u32, bool), kernel: &Kernel) -> Done {
     let function = kernel.native().expect("a native kernel");
     let pes = u64::from(seat.pes);
-    // What goes to everyone by messages is one message; by puts it is cut into chunks.
+    // Data for all PEs is sent as one message by the message kernels, and in chunks by the put kernels.
     let by_messages = kernel.name().contains("messages");
     let whole_only = by_messages && (operation == ALL_REDUCE || operation == BROADCAST);
     let bytes = if whole_only { OBJECT } else { OBJECT * pes };
@@ -103,7 +103,7 @@ fn launches(seat: &Seat, (operation, in_place): (u32, bool), kernel: &Kernel) ->
         let given = |pe: u32| as_bytes(&numbers(pe, launch, 0, args.from.len()));
         seat.write(args.to, &vec![0x55; args.to.len() as usize]);
         seat.write(args.from, &given(seat.me));
-        // SAFETY: the arguments are of this world's heap; state and stamps are there for one block.
+        // SAFETY: the arguments refer to this world's heap, and state and timestamps suffice for one block.
         unsafe { function(Program { world: seat.world, args }) };
         if seat.has_failed() {
             return Err(Status::ENDED);
@@ -129,21 +129,21 @@ fn launches(seat: &Seat, (operation, in_place): (u32, bool), kernel: &Kernel) ->
     Ok(())
 }
 
-/// `ginlab shmem`'s all-to-all by puts, with one signal for all PEs.
-pub fn shmem_all_to_all_by_puts(seat: &Seat) -> Done {
+/// Runs the all-to-all of `ginlab shmem` by puts, with one signal for all PEs.
+pub fn shmem_all_to_all_by_puts(seat: &TestPe) -> Done {
     shmem(seat, exchange::shmem_all_to_all_puts_block)
 }
 
-/// `ginlab shmem`'s all-to-all by messages.
-pub fn shmem_all_to_all_by_messages(seat: &Seat) -> Done {
+/// Runs the all-to-all of `ginlab shmem` by messages.
+pub fn shmem_all_to_all_by_messages(seat: &TestPe) -> Done {
     shmem(seat, exchange::shmem_all_to_all_block)
 }
 
-fn shmem(seat: &Seat, kernel: unsafe fn(Program<ShmemArgs>)) -> Done {
+fn shmem(seat: &TestPe, kernel: unsafe fn(Program<ShmemArgs>)) -> Done {
     let pes = u64::from(seat.pes);
     for launch in 0..LAUNCHES {
         seat.doing("launch", launch);
-        // Of their own, since the kernel's turns have nothing that keeps the others from the next one.
+        // Separate objects per launch, because a PE may start the next launch while others are still in this one.
         let first = 2 * pes * u64::from(launch);
         let (from, to) = (seat.objects(first, pes), seat.objects(first + pes, pes));
         for pe in 0..seat.pes {
@@ -152,6 +152,7 @@ fn shmem(seat: &Seat, kernel: unsafe fn(Program<ShmemArgs>)) -> Done {
         let args = ShmemArgs {
             places: 1,
             step: 0,
+            to_step: 0,
             moves: 0,
             warmup: 0,
             iterations: 1,
@@ -159,7 +160,7 @@ fn shmem(seat: &Seat, kernel: unsafe fn(Program<ShmemArgs>)) -> Done {
             counted: u64::from(launch) * pes,
             from,
             to,
-            // SAFETY: nobody uses it.
+            // SAFETY: the value is not used.
             word: unsafe { kernels::gin::Sym::from_parts(from.offset(), 1) },
             signal: seat.signal(0),
             exchanged: seat.signal(16),
@@ -169,7 +170,7 @@ fn shmem(seat: &Seat, kernel: unsafe fn(Program<ShmemArgs>)) -> Done {
             begins: 0,
             times: seat.times,
         };
-        // SAFETY: the arguments are of this world's heap, and there are stamps for one turn.
+        // SAFETY: the arguments refer to this world's heap, and there are timestamps for one iteration.
         unsafe { kernel(Program { world: seat.world, args }) };
         if seat.has_failed() {
             return Err(Status::ENDED);

@@ -1,16 +1,21 @@
-//! An execution: PEs with kernel, ring and proxy, the wire between them, and the events of which the explorer chooses the next.
+//! An execution: PEs with kernel, ring and proxy, the wire between them, and the events of which the explorer chooses
+//! the next.
 //!
-//! A kernel is the product's device code in a [`Stepped`] thread; ring, consumer, engine and signal rules are the product's. All of it runs
-//! on one CPU thread, so an execution is what was chosen, and nothing else.
+//! A kernel is the real device code in a [`Stepped`] thread; ring, consumer, engine and signal rules are real too.
+//! Everything runs on one CPU thread, so an execution is determined by the choices.
 //!
-//! What is no event of its own, since it changes nothing that anybody could see: a kernel that spins looks again whenever its proxy has
-//! done something, and goes on to its next barrier when what it waits for is there. (Words only grow, so it would find the same later;
-//! [`Program::looks_late`] does not rely on it.) A proxy that has heard of something publishes it, and posts what follows, at once; the
-//! wire can be late in its place. A transfer without bytes arrives when it is posted.
+//! Actions without effects that others could observe are not separate events:
+//!
+//! - A spinning kernel polls again whenever its proxy has done something, and continues to its next barrier if its
+//!   condition is met. This relies on words that only grow, so that it would find the same later;
+//!   [`Program::looks_late`] does not.
+//! - A proxy that has received a notification publishes it and posts subsequent commands immediately. Delays by the
+//!   wire have the same effect as delays by the proxy.
+//! - A transfer without bytes arrives when it is posted.
 
 use super::mix;
 use super::place::Place;
-use super::seat::{Judge, SIGNALS_USED, START, Seat, object};
+use super::seat::{Judge, SIGNALS_USED, START, TestPe, object};
 use super::wire::{Flight, Wire, WireRail};
 use cuda_std::emulation::{Stepped, Turn};
 use cuda_std::memory::load_relaxed_gpu_u64;
@@ -25,43 +30,43 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Commands in flight.
 const WINDOW: usize = 64;
-/// Turns in which a kernel that spins looks at everything that it waits for at least once: the longest wait looks at a word of its own
-/// once in eight looks, each of two turns.
+/// Number of steps in which a spinning kernel polls everything that it waits for at least once. The longest wait polls
+/// one of its words only in every eighth poll, and each poll takes two steps.
 const LOOKS: usize = 24;
-/// The same where heaps are mapped: there it looks at all of it each time.
+/// The same number for mapped heaps, where a kernel polls everything each time.
 const LOOKS_OF_MAPPED: usize = 4;
-/// As many before an execution counts as stuck.
+/// Number of steps before an execution counts as stuck.
 const LAST_LOOKS: usize = 600;
 
-/// Events of an execution at most: these programs have some hundred.
+/// Maximum number of events of an execution. These programs have a few hundred.
 const MOST_EVENTS: u32 = 10_000;
 
-/// What a PE's kernel does.
-pub type Body = fn(&Seat) -> Result<(), Status>;
+/// Body of a PE's kernel.
+pub type Body = fn(&TestPe) -> Result<(), Status>;
 
-/// A program of all PEs, and the rails that it runs over.
+/// A program for all PEs, and properties of the rails.
 #[derive(Clone, Copy, Debug)]
 pub struct Program {
     pub name: &'static str,
     pub pes: usize,
     pub body: Body,
     pub rule: Rule,
-    /// The rule's own fault.
+    /// Whether the rule's fault is injected, which counts signals too early.
     pub early: bool,
-    /// Bytes of a transfer at most: longer puts are of several.
+    /// Maximum bytes of a transfer. Longer puts are fragmented.
     pub longest: u64,
-    /// Transfers of a PE that the rail takes at a time.
+    /// Maximum number of transfers in flight that the rail accepts from a PE.
     pub room: usize,
     pub log2_slots: u32,
-    /// Ranks that the signals' accounts are cut for; 0: as many as PEs. With many, a target has few places for each.
+    /// Number of ranks for which the signals' accounts are dimensioned; 0 for the number of PEs. If it is large, a
+    /// target has few places per rank.
     pub accounts: usize,
-    /// See [`Wire`].
+    /// Fault of the wire; see [`Wire`].
     pub credits_early: bool,
-    /// A kernel that spins looks again when the explorer says so, and not at once. Not with a ring that may be full.
+    /// Whether polls of spinning kernels are separate events. Not supported with a ring that may be full.
     pub looks_late: bool,
-    /// PEs of a node, whose heaps are mapped to one another.
+    /// Number of PEs of a node, whose heaps are mapped to one another.
     pub local: usize,
 }
 
@@ -85,24 +90,24 @@ impl Program {
     }
 }
 
-/// What can happen next.
+/// An event that can happen next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Event {
     /// A PE's proxy drains its ring and posts.
     Drain(usize),
-    /// A transfer's bytes reach the target.
+    /// The bytes of a transfer arrive at the target.
     Arrive(usize),
-    /// The target's proxy polls its immediate.
+    /// The target's proxy polls the transfer's immediate.
     Tell(usize),
-    /// The source's proxy polls its completion.
+    /// The source's proxy polls the transfer's completion.
     Complete(usize),
-    /// A PE's kernel goes on to the next barrier of its block or spin.
+    /// A PE's kernel runs to its next block barrier or spin.
     Kernel(usize),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Standing {
-    /// It can go on.
+    /// Can continue.
     Ready,
     Spins,
     Ended,
@@ -115,14 +120,14 @@ struct Pe {
     consumer: Consumer,
     published: u64,
     standing: Standing,
-    /// It spins, and something has happened here since it looked.
+    /// Whether something has happened at this PE since its spinning kernel last polled.
     news: bool,
-    /// Barriers of its block that the kernel has passed.
+    /// Number of block barriers that the kernel has passed.
     passed: u64,
     place: Box<Place>,
 }
 
-/// See the module.
+/// An execution of a program.
 pub struct Execution {
     pes: Vec<Pe>,
     pub wire: Rc<RefCell<Wire>>,
@@ -143,14 +148,14 @@ impl Execution {
             let world = place.world(program, me, &heaps);
             let (state, times) = (&raw mut place.state, place.times.as_mut_ptr());
             let (local, judge) = (program.local as u32, judge.clone());
-            let seat = Seat { world, me: me as u32, pes: program.pes as u32, local, judge, state, times };
+            let seat = TestPe { world, me: me as u32, pes: program.pes as u32, local, judge, state, times };
             let body = program.body;
             let kernel = Stepped::new(move || {
                 if let Err(stop) = body(&seat) {
                     seat.judge.fail(format!("PE {me}: a call failed: {}", stop.text()));
                 }
             });
-            // SAFETY: the ring outlives the consumer, which is the only one.
+            // SAFETY: the ring outlives the consumer, and there is no other consumer.
             let consumer = unsafe { Consumer::new(&place.rings[0]) };
             Pe {
                 kernel: kernel.expect("a stack"),
@@ -168,12 +173,13 @@ impl Execution {
         Execution { pes, wire, judge, mapped, looks_late, happened: 0, failure: None }
     }
 
-    /// What can happen next, in an order that is the same each time. Nothing once it has failed.
+    /// Lists the events that can happen next, in a deterministic order. Empty once the execution has failed.
     pub fn enabled(&mut self, events: &mut Vec<Event>) {
         events.clear();
         self.list(events);
         if events.is_empty() && self.failure.is_none() && !self.is_over() {
-            // Maybe they have only not looked often enough. (One may wait for what another one stores when it has looked.)
+            // The kernels may not have polled often enough. (One may wait for a value that another one stores after
+            // polling.)
             for _ in 0..self.pes.len() {
                 (0..self.pes.len()).for_each(|pe| self.look(pe, LAST_LOOKS));
             }
@@ -202,7 +208,7 @@ impl Execution {
         events.extend(pes().filter(|(_, pe)| pe.can_go_on()).map(|(pe, _)| Event::Kernel(pe)));
     }
 
-    /// Whether all kernels have ended.
+    /// Returns whether all kernels have ended.
     pub fn is_over(&self) -> bool {
         self.pes.iter().all(|pe| pe.standing == Standing::Ended)
     }
@@ -211,7 +217,7 @@ impl Execution {
         self.failure.as_deref()
     }
 
-    /// Lets it happen.
+    /// Applies an event.
     pub fn apply(&mut self, event: Event) {
         let moved = match event {
             Event::Drain(pe) => self.drain(pe).map(|()| pe),
@@ -236,7 +242,7 @@ impl Execution {
                 _ => self.pes[pe].news = true,
             },
             Ok(pe) if !self.mapped => self.look(pe, LOOKS),
-            // A kernel stores to its neighbours, of whom one may go on and store in turn.
+            // A kernel may store to its neighbours, one of which may continue and store in turn.
             Ok(_) => {
                 let pes = 0..self.pes.len();
                 pes.clone().chain(pes).for_each(|pe| self.look(pe, LOOKS_OF_MAPPED));
@@ -250,7 +256,7 @@ impl Execution {
         }
     }
 
-    /// What the proxy does with its ring in a turn (host/proxy/serve.rs).
+    /// Performs the proxy's work on its ring in one iteration (host/proxy/serve.rs).
     fn drain(&mut self, pe: usize) -> Result<(), String> {
         let Pe { consumer, engine, .. } = &mut self.pes[pe];
         let mut batch = Vec::new();
@@ -268,7 +274,7 @@ impl Execution {
         engine.pump(&mut ()).map_err(|error| error.to_string())
     }
 
-    /// What the proxy does with its completions in a turn, and what it posts behind them in the next.
+    /// Performs the proxy's work on its completions in one iteration, and its posts of the next.
     fn progress(&mut self, pe: usize) -> Result<(), String> {
         let Pe { consumer, engine, published, .. } = &mut self.pes[pe];
         engine.progress(&mut ()).map_err(|error| error.to_string())?;
@@ -279,7 +285,7 @@ impl Execution {
         engine.pump(&mut ()).map_err(|error| error.to_string())
     }
 
-    /// A kernel that spins looks again, so many times at most.
+    /// Lets a spinning kernel poll again, at most `looks` times.
     fn look(&mut self, pe: usize, looks: usize) {
         self.pes[pe].news = false;
         for _ in 0..looks {
@@ -307,15 +313,16 @@ impl Execution {
         self.pes.iter().enumerate().map(one).collect::<Vec<_>>().join(", ")
     }
 
-    /// A number for all that may matter from here on: two executions with the same one have the same futures.
+    /// Returns a hash of the relevant state: executions with the same hash have the same continuations.
     ///
-    /// A kernel's own state is told by the barriers that it has passed: what the programs do next depends on nothing else, and what they
-    /// have read has been judged, or copied to memory. A proxy's state is told by its commands and by what has become of their transfers.
+    /// The state of a kernel is represented by the number of barriers that it has passed. Its next actions depend on
+    /// nothing else, and the values that it has read were checked or copied to memory. The state of a proxy is
+    /// represented by its commands and the state of their transfers.
     pub fn state(&self) -> u64 {
         let mut state = 0u64;
         let wire = self.wire.borrow();
         for flight in &wire.flights {
-            // A sum: in whichever order they were posted.
+            // A sum, so that the order of posting does not matter.
             state = state.wrapping_add(mix(flight.summary(), 1));
         }
         for pe in &self.pes {
@@ -335,7 +342,7 @@ impl Execution {
         state
     }
 
-    /// An event in words, before it happens.
+    /// Describes an event before it happens.
     pub fn describe(&self, event: Event) -> String {
         let wire = self.wire.borrow();
         let at = |number: usize| &wire.flights[number];
@@ -367,7 +374,7 @@ impl Drop for Execution {
 }
 
 impl Pe {
-    /// Tickets that the kernel has taken.
+    /// Returns the number of tickets that the kernel has taken.
     fn head(&self) -> u64 {
         load_relaxed_gpu_u64(&self.place.device.head.0)
     }

@@ -1,14 +1,20 @@
-//! An explorer of interleavings: which order of kernel, proxy and network makes a program wrong?
+//! Model checker for interleavings of kernels, proxies and network.
 //!
-//! Kernels, ring, proxies' engines and signal rules are the product's; the network is a [`wire`] that does what the explorer chooses. A
-//! program runs again and again, each time with other choices ([`search`]): every interleaving of small ones, random ones of larger ones.
-//! Checked are the bytes that a wait hands out, that nobody passes a barrier too early, that sources stay as they are until their
-//! completion, that no two puts of different bytes are under way to one place, and that somebody can always go on.
+//! Kernels, ring, engines and signal rules are the real ones; the network is a [`wire`] controlled by the explorer. A
+//! program is executed repeatedly with different choices ([`search`]): in every interleaving if it is small, in random
+//! ones if it is larger. The explorer checks
 //!
-//! What is clean here must be clean in each; each fault must be found. A failure prints its choices and the schedule that they make.
+//! - the bytes that are readable after a wait;
+//! - that no PE passes a barrier too early;
+//! - that sources do not change before their puts complete;
+//! - that no two puts of different bytes to the same location are in flight;
+//! - that some PE can always continue.
 //!
-//! `GINLAB_EXPLORE=1000000`: so many executions of each program at most, and so many walks. `GINLAB_REPLAY='NAME: 0 3 1'`: prints that
-//! schedule (with `--nocapture`).
+//! Correct programs must pass in each interleaving, and each fault must be detected. A failure prints its choices and
+//! the resulting schedule.
+//!
+//! `GINLAB_EXPLORE=1000000` sets the maximum number of executions and of walks per program. `GINLAB_REPLAY='NAME: 0 3
+//! 1'` prints that schedule (with `--nocapture`).
 #![cfg(not(miri))]
 #![allow(clippy::unwrap_used, reason = "a test ends by panicking")]
 
@@ -28,35 +34,35 @@ use machine::{Body, Program};
 use programs::*;
 use search::{Failure, Seen};
 
-/// Executions of a small program at most: more than it has.
+/// Maximum number of executions of a small program, which exceeds the number of its interleavings.
 const MOST: u64 = 100_000;
-/// Walks of a larger one.
+/// Number of walks of a larger program.
 const WALKS: u64 = 1_000;
-/// Executions until a fault is found, at most.
+/// Maximum number of executions until a fault must be found.
 const SOON: u64 = 20_000;
 
-/// One number of two: every bit of it depends on all of both.
+/// Hashes two numbers into one. Every bit of the result depends on all bits of both.
 fn mix(state: u64, value: u64) -> u64 {
     let sum = (state ^ value.wrapping_mul(0x9e37_79b9_7f4a_7c15)).wrapping_mul(0xd6e8_feb8_6659_fd93);
     sum ^ sum >> 32
 }
 
-/// What the environment asks for, or this.
+/// Returns the number from the environment, or `number` if it is not set.
 fn asked(number: u64) -> u64 {
     std::env::var("GINLAB_EXPLORE").map_or(number, |text| text.parse().expect("GINLAB_EXPLORE is a number"))
 }
 
-/// Over rails of which one takes a whole put.
+/// Returns the program with rails that accept a whole put as one transfer.
 fn by(rule: Rule, program: Program) -> Program {
     Program { rule, ..program }
 }
 
-/// Over rails that take a third of an object at most.
+/// Returns the program with rails that accept at most a third of an object per transfer.
 fn in_thirds(program: Program) -> Program {
     Program { longest: seat::OBJECT.div_ceil(3), ..program }
 }
 
-/// Over rails that take half an object at most.
+/// Returns the program with rails that accept at most half an object per transfer.
 fn in_pieces(program: Program) -> Program {
     Program { longest: seat::OBJECT / 2, ..program }
 }
@@ -65,19 +71,19 @@ fn late(program: Program) -> Program {
     Program { looks_late: true, ..program }
 }
 
-/// Puts to a target whose account has two places for each rank.
+/// Returns a program of puts to a target whose account has two places for each rank.
 fn few_places(name: &'static str) -> Program {
     Program { accounts: 8192, ..Program::new(name, 2, places) }
 }
 
 const RULES: [Rule; 4] = [Rule::Count, Rule::Own, Rule::Drain, Rule::Sequence];
 
-/// What is right in every interleaving, and small enough to look at all of them.
+/// Returns correct programs that are small enough to execute all interleavings.
 fn small() -> Vec<Program> {
     let two = |name, body: Body| Program::new(name, 2, body);
     let mut programs = Vec::new();
     for rule in RULES {
-        // In sequence each put is of two transfers: fewer rounds have as many interleavings.
+        // With rule `sequence`, each put consists of two transfers, so fewer rounds have as many interleavings.
         let and_quiet: Body = if rule == Rule::Sequence { two_messages_and_quiet } else { messages_and_quiet };
         programs.extend([
             in_thirds(by(rule, two("one put and its answer", one_put))),
@@ -116,7 +122,7 @@ fn small() -> Vec<Program> {
     programs
 }
 
-/// What is right, and too large for all of its interleavings.
+/// Returns correct programs with too many interleavings to execute all.
 fn large() -> Vec<Program> {
     let mut programs = Vec::new();
     let bodies: [(&str, Body); 13] = [
@@ -135,13 +141,13 @@ fn large() -> Vec<Program> {
         ("broadcast by puts", broadcast_by_puts),
     ];
     for (number, (name, body)) in bodies.into_iter().enumerate() {
-        // Each rule has its turn; by count in pieces, or it would have nothing to count.
+        // The rules alternate. Rule `count` needs fragmented puts, otherwise there would be nothing to count.
         let rule = RULES[number % RULES.len()];
         programs.push(in_pieces(by(rule, Program::new(name, 3, body))));
-        // A ring that is full, and a rail that answers "again".
+        // A ring that becomes full, and a rail that returns EAGAIN.
         programs.push(Program { log2_slots: 1, room: 1, ..Program::new(name, 2, body) });
         if name.contains("by puts") && name != "exchange by puts" {
-            // Two nodes of two, whose heaps are mapped to one another.
+            // Two nodes of two PEs, whose heaps are mapped to one another.
             programs.push(Program { local: 2, ..Program::new(name, 4, body) });
         }
     }
@@ -155,7 +161,7 @@ fn large() -> Vec<Program> {
     programs
 }
 
-/// What the explorer must find, and by which words.
+/// Returns faulty programs with a substring of the failure that the explorer must find.
 fn faults() -> Vec<(Program, &'static str)> {
     let program = Program::new;
     let early = |rule, body| Program { early: true, ..by(rule, program("an early signal", 2, body)) };
@@ -168,10 +174,10 @@ fn faults() -> Vec<(Program, &'static str)> {
         (program("barrier of some", 3, barrier_of_some), "barrier"),
         (program("source written early", 2, source_written_early), "has written the source of put"),
         (program("credit before the read", 2, credit_before_the_read), "of the put is"),
-        // Wrong bytes, or nobody can go on: as messages have it.
+        // The failure is either wrong bytes or a deadlock, depending on the messages.
         (program("broadcast with one signal", 3, broadcast_with_one_signal), ""),
         (in_pieces(Program { credits_early: true, ..few_places("a place given back early") }), ""),
-        // Of three transfers: the account knows the signal when it knows of the first one and of another.
+        // Three transfers: the account takes the signal for complete after the first and one other transfer.
         (in_thirds(early(Rule::Count, two_puts_two_signals)), "of the put is 0xee"),
     ];
     for rule in [Rule::Own, Rule::Drain, Rule::Sequence] {
@@ -180,7 +186,7 @@ fn faults() -> Vec<(Program, &'static str)> {
     faults
 }
 
-/// A line for people.
+/// Prints a summary.
 fn tell(program: &Program, how: &str, seen: &Seen) {
     let Seen { executions, states, events, elapsed, .. } = seen;
     let states = if *states > 0 { format!("{states} states") } else { String::new() };
@@ -193,7 +199,7 @@ fn tell(program: &Program, how: &str, seen: &Seen) {
     );
 }
 
-/// A program's name with what it runs over: no two have the same.
+/// Returns a unique title of a program, including the properties of its rails.
 fn title(program: &Program) -> String {
     let Program { name, pes, rule, longest, room, looks_late, local, early, .. } = *program;
     let or = |condition: bool, text: &'static str| if condition { text } else { "" };
@@ -250,7 +256,7 @@ fn larger_programs_are_right_by_every_seed() {
     });
 }
 
-/// Each near the plain schedule, and by walks: both searches are known to find something.
+/// Each fault must be found both near the default schedule and by walks, which tests both searches.
 #[test]
 fn each_fault_is_found() {
     for (program, words) in faults() {
@@ -264,9 +270,9 @@ fn each_fault_is_found() {
     }
 }
 
-/// The same with and without a memory of states: what it leaves out has been seen.
+/// The set of states is the same with and without pruning: pruned executions lead only to known states.
 #[test]
-fn a_state_is_followed_once_and_nothing_is_lost() {
+fn every_state_is_explored_once() {
     for rule in RULES {
         let program = by(rule, Program::new("one put and its answer", 2, one_put));
         let (once, again) = (search::all(&program, MOST), search::all_again(&program, MOST));
@@ -277,9 +283,9 @@ fn a_state_is_followed_once_and_nothing_is_lost() {
     }
 }
 
-/// Of any program above, the schedule that `GINLAB_REPLAY` names.
+/// Prints the schedule that `GINLAB_REPLAY` specifies, of any program above.
 #[test]
-fn a_schedule_is_replayed() {
+fn schedule_is_replayed() {
     let Ok(asked) = std::env::var("GINLAB_REPLAY") else { return };
     let (name, choices) = asked.split_once(": ").expect("GINLAB_REPLAY='NAME: 0 3 1'");
     let choices: Vec<u16> = choices.split_whitespace().map(|choice| choice.parse().expect("a number")).collect();

@@ -1,20 +1,21 @@
-//! A PE's memory, as host/gin would allocate it.
+//! Memory of a PE, as host/gin would allocate it.
 
 use super::machine::Program;
 use super::seat::{OBJECT, OBJECTS, START};
 use cuda_std::memory::Word;
 use kernels::collective::State;
-use kernels::gin::{Peer, Report, SENT_WORDS, SIGNALS, TEAMS, Team, World};
+use kernels::gin::{Control, Peer, Report, SENT_WORDS, SIGNALS, TEAMS, Team, World};
 use kernels::ring::{DeviceWords, HostWords, LOG2_COMMAND_WORDS, Ring};
 
 #[repr(C, align(32))]
 struct Slot([Word; 4]);
 
-/// See the module.
+/// Memory of a PE.
 pub struct Place {
-    /// Signals, and behind them the objects. (The words for values that are fetched, which lie there in a world, are not needed.)
+    /// Signals, followed by the objects. (The staging words for values, which follow them in a real world, are not
+    /// needed.)
     pub heap: Box<[u128]>,
-    /// Words: a kernel and the engine reach them by a pointer from [`Place::far`] alone.
+    /// Signal words in host memory. A kernel and the engine access them only through a pointer from [`Place::far`].
     pub far: Box<[u64]>,
     slots: Box<[Slot]>,
     host: HostWords,
@@ -22,7 +23,7 @@ pub struct Place {
     barriers: [Word; TEAMS],
     sent: Box<[u64]>,
     report: Report,
-    abort: Word,
+    abort: Control,
     peers: Vec<Peer>,
     team_pes: Vec<u32>,
     pub rings: Vec<Ring>,
@@ -43,7 +44,7 @@ impl Place {
             barriers: std::array::from_fn(|_| word()),
             sent: vec![0; SENT_WORDS].into(),
             report: Report { stop, call, pe, detail, seen, wanted, block, thread },
-            abort: word(),
+            abort: Control::default(),
             peers: Vec::new(),
             team_pes: Vec::new(),
             rings: Vec::new(),
@@ -73,7 +74,7 @@ impl Place {
         self.far.as_mut_ptr().cast()
     }
 
-    /// As the kernel of this PE gets it.
+    /// Returns the kernel argument of this PE.
     pub fn world(&mut self, program: &Program, me: usize, heaps: &[*mut u8]) -> World {
         let node = me / program.local * program.local;
         let mapped = |pe: usize| (node..node + program.local).contains(&pe);
@@ -92,7 +93,7 @@ impl Place {
             far: self.far(),
             arrivals: std::ptr::null(),
             team_pes: self.team_pes.as_ptr(),
-            // Nobody asks for the others.
+            // The programs do not use the other teams.
             teams: [all; TEAMS],
             barriers: self.barriers.as_ptr(),
             sent: self.sent.as_mut_ptr().cast(),

@@ -1,33 +1,34 @@
-//! What the PEs' kernels do: calls of `gin` as programs make them, and the faults that the explorer must find, written by hand.
+//! Bodies of the PEs' kernels: calls of `gin` as in applications, and the faults that the explorer must find.
 
-use super::seat::Seat;
+use super::seat::TestPe;
 use kernels::gin::{Block, Context, Sym};
 use kernels::pattern::seed;
 use kernels::ring::Status;
 
 type Done = Result<(), Status>;
 
-/// What PE `from` sends to PE `to` in a round.
+/// Returns the seed of the data that PE `from` sends to PE `to` in a round.
 fn bytes_of(from: u32, to: u32, round: u32) -> u64 {
     seed(from, round, to)
 }
 
-/// Messages of all to all, round after round, without a wait for their own completion: each round from an object of its own.
-pub fn messages(seat: &Seat) -> Done {
+/// Sends messages from all PEs to all PEs in several rounds without waiting for completion. Each round uses a separate
+/// source object.
+pub fn messages(seat: &TestPe) -> Done {
     exchange(seat, 3, false)
 }
 
-/// As [`messages`], and each round ends with `quiet`.
-pub fn messages_and_quiet(seat: &Seat) -> Done {
+/// Like [`messages`], but each round ends with `quiet`.
+pub fn messages_and_quiet(seat: &TestPe) -> Done {
     exchange(seat, 3, true)
 }
 
-/// As [`messages_and_quiet`], with less to explore.
-pub fn two_messages_and_quiet(seat: &Seat) -> Done {
+/// Like [`messages_and_quiet`], with fewer interleavings.
+pub fn two_messages_and_quiet(seat: &TestPe) -> Done {
     exchange(seat, 2, true)
 }
 
-fn exchange(seat: &Seat, rounds: u32, quiet: bool) -> Done {
+fn exchange(seat: &TestPe, rounds: u32, quiet: bool) -> Done {
     let (mut line, inbox) = (seat.line(), seat.inbox(0));
     for round in 1..=rounds {
         for pe in seat.others() {
@@ -51,21 +52,21 @@ fn exchange(seat: &Seat, rounds: u32, quiet: bool) -> Done {
     line.quiet()
 }
 
-/// Turns in which every PE puts to every PE, and waits for a sum of one signal: a PE's next put may be taken for another one's that has
-/// not arrived.
-pub fn exchange_with_one_signal(seat: &Seat) -> Done {
+/// Every PE puts to every PE in several rounds, and waits for the sum of a single signal. Faulty: a PE's next put may
+/// be taken for a put of another PE that has not arrived.
+pub fn exchange_with_one_signal(seat: &TestPe) -> Done {
     exchange_by_puts(seat, |_| 0, seat.pes - 1)
 }
 
-/// As [`exchange_with_one_signal`], with a signal for each sender.
-pub fn exchange_with_signals(seat: &Seat) -> Done {
+/// Like [`exchange_with_one_signal`], but correct, with a signal per sender.
+pub fn exchange_with_signals(seat: &TestPe) -> Done {
     exchange_by_puts(seat, |pe| pe, 1)
 }
 
-fn exchange_by_puts(seat: &Seat, signal: impl Fn(u32) -> u32, each: u32) -> Done {
+fn exchange_by_puts(seat: &TestPe, signal: impl Fn(u32) -> u32, each: u32) -> Done {
     let mut line = seat.line();
     for turn in 0..2 {
-        // Of this turn alone.
+        // Objects of this round only.
         let object = |sends: u32, pe: u32| seat.object(u64::from((2 * turn + sends) * seat.pes + pe));
         seat.doing("puts of turn", turn);
         for pe in seat.others() {
@@ -84,8 +85,8 @@ fn exchange_by_puts(seat: &Seat, signal: impl Fn(u32) -> u32, each: u32) -> Done
     Ok(())
 }
 
-/// One put, and a signal back.
-pub fn one_put(seat: &Seat) -> Done {
+/// One put, and a signal as the response.
+pub fn one_put(seat: &TestPe) -> Done {
     let mut line = seat.line();
     if seat.me == 0 {
         seat.fill(seat.object(0), bytes_of(0, 1, 0));
@@ -98,22 +99,22 @@ pub fn one_put(seat: &Seat) -> Done {
     line.signal_op(seat.signal(1), 1, 0)
 }
 
-/// Two puts under way under one signal: PE 1 takes a sum of one for the first.
-pub fn two_puts_one_signal(seat: &Seat) -> Done {
+/// Two concurrent puts with one signal. Faulty: PE 1 takes a sum of one for the first put.
+pub fn two_puts_one_signal(seat: &TestPe) -> Done {
     two_puts(seat, |_| 0, |_, put| u64::from(put) + 1)
 }
 
-/// Two puts under way, each with a signal of its own.
-pub fn two_puts_two_signals(seat: &Seat) -> Done {
+/// Two concurrent puts, each with its own signal.
+pub fn two_puts_two_signals(seat: &TestPe) -> Done {
     two_puts(seat, |put| put, |_, _| 1)
 }
 
-/// Two puts under way under one signal, of which both are waited for first.
-pub fn two_puts_one_sum(seat: &Seat) -> Done {
+/// Two concurrent puts with one signal. The receiver waits for the sum of both.
+pub fn two_puts_one_sum(seat: &TestPe) -> Done {
     two_puts(seat, |_| 0, |puts, _| u64::from(puts))
 }
 
-fn two_puts(seat: &Seat, signal: impl Fn(u32) -> u32, wanted: impl Fn(u32, u32) -> u64) -> Done {
+fn two_puts(seat: &TestPe, signal: impl Fn(u32) -> u32, wanted: impl Fn(u32, u32) -> u64) -> Done {
     const PUTS: u32 = 2;
     let mut line = seat.line();
     if seat.me == 0 {
@@ -133,22 +134,22 @@ fn two_puts(seat: &Seat, signal: impl Fn(u32) -> u32, wanted: impl Fn(u32, u32) 
     Ok(())
 }
 
-/// Puts one way into two slots, which the receiver gives back when it has read them.
-pub fn credits(seat: &Seat) -> Done {
+/// Puts in one direction into two slots, which the receiver returns after it has read them.
+pub fn credits(seat: &TestPe) -> Done {
     stream(seat, true, true)
 }
 
-/// The receiver gives a slot back before it has read it.
-pub fn credit_before_the_read(seat: &Seat) -> Done {
+/// Like [`credits`], but faulty: the receiver returns a slot before it has read it.
+pub fn credit_before_the_read(seat: &TestPe) -> Done {
     stream(seat, false, true)
 }
 
-/// The sender writes a source again before its put is complete.
-pub fn source_written_early(seat: &Seat) -> Done {
+/// Like [`credits`], but faulty: the sender overwrites a source before its put is complete.
+pub fn source_written_early(seat: &TestPe) -> Done {
     stream(seat, true, false)
 }
 
-fn stream(seat: &Seat, reads_first: bool, settles: bool) -> Done {
+fn stream(seat: &TestPe, reads_first: bool, settles: bool) -> Done {
     const SLOTS: u32 = 2;
     let mut line = seat.line();
     let slot = |number: u32| seat.object(u64::from(8 + number % SLOTS));
@@ -160,7 +161,7 @@ fn stream(seat: &Seat, reads_first: bool, settles: bool) -> Done {
             seat.doing("wait for the credit of put", number);
             line.signal_wait_until(free(number), round)?;
             let from = if settles {
-                // The put before from this object is complete.
+                // Completes the previous put from this object.
                 line.quiet()?;
                 seat.object(u64::from(number % SLOTS))
             } else {
@@ -185,8 +186,8 @@ fn stream(seat: &Seat, reads_first: bool, settles: bool) -> Done {
     line.quiet()
 }
 
-/// More puts than the target's account has places, each to an object of its own.
-pub fn places(seat: &Seat) -> Done {
+/// More puts than the target's account has places, each to a separate object.
+pub fn places(seat: &TestPe) -> Done {
     const PUTS: u32 = 5;
     let mut line = seat.line();
     for put in 0..PUTS {
@@ -204,13 +205,13 @@ pub fn places(seat: &Seat) -> Done {
     line.quiet()
 }
 
-/// Puts to the next PE, of which nothing tells but the barrier.
-pub fn barrier(seat: &Seat) -> Done {
+/// Puts to the next PE, which are synchronized only by the barrier.
+pub fn barrier(seat: &TestPe) -> Done {
     around(seat, |line| line.barrier_all())
 }
 
-/// As [`barrier`], by a barrier that does not wait for its own puts.
-pub fn barrier_without_quiet(seat: &Seat) -> Done {
+/// Like [`barrier`], but faulty: the barrier does not wait for the PE's own puts.
+pub fn barrier_without_quiet(seat: &TestPe) -> Done {
     let passed = std::cell::Cell::new(0);
     around(seat, |line| {
         passed.set(passed.get() + u64::from(seat.pes - 1));
@@ -221,8 +222,8 @@ pub fn barrier_without_quiet(seat: &Seat) -> Done {
     })
 }
 
-/// As [`barrier`], by one that does not wait for all.
-pub fn barrier_of_some(seat: &Seat) -> Done {
+/// Like [`barrier`], but faulty: the barrier does not wait for all PEs.
+pub fn barrier_of_some(seat: &TestPe) -> Done {
     let passed = std::cell::Cell::new(0);
     around(seat, |line| {
         passed.set(passed.get() + 1);
@@ -234,7 +235,7 @@ pub fn barrier_of_some(seat: &Seat) -> Done {
     })
 }
 
-fn around(seat: &Seat, barrier: impl Fn(&mut Context<Block>) -> Done) -> Done {
+fn around(seat: &TestPe, barrier: impl Fn(&mut Context<Block>) -> Done) -> Done {
     let mut line = seat.line();
     let (next, before) = ((seat.me + 1) % seat.pes, (seat.me + seat.pes - 1) % seat.pes);
     for round in 0..2 {
@@ -251,17 +252,18 @@ fn around(seat: &Seat, barrier: impl Fn(&mut Context<Block>) -> Done) -> Done {
     Ok(())
 }
 
-/// Broadcasts of PE 0 by messages as kernels/src/collective/messages.rs does them: the others acknowledge, by the parity of the round.
-pub fn broadcast(seat: &Seat) -> Done {
+/// Broadcasts of PE 0 by messages, as in kernels/src/collective/messages.rs: the others acknowledge with a signal
+/// selected by the parity of the round.
+pub fn broadcast(seat: &TestPe) -> Done {
     broadcast_by(seat, 2)
 }
 
-/// As [`broadcast`], with one signal for the acknowledgements of all rounds.
-pub fn broadcast_with_one_signal(seat: &Seat) -> Done {
+/// Like [`broadcast`], but faulty, with one signal for the acknowledgements of all rounds.
+pub fn broadcast_with_one_signal(seat: &TestPe) -> Done {
     broadcast_by(seat, 1)
 }
 
-fn broadcast_by(seat: &Seat, signals: u32) -> Done {
+fn broadcast_by(seat: &TestPe, signals: u32) -> Done {
     let (mut line, inbox) = (seat.line(), seat.inbox(0));
     let others = u64::from(seat.pes - 1);
     for round in 1..=4 {
@@ -275,7 +277,7 @@ fn broadcast_by(seat: &Seat, signals: u32) -> Done {
             continue;
         }
         seat.doing("broadcast", round);
-        // Everyone has received the round before the last.
+        // All PEs have received the round before the previous one.
         let rounds = if signals == 2 { u64::from(round - 1) / 2 } else { u64::from(round).saturating_sub(2) };
         line.signal_wait_until(acknowledged, rounds * others)?;
         let from = seat.object(u64::from(round));

@@ -1,39 +1,41 @@
-//! Which executions are looked at.
+//! Search strategies: which executions are explored.
 //!
-//! [`all`]: every interleaving, but that a state which was met before is not followed again. With a bound ([`deeper`]): those that differ from the plain
-//! schedule (what the network holds is delivered at once, then the kernels go on) in so many choices. An event that a choice passes over
-//! stays late: it happens when nothing else can, or by another choice. So one choice makes a transfer as late as can be.
+//! [`all`] explores every interleaving, except that it does not continue from a state that was reached before.
+//! [`deeper`] limits the number of choices that differ from the default schedule, in which pending network events are
+//! delivered immediately and then the kernels continue. An event that is passed over by a choice stays late: it happens
+//! when nothing else can, or by another choice. Therefore, a single choice can delay a transfer as much as possible.
 //!
-//! [`walks`]: executions by seeds. Each event has a priority of its own by chance, so that some transfers are late for long.
+//! [`walks`] executes random schedules by seed. Each event has a random priority, so that some transfers are late for a
+//! long time.
 
 use super::machine::{Event, Execution, Program};
 use super::mix;
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
-/// What a search has seen.
+/// Statistics and result of a search.
 #[derive(Debug)]
 pub struct Seen {
     pub executions: u64,
     pub states: usize,
     pub events: u64,
-    /// Nothing was left out.
+    /// Whether nothing was left out.
     pub complete: bool,
     pub failure: Option<Failure>,
     pub elapsed: Duration,
 }
 
-/// An execution that went wrong.
+/// A failed execution.
 #[derive(Clone, Debug)]
 pub struct Failure {
     pub text: String,
-    /// Of the enabled events, in their order, which was next: see [`replay`].
+    /// Index of each chosen event in the list of enabled events; see [`replay`].
     pub choices: Vec<u16>,
-    /// The same in words.
+    /// Description of the chosen events.
     pub schedule: Vec<String>,
 }
 
-/// A place at which the search has chosen.
+/// A point at which the search has chosen.
 struct Branch {
     taken: usize,
     of: usize,
@@ -44,14 +46,14 @@ impl Seen {
         Seen { executions: 0, states: 0, events: 0, complete: true, failure: None, elapsed: Duration::ZERO }
     }
 
-    /// The event of this number happens.
+    /// Applies event number `next` and records the choice.
     fn step(&mut self, execution: &mut Execution, events: &[Event], next: usize, choices: &mut Vec<u16>) {
         choices.push(next as u16);
         self.events += 1;
         execution.apply(events[next]);
     }
 
-    /// Counts an execution that has ended by these choices; whether it went wrong.
+    /// Counts an execution that has ended. Returns whether it failed.
     fn fails(&mut self, program: &Program, execution: &Execution, choices: Vec<u16>) -> bool {
         self.executions += 1;
         self.failure = execution.failure().map(|text| explained(program, text, choices));
@@ -59,17 +61,18 @@ impl Seen {
     }
 }
 
-/// Every interleaving, `most` executions at most.
+/// Explores every interleaving, at most `most` executions.
 pub fn all(program: &Program, most: u64) -> Seen {
     explore(program, None, most, true)
 }
 
-/// As [`all`], also from states that were met before.
+/// Like [`all`], but also continues from states that were reached before.
 pub fn all_again(program: &Program, most: u64) -> Seen {
     explore(program, None, most, false)
 }
 
-/// With a bound: what is within so many choices of the plain schedule. `remembers`: a state is followed once.
+/// Explores executions. With `bound`, at most that many choices differ from the default schedule. With `remembers`,
+/// each state is continued only once.
 fn explore(program: &Program, bound: Option<u32>, most: u64, remembers: bool) -> Seen {
     let started = Instant::now();
     let mut path: Vec<Branch> = Vec::new();
@@ -88,7 +91,7 @@ fn explore(program: &Program, bound: Option<u32>, most: u64, remembers: bool) ->
                 break;
             }
             let mut next = 0;
-            // Once the kernels have ended nobody reads what comes: one order will do.
+            // The order of the remaining events does not matter once the kernels have ended.
             if events.len() > 1 && !execution.is_over() {
                 if bound.is_some() {
                     next = events.iter().position(|event| !late.contains(event)).unwrap_or(0);
@@ -109,7 +112,7 @@ fn explore(program: &Program, bound: Option<u32>, most: u64, remembers: bool) ->
                 let taken = path[depth].taken;
                 depth += 1;
                 if taken > 0 {
-                    // The first is the plain choice, the others follow in their order.
+                    // The default choice comes first, the others follow in order.
                     let plain = next;
                     next = if taken <= plain { taken - 1 } else { taken };
                     if bound.is_some() {
@@ -146,7 +149,7 @@ fn explore(program: &Program, bound: Option<u32>, most: u64, remembers: bool) ->
     seen
 }
 
-/// An event's name, the same in whichever order transfers were posted.
+/// Returns an event's name as a hash that does not depend on the order in which transfers were posted.
 fn name(execution: &Execution, event: Event) -> u64 {
     let flight = |number: usize| execution.wire.borrow().flights[number].summary();
     match event {
@@ -158,8 +161,8 @@ fn name(execution: &Execution, event: Event) -> u64 {
     }
 }
 
-/// As [`all`] with a bound of 0, 1, ... until one finds a failure, sees everything, or the executions are spent; the bound that was last, and
-/// the sums of all.
+/// Explores with bounds of 0, 1, ... until a failure is found, everything was explored, or `most` executions are
+/// reached. Returns the last bound, and the sums over all bounds.
 pub fn deeper(program: &Program, most: u64) -> (u32, Seen) {
     let mut before = (0, 0, Duration::ZERO);
     for bound in 0.. {
@@ -174,7 +177,7 @@ pub fn deeper(program: &Program, most: u64) -> (u32, Seen) {
     unreachable!("a bound is reached")
 }
 
-/// `count` executions, by the seeds from `first` on.
+/// Executes `count` random schedules, with seeds starting at `first`.
 pub fn walks(program: &Program, first: u64, count: u64) -> Seen {
     let started = Instant::now();
     let mut seen = Seen { complete: false, ..Seen::new() };
@@ -193,7 +196,7 @@ pub fn walks(program: &Program, first: u64, count: u64) -> Seen {
             if events.is_empty() {
                 break;
             }
-            // In every fourth walk all events are alike.
+            // In every fourth walk, all events have the same probability.
             let next = if seed % 4 == 0 {
                 draw() as usize % events.len()
             } else {
@@ -204,7 +207,7 @@ pub fn walks(program: &Program, first: u64, count: u64) -> Seen {
                 }
                 best.1
             };
-            // A kernel's next step, and a proxy's, is another event.
+            // The next step of a kernel or proxy is a different event.
             priorities.remove(&events[next]);
             seen.step(&mut execution, &events, next, &mut choices);
         }
@@ -216,7 +219,8 @@ pub fn walks(program: &Program, first: u64, count: u64) -> Seen {
     seen
 }
 
-/// The execution of these choices; behind them, the first event each time. What went wrong, and the schedule.
+/// Replays an execution with the given choices, and with the first event after they end. Returns the failure, if any,
+/// and the schedule.
 pub fn replay(program: &Program, choices: &[u16]) -> (Option<String>, Vec<String>) {
     let mut execution = Execution::new(program);
     let (mut events, mut schedule) = (Vec::new(), Vec::new());

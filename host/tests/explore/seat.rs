@@ -1,4 +1,4 @@
-//! What a PE's kernel has to work with: the world that the product's device code takes, objects, and a judge of what it finds.
+//! Environment of a PE's kernel: the world of the real device code, objects, and a judge that records failures.
 
 use kernels::collective::State;
 use kernels::gin::{Block, Context, Inbox, Signal, Sym, World};
@@ -6,23 +6,24 @@ use kernels::pattern;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-/// Bytes of an object.
+/// Size of an object in bytes.
 pub const OBJECT: u64 = 16;
-/// Objects of a heap.
+/// Number of objects in a heap.
 pub const OBJECTS: u64 = 64;
-/// The first objects are the inboxes: two, each for up to four PEs and messages of up to an object.
+/// Number of objects that form an inbox. The first objects are two inboxes, each for up to four PEs and messages of up
+/// to one object.
 const OF_INBOX: u64 = 16;
-/// Signals of the two inboxes, and the first that programs have.
+/// Number of signals of the two inboxes. They precede the programs' signals.
 const OF_INBOXES: u32 = 8;
-/// The first object behind the inboxes.
+/// Number of the first object after the inboxes.
 const FIRST: u64 = 2 * OF_INBOX;
-/// Signals that programs use at most, inboxes included.
+/// Maximum number of signals that programs use, including those of the inboxes.
 pub const SIGNALS_USED: usize = 32;
 
-/// Where objects begin in a heap.
+/// Offset of the first object in a heap.
 pub const START: u64 = kernels::gin::SIGNALS as u64 * 8;
 
-/// What lies at this offset of a heap, in words.
+/// Describes the object or inbox at an offset of a heap.
 pub fn object(offset: u64) -> String {
     let (number, byte) = ((offset - START) / OBJECT, (offset - START) % OBJECT);
     let part = if byte == 0 { String::new() } else { format!(" from byte {byte} on") };
@@ -32,13 +33,13 @@ pub fn object(offset: u64) -> String {
     }
 }
 
-/// What the kernels of an execution have found.
+/// Results of the kernels of an execution.
 #[derive(Debug, Default)]
 pub struct Judge {
     pub failure: RefCell<Option<String>>,
-    /// How often each PE has entered a barrier.
+    /// Number of barriers that each PE has entered.
     entered: [Cell<u32>; 4],
-    /// What each PE is doing, and for which round.
+    /// Current operation and round of each PE.
     doing: [Cell<(&'static str, u32)>; 4],
 }
 
@@ -52,92 +53,91 @@ impl Judge {
     }
 }
 
-/// See the module.
+/// Environment of a PE's kernel.
 #[derive(Clone)]
-pub struct Seat {
+pub struct TestPe {
     pub world: World,
     pub me: u32,
     pub pes: u32,
-    /// PEs of a node.
+    /// Number of PEs of a node.
     pub local: u32,
     pub judge: Rc<Judge>,
-    /// Of the collectives' one block.
+    /// State of the collectives for their single block.
     pub state: *mut State,
-    /// Stamps that nobody reads.
+    /// Timestamps, which are not read.
     pub times: *mut u64,
 }
 
-impl Seat {
-    /// A line to the others. By the block, whose barriers end the kernel's turns.
+impl TestPe {
+    /// Returns a context of the block, whose barriers end the kernel's steps.
     pub fn line(&self) -> Context<Block> {
         self.world.context(Block)
     }
 
-    /// The PEs behind this one.
+    /// Returns the other PEs, starting with the next one.
     pub fn others(&self) -> impl Iterator<Item = u32> + use<> {
         let (me, pes) = (self.me, self.pes);
         (1..pes).map(move |step| (me + step) % pes)
     }
 
-    /// `count` objects from this number on.
+    /// Returns `count` objects starting at number `number`.
     pub fn objects(&self, number: u64, count: u64) -> Sym<u8> {
         assert!(FIRST + number + count <= OBJECTS, "no such object");
-        // SAFETY: behind the inboxes and before the end of the objects, on a multiple of 16.
+        // SAFETY: the range is between the inboxes and the end of the objects, and aligned to 16 bytes.
         unsafe { Sym::from_parts(START + (FIRST + number) * OBJECT, count * OBJECT) }
     }
 
-    /// An object.
     pub fn object(&self, number: u64) -> Sym<u8> {
         self.objects(number, 1)
     }
 
-    /// One of the two inboxes.
+    /// Returns one of the two inboxes.
     pub fn inbox(&self, number: u32) -> Inbox {
         let offset = START + u64::from(number) * OF_INBOX * OBJECT;
         Inbox { offset, capacity: OBJECT, signals: Signal(number * 4) }
     }
 
-    /// A signal of the program's own.
+    /// Returns a signal of the program.
     pub fn signal(&self, number: u32) -> Signal {
         Signal(OF_INBOXES + number)
     }
 
-    /// Fills an object here with a pattern.
+    /// Fills a local object with a pattern.
     pub fn fill(&self, object: Sym<u8>, seed: u64) {
         let start = self.world.local(object);
         for at in 0..object.len() {
-            // SAFETY: inside the object, which the program uses as it says.
+            // SAFETY: the address is inside the object, and only the program under test determines who uses it.
             unsafe { start.add(at as usize).write(pattern::byte(seed, at)) };
         }
     }
 
-    /// Copies bytes to an object here.
+    /// Copies bytes to a local object.
     pub fn write(&self, object: Sym<u8>, bytes: &[u8]) {
         let start = self.world.local(object);
         for (at, byte) in (0..object.len()).zip(bytes) {
-            // SAFETY: as for `fill`.
+            // SAFETY: as for `fill`, the address is inside the object.
             unsafe { start.add(at as usize).write(*byte) };
         }
     }
 
-    /// Whether a call of a kernel has failed.
+    /// Returns whether a call of a kernel has failed.
     pub fn has_failed(&self) -> bool {
         self.world.has_failed()
     }
 
-    /// The bytes of an object here.
+    /// Returns the bytes of a local object.
     pub fn bytes(&self, object: Sym<u8>) -> Vec<u8> {
-        // SAFETY: inside the heap; nobody else runs meanwhile.
+        // SAFETY: the range is inside the heap, and no other code runs concurrently.
         unsafe { std::slice::from_raw_parts(self.world.local(object), object.len() as usize) }.to_vec()
     }
 
-    /// The object here has this pattern.
+    /// Checks that a local object has this pattern.
     pub fn expect(&self, object: Sym<u8>, seed: u64, what: &str) {
         let expected: Vec<u8> = (0..object.len()).map(|at| pattern::byte(seed, at)).collect();
         self.expect_bytes(object, &expected, what);
     }
 
-    /// The object here has these bytes.
+    /// Checks that a local object has these bytes.
     pub fn expect_bytes(&self, object: Sym<u8>, expected: &[u8], what: &str) {
         let found = self.bytes(object);
         if let Some(at) = found.iter().zip(expected).position(|(found, expected)| found != expected) {
@@ -149,18 +149,18 @@ impl Seat {
         }
     }
 
-    /// For messages: what it does now.
+    /// Records the current operation, for messages.
     pub fn doing(&self, call: &'static str, round: u32) {
         self.judge.doing[self.me as usize].set((call, round));
     }
 
-    /// Enters a barrier once more.
+    /// Records that this PE enters a barrier.
     pub fn enter(&self) {
         let entered = &self.judge.entered[self.me as usize];
         entered.set(entered.get() + 1);
     }
 
-    /// Nobody may have entered fewer barriers than this one has passed.
+    /// Checks that no PE has entered fewer barriers than this one has passed.
     pub fn has_passed(&self) {
         let mine = self.judge.entered[self.me as usize].get();
         if let Some(late) = self.others().find(|pe| self.judge.entered[*pe as usize].get() < mine) {
@@ -168,7 +168,7 @@ impl Seat {
         }
     }
 
-    /// The others may have their turns here.
+    /// Ends the kernel's step, so that the others can run.
     pub fn stop(&self) {
         cuda_std::thread::sync_threads();
     }

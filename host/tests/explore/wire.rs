@@ -1,18 +1,20 @@
-//! The wire between the PEs: what is posted stays here until the explorer lets it arrive, and lets either side hear of it.
+//! The wire between the PEs. Posted transfers stay here until the explorer lets them arrive and lets either side
+//! observe them.
 //!
-//! It watches what no network may be asked to bear: a source that is written while its put is under way, and two puts of different bytes
-//! under way to one place. Between post and arrival a destination holds [`POISON`]: who reads too early, or gives a place back too early,
-//! does not find the bytes that happen to be there.
+//! The wire also checks for errors that no network can tolerate. These are a source that is written while its put is in
+//! flight, and concurrent puts of different bytes to the same location. Between post and arrival, a destination
+//! contains [`POISON`], so that early reads, and slots that are returned too early, do not find the correct bytes by
+//! chance.
 
 use ginlab::fabric::{Access, Completion, FabricError, Memory, Post, Rail, RailLimits, RemoteRegion, Transfer};
 use kernels::command::SIGNALS;
 use std::cell::RefCell;
 use std::rc::Rc;
 
-/// What a destination holds from the post of a put until it arrives.
+/// Content of a destination between the post of a put and its arrival.
 const POISON: u8 = 0xEE;
 
-/// The first two bits of an immediate that gives places back.
+/// First two bits of an immediate that returns places.
 const CREDIT: u32 = 3;
 
 /// A posted transfer.
@@ -24,18 +26,18 @@ pub struct Flight {
     pub to: u64,
     pub immediate: Option<u32>,
     token: u64,
-    /// Its bytes as they were when it was posted.
+    /// The bytes at the time of posting.
     pub bytes: Box<[u8]>,
-    /// Its bytes are at the target.
+    /// Whether the bytes have arrived at the target.
     pub arrived: bool,
-    /// The target has heard of its immediate, if it has one.
+    /// Whether the target has polled the immediate, if there is one.
     pub told: bool,
-    /// The source has heard of its completion.
+    /// Whether the source has polled the completion.
     pub completed: bool,
 }
 
 impl Flight {
-    /// A number for what it is and how far it has come, the same in whichever order it was posted.
+    /// Returns a hash of the transfer and its progress that does not depend on the order of posting.
     pub fn summary(&self) -> u64 {
         let place = (self.source as u64) << 56 | (self.target as u64) << 48 | self.from << 24 | self.to;
         let state = u64::from(self.arrived) | u64::from(self.told) << 1 | u64::from(self.completed) << 2;
@@ -43,7 +45,7 @@ impl Flight {
         super::mix(super::mix(place, self.token), said << 3 | state)
     }
 
-    /// What its immediate says, in words.
+    /// Describes the immediate.
     pub fn says(&self) -> String {
         let Some(bits) = self.immediate else { return "nothing".into() };
         match bits >> 30 {
@@ -58,7 +60,7 @@ impl Flight {
         self.target == other.target && self.to < end(other) && other.to < end(self)
     }
 
-    /// The bytes of both where they meet.
+    /// Returns whether the transfers have different bytes where they overlap.
     fn differs(&self, other: &Flight) -> bool {
         let first = self.to.max(other.to);
         let end = (self.to + self.bytes.len() as u64).min(other.to + other.bytes.len() as u64);
@@ -67,18 +69,18 @@ impl Flight {
     }
 }
 
-/// See the module.
+/// The wire between the PEs.
 #[derive(Default)]
 pub struct Wire {
     heaps: Vec<*mut u8>,
     pub flights: Vec<Flight>,
-    /// What each PE's rail hands out when it is polled.
+    /// Completions that each PE's rail returns at its next poll.
     queues: Vec<Vec<Completion>>,
-    /// Transfers that a rail takes before it answers "again".
+    /// Maximum number of transfers in flight per rail, beyond which posts return EAGAIN.
     room: usize,
-    /// A fault: a target that gives places of its account back gives one more than it has done with.
+    /// Fault to inject: a target that returns places of its account returns one more than it has processed.
     credits_early: bool,
-    /// The execution is over: what is polled completes.
+    /// Whether the execution is over, so that polled transfers complete.
     pub closed: bool,
     pub failure: Option<String>,
 }
@@ -104,7 +106,7 @@ impl Wire {
             return Post::Again;
         }
         let Transfer { local_offset: from, peer: target, remote_offset: to, immediate, token, .. } = *transfer;
-        // The count of a credit is its last bits (host/proxy/signal_order.rs).
+        // The count of a credit is in the low bits (host/proxy/signal_order.rs).
         let early = |immediate: u32| immediate + u32::from(self.credits_early && immediate >> 30 == CREDIT);
         let immediate = immediate.map(early);
         let length = transfer.bytes as usize;
@@ -129,17 +131,17 @@ impl Wire {
                 "puts {first} and {number} of different bytes are under way to one place of PE {target}"
             ));
         } else if others().next().is_none() {
-            // SAFETY: as above.
+            // SAFETY: as for the source, no kernel has a reference into its heap now.
             unsafe { &mut *self.memory(target, to, length) }.fill(POISON);
         }
         self.flights.push(flight);
         Post::Accepted
     }
 
-    /// The source of a put is as it was when it was posted.
+    /// Checks that the source of a put has not changed since it was posted.
     fn check_source(&mut self, number: usize) {
         let flight = &self.flights[number];
-        // SAFETY: as for `post`.
+        // SAFETY: as in `post`, no kernel has a reference into its heap now.
         let now = unsafe { &*self.memory(flight.source, flight.from, flight.bytes.len()) };
         if *now != *flight.bytes {
             let text = format!("PE {} has written the source of put {number}, which is under way", flight.source);
@@ -147,18 +149,18 @@ impl Wire {
         }
     }
 
-    /// The bytes of a transfer reach the target.
+    /// Makes the bytes of a transfer arrive at the target.
     pub fn arrive(&mut self, number: usize) {
         self.check_source(number);
         let flight = &mut self.flights[number];
         flight.arrived = true;
         let flight = &self.flights[number];
         let memory = self.memory(flight.target, flight.to, flight.bytes.len());
-        // SAFETY: as for `post`.
+        // SAFETY: as in `post`, no kernel has a reference into its heap now.
         unsafe { &mut *memory }.copy_from_slice(&flight.bytes);
     }
 
-    /// The target's next poll hands the immediate out.
+    /// Makes the target's next poll return the immediate. Returns the target.
     pub fn tell(&mut self, number: usize) -> usize {
         let flight = &mut self.flights[number];
         flight.told = true;
@@ -168,7 +170,7 @@ impl Wire {
         flight.target
     }
 
-    /// The source's next poll hands the completion out.
+    /// Makes the source's next poll return the completion. Returns the source.
     pub fn complete(&mut self, number: usize) -> usize {
         self.check_source(number);
         let flight = &mut self.flights[number];
@@ -178,7 +180,7 @@ impl Wire {
     }
 }
 
-/// A PE's rail.
+/// Rail of a PE.
 pub struct WireRail {
     pe: usize,
     limits: RailLimits,
@@ -199,7 +201,7 @@ impl WireRail {
 }
 
 impl Rail for WireRail {
-    /// Its length: the only region is the heap.
+    /// Length of the region. The only region is the heap.
     type Region = u64;
 
     fn name(&self) -> &str {

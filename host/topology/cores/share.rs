@@ -1,26 +1,28 @@
-//! Cores for the busy threads of all ranks of a machine: near what they serve, no core twice.
+//! Assignment of cores to the busy threads of all ranks of a machine: near the device that they serve, and no core
+//! twice.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-/// What a rank wants.
+/// Requirements of a rank.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Want {
-    /// Threads that want a core of their own.
+    /// Number of threads that need their own core.
     pub threads: usize,
     /// Cores that the rank may use.
     pub allowed: Vec<usize>,
-    /// Cores near its GPU or cards; empty where that is not known.
+    /// Cores near its GPU or NICs; empty if unknown.
     pub near: Vec<usize>,
 }
 
-/// Cores by rank, as many as it has threads, or none where there are not enough for all of its threads. Every rank of the machine
-/// computes the same from the same wants.
+/// Assigns cores to ranks: as many as the rank has threads, or none if there are not enough for all of its threads.
+/// Deterministic, so that every rank of the machine computes the same result from the same input.
 ///
-/// No core is given twice. A thread gets, in this order of preference: a core of its own near the device, a second hardware thread
-/// of a core near it, a core of its own anywhere, any other. Within each the last one first: the first cores are where the
-/// system does its own work. No rank takes a core far from its device before all ranks have those near theirs.
+/// No core is assigned twice. A thread gets, in order of preference: a free physical core near the device, another
+/// hardware thread of a near core, a free physical core anywhere, or any other hardware thread. Cores with high numbers
+/// are preferred, because the system uses the first cores. Cores far from a device are assigned only after all ranks
+/// have received those near theirs.
 pub fn share_out(wants: &[Want], physical: &BTreeMap<usize, usize>) -> Vec<Vec<usize>> {
     let mut pool = Pool { physical, given: BTreeSet::new(), busy: BTreeSet::new() };
     let mut cores: Vec<Vec<usize>> = vec![Vec::new(); wants.len()];
@@ -36,7 +38,7 @@ pub fn share_out(wants: &[Want], physical: &BTreeMap<usize, usize>) -> Vec<Vec<u
             }
         }
     }
-    // Half of a rank's threads on cores of their own would only make the figures harder to explain.
+    // All or nothing: a rank with only some threads pinned would make results harder to explain.
     for (want, cores) in wants.iter().zip(&mut cores) {
         if cores.len() < want.threads {
             cores.clear();
@@ -48,16 +50,17 @@ pub fn share_out(wants: &[Want], physical: &BTreeMap<usize, usize>) -> Vec<Vec<u
 struct Pool<'a> {
     physical: &'a BTreeMap<usize, usize>,
     given: BTreeSet<usize>,
-    /// Physical cores of which a hardware thread is given.
+    /// Physical cores of which a hardware thread has been assigned.
     busy: BTreeSet<usize>,
 }
 
 impl Pool<'_> {
-    /// The last core that is free; with `own` only where its whole physical core is.
+    /// Takes the last free core. With `own`, its whole physical core must be free.
     fn take(&mut self, cores: impl Iterator<Item = usize>, own: bool) -> Option<usize> {
         let physical = |core: &usize| *self.physical.get(core).unwrap_or(core);
         let taken = |core: &usize| self.given.contains(core) || own && self.busy.contains(&physical(core));
-        // By physical core first: the last hardware thread of the first core is no core far from the system's.
+        // Ordered by physical core first, because the last hardware thread of the first core shares that core with the
+        // system.
         let core = cores.filter(|core| !taken(core)).max_by_key(|core| (physical(core), *core))?;
         self.given.insert(core);
         self.busy.insert(physical(&core));
@@ -77,19 +80,21 @@ mod tests {
     use std::fs;
     use std::path::Path;
 
-    /// A p5.48xlarge: roots 44 to 77 on the first socket, 88 to bb on the second; 2 x 48 cores of two hardware threads.
+    /// A p5.48xlarge: roots 44 to 77 on the first socket, 88 to bb on the second; 2 x 48 cores with two hardware
+    /// threads each.
     const NODES: [&str; 2] = ["0-47,96-143", "48-95,144-191"];
 
-    /// The recorded tree of a p5 as sysfs shows it: cores near each device, and the hardware threads of each core.
+    /// Recreates the recorded tree of a p5 as sysfs shows it: cores near each device, and the hardware threads of each
+    /// core.
     fn p5(root: &Path) -> Vec<(PciAddress, usize)> {
         let listing = fs::read_to_string("../../tests/fixtures/p5/ls_sys_bus_pci_devices.txt").unwrap();
         let mut gpus = Vec::new();
-        for (address, path) in pci_tree(&listing) {
+        for (address, path) in pci_tree(&listing).unwrap() {
             let node = usize::from(&path.split("pci0000:").nth(1).unwrap()[..2] >= "88");
             let folder = root.join("sys/bus/pci/devices").join(address.to_string());
             fs::create_dir_all(&folder).unwrap();
             fs::write(folder.join("local_cpulist"), format!("{}\n", NODES[node])).unwrap();
-            // The GPU is the last one below its switch.
+            // The GPU is the last device below its switch.
             if path.contains(":01.4/") {
                 gpus.push((address, node));
             }
@@ -103,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn ranks_of_a_p5_get_cores_of_their_gpus_socket() {
+    fn p5_ranks_get_cores_of_gpu_socket() {
         let root = tempfile::tempdir().unwrap();
         let gpus = p5(root.path());
         assert_eq!(gpus.iter().map(|(_, node)| *node).collect::<Vec<_>>(), [0, 0, 0, 0, 1, 1, 1, 1]);
@@ -129,17 +134,17 @@ mod tests {
     }
 
     #[test]
-    fn a_near_core_goes_to_who_is_near() {
-        // A rank of which nothing is known comes first and leaves the node of the second one alone.
+    fn near_cores_are_assigned_to_near_ranks() {
+        // A rank without known devices comes first, but leaves the node of the second rank to it.
         let wants = [
             Want { threads: 2, allowed: (0..4).collect(), near: vec![] },
             Want { threads: 2, allowed: (0..4).collect(), near: vec![2, 3] },
         ];
         assert_eq!(share_out(&wants, &BTreeMap::new()), [[1, 0], [3, 2]]);
-        // Where the node is full the rest comes from elsewhere.
+        // If the node is full, the remaining cores come from elsewhere.
         let wants = [Want { threads: 3, allowed: (0..4).collect(), near: vec![0, 1] }];
         assert_eq!(share_out(&wants, &BTreeMap::new()), [[1, 0, 3]]);
-        // Where there are too few, none: that rank's threads are left to the scheduler.
+        // If there are too few cores, the rank gets none, and its threads are not pinned.
         let wants = [Want { threads: 3, allowed: vec![5, 6], near: vec![] }, Want { threads: 0, ..Want::default() }];
         assert!(share_out(&wants, &BTreeMap::new()).iter().all(Vec::is_empty));
     }
@@ -148,14 +153,14 @@ mod tests {
     fn hardware_threads_of_one_core_come_last() {
         let siblings: BTreeMap<usize, usize> = (0..8).map(|core| (core, core % 4)).collect();
         let near = |near: &str| Want { threads: 3, allowed: (0..8).collect(), near: parse_list(near).unwrap() };
-        // Node of two cores with two threads each: both cores first, then a second thread, before the other node.
+        // A node with two cores of two threads each: both cores first, then a second thread, before the other node.
         assert_eq!(share_out(&[near("2-3,6-7")], &siblings), [[7, 6, 3]]);
         assert_eq!(list(&[3, 6, 7]), "3,6-7");
     }
 
     proptest! {
-        /// Any machine and any wants: no core twice, none that is not allowed, all or nothing by rank; a thread is far from its
-        /// device only where all cores near it are given.
+        /// Checks any machine and requirements. No core is assigned twice or without permission, and each rank gets all
+        /// its cores or none. A thread is far from its device only if all near cores have been assigned.
         #[test]
         fn no_core_is_given_twice(
             wants in prop::collection::vec((0usize..6, 1u32..u32::MAX, 0u32..u32::MAX), 1..9), smt in 1usize..3,
@@ -178,12 +183,12 @@ mod tests {
                 prop_assert!(cores.is_empty() || cores.len() == want.threads);
                 prop_assert!(cores.iter().all(|core| want.allowed.contains(core)));
             }
-            // Enough for everybody: everybody has some.
+            // If there are enough cores for all ranks, each rank gets its cores.
             let total: usize = wants.iter().map(|want| want.threads).sum();
             if wants.iter().all(|want| want.allowed.len() >= total) {
                 prop_assert_eq!(count, total);
             }
-            // One rank alone is never far while a core near is free.
+            // A single rank gets no far core while a near core is free.
             let alone = share_out(&wants[..1], &siblings).remove(0);
             let far = alone.iter().filter(|core| !wants[0].near.contains(core)).count();
             prop_assert!(alone.is_empty() || far == wants[0].threads.saturating_sub(wants[0].near.len()));

@@ -1,12 +1,13 @@
-//! PCI addresses and nearness in the PCI tree.
+//! PCI addresses, and distances in the PCI tree.
 
+pub mod identity;
 pub mod printed;
 
 use std::fmt;
 use std::path::Path;
 use std::str::FromStr;
 
-/// Address of a PCI function, as `0000:4f:00.0`.
+/// Address of a PCI function, for example `0000:4f:00.0`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PciAddress {
     /// Domain (segment).
@@ -25,7 +26,7 @@ impl fmt::Display for PciAddress {
     }
 }
 
-/// What a PCI device is, as far as it matters here.
+/// Kinds of PCI devices that ginlab uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A display or 3D controller of NVIDIA.
@@ -34,15 +35,15 @@ pub enum Kind {
     Nic,
 }
 
-/// A text that is no PCI address.
+/// Error for a text that is not a PCI address.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no PCI address like 0000:4f:00.0")]
+#[error("invalid PCI address {0:?}: expected a form like 0000:4f:00.0")]
 pub struct BadPciAddress(String);
 
 impl FromStr for PciAddress {
     type Err = BadPciAddress;
 
-    /// Takes `0000:4f:00.0`, CUDA's `00000000:4F:00.0`, and `4f:00.0` of domain 0.
+    /// Accepts `0000:4f:00.0`, CUDA's `00000000:4F:00.0`, and `4f:00.0` for domain 0.
     fn from_str(text: &str) -> Result<Self, BadPciAddress> {
         let parse = || {
             let (place, function) = text.trim().rsplit_once('.')?;
@@ -58,14 +59,14 @@ impl FromStr for PciAddress {
 }
 
 impl PciAddress {
-    /// The device's place in the PCI tree: the real path behind `/sys/bus/pci/devices/<address>`.
+    /// Returns the device's path in the PCI tree: the target of the link `/sys/bus/pci/devices/<address>`.
     #[must_use]
     pub fn tree_path(&self) -> Option<String> {
         let link = Path::new("/sys/bus/pci/devices").join(self.to_string());
         Some(link.canonicalize().ok()?.to_string_lossy().into_owned())
     }
 
-    /// The NUMA node, where the system knows it (it says -1 where it does not).
+    /// Returns the NUMA node, if the system reports it (-1 if it does not).
     #[must_use]
     pub fn numa_node(&self) -> Option<u32> {
         let path = Path::new("/sys/bus/pci/devices").join(self.to_string()).join("numa_node");
@@ -73,20 +74,20 @@ impl PciAddress {
     }
 }
 
-/// The one GPU that is nearest to a NIC, both given by their places in the PCI tree; `None` where several are equally near or
-/// nothing below a root is shared.
+/// Returns the GPU that is nearest to a NIC, by their paths in the PCI tree. `None` if several GPUs are equally near,
+/// or if no GPU shares a bridge with the NIC.
 pub fn nearest<'a>(nic: &str, gpus: &'a [(PciAddress, String)]) -> Option<&'a PciAddress> {
     let shared = |path: &str| shared_path(nic, path);
     let most = gpus.iter().map(|(_, path)| shared(path)).max()?;
     let mut nearest = gpus.iter().filter(|(_, path)| shared(path) == most);
     let (address, path) = nearest.next()?;
-    // Two devices of one root share its name and nothing below it.
+    // Two devices below one root share its name, but no bridge below it.
     let below_root = path.split('/').take(most).any(|part| part.parse::<PciAddress>().is_ok());
     (below_root && nearest.next().is_none()).then_some(address)
 }
 
-/// How near two devices are: the number of leading path components that they share. More is nearer; two devices below one
-/// switch share the path down to it.
+/// Returns the number of leading path components that two devices share. A larger number means that they are nearer;
+/// two devices below one switch share the path down to it.
 #[must_use]
 pub fn shared_path(one: &str, other: &str) -> usize {
     one.split('/').zip(other.split('/')).take_while(|(a, b)| a == b).count()
@@ -106,14 +107,14 @@ mod tests {
         }
 
         #[test]
-        fn sharing_is_symmetric_and_at_most_the_length(a in "(/[ab]{1,2}){0,6}", b in "(/[ab]{1,2}){0,6}") {
+        fn shared_length_is_symmetric_and_bounded(a in "(/[ab]{1,2}){0,6}", b in "(/[ab]{1,2}){0,6}") {
             prop_assert_eq!(shared_path(&a, &b), shared_path(&b, &a));
             prop_assert!(shared_path(&a, &b) <= shared_path(&a, &a));
         }
     }
 
     #[test]
-    fn the_usual_spellings() {
+    fn usual_spellings_parse() {
         let address = PciAddress { domain: 0, bus: 0x4f, device: 0, function: 0 };
         for text in ["0000:4f:00.0", "00000000:4F:00.0", "4f:00.0"] {
             assert_eq!(text.parse(), Ok(address), "{text}");

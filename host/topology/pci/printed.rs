@@ -1,89 +1,121 @@
-//! PCI listings that people save: what `ls -l /sys/bus/pci/devices` and `lspci` print.
+//! PCI listings saved by users: output of `ls -l /sys/bus/pci/devices` and of `lspci`. A listing is parsed completely
+//! or refused.
 
-use super::{Kind, PciAddress};
+mod flat;
+mod forest;
 
-/// Places in the PCI tree from `ls -l /sys/bus/pci/devices`.
-pub fn pci_tree(listing: &str) -> Vec<(PciAddress, String)> {
-    let place = |line: &str| {
-        let (before, target) = line.split_once(" -> ")?;
-        Some((before.split_whitespace().next_back()?.parse().ok()?, target.trim().to_owned()))
-    };
-    listing.lines().filter_map(place).collect()
+use super::PciAddress;
+use super::identity::Identity;
+use std::collections::BTreeMap;
+
+/// A function listed by `lspci`, with all parsed properties.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Printed {
+    /// Class, ids and name.
+    pub identity: Identity,
+    /// Path below `/sys/devices`, if the listing draws the bridges (`lspci -t`, `lspci -PP`).
+    pub path: Option<String>,
+    /// Kernel driver (`lspci -k` and `-v`).
+    pub driver: Option<String>,
+    /// NUMA node (`lspci -v`).
+    pub numa_node: Option<u32>,
+    /// Current speed and width of the link (`lspci -vv`).
+    pub link: Option<(String, String)>,
+    /// Maximum speed and width of the link (`lspci -vv`).
+    pub best_link: Option<(String, String)>,
 }
 
-/// The GPUs and network cards in what `lspci`, `lspci -D` or `lspci -tv` says, with what they are called. The last names no
-/// classes, so there a GPU is what NVIDIA makes and does not call a switch or a network card, and a card goes by its name.
-pub fn lspci_devices(listing: &str) -> Vec<(PciAddress, Kind, String)> {
-    const NIC: [&str; 5] = ["Elastic Fabric Adapter", "Elastic Network Adapter", "Ethernet", "InfiniBand", "ConnectX"];
-    let mut root = 0;
-    let device = |line: &str| {
-        // `+-[0000:bb]---00.0-[bc-cb]--...--[ca]----00.0  NVIDIA Corporation ...`
-        if let Some((_, rest)) = line.split_once("-[").filter(|(_, rest)| rest.get(4..5) == Some(":")) {
-            root = u32::from_str_radix(rest.get(..4)?, 16).ok()?;
-        }
-        let line = line.trim_end();
-        if let Some((place, last)) = line.rsplit_once("]----") {
-            let (function, name) = last.split_once("  ")?;
-            let address = format!("{root:04x}:{}:{function}", place.rsplit_once('[')?.1).parse().ok()?;
-            let kind = if NIC.iter().any(|card| name.contains(card)) {
-                Kind::Nic
-            } else if name.starts_with("NVIDIA") && !name.contains("NVSwitch") {
-                Kind::Gpu
-            } else {
-                return None;
-            };
-            return Some((address, kind, name.to_owned()));
-        }
-        // `0000:ca:00.0 3D controller: NVIDIA Corporation ...`
-        let (address, rest) = line.split_once(' ')?;
-        let (class, name) = rest.split_once(": ")?;
-        // A number may follow: `3D controller [0302]`.
-        let is = |classes: &[&str]| classes.iter().any(|name| class.starts_with(name));
-        let kind = if is(&["3D controller", "VGA compatible controller"]) && name.starts_with("NVIDIA") {
-            Kind::Gpu
-        } else if is(&["Ethernet controller", "Infiniband controller", "Network controller"]) {
-            Kind::Nic
-        } else {
-            return None;
+/// Parses the paths printed by `ls -l /sys/bus/pci/devices`. The returned paths begin with `/sys/devices/`.
+///
+/// # Errors
+/// Returns the number of the first line with a link that is not a PCI device.
+pub fn pci_tree(listing: &str) -> Result<Vec<(PciAddress, String)>, String> {
+    let mut places = Vec::new();
+    for (number, line) in listing.lines().enumerate() {
+        let Some((before, target)) = line.split_once(" -> ") else { continue };
+        let place = || {
+            let address: PciAddress = before.split_whitespace().next_back()?.parse().ok()?;
+            let (_, below) = target.trim().split_once("devices/")?;
+            let last: PciAddress = below.rsplit('/').next()?.parse().ok()?;
+            (last == address).then(|| (address, format!("/sys/devices/{below}")))
         };
-        Some((address.parse().ok()?, kind, name.to_owned()))
-    };
-    listing.lines().filter_map(device).collect()
+        places.push(place().ok_or_else(|| {
+            format!(
+                "line {} is not a link of /sys/bus/pci/devices: {:?}; is the file truncated?",
+                number + 1,
+                short(line)
+            )
+        })?);
+    }
+    Ok(places)
+}
+
+/// Parses the output of `lspci` in any format, including several outputs in one file: `-t`, `-tv`, `-tvnn`; plain,
+/// `-D`, `-n`, `-nn`, `-k`, `-v`, `-vv`, `-vvv`, `-PP`, `-m`, `-mm`, `-vmm`.
+///
+/// # Errors
+/// Returns the number of the first line that is not part of such output.
+pub fn lspci_devices(listing: &str) -> Result<BTreeMap<PciAddress, Printed>, String> {
+    let mut found = BTreeMap::new();
+    let (mut forest, mut flat) = (forest::Forest::default(), flat::Flat::default());
+    for (number, line) in listing.lines().enumerate() {
+        let line = line.trim_end();
+        // Prompts, remarks and messages of lspci, which users may save too.
+        if line.is_empty() || ["$", "#", "pcilib:", "lspci:"].iter().any(|start| line.starts_with(start)) {
+            continue;
+        }
+        let read = if forest::is_branch(line) { forest.line(line, &mut found) } else { flat.line(line, &mut found) };
+        read.ok_or_else(|| {
+            format!(
+                "line {} is not a line of `lspci`, or is truncated: {:?}; record `lspci -Dnn`",
+                number + 1,
+                short(line)
+            )
+        })?;
+    }
+    if found.is_empty() {
+        return Err("no line is from `lspci`; record `lspci -Dnn`".to_owned());
+    }
+    if found.values().all(|one| one.identity == Identity::default()) {
+        return Err("the output of `lspci -t` names no devices; record `lspci -tvnn` or `lspci -Dnn`".to_owned());
+    }
+    if found.values().any(|one| one.identity.is_unstated()) {
+        return Err(
+            "IDs without classes do not identify GPUs and NICs; record `lspci -tvnn` or `lspci -Dnn`".to_owned()
+        );
+    }
+    Ok(found)
+}
+
+impl Printed {
+    /// Returns the kind; `None` if the function is neither GPU nor NIC.
+    #[must_use]
+    pub fn kind(&self, address: &PciAddress) -> Option<super::Kind> {
+        // The other functions of a GPU are audio, USB and the like. Without class and name, only the function number
+        // distinguishes them.
+        self.identity
+            .kind()
+            .filter(|kind| *kind != super::Kind::Gpu || address.function == 0 || !self.identity.is_guessed())
+    }
+}
+
+/// Adds what another line states about a function, if it is not known yet. A class or an ID is preferred to a name
+/// only.
+fn add(found: &mut BTreeMap<PciAddress, Printed>, address: PciAddress, identity: Identity, path: Option<String>) {
+    let known = found.entry(address).or_default();
+    known.path = known.path.take().or(path);
+    let old = &mut known.identity;
+    if old.name.is_empty() || (old.device.is_none() && identity.device.is_some() && !identity.name.is_empty()) {
+        old.name = identity.name;
+    }
+    old.class = old.class.or(identity.class);
+    old.vendor = old.vendor.or(identity.vendor);
+    old.device = old.device.or(identity.device);
+}
+
+fn short(line: &str) -> String {
+    line.trim().chars().take(60).collect()
 }
 
 #[cfg(test)]
-mod tests {
-
-    use super::*;
-
-    fn gpus(listing: &str) -> Vec<String> {
-        let devices = lspci_devices(listing).into_iter();
-        devices.filter(|(_, kind, _)| *kind == Kind::Gpu).map(|(address, _, _)| address.to_string()).collect()
-    }
-
-    #[test]
-    fn gpus_by_each_form_of_lspci() {
-        let tree = "-+-[0000:cc]---00.0-[cd-d2]----00.0-[ce-d2]--+-00.0-[cf]----00.0  NVIDIA Corporation GH100 [H100 NVSwitch]\n \
-                    +-[0001:bb]---00.0-[bc-cb]----00.0-[bd-cb]--+-00.0-[be]----00.0  Amazon.com, Inc. ENA\n \
-                    |                                           +-01.4-[ca]----00.0  NVIDIA Corporation GH100 [H100 SXM5 80GB]\n \
-                    \\-[0000:00]-+-00.0  Intel Corporation 440FX\n";
-        let found = gpus(tree);
-        assert_eq!(found, ["0001:ca:00.0"]);
-        let flat = "ca:00.0 3D controller: NVIDIA Corporation GH100 [H100 SXM5 80GB] (rev a1)\n\
-                    0000:cb:00.0 Bridge: NVIDIA Corporation GH100 [H100 NVSwitch]\n\
-                    0002:0a:00.0 VGA compatible controller [0300]: NVIDIA Corporation Device\n\
-                    cc:00.0 Ethernet controller: Amazon.com, Inc. Elastic Fabric Adapter (EFA)\n";
-        let found = gpus(flat);
-        assert_eq!(found, ["0000:ca:00.0", "0002:0a:00.0"]);
-    }
-
-    #[test]
-    fn places_in_the_tree_by_ls() {
-        let listing = "total 0\ndrwxr-xr-x 2 root root 0 Oct 14 04:36 .\nlrwxrwxrwx 1 root root 0 Oct 14 04:36 \
-                       0000:4f:00.0 -> ../../../devices/pci0000:44/0000:44:00.0/0000:4f:00.0\n";
-        let tree = pci_tree(listing);
-        assert_eq!(tree.len(), 1);
-        assert_eq!(tree[0].0.to_string(), "0000:4f:00.0");
-        assert_eq!(tree[0].1, "../../../devices/pci0000:44/0000:44:00.0/0000:4f:00.0");
-    }
-}
+mod tests;

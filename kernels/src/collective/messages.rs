@@ -1,6 +1,8 @@
-//! Few bytes where a PE is reached by rails, and broadcasts: everyone sends to everyone, in one trip and without asking whether anybody is
-//! ready. A PE that sends the round after next has heard of everyone in between, so two slots of an inbox are enough; a broadcast, where
-//! nobody answers, acknowledges.
+//! Collectives of few bytes if a PE is reached over rails, and broadcasts: every PE sends to every PE, in one step and
+//! without waiting until the receivers are ready.
+//!
+//! A PE that sends round `r + 2` has received round `r + 1` from every PE, so two slots per inbox suffice. In a
+//! broadcast only the root sends, so the receivers acknowledge.
 
 use super::sum::Adds;
 use super::{ALL_GATHER, ALL_TO_ALL, BLOCKING, BROADCAST, CollectiveArgs, Done, MUTE, REDUCE_SCATTER};
@@ -8,8 +10,8 @@ use super::{SIGNALS_OF_BLOCK, State, turns};
 use crate::gin::{Block, Context, Inbox, Program, Scope, Thread, Warp};
 use cuda_std::{kernel, thread};
 
-/// The first of two of the block's signals: a broadcast has arrived, by the parity of its round. With one for all rounds, a PE that has
-/// acknowledged one round more would make up for another that lacks one.
+/// First of the block's two acknowledgement signals, selected by the parity of the round. With a single signal for all
+/// rounds, a PE that has acknowledged one round too many could hide that another has not acknowledged.
 const ACKNOWLEDGED: u32 = 0;
 
 #[inline(always)]
@@ -32,7 +34,7 @@ fn turn<S: Scope>(args: &CollectiveArgs, line: &mut Context<S>, state: &mut Stat
     let parity = ACKNOWLEDGED + round % 2;
     let acknowledged = args.signals.at(block * SIGNALS_OF_BLOCK + parity);
 
-    // What goes to PE `pe`, and the bytes of this PE that stay.
+    // Returns the bytes for PE `pe`; for this PE, those that stay here.
     let scatters = args.operation == ALL_TO_ALL || args.operation == REDUCE_SCATTER;
     let from = |pe: u32| args.from.slice(if scatters { chunk(pe) } else { begin }, length);
     let sends = args.operation != BROADCAST || me == args.root;
@@ -40,13 +42,13 @@ fn turn<S: Scope>(args: &CollectiveArgs, line: &mut Context<S>, state: &mut Stat
         for step in 1..pes {
             let pe = (me + step) % pes;
             if args.operation == BROADCAST && step == 1 {
-                // Everyone has received the round before the last.
+                // Waits until every PE has received the round before the previous one.
                 let counted = &mut state.counted[parity as usize];
                 line.signal_wait_until(acknowledged, *counted)?;
                 *counted += (pes - 1) as u64;
             }
             let sent = from(pe);
-            // A mute PE sends other bytes than it should.
+            // A mute PE sends wrong bytes, so that verification must fail.
             let sent = if args.flags & MUTE != 0 { args.to.slice(0, length) } else { sent };
             line.send(inbox, round, sent, pe)?;
             state.puts += 1;
@@ -79,32 +81,33 @@ fn turn<S: Scope>(args: &CollectiveArgs, line: &mut Context<S>, state: &mut Stat
             line.receive_folded(inbox, round, to, from(me), &Adds(args.element))?;
         }
     }
-    // What went over rails may be written again; stores need nobody's leave.
+    // Waits until the sources of puts over rails may be overwritten. Stores need no such wait.
     if line.world().ring_count == 0 { Ok(()) } else { line.quiet() }
 }
 
-/// By messages of one thread of each block.
+/// Runs a collective by messages of one thread per block.
 ///
 /// # Safety
-/// The arguments are of the world's heap, the same on all PEs but for addresses and flags; `state` and `times` have room for every block.
+/// The arguments must be objects of the world's heap and, except for addresses and flags, the same on all PEs. `state`
+/// and `times` must have space for every block.
 #[kernel(resident)]
 pub unsafe fn collective_messages_thread(program: Program<CollectiveArgs>) {
     turns::<Thread>(&program, turn);
 }
 
-/// By messages of one warp of each block.
+/// Runs a collective by messages of one warp per block.
 ///
 /// # Safety
-/// As [`collective_messages_thread`].
+/// The requirements of [`collective_messages_thread`] apply.
 #[kernel(resident)]
 pub unsafe fn collective_messages_warp(program: Program<CollectiveArgs>) {
     turns::<Warp>(&program, turn);
 }
 
-/// By messages of each block.
+/// Runs a collective by messages of whole blocks.
 ///
 /// # Safety
-/// As [`collective_messages_thread`].
+/// The requirements of [`collective_messages_thread`] apply.
 #[kernel(resident)]
 pub unsafe fn collective_messages_block(program: Program<CollectiveArgs>) {
     turns::<Block>(&program, turn);

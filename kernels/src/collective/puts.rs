@@ -1,4 +1,5 @@
-//! Many bytes: by puts, and sums by loads. A block of a PE waits for blocks of its own number on the others, never for its neighbours.
+//! Collectives of many bytes, by puts, and sums by loads. A block waits only for blocks with the same index on other
+//! PEs, never for other blocks of its PE.
 
 mod plan;
 
@@ -9,28 +10,30 @@ use crate::gin::{Block, Context, Program, Scope, Signal, Thread, Warp};
 use cuda_std::{kernel, thread};
 use plan::{FINISH, Move, REDUCE, SCATTER};
 
-/// Signals of a block: every PE has entered the turn: its bytes may be read, and where they go may be written.
+/// Signal of a block, raised when a PE has entered the iteration: its bytes may be read and its destinations written.
 const READY: u32 = 0;
-/// A chunk of a broadcast, sums of another node, or what a PE of this node gathers here have come.
+/// Signal of a block, raised when a chunk of a broadcast, sums of another node, or data that a PE of this node gathers
+/// here have arrived.
 const PARTS: u32 = 1;
-/// Other nodes' chunks have come.
+/// Signal of a block, raised when other nodes' chunks have arrived.
 const CROSS: u32 = 2;
-/// A PE of this node has written, and read, all that it will in this turn.
+/// Signal of a block, raised when a PE of this node has finished its writes and reads of this iteration.
 const LOCAL: u32 = 3;
 
-/// One turn of one block. Where there is one node alone (`SEVERAL` is false) a kernel has nothing of what goes between nodes: it would take
-/// registers and stack from the copies (8 MiB took 10 us longer on two H200 when a launch needed more than 1024 bytes of stack).
+/// One iteration of one block. For a single node (`SEVERAL` is false) the kernel contains none of the code for
+/// transfers between nodes, which would take registers and stack from the copies. More than 1024 bytes of stack make a
+/// launch slower.
 struct Turn<'a, const SEVERAL: bool> {
     args: &'a CollectiveArgs,
     me: u32,
     pes: u32,
-    /// PEs of a node.
+    /// PEs per node.
     local: u32,
-    /// This PE's place and node.
+    /// This PE's place in its node, and its node.
     place: u32,
     node: u32,
     block: u32,
-    /// This block's slice of a chunk: its first byte, and its length at most.
+    /// First byte of this block's slice of a chunk, and the maximum length of the slice.
     begin: u64,
     step: u64,
     signals: Signal,
@@ -52,7 +55,8 @@ fn turn<S: Scope, const SEVERAL: bool>(args: &CollectiveArgs, line: &mut Context
         step: args.slice,
         signals: args.signals.at(block * SIGNALS_OF_BLOCK),
     };
-    // Where everything is put, a block that begins within this PE need not wait for the others before that.
+    // In operations without sums, a block may start with moves within this PE. It waits for the other PEs only before
+    // its first move to one of them.
     let mut late = args.operation <= ALL_GATHER;
     let mut steps = turn.steps();
     while steps != 0 {
@@ -66,7 +70,7 @@ fn turn<S: Scope, const SEVERAL: bool>(args: &CollectiveArgs, line: &mut Context
             turn.wait(line, state, signal, count)?;
         }
         turn.sums(line, state, step);
-        // By its number a block begins at another move: some copy inside this PE while others write to the wire.
+        // Each block starts at a different move, so that some copy within this PE while others use the network.
         let moves = turn.moves(step);
         for number in 0..moves {
             let number = (number + block) % moves;
@@ -80,17 +84,18 @@ fn turn<S: Scope, const SEVERAL: bool>(args: &CollectiveArgs, line: &mut Context
             }
         }
     }
-    // A block that had nothing for anybody else: the next turn counts from here.
+    // A block without moves to other PEs also waits, because the next iteration counts from here.
     if SEVERAL && late {
         turn.wait(line, state, READY, (pes - 1) as u64)?;
     }
-    // What went over rails may be written again.
+    // Waits until the sources of puts over rails may be overwritten.
     if line.world().ring_count == 0 { Ok(()) } else { line.quiet() }
 }
 
 impl<const SEVERAL: bool> Turn<'_, SEVERAL> {
-    /// Raises a signal of each of `count` PEs from `base` on, of which this is number `mine`. The first time behind a fence, which holds
-    /// for the others too: one thread raises all.
+    /// Raises a signal on each other PE of the `count` PEs starting at `base`, of which this PE is number `mine`. The
+    /// first is a put with signal, which fences. That fence covers the others too, because one thread raises all of
+    /// them.
     #[inline(always)]
     fn tell<S: Scope>(&self, line: &mut Context<S>, signal: u32, mine: u32, count: u32, base: u32) -> Done {
         let signal = self.signals.at(signal);
@@ -113,7 +118,7 @@ impl<const SEVERAL: bool> Turn<'_, SEVERAL> {
         line.signal_wait_until(self.signals.at(signal), *counted)
     }
 
-    /// The sums of a step.
+    /// Computes the sums of a step.
     #[inline(always)]
     fn sums<S: Scope>(&self, line: &mut Context<S>, state: &mut State, step: u32) {
         let jobs = if step == REDUCE { self.nodes() } else { (step == FINISH) as u32 };
@@ -124,7 +129,7 @@ impl<const SEVERAL: bool> Turn<'_, SEVERAL> {
         let chunk = args.chunk;
         let world = *line.world();
         let to = args.to.offset() + if args.operation == ALL_REDUCE { self.at(self.me) } else { self.begin };
-        // Sums of this node for the others, then those of every node for this PE.
+        // Scratch memory contains this node's sums for the others, then every node's sums for this PE (`collected`).
         let collected = args.scratch.offset() + self.nodes() as u64 * chunk + self.begin;
         for job in 0..jobs {
             let owner = job * self.local + self.place;
@@ -148,13 +153,14 @@ impl<const SEVERAL: bool> Turn<'_, SEVERAL> {
             let beyond = |spread: &Spread| spread.step as u64 * (spread.count - 1) as u64;
             state.mapped_bytes += bytes * (beyond(&sources) + beyond(&targets));
             let threads = (line.scope().rank(), line.scope().size());
-            // SAFETY: what is summed and where it goes are of heaps that are mapped (`local`), inside objects that the host made; READY
-            // and PARTS say that their bytes are there and their places free.
+            // SAFETY: all sources and targets are in mapped heaps of this node (`local`), inside objects that the host
+            // made. The waits for READY and PARTS ensure that the sources have arrived and the targets are free.
             unsafe { sum(&world, args.element, &sources, &targets, bytes, threads) };
         }
     }
 
-    /// The puts of a move: to this node as stores, which the LOCAL at the turn's end tells of, elsewhere each with its signal.
+    /// Issues the puts of a move. Puts within this node are stores, which LOCAL signals at the end of the iteration.
+    /// Puts to other nodes each raise a signal.
     #[inline(always)]
     fn put<S: Scope>(&self, line: &mut Context<S>, state: &mut State, one: &Move, always: bool) -> Done {
         let args = self.args;
@@ -187,55 +193,56 @@ impl<const SEVERAL: bool> Turn<'_, SEVERAL> {
     }
 }
 
-/// By puts of one thread of each block; all heaps are mapped.
+/// Runs a collective by puts of one thread per block. All heaps must be mapped.
 ///
 /// # Safety
-/// The arguments are of the world's heap, the same on all PEs but for addresses and flags; `state` and `times` have room for every block.
+/// The arguments must be objects of the world's heap and, except for addresses and flags, the same on all PEs. `state`
+/// and `times` must have space for every block.
 #[kernel(resident)]
 pub unsafe fn collective_puts_thread(program: Program<CollectiveArgs>) {
     turns::<Thread>(&program, turn::<_, false>);
 }
 
-/// By puts of one warp of each block; all heaps are mapped.
+/// Runs a collective by puts of one warp per block. All heaps must be mapped.
 ///
 /// # Safety
-/// As [`collective_puts_thread`].
+/// The requirements of [`collective_puts_thread`] apply.
 #[kernel(resident)]
 pub unsafe fn collective_puts_warp(program: Program<CollectiveArgs>) {
     turns::<Warp>(&program, turn::<_, false>);
 }
 
-/// By puts of each block; all heaps are mapped.
+/// Runs a collective by puts of whole blocks. All heaps must be mapped.
 ///
 /// # Safety
-/// As [`collective_puts_thread`].
+/// The requirements of [`collective_puts_thread`] apply.
 #[kernel(resident)]
 pub unsafe fn collective_puts_block(program: Program<CollectiveArgs>) {
     turns::<Block>(&program, turn::<_, false>);
 }
 
-/// By puts of one thread of each block.
+/// Runs a collective by puts of one thread per block, among several nodes.
 ///
 /// # Safety
-/// As [`collective_puts_thread`].
+/// The requirements of [`collective_puts_thread`] apply, except that only the heaps of a node must be mapped.
 #[kernel(resident)]
 pub unsafe fn collective_nodes_thread(program: Program<CollectiveArgs>) {
     turns::<Thread>(&program, turn::<_, true>);
 }
 
-/// By puts of one warp of each block.
+/// Runs a collective by puts of one warp per block, among several nodes.
 ///
 /// # Safety
-/// As [`collective_puts_thread`].
+/// The requirements of [`collective_nodes_thread`] apply.
 #[kernel(resident)]
 pub unsafe fn collective_nodes_warp(program: Program<CollectiveArgs>) {
     turns::<Warp>(&program, turn::<_, true>);
 }
 
-/// By puts of each block.
+/// Runs a collective by puts of whole blocks, among several nodes.
 ///
 /// # Safety
-/// As [`collective_puts_thread`].
+/// The requirements of [`collective_nodes_thread`] apply.
 #[kernel(resident)]
 pub unsafe fn collective_nodes_block(program: Program<CollectiveArgs>) {
     turns::<Block>(&program, turn::<_, true>);

@@ -1,27 +1,29 @@
-//! Many bytes within a node, by stores alone: all warps of the grid take small parts of everything that this PE sends from one queue.
+//! Collectives of many bytes within a node, by stores only: all warps of the grid take small parts of everything that
+//! this PE sends from one queue.
 //!
 //! ```text
 //! all-to-all, all-gather   ready?  >  each part, to every PE  >  done?
-//! sums                     each part of the chunks that others sum, to their scratch memory  >  come?  >  sums of this PE's own chunk, to
-//!                          every PE (all-reduce) or to itself  >  done?
+//! sums                     each part of the chunks that others sum, to their scratch memory  >  arrived?  >
+//!                          sums of this PE's own chunk, to every PE (all-reduce) or to itself  >  done?
 //! ```
 //!
-//! **Why.** Stores over NVLink are fastest when few of them are under way, all of one PE in a short stretch, and those to different PEs at different
-//! places of it. Four H200, 1 GiB: an all-reduce by blocks whose slices are fixed took 4583 us, NCCL's 4515; in CUDA C++ from a queue 4524, and with the
-//! shift between PEs 4473; this kernel 4477. Blocks that are late take less.
+//! **Design.** Stores over NVLink are fastest if few are in flight, those to one PE within a short range and those to
+//! different PEs at different offsets of the chunks. Warps that are late take fewer parts from the queue.
 //!
-//! **Pieces.** Sums go by pieces of a chunk: those of a piece are taken in turn with the parts of the next piece but one (`LAG`), so that no warp
-//! waits for what has only just been sent. Each piece has a signal of its own, as the sum of two does not say whose parts are in it.
+//! **Pieces.** Sums are computed per piece of a chunk. Sums of a piece alternate with sends of the piece `LAG` later,
+//! so that no warp waits for parts that have only just been sent. Each piece has its own signal, because the sum of two
+//! pieces would not show whose parts have arrived.
 //!
-//! **Who waits for whom.** A part to be sent waits for nobody behind the turn's beginning. A part to be summed waits for the parts of its piece from every
-//! PE, all of which stand before it in those PEs' queues. A turn ends when all warps of all PEs have said that they have found the queue empty:
-//! then everything has arrived, and scratch memory may be written again.
+//! **Progress.** A part to be sent waits for nothing after the start of the iteration. A part to be summed waits for
+//! the parts of its piece from every PE, all of which precede it in those PEs' queues. An iteration ends when all warps
+//! of all PEs have signalled that they found the queue empty. Everything has then arrived, and scratch memory may be
+//! overwritten.
 
 mod part;
 
 use super::{ALL_GATHER, ALL_REDUCE, CollectiveArgs, Done};
 use crate::gin::signal::signal_word;
-use crate::gin::{Patience, Program, Scope, Warp, World};
+use crate::gin::{Program, Scope, WaitBudget, Warp, World};
 use crate::ring::Status;
 use cuda_std::memory::{
     Word, add_relaxed_sys_u64, fence_acq_rel_sys, fetch_add_acq_rel_gpu_u64, fetch_add_relaxed_gpu_u64,
@@ -29,17 +31,18 @@ use cuda_std::memory::{
 };
 use cuda_std::{grid, kernel, thread, warp};
 
-/// Pieces of a chunk at most.
+/// Maximum number of pieces of a chunk.
 pub const PIECES: u32 = 16;
-/// PEs for which the addresses and vectors of a part are in registers at once.
+/// Number of PEs whose addresses and vectors of a part are held in registers at the same time.
 const AT_ONCE: usize = 4;
-/// Pieces that are sent before the first is summed, where there are as many.
+/// Number of pieces sent before the first is summed, if a chunk has that many.
 const LAG: u32 = 2;
-/// A warp tells of a piece up to so many parts later: a fence waits for what is on its way, and not all warps should do so at once.
+/// A warp signals a finished piece up to this many parts later. A fence waits for stores in flight, and the warps
+/// should not all fence at the same time.
 const APART: u32 = 8;
 
-/// Bytes of a part for each of so many PEs: 2 vectors of each lane, and more where fewer PEs make a part shorter. (Among four 2 KiB: 4490 in place of
-/// 4473 us.)
+/// Returns the bytes of a part among `pes` PEs: 2 vectors per lane, and more if fewer PEs make the data of a part
+/// smaller.
 pub const fn part_bytes(pes: u32) -> u64 {
     match pes {
         0..=2 => 4096,
@@ -48,69 +51,72 @@ pub const fn part_bytes(pes: u32) -> u64 {
     }
 }
 
-/// Signals of the whole grid: this PE may be written to, a warp has found the queue empty, and parts of each piece.
+/// Number of signals of the whole grid: this PE may be written to, a warp has found the queue empty, and the arrived
+/// parts of each piece.
 pub const SIGNALS: u32 = 2 + PIECES;
 const READY: u32 = 0;
 const DONE: u32 = 1;
 const PIECE: u32 = 2;
 
-/// Words of [`CollectiveArgs::queue`], zeroed once.
+/// Number of words of [`CollectiveArgs::queue`], which are zeroed once.
 pub const WORDS: usize = COUNTED + SIGNALS as usize;
-/// Numbers taken by this grid.
+/// Index of the next queue number of this grid.
 const TAKEN: usize = 0;
-/// Warps of it that have ended.
+/// Number of warps of this grid that have finished.
 const ENDED: usize = 1;
-/// Bytes that have been stored to other PEs.
+/// Index of the number of bytes stored to other PEs.
 pub const MAPPED_BYTES: usize = 2;
-/// Parts sent to other PEs.
+/// Index of the number of parts sent to other PEs.
 pub const PUTS: usize = 3;
-/// And behind it: what each signal had counted when the last grid ended.
+/// First of the words that hold the count of each signal at the end of the last grid.
 pub const COUNTED: usize = 4;
 
-/// What does not change in a launch. (The kernel's arguments by reference, and by nothing that is out of line: they stay where the launch put them, and
-/// the stack is short. More than 1 KiB of it costs a launch some microseconds.)
+/// Values that do not change during a launch. The arguments are kept by reference, and nothing out of line takes them,
+/// so that they stay in parameter memory and the stack stays short: a stack above 1 KiB adds some microseconds to a
+/// launch.
 struct Grid<'a> {
     args: &'a CollectiveArgs,
     world: &'a World,
     lane: u32,
     lanes: u32,
-    /// The lanes of this warp.
+    /// Active lanes of this warp.
     mask: u32,
-    /// Warps of the grid.
+    /// Number of warps of the grid.
     warps: u64,
     sums: bool,
-    /// Pieces of a chunk, parts of a piece (the last piece may have fewer bytes), and bytes of a part.
+    /// Pieces of a chunk, parts of a piece, and bytes of a part. The last piece may have fewer bytes.
     pieces: u32,
     parts: u32,
     part: u32,
-    /// By so many parts of a piece those for neighbouring PEs are apart.
+    /// Offset, in parts of a piece, between the parts sent to adjacent PEs at the same time.
     apart: u32,
-    /// PEs to which parts go, from the next one on: all but this one, or all.
+    /// Number of PEs that receive parts, starting at the next one: all but this PE, or all.
     many: u32,
-    /// Whether all parts have `part` bytes, and all lanes are there.
+    /// Whether all parts have `part` bytes and all lanes are active.
     whole: bool,
-    /// Of the first [`AT_ONCE`] PEs behind this one: this lane's vector of what goes there, where, and where sums go there; this PE's sums go last.
+    /// Source of this lane's vector, its destination, and the destination of sums, for the [`AT_ONCE`] PEs after this
+    /// one. This PE's own sums come last.
     from: [u64; AT_ONCE],
     to: [u64; AT_ONCE],
     sums_to: [u64; AT_ONCE],
-    /// Of the first PEs: where this lane finds what they sent, and the own.
+    /// Address at which this lane reads the data that each of the first PEs sent; for this PE, its own data.
     sources: [u64; AT_ONCE],
 }
 
-/// Parts of two pieces at most that this warp has sent and not told of.
+/// Parts of at most two pieces that this warp has sent and not yet signalled.
 #[derive(Clone, Copy, Default)]
 struct Untold {
-    /// The newer piece, and how many of it.
+    /// The newer piece, and the number of its parts.
     piece: u32,
     parts: u64,
-    /// The older one.
+    /// The older piece, and the number of its parts.
     old_piece: u32,
     old_parts: u64,
-    /// After how many parts more it tells of the older one.
+    /// Number of further parts to send before the older piece is signalled.
     due: u32,
 }
 
-/// What this warp has stored to other PEs.
+/// Totals that this warp has stored to other PEs.
 #[derive(Clone, Copy, Default)]
 struct Stored {
     bytes: u64,
@@ -120,11 +126,11 @@ struct Stored {
 impl Grid<'_> {
     #[inline(always)]
     fn word(&self, index: usize) -> &Word {
-        // SAFETY: there are `WORDS` of them, contract of the kernel.
+        // SAFETY: `queue` has `WORDS` words (contract of the kernel), and `index` is below that.
         unsafe { &*self.args.queue.add(index) }
     }
 
-    /// What a signal counts up to the end of this turn, numbered from 1.
+    /// Returns the value of `signal` at the end of iteration `turn`, which is numbered from 1.
     #[inline(always)]
     fn count(&self, signal: u32, turn: u64) -> u64 {
         let others = u64::from(self.world.pes - 1);
@@ -138,16 +144,16 @@ impl Grid<'_> {
         load_relaxed_gpu_u64(self.word(COUNTED + signal as usize)) + turn * in_turn
     }
 
-    /// Waits until a signal has counted all of this turn. One lane looks.
+    /// Waits until `signal` has its value for iteration `turn`. Only lane 0 polls.
     #[inline(always)]
     fn wait(&self, signal: u32, turn: u64) -> Done {
         let (wanted, number) = (self.count(signal, turn), self.args.queue_signals.at(signal));
         let mut stop = 0;
         if self.lane == 0 {
-            // SAFETY: this PE's own heap.
+            // SAFETY: the signal is in this PE's own heap.
             let word = unsafe { signal_word(self.world.heap as u64, number) };
-            let mut patience = Patience::default();
-            // Acquire: who has added did so behind a fence, behind what it has stored and read.
+            let mut patience = WaitBudget::default();
+            // Acquire: pairs with the fence before each add, which follows the adding warp's stores and reads.
             let mut seen = load_acquire_sys_u64(word);
             while seen < wanted {
                 if let Err(reason) = patience.look(self.world) {
@@ -160,17 +166,17 @@ impl Grid<'_> {
                 seen = load_acquire_sys_u64(word);
             }
         }
-        // The others learn of it, and see what the first has acquired.
+        // Distributes the outcome, and extends lane 0's acquire to all lanes.
         let stop = warp::broadcast_u64(self.mask, stop, 0);
         warp::synchronize(self.mask);
         if stop == 0 { Ok(()) } else { Err(Status(stop)) }
     }
 
-    /// Adds to a signal of so many PEs, from the next one on; all of them: this one last. Behind a fence: who has counted it sees what this
-    /// warp has stored, and may write what it has read.
+    /// Adds `add` to `signal` on `pes` PEs, starting at the next one; if these are all PEs, this PE is last. Fences
+    /// first: a PE that observes the add also observes this warp's stores, and may overwrite what this warp has read.
     #[inline(always)]
     fn tell(&self, signal: u32, add: u64, pes: u32) {
-        // What all lanes have stored comes before the barrier, and so before each one's fence.
+        // The barrier orders the stores of all lanes before each lane's fence.
         warp::synchronize(self.mask);
         let mut step = self.lane + 1;
         if step <= pes {
@@ -193,7 +199,7 @@ impl Grid<'_> {
         }
     }
 
-    /// The PE so many behind this one.
+    /// Returns the PE `step` after this one.
     #[inline(always)]
     fn behind(&self, step: u32) -> u32 {
         let pe = self.world.me + step;
@@ -202,32 +208,33 @@ impl Grid<'_> {
 
     #[inline(always)]
     fn heap(&self, pe: u32) -> u64 {
-        // SAFETY: one entry for each PE; all heaps are mapped.
+        // SAFETY: `peers` has one entry per PE, and all heaps are mapped.
         unsafe { (*self.world.peers.add(pe as usize)).heap }
     }
 
-    /// The next number of the queue.
+    /// Takes the next number of the queue.
     #[inline(always)]
     fn take(&self) -> u64 {
-        // Relaxed: a number carries nothing else.
+        // Relaxed: the number publishes no other memory.
         if self.lane == 0 { fetch_add_relaxed_gpu_u64(self.word(TAKEN), 1) } else { 0 }
     }
 
-    /// One turn, numbered from 1, of so many; where its numbers begin.
+    /// Runs iteration `turn` of `last`, both numbered from 1. Its queue numbers start at `first`.
     #[inline(always)]
     fn turn(&self, (turn, last): (u64, u64), first: u64, stored: &mut Stored) -> Done {
         if !self.sums {
-            // Sums go to scratch memory first, and to nobody's result before everybody has begun.
+            // Not needed for sums: their parts go to scratch memory. Results are stored to another PE only after its
+            // parts have arrived, and so after it has started.
             if thread::block_idx_x() == 0 && thread::thread_idx_x() < warp::SIZE {
                 self.tell(READY, 1, self.world.pes - 1);
             }
             self.wait(READY, turn)?;
         }
-        // Stages: parts to be sent in the first `pieces` of them, parts to be summed in the last.
+        // The first `pieces` stages contain parts to be sent, the last `pieces` stages parts to be summed.
         let lag = if self.sums { LAG.min(self.pieces) } else { 0 };
         let stages = self.pieces + lag;
         let mut untold = Untold::default();
-        // Pieces that are known to have come.
+        // Number of pieces that are known to have arrived.
         let mut come = 0;
         let (mut stage, mut begin, mut next) = (0, first, self.take());
         let all = first + self.numbers();
@@ -236,7 +243,7 @@ impl Grid<'_> {
             if number >= all {
                 break;
             }
-            // One ahead: it comes while this part is stored.
+            // Prefetches the next number, to overlap its latency with the stores of this part.
             next = self.take();
             let (sends, adds) = loop {
                 let (sends, adds) = (stage < self.pieces, self.sums && stage >= lag);
@@ -266,18 +273,19 @@ impl Grid<'_> {
         }
         self.settle(&mut untold);
         self.tell(DONE, 1, self.world.pes);
-        // Of the last turn one warp waits for all, and the grid's end for that one.
+        // In the last iteration one warp waits for all warps; the end of the grid waits for that warp.
         let waits = turn < last || thread::block_idx_x() == 0 && thread::thread_idx_x() < warp::SIZE;
         if waits { self.wait(DONE, turn) } else { Ok(()) }
     }
 
-    /// Numbers of a turn that are parts.
+    /// Returns the number of queue numbers of an iteration that are parts.
     #[inline(always)]
     fn numbers(&self) -> u64 {
         u64::from(self.parts) * u64::from(self.pieces) * (1 + u64::from(self.sums))
     }
 
-    /// Counts a part that is about to be sent. What was sent of a piece before is told of, a little later by each warp.
+    /// Counts a part that is about to be sent. Signals the parts sent of the previous piece, a little later for each
+    /// warp.
     #[inline(always)]
     fn note(&self, untold: &mut Untold, piece: u32) {
         if untold.parts > 0 && untold.piece != piece {
@@ -295,7 +303,7 @@ impl Grid<'_> {
         (untold.piece, untold.parts) = (piece, untold.parts + 1);
     }
 
-    /// Tells of all that has been sent.
+    /// Signals all parts that have been sent.
     #[inline(always)]
     fn settle(&self, untold: &mut Untold) {
         self.tell_piece(untold.old_piece, untold.old_parts);
@@ -303,7 +311,8 @@ impl Grid<'_> {
         *untold = Untold::default();
     }
 
-    /// The last warp to end sets the queue back. All others have taken their last number, and have read what was counted before.
+    /// Adds this warp's totals. The last warp to finish resets the queue: all others have taken their last number and
+    /// have read the old counts.
     fn end(&self, turns: u64, stored: Stored) {
         if self.lane > 0 {
             return;
@@ -320,12 +329,15 @@ impl Grid<'_> {
     }
 }
 
-/// By stores of all warps of all blocks; all heaps are mapped. See the module.
+/// Runs a collective by stores of all warps of all blocks. All heaps must be mapped.
 ///
 /// # Safety
-/// The arguments are of the world's heap, the same on all PEs but for addresses; chunks are a multiple of 16; where sums are made `whole` is a multiple
-/// of `part` and [`PIECES`] of it at most are a chunk, else it is a chunk; `part` is a multiple of 16; `queue` is [`WORDS`] words that no other grid
-/// uses meanwhile, and `times` has room for every block.
+/// - The arguments must be objects of the world's heap and, except for addresses, the same on all PEs.
+/// - Chunks must be a multiple of 16 bytes, and `part` too.
+/// - For sums, `whole` must be a multiple of `part`, and a chunk must be at most [`PIECES`] times `whole`. Otherwise
+///   `whole` must be a chunk.
+/// - `queue` must point to [`WORDS`] words that no other grid uses at the same time, and `times` must have space for
+///   every block.
 #[kernel(resident)]
 pub unsafe fn collective_stores(program: Program<CollectiveArgs>) {
     let args = &program.args;
@@ -333,10 +345,13 @@ pub unsafe fn collective_stores(program: Program<CollectiveArgs>) {
     grid::let_next_grid_begin();
     let scope = Warp::this();
     let world = &program.world;
+    if world.has_failed_for(&scope) {
+        return;
+    }
     let warps = u64::from(thread::grid_dim_x()) * u64::from(thread::block_dim_x().div_ceil(warp::SIZE));
     let stamp = |number: usize| {
         if thread::thread_idx_x() == 0 && args.warmup > 0 {
-            // SAFETY: two stamps for each block, contract of the kernel.
+            // SAFETY: `times` has two entries per block (contract of the kernel).
             unsafe { *args.times.add(2 * thread::block_idx_x() as usize + number) = thread::global_timer_ns() };
         }
     };
@@ -389,7 +404,7 @@ pub unsafe fn collective_stores(program: Program<CollectiveArgs>) {
         if turn == u64::from(args.warmup) + 1 {
             stamp(0);
         }
-        // A failure is in the world's report.
+        // The failure is recorded in the world's report.
         if grid.turn((turn, turns), first, &mut stored).is_err() {
             return;
         }

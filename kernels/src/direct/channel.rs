@@ -1,10 +1,12 @@
-//! What of a program's commands becomes requests: a ring whose other end is a card's queue, not a proxy.
+//! Converts a program's commands into NIC requests: a ring whose other end is a NIC queue instead of a proxy.
 //!
-//! Programs say what they want by commands (region, offset, peer); here each becomes one request, with the addresses and keys that the host has
-//! put into a table. A put is a write, a put with a signal a write with the signal as its immediate, a signal by itself a write of no bytes
-//! with it, a get a read. Their ticket is the request's number.
+//! Programs issue commands (region, offset, peer). Each becomes one request, with addresses and keys from a table that
+//! the host has filled. A put becomes a write; a put with a signal becomes a write with the signal as its immediate. A
+//! signal without data becomes a write of no bytes with an immediate, and a get becomes a read. A command's ticket is
+//! the number of its request.
 //!
-//! A put's signal needs no rule: a card delivers an immediate, or counts a write, when all bytes of the write have arrived, and a put is one write.
+//! A put's signal needs no ordering rule: a put is a single write, and a NIC delivers the immediate, or counts the
+//! write, only after all its bytes have arrived.
 
 use super::group::Group;
 use super::post::Known;
@@ -16,55 +18,58 @@ use cuda_std::memory::{Word, store_relaxed_sys_u64};
 use efa_queue::request::{MOST_BYTES, To};
 use efa_queue::{Local, Operation, rules};
 
-/// A peer as a request names it.
+/// Addressing information of a peer.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Peer {
-    /// Its queue pair.
+    /// The peer's queue pair.
     pub to: To,
-    /// The key of its heap.
+    /// Key of the peer's heap.
     pub key: u32,
-    /// Its heap, as it addresses it.
+    /// Address of the peer's heap in the peer's address space.
     pub heap: u64,
 }
 
-/// A queue, and what its requests name. In device memory.
+/// A NIC queue and the addressing information of its requests. Stored in device memory.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Channel {
-    /// The queue.
+    /// The NIC queue.
     pub queue: Queue,
-    /// Device memory: one for each PE; this one is among them, for signals to itself.
+    /// Device memory: one entry per PE, including this one, for signals to itself.
     pub peers: *const Peer,
-    /// Device memory: where signals go that cards count, one for each PE for each such signal: a queue pair of that signal's, whose counter counts the
-    /// writes that arrive.
+    /// Device memory: destinations of signals that NICs count, indexed by signal and PE. Each is a queue pair for that
+    /// signal only, whose counter counts arriving writes.
     pub counted: *const To,
-    /// PEs.
+    /// Number of PEs.
     pub pes: u32,
-    /// Signals below this are counted by cards where they add 1.
+    /// Signals below this number are counted by NICs if they add 1.
     pub counted_signals: u32,
-    /// The key of this PE's heap.
+    /// Key of this PE's heap.
     pub local_key: u32,
-    /// This PE's heap.
+    /// Address of this PE's heap.
     pub heap: u64,
-    /// Its length.
+    /// Length of this PE's heap in bytes.
     pub heap_bytes: u64,
-    /// Behind the heap, under its key: a word for each slot, from which values of [`Opcode::PutValue`] are taken.
+    /// Address of the staging words: one word per slot, after the heap and under its key, from which values of
+    /// [`Opcode::PutValue`] are sent.
     pub staging: u64,
 }
 
-// SAFETY: the pointers are to memory that is shared by design: words that are reached by atomic operations, and a table that nobody writes.
+// SAFETY: the pointers refer to words that are shared by design and accessed only atomically, and to tables that are
+// never written.
 unsafe impl Send for Channel {}
-// SAFETY: as above.
+// SAFETY: the pointers refer to words that are shared by design and accessed only atomically, and to tables that are
+// never written.
 unsafe impl Sync for Channel {}
 
-/// Posts what a command's words say; its number, and below which number requests have a slot. Out of line, with a pointer: kernels that put
-/// in several places.
+/// Posts the command encoded in `words`. Returns its request number, and the number below which requests have a slot.
+/// Out of line and by pointer, for kernels with several call sites.
 #[inline(never)]
 pub(crate) fn push(channel: *const Channel, words: Words, free_below: u64) -> (Result<u64, Status>, u64) {
-    // SAFETY: what a ring to a card points to (`TO_CARD`); whoever made it keeps it.
+    // SAFETY: a ring with `TO_CARD` points to a channel, which outlives the kernels that use the ring.
     let mut channel = unsafe { *channel };
-    // A caller that knows of none yet says 0.
+    // `free_below` is 0 if the caller does not have a bound yet.
     channel.queue.free_below = channel.queue.free_below.max(free_below);
     let Some(command) = Command::decode(words) else { return (Err(Status::REFUSED), free_below) };
     let posted = match channel.transfer(&command) {
@@ -75,23 +80,23 @@ pub(crate) fn push(channel: *const Channel, words: Words, free_below: u64) -> (R
     (posted.map_err(Failure::status), channel.queue.free_below)
 }
 
-/// Waits for a request and all before it; the watermark. Out of line, as [`push`].
+/// Waits for a request and all preceding ones. Returns the watermark. Out of line, like [`push`].
 #[inline(never)]
 pub(crate) fn wait(channel: *const Channel, number: u64, free_below: u64) -> Result<u64, Status> {
-    // SAFETY: as for `push`.
+    // SAFETY: as in `push`, the ring points to a channel that outlives the kernels.
     let mut queue = unsafe { (*channel).queue };
     queue.free_below = free_below;
     queue.wait(number).map_err(Failure::status)
 }
 
 impl Channel {
-    /// The request that a command is; `None` where it names what is not there.
+    /// Builds the request for a command. Returns `None` if the command names a PE or range that does not exist.
     #[inline(always)]
     fn transfer(&self, command: &Command) -> Option<Transfer> {
         if command.peer >= self.pes || command.bytes > MOST_BYTES as u64 {
             return None;
         }
-        // SAFETY: one for each PE.
+        // SAFETY: `peers` has one entry per PE, and `command.peer` is below `pes`.
         let peer = unsafe { *self.peers.add(command.peer as usize) };
         let is_read = command.opcode == Opcode::Get;
         let (own, theirs) = match command.opcode {
@@ -111,8 +116,9 @@ impl Channel {
         if let Some((signal, 1)) = immediate.and_then(signal_of)
             && signal < self.counted_signals
         {
-            // The write itself is what is counted, when its bytes are there. What adds more goes as an immediate: several writes have no order.
-            // SAFETY: one for each PE for each such signal.
+            // The NIC counts the write itself, after its bytes have arrived. Signals that add more than 1 are sent as
+            // immediates, because several writes are not ordered.
+            // SAFETY: `counted` has one entry per PE for each such signal.
             to = unsafe { *self.counted.add((signal * self.pes + command.peer) as usize) };
             immediate = None;
         }
@@ -126,13 +132,15 @@ impl Channel {
         })
     }
 
-    /// A value travels by the word of its slot: nobody uses that before the request has ended. (Requests of 128 bytes could carry it.)
+    /// Posts a [`Opcode::PutValue`]: stores the value in the staging word of the request's slot and writes it from
+    /// there. The word is not reused before the request has completed. (Requests of 128 bytes could carry the value
+    /// inline.)
     #[inline(always)]
     fn post_value(&mut self, transfer: &Transfer, command: &Command) -> Result<u64, Failure> {
         let value = command.source_offset & MAX_OFFSET | (command.immediate as u64) << 48;
         let place = self.queue.reserve(Group::alone(), 1, Known::Asked)?;
         let address = self.staging + rules::slot(place.first, self.queue.depth) as u64 * 8;
-        // SAFETY: one word for each slot; this request alone has it until it has ended.
+        // SAFETY: there is one word per slot, and only this request uses it until the request has completed.
         store_relaxed_sys_u64(unsafe { &*(address as *const Word) }, value);
         self.queue.fill(place, &Transfer { local: Local { address, ..transfer.local }, ..*transfer });
         Ok(place.first)

@@ -1,28 +1,28 @@
-//! Lanes of a warp that use one queue together.
+//! Lanes of a warp that use the same queue together.
 
 use super::Queue;
 use cuda_std::warp;
 
-/// See the module. All lanes of it call what shares something together.
+/// A group of lanes. All its lanes must call the methods that exchange values together.
 #[derive(Clone, Copy)]
 pub(super) struct Group {
     pub mask: u32,
-    /// The lane that acts for all.
+    /// The lane that acts for the group.
     pub leader: u32,
-    /// This lane's place among them.
+    /// Index of this lane in the group.
     pub rank: u32,
     pub lanes: u32,
 }
 
 impl Group {
-    /// This lane by itself.
+    /// Returns a group of this lane only.
     #[inline(always)]
     pub fn alone() -> Group {
         let lane = warp::lane();
         Group { mask: 1 << lane, leader: lane, rank: 0, lanes: 1 }
     }
 
-    /// The lanes that are here now with the same queue.
+    /// Returns the group of active lanes that hold the same queue.
     #[inline(always)]
     #[track_caller]
     pub fn of(queue: &Queue) -> Group {
@@ -39,21 +39,21 @@ impl Group {
         self.rank == 0
     }
 
-    /// The leader's value.
+    /// Returns the leader's value to all lanes.
     #[inline(always)]
     #[track_caller]
     pub fn share(&self, value: u64) -> u64 {
         if self.lanes == 1 { value } else { warp::broadcast_u64(self.mask, value, self.leader) }
     }
 
-    /// Whether one lane says yes.
+    /// Returns whether `yes` is true on any lane.
     #[inline(always)]
     #[track_caller]
     pub fn any(&self, yes: bool) -> bool {
         if self.lanes == 1 { yes } else { warp::any(self.mask, yes) }
     }
 
-    /// How many say yes before the first that does not.
+    /// Returns the number of lanes before the first whose `yes` is false.
     #[inline(always)]
     #[track_caller]
     pub fn leading(&self, yes: bool) -> u32 {
@@ -65,7 +65,7 @@ impl Group {
         (self.mask & below).count_ones()
     }
 
-    /// The value of the lane of this rank.
+    /// Returns the value of the lane with index `rank`.
     #[inline(always)]
     #[track_caller]
     pub fn of_rank(&self, rank: u32, value: u64) -> u64 {
@@ -76,11 +76,11 @@ impl Group {
         warp::broadcast_u64(self.mask, value, lane)
     }
 
-    /// The largest value of all.
+    /// Returns the largest value of all lanes.
     #[inline(always)]
     #[track_caller]
     pub fn latest(&self, value: u64) -> u64 {
-        // Most often the last lane's: lanes that have posted together.
+        // Starts with the last lane's value: it is usually the largest, because the lanes usually have posted together.
         let mut latest = self.of_rank(self.lanes - 1, value);
         while self.any(value > latest) {
             let larger = warp::ballot(self.mask, value > latest);
@@ -89,7 +89,7 @@ impl Group {
         latest
     }
 
-    /// What each has done before is visible to all.
+    /// Barrier of the group: makes the lanes' preceding accesses visible to all of them.
     #[inline(always)]
     #[track_caller]
     pub fn meet(&self) {

@@ -1,21 +1,23 @@
-//! A card's queues in the hands of a kernel: requests, doorbells and completions without a proxy.
+//! A NIC's queues driven by a kernel: requests, doorbells and completions without a proxy.
 //!
 //! ```text
-//! device memory                                   the card, or host memory that both see
-//! -------------                                   --------------------------------------
+//! device memory                                   the NIC, or host memory that both access
+//! -------------                                   ----------------------------------------
 //! reserved     requests that have a slot          slots[depth]     requests of 64 bytes, each with its lap's phase
-//! rung         requests that are rung for         doorbell         32 bits: the requests that are written
-//! ended        watermark, failure; who polls      completions[..]  16 or 32 bytes each, with their lap's phase
-//! ahead, turns[depth], done[depth]                counter          31 bits: the requests that have ended well
+//! rung         requests covered by doorbells      doorbell         32 bits: the requests that are written
+//! ended        watermark, failure; polling role   completions[..]  16 or 32 bytes each, with their lap's phase
+//! ahead, turns[depth], done[depth]                counter          31 bits: the requests that have succeeded
 //! ```
 //!
-//! - A request's number is its place in the order of all requests of the queue, from 0; its id is the low 16 bits. [`post`](Queue::post) gives it.
-//! - The *watermark*: all requests below it have ended. [`wait`](Queue::wait) waits for it.
-//! - The first failure is the queue's last word: the card's status and the request that it is of, a deadline, what the host has said. Every wait ends
-//!   with it, of every thread, and so do later launches'. (What vendors' device code waits for is a counter alone: after an error it waits for
-//!   ever.)
+//! - A request's number is its position in the order of all requests of the queue, from 0. Its id is the low 16 bits.
+//!   [`post`](Queue::post) assigns the number.
+//! - The *watermark*: all requests below it have completed. [`wait`](Queue::wait) waits for it.
+//! - The first failure of a queue is final: a NIC status with its request, a deadline, or an abort by the host. All
+//!   waits of all threads fail with it, and so do those of later launches. (Vendors' device code waits only for a
+//!   counter, so that it waits indefinitely after an error.)
 //!
-//! The layout is `efa_queue`'s. How a request comes to the card stands in `post.rs`, how its end comes back in `wait.rs`.
+//! The layout is that of `efa_queue`. `post.rs` documents how requests reach the NIC, and `wait.rs` how completions are
+//! processed.
 
 mod channel;
 mod group;
@@ -25,108 +27,113 @@ mod wait;
 pub use channel::{Channel, Peer};
 pub(crate) use channel::{push, wait as wait_for_channel};
 
+use crate::gin::Control;
 use crate::ring::{CachePadded, Status};
 use core::fmt;
 use cuda_std::memory::{Doorbell, Word, WordPair, compare_exchange_acq_rel_gpu_u64};
 use efa_queue::request::{self, Head, To};
 use efa_queue::{Local, Operation, Status as CardStatus, rules};
 
-/// Words of a queue that the threads of the device share. All zero at first.
+/// Words of a queue that the threads of the device share. Initially all zero.
 #[repr(C)]
 #[derive(Debug, Default)]
 pub struct QueueWords {
-    /// The number of the next request.
+    /// Number of the next request.
     pub reserved: CachePadded<Word>,
-    /// Requests that have been rung for, by doorbells behind which a system fence stands.
+    /// Number of requests covered by doorbells. Each doorbell precedes the update of this word.
     pub rung: CachePadded<Word>,
-    /// The watermark, with its highest bit set while a thread polls for all; and the failure ([`Failure`]).
+    /// The watermark, whose highest bit is set while a thread polls for all; and the first failure ([`Failure`]).
     pub ended: CachePadded<WordPair>,
-    /// Requests above the watermark that have ended. Of whoever polls.
+    /// Number of completed requests above the watermark. Owned by the polling thread.
     pub ahead: CachePadded<Word>,
 }
 
-/// In [`QueueWords::ended`]: a thread polls. One word says both, so that the store that publishes a watermark also gives the role back.
+/// Flag in [`QueueWords::ended`]: a thread polls. Sharing the word with the watermark lets one store publish the
+/// watermark and release the role.
 const POLLED: u64 = 1 << 63;
 
-/// A card's queue as a kernel sees it. Plain data: a kernel copies it once, so that its fields stay in registers.
+/// A NIC queue as seen by a kernel. Plain data: a kernel copies it once, so that its fields stay in registers.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Queue {
-    /// The send queue: slots of 8 words.
+    /// Slots of the send queue, 8 words each.
     pub slots: *const Word,
-    /// Its doorbell.
+    /// Doorbell of the send queue.
     pub doorbell: *const Doorbell,
     /// The completion queue.
     pub completions: *const Word,
-    /// The card's counter of requests that have ended well; null: it has none, and ends come by the completion queue.
+    /// The NIC's counter of successful requests. Null if the NIC has no counter; completions then come from the
+    /// completion queue.
     pub counter: *const Word,
-    /// Device memory.
+    /// Device memory: the words shared by the device's threads.
     pub words: *const QueueWords,
-    /// Device memory, one for each slot: where the group that begins there and the doorbell before it meet ([`turn_at`], `written_to`).
+    /// Device memory, one word per slot, in which the group that starts at the slot meets the preceding doorbell
+    /// ([`turn_at`], `written_to`).
     pub turns: *const Word,
-    /// Device memory, one for each slot: one more than the number of the last request there that has ended.
+    /// Device memory, one word per slot: one more than the number of the last request of the slot that has completed.
     pub done: *const Word,
-    /// Host memory: not 0 ends every wait with that [`Status`].
-    pub abort: *const Word,
-    /// Longest wait of one call in which nothing ends, in nanoseconds.
+    /// Host memory through which the host aborts waits and restarts their deadlines.
+    pub abort: *const Control,
+    /// Maximum wait of one call without progress, in nanoseconds.
     pub timeout_ns: u64,
-    /// Slots: a power of two, at most [`rules::DEEPEST`].
+    /// Number of slots: a power of two, at most [`rules::DEEPEST`].
     pub depth: u32,
-    /// Requests that may be written and not rung, at least 1 and below the depth.
+    /// Maximum number of requests that are written but not covered by a doorbell: at least 1, and below the depth.
     pub max_batch: u32,
-    /// Entries of the completion queue: a power of two, at least the depth.
+    /// Number of entries of the completion queue: a power of two, at least the depth.
     pub completion_entries: u32,
     /// Words from one entry to the next: 2 or 4.
     pub completion_words: u32,
-    /// 1: the slots are a card's registers, and each word of a request is one store to them. 0: they are memory.
+    /// 1 if the slots are NIC registers, to which each word of a request must be stored separately; 0 if they are
+    /// memory.
     pub registers: u64,
-    /// Requests below this have a slot, as far as the thread that holds this copy knows.
+    /// Requests below this number are known to have a slot. Local to the thread that holds this copy.
     pub free_below: u64,
-    /// Doorbells up to this count are ordered before what this thread stores now.
+    /// Doorbells up to this number are ordered before this thread's subsequent stores.
     pub ordered: u64,
-    /// The request whose turn it is to be rung for, where this thread has rung last; otherwise [`NO_TURN`].
+    /// The first request after the last doorbell, if this thread rang that doorbell; otherwise [`NO_TURN`].
     pub turn: u64,
 }
 
-/// Of a thread that has not rung last.
+/// Value of [`Queue::turn`] in a thread that did not ring the last doorbell.
 pub const NO_TURN: u64 = u64::MAX;
 
-/// In [`Queue::turns`]: all before this request has been rung for, and who writes it rings.
+/// Value in [`Queue::turns`]: doorbells cover all requests before `number`, so the thread that writes it must ring.
 #[inline(always)]
 pub const fn turn_at(number: u64) -> u64 {
     number << 1 | 1
 }
 
-/// In [`Queue::turns`]: the group that begins here is written up to this request, without it.
+/// Value in [`Queue::turns`]: the group that starts here has written its requests up to `end` (exclusive).
 #[inline(always)]
 const fn written_to(end: u64) -> u64 {
     end << 1
 }
 
-// SAFETY: the pointers are to words that are shared by design and reached only through atomic operations.
+// SAFETY: the pointers refer to words that are shared by design and accessed only atomically.
 unsafe impl Send for Queue {}
-// SAFETY: as above.
+// SAFETY: the pointers refer to words that are shared by design and accessed only atomically.
 unsafe impl Sync for Queue {}
 
-/// What a kernel asks of the card.
+/// A transfer that a kernel requests from the NIC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transfer {
     /// [`Operation::Write`] or [`Operation::Read`].
     pub operation: Operation,
-    /// Whom it goes to.
+    /// The peer's queue pair.
     pub to: To,
-    /// One's own bytes.
+    /// Address, length and key of the local bytes.
     pub local: Local,
-    /// The peer's bytes begin here.
+    /// Address of the peer's bytes.
     pub address: u64,
-    /// The key of the peer's memory.
+    /// Key of the peer's memory.
     pub key: u32,
-    /// Delivered with a write.
+    /// Immediate delivered with a write. `None` if there is none.
     pub immediate: Option<u32>,
 }
 
 impl Transfer {
-    /// The request of this number.
+    /// Encodes the transfer as request `number`.
     #[inline(always)]
     pub fn request(&self, number: u64, depth: u32) -> [u64; request::WORDS] {
         let head = Head {
@@ -143,43 +150,43 @@ impl Transfer {
     }
 }
 
-/// The first thing that went wrong on a queue: a code, and the request that it is of. The codes below 32 are the card's statuses.
+/// The first failure of a queue: a code and a request number. Codes below 32 are NIC statuses.
 #[repr(transparent)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Failure(pub u64);
 
-/// Bits of a failure's request.
+/// Number of bits of a failure's request number.
 const NUMBER_BITS: u32 = 48;
 
 impl Failure {
-    /// Nothing has ended for the timeout. The request is the first that has not.
+    /// No request has completed within the timeout. The request number is that of the first incomplete one.
     pub const DEADLINE: u16 = 0x100;
-    /// A completion of a request that is not under way.
+    /// A completion of a request that was not in flight.
     pub const COMPLETION: u16 = 0x101;
-    /// A completion of this request stands in the queue where nobody reads it: the queue was overrun.
+    /// The completion queue was overrun: it contains a completion of this request that was not read.
     pub const OVERRUN: u16 = 0x102;
-    /// The host has ended it: the code's low bits are its [`Status`].
+    /// The host has aborted the queue. The low bits of the code are its [`Status`].
     pub const ABORT: u16 = 0x200;
 
-    /// A failure of this request.
+    /// Creates a failure of request `number`.
     #[inline(always)]
     pub const fn of(code: u16, number: u64) -> Failure {
         Failure((code as u64) << NUMBER_BITS | (number & ((1 << NUMBER_BITS) - 1)))
     }
 
-    /// What it was.
+    /// Returns the failure code.
     #[inline(always)]
     pub const fn code(self) -> u16 {
         (self.0 >> NUMBER_BITS) as u16
     }
 
-    /// Which request.
+    /// Returns the number of the failed request.
     #[inline(always)]
     pub const fn number(self) -> u64 {
         self.0 & ((1 << NUMBER_BITS) - 1)
     }
 
-    /// The reason as programs know it.
+    /// Returns the status that programs receive for this failure.
     #[inline(always)]
     pub const fn status(self) -> Status {
         match self.code() {
@@ -189,7 +196,7 @@ impl Failure {
         }
     }
 
-    /// The card's status, where it is one.
+    /// Returns the NIC status. `None` if the failure has a code of its own.
     pub const fn card(self) -> Option<CardStatus> {
         if self.code() < 32 { CardStatus::of(self.code() as u8) } else { None }
     }
@@ -201,43 +208,43 @@ impl fmt::Display for Failure {
         match (self.code(), self.card()) {
             (code, Some(status)) => write!(f, "request {number}: {} ({code}): {}", status.name(), status.text()),
             (Failure::DEADLINE, _) => {
-                write!(f, "request {number} and those behind it have not ended within the deadline")
+                write!(f, "request {number} and those after it have not completed within the deadline")
             }
-            (Failure::COMPLETION, _) => write!(f, "a completion of request {number}, which was not under way"),
+            (Failure::COMPLETION, _) => write!(f, "a completion of request {number}, which was not in flight"),
             (Failure::OVERRUN, _) => {
-                write!(f, "the completion queue was overrun: request {number} has ended there a lap ahead of who reads")
+                write!(f, "the completion queue overran: request {number} completed a lap ahead of the reader")
             }
             (code, _) if code >= Failure::ABORT => write!(f, "{}", self.status().text()),
-            (code, _) => write!(f, "request {number}: status {code}, which has no name"),
+            (code, _) => write!(f, "request {number}: unknown status {code}"),
         }
     }
 }
 
 impl Queue {
-    /// This block's queue out of so many, over which the blocks are dealt in turn.
+    /// Returns this block's queue. Blocks are assigned to the `count` queues round-robin.
     ///
     /// # Safety
-    /// `queues` is valid for `count` queues, at least one.
+    /// `queues` must be valid for `count` queues, at least one.
     #[inline(always)]
     pub unsafe fn of_block(queues: *const Queue, count: u32) -> Queue {
-        // SAFETY: contract of the caller; the remainder is below `count`.
+        // SAFETY: the caller guarantees `count` queues, and the remainder is below `count`.
         unsafe { queues.add((cuda_std::thread::block_idx_x() % count) as usize).read() }
     }
 
     #[inline(always)]
     fn words(&self) -> &QueueWords {
-        // SAFETY: whoever made the queue keeps its memory until no kernel uses it (contract of the struct).
+        // SAFETY: the creator of the queue keeps its memory until no kernel uses it (contract of the struct).
         unsafe { &*self.words }
     }
 
-    /// One of the words that there are for each slot.
+    /// Returns the word of an array with one word per slot that belongs to request `number`.
     #[inline(always)]
     fn of_slot(&self, words: *const Word, number: u64) -> &Word {
-        // SAFETY: as `words`; there is one for each slot.
+        // SAFETY: the array outlives the kernels, like `words`, and has one word per slot.
         unsafe { &*words.add(rules::slot(number, self.depth) as usize) }
     }
 
-    /// Leaves a failure, unless there has been one; which it is then.
+    /// Records a failure unless one is recorded already. Returns the recorded failure.
     #[inline(always)]
     fn fail(&self, failure: Failure) -> Failure {
         match compare_exchange_acq_rel_gpu_u64(&self.words().ended.0.1, 0, failure.0) {

@@ -1,19 +1,23 @@
-//! How requests come to the card.
+//! Posting of requests to the NIC.
 //!
-//! 1. *Reserve*: one add per warp, for all its lanes that post to this queue.
-//! 2. *Room*: a slot is free when the request that had it has ended; and never more than `max_batch` requests are written and not rung.
-//! 3. *Write*: each lane its request, 64 bytes.
-//! 4. *Ring*: for each slot there is a word in device memory, where the group that begins there meets the doorbell before it. The group leaves
-//!    there that it is written, who rings leaves there that its turn has come, both by an exchange: so exactly one of them comes second, and
-//!    rings for the group. Nobody waits for a turn.
+//! 1. *Reserve*: one atomic add per warp, for all its lanes that post to this queue.
+//! 2. *Wait for space*: a slot is free when its previous request has completed. At most `max_batch` requests may be
+//!    written without a doorbell.
+//! 3. *Write*: each lane writes its request of 64 bytes.
+//! 4. *Ring*: each slot has a word in device memory in which the group that starts there meets the preceding doorbell.
+//!    The group stores there that it is written, and the thread that rings stores there that the turn has come. Both
+//!    use an exchange, so exactly one of them is second, and that one rings for the group. No thread waits for its
+//!    turn.
 //!
-//! **Order.** A group has a `fence.acq_rel.sys` of its own between its requests (and the payloads they speak of) and its exchange. So nobody who sees
-//! that it is written, and rings for it, makes the card find a slot empty. A second one stands before each doorbell of requests that were acquired
-//! from others. Behind each doorbell stands a fence of the GPU: the next doorbell, of whoever has the turn then, comes behind it. (On a real
-//! card this rests on the same promise of PTX for `.mmio` stores, which nobody here has tried.)
+//! **Order.** Each group executes a `fence.acq_rel.sys` between its requests (with their payloads) and its exchange. A
+//! thread that observes that the group is written, and rings for it, therefore never makes the NIC read an empty slot.
+//! A second system fence precedes each doorbell for requests acquired from other threads. A GPU-scope fence follows
+//! each doorbell, so that the next doorbell, from whichever thread then has the turn, comes after it. (On a real NIC
+//! this relies on the ordering that PTX specifies for `.mmio` stores; it has not been tested.)
 //!
-//! **The batch.** Requests must not reach the card before the doorbell of those before them, when there would be more than `max_batch` then. A
-//! thread keeps up to which doorbell it has a system fence of its own, and has to look and fence for more only when that is not far enough.
+//! **Batch limit.** Requests must not reach the NIC before the doorbell of preceding requests if more than `max_batch`
+//! would then be without a doorbell. A thread tracks the last doorbell that is ordered by its own system fence. Only if
+//! that does not suffice must it load `rung` and fence again.
 
 use super::group::Group;
 use super::{Failure, NO_TURN, POLLED, Queue, Transfer, turn_at, written_to};
@@ -26,17 +30,18 @@ use cuda_std::memory::{
 use efa_queue::{request, rules};
 
 impl Queue {
-    /// Posts one request of each active lane behind the payload it speaks of, and returns the lane's number. The lanes of a warp that hold the
-    /// same queue take adjacent slots and ring once (more often where they are more than `max_batch`).
+    /// Posts one request per active lane, after fencing its payload, and returns the lane's request number. The lanes
+    /// of a warp that hold the same queue take adjacent slots and ring once, or several times if they are more than
+    /// `max_batch`.
     ///
     /// # Errors
-    /// The queue's first failure. It cannot be used again.
+    /// Returns the queue's first failure. The queue cannot be used afterwards.
     #[inline(always)]
     pub fn post(&mut self, transfer: &Transfer) -> Result<u64, Failure> {
         self.post_from(transfer, Known::Kept)
     }
 
-    /// As [`post`](Queue::post), by what is known of the queue.
+    /// Like [`post`](Queue::post); `known` specifies what the caller has cached about the queue.
     #[inline(always)]
     pub(super) fn post_from(&mut self, transfer: &Transfer, known: Known) -> Result<u64, Failure> {
         let group = Group::of(self);
@@ -52,14 +57,14 @@ impl Queue {
             if group.leads() {
                 self.ring(place);
             }
-            // They go on together, so that their next requests have one doorbell too.
+            // Keeps the lanes converged, so that their next requests share a doorbell.
             group.meet();
             first += count;
         }
         Ok(mine)
     }
 
-    /// So many slots for these lanes, which must be written and rung for.
+    /// Reserves `count` slots for these lanes. The caller must write the slots and ring for them.
     #[inline(always)]
     pub(super) fn reserve(&mut self, group: Group, count: u64, known: Known) -> Result<Place, Failure> {
         let (mut first, mut rung) = (0, 0);
@@ -67,7 +72,8 @@ impl Queue {
             first = fetch_add_relaxed_gpu_u64(&self.words().reserved.0, count);
             rung = load_relaxed_gpu_u64(&self.words().rung.0);
             if matches!(known, Known::Asked) {
-                // Behind the others, whose trips it shares. The card has had the doorbell of what has ended.
+                // Issued after the other two accesses, so that their latencies overlap. Completed requests have had
+                // their doorbell, so the watermark also bounds `ordered`.
                 let watermark = load_acquire_gpu_v2_u64(&self.words().ended.0).0 & !POLLED;
                 self.free_below = self.free_below.max(watermark + self.depth as u64);
                 self.ordered = self.ordered.max(watermark);
@@ -76,12 +82,12 @@ impl Queue {
         let first = group.share(first);
         let end = first + count;
         self.settle(group, end)?;
-        // What the leader has acquired, for all lanes; and the lanes' payloads before the leader's doorbell.
+        // Extends the leader's acquire to all lanes, and orders the lanes' payloads before the leader's doorbell.
         group.meet();
         Ok(Place { first, end, rung })
     }
 
-    /// Returns when the requests below `end` have a slot and the card has room for them.
+    /// Waits until the requests below `end` have a slot and the batch limit permits them.
     #[inline(always)]
     fn settle(&mut self, group: Group, end: u64) -> Result<(), Failure> {
         if group.any(group.leads() && (end > self.free_below || end - self.ordered > self.max_batch as u64)) {
@@ -94,44 +100,48 @@ impl Queue {
         Ok(())
     }
 
-    /// Writes the request of a place for one, and sees to it that it is rung for.
+    /// Writes the request of a place for one, and ensures that a doorbell covers it.
     #[inline(always)]
     pub(super) fn fill(&mut self, place: Place, transfer: &Transfer) {
         self.write(place.first, transfer);
         self.ring(place);
     }
 
-    /// The request's words, into its slot.
+    /// Writes the request's words to its slot.
     #[inline(always)]
     fn write(&self, number: u64, transfer: &Transfer) {
         let words = transfer.request(number, self.depth);
-        // SAFETY: the queue has so many slots of so many words.
+        // SAFETY: the queue has `depth` slots of `WORDS` words.
         let slot = unsafe { self.slots.add(rules::slot(number, self.depth) as usize * request::WORDS) };
         if self.registers != 0 {
             for (index, word) in words.into_iter().enumerate() {
-                // SAFETY: as above.
+                // SAFETY: `index` is below the words of a slot.
                 store_mmio_relaxed_sys_u64(unsafe { &*slot.add(index) }, word);
             }
             return;
         }
         for index in (0..request::WORDS).step_by(2) {
-            // SAFETY: as above; slots begin on multiples of their size.
+            // SAFETY: `index + 1` is below the words of a slot, and slots are aligned to their size.
             let pair = unsafe { &*slot.add(index).cast::<WordPair>() };
             store_relaxed_sys_v2_u64(pair, words[index], words[index + 1]);
         }
     }
 
-    /// The requests of this place are written, by this thread or, behind a barrier, its warp: sees to it that they are rung for.
+    /// Ensures that a doorbell covers the requests of `place`. They must have been written by this thread or, before a
+    /// warp barrier, by its warp.
     #[inline(always)]
     fn ring(&mut self, place: Place) {
-        // The requests before whatever says that they are there; and the doorbells that `place` has seen before whatever is stored from now on.
+        // Orders the requests before the store that publishes them, and the doorbells that `place` has observed before
+        // this thread's subsequent stores.
         fence_acq_rel_sys();
         self.ordered = self.ordered.max(place.rung);
         let mine = place.first == self.turn;
         self.turn = NO_TURN;
         if !mine {
-            // With the fences around it: the requests to whoever rings for them; or the doorbell before them, where it has come. (The fence behind it
-            // cannot be less: the card may see this doorbell and not the one before, and then finds those requests by this thread's release alone.)
+            // Between two fences: either publishes the requests to the thread that will ring for them, or acquires the
+            // preceding doorbell if it has been rung. The second fence must have system scope. The NIC may observe this
+            // doorbell without the preceding one, and then the earlier requests reach it only through this thread's
+            // release.
             let turn = self.of_slot(self.turns, place.first);
             if exchange_relaxed_gpu_u64(turn, written_to(place.end)) != turn_at(place.first) {
                 return;
@@ -142,26 +152,27 @@ impl Queue {
         self.go_on_ringing(place.end, met);
     }
 
-    /// One doorbell, for the requests up to this one; what stood where the next group begins.
+    /// Rings one doorbell for the requests below `to`. Returns the previous value of the next group's turn word.
     #[inline(always)]
     fn ring_for(&self, to: u64) -> u64 {
         self.bell(to).ring(to)
     }
 
-    /// What is stored for a doorbell up to this request.
+    /// Returns the words that a doorbell up to request `to` stores to.
     #[inline(always)]
     fn bell(&self, to: u64) -> Bell<'_> {
-        // SAFETY: the doorbell is there as long as the queue.
+        // SAFETY: the doorbell is mapped as long as the queue exists.
         let doorbell = unsafe { &*self.doorbell };
         Bell { doorbell, rung: &self.words().rung.0, turn: self.of_slot(self.turns, to) }
     }
 
-    /// All up to `to` has been rung for, and this stood there: rings for what has been written meanwhile, until nothing has.
+    /// Doorbells cover all requests below `to`, and the turn word there contained `met`. Rings for groups that have
+    /// been written in the meantime, until there are none.
     #[inline(always)]
     fn go_on_ringing(&mut self, mut to: u64, mut met: u64) {
         while is_written(met, to) {
             to = met >> 1;
-            // More that is written meanwhile goes with the same doorbell.
+            // Includes all further written groups in the same doorbell.
             loop {
                 let next = load_relaxed_gpu_u64(self.of_slot(self.turns, to));
                 if !is_written(next, to) {
@@ -169,28 +180,28 @@ impl Queue {
                 }
                 to = next >> 1;
             }
-            // An acquire of those requests, and a release of them to the card.
+            // Acquires those requests, and releases them to the NIC.
             fence_acq_rel_sys();
             met = self.ring_for(to);
         }
         self.turn = to;
     }
 
-    /// As [`post`](Queue::post) and [`wait`](Queue::wait) for each. A thread for itself, on a queue that nobody else uses at the moment, asks for
-    /// slot and role at once, and looks in place.
+    /// Like [`post`](Queue::post) followed by [`wait`](Queue::wait), per lane. A single thread on an otherwise idle
+    /// queue requests a slot and the polling role at the same time, and polls inline.
     ///
     /// # Errors
-    /// As theirs.
+    /// Returns the same errors as [`post`](Queue::post) and [`wait`](Queue::wait).
     #[inline(always)]
     pub fn post_and_wait(&mut self, transfer: &Transfer) -> Result<u64, Failure> {
         let group = Group::of(self);
-        // By the counter or with others there is nothing to gain.
+        // The fast path gains nothing with a counter or with several lanes.
         if group.lanes > 1 || !self.counter.is_null() {
             let number = self.post(transfer)?;
             return self.wait(number);
         }
         let words = self.words();
-        // All trips to the cache at once.
+        // Issues all accesses to shared words at the same time.
         let first = fetch_add_relaxed_gpu_u64(&words.reserved.0, 1);
         let known = self.free_below - self.depth as u64;
         let has_role = compare_exchange_acquire_gpu_u64(&words.ended.0.0, known, known | POLLED) == known;
@@ -205,14 +216,15 @@ impl Queue {
             self.fill(Place { first, end, rung }, transfer);
             return self.wait(first);
         }
-        // Before the fences: behind one, what a thread keeps in local memory has to come from afar.
+        // Computed before the fences: after a fence, values in local memory are reloaded from beyond L1.
         let queue = *self;
         let (bell, entry) = (queue.bell(end), queue.completion(first));
         queue.write(first, transfer);
         fence_acq_rel_sys();
         let met = bell.ring(end);
         self.ordered = rung;
-        // Behind the doorbell's own trips: a look without them comes before the completion, and the next one is a trip later (H200: 5.0 us in all).
+        // After the round trips of the doorbell's fence and exchange: a poll before them would precede the completion,
+        // and the next poll would be one round trip later.
         self.go_on_ringing(end, met);
         if queue.first_look(entry, first) {
             store_release_gpu_u64(&self.words().ended.0.0, end);
@@ -224,20 +236,20 @@ impl Queue {
     }
 }
 
-/// What a caller knows of free slots and doorbells.
+/// What a caller has cached about free slots and doorbells.
 #[derive(Clone, Copy)]
 pub(super) enum Known {
-    /// What it has kept since its last call.
+    /// The values cached since its last call.
     Kept,
-    /// Nothing: the watermark is asked for together with the slot.
+    /// Nothing: the watermark is loaded together with the reservation.
     Asked,
 }
 
-/// See [`Queue::bell`].
+/// The words that a doorbell stores to; see [`Queue::bell`].
 struct Bell<'a> {
     doorbell: &'a Doorbell,
     rung: &'a Word,
-    /// Where the next group begins.
+    /// Turn word of the next group.
     turn: &'a Word,
 }
 
@@ -245,34 +257,34 @@ impl Bell<'_> {
     #[inline(always)]
     fn ring(&self, to: u64) -> u64 {
         store_mmio_relaxed_sys_u32(self.doorbell, rules::doorbell(to));
-        // This doorbell, before whoever sees what is stored behind it.
+        // Orders this doorbell before later doorbells, for threads that observe the following stores.
         fence_acq_rel_gpu();
         store_relaxed_gpu_u64(self.rung, to);
         exchange_relaxed_gpu_u64(self.turn, turn_at(to))
     }
 }
 
-/// Whether the group that begins at this request is written. A word of an earlier lap is not above it.
+/// Returns whether the group that starts at request `first` is written. The words of earlier laps are at most `first`.
 #[inline(always)]
 const fn is_written(word: u64, first: u64) -> bool {
     word & 1 == 0 && word >> 1 > first
 }
 
-/// Adjacent slots.
+/// A range of adjacent slots.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Place {
-    /// The first request.
+    /// First request.
     pub first: u64,
-    /// One behind the last.
+    /// One past the last request.
     end: u64,
-    /// What had been rung for by then.
+    /// Number of requests covered by doorbells at the time of the reservation.
     rung: u64,
 }
 
-/// Longest sleep of a thread that waits for room (nanoseconds): a full queue is a matter of rate, not of latency.
+/// Longest sleep of a thread that waits for space, in nanoseconds. With a full queue throughput matters, not latency.
 const LONGEST_SLEEP: u32 = 256;
 
-/// What has come of a wait for room.
+/// Result of a wait for space.
 struct Room {
     /// A failure, or 0.
     stop: u64,
@@ -280,7 +292,7 @@ struct Room {
     ordered: u64,
 }
 
-/// There looks to be no room. Out of line: seldom, or a matter of rate.
+/// Waits for space that did not seem to be available. Out of line: rare, or a matter of throughput.
 #[inline(never)]
 fn wait_for_room(queue: Queue, group: Group, end: u64) -> Room {
     let (max_batch, depth) = (queue.max_batch as u64, queue.depth as u64);
@@ -294,7 +306,7 @@ fn wait_for_room(queue: Queue, group: Group, end: u64) -> Room {
     match waited {
         Ok(watermark) => {
             let ordered = group.share(rung());
-            // The doorbells that were seen come before the requests that these lanes store now.
+            // Orders the observed doorbells before the requests that these lanes store next.
             fence_acq_rel_sys();
             Room { stop: 0, free_below: watermark + depth, ordered }
         }

@@ -1,12 +1,16 @@
-//! How the ends of requests come back.
+//! Processing of completions.
 //!
-//! One thread polls for all, and keeps the watermark in device memory. It reads the completion queue: entries come in any order of their
-//! requests, and each counts once. Or it reads the card's counter (31 bits, which go round), which says how many have ended well and not
-//! which: there a wait ends when all that is reserved has ended, so whoever waits by counters has a queue for each block. A counter says nothing of
-//! a request that has failed; so where it stands still, the completion queue is searched for why.
+//! One thread polls for all threads and maintains the watermark in device memory. It polls one of two sources:
 //!
-//! **Order.** The card stores an entry behind what it did (a read's bytes), and whoever polls acquires it; it gives the watermark on by
-//! release, and the others acquire that. A slot is written again behind such an acquire.
+//! - The completion queue. Entries arrive in any order of their requests, and each is counted once.
+//! - The NIC's counter of successful requests (31 bits, wrapping). It does not identify which requests succeeded, so a
+//!   wait ends only when all reserved requests have completed. Kernels that wait by counters therefore use one queue
+//!   per block. Failed requests are not counted. If the counter does not advance, the completion queue is searched for
+//!   the reason.
+//!
+//! **Order.** The NIC stores an entry after the effects of its request (the bytes of a read), and the polling thread
+//! acquires the entry. It publishes the watermark by a release, which the other threads acquire. A slot is overwritten
+//! only after such an acquire.
 
 use super::group::Group;
 use super::{Failure, POLLED, Queue};
@@ -19,19 +23,20 @@ use cuda_std::memory::{
 use cuda_std::{thread, warp};
 use efa_queue::{completion, rules};
 
-/// Looks in vain at a counter between two searches of the completion queue.
+/// Number of unsuccessful polls of the counter between two searches of the completion queue.
 const LOOKS_BEFORE_SEARCH: u32 = 1 << 12;
-/// The first sleep of a thread that does not poll (nanoseconds), doubled up to the wait's longest.
+/// First sleep of a thread that does not poll, in nanoseconds. Doubled up to the wait's maximum.
 const SHORTEST_SLEEP: u32 = 32;
-/// Longest sleep of a thread that waits for a completion: it adds to each.
+/// Longest sleep of a thread that waits for a completion, in nanoseconds. Adds to the latency of each completion.
 const LONGEST_SLEEP: u32 = 64;
 
 impl Queue {
-    /// Waits until the request of this number and all before it have ended; lanes of a warp that call it together, for the last of theirs. Returns
-    /// the watermark.
+    /// Waits until request `number` and all preceding ones have completed. Lanes of a warp that call it together wait
+    /// for the last of their requests. Returns the watermark.
     ///
     /// # Errors
-    /// The queue's first failure: [`Failure::DEADLINE`] when nothing has ended for the queue's timeout.
+    /// Returns the queue's first failure, which is [`Failure::DEADLINE`] if no request has completed within the queue's
+    /// timeout.
     #[inline(always)]
     pub fn wait(&mut self, number: u64) -> Result<u64, Failure> {
         let group = Group::of(self);
@@ -43,8 +48,8 @@ impl Queue {
         Ok(ended)
     }
 
-    /// Waits until the watermark is good for `done`, which the group's leader is asked. A group that polls goes on by itself; one that does not
-    /// looks at the copy and stands for the role.
+    /// Waits until the watermark satisfies `done`, which is evaluated on the group's leader. A group that obtains the
+    /// polling role polls until then. Other groups read the published watermark and retry to obtain the role.
     pub(super) fn wait_until(
         &self,
         group: Group,
@@ -54,7 +59,8 @@ impl Queue {
         let words = self.words();
         let mut sleep = SHORTEST_SLEEP;
         let mut limit = GrowthLimit::new(self.timeout_ns);
-        // What this thread has last known: alone, the role is taken by the first exchange.
+        // Starts from the watermark that this thread observed last: without contention, the first exchange then obtains
+        // the role.
         let mut seen = self.free_below - self.depth as u64;
         let mut is_free = true;
         loop {
@@ -69,7 +75,7 @@ impl Queue {
                     if done(seen) {
                         (next, value) = (Next::End, seen);
                     } else if let Err(failure) = self.go_on(failure, &mut limit, seen) {
-                        // What has ended before has ended.
+                        // Requests that completed before the failure are still complete.
                         let ended = self.known();
                         (next, value) = if done(ended) { (Next::End, ended) } else { (Next::Fail, failure.0) };
                     }
@@ -91,20 +97,20 @@ impl Queue {
         }
     }
 
-    /// The watermark now.
+    /// Returns the current watermark.
     fn known(&self) -> u64 {
         load_acquire_gpu_v2_u64(&self.words().ended.0).0 & !POLLED
     }
 
-    /// After a look in vain that saw this failure: whether to go on.
+    /// Called after an unsuccessful poll that loaded `failure`. Returns an error if the wait must end.
     #[inline(always)]
     fn go_on(&self, failure: u64, limit: &mut GrowthLimit, watermark: u64) -> Result<(), Failure> {
         if failure != 0 {
             return Err(Failure(failure));
         }
-        // What is rung is progress too, for who waits for that.
+        // Doorbells are progress as well: `wait_for_room` also waits for them.
         let moved = watermark + load_relaxed_gpu_u64(&self.words().rung.0);
-        // SAFETY: the host's word is there while the grid runs.
+        // SAFETY: the host's control word outlives the grid.
         match limit.look(moved, unsafe { &*self.abort }) {
             Ok(()) => Ok(()),
             Err(Status::DEADLINE) => Err(self.fail(self.why_late(watermark))),
@@ -112,7 +118,8 @@ impl Queue {
         }
     }
 
-    /// By the group that has the role, which it gives back: takes what has ended until the watermark is good.
+    /// Processes completions until the watermark satisfies `done`, then releases the polling role. Called by the group
+    /// that has the role.
     #[inline(always)]
     fn poll(&self, group: Group, began: u64, done: &impl Fn(u64) -> bool) -> Result<u64, Failure> {
         let words = self.words();
@@ -124,7 +131,7 @@ impl Queue {
             if group.any(group.leads() && done(polled.watermark)) {
                 break Ok(polled.watermark);
             }
-            // Before the look over the bus, behind which it hides.
+            // Issued before the poll over PCIe, which hides its latency.
             let failure = load_relaxed_gpu_u64(&words.ended.0.1);
             let taken = match self.counter.is_null() {
                 true => self.take(group, &mut polled),
@@ -153,20 +160,21 @@ impl Queue {
             thread::relax();
         };
         let mut stop = 0;
-        // What each lane has acquired, before what the leader releases.
+        // Orders what each lane has acquired before the leader's release.
         group.meet();
         if group.leads() {
             stop = result.as_ref().err().map_or(0, |failure| self.fail(*failure).0);
             if polled.ahead != ahead {
                 store_relaxed_gpu_u64(&words.ahead.0, polled.ahead);
             }
-            // The role, the watermark, and for the next in the role what this one has kept.
+            // Releases the role, the watermark, and the state of this group for the next one with the role.
             store_release_gpu_u64(&words.ended.0.0, polled.watermark);
         }
         result.map_err(|_| Failure(group.share(stop)))
     }
 
-    /// By a thread with the role, on a queue where this request alone is under way: whether it has ended well.
+    /// Returns whether the completion of request `number` has arrived and is successful. For a thread with the role, if
+    /// no other request is in flight.
     #[inline(always)]
     pub(super) fn first_look(&self, entry: &Word, number: u64) -> bool {
         let first = load_acquire_sys_u64(entry);
@@ -175,7 +183,7 @@ impl Queue {
         is_there && is_good && completion::id(first) == number as u16
     }
 
-    /// By the same, where it had not by then; gives the role back.
+    /// Continues polling if [`first_look`](Queue::first_look) was unsuccessful. Releases the role.
     #[inline(always)]
     pub(super) fn go_on_polling(&self, group: Group, number: u64) -> Result<(), Failure> {
         match poll_for(*self, group, number) {
@@ -184,20 +192,20 @@ impl Queue {
         }
     }
 
-    /// Takes completions, each lane one; whether there were some.
+    /// Processes completions, one per lane. Returns whether there were any.
     ///
-    /// A lane has one look under way at a time: several of one thread, to host memory, take as long as one after another (H200: 0.7 to 1.2 us
-    /// each), and 32 of a warp as long as one.
+    /// A lane has one load in flight at a time: several loads of one thread from host memory take as long as sequential
+    /// ones, whereas 32 loads of a warp take as long as one.
     #[inline(always)]
     fn take(&self, group: Group, polled: &mut Polled) -> Result<bool, Failure> {
         let mine = polled.watermark + polled.ahead + group.rank as u64;
-        // Acquire: the card has stored the bytes of a read before.
+        // Acquire: the NIC has stored the bytes of a read before the entry.
         let first = load_acquire_sys_u64(self.completion(mine));
         let taken = group.leading(completion::phase(first) == rules::completion_phase(mine, self.completion_entries));
         if taken == 0 {
             return Ok(false);
         }
-        // An id is a number's low 16 bits, and no more are under way than there are slots.
+        // An id is the low 16 bits of a request number, and at most `depth` requests are in flight.
         let offset = completion::id(first).wrapping_sub(polled.watermark as u16) as u64;
         let is_good = completion::status(first) == 0 && offset == group.rank as u64 && !completion::is_arrival(first);
         if polled.ahead == 0 && !group.any(group.rank < taken && !is_good) {
@@ -209,7 +217,7 @@ impl Queue {
         if failure == 0 { Ok(true) } else { Err(Failure(failure)) }
     }
 
-    /// What is wrong with a completion, by its first word; 0: nothing.
+    /// Returns the failure that the first word of a completion reports, or 0 if it is valid.
     #[inline(always)]
     fn refused(&self, first: u64, watermark: u64) -> u64 {
         let offset = completion::id(first).wrapping_sub(watermark as u16) as u64;
@@ -218,21 +226,21 @@ impl Queue {
             return Failure::of(completion::status(first) as u16, number).0;
         }
         if offset >= self.depth as u64 {
-            // One that has ended before, or none: the newest of this id.
+            // The request has completed before or never existed: report the newest number with this id.
             let back = (watermark as u16).wrapping_sub(completion::id(first)) as u64;
             return Failure::of(Failure::COMPLETION, watermark.wrapping_sub(back)).0;
         }
-        // The one at the watermark has not ended, or the watermark were above it.
+        // The request at the watermark cannot have completed, or the watermark would be above it.
         let has_ended = offset != 0 && load_relaxed_gpu_u64(self.of_slot(self.done, number)) == number + 1;
         if completion::is_arrival(first) || has_ended { Failure::of(Failure::COMPLETION, number).0 } else { 0 }
     }
 
-    /// Looks at the counter; whether it has grown.
+    /// Polls the counter. Returns whether it has advanced.
     #[inline(always)]
     fn count(&self, group: Group, polled: &mut Polled, vain: u32) -> Result<bool, Failure> {
         let (mut grown, mut failure) = (0, 0);
         if group.leads() {
-            // SAFETY: the card's word is there as long as the queue.
+            // SAFETY: the NIC's counter is mapped as long as the queue exists.
             let counter = load_acquire_sys_u64(unsafe { &*self.counter });
             grown = rules::behind(counter, polled.watermark);
             if grown == 0 && vain % LOOKS_BEFORE_SEARCH == LOOKS_BEFORE_SEARCH - 1 {
@@ -244,14 +252,14 @@ impl Queue {
         if failure == 0 { Ok(grown != 0) } else { Err(Failure(failure)) }
     }
 
-    /// Looks for a request that has failed among all completions. Out of line: something is wrong, or slow.
+    /// Searches all completions for a failed request. Out of line: used only after a failure or a long wait.
     #[inline(never)]
     fn search(&self, watermark: u64) -> Result<(), Failure> {
         let mut index = 0;
         while index < self.completion_entries as u64 {
             let entry = load_relaxed_sys_u64(self.completion(index));
             if completion::status(entry) != 0 {
-                // Which lap it is of is not known: the newest that fits below what is reserved.
+                // The lap of the entry is unknown: assume the newest request number with this id below `reserved`.
                 let reserved = load_relaxed_gpu_u64(&self.words().reserved.0);
                 let back = (reserved.wrapping_sub(1) as u16).wrapping_sub(completion::id(entry)) as u64;
                 let number =
@@ -263,8 +271,8 @@ impl Queue {
         Ok(())
     }
 
-    /// Nothing has ended for the timeout. Of a request that has not, as far as anybody has read, there may be a completion all the same: then the
-    /// card is a lap ahead. Out of line, as [`search`](Queue::search).
+    /// Returns the failure for a timeout without any completion. If a request that is not known to have completed has a
+    /// completion nevertheless, the NIC is a lap ahead of the reader. Out of line, like [`search`](Queue::search).
     #[inline(never)]
     fn why_late(&self, watermark: u64) -> Failure {
         let under_way = load_relaxed_gpu_u64(&self.words().reserved.0).wrapping_sub(watermark);
@@ -273,7 +281,7 @@ impl Queue {
             let entry = load_relaxed_sys_u64(self.completion(index));
             let offset = completion::id(entry).wrapping_sub(watermark as u16) as u64;
             let number = watermark + offset;
-            // An entry is not zero: it says which queue it is of.
+            // A written entry is never zero, because it contains its queue number.
             if entry != 0 && offset < under_way && load_relaxed_gpu_u64(self.of_slot(self.done, number)) != number + 1 {
                 oldest = oldest.min(offset);
             }
@@ -288,19 +296,20 @@ impl Queue {
     #[inline(always)]
     pub(super) fn completion(&self, number: u64) -> &Word {
         let index = rules::slot(number, self.completion_entries) * self.completion_words;
-        // SAFETY: the queue has so many entries of so many words.
+        // SAFETY: the queue has `completion_entries` entries of `completion_words` words.
         unsafe { &*self.completions.add(index as usize) }
     }
 }
 
-/// What whoever polls keeps in registers.
+/// State that the polling group keeps in registers.
 #[derive(Clone, Copy)]
 struct Polled {
     watermark: u64,
     ahead: u64,
 }
 
-/// Completions in any order, or failures: what is kept then, and a failure or 0. Out of line and on copies.
+/// Processes completions in any order, and failures. Returns the updated state, and a failure or 0. Out of line and on
+/// copies.
 #[inline(never)]
 fn take_any(queue: Queue, group: Group, mut polled: Polled, first: u64, taken: u32) -> (Polled, u64) {
     let offset = completion::id(first).wrapping_sub(polled.watermark as u16) as u64;
@@ -311,14 +320,14 @@ fn take_any(queue: Queue, group: Group, mut polled: Polled, first: u64, taken: u
         failure = queue.refused(first, polled.watermark);
     }
     if group.lanes > 1 {
-        // Two of one request: the later one is too many.
+        // Two completions of one request: reject the later one.
         let key = if counts && failure == 0 { number } else { !(group.rank as u64) };
         let same = warp::match_any_u64(group.mask, key);
         if counts && failure == 0 && same & ((1u32 << warp::lane()) - 1) != 0 {
             failure = Failure::of(Failure::COMPLETION, number).0;
         }
     }
-    // What came before a failure has ended.
+    // Completions before the failure are valid.
     let good = group.leading(counts && failure == 0);
     if group.rank < good {
         store_relaxed_gpu_u64(queue.of_slot(queue.done, number), number + 1);
@@ -338,7 +347,7 @@ fn take_any(queue: Queue, group: Group, mut polled: Polled, first: u64, taken: u
     (polled, if good < taken { group.of_rank(good, failure) } else { 0 })
 }
 
-/// What a group goes on with.
+/// Next step of a group.
 #[derive(Clone, Copy)]
 enum Next {
     GoOn,
@@ -347,19 +356,19 @@ enum Next {
     Fail,
 }
 
-/// [`Queue::go_on_polling`], out of line and on a copy: a failure or 0.
+/// Like [`Queue::go_on_polling`], but out of line and on a copy. Returns a failure or 0.
 #[inline(never)]
 fn poll_for(queue: Queue, group: Group, number: u64) -> u64 {
     queue.poll(group, number, &|watermark| watermark > number).err().map_or(0, |failure| failure.0)
 }
 
-/// [`Queue::wait`], out of line and on a copy: the watermark, and a failure or 0.
+/// Like [`Queue::wait`], but out of line and on a copy. Returns the watermark, and a failure or 0.
 #[inline(never)]
 fn wait_for(queue: Queue, group: Group, number: u64) -> (u64, u64) {
     let by_counter = !queue.counter.is_null();
     let last = group.latest(number);
-    // A counter's ends are not of certain requests: all that are reserved have ended, or nothing is known. What was reserved is read behind
-    // the counter.
+    // A counter does not identify requests, so the wait is over only if all reserved requests have completed.
+    // `reserved` is loaded after the counter.
     let done = |watermark: u64| {
         watermark > last && (!by_counter || watermark == load_relaxed_gpu_u64(&queue.words().reserved.0))
     };

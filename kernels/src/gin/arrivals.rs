@@ -1,18 +1,20 @@
-//! What waiting kernels read themselves of signals: immediates in the completion queues of the card's receive side, and the card's counters of writes
-//! that have arrived. No CPU thread counts signals.
+//! Signals that waiting kernels read themselves: from immediates in the completion queues of the NIC's receive side,
+//! and from the NIC's counters of arrived writes. No CPU thread counts signals.
 //!
-//! One thread of those that wait reads for all, and adds what immediates say to the signals' words in device memory, where the others look. What
-//! nobody waits for stays in the queue until somebody does: a queue that is a lap behind loses signals, and who waits for them ends by the
-//! deadline.
+//! Of the threads that wait, one reads the queues for all. It adds the immediates to the signals' words in device
+//! memory, which the other threads poll. Entries stay in a queue until some thread waits. A queue that is a lap behind
+//! loses signals, and waits for them end at the deadline.
 //!
-//! A counter is one signal's, so whoever waits for that signal reads it for itself, and adds what it has grown by: who has moved the mark up to
-//! which it was read adds. Counters have 31 bits; a mark is never half a turn behind.
+//! A counter belongs to one signal. Every thread that waits for that signal reads the counter itself. The mark is the
+//! value up to which the counter has been added to the signal; the thread that advances the mark adds the difference.
+//! Counters have 31 bits, and a mark lags by less than half of that range: a larger difference means that the reading
+//! is older than the mark, and is ignored.
 //!
-//! **Order.** The card stores an entry behind the bytes of its write; who reads acquires the entry, and gives it on by an add that is a
-//! release; the others acquire the word.
+//! **Order.** The NIC stores an entry after the bytes of its write. The reading thread acquires the entry and publishes
+//! it with a releasing add; the other threads acquire the word.
 
-use super::limit::GrowthLimit;
-use super::wanted::Wanted;
+use super::limit::{Control, GrowthLimit};
+use super::wanted::WaitCondition;
 use crate::command::signal_of;
 use cuda_std::memory::{
     Word, compare_exchange_acquire_gpu_u64, fetch_add_acq_rel_gpu_u64, load_acquire_sys_u64, load_relaxed_gpu_u64,
@@ -21,64 +23,65 @@ use cuda_std::memory::{
 use cuda_std::thread;
 use efa_queue::{completion, rules};
 
-/// The receive side of one of the card's queue pairs.
+/// Receive side of one of the NIC's queue pairs.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub struct Inlet {
-    /// Its completion queue.
+pub struct ReceiveQueue {
+    /// Completion queue.
     pub completions: *const Word,
-    /// Device memory: arrivals that have been read.
+    /// Number of entries that have been read, in device memory.
     pub read: *const Word,
-    /// Entries: a power of two.
+    /// Number of entries, a power of two.
     pub entries: u32,
-    /// Words from one entry to the next: 2 or 4.
+    /// Number of words per entry: 2 or 4.
     pub entry_words: u32,
 }
 
-/// A signal that the card counts.
+/// A signal that the NIC counts.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Count {
-    /// The card's counter.
+    /// Counter of the NIC.
     pub counter: *const Word,
-    /// Device memory: up to where it has been read.
+    /// Value up to which the counter has been added to the signal (the mark), in device memory.
     pub read: *const Word,
 }
 
-/// What waiting kernels read. In device memory.
+/// Queues and counters that waiting kernels read. Stored in device memory.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Arrivals {
-    /// Device memory.
-    pub inlets: *const Inlet,
-    /// How many.
+    /// The receive queues, in device memory.
+    pub inlets: *const ReceiveQueue,
+    /// Number of receive queues.
     pub count: u64,
-    /// Device memory: 1 while a thread reads.
+    /// 1 while a thread reads the queues, otherwise 0; in device memory.
     pub role: *const Word,
-    /// Device memory: a word for each signal.
+    /// One word per signal, in device memory.
     pub signals: *const Word,
-    /// Device memory: of the first signals.
+    /// The counters of the first `counted` signals, in device memory.
     pub counts: *const Count,
-    /// How many.
+    /// Number of signals that have a counter.
     pub counted: u64,
 }
 
-/// Arrivals of an inlet that are read before the signal is looked at again.
+/// Maximum number of entries read from one queue before the signal is checked again.
 const AT_ONCE: u32 = 32;
-/// This PE may signal itself, by its own heap: where nobody else adds there, it is looked at once in so many looks.
+/// If no other PE adds to the near word, it is loaded only once per this many polls. (This PE may signal itself through
+/// its own heap.)
 const SELDOM: u32 = 8;
-/// The longest sleep of a thread that does not read (nanoseconds).
+/// Maximum sleep between polls of a thread that does not read the queues, in nanoseconds.
 const LONGEST_SLEEP: u32 = 128;
 
-/// Waits until the sum of a signal's two words is what is wanted; `mapped`: other PEs add to the near one. 0, or the reason to stop. Out of line:
-/// other paths have no use for it.
+/// Waits until the sum of a signal's two words meets `wanted`. `mapped` states whether other PEs add to the near word.
+/// Returns 0, or the status that ended the wait. Not inlined, because calls that do not wait have no use for it.
 #[inline(never)]
 pub(super) fn wait(
     arrivals: &Arrivals,
     (near, far, mapped): (&Word, Option<&Word>, bool),
-    wanted: Wanted,
+    wanted: WaitCondition,
     timeout_ns: u64,
-    abort: &Word,
+    abort: &Control,
 ) -> u64 {
     let mut limit = GrowthLimit::new(timeout_ns);
     let (mut looks, mut sleep, mut reads, mut own) = (0u32, 16, false, 0);
@@ -112,7 +115,7 @@ pub(super) fn wait(
     stop
 }
 
-/// Reads what has arrived, unless somebody does.
+/// Reads what has arrived, unless another thread is reading.
 #[inline(never)]
 pub(super) fn look(arrivals: &Arrivals, signal: Option<&Word>) {
     arrivals.count(signal);
@@ -123,20 +126,21 @@ pub(super) fn look(arrivals: &Arrivals, signal: Option<&Word>) {
 }
 
 impl Arrivals {
-    /// Acquire: what the reader before this one has kept.
+    /// Tries to become the reading thread. Acquire: pairs with the release in `give_role_back`, so that this thread
+    /// sees the entry counts that the previous reader stored.
     #[inline(always)]
     fn takes_role(&self) -> bool {
-        // SAFETY: contract of the world: what it points to is there while the grid runs.
+        // SAFETY: the host keeps everything that `self` points to valid while the grid runs.
         compare_exchange_acquire_gpu_u64(unsafe { &*self.role }, 0, 1) == 0
     }
 
     #[inline(always)]
     fn give_role_back(&self) {
-        // SAFETY: as above.
+        // SAFETY: the host keeps everything that `self` points to valid while the grid runs.
         store_release_gpu_u64(unsafe { &*self.role }, 0);
     }
 
-    /// What the card has counted of a signal with this word, into the word.
+    /// Adds the arrivals that the NIC has counted for the signal with this word to the word.
     #[inline(always)]
     fn count(&self, signal: Option<&Word>) {
         let Some(word) = signal else { return };
@@ -144,34 +148,40 @@ impl Arrivals {
         if number >= self.counted {
             return;
         }
-        // SAFETY: contract of the world: what it points to is there while the grid runs; there are so many.
+        // SAFETY: the host keeps everything that `self` points to valid while the grid runs, and `number` is below
+        // `counted`.
         let (counter, read) = unsafe {
             let count = *self.counts.add(number as usize);
             (&*count.counter, &*count.read)
         };
         let seen = load_relaxed_gpu_u64(read);
-        // Acquire: the card has stored the bytes of what it counts before.
+        // Acquire: the NIC stores the bytes of a write before it counts the write.
         let now = load_acquire_sys_u64(counter) & rules::COUNTER_MASK;
         let more = now.wrapping_sub(seen) & rules::COUNTER_MASK;
-        // Whoever has lost finds the word grown, or the mark moved, when it looks again.
-        if more != 0 && compare_exchange_acquire_gpu_u64(read, seen, now) == seen {
+        // The two loads are not ordered, so another thread's mark can be newer than this reading of the counter. Such a
+        // reading is ignored. (An acquire of the mark with a release by the exchange would also work, but would delay
+        // each reading of the counter by a round trip to L2.)
+        let is_newer = more != 0 && more <= rules::COUNTER_MASK / 2;
+        // A thread whose exchange fails reads mark and word again in its next poll.
+        if is_newer && compare_exchange_acquire_gpu_u64(read, seen, now) == seen {
             fetch_add_acq_rel_gpu_u64(word, more);
         }
     }
 
-    /// By the thread that has the role: what has arrived, into the signals.
+    /// Adds what has arrived in the queues to the signals. Called only by the reading thread.
     #[inline(always)]
     fn read(&self) {
         for number in 0..self.count {
-            // SAFETY: as above; there are so many.
+            // SAFETY: the host keeps everything that `self` points to valid while the grid runs, and `number` is below
+            // `count`.
             let inlet = unsafe { *self.inlets.add(number as usize) };
-            // SAFETY: as above.
+            // SAFETY: the host keeps everything that `inlet` points to valid while the grid runs.
             let kept = unsafe { &*inlet.read };
             let first_read = load_relaxed_gpu_u64(kept);
             let mut read = first_read;
             for _ in 0..AT_ONCE {
                 let index = rules::slot(read, inlet.entries) * inlet.entry_words;
-                // SAFETY: as above; the queue has so many entries of so many words.
+                // SAFETY: the queue is valid while the grid runs, and has `entries` entries of `entry_words` words.
                 let [one, two] = [0, 1].map(|word| unsafe { &*inlet.completions.add((index + word) as usize) });
                 let first = load_acquire_sys_u64(one);
                 if completion::phase(first) != rules::completion_phase(read, inlet.entries) {
@@ -183,7 +193,7 @@ impl Arrivals {
                 }
                 let immediate = completion::immediate(first, load_relaxed_sys_u64(two));
                 if let Some((signal, add)) = immediate.and_then(signal_of) {
-                    // SAFETY: as above; `signal_of` gives none that there is not.
+                    // SAFETY: `signals` has one word per signal, and `signal_of` returns only signals that exist.
                     fetch_add_acq_rel_gpu_u64(unsafe { &*self.signals.add(signal as usize) }, add);
                 }
             }
@@ -198,20 +208,20 @@ impl Arrivals {
 mod tests {
     use super::*;
 
-    /// Writes that a card counts, over the end of a counter.
+    /// Number of writes that the NIC counts; the counter wraps around among them.
     const WRITES: u64 = 20_000;
-    /// Threads that wait for the signal.
+    /// Number of threads that wait for the signal.
     const WAITERS: usize = 3;
 
-    /// However many threads read a counter while it grows, and goes round, each write is in the signal once.
+    /// However many threads read a counter while it grows and wraps around, each write is added to the signal once.
     #[test]
-    fn what_a_card_counts_is_added_once() {
+    fn device_counts_are_added_once() {
         let begins = rules::COUNTER_MASK - WRITES / 2;
         let (counter, read, signals, role) =
             (Word::default(), Word::default(), [Word::default(), Word::default()], Word::default());
         store_release_gpu_u64(&counter, begins);
         store_release_gpu_u64(&read, begins);
-        // The first signal is counted, the second one is not.
+        // The NIC counts the first signal but not the second.
         let counts = [Count { counter: &raw const counter, read: &raw const read }];
         let arrivals = Arrivals {
             inlets: core::ptr::null(),
@@ -222,7 +232,7 @@ mod tests {
             counted: 1,
         };
         struct Shared<'a>(&'a Arrivals);
-        // SAFETY: words, which all threads use by atomic accesses.
+        // SAFETY: all threads access the words only atomically.
         unsafe impl Sync for Shared<'_> {}
         impl Shared<'_> {
             fn look(&self, signal: &Word) {

@@ -1,80 +1,83 @@
-//! Teams, and the barrier of their PEs.
+//! Teams and their barriers.
 
 use super::report::{Call, NO_PE};
 use super::{Context, SIGNALS, Scope, Signal, USER_SIGNALS, World};
 use crate::ring::Status;
 use cuda_std::memory::{Word, add_relaxed_sys_u64, fence_acq_rel_sys, load_relaxed_gpu_u64, store_relaxed_gpu_u64};
 
-/// Teams of a world: [`TeamKind`].
+/// Number of teams of a world, one per [`TeamKind`].
 pub const TEAMS: usize = 3;
-/// Signals of a team's barrier: one for each round, for up to 2^15 PEs, and one for teams that need one round.
+/// Number of signals of a team's barrier: one per round, for up to 2^15 PEs, and one for teams that need a single
+/// round.
 pub(super) const ROUNDS: u32 = 16;
-/// A team of up to so many signals everyone from everyone, in one trip; a larger one in rounds.
+/// Maximum size of a team whose PEs all signal each other directly, in one round; a larger team takes several rounds.
 const ONE_ROUND: u32 = 16;
 
 const _: () = assert!(USER_SIGNALS + TEAMS as u32 * ROUNDS == SIGNALS);
 
-/// Which PEs belong together.
+/// Kinds of teams, by the PEs that form them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TeamKind {
-    /// All.
+    /// All PEs.
     World = 0,
-    /// Those on this PE's machine.
+    /// The PEs on this PE's machine.
     Node = 1,
-    /// Those that have this PE's place on their machines: whose rails pair.
+    /// The PEs with this PE's local index on their machines: those whose rails pair.
     Rail = 2,
 }
 
-/// A team as this PE sees it.
+/// A team as seen by this PE.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Team {
-    /// Its first entry in [`World::team_pes`].
+    /// Index of the team's first entry in [`World::team_pes`].
     pub first: u32,
-    /// PEs.
+    /// Number of PEs.
     pub pes: u32,
-    /// This PE's number in it.
+    /// Index of this PE in the team.
     pub me: u32,
 }
 
 impl World {
-    /// A team.
+    /// Returns the team of this kind.
     #[inline(always)]
     pub fn team(&self, kind: TeamKind) -> Team {
         self.teams[kind as usize]
     }
 
-    /// The number in the world of PE `pe` of a team, below its number of PEs. OpenSHMEM: `shmem_team_translate_pe`.
+    /// Returns the world number of PE `pe` of a team; `pe` is taken modulo the team's size. OpenSHMEM:
+    /// `shmem_team_translate_pe`.
     #[inline(always)]
     pub fn pe_of(&self, team: &Team, pe: u32) -> u32 {
-        // Mostly without a division, which takes longer than what a barrier does besides.
+        // Avoids the division if possible: it takes longer than the rest of a barrier's own work.
         let pe = if pe < team.pes { pe } else { pe % team.pes };
         if team.pes == self.pes {
-            // All of them, in their order: nothing to look up.
+            // The team has all PEs, in their order.
             return pe;
         }
-        // SAFETY: the host uploads as many entries as the teams have PEs; this one is below.
+        // SAFETY: the host uploads one entry per PE of each team, and `pe` is below the team's size.
         unsafe { *self.team_pes.add((team.first + pe) as usize) }
     }
 }
 
 impl<S: Scope> Context<S> {
-    /// Returns when all PEs have called it, once each, with one scope of theirs; before that the puts of this context are complete and
-    /// the scope's stores to its own heap are visible to whoever gets them. Puts of other contexts are theirs to wait for. OpenSHMEM:
-    /// `shmem_barrier_all`.
+    /// Waits until all PEs have called it, each once, with one of its scopes. Before that the puts of this context are
+    /// complete, and the scope's stores to its own heap are visible to PEs that get them. Does not wait for puts of
+    /// other contexts. OpenSHMEM: `shmem_barrier_all`.
     ///
     /// # Errors
-    /// [`Status::DEADLINE`] when a PE does not come, the reason the host gave, or an earlier failure of this context.
+    /// Returns [`Status::DEADLINE`] if a PE does not arrive, the status with which the host ended the wait, or an
+    /// earlier failure of this context.
     #[inline(always)]
     #[track_caller]
     pub fn barrier_all(&mut self) -> Result<(), Status> {
         self.barrier(TeamKind::World)
     }
 
-    /// As [`barrier_all`](Context::barrier_all), for a team's PEs.
+    /// Like [`barrier_all`](Context::barrier_all), for the PEs of a team.
     ///
     /// # Errors
-    /// As [`barrier_all`](Context::barrier_all).
+    /// Returns the same errors as [`barrier_all`](Context::barrier_all).
     #[inline(always)]
     #[track_caller]
     pub fn barrier(&mut self, kind: TeamKind) -> Result<(), Status> {
@@ -85,7 +88,7 @@ impl<S: Scope> Context<S> {
             self.meet_mapped(kind, &team);
             return self.agreed();
         }
-        // Behind the barrier of the scope, so it stands for all of its threads; the signals below come after it.
+        // After the scope's barrier, so this fence covers all its threads; the signals below follow it.
         self.fenced();
         self.wait_for_tickets(Call::Barrier, NO_PE, 0);
         if self.scope.leads() && team.pes > 1 {
@@ -94,17 +97,19 @@ impl<S: Scope> Context<S> {
         self.agreed()
     }
 
-    /// As `meet`, where all heaps are mapped: the first threads tell one PE each, at once, and the first warp waits. Each fences for itself,
-    /// behind the barrier of the scope, so each of the signals stands for what all threads did before.
+    /// Like `meet`, if all heaps are mapped: the first threads each signal one PE, in parallel, and the first warp
+    /// waits. Each of these threads fences after the scope's barrier, so each signal covers what all threads did
+    /// before.
     #[inline(always)]
     fn meet_mapped(&mut self, kind: TeamKind, team: &Team) {
         let flat = Signal(USER_SIGNALS + kind as u32 * ROUNDS + ROUNDS - 1);
         let (others, lanes) = (team.pes - 1, self.scope.size());
         let mut step = self.scope.rank();
-        // SAFETY: one word for each team.
+        // SAFETY: `barriers` has one word per team.
         let word: &Word = unsafe { &*self.world.barriers.add(kind as usize) };
-        // (A lane that reads it behind what the first one stores below waits for a sum that is not there yet: it looks in vain, and goes.)
-        // Before the fence, which takes longer than this trip to memory: behind it the wait would begin a trip later.
+        // Loaded before the fence, which takes longer than this load: otherwise the wait would start one round trip to
+        // memory later. (A lane that loads the word only after the leader's store below waits for a sum that is not yet
+        // reached: its polls end without success, and it continues.)
         let passed = if self.scope.is_of_first_warp() { load_relaxed_gpu_u64(word) + 1 } else { 0 };
         self.unfenced = false;
         if step < others.max(1) {
@@ -113,7 +118,7 @@ impl<S: Scope> Context<S> {
                 let pe = team.me + 1 + step;
                 let pe = self.world.pe_of(team, if pe < team.pes { pe } else { pe - team.pes });
                 let heap = self.heap_of(pe);
-                // SAFETY: every heap is mapped, and begins with the signals.
+                // SAFETY: every heap is mapped, and starts with the signals.
                 add_relaxed_sys_u64(unsafe { super::signal::signal_word(heap, flat) }, 1);
                 step += lanes;
             }
@@ -126,13 +131,14 @@ impl<S: Scope> Context<S> {
         }
     }
 
-    /// By one thread. A PE adds one to a signal of each it meets; the k-th barrier waits for k of everyone. A count may be made up by a
-    /// PE's signal for the next barrier while another one's for this is under way: that PE has then passed this one, and so has heard
-    /// of all; what they did before is visible through it.
+    /// Performs a barrier on one thread. A PE adds one to a signal of each PE that it meets; barrier `k` waits for `k`
+    /// from each. A sum may include a PE's signal for the next barrier while another PE's signal for this one is in
+    /// flight. The first PE has then passed this barrier and so has been signalled by all PEs: what they did before is
+    /// visible through it.
     #[inline(always)]
     fn meet(&mut self, kind: TeamKind, team: &Team) {
         let signals = Signal(USER_SIGNALS + kind as u32 * ROUNDS);
-        // SAFETY: one word for each team.
+        // SAFETY: `barriers` has one word per team.
         let word: &Word = unsafe { &*self.world.barriers.add(kind as usize) };
         let one_round = team.pes <= ONE_ROUND;
         let flat = signals.at(ROUNDS - 1);
@@ -141,7 +147,7 @@ impl<S: Scope> Context<S> {
                 self.tell(flat, self.world.pe_of(team, (team.me + step) % team.pes));
             }
         }
-        // Read behind the signals, which do not need it: its trip to memory overlaps with theirs.
+        // Loaded after the signals, which do not depend on it, so that its latency overlaps with theirs.
         let passed = load_relaxed_gpu_u64(word) + 1;
         if one_round {
             self.wait_signal(Call::Barrier, NO_PE, flat, passed * (team.pes as u64 - 1));
@@ -158,7 +164,7 @@ impl<S: Scope> Context<S> {
 
     #[inline(always)]
     fn tell(&mut self, signal: Signal, pe: u32) {
-        // Its failure stays in this thread until the scope agrees.
+        // A failure stays in this thread until the scope agrees.
         let _ = self.raise(Call::Barrier, signal, 1, pe, true);
     }
 }

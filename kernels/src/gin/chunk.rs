@@ -1,66 +1,68 @@
-//! A chunk of 8 bytes: as the two words that carry it, each with the round, and in memory.
+//! Chunks of 8 bytes: in memory, and as the two words that carry a chunk, each with the round.
 
-/// Half of a chunk of 8 bytes, with its round.
+/// Returns the word for half of a chunk, with its round.
 #[inline(always)]
 pub(super) fn tagged(half: u32, round: u32) -> u64 {
     (round as u64) << 32 | half as u64
 }
 
-/// Whether the words of a chunk are those of this round.
+/// Returns whether both words of a chunk are of this round.
 #[inline(always)]
 pub(super) fn is_of((low, high): (u64, u64), round: u32) -> bool {
     (low >> 32) as u32 == round && (high >> 32) as u32 == round
 }
 
-/// The round in one of several pairs that is not of this round; nothing where all are.
+/// Returns the round of one of several pairs that is not of this round; `None` if all are.
 #[inline(always)]
 pub(super) fn missing(pairs: &[(u64, u64)], round: u32) -> Option<u64> {
     pairs.iter().fold(None, |found, &pair| if is_of(pair, round) { found } else { Some(pair.0 >> 32) })
 }
 
-/// The chunk that its words carry.
+/// Returns the chunk that a pair of words carries.
 #[inline(always)]
 pub(super) fn joined((low, high): (u64, u64)) -> u64 {
     low & 0xffff_ffff | high << 32
 }
 
-/// Up to 8 bytes.
+/// Reads the first 8 of `left` bytes, or all of them if fewer.
 ///
 /// # Safety
-/// `left` bytes can be read, at least one.
+/// `from` must be valid for reads of `left` bytes, at least one.
 #[inline(always)]
 pub(super) unsafe fn read_chunk(from: *const u8, left: u64) -> u64 {
     if left >= 8 && (from as u64).is_multiple_of(8) {
-        // SAFETY: the caller's contract, aligned as asked.
+        // SAFETY: the caller guarantees validity, and the alignment has been checked.
         return unsafe { from.cast::<u64>().read() };
     }
     if (from as u64 | left.min(8)).is_multiple_of(4) {
-        // Numbers of 4 bytes: not byte by byte, which takes longer than the trip of a signal.
+        // Values of 4 bytes: reading them byte by byte would take longer than the one-way time of a signal.
         let word = from.cast::<u32>();
-        // SAFETY: the caller's contract, aligned as asked; the second word is there where more than 4 bytes are.
+        // SAFETY: the caller guarantees validity, and the alignment has been checked; the second word exists if `left`
+        // exceeds 4.
         return unsafe { word.read() as u64 | if left > 4 { (word.add(1).read() as u64) << 32 } else { 0 } };
     }
     let mut value = 0;
     for at in 0..left.min(8) {
-        // SAFETY: below `left`.
+        // SAFETY: `at` is below `left`.
         value |= (unsafe { from.add(at as usize).read() } as u64) << (8 * at);
     }
     value
 }
 
-/// Up to 8 bytes.
+/// Writes the first 8 of `left` bytes, or all of them if fewer.
 ///
 /// # Safety
-/// `left` bytes can be written, at least one.
+/// `to` must be valid for writes of `left` bytes, at least one.
 #[inline(always)]
 pub(super) unsafe fn write_chunk(to: *mut u8, value: u64, left: u64) {
     if left >= 8 && (to as u64).is_multiple_of(8) {
-        // SAFETY: the caller's contract, aligned as asked.
+        // SAFETY: the caller guarantees validity, and the alignment has been checked.
         return unsafe { to.cast::<u64>().write(value) };
     }
     if (to as u64 | left.min(8)).is_multiple_of(4) {
         let word = to.cast::<u32>();
-        // SAFETY: as for `read_chunk`.
+        // SAFETY: the caller guarantees validity, and the alignment has been checked; the second word exists if `left`
+        // exceeds 4.
         unsafe {
             word.write(value as u32);
             if left > 4 {
@@ -70,7 +72,7 @@ pub(super) unsafe fn write_chunk(to: *mut u8, value: u64, left: u64) {
         return;
     }
     for at in 0..left.min(8) {
-        // SAFETY: below `left`.
+        // SAFETY: `at` is below `left`.
         unsafe { to.add(at as usize).write((value >> (8 * at)) as u8) };
     }
 }

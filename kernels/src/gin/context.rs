@@ -1,31 +1,33 @@
-//! A context: puts and gets, and the calls that wait for them.
+//! [`Context`]: one-sided operations (puts, gets) and the calls that wait for their completion.
 
 use super::copy::copy;
 use super::report::{Call, Failure, NO_PE, note};
 use super::{HEAP, Plain, Scope, Sym, World};
 use crate::batch::Batch;
 use crate::command::{Command, Opcode};
-use crate::ring::producer::{Behind, Words};
+use crate::ring::producer::{Fence, Words};
 use crate::ring::{Ring, Status};
 use cuda_std::memory::fence_acq_rel_sys;
 
-/// One scope's line to all PEs. It belongs to the threads that made it; others have contexts of their own.
+/// The communication context of one scope: a thread, a warp or a block.
+///
+/// Owned by the threads that created it. Other threads use their own contexts.
 #[derive(Debug)]
 pub struct Context<S> {
     pub(super) world: World,
     pub(super) scope: S,
-    /// What is known of free slots in this block's ring, where the world has rings. (The ring itself lies in memory: it would take the registers
-    /// that calls to mapped PEs need.)
+    /// Tickets below this are known to have a free slot in this block's ring, if the world has rings. (The ring itself
+    /// stays in memory: it would occupy registers that calls to mapped PEs need.)
     free_below: u64,
-    /// One more than the last ticket of this thread; 0: none.
+    /// The last ticket of this thread plus 1, or 0 if there is none.
     pub(super) last: u64,
-    /// The newest watermark that this thread has seen.
+    /// Latest watermark that this thread has observed.
     pub(super) known: u64,
-    /// Stores to other heaps that no fence stands behind.
+    /// Whether stores to other heaps have been issued since the last fence.
     pub(super) unfenced: bool,
-    /// The first reason that a call of this thread failed, or that the scope has agreed on.
+    /// Status of the first failed call of this thread, or the status that the scope agreed on; 0 if there is none.
     stop: u64,
-    /// The PE that was asked for last, and where its heap is mapped.
+    /// The PE that was looked up last, and the address of its heap (0 if it is not mapped).
     peer: (u32, u64),
     batch: Batch,
 }
@@ -34,7 +36,7 @@ impl<S: Scope> Context<S> {
     #[inline(always)]
     pub(super) fn new(world: World, scope: S) -> Context<S> {
         let peer = (world.me, world.heap as u64);
-        // SAFETY: contract of the world.
+        // SAFETY: `me` is below `pes` in every world that the host creates.
         unsafe { core::hint::assert_unchecked(world.me < world.pes) };
         Context {
             world,
@@ -49,10 +51,20 @@ impl<S: Scope> Context<S> {
         }
     }
 
-    /// Lets up to `puts` (at most 32, and the scope's threads) non-blocking puts over rails, with a signal or without, wait for each
-    /// other, to be published behind one fence; see [`Batch`] for what that buys and costs. A batch is published when it is full, by
-    /// `quiet`, `fence`, `flush`, `signal_op`, a get, a wait for a signal, and by the first put after 20 us. A context of one thread has
-    /// none.
+    /// Batches non-blocking puts over rails, with or without a signal: up to `puts` of them (at most 32, and at most
+    /// one per thread of the scope) are published together after one fence. See [`Batch`] for benefits and costs. A
+    /// single-thread context does not batch.
+    ///
+    /// A batch is published:
+    /// - when it is full, and by the first put over rails more than 20 us after the batch was opened;
+    /// - by `flush`;
+    /// - by every call that waits: `put`, `put_signal`, `get`, `quiet`, `fence`, the barriers, the waits for signals,
+    ///   rounds, values and counted messages, `reclaim`, `reclaim_round`, `receive`, `receive_folded`, `all_to_all`;
+    /// - by `send`, and over rails by `get_nbi`, `signal_op` and `put_round_nbi`. If the PE's heap is mapped, these
+    ///   three publish nothing.
+    ///
+    /// [`Grid::sync`](super::Grid::sync) has no context and publishes nothing: call `flush` before it, and before the
+    /// kernel's end.
     #[inline(always)]
     #[must_use]
     pub fn batched(mut self, puts: u32) -> Context<S> {
@@ -60,46 +72,51 @@ impl<S: Scope> Context<S> {
         self
     }
 
-    /// The job.
+    /// Returns the world of this context.
     #[inline(always)]
     pub fn world(&self) -> &World {
         &self.world
     }
 
-    /// Who makes this context's calls.
+    /// Returns the scope whose threads make this context's calls.
     #[inline(always)]
     pub fn scope(&self) -> S {
         self.scope
     }
 
-    /// Whether this PE's heap is mapped here, so that puts to it are stores: this PE, or over NVLink. Otherwise: rails.
+    /// Returns whether the heap of PE `pe` is mapped here, so that puts to it are stores. True for this PE and for PEs
+    /// reached over NVLink; other PEs are reached over rails.
     #[inline(always)]
     pub fn is_mapped(&mut self, pe: u32) -> bool {
         pe < self.world.pes && self.heap_of(pe) != 0
     }
 
-    /// Finds where PE `pe`'s heap is; false where there is no such PE. Calls do so themselves, and find the PE that was asked for last first; before
-    /// a loop that talks to one PE it lets the compiler know which that is.
+    /// Looks up the heap of PE `pe` in advance. Returns `false` if there is no such PE.
+    ///
+    /// Every call does this lookup itself and checks the PE of the previous lookup first. Calling `find` before a loop
+    /// that communicates with a single PE tells the compiler which PE that is.
     #[inline(always)]
     pub fn find(&mut self, pe: u32) -> bool {
         if pe >= self.world.pes {
             return false;
         }
-        // Of this PE too, without asking: on a way of its own the compiler takes one number for the other.
-        // SAFETY: one entry for each PE.
+        // No special case for this PE: on a separate branch the compiler would substitute `me` for `pe`.
+        // SAFETY: `peers` has one entry per PE, and `pe` is below `pes`.
         self.peer = (pe, unsafe { (*self.world.peers.add(pe as usize)).heap });
         true
     }
 
     // --- puts and gets -----------------------------------------------------------------------------------------------
 
-    /// Copies `from` of this PE to `to` of PE `pe`. On return `from` may be written again; when the bytes are visible there is said
-    /// by `quiet` or a signal. OpenSHMEM: `shmem_put`, `shmemx_put_block`.
+    /// Copies `from` on this PE to `to` on PE `pe`. On return `from` may be overwritten. Visibility at the target is
+    /// established by `quiet` or a signal. OpenSHMEM: `shmem_put`, `shmemx_put_block`.
     ///
-    /// Over rails it returns when the bytes have arrived: providers say nothing earlier about a source.
+    /// Over rails it returns only once the bytes have arrived, because providers report nothing earlier about the
+    /// source.
     ///
     /// # Errors
-    /// [`Status::REFUSED`] where there is no such PE or `to` is shorter than `from`; the reason that a wait ended otherwise.
+    /// Returns [`Status::REFUSED`] if there is no such PE or `to` is shorter than `from`, and otherwise the status that
+    /// ended the wait.
     #[inline(always)]
     #[track_caller]
     pub fn put<T: Plain>(&mut self, to: Sym<T>, from: Sym<T>, pe: u32) -> Result<(), Status> {
@@ -107,18 +124,21 @@ impl<S: Scope> Context<S> {
         self.finish(Call::Put, pe, from.bytes())
     }
 
-    /// As [`put`](Context::put), without waiting: `from` may be written again after `quiet`. Two puts to one place may arrive in any order,
-    /// and so may their bytes: `fence` or `quiet` stands between them. OpenSHMEM: `shmem_put_nbi`.
+    /// Like [`put`](Context::put), but does not wait: `from` may be overwritten only after `quiet`. Two puts to the
+    /// same destination, and their individual bytes, may arrive in any order unless `fence` or `quiet` separates them.
+    /// OpenSHMEM: `shmem_put_nbi`.
     ///
     /// # Errors
-    /// As [`put`](Context::put); in a group, a command that could not be pushed is an error of the next call that waits.
+    /// Returns the same errors as [`put`](Context::put). In a warp or block, a failure to push the command is reported
+    /// by the next call that waits.
     #[inline(always)]
     #[track_caller]
     pub fn put_nbi<T: Plain>(&mut self, to: Sym<T>, from: Sym<T>, pe: u32) -> Result<(), Status> {
         let heap = self.begin(Call::Put, pe, from.bytes(), to.bytes() >= from.bytes())?;
         self.scope.sync();
         if heap != 0 {
-            // SAFETY: both objects are of the heap, which is mapped at `heap`; the caller keeps others off their bytes.
+            // SAFETY: both objects are in the heap, which is mapped at `heap`; the caller prevents other accesses to
+            // their bytes.
             unsafe { self.store_to(heap, to.offset(), from.offset(), from.bytes()) };
             return self.answer();
         }
@@ -126,10 +146,11 @@ impl<S: Scope> Context<S> {
         self.post_or_batch(Call::Put, &command)
     }
 
-    /// Copies `from` of PE `pe` to `to` of this PE; on return the bytes are visible to the scope. OpenSHMEM: `shmem_get`.
+    /// Copies `from` on PE `pe` to `to` on this PE. On return the bytes are visible to the scope. OpenSHMEM:
+    /// `shmem_get`.
     ///
     /// # Errors
-    /// As [`put`](Context::put).
+    /// Returns the same errors as [`put`](Context::put).
     #[inline(always)]
     #[track_caller]
     pub fn get<T: Plain>(&mut self, to: Sym<T>, from: Sym<T>, pe: u32) -> Result<(), Status> {
@@ -137,10 +158,10 @@ impl<S: Scope> Context<S> {
         self.finish(Call::Get, pe, from.bytes())
     }
 
-    /// As [`get`](Context::get), without waiting: the bytes are visible after `quiet`. OpenSHMEM: `shmem_get_nbi`.
+    /// Like [`get`](Context::get), but does not wait: the bytes are visible after `quiet`. OpenSHMEM: `shmem_get_nbi`.
     ///
     /// # Errors
-    /// As [`put_nbi`](Context::put_nbi).
+    /// Returns the same errors as [`put_nbi`](Context::put_nbi).
     #[inline(always)]
     #[track_caller]
     pub fn get_nbi<T: Plain>(&mut self, to: Sym<T>, from: Sym<T>, pe: u32) -> Result<(), Status> {
@@ -148,7 +169,8 @@ impl<S: Scope> Context<S> {
         self.scope.sync();
         if heap != 0 {
             let (rank, lanes) = (self.scope.rank(), self.scope.size());
-            // SAFETY: as for `put_nbi`.
+            // SAFETY: both objects are in the heap, which is mapped at `heap`; the caller prevents other accesses to
+            // their bytes.
             unsafe {
                 let source = (heap + from.offset()) as *const u8;
                 copy(self.world.at(to.offset()), source, from.bytes(), rank, lanes);
@@ -157,37 +179,41 @@ impl<S: Scope> Context<S> {
         }
         self.flush();
         let command = transfer(Opcode::Get, to.offset(), from.offset(), from.bytes(), pe, 0);
-        // Behind its fence: the threads' accesses to the bytes that will be overwritten come before.
-        self.post(Call::Get, &command, Behind::Payload)
+        // `Payload` fences: the threads' earlier accesses to the bytes that the get overwrites are ordered before it.
+        self.post(Call::Get, &command, Fence::Payload)
     }
 
     // --- waits -------------------------------------------------------------------------------------------------------
 
-    /// Returns when all that this context has put, got and signalled is done: puts are visible at their targets to whoever is told
-    /// of it, and their sources may be written again. It is told by calls of this context, or by another thread behind a fence of its own
-    /// (`fence` of its context, a release). OpenSHMEM: `shmem_quiet`. (NCCL's `flush` promises the sources alone.)
+    /// Waits until all puts, gets and signals of this context are complete. The puts are then visible at their targets
+    /// to every thread that is notified of them, and their sources may be overwritten. OpenSHMEM: `shmem_quiet`.
+    /// (NCCL's `flush` guarantees only the sources.)
+    ///
+    /// The notification must come from a call of this context, or from another thread after its own fence (`fence` on
+    /// its context, or a release).
     ///
     /// # Errors
-    /// The first failure of this context, or the reason that the wait ended.
+    /// Returns the first failure of this context, or the status that ended the wait.
     #[inline(always)]
     #[track_caller]
     pub fn quiet(&mut self) -> Result<(), Status> {
         self.settle(Call::Quiet)
     }
 
-    /// Puts of this context before it are delivered to each PE before puts and signals to that PE behind it; so are the scope's own
-    /// accesses to memory, which a signal behind it may speak of. OpenSHMEM: `shmem_fence`. Over NVLink it is a fence. Rails keep no
-    /// order, so there it waits as `quiet` does.
+    /// Orders this context's earlier puts, and the scope's own memory accesses, before its later puts and signals to
+    /// the same PE. OpenSHMEM: `shmem_fence`.
+    ///
+    /// Over NVLink this is a memory fence. Rails do not preserve order, so over rails it waits like `quiet`.
     ///
     /// # Errors
-    /// As [`quiet`](Context::quiet).
+    /// Returns the same errors as [`quiet`](Context::quiet).
     #[inline(always)]
     #[track_caller]
     pub fn fence(&mut self) -> Result<(), Status> {
         self.settle(Call::Fence)
     }
 
-    /// Publishes puts that wait for others of their batch. Waits for nothing.
+    /// Publishes the puts of an incomplete batch. Does not wait.
     #[inline(always)]
     #[track_caller]
     pub fn flush(&mut self) {
@@ -196,8 +222,9 @@ impl<S: Scope> Context<S> {
         }
     }
 
-    /// A barrier of the scope stands before and behind. Behind `fence` each thread may be the one that stores or signals next, so each
-    /// fences; `quiet` waits for the stores, which the fence of one does for all: fences are cumulative.
+    /// Implements `quiet` and `fence`, with a barrier of the scope before and after. After `fence` any thread may issue
+    /// the next store or signal, so every thread fences. `quiet` only waits for earlier stores, for which one thread's
+    /// fence suffices: fences are cumulative.
     #[inline(always)]
     #[track_caller]
     fn settle(&mut self, call: Call) -> Result<(), Status> {
@@ -212,12 +239,13 @@ impl<S: Scope> Context<S> {
         self.finish(call, NO_PE, 0)
     }
 
-    /// Waits for this thread's tickets, and lets the scope agree on how that ended.
+    /// Waits for this thread's tickets and makes the scope agree on the outcome.
     #[inline(always)]
     #[track_caller]
     pub(super) fn finish(&mut self, call: Call, pe: u32, detail: u64) -> Result<(), Status> {
         if self.world.ring_count == 0 {
-            // Nothing is waited for, and what a thread failed by alone its scope has agreed on in that call: there is no vote.
+            // Without rings there is nothing to wait for, and the call that failed on a single thread has already made
+            // the scope agree: no vote is needed.
             self.scope.sync();
             return self.outcome();
         }
@@ -228,7 +256,7 @@ impl<S: Scope> Context<S> {
         self.agreed()
     }
 
-    /// What the scope has come to: the same answer for all its threads, behind a barrier of theirs.
+    /// Makes the scope agree on its status. All its threads return the same result, after a barrier.
     #[inline(always)]
     #[track_caller]
     pub(super) fn agreed(&mut self) -> Result<(), Status> {
@@ -241,13 +269,13 @@ impl<S: Scope> Context<S> {
         if self.stop == 0 { Ok(()) } else { Err(Status(self.stop)) }
     }
 
-    /// Whether a call of this thread has failed.
+    /// Returns whether a call of this thread has failed.
     #[inline(always)]
     pub(super) fn failed(&self) -> bool {
         self.stop != 0
     }
 
-    /// There is a store to another heap that no fence stands behind.
+    /// Records that a store to another heap is not yet fenced.
     #[inline(always)]
     pub(super) fn stored(&mut self) {
         self.unfenced = true;
@@ -256,7 +284,8 @@ impl<S: Scope> Context<S> {
     #[inline(always)]
     pub(super) fn wait_for_tickets(&mut self, call: Call, pe: u32, detail: u64) {
         if self.world.ring_count != 0 && self.last > self.known && self.stop == 0 {
-            // SAFETY: there are rings, as many as the host says, and all threads of a block have one world.
+            // SAFETY: `rings` has `ring_count` entries, at least one (checked above), and all threads of a block use
+            // the same world.
             let waited = unsafe { Ring::wait_of_block(self.rings(), self.last - 1, self.free_below) };
             match waited {
                 Ok(watermark) => self.known = watermark,
@@ -267,23 +296,27 @@ impl<S: Scope> Context<S> {
 
     // --- what the calls share ----------------------------------------------------------------------------------------
 
-    /// Where the PE's heap is mapped; 0: it is reached by rails.
+    /// Returns the address of the PE's heap, or 0 if the PE is reached over rails.
     #[inline(always)]
     pub(super) fn heap_of(&mut self, pe: u32) -> u64 {
-        // Whom a loop talks to is found first.
+        // Fast path for loops that communicate with one PE.
         if self.peer.0 == pe {
             return self.peer.1;
         }
         if pe == self.world.me {
-            // Without a look at the table: a wait between two signals must not forget the other PE.
+            // Does not update `peer`: a wait on this PE between two signals must not evict the other PE.
             return self.world.heap as u64;
         }
-        // SAFETY: one entry for each PE.
+        // SAFETY: `peers` has one entry per PE, and callers have checked `pe`.
         self.peer = (pe, unsafe { (*self.world.peers.add(pe as usize)).heap });
         self.peer.1
     }
 
-    /// Checks what all threads of the scope can see alike; where the PE's heap is mapped.
+    /// Validates arguments that are the same for all threads of the scope. Returns the address of the PE's heap, or 0
+    /// if it is reached over rails.
+    ///
+    /// # Errors
+    /// Records a failure and returns [`Status::REFUSED`] if there is no such PE or `fits` is `false`.
     #[inline(always)]
     pub(super) fn begin(&mut self, call: Call, pe: u32, detail: u64, fits: bool) -> Result<u64, Status> {
         if pe >= self.world.pes || !fits {
@@ -292,12 +325,13 @@ impl<S: Scope> Context<S> {
             return Err(Status::REFUSED);
         }
         let heap = self.heap_of(pe);
-        // SAFETY: contract of the world: without rings every heap is mapped.
+        // SAFETY: in a world without rings the host has mapped every heap.
         unsafe { core::hint::assert_unchecked(heap != 0 || self.world.ring_count != 0) };
         Ok(heap)
     }
 
-    /// The answer of a call that does not wait: one thread's own failures; a group's are told when it next agrees.
+    /// Result of a call that does not wait: the failure of a single-thread scope. A warp or block reports failures when
+    /// it next agrees.
     #[inline(always)]
     pub(super) fn answer(&self) -> Result<(), Status> {
         if S::ALONE && self.stop != 0 { Err(Status(self.stop)) } else { Ok(()) }
@@ -308,16 +342,17 @@ impl<S: Scope> Context<S> {
         (self.world.rings, self.world.ring_count)
     }
 
-    /// Pushes to this block's ring, where a PE is reached by rails.
+    /// Pushes a command to this block's ring, for a PE that is reached over rails.
     #[inline(always)]
-    pub(super) fn push(&mut self, behind: Behind, words: Words) -> Result<u64, Status> {
-        // SAFETY: the host uploads as many rings as it says, at least one where a heap is not mapped, and all threads of a block have one world.
+    pub(super) fn push(&mut self, behind: Fence, words: Words) -> Result<u64, Status> {
+        // SAFETY: `rings` has `ring_count` entries, at least one if any heap is not mapped, and all threads of a block
+        // use the same world.
         unsafe { Ring::push_of_block(self.rings(), &mut self.free_below, behind, words) }
     }
 
-    /// Pushes a command, once for the scope.
+    /// Pushes one command for the whole scope, from its leader.
     #[inline(always)]
-    pub(super) fn post(&mut self, call: Call, command: &Command, behind: Behind) -> Result<(), Status> {
+    pub(super) fn post(&mut self, call: Call, command: &Command, behind: Fence) -> Result<(), Status> {
         if self.scope.leads() && self.stop == 0 {
             match self.push(behind, command.encode()) {
                 Ok(ticket) => self.last = ticket + 1,
@@ -327,12 +362,12 @@ impl<S: Scope> Context<S> {
         self.answer()
     }
 
-    /// Pushes a command behind its payload, once for the scope, now or with its batch.
+    /// Pushes one command for the whole scope after fencing its payload, immediately or with the current batch.
     #[inline(always)]
     #[track_caller]
     pub(super) fn post_or_batch(&mut self, call: Call, command: &Command) -> Result<(), Status> {
         if self.batch.capacity() == 1 {
-            return self.post(call, command, Behind::Payload);
+            return self.post(call, command, Fence::Payload);
         }
         if self.batch.add(self.scope.rank(), command) {
             self.publish(call);
@@ -344,10 +379,10 @@ impl<S: Scope> Context<S> {
     #[track_caller]
     fn publish(&mut self, call: Call) {
         let (mut batch, rank) = (self.batch, self.scope.rank());
-        let published = batch.publish(|words| self.push(Behind::Payload, words), rank);
+        let published = batch.publish(|words| self.push(Fence::Payload, words), rank);
         self.batch = batch;
         match published {
-            // One thread of the scope waits for all.
+            // Thread 0 waits on behalf of the scope.
             Ok(end) if self.scope.rank() == 0 => self.last = self.last.max(end),
             Ok(_) => {}
             Err(stop) => self.fail(stop, Failure::of(call, NO_PE, 0)),
@@ -362,20 +397,20 @@ impl<S: Scope> Context<S> {
         note(&self.world, stop, failure);
     }
 
-    /// The stores of a put, by the lanes of the scope.
+    /// Performs a put to a mapped heap with stores by all threads of the scope.
     ///
     /// # Safety
-    /// Both stretches are of the heap, and nobody else uses their bytes.
+    /// Both ranges must be in the heap, and no other thread may access their bytes.
     #[inline(always)]
     pub(super) unsafe fn store_to(&mut self, heap: u64, to: u64, from: u64, bytes: u64) {
-        // SAFETY: the caller's contract.
+        // SAFETY: the caller guarantees that both ranges are in the heap and that no other thread accesses them.
         unsafe {
             copy((heap + to) as *mut u8, self.world.at(from), bytes, self.scope.rank(), self.scope.size());
         }
         self.stored();
     }
 
-    /// A fence for all threads of the scope by its first one, behind a barrier: fences are cumulative.
+    /// Fences on behalf of the whole scope, from its leader. Must follow a barrier of the scope: fences are cumulative.
     #[inline(always)]
     pub(super) fn fenced(&mut self) {
         self.unfenced = false;
@@ -385,17 +420,8 @@ impl<S: Scope> Context<S> {
     }
 }
 
-/// A command between this PE's heap and another's.
+/// Builds a command that moves `bytes` between this PE's heap and that of PE `peer`.
 #[inline(always)]
 pub(super) fn transfer(opcode: Opcode, to: u64, from: u64, bytes: u64, peer: u32, immediate: u32) -> Command {
-    Command {
-        opcode,
-        source_region: HEAP,
-        source_offset: from,
-        destination_region: HEAP,
-        destination_offset: to,
-        bytes,
-        peer,
-        immediate,
-    }
+    Command { opcode, immediate, ..Command::put((HEAP, from), (HEAP, to), bytes, peer) }
 }

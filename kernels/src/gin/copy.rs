@@ -3,26 +3,28 @@
 use cuda_std::call::by_address;
 use cuda_std::vector::{fresh_u32, load_words, opaque_u64, store_words};
 
-/// Vectors of one lane under way, of few lanes and of many: a large block fills its multiprocessor's way to memory with few of each thread, and
-/// has few registers.
+/// Number of vectors per lane in flight, for few lanes and for many: a large block saturates its SM's path to memory
+/// with few vectors per thread, and has few registers.
 const DEEP: usize = 8;
 const WIDE: usize = 4;
-/// So many lanes are many.
+/// Number of lanes from which a block counts as large.
 const MANY: u32 = 512;
-/// Bytes of a lane from which words that are made of two are quicker than bytes one by one: whoever makes them saves registers first (one H200: 512 B by
-/// 256 lanes 1.23 us by bytes and 2.07 so, 4 KiB 3.46 and 2.13).
+/// Number of bytes per lane from which words assembled from two loads are faster than single bytes: the call saves
+/// registers first (H200, 256 lanes: 512 B take 1.23 us by bytes and 2.07 us by words, 4 KiB 3.46 and 2.13 us).
 const PARTS_FROM: u64 = 16;
 
-/// Copies `bytes`; this is lane `rank` of `lanes`, which all call it. Nothing is ordered.
+/// Copies `bytes` bytes. All `lanes` lanes must call it, each with its own `rank`. Orders nothing.
 ///
 /// # Safety
-/// Both are valid for `bytes`, and do not overlap; nobody else writes either meanwhile.
+/// `from` must be valid for reads and `to` for writes of `bytes` bytes. They must not overlap, and no other thread may
+/// write either during the copy.
 #[inline(always)]
 pub(crate) unsafe fn copy(to: *mut u8, from: *const u8, bytes: u64, rank: u32, lanes: u32) {
-    // In place what is aligned: a call takes as long to save registers as some KiB take (H200: 0.2 us by a warp, 1 us by 1024 threads).
-    // (Addresses are made where they are used: before a loop they would be kept in local memory, and each acquire makes it miss.)
+    // Aligned copies are inlined: a call takes as long to save registers as a copy of some KiB takes (H200: 0.2 us by a
+    // warp, 1 us by 1024 threads). Addresses are computed where they are used: computed before a loop, the compiler
+    // would keep them in local memory, which misses L1 after each acquire.
     let (each, whole) = (fresh_u32(rank), to as u64 | from as u64 | bytes);
-    // SAFETY: the caller's contract; what is copied in place is whole accesses.
+    // SAFETY: the caller guarantees both ranges; the inlined copies use only accesses for which both are aligned.
     unsafe {
         if whole.is_multiple_of(16) {
             if bytes <= lanes as u64 * 16 {
@@ -40,10 +42,10 @@ pub(crate) unsafe fn copy(to: *mut u8, from: *const u8, bytes: u64, rank: u32, l
     }
 }
 
-/// As [`copy`], by a call in any case.
+/// Like [`copy`], but always by a call.
 ///
 /// # Safety
-/// As [`copy`].
+/// The requirements of [`copy`] must hold.
 #[inline(always)]
 pub(crate) unsafe fn copy_apart(to: *mut u8, from: *const u8, bytes: u64, rank: u32, lanes: u32) {
     let alignment = to as u64 | from as u64;
@@ -54,30 +56,30 @@ pub(crate) unsafe fn copy_apart(to: *mut u8, from: *const u8, bytes: u64, rank: 
     } else {
         copy_parts
     };
-    // SAFETY: the caller's contract.
+    // SAFETY: the caller guarantees what `copy` requires.
     unsafe { by_address(copy as unsafe fn(_, _, _, _, _))(to, from, bytes, rank, lanes) };
 }
 
-/// `W` words from byte `at` on, where that is below `bytes`.
+/// Copies `W` words at byte offset `at`, if that is below `bytes`.
 ///
 /// # Safety
-/// As [`copy`]; both are aligned for it.
+/// The requirements of [`copy`] must hold, and both addresses must be aligned for `W` words.
 #[inline(always)]
 unsafe fn one<const W: usize>(to: *mut u8, from: *const u8, bytes: u64, at: u64) {
     if at < bytes {
-        // SAFETY: the caller's contract.
+        // SAFETY: the caller guarantees both ranges and the alignment.
         unsafe { store_words(to.add(at as usize).cast(), load_words::<W>(from.add(at as usize).cast())) };
     }
 }
 
-/// Of any length and alignment.
+/// Copies any length, at any alignment.
 ///
 /// # Safety
-/// As [`copy`].
+/// The requirements of [`copy`] must hold.
 #[inline(never)]
 unsafe fn copy_any(to: *mut u8, from: *const u8, bytes: u64, rank: u32, lanes: u32) {
     let alignment = to as u64 | from as u64;
-    // SAFETY: the caller's contract, aligned as asked.
+    // SAFETY: the caller guarantees both ranges, and the alignment has been checked.
     unsafe {
         if alignment.is_multiple_of(8) {
             copy_by::<2, WIDE>(to, from, bytes, rank, lanes);
@@ -89,20 +91,21 @@ unsafe fn copy_any(to: *mut u8, from: *const u8, bytes: u64, rank: u32, lanes: u
     }
 }
 
-/// Of which one or both are no multiple of 4: whole words are stored, each made of the two that hold its bytes. Words that are not wholly the source's
-/// are not loaded.
+/// Copies data of which source, target or both are not aligned to 4 bytes. Stores whole words, each assembled from the
+/// two source words that hold its bytes. Source words that extend beyond the source are not loaded.
 ///
 /// # Safety
-/// As [`copy`].
+/// The requirements of [`copy`] must hold.
 #[inline(never)]
 unsafe fn copy_parts(to: *mut u8, from: *const u8, bytes: u64, rank: u32, lanes: u32) {
-    // Where the target's words begin, so many bytes into a word of the source, which begins at or behind the source.
+    // `begin` is the offset at which the target's whole words start. Each starts `inside` bytes into a source word, and
+    // the first of these source words must not start before the source.
     let inside = (from as u64).wrapping_sub(to as u64) % 4;
     let begin = (to as u64).wrapping_neg() % 4;
     let begin = if begin < inside { begin + 4 } else { begin }.min(bytes);
-    // The second word of the last one ends with the source, or before.
+    // The second source word of the last target word must not extend beyond the source.
     let count = (bytes - begin + inside).saturating_sub(4) / 4;
-    // SAFETY: the caller's contract; both words of each are inside the source.
+    // SAFETY: the caller guarantees both ranges; both source words of each target word are inside the source.
     unsafe {
         copy_bytes(to, from, 0, begin, rank, lanes);
         copy_bytes(to, from, begin + 4 * count, bytes, rank, lanes);
@@ -133,11 +136,11 @@ unsafe fn copy_parts(to: *mut u8, from: *const u8, bytes: u64, rank: u32, lanes:
     }
 }
 
-/// By vectors of `W` words, to which both are aligned. Out of line: a kernel calls it in several places, and each copy of it takes the driver as
-/// long to compile as a kernel.
+/// Copies vectors of `W` words, for which both addresses must be aligned, and the remaining bytes. Not inlined: a
+/// kernel calls it in several places, and each inlined copy would take the driver as long to compile as a kernel.
 ///
 /// # Safety
-/// As [`copy`].
+/// The requirements of [`copy`] must hold.
 #[inline(never)]
 unsafe fn copy_by<const W: usize, const UNROLL: usize>(
     to: *mut u8,
@@ -147,31 +150,32 @@ unsafe fn copy_by<const W: usize, const UNROLL: usize>(
     lanes: u32,
 ) {
     let width = 4 * W as u64;
-    // SAFETY: the caller's contract. (The last bytes first: so what they need is not kept while the others are copied.)
+    // SAFETY: the caller guarantees both ranges. (The last bytes are copied first, so that their parameters need not be
+    // kept.)
     unsafe {
         copy_bytes(to, from, bytes / width * width, bytes, rank, lanes);
         vectors::<W, UNROLL>(to, from, bytes / width, rank, lanes);
     }
 }
 
-/// From byte `first` on, one by one.
+/// Copies the bytes from offset `first` to `bytes` one by one.
 ///
 /// # Safety
-/// As [`copy`].
+/// The requirements of [`copy`] must hold.
 #[inline(always)]
 unsafe fn copy_bytes(to: *mut u8, from: *const u8, first: u64, bytes: u64, rank: u32, lanes: u32) {
     let mut at = first + rank as u64;
     while at < bytes {
-        // SAFETY: below `bytes`.
+        // SAFETY: `at` is below `bytes`.
         unsafe { to.add(at as usize).write(from.add(at as usize).read()) };
         at += lanes as u64;
     }
 }
 
-/// Whole vectors of `W` words; all loads of a round before its stores.
+/// Copies `count` whole vectors of `W` words. All loads of a pass precede its stores.
 ///
 /// # Safety
-/// As [`copy`], of `count` vectors, for whose width both are aligned.
+/// The requirements of [`copy`] must hold for `count` vectors, for which both addresses must be aligned.
 #[inline(always)]
 unsafe fn vectors<const W: usize, const UNROLL: usize>(
     to: *mut u8,
@@ -187,24 +191,24 @@ unsafe fn vectors<const W: usize, const UNROLL: usize>(
     while left >= UNROLL as u64 * lanes as u64 {
         let mut held = [[0; W]; UNROLL];
         for held in &mut held {
-            // SAFETY: below `count`, the caller's contract.
+            // SAFETY: the vector is below `count`; the caller guarantees the ranges.
             *held = unsafe { load_words(source as *const u32) };
             source = opaque_u64(source + step);
         }
         for held in &held {
-            // SAFETY: as above.
+            // SAFETY: the vector is below `count`; the caller guarantees the ranges.
             unsafe { store_words(target as *mut u32, *held) };
             target = opaque_u64(target + step);
         }
         left -= UNROLL as u64 * lanes as u64;
     }
-    // What is left is one more round, each access behind a condition: one wait for memory and not seven. A short one has few conditions,
-    // since a block of 1024 threads spends more time on these than on the bytes.
+    // The rest takes one more pass, in which each access is conditional: one wait for memory instead of seven. A short
+    // rest has few conditions, since a block of 1024 threads spends more time on these than on the bytes.
     let left = left as u32;
     if left == 0 {
         return;
     }
-    // SAFETY: the caller's contract.
+    // SAFETY: the caller guarantees the ranges, and `rest` accesses only the `left` vectors from here.
     unsafe {
         if left > 2 * lanes {
             rest::<W, UNROLL>(target, source, (rank, left), lanes, step);
@@ -214,10 +218,11 @@ unsafe fn vectors<const W: usize, const UNROLL: usize>(
     }
 }
 
-/// Up to `N` vectors of this lane, those of number `index`, `index + lanes`, ... below `left`, `step` bytes apart.
+/// Copies up to `N` vectors of this lane: those with numbers `index`, `index + lanes`, ... below `left`, which are
+/// `step` bytes apart.
 ///
 /// # Safety
-/// As [`vectors`].
+/// The requirements of [`vectors`] must hold.
 #[inline(always)]
 unsafe fn rest<const W: usize, const N: usize>(
     mut target: u64,
@@ -229,14 +234,14 @@ unsafe fn rest<const W: usize, const N: usize>(
     let mut held = [[0; W]; N];
     for (round, held) in held.iter_mut().enumerate() {
         if index + round as u32 * lanes < left {
-            // SAFETY: the caller's contract.
+            // SAFETY: the vector is below `left`; the caller guarantees the ranges.
             *held = unsafe { load_words(source as *const u32) };
         }
         source = opaque_u64(source + step);
     }
     for (round, held) in held.iter().enumerate() {
         if index + round as u32 * lanes < left {
-            // SAFETY: as above.
+            // SAFETY: the vector is below `left`; the caller guarantees the ranges.
             unsafe { store_words(target as *mut u32, *held) };
         }
         target = opaque_u64(target + step);
@@ -256,7 +261,7 @@ mod tests {
             let source: Vec<u8> = (0..4096u32).map(|at| (at.wrapping_mul(0x9E37_79B9) >> 24) as u8 | 1).collect();
             let mut target = vec![0u8; 4096];
             for rank in 0..lanes {
-                // SAFETY: inside both, whose alignment the copy looks at itself.
+                // SAFETY: the range is inside both vectors; `copy` handles any alignment.
                 unsafe { copy(target.as_mut_ptr().add(to), source.as_ptr().add(from), bytes, rank, lanes) };
             }
             prop_assert_eq!(&target[to..to + bytes as usize], &source[from..from + bytes as usize]);

@@ -1,71 +1,76 @@
-//! Messages of which the receiver does not know how many come: it learns that in each round, by one of three ways.
+//! Rounds of messages whose number the receiver does not know in advance. In each round it learns the number in one of
+//! three ways.
 //!
 //! ```text
-//! BY_SIGNAL   a signal of its own, of their number and one
+//! BY_SIGNAL   a separate signal, which adds the number plus one
 //! BY_VALUE    the number as a value with its round
-//! BY_SUM      nothing: the first message's signal adds what the others leave over, so that all signals of a round add the same
+//! BY_SUM      nothing separate: the first message's signal also adds what is missing to the maximum number,
+//!             so that the sum of a round's signals is always the same
 //! ```
 //!
-//! A message is a put with a signal that adds what [`Counts::adds`] says. Nobody is a round ahead: a PE announces the next round to another one when that has
-//! answered this one, by a message or a bare signal, and so has waited for all of it.
+//! A message is a put with a signal that adds the result of [`Counts::adds`]. No PE is a round ahead. A PE announces
+//! the next round to another PE only after that PE has answered the current one, with a message or a separate signal.
+//! The answering PE has then waited for all of the round.
 
 use super::{Context, Scope, Signal, Sym, Thread};
 use crate::ring::Status;
 use cuda_std::memory::{Word, load_relaxed_gpu_u64, store_relaxed_gpu_u64};
 
-/// See the module.
+/// A separate signal adds the number plus one; see the module documentation.
 pub const BY_SIGNAL: u32 = 0;
-/// See the module.
+/// The number is sent as a value with its round; see the module documentation.
 pub const BY_VALUE: u32 = 1;
-/// See the module.
+/// The signals of a round always add up to the maximum number; see the module documentation.
 pub const BY_SUM: u32 = 2;
 
-/// A signal for each PE, and how far this PE has seen it.
+/// One signal per PE, and the sums that this PE has observed.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Tally {
-    /// The first of them: PE `pe` adds to that of its number.
+    /// First of the signals: PE `pe` adds to the one at index `pe`.
     pub signals: Signal,
-    /// Device memory: what this PE's waits have seen of each.
+    /// Sum of each signal up to this PE's last wait, in device memory.
     pub seen: *const Word,
 }
 
 impl Tally {
     #[inline(always)]
     fn seen(&self, pe: u32) -> &Word {
-        // SAFETY: a word for each PE, as whoever makes one says.
+        // SAFETY: `seen` has one word per PE.
         unsafe { &*self.seen.add(pe as usize) }
     }
 }
 
-/// How messages are counted.
+/// Parameters and memory for counting messages.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Counts {
     /// [`BY_SIGNAL`], [`BY_VALUE`] or [`BY_SUM`].
     pub way: u32,
-    /// Messages of one PE to another one in a round, at most; over rails less than [`MOST_ADDED`](super::MOST_ADDED), but for `BY_VALUE`.
+    /// Maximum number of messages from one PE to another in a round. Over rails it must be below
+    /// [`MOST_ADDED`](super::MOST_ADDED), except with `BY_VALUE`.
     pub most: u32,
-    /// Messages.
+    /// Signals of the messages.
     pub arrived: Tally,
-    /// Their numbers, as signals.
+    /// Numbers of messages, as signals.
     pub signalled: Tally,
-    /// Their numbers, as values: a word for each PE.
+    /// Numbers of messages, as values: one word per PE.
     pub values: Sym<u64>,
 }
 
 impl Counts {
-    /// What a message's signal adds, where `most` and `count` are the most and the actual number of messages to that PE.
+    /// Returns what a message's signal adds; `most` and `count` are the maximum and the actual number of messages to
+    /// that PE.
     pub const fn adds(way: u32, most: u32, count: u32, is_first: bool) -> u32 {
         if way == BY_SUM && is_first { 1 + most - count } else { 1 }
     }
 }
 
 impl Context<Thread> {
-    /// Says how many messages PE `pe` will get of this PE in this round.
+    /// Announces to PE `pe` that it is sent `count` messages from this PE in this round.
     ///
     /// # Errors
-    /// As [`signal_op`](Context::signal_op) and [`p`](Context::p).
+    /// Returns the same errors as [`signal_op`](Context::signal_op) and [`p`](Context::p).
     #[inline(always)]
     pub fn announce(&mut self, counts: &Counts, count: u32, round: u32, pe: u32) -> Result<(), Status> {
         let me = self.world.me;
@@ -79,14 +84,14 @@ impl Context<Thread> {
 }
 
 impl<S: Scope> Context<S> {
-    /// Waits until PE `pe` has added `more` to its signal of a tally since the last wait for it.
+    /// Waits until PE `pe` has added `more` to its signal of `tally` since the last wait for it.
     ///
     /// # Errors
-    /// As [`signal_wait_until`](Context::signal_wait_until).
+    /// Returns the same errors as [`signal_wait_until`](Context::signal_wait_until).
     #[inline(always)]
     #[track_caller]
     pub fn wait_more(&mut self, tally: &Tally, pe: u32, more: u64) -> Result<(), Status> {
-        // All read it before the scope meets in the wait, and one writes it behind.
+        // All threads load the word before the scope's barrier in the wait; one thread stores it after that barrier.
         let sum = load_relaxed_gpu_u64(tally.seen(pe)) + more;
         self.signal_wait_until(tally.signals.at(pe), sum)?;
         if self.scope.leads() {
@@ -95,16 +100,16 @@ impl<S: Scope> Context<S> {
         Ok(())
     }
 
-    /// Waits for all messages that PE `pe` sends in this round: their bytes are visible to the scope.
+    /// Waits for all messages that PE `pe` sends in this round. Their bytes are then visible to the scope.
     ///
     /// # Errors
-    /// As [`signal_wait_until`](Context::signal_wait_until).
+    /// Returns the same errors as [`signal_wait_until`](Context::signal_wait_until).
     #[inline(always)]
     #[track_caller]
     pub fn wait_counted(&mut self, counts: &Counts, round: u32, pe: u32) -> Result<(), Status> {
         let count = match counts.way {
             BY_SIGNAL => {
-                // One addition: whatever has been added is the number and one.
+                // There is one addition per round: the increase is the number plus one.
                 let (signal, seen) = (counts.signalled.signals.at(pe), load_relaxed_gpu_u64(counts.signalled.seen(pe)));
                 self.signal_wait_until(signal, seen + 1)?;
                 let more = self.world.planes(signal).sum() - seen;

@@ -1,48 +1,60 @@
-//! Exchanges: every PE sends to every PE and receives from every PE, in one trip, where all heaps are mapped.
+//! Exchanges: every PE sends to every PE and receives from every PE in a single one-way transfer, if all heaps are
+//! mapped.
 //!
-//! The words are those of [messages](super::Inbox). What differs is what lies around the trip, which a launched kernel of few bytes spends as
-//! long on: nothing here is asked of a [`Context`](super::Context); what a thread needs to know is worked out once, which a kernel may do before the
-//! grid in front of it has ended ([`Exchange`], [`Plan`]), in few and 32-bit steps; and the loads of what is sent do not wait for the number of the
-//! round. One warp does an instruction in some 5 cycles: two hundred more of them are half a microsecond.
+//! The words are those of [messages](super::Inbox). The difference is the work around the transfer, which takes a
+//! launched kernel of few bytes as long as the transfer itself:
 //!
-//! **Who writes where, when.** A thread sends the chunks of 8 bytes whose numbers are its own, and takes the chunks of the same numbers from
-//! every PE. So a chunk of round `r + 2`, which overwrites that of round `r`, is sent by a thread that has taken the chunk of round `r + 1` from
-//! this PE; the thread that sent that one had taken the chunk of round `r` before. For these no barrier is needed between rounds, as long as all PEs
-//! call with scopes of one size. One stands at the end of each exchange, for whoever reads what it brought, and for lanes
-//! without a chunk, which have looked at another's: before it that one sends nothing of the next round.
+//! - Nothing here uses a [`Context`](super::Context).
+//! - A thread's parameters are computed once, in few steps of 32 bits ([`Exchange`], [`Plan`]). A kernel can do this
+//!   before the preceding grid has ended.
+//! - The loads of the data to send do not wait for the number of the round.
+//!
+//! One warp issues an instruction in some 5 cycles: two hundred more instructions would take half a microsecond.
+//!
+//! **Which thread writes what, and when.** A thread sends the chunks of 8 bytes whose indices are assigned to it. It
+//! takes the chunks with the same indices from every PE. The chunk of round `r + 2` overwrites that of round `r`. The
+//! thread that sends it has taken the chunk of round `r + 1` from this PE. The thread that sent that one had already
+//! taken the chunk of round `r`. For the chunks no barrier is needed between rounds, as long as all PEs call with
+//! scopes of the same size.
+//!
+//! There is a barrier at the end of each exchange, for threads that read the received data, and for lanes without a
+//! chunk of their own. Such a lane polls another lane's chunk. Before the barrier that other lane sends nothing of the
+//! next round, so the polled chunk is not overwritten.
 
 mod words;
 
 use super::fold::Fold;
-use super::{Inbox, Scope, World};
+use super::limit::LOOKS;
+use super::{Inbox, Scope, World, bare};
 use crate::ring::Status;
 use core::array::from_fn;
 use cuda_std::vector::{fresh_u32, fresh_u64};
 use cuda_std::warp;
 use words::{Wait, at, read, write};
 
-/// What a thread has under way at once: chunks of the one other PE, or the chunk of so many PEs. What is not whole and aligned is for few bytes. (A
-/// launched kernel of few bytes also waits for its own instructions: less text is less time.)
+/// Number of a thread's chunks in flight: chunks of the only other PE, or one chunk each of several PEs. Parts that are
+/// not [whole](Parts::is_whole) are expected to be short and need no larger values. (A launched kernel of few bytes
+/// also waits for its instructions, so less code takes less time.)
 const OF_ONE: usize = 2;
 const OF_MANY: usize = 4;
 
-/// What each PE gives and gets, as offsets in the heap, which are the same on every PE.
+/// Data that each PE sends and receives. The offsets in the heap are the same on every PE.
 #[derive(Clone, Copy, Debug)]
 pub struct Parts {
-    /// What goes to PE 0 begins here.
+    /// Offset of the data for PE 0.
     pub from: u64,
-    /// From what goes to one PE to what goes to the next; 0: all get the same.
+    /// Distance in bytes between the data for consecutive PEs; 0 if all PEs are sent the same data.
     pub from_step: u32,
-    /// Where that of PE 0 is put, or the one result.
+    /// Offset at which the data from PE 0, or the single result, is stored.
     pub to: u64,
-    /// From the place of one PE's bytes to that of the next one's.
+    /// Distance in bytes between the data from consecutive PEs.
     pub to_step: u32,
-    /// Bytes from each PE to each.
+    /// Number of bytes from each PE to each PE.
     pub bytes: u32,
 }
 
 impl Parts {
-    /// Whether all chunks are 8 bytes long and lie on multiples of 8.
+    /// Returns whether all chunks are 8 bytes long and aligned to 8 bytes.
     #[inline(always)]
     pub fn is_whole(&self) -> bool {
         (self.from as u32 | self.from_step | self.to as u32 | self.to_step | self.bytes).is_multiple_of(8)
@@ -69,29 +81,37 @@ pub struct Exchange<'a, S> {
     pes: u32,
     rank: u32,
     lanes: u32,
-    /// This lane's number among those of its warp.
+    /// Index of this lane in its warp; 0 for a single thread.
     of_warp: u32,
-    /// The inbox here, and what this PE sends by in the next PE's.
+    /// Address of the inbox here, and of this PE's slots in the next PE's inbox.
     here: u64,
     next: u64,
-    /// In an inbox, from one sender's words to the next one's, and from those of even rounds to those of odd ones.
+    /// Distances in bytes in an inbox: between the words of consecutive senders, and between those of even and odd
+    /// rounds.
     sender: u32,
     half: u32,
     offset: u64,
-    /// Whether bytes have arrived before more are sent.
+    /// Initial poll count of each wait, set by [`begin`](Exchange::begin).
+    looks: u32,
+    /// Whether the data for one PE must have arrived before data for the next PE is sent.
     blocking: bool,
 }
 
 impl World {
-    /// Exchanges of this scope, by an inbox that it has for itself. All heaps are mapped. `blocking`: what goes to one PE has arrived before
-    /// what goes to the next is sent.
+    /// Creates the exchanges of `scope` over `inbox`, which no other scope may use and whose capacity must be at most
+    /// [`Inbox::MOST_EXCHANGED`]. All heaps must be mapped. If `blocking` is true, the data for one PE has arrived
+    /// before data for the next PE is sent.
+    ///
+    /// # Panics
+    /// Panics if the capacity is larger. (On a GPU the grid ends with an error.)
     #[inline(always)]
     pub fn exchanges<S: Scope>(&self, scope: S, inbox: Inbox, blocking: bool) -> Exchange<'_, S> {
         let next = if self.me + 1 == self.pes { 0 } else { self.me + 1 };
+        assert!(inbox.capacity <= Inbox::MOST_EXCHANGED, "an inbox of 1 GiB or more for exchanges");
         let half = 2 * inbox.capacity as u32;
         let sender = Inbox::ROUNDS as u32 * half;
         let mine = inbox.offset + self.me as u64 * sender as u64;
-        // SAFETY: one entry for each PE.
+        // SAFETY: `peers` has one entry per PE, and `next` is below `pes`.
         let heap = unsafe { (*self.peers.add(next as usize)).heap };
         Exchange {
             world: self,
@@ -106,13 +126,22 @@ impl World {
             sender,
             half,
             offset: mine,
+            looks: 0,
             blocking,
         }
     }
 }
 
 impl<S: Scope> Exchange<'_, S> {
-    /// What is exchanged, worked out for [`all_to_all`](Exchange::all_to_all) and [`folded`](Exchange::folded).
+    /// Checks whether an earlier call failed. For kernels that can be part of a series of launches: after the wait for
+    /// the preceding grids and before the first exchange. After a failure each wait ends at its first unsuccessful
+    /// poll. Sends do not wait for the result of the check.
+    #[inline(always)]
+    pub fn begin(&mut self) {
+        self.looks = if self.world.has_failed() { LOOKS - 1 } else { 0 };
+    }
+
+    /// Computes the addresses for [`all_to_all`](Exchange::all_to_all) and [`folded`](Exchange::folded).
     #[inline(always)]
     pub fn plan(&self, parts: &Parts) -> Plan {
         let heap = self.world.heap as u64;
@@ -126,15 +155,19 @@ impl<S: Scope> Exchange<'_, S> {
         }
     }
 
-    /// Part `i` of what PE `k` gives becomes part `k` of what PE `i` gets. Rounds of an inbox count up from 1; every PE calls it with the same
-    /// round and the same bytes. `WHOLE`: [`Parts::is_whole`]. `PAIR`: there are two PEs, and a kernel for them alone has less text.
+    /// Sends part `i` of PE `k`'s source to part `k` of PE `i`'s target, for all pairs of PEs. Rounds of an inbox count
+    /// up from 1. Every PE must call it with the same round and the same number of bytes.
+    ///
+    /// `WHOLE` states that [`Parts::is_whole`] holds. `PAIR` states that there are two PEs; a kernel that supports only
+    /// pairs has less code.
     ///
     /// # Safety
-    /// All heaps are mapped. The plan's parts lie inside objects of the heap that nobody else uses, are whole where it is said, and `bytes` are
-    /// at most the inbox's capacity.
+    /// All heaps must be mapped. The plan's parts must be inside objects of the heap that no other thread uses, and
+    /// whole if `WHOLE`. `bytes` must be at most the inbox's capacity.
     ///
     /// # Errors
-    /// [`Status::DEADLINE`] or the reason the host gave, when a PE's bytes do not come; the same for all threads of the scope.
+    /// Returns [`Status::DEADLINE`] if the data of a PE does not arrive, or the status with which the host ended the
+    /// wait. All threads of the scope get the same result.
     #[inline(always)]
     #[track_caller]
     pub unsafe fn all_to_all<const WHOLE: bool, const PAIR: bool>(
@@ -142,19 +175,20 @@ impl<S: Scope> Exchange<'_, S> {
         round: u32,
         plan: &Plan,
     ) -> Result<(), Status> {
-        // SAFETY: the caller's contract.
+        // SAFETY: the caller upholds the same requirements.
         let done = unsafe { self.gathered::<WHOLE, PAIR>(round, plan) };
-        self.ended(done)
+        self.ended(round, plan, done)
     }
 
-    /// As [`all_to_all`](Exchange::all_to_all), and what comes is made one, in the order of PEs, this one's own among them: every PE that gets
-    /// the same bytes makes the same of them. The result is at `to` and may lie over what this PE gives to itself.
+    /// Like [`all_to_all`](Exchange::all_to_all), but combines the received parts and this PE's own part into one, in
+    /// the order of PEs. Every PE that receives the same data computes the same result. The result is stored at `to`,
+    /// which may overlap this PE's part for itself.
     ///
     /// # Safety
-    /// As there.
+    /// The requirements of [`all_to_all`](Exchange::all_to_all) must hold.
     ///
     /// # Errors
-    /// As there.
+    /// Returns the same errors as [`all_to_all`](Exchange::all_to_all).
     #[inline(always)]
     #[track_caller]
     pub unsafe fn folded<const WHOLE: bool, const PAIR: bool>(
@@ -163,25 +197,40 @@ impl<S: Scope> Exchange<'_, S> {
         plan: &Plan,
         fold: &impl Fold,
     ) -> Result<(), Status> {
-        // SAFETY: the caller's contract.
+        // SAFETY: the caller upholds the same requirements.
         let done = unsafe { self.summed::<WHOLE, PAIR>(round, plan, fold) };
-        self.ended(done)
+        self.ended(round, plan, done)
     }
 
-    /// All threads' answer; behind it each sees what the others have received.
+    /// Makes the scope agree on the outcome. Afterwards each thread sees what the others have received.
     #[inline(always)]
     #[track_caller]
-    fn ended(&self, done: Result<(), Status>) -> Result<(), Status> {
+    fn ended(&self, round: u32, plan: &Plan, done: Result<(), Status>) -> Result<(), Status> {
+        // Without chunks nothing has been sent or awaited yet.
+        let done = if plan.chunks == 0 && self.rank == 0 { self.exchange_bare(round) } else { done };
         match self.scope.agree(done.err().map_or(0, |stop| stop.0)) {
             0 => Ok(()),
             stop => Err(Status(stop)),
         }
     }
 
-    /// This thread's part of an [`all_to_all`](Exchange::all_to_all).
+    /// Exchanges only the round, without bytes, on one thread.
+    #[inline(always)]
+    fn exchange_bare(&self, round: u32) -> Result<(), Status> {
+        let parity = (round & 1) as u64 * self.half as u64;
+        let slots = (self.here + parity, self.offset + parity);
+        // SAFETY: the caller of `all_to_all` or `folded` guarantees that all heaps are mapped. The inbox is at the same
+        // offset of each. (Called by name: for a call by address the compiler would copy the world to local memory.)
+        match unsafe { bare::exchange(self.world, slots, self.sender, round) } {
+            0 => Ok(()),
+            stop => Err(Status(stop)),
+        }
+    }
+
+    /// Performs this thread's share of an [`all_to_all`](Exchange::all_to_all).
     #[inline(always)]
     unsafe fn gathered<const WHOLE: bool, const PAIR: bool>(&self, round: u32, plan: &Plan) -> Result<(), Status> {
-        // SAFETY: the caller's contract.
+        // SAFETY: the caller guarantees what `all_to_all` requires.
         unsafe { self.send::<OF_ONE, WHOLE>(round, plan) };
         let (chunks, lanes) = (plan.chunks, self.lanes);
         let own = plan.source + self.me as u64 * plan.from_step as u64;
@@ -190,27 +239,27 @@ impl<S: Scope> Exchange<'_, S> {
             let mut chunk = self.rank;
             while chunk < chunks {
                 let left = plan.bytes - chunk * 8;
-                // SAFETY: below `bytes` of both.
+                // SAFETY: the chunk is within `bytes` of source and target.
                 unsafe { write::<WHOLE>(at(own_to, chunk), read::<WHOLE>(at(own, chunk), left), left) };
-                // Not unrolled: it hides behind the trip.
+                // The loop is not unrolled: the transfer hides its latency.
                 chunk = fresh_u32(chunk + lanes);
             }
         }
         let put = |pe: u32, chunk: u32, value: u64| {
             if chunk < chunks {
                 let target = plan.target + pe as u64 * plan.to_step as u64;
-                // SAFETY: no more is written than there is; this thread alone writes this chunk.
+                // SAFETY: no byte after the part's end is written; no other thread writes this chunk.
                 unsafe { write::<WHOLE>(at(target, chunk), value, plan.bytes - chunk * 8) };
             }
         };
-        let mut wait = Wait::new(self.world.timeout_ns);
+        let mut wait = Wait::new(self.world.timeout_ns, self.looks);
         let words = self.here + ((round & 1) * self.half) as u64;
         let mut first = self.rank;
         if PAIR {
             let other = 1 - self.me;
-            while self.goes_on(first, chunks) {
+            while self.keep_running(first, chunks) {
                 let places = from_fn(|row| self.place(words, other, first + row as u32 * lanes, chunks));
-                // SAFETY: an inbox has words for each chunk of the capacity.
+                // SAFETY: an inbox has words for each chunk of its capacity.
                 let values: [u64; OF_ONE] = unsafe { self.settled(places, round, &mut wait) }?;
                 for (row, &value) in values.iter().enumerate() {
                     put(other, first + row as u32 * lanes, value);
@@ -219,7 +268,7 @@ impl<S: Scope> Exchange<'_, S> {
             }
             return Ok(());
         }
-        while self.goes_on(first, chunks) {
+        while self.keep_running(first, chunks) {
             let (mut pe, mut left) = (self.me, self.pes - 1);
             while left > 0 {
                 let begin = pe;
@@ -227,7 +276,7 @@ impl<S: Scope> Exchange<'_, S> {
                     pe = self.before(pe);
                     if number as u32 >= left { 0 } else { self.place(words, pe, first, chunks) }
                 });
-                // SAFETY: as above.
+                // SAFETY: an inbox has words for each chunk of its capacity.
                 let values: [u64; OF_MANY] = unsafe { self.settled(places, round, &mut wait) }?;
                 pe = begin;
                 for (number, &value) in values.iter().enumerate() {
@@ -243,7 +292,7 @@ impl<S: Scope> Exchange<'_, S> {
         Ok(())
     }
 
-    /// This thread's part of a [`folded`](Exchange::folded).
+    /// Performs this thread's share of a [`folded`](Exchange::folded).
     #[inline(always)]
     unsafe fn summed<const WHOLE: bool, const PAIR: bool>(
         &self,
@@ -251,27 +300,28 @@ impl<S: Scope> Exchange<'_, S> {
         plan: &Plan,
         fold: &impl Fold,
     ) -> Result<(), Status> {
-        // SAFETY: the caller's contract.
+        // SAFETY: the caller guarantees what `all_to_all` requires.
         unsafe { self.send::<OF_ONE, WHOLE>(round, plan) };
         let (chunks, lanes) = (plan.chunks, self.lanes);
         let own = plan.source + self.me as u64 * plan.from_step as u64;
         let put = |chunk: u32, sum| {
             if chunk < chunks {
-                // SAFETY: no more is written than there is; this thread alone has read this chunk of what this PE gives.
+                // SAFETY: no byte after the part's end is written; only this thread has read this chunk of this PE's
+                // source.
                 unsafe { write::<WHOLE>(at(plan.target, chunk), fold.last(sum), plan.bytes - chunk * 8) };
             }
         };
-        let mut wait = Wait::new(self.world.timeout_ns);
+        let mut wait = Wait::new(self.world.timeout_ns, self.looks);
         let words = self.here + ((round & 1) * self.half) as u64;
         let mut first = self.rank;
         if PAIR {
             let other = 1 - self.me;
-            while self.goes_on(first, chunks) {
-                // SAFETY: the caller's contract.
+            while self.keep_running(first, chunks) {
+                // SAFETY: the caller guarantees what `all_to_all` requires.
                 let mine: [u64; OF_ONE] =
                     from_fn(|row| unsafe { self.given::<WHOLE>(own, first + row as u32 * lanes, plan) });
                 let places = from_fn(|row| self.place(words, other, first + row as u32 * lanes, chunks));
-                // SAFETY: an inbox has words for each chunk of the capacity.
+                // SAFETY: an inbox has words for each chunk of its capacity.
                 let values: [u64; OF_ONE] = unsafe { self.settled(places, round, &mut wait) }?;
                 for (row, (&mine, &theirs)) in mine.iter().zip(&values).enumerate() {
                     let (zero, one) = if self.me == 0 { (mine, theirs) } else { (theirs, mine) };
@@ -281,8 +331,8 @@ impl<S: Scope> Exchange<'_, S> {
             }
             return Ok(());
         }
-        while self.goes_on(first, chunks) {
-            // SAFETY: the caller's contract.
+        while self.keep_running(first, chunks) {
+            // SAFETY: the caller guarantees what `all_to_all` requires.
             let mine = unsafe { self.given::<WHOLE>(own, first, plan) };
             let mut sum = fold.first(0);
             let mut base = 0;
@@ -291,7 +341,7 @@ impl<S: Scope> Exchange<'_, S> {
                     let pe = base + number as u32;
                     if pe >= self.pes || pe == self.me { 0 } else { self.place(words, pe, first, chunks) }
                 });
-                // SAFETY: as above.
+                // SAFETY: an inbox has words for each chunk of its capacity.
                 let values: [u64; OF_MANY] = unsafe { self.settled(places, round, &mut wait) }?;
                 for (number, &value) in values.iter().enumerate() {
                     let pe = base + number as u32;

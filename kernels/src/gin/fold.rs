@@ -1,4 +1,4 @@
-//! Messages of all PEs made into one value: sums.
+//! Reductions: messages of all PEs combined into one value, for example sums.
 
 use super::chunk::{is_of, joined, read_chunk, write_chunk};
 use super::limit::Limit;
@@ -7,29 +7,30 @@ use super::{Context, Inbox, Scope, Sym};
 use crate::ring::Status;
 use cuda_std::memory::{WordPair, load_relaxed_sys_v2_u64};
 
-/// How the messages of all PEs become one: 8 bytes at a time.
+/// Operation that combines the messages of all PEs, 8 bytes at a time.
 pub trait Fold {
-    /// What is held between two PEs.
+    /// Intermediate result between two PEs.
     type Held: Copy;
 
-    /// Of PE 0.
+    /// Starts with the bytes of PE 0.
     fn first(&self, bytes: u64) -> Self::Held;
 
-    /// With the next PE's.
+    /// Adds the bytes of the next PE.
     fn next(&self, held: Self::Held, bytes: u64) -> Self::Held;
 
-    /// What comes of it.
+    /// Returns the final bytes.
     fn last(&self, held: Self::Held) -> u64;
 }
 
 impl<S: Scope> Context<S> {
-    /// What a pair holds once both its words are of this round; it was loaded before. Nothing when that does not come, which is noted.
+    /// Returns the chunk of a pair once both its words are of this round; `held` is what was loaded from it before.
+    /// Returns `None`, and records the failure, if they do not arrive.
     #[inline(always)]
     fn settled(&mut self, pair: &WordPair, mut held: (u64, u64), round: u32, (pe, bytes): (u32, u64)) -> Option<u64> {
-        // Of each pair: what has come before is progress.
+        // A new limit per pair: pairs that arrived before are progress.
         let mut limit = Limit::new(self.world.timeout_ns);
         while !is_of(held, round) {
-            // SAFETY: the host's word is there while the grid runs.
+            // SAFETY: the host keeps `abort` valid while the grid runs.
             if let Err(stop) = limit.look(unsafe { &*self.world.abort }) {
                 let failure =
                     Failure { call: Call::Receive, pe, detail: bytes, seen: held.0 >> 32, wanted: round as u64 };
@@ -42,12 +43,13 @@ impl<S: Scope> Context<S> {
         Some(joined(held))
     }
 
-    /// Receives every other PE's message of this round, each as long as `own`, and makes one of all: 8 bytes at a time, in the order of PEs,
-    /// this one with `own`. Every PE that does so comes to the same bytes. `to` may be `own`, also where `own` was what was sent: over rails
-    /// nothing is stored before this PE's messages of this round are complete. On return their sources may be written again.
+    /// Receives every other PE's message of this round, each as long as `own`, and combines all of them, with `own` for
+    /// this PE: 8 bytes at a time, in the order of PEs. Every PE computes the same bytes. `to` may be `own`, even if
+    /// `own` was also sent: over rails nothing is stored before this PE's messages of this round are complete. On
+    /// return their sources may be overwritten.
     ///
     /// # Errors
-    /// As [`receive`](Context::receive).
+    /// Returns the same errors as [`receive`](Context::receive).
     #[inline(always)]
     #[track_caller]
     pub fn receive_folded(
@@ -58,6 +60,7 @@ impl<S: Scope> Context<S> {
         own: Sym<u8>,
         fold: &impl Fold,
     ) -> Result<(), Status> {
+        self.flush();
         let (me, pes, bytes) = (self.world.me, self.world.pes, own.bytes());
         let fits = bytes <= inbox.capacity && to.bytes() >= bytes;
         self.begin(Call::Receive, me, bytes, fits)?;
@@ -67,12 +70,12 @@ impl<S: Scope> Context<S> {
                     self.wait_message(inbox, round, pe);
                 }
             }
-            // What this PE has sent may lie where the result goes.
+            // The result may overwrite what this PE has sent.
             self.reclaim_all(inbox, round);
             self.agreed()?;
         }
         let heap = self.world.heap;
-        // SAFETY: both are of this PE's heap.
+        // SAFETY: both are in this PE's heap.
         let (own, target) = unsafe { (heap.add(own.offset() as usize), heap.add(to.offset() as usize)) };
         let lanes = self.scope.size() as u64;
         let mut chunk = self.scope.rank() as u64;
@@ -81,16 +84,17 @@ impl<S: Scope> Context<S> {
             let mut held = None;
             for pe in 0..pes {
                 let value = if pe == me {
-                    // SAFETY: the chunk begins inside `own`, of which no more is read than it has.
+                    // SAFETY: the chunk starts inside `own`, and no byte after its end is read.
                     unsafe { read_chunk(own.add(chunk as usize * 8), left) }
                 } else {
-                    // SAFETY: the slot is of the inbox, which the host allocated.
+                    // SAFETY: the slot is in the inbox, which the host allocated.
                     let slot = unsafe { heap.add(inbox.slot(pe, round) as usize) };
                     if self.heap_of(pe) == 0 {
-                        // SAFETY: as above; the message is there, and is not written again before the next round but one.
+                        // SAFETY: the slot is in the inbox. The message has arrived, and is not overwritten before the
+                        // next round but one.
                         unsafe { read_chunk(slot.add(chunk as usize * 8), left) }
                     } else {
-                        // SAFETY: the slot has a pair for each chunk, and begins on a multiple of 16.
+                        // SAFETY: the slot has one pair per chunk, and starts at a multiple of 16.
                         let pair = unsafe { &*slot.cast::<WordPair>().add(chunk as usize) };
                         let found = load_relaxed_sys_v2_u64(pair);
                         match self.settled(pair, found, round, (pe, bytes)) {
@@ -105,10 +109,19 @@ impl<S: Scope> Context<S> {
                 });
             }
             if let Some(held) = held {
-                // SAFETY: no more is written than `to` has; this thread alone has read these bytes of `own`.
+                // SAFETY: no byte after the end of `to` is written; only this thread has read these bytes of `own`.
                 unsafe { write_chunk(target.add(chunk as usize * 8), fold.last(held), left) };
             }
             chunk += lanes;
+        }
+        if bytes == 0 {
+            for pe in 0..pes {
+                if pe != me && self.heap_of(pe) != 0 {
+                    let slot = heap as u64 + inbox.slot(pe, round);
+                    // SAFETY: this PE's slot for that PE's messages, in the inbox that the host allocated.
+                    unsafe { self.take_bare(slot, round, pe) };
+                }
+            }
         }
         self.agreed()
     }

@@ -1,4 +1,4 @@
-//! What the first call that failed was doing, for the host to say.
+//! The report: describes the first call that failed, for the host.
 
 use super::World;
 use crate::ring::Status;
@@ -6,7 +6,7 @@ use cuda_std::call::by_address;
 use cuda_std::memory::{Word, compare_exchange_relaxed_gpu_u64, store_relaxed_sys_u64};
 use cuda_std::thread;
 
-/// The calls of the API, as a failure names them: to the host each is a text, and has a number.
+/// The calls of the API, as reported by a failure. On the host each has a text.
 #[repr(u64)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(not(target_arch = "nvptx64"), derive(strum::FromRepr, strum::IntoStaticStr))]
@@ -41,7 +41,7 @@ pub enum Call {
     Send = 12,
     /// `receive`.
     Receive = 13,
-    /// A program's own wait for tagged words ([`Patience`](super::Patience)).
+    /// A kernel's own wait for tagged words ([`WaitBudget`](super::WaitBudget)).
     #[cfg_attr(not(target_arch = "nvptx64"), strum(serialize = "a wait for words"))]
     Words = 14,
     /// `put_round_nbi`.
@@ -50,34 +50,37 @@ pub enum Call {
     WaitRound = 16,
     /// `reclaim`, `reclaim_round`.
     Reclaim = 17,
+    /// [`Grid::sync`](super::Grid::sync).
+    #[cfg_attr(not(target_arch = "nvptx64"), strum(serialize = "grid.sync"))]
+    GridSync = 18,
 }
 
-/// A PE that no failure names.
+/// Stands for "no PE" in a failure.
 pub const NO_PE: u32 = u32::MAX;
 
-/// The first failure of a launch. All zero: none.
+/// The first failure of a launch. All words are zero if there is none.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Report {
-    /// The [`Status`]; taken by the first that fails.
+    /// The [`Status`]. The thread that changes it from 0 fills in the other words.
     pub stop: Word,
     /// The [`Call`].
     pub call: Word,
-    /// The PE plus 1; 0 where the call has none.
+    /// Number of the PE plus 1; 0 if the call has none.
     pub pe: Word,
-    /// Bytes of a transfer; the number of a signal that was waited for.
+    /// Number of bytes of a transfer, or number of the signal that was waited for.
     pub detail: Word,
-    /// What a wait had seen of its signal.
+    /// Value of the signal that a wait had observed.
     pub seen: Word,
-    /// What it wanted.
+    /// Value that the wait required.
     pub wanted: Word,
-    /// Block of the grid.
+    /// Index of the block in the grid.
     pub block: Word,
-    /// Thread of the block.
+    /// Index of the thread in the block.
     pub thread: Word,
 }
 
-/// A failure as a call describes it.
+/// Description of a failure by the failing call.
 #[derive(Clone, Copy)]
 pub(super) struct Failure {
     pub call: Call,
@@ -94,23 +97,23 @@ impl Failure {
     }
 }
 
-/// Notes a failure, unless there has been one.
-// By the parts that it needs: a context's world behind a pointer would take the whole context to local memory.
+/// Records a failure, unless one has already been recorded.
+// Passes the parts that `keep` needs: a pointer to a context's world would force the whole context into local memory.
 #[inline(always)]
 pub(super) fn note(world: &World, stop: Status, failure: Failure) {
     let Failure { call, pe, detail, seen, wanted } = failure;
     by_address(keep as fn(_, _, _, _, _, _, _))(world.report, stop.0, call as u64, pe, detail, seen, wanted);
 }
 
-/// Out of line: it is seldom, and takes no registers from the calls.
+/// Stores the failure. Out of line: it is rarely called, and must not take registers from the calls.
 #[inline(never)]
 fn keep(report: *const Report, stop: u64, call: u64, pe: u32, detail: u64, seen: u64, wanted: u64) {
-    // SAFETY: contract of the launch: the report is there while the grid runs.
+    // SAFETY: the host keeps the report valid while the grid runs.
     let report = unsafe { &*report };
     if compare_exchange_relaxed_gpu_u64(&report.stop, 0, stop) != 0 {
         return;
     }
-    // Read by the host once the grid has ended.
+    // The host reads these words after the grid has ended.
     let pe = if pe == NO_PE { 0 } else { pe as u64 + 1 };
     store_relaxed_sys_u64(&report.call, call);
     store_relaxed_sys_u64(&report.pe, pe);

@@ -1,31 +1,34 @@
-//! Rounds: puts whose signal says which of them has arrived, and whose place and source are not used again too early.
+//! Rounds: a series of puts whose signal shows which of them has arrived, and whose source and destination are not
+//! reused too early.
 //!
-//! Rails deliver in any order, so the sum of a signal says how many puts have arrived and not which. Two rules make a series of puts to two
-//! places in turn safe without a `quiet` for each:
+//! Rails deliver in any order, so the sum of a signal is the number of puts that have arrived, and does not show which.
+//! Two rules make a series of puts that alternates between two destinations safe without a `quiet` after each:
 //!
-//! - *A round proves itself.* Odd rounds add 1 to the signal and even rounds add 2, so that the receiver can tell a round from the one
-//!   behind it ([`Wanted`]).
-//! - *Nothing is used again before its use is over.* Until a put is complete at the sender, the card may read its source and write its
-//!   place again (a retransmission), even when the receiver has it and has answered. So before a round the sender waits for the completion
-//!   of the round before the last. Which command that was stands in device memory ([`World::sent`](super::World::sent)): a later context, scope or launch may
-//!   be the one that sends.
+//! - *A round proves itself.* Odd rounds add 1 to the signal and even rounds add 2, so that the receiver can
+//!   distinguish a round from the next one ([`WaitCondition`]).
+//! - *Nothing is reused while the NIC may access it.* Until a put is complete at the sender, the NIC may read its
+//!   source and write its destination again. Such a retransmission can occur even if the receiver has the data and has
+//!   answered. Before a round the sender therefore waits for the completion of the round before the previous one. That
+//!   put is recorded in device memory ([`World::sent`](super::World::sent)), because a later context, scope or launch
+//!   might send the next round.
 
 use super::context::transfer;
 use super::report::{Call, Failure, NO_PE};
 use super::signal::immediate;
-use super::{Context, Plain, Scope, Signal, Sym, USER_SIGNALS, Wanted, World};
+use super::{Context, Plain, Scope, Signal, Sym, USER_SIGNALS, WaitCondition, World};
 use crate::command::Opcode;
-use crate::ring::producer::Behind;
+use crate::ring::producer::Fence;
 use crate::ring::{Ring, Status};
 use cuda_std::call::by_address;
 use cuda_std::memory::{Word, load_relaxed_gpu_u64, store_relaxed_gpu_u64};
 use cuda_std::thread;
 
-/// Bits of a word of [`World::sent`] that hold one more than the ticket; the number of the ring is above them. At a thousand million puts a
-/// second tickets reach 2^52 after 52 days.
+/// Number of bits of a word of [`World::sent`] that hold one more than the ticket; the index of the ring is stored
+/// above them. At 10^9 puts per second tickets reach 2^52 after 52 days.
 const TICKET_BITS: u32 = 52;
 
-/// Where the last puts stand, and the rings that they were pushed to: what the functions out of line take of a world.
+/// The records of the last puts and the rings that these were pushed to: the part of a world that the non-inlined
+/// functions need.
 #[derive(Clone, Copy)]
 struct Sent {
     words: *const Word,
@@ -39,45 +42,49 @@ impl Sent {
         Sent { words: world.sent, rings: world.rings, ring_count: world.ring_count }
     }
 
-    /// The word of this number. The leader of the scope that sends loads and stores it. Two scopes that send in turns are ordered by the
-    /// program (a barrier, the order of launches), as their rounds are.
+    /// Returns word `number`. Only the leader of the sending scope accesses it. If two scopes alternate as senders, the
+    /// application orders them (with a barrier or the order of launches), as it orders their rounds.
     #[inline(always)]
     fn word(&self, number: u32) -> &Word {
-        // SAFETY: two words for each signal of programs, which callers have checked; there are rails.
+        // SAFETY: `words` has two words per application signal, the callers have checked the signal, and the world has
+        // rails.
         unsafe { &*self.words.add(number as usize) }
     }
 
-    /// A put is under way.
+    /// Records that a put is in flight.
     #[inline(always)]
     fn keep(&self, number: u32, ticket: u64) {
         store_relaxed_gpu_u64(self.word(number), (self.own_ring() as u64) << TICKET_BITS | (ticket + 1));
     }
 
-    /// The number of this block's ring.
+    /// Returns the index of this block's ring.
     #[inline(always)]
     fn own_ring(&self) -> u32 {
         thread::block_idx_x() % self.ring_count.max(1)
     }
 }
 
-/// The number of the word for the rounds of this signal that have this one's parity.
+/// Returns the index of the word for rounds of this signal with the same parity as `round`.
 #[inline(always)]
 fn number_of(signal: Signal, round: u32) -> u32 {
     signal.0 * 2 + round % 2
 }
 
 impl<S: Scope> Context<S> {
-    /// As [`put_signal_nbi`](Context::put_signal_nbi), as one round of a series: [`wait_round`](Context::wait_round) of the same number at
-    /// the target proves that this put has arrived, also when the next round arrives before it.
+    /// Like [`put_signal_nbi`](Context::put_signal_nbi), but as one round of a series:
+    /// [`wait_round`](Context::wait_round) for the same round at the target proves that this put has arrived, even if
+    /// the next round arrives first.
     ///
-    /// Rounds count up from 1 over all launches. The signal is for this series alone: one sender, one target. `to` and `from` take turns
-    /// between two places each, and the sender is at most one round ahead: it puts round `r` after the target has told it, by an answer or
-    /// a signal, that it has read round `r - 2`. Over rails the call waits until the put of round `r - 2` is complete at this side.
+    /// Rounds count up from 1 over all launches. The signal must be used only for this series, with one sender and one
+    /// target. `to` and `from` must each alternate between two places. The sender must be at most one round ahead: it
+    /// puts round `r` only after the target has indicated, with an answer or a signal, that it has read round `r - 2`.
+    /// Over rails the call waits until the put of round `r - 2` is complete at this side.
     ///
-    /// `from` may be written again after `quiet`, or after [`reclaim_round`](Context::reclaim_round) for round `r + 2`.
+    /// `from` may be overwritten after `quiet`, or after [`reclaim_round`](Context::reclaim_round) for round `r + 2`.
     ///
     /// # Errors
-    /// As [`put_signal_nbi`](Context::put_signal_nbi), and the reason that the wait for round `r - 2` ended.
+    /// Returns the same errors as [`put_signal_nbi`](Context::put_signal_nbi), or the status that ended the wait for
+    /// round `r - 2`.
     #[inline(always)]
     pub fn put_round_nbi<T: Plain>(
         &mut self,
@@ -92,38 +99,39 @@ impl<S: Scope> Context<S> {
         if heap == 0 {
             return self.post_round(Call::PutRound, (to.offset(), from.offset(), from.bytes()), signal, round, pe);
         }
-        self.put_signal_nbi(to, from, signal, Wanted::added(round), pe)
+        self.put_signal_nbi(to, from, signal, WaitCondition::added(round), pe)
     }
 
-    /// Waits until the put of this round has arrived; its bytes are then visible to the whole scope. All rounds before it have been waited
-    /// for.
+    /// Waits until the put of this round has arrived. Its bytes are then visible to the whole scope. All earlier rounds
+    /// must have been waited for.
     ///
     /// # Errors
-    /// As [`signal_wait_until`](Context::signal_wait_until).
+    /// Returns the same errors as [`signal_wait_until`](Context::signal_wait_until).
     #[inline(always)]
     pub fn wait_round(&mut self, signal: Signal, round: u32) -> Result<(), Status> {
         self.flush();
         self.begin(Call::WaitRound, self.world.me, signal.0 as u64, signal.0 < USER_SIGNALS)?;
-        self.wait_wanted(Call::WaitRound, NO_PE, signal, Wanted::round(round));
+        self.wait_wanted(Call::WaitRound, NO_PE, signal, WaitCondition::round(round));
         self.agreed()
     }
 
-    /// Waits until the last put of this signal's rounds of this parity is complete at this side: its source may be written again. Before
-    /// round `r` that is the put of round `r - 2`, behind it that of round `r`. Nothing is waited for where the PE's heap is mapped, or where
-    /// no such put is under way.
+    /// Waits until the last put of this signal's rounds with this parity is complete at this side, so that its source
+    /// may be overwritten. Before round `r` that is the put of round `r - 2`, after it that of round `r`. Does not wait
+    /// if the PE's heap is mapped or no such put is in flight.
     ///
     /// # Errors
-    /// The reason that the wait ended, or an earlier failure of this context.
+    /// Returns the status that ended the wait, or an earlier failure of this context.
     #[inline(always)]
     pub fn reclaim_round(&mut self, signal: Signal, round: u32, pe: u32) -> Result<(), Status> {
+        self.flush();
         if self.begin(Call::Reclaim, pe, signal.0 as u64, signal.0 < USER_SIGNALS)? == 0 {
             self.wait_sent(signal, 1, round, pe);
         }
-        // A barrier too: over NVLink each thread has read the source for itself.
+        // The scope also needs this barrier: over NVLink each thread has read its own share of the source.
         self.agreed()
     }
 
-    /// A round over rails: its command goes out at once, so that its ticket is known.
+    /// Pushes a round over rails. Its command is published immediately, so that its ticket is known.
     #[inline(always)]
     pub(super) fn post_round(
         &mut self,
@@ -134,16 +142,16 @@ impl<S: Scope> Context<S> {
         pe: u32,
     ) -> Result<(), Status> {
         self.flush();
-        // Behind the barrier the leader speaks for what all threads have written to the source.
+        // After the barrier the leader's fence covers what all threads have written to the source.
         self.scope.sync();
         if !self.scope.leads() || self.failed() {
             return self.answer();
         }
-        let command = transfer(Opcode::PutSignal, to, from, bytes, pe, immediate(signal, Wanted::added(round)));
+        let command = transfer(Opcode::PutSignal, to, from, bytes, pe, immediate(signal, WaitCondition::added(round)));
         let (sent, number) = (Sent::of(&self.world), number_of(signal, round));
         let (stop, known) = wait_for_last_apart(sent, number, 1, self.known);
         self.known = known;
-        let pushed = if stop == 0 { self.push(Behind::Payload, command.encode()) } else { Err(Status(stop)) };
+        let pushed = if stop == 0 { self.push(Fence::Payload, command.encode()) } else { Err(Status(stop)) };
         match pushed {
             Ok(ticket) => {
                 self.last = ticket + 1;
@@ -154,8 +162,8 @@ impl<S: Scope> Context<S> {
         self.answer()
     }
 
-    /// One thread waits for the last puts of this parity by `signal` and those behind it, `count` in all; a failure is kept until the scope
-    /// agrees.
+    /// Waits, on one thread, for the last puts of this parity of `count` signals from `signal`. A failure is kept until
+    /// the scope agrees.
     #[inline(always)]
     pub(super) fn wait_sent(&mut self, signal: Signal, count: u32, round: u32, pe: u32) {
         if !self.scope.leads() || self.failed() {
@@ -170,15 +178,15 @@ impl<S: Scope> Context<S> {
     }
 }
 
-/// [`wait_for_last`] by address.
+/// Calls [`wait_for_last`] by address.
 #[inline(always)]
 fn wait_for_last_apart(sent: Sent, number: u32, count: u32, known: u64) -> (u64, u64) {
     by_address(wait_for_last as fn(_, _, _, _) -> _)(sent, number, count, known)
 }
 
-/// Waits until the puts in `count` words of one parity are complete, and clears the words. Whoever put them: this context, another one, a
-/// launch before. Returns 0 or why it failed, and the newest watermark of this block's ring that is known. Out of line: a kernel calls it in
-/// several places.
+/// Waits until the puts in `count` words of one parity are complete, and clears the words. Their sender can be this
+/// context, another one, or a preceding launch. Returns 0 or the status that ended the wait, and the newest known
+/// watermark of this block's ring. Not inlined: a kernel calls it in several places.
 #[inline(never)]
 fn wait_for_last(sent: Sent, number: u32, count: u32, mut known: u64) -> (u64, u64) {
     let role = Ring::role(sent.ring_count);
@@ -193,7 +201,7 @@ fn wait_for_last(sent: Sent, number: u32, count: u32, mut known: u64) -> (u64, u
         let (ring, ticket) = ((last >> TICKET_BITS) as u32, (last & ((1 << TICKET_BITS) - 1)) - 1);
         let own = ring == sent.own_ring();
         if !own || ticket >= known {
-            // SAFETY: a number that was stored for a put of this world, whose rings stay as they are.
+            // SAFETY: `ring` was stored for a put of this world, whose rings do not change.
             let mut ring = unsafe { Ring { role, ..sent.rings.add(ring as usize).read() } };
             match ring.wait(ticket) {
                 Ok(watermark) if own => known = known.max(watermark),
@@ -201,7 +209,7 @@ fn wait_for_last(sent: Sent, number: u32, count: u32, mut known: u64) -> (u64, u
                 Err(stop) => return (stop.0, known),
             }
         }
-        // The next one need not look.
+        // The next wait for this word need not check the ring.
         store_relaxed_gpu_u64(word, 0);
     }
     (0, known)

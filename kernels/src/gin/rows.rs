@@ -1,26 +1,28 @@
-//! The chunks of a message in rows: one for each lane of a scope, and as many rows as they need.
+//! The chunks of a message in rows: one chunk per lane of a scope, and as many rows as needed.
 //!
-//! The lanes of a warp go through the same rows, and a lane beyond the last chunk looks at that one with the others. Where some lanes of a
-//! warp spin and others wait for them, the warp takes turns between the two, and each look comes later. (One H100, 8 B one way by a warp: 0.94
-//! us in place of 1.07; by a block of 32 0.80 in place of 0.74, so there each lane has its own rows.)
+//! The lanes of a warp process the same rows; a lane without a chunk in the last row polls the last chunk, together
+//! with another lane. If some lanes of a warp polled while the others waited for them, the warp would alternate between
+//! the two groups, which delays each poll. In a block, each lane processes only the rows in which it has a chunk, which
+//! is faster there.
 //!
-//! Each look is at all chunks that a lane has under way: those of a message come together, and looks at one after the other would each be a trip to
-//! memory behind the first. (One H200, 4 KiB one way by a block of 256: 0.99 us in place of 1.20, 32 KiB 2.44 in place of 4.34.)
+//! Each poll loads all chunks that a lane has in flight: the chunks of a message arrive together, and polling one after
+//! the other would add a round trip to memory for each.
 
 use super::Scope;
 use super::chunk::{joined, missing};
-use super::limit::Limit;
+use super::limit::{Control, Limit};
 use crate::ring::Status;
 use core::array::from_fn;
-use cuda_std::memory::{Word, WordPair, load_relaxed_sys_v2_u64};
+use cuda_std::memory::{WordPair, load_relaxed_sys_v2_u64};
 
-/// What a lane has before it.
+/// The chunks that a lane has yet to process.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rows {
     chunks: u32,
     lanes: u32,
-    /// This lane's chunk of the next row, and how many lanes of its warp come before it and behind it. (A lane of a block goes through its own
-    /// chunks alone: the barrier at which the others of its warp wait takes no turns from it.)
+    /// This lane's chunk of the next row, and the number of lanes of its warp before and after it. In a block both
+    /// numbers are 0, and a lane processes only its own chunks: lanes that wait at the block's barrier do not compete
+    /// with it for issue slots.
     first: u32,
     of_warp: u32,
     behind: u32,
@@ -38,26 +40,27 @@ impl Rows {
         Rows { chunks: bytes.div_ceil(8) as u32, lanes, first, of_warp, behind }
     }
 
-    /// Whether this warp has anything left. The same for all its lanes.
+    /// Returns whether this warp has chunks left. The result is the same for all its lanes.
     #[inline(always)]
     pub fn are_left(&self) -> bool {
         self.first - self.of_warp < self.chunks
     }
 
-    /// Whether this warp has so many rows left, and in each of them a chunk for each lane. The same for all its lanes.
+    /// Returns whether this warp has `rows` rows left, each with a chunk for each of its lanes. The result is the same
+    /// for all its lanes.
     #[inline(always)]
     pub fn are_full(&self, rows: usize) -> bool {
         self.first + self.behind + (rows as u32 - 1) * self.lanes < self.chunks
     }
 
-    /// This lane's chunk of a row; where rows need not be full, the last one for a lane that has none.
+    /// Returns this lane's chunk of a row. If not `FULL`, a lane that has none gets the last chunk.
     #[inline(always)]
     fn chunk<const FULL: bool>(&self, row: usize) -> u32 {
         let chunk = self.first + row as u32 * self.lanes;
         if FULL { chunk } else { chunk.min(self.chunks - 1) }
     }
 
-    /// Gives what this lane has of the next `N` rows to `take`.
+    /// Passes this lane's chunks of the next `N` rows to `take`, and advances past them.
     #[inline(always)]
     fn pass<T: Copy, const N: usize, const FULL: bool>(&mut self, held: &[T; N], take: impl Fn(u32, T)) {
         for (row, &held) in held.iter().enumerate() {
@@ -69,33 +72,34 @@ impl Rows {
         self.first += N as u32 * self.lanes;
     }
 
-    /// Copies `N` rows, which are `FULL` or need not be: all loads before the first store, so that their trips overlap.
+    /// Copies `N` rows, which must be full if `FULL`. All loads precede the first store, so that their latencies
+    /// overlap.
     #[inline(always)]
     pub fn copy<const N: usize, const FULL: bool>(&mut self, load: impl Fn(u32) -> u64, store: impl Fn(u32, u64)) {
         let held: [u64; N] = from_fn(|row| load(self.chunk::<FULL>(row)));
         self.pass::<_, N, FULL>(&held, store);
     }
 
-    /// Waits for the words of `N` rows, which are `FULL` or need not be, and writes their chunks.
+    /// Waits for the words of `N` rows, which must be full if `FULL`, and passes their chunks to `write`.
     ///
     /// # Safety
-    /// `slot` has words for each chunk; `abort` is there.
+    /// `slot` must have words for each chunk, and `abort` must be valid.
     ///
     /// # Errors
-    /// Why it gave up, and the round in words that did not come.
+    /// Returns the status that ended the wait, and the round found in words that did not arrive.
     #[inline(always)]
     pub unsafe fn take<const N: usize, const FULL: bool>(
         &mut self,
         (slot, round): (*const WordPair, u32),
-        (limit, abort): (&mut Limit, *const Word),
+        (limit, abort): (&mut Limit, *const Control),
         write: impl Fn(u32, u64),
     ) -> Result<(), (Status, u64)> {
         let held = loop {
-            // SAFETY: the caller's contract.
+            // SAFETY: the caller guarantees that `slot` has words for each chunk.
             let look = |row| load_relaxed_sys_v2_u64(unsafe { &*slot.add(self.chunk::<FULL>(row) as usize) });
             let held: [(u64, u64); N] = from_fn(look);
             let Some(seen) = missing(&held, round) else { break held };
-            // SAFETY: as above.
+            // SAFETY: the caller guarantees that `abort` is valid.
             limit.look(unsafe { &*abort }).map_err(|stop| (stop, seen))?;
             cuda_std::thread::relax();
         };
@@ -111,7 +115,8 @@ mod tests {
     use std::cell::RefCell;
 
     proptest! {
-        /// Whatever a lane takes at a time, all lanes together take each chunk once; and the lanes of a warp go through as many steps.
+        /// All lanes together take each chunk once, however many rows they take at a time. The lanes of a warp take the
+        /// same steps.
         #[test]
         fn each_chunk_is_one_lanes(bytes in 0u64..4000, lanes in 1u32..=32, warp: bool) {
             let taken = RefCell::new(vec![0; bytes.div_ceil(8) as usize]);

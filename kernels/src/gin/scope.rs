@@ -1,50 +1,57 @@
-//! Whose calls a context's are.
+//! Scopes: the groups of threads that make a context's calls.
 
 use cuda_std::{thread, warp};
 
 /// The threads that make a context's calls together.
 pub trait Scope: Copy {
-    /// Whether it is one thread, whose calls need nobody else.
+    /// Whether the scope is a single thread, whose calls involve no other thread.
     const ALONE: bool;
 
-    /// Whether it is the lanes of one warp.
+    /// Whether the scope is the lanes of one warp.
     const IS_WARP: bool;
 
-    /// The block's first one of this kind: its first thread, its first warp, or the whole block. Nothing for threads that are not of it.
+    /// Returns the block's first scope of this kind: its first thread, its first warp, or the whole block. `None` for
+    /// threads outside it.
     fn first_of_block() -> Option<Self>;
 
-    /// This thread's number among them.
+    /// Returns the index of this thread in the scope.
     fn rank(&self) -> u32;
 
-    /// How many they are.
+    /// Returns the number of threads in the scope.
     fn size(&self) -> u32;
 
-    /// The number of this scope among those of its kind in the block, and how many these are.
+    /// Returns the index of this scope among those of its kind in the block, and their number.
     fn of_block(&self) -> (u32, u32);
 
-    /// Waits until all are here, and orders their memory accesses among each other.
-    // The caller's line is what the emulated device names when threads wait at two barriers; so in all calls up to a kernel's own.
+    /// Waits until all threads of the scope have arrived, and orders their memory accesses among each other.
+    // The emulated device reports the caller's line if threads wait at two different barriers; hence `track_caller` on
+    // all calls up to a kernel's own.
     #[track_caller]
     fn sync(&self);
 
-    /// Waits until all are here; gives all of them the largest of their reasons (each below 8), mostly 0.
+    /// Like [`sync`](Scope::sync), but returns to all threads whether `condition` is true for at least one of them.
+    #[track_caller]
+    fn any(&self, condition: bool) -> bool;
+
+    /// Waits until all threads of the scope have arrived. Returns to all of them the largest of their reasons (each
+    /// below 8), usually 0.
     #[track_caller]
     fn agree(&self, reason: u64) -> u64;
 
-    /// Whether this thread does what is done once.
+    /// Returns whether this thread acts on behalf of the scope: it has index 0.
     #[inline(always)]
     fn leads(&self) -> bool {
         self.rank() == 0
     }
 
-    /// Whether this thread is of the warp that has the one which [`leads`](Scope::leads).
+    /// Returns whether this thread is in the same warp as the thread that [`leads`](Scope::leads).
     #[inline(always)]
     fn is_of_first_warp(&self) -> bool {
         self.rank() < warp::SIZE
     }
 }
 
-/// One thread.
+/// A single thread.
 #[derive(Clone, Copy, Debug)]
 pub struct Thread;
 
@@ -72,19 +79,23 @@ impl Scope for Thread {
     #[inline(always)]
     fn sync(&self) {}
     #[inline(always)]
+    fn any(&self, condition: bool) -> bool {
+        condition
+    }
+    #[inline(always)]
     fn agree(&self, reason: u64) -> u64 {
         reason
     }
 }
 
-/// The threads of a warp, all that the block has.
+/// The threads of one warp, all that were launched.
 #[derive(Clone, Copy, Debug)]
 pub struct Warp {
     lanes: u32,
 }
 
 impl Warp {
-    /// This thread's warp.
+    /// Returns this thread's warp.
     #[inline(always)]
     pub fn this() -> Warp {
         Warp { lanes: warp::launched_mask().count_ones() }
@@ -122,8 +133,14 @@ impl Scope for Warp {
         warp::synchronize(self.mask());
     }
     #[inline(always)]
+    fn any(&self, condition: bool) -> bool {
+        let found = warp::any(self.mask(), condition);
+        warp::synchronize(self.mask());
+        found
+    }
+    #[inline(always)]
     fn agree(&self, reason: u64) -> u64 {
-        // Mostly one vote; it says whether there is anything to find out.
+        // Usually one vote, which shows whether any reason is set.
         if !warp::any(self.mask(), reason != 0) {
             warp::synchronize(self.mask());
             return 0;
@@ -131,13 +148,13 @@ impl Scope for Warp {
         let mut largest = reason;
         let mut step = warp::SIZE / 2;
         while step > 0 {
-            // A lane that is not there is replaced by oneself.
+            // A missing lane is replaced by this lane.
             let other = self.rank() ^ step;
             let source = if other < self.lanes { other } else { self.rank() };
             largest = largest.max(warp::shuffle_u64(self.mask(), largest, source));
             step /= 2;
         }
-        // With lanes missing the exchange may pass some by; the first lane has met all.
+        // If lanes are missing, the exchange can skip values for some lanes, but lane 0 has seen all.
         let largest = warp::broadcast_u64(self.mask(), largest, 0);
         warp::synchronize(self.mask());
         largest
@@ -174,8 +191,12 @@ impl Scope for Block {
         thread::sync_threads();
     }
     #[inline(always)]
+    fn any(&self, condition: bool) -> bool {
+        thread::sync_threads_or(condition)
+    }
+    #[inline(always)]
     fn agree(&self, reason: u64) -> u64 {
-        // Mostly one barrier; its vote says whether there is anything to find out.
+        // Usually one barrier, whose vote shows whether any reason is set.
         if thread::sync_threads_or(reason != 0) { crate::block::block_maximum(reason) } else { 0 }
     }
 }

@@ -1,29 +1,30 @@
-//! Signals: behind a put, by themselves, and the waits for them.
+//! Signals: those of puts, separate ones, and the waits for them.
 
 use super::context::transfer;
 use super::report::{Call, Failure, NO_PE};
-use super::{Context, MOST_ADDED, Plain, SIGNALS, Scope, Signal, Sym, Thread, USER_SIGNALS, Wanted};
+use super::{Context, MOST_ADDED, Plain, SIGNALS, Scope, Signal, Sym, Thread, USER_SIGNALS, WaitCondition};
 use crate::command::Opcode;
 use crate::ring::Status;
-use crate::ring::producer::Behind;
+use crate::ring::producer::Fence;
 use cuda_std::memory::{add_relaxed_sys_u64, store_relaxed_sys_u64};
 
-/// A signal and what it adds, as a command carries them.
+/// Returns the immediate that makes a command add `add` to `signal`.
 #[inline(always)]
 pub(super) fn immediate(signal: Signal, add: u64) -> u32 {
     crate::command::signal_immediate(signal.0, add as u32)
 }
 
 impl<S: Scope> Context<S> {
-    /// As [`put`](Context::put), then adds `add` to PE `pe`'s signal: whoever sees the signal sees the bytes. OpenSHMEM:
-    /// `shmem_put_signal` with SHMEM_SIGNAL_ADD.
+    /// Like [`put`](Context::put), and then adds `add` to PE `pe`'s signal: a thread that observes the signal also
+    /// observes the bytes. OpenSHMEM: `shmem_put_signal` with SHMEM_SIGNAL_ADD.
     ///
-    /// The signal proves, under every rule, that the bytes of this put have arrived. It proves nothing about other puts, not even about
-    /// earlier ones to the same PE: those are ordered before it by `fence`; [`Signal`] has what each rule does. Over rails `add` is 1 to
-    /// [`MOST_ADDED`].
+    /// The signal proves, under every rule, that the bytes of this put have arrived. It proves nothing about other
+    /// puts, not even about earlier ones to the same PE; `fence` orders those before it. [`Signal`] lists the rules.
+    /// Over rails `add` must be in 1 to [`MOST_ADDED`].
     ///
     /// # Errors
-    /// As [`put`](Context::put), and [`Status::REFUSED`] for a signal that is not a program's or an `add` that rails cannot carry.
+    /// Returns the same errors as [`put`](Context::put), and [`Status::REFUSED`] if the signal is not below
+    /// [`USER_SIGNALS`] or rails cannot carry `add`.
     #[inline(always)]
     #[track_caller]
     pub fn put_signal<T: Plain>(
@@ -38,15 +39,17 @@ impl<S: Scope> Context<S> {
         self.finish(Call::PutSignal, pe, from.bytes())
     }
 
-    /// As [`put_signal`](Context::put_signal), without waiting: `from` may be written again after `quiet`. OpenSHMEM:
-    /// `shmem_put_signal_nbi`.
+    /// Like [`put_signal`](Context::put_signal), but does not wait: `from` may be overwritten only after `quiet`.
+    /// OpenSHMEM: `shmem_put_signal_nbi`.
     ///
-    /// While another put that adds to the same signal is under way, the sum at the target proves neither of them: it says how many have
-    /// arrived, and not which. Use a signal for each, or [`put_round_nbi`](Context::put_round_nbi). A batched context holds it back with its puts, signal and all: `flush` where the other PE should have it
-    /// now. Calls that wait flush.
+    /// While another put that adds to the same signal is in flight, the sum at the target proves neither of them: it is
+    /// the number of puts that have arrived, not which. Use one signal for each, or
+    /// [`put_round_nbi`](Context::put_round_nbi). A batched context defers the put and its signal: call `flush` to
+    /// publish them immediately. Calls that wait flush.
     ///
     /// # Errors
-    /// As [`put_signal`](Context::put_signal); in a group, a command that could not be pushed is an error of the next call that waits.
+    /// Returns the same errors as [`put_signal`](Context::put_signal). In a warp or block, a failure to push the
+    /// command is reported by the next call that waits.
     #[inline(always)]
     #[track_caller]
     pub fn put_signal_nbi<T: Plain>(
@@ -60,12 +63,12 @@ impl<S: Scope> Context<S> {
         self.put_signal_by(to, from, (signal, add, false), pe)
     }
 
-    /// As [`put_signal_nbi`](Context::put_signal_nbi), but gives the signal a value, as [`signal_set`](Context::signal_set) does and with its
-    /// conditions: a store, which arrives sooner than an add (two PEs of one H200: 0.28 us one way, an add 0.44). OpenSHMEM:
-    /// `shmem_put_signal_nbi` with SHMEM_SIGNAL_SET.
+    /// Like [`put_signal_nbi`](Context::put_signal_nbi), but sets the signal to `value`, as
+    /// [`signal_set`](Context::signal_set) does and under its conditions. A store arrives sooner than an add.
+    /// OpenSHMEM: `shmem_put_signal_nbi` with SHMEM_SIGNAL_SET.
     ///
     /// # Errors
-    /// As [`put_signal`](Context::put_signal) and [`signal_set`](Context::signal_set).
+    /// Returns the same errors as [`put_signal`](Context::put_signal) and [`signal_set`](Context::signal_set).
     #[inline(always)]
     #[track_caller]
     pub fn put_signal_set_nbi<T: Plain>(
@@ -79,7 +82,7 @@ impl<S: Scope> Context<S> {
         self.put_signal_by(to, from, (signal, value, true), pe)
     }
 
-    /// A put with a signal that is given a value (`sets`) or added to.
+    /// Implements puts with a signal, which is set to `value` if `sets` is true, and otherwise increased by it.
     #[inline(always)]
     #[track_caller]
     pub(crate) fn put_signal_by<T: Plain>(
@@ -101,20 +104,23 @@ impl<S: Scope> Context<S> {
             let command = transfer(Opcode::PutSignal, to.offset(), from.offset(), from.bytes(), pe, number);
             return self.post_or_batch(Call::PutSignal, &command);
         }
-        // SAFETY: both objects are of the heap, which is mapped at `heap`; the caller keeps others off their bytes.
+        // SAFETY: both objects are in the heap, which is mapped at `heap`; the caller prevents other accesses to their
+        // bytes.
         unsafe { self.store_to(heap, to.offset(), from.offset(), from.bytes()) };
-        // All lanes' stores come before the barrier, behind which one thread fences for all and only then adds or stores.
+        // The barrier follows the stores of all lanes. After it one thread fences for all of them, and only then adds
+        // or stores.
         self.scope.sync();
         self.fenced();
         self.change(heap, signal, value, sets);
         self.answer()
     }
 
-    /// Adds to PE `pe`'s signal, once for the scope. It is not ordered behind earlier puts or other accesses: call `fence` where it
-    /// speaks of them. OpenSHMEM: an atomic add to a signal; NVSHMEM: `nvshmemx_signal_op` with NVSHMEM_SIGNAL_ADD.
+    /// Adds `add` to PE `pe`'s signal, once for the scope. Not ordered after earlier puts or other accesses: call
+    /// `fence` first if the signal announces them. OpenSHMEM: an atomic add to a signal; NVSHMEM: `nvshmemx_signal_op`
+    /// with NVSHMEM_SIGNAL_ADD.
     ///
     /// # Errors
-    /// As [`put_signal_nbi`](Context::put_signal_nbi).
+    /// Returns the same errors as [`put_signal_nbi`](Context::put_signal_nbi).
     #[inline(always)]
     #[track_caller]
     pub fn signal_op(&mut self, signal: Signal, add: u64, pe: u32) -> Result<(), Status> {
@@ -129,17 +135,18 @@ impl<S: Scope> Context<S> {
             self.flush();
             self.check_added(call, pe, add)?;
             let command = transfer(Opcode::Signal, 0, 0, 0, pe, immediate(signal, add));
-            return self.post(call, &command, Behind::Nothing);
+            return self.post(call, &command, Fence::None);
         }
         self.change(heap, signal, add, false);
         self.answer()
     }
 
-    /// Gives PE `pe`'s signal a value, once for the scope. Only by a mapping (NVLink), and only where nobody adds to that signal at the
-    /// same time: it replaces what mapped PEs have added. OpenSHMEM: `shmem_signal_set`. Not ordered, as [`signal_op`](Context::signal_op).
+    /// Sets PE `pe`'s signal to `value`, once for the scope. Works only for mapped heaps (NVLink), and only if no other
+    /// thread adds to that signal at the same time: it overwrites what mapped PEs have added. Not ordered, like
+    /// [`signal_op`](Context::signal_op). OpenSHMEM: `shmem_signal_set`.
     ///
     /// # Errors
-    /// [`Status::UNSUPPORTED`] where the PE is reached by rails: cards only add.
+    /// Returns [`Status::UNSUPPORTED`] if the PE is reached over rails: NICs only add.
     #[inline(always)]
     pub fn signal_set(&mut self, signal: Signal, value: u64, pe: u32) -> Result<(), Status> {
         let heap = self.begin(Call::Signal, pe, signal.0 as u64, signal.0 < USER_SIGNALS)?;
@@ -156,14 +163,17 @@ impl<S: Scope> Context<S> {
         Err(Status::UNSUPPORTED)
     }
 
-    /// Waits until this PE's signal is at least `at_least`. The bytes of each put whose signal is in that sum have then arrived and are
-    /// visible to the whole scope. The sum does not say whose signals are in it: where `at_least` is all that senders may have added so far,
-    /// it proves all their puts; where one may be ahead, its next put may stand in for one that has not arrived ([`Signal`]). One thread
-    /// looks, and the scope meets behind it. OpenSHMEM: `shmem_signal_wait_until` with SHMEM_CMP_GE (a counter that only
-    /// grows needs no other comparison).
+    /// Waits until this PE's signal is at least `at_least`. The bytes of each put whose signal is included in that sum
+    /// have then arrived and are visible to the whole scope. One thread polls, and a barrier of the scope follows.
+    /// OpenSHMEM: `shmem_signal_wait_until` with SHMEM_CMP_GE (a counter that only grows needs no other comparison).
+    ///
+    /// The sum does not show whose signals it includes. If `at_least` is the total that the senders can have added so
+    /// far, it proves all their puts. If a sender can be ahead, its next put can take the place of one that has not
+    /// arrived ([`Signal`]).
     ///
     /// # Errors
-    /// [`Status::DEADLINE`] when the signal has not grown for the world's timeout, the reason the host gave, or an earlier failure of this context.
+    /// Returns [`Status::DEADLINE`] if the signal has not grown for the world's timeout, the status with which the host
+    /// ended the wait, or an earlier failure of this context.
     #[inline(always)]
     #[track_caller]
     pub fn signal_wait_until(&mut self, signal: Signal, at_least: u64) -> Result<(), Status> {
@@ -173,25 +183,25 @@ impl<S: Scope> Context<S> {
         self.agreed()
     }
 
-    /// As `wait_wanted`, for a sum.
+    /// Like `wait_wanted`, for a sum.
     #[inline(always)]
     pub(super) fn wait_signal(&mut self, call: Call, pe: u32, signal: Signal, at_least: u64) {
-        self.wait_wanted(call, pe, signal, Wanted::at_least(at_least));
+        self.wait_wanted(call, pe, signal, WaitCondition::at_least(at_least));
     }
 
-    /// One thread waits; failures are kept until the scope agrees.
+    /// Waits for a signal, on one thread. A failure is kept until the scope agrees.
     #[inline(always)]
-    pub(super) fn wait_wanted(&mut self, call: Call, pe: u32, signal: Signal, wanted: Wanted) {
+    pub(super) fn wait_wanted(&mut self, call: Call, pe: u32, signal: Signal, wanted: WaitCondition) {
         if !self.scope.is_of_first_warp() || self.failed() {
             return;
         }
         let world = self.world;
-        // All lanes of the warp look at first: alone, one would take turns with the others, which wait for it. Not over the bus, where the looks of
-        // 32 lanes are as many trips (one H100, a message over modelled cards 21.8 us, by the one lane 19.4).
+        // At first all lanes of the warp poll: a single polling lane would compete for issue slots with the others,
+        // which wait for it. Not over PCIe, where the polls of 32 lanes would be 32 round trips.
         if world.planes(signal).is_near() && world.planes(signal).is_met_soon(wanted) || !self.scope.leads() {
             return;
         }
-        // SAFETY: the host's word is there while the grid runs.
+        // SAFETY: the host keeps `abort` valid while the grid runs.
         let waited = world.planes(signal).wait(wanted, world.timeout_ns, unsafe { &*world.abort });
         if let Err((stop, sum)) = waited {
             let (seen, wanted) = wanted.told(sum);
@@ -199,11 +209,11 @@ impl<S: Scope> Context<S> {
         }
     }
 
-    /// By a mapping, once for the scope.
+    /// Sets or adds to a signal in a mapped heap, once for the scope.
     #[inline(always)]
     fn change(&mut self, heap: u64, signal: Signal, value: u64, sets: bool) {
         if self.scope.leads() {
-            // SAFETY: the heap begins with the signals.
+            // SAFETY: `heap` is a mapped heap, and heaps start with the signals.
             let word = unsafe { signal_word(heap, signal) };
             if sets { store_relaxed_sys_u64(word, value) } else { add_relaxed_sys_u64(word, value) }
         }
@@ -219,28 +229,29 @@ impl<S: Scope> Context<S> {
     }
 }
 
-/// A signal's word in a mapped heap.
+/// Returns a signal's word in a mapped heap.
 ///
 /// # Safety
-/// The heap is mapped there while the word is used.
+/// A heap must be mapped at `heap` while the word is used.
 #[inline(always)]
 pub(crate) unsafe fn signal_word<'a>(heap: u64, signal: Signal) -> &'a cuda_std::memory::Word {
-    // SAFETY: the caller's contract; the heap begins with a word for each signal.
+    // SAFETY: the caller guarantees the mapping, and a heap starts with one word per signal.
     unsafe { &*(heap as *const cuda_std::memory::Word).add(signal.0 as usize) }
 }
 
 impl Context<Thread> {
-    /// This PE's signal now. What was put before it was signalled is visible. OpenSHMEM: `shmem_signal_fetch`.
+    /// Returns this PE's signal. What was put before it was signalled is visible. OpenSHMEM: `shmem_signal_fetch`.
     #[inline(always)]
     pub fn signal_fetch(&self, signal: Signal) -> u64 {
         if signal.0 < SIGNALS { self.world.planes(signal).sum() } else { 0 }
     }
 
-    /// Waits until one of `count` signals that were allocated together, from `first` on, is at least `at_least`; returns which, the
-    /// first that is found. OpenSHMEM: `shmem_wait_until_any`.
+    /// Waits until one of `count` signals that were allocated together, from `first`, is at least `at_least`. Returns
+    /// the index of the first one found. OpenSHMEM: `shmem_wait_until_any`.
     ///
     /// # Errors
-    /// As [`signal_wait_until`](Context::signal_wait_until); [`Status::REFUSED`] for no signals.
+    /// Returns the same errors as [`signal_wait_until`](Context::signal_wait_until), and [`Status::REFUSED`] if `count`
+    /// is 0 or the signals do not exist.
     #[inline(always)]
     pub fn signal_wait_until_any(&mut self, first: Signal, count: u32, at_least: u64) -> Result<u32, Status> {
         let fits = count > 0 && first.0 < SIGNALS && count <= SIGNALS - first.0;
@@ -256,7 +267,7 @@ impl Context<Thread> {
                 }
                 all = all.wrapping_add(sum);
             }
-            // SAFETY: the host's word is there while the grid runs.
+            // SAFETY: the host keeps `abort` valid while the grid runs.
             if let Err(stop) = limit.look(all, unsafe { &*world.abort }) {
                 let failure =
                     Failure { call: Call::Wait, pe: NO_PE, detail: first.0 as u64, seen: 0, wanted: at_least };

@@ -1,63 +1,64 @@
-//! Waits on memory: for a signal's two planes to reach a sum. Every wait is bounded.
+//! Waits for the two words of a signal to reach a sum. Every wait is bounded.
 
 use super::World;
 use super::arrivals::{self, Arrivals};
-use super::limit::{GrowthLimit, LOOKS, due_after};
+use super::limit::{Control, GrowthLimit, LOOKS};
 use super::report::{Call, Failure, NO_PE};
-use super::wanted::Wanted;
+use super::wanted::WaitCondition;
 use crate::ring::Status;
 use cuda_std::call::by_address;
 use cuda_std::memory::{Word, load_acquire_sys_u64};
 use cuda_std::thread;
 
-/// With proxies alone adding, the plane of this device is looked at once in so many looks: this PE may signal itself.
+/// If only proxies add, the word in the heap is loaded only once per this many polls. (This PE may signal itself.)
 const SELDOM: u32 = 8;
-/// Longest pause between two looks at host memory (nanoseconds): each is a round trip over PCIe beside those of others.
+/// Maximum sleep between two polls of host memory, in nanoseconds: each poll is a round trip over PCIe, next to those
+/// of other threads.
 const LONGEST_SLEEP: u32 = 256;
 
 /// The two words of a signal.
 #[derive(Clone, Copy, Debug)]
-pub struct Planes<'a> {
-    /// In this PE's heap.
+pub struct SignalPair<'a> {
+    /// The word in this PE's heap.
     pub near: &'a Word,
-    /// In host memory, where rails are.
+    /// The word in host memory, or in device memory if kernels read [`Arrivals`]. `None` if there are no rails.
     pub far: Option<&'a Word>,
-    /// Whether other PEs add to the near one.
+    /// Whether other PEs add to the near word.
     pub mapped: bool,
-    /// Not null: waiting kernels read themselves what cards bring.
+    /// Queues and counters that waiting kernels read themselves; null if there are none.
     pub arrivals: *const Arrivals,
 }
 
-impl Planes<'_> {
-    /// The signal's value. Both planes are acquired: what was signalled is visible.
+impl SignalPair<'_> {
+    /// Returns the signal's value. Both words are acquired: what was put before the signal is visible.
     ///
-    /// Each word only grows, so the sum of two readings one after the other is no more than the signal's value at the second.
+    /// Each word only grows, so the sum of two successive loads is at most the signal's value at the second load.
     #[inline(always)]
     pub fn sum(&self) -> u64 {
         if !self.arrivals.is_null() {
-            // SAFETY: contract of the world: it is there while the grid runs.
+            // SAFETY: the host keeps `arrivals` valid while the grid runs.
             arrivals::look(unsafe { &*self.arrivals }, self.far);
         }
         let near = load_acquire_sys_u64(self.near);
         near + self.far.map_or(0, load_acquire_sys_u64)
     }
 
-    /// Whether all of the signal is in memory of this device: a look is no trip over the bus.
+    /// Returns whether the whole signal is in memory of this device, so that a poll does not cross PCIe.
     #[inline(always)]
     pub fn is_near(&self) -> bool {
         self.arrivals.is_null() && self.far.is_none()
     }
 
-    /// Whether the sum of a signal that [is near](Planes::is_near) becomes what is wanted in the next few looks; as [`wait`](Planes::wait), which then
-    /// need not be called.
+    /// Returns whether the sum of a signal that [is near](SignalPair::is_near) meets `wanted` within the next few polls. If
+    /// so, [`wait`](SignalPair::wait) need not be called.
     #[inline(always)]
-    pub fn is_met_soon(&self, wanted: Wanted) -> bool {
-        // In place, since a call keeps the caller's registers in local memory, which the acquire has thrown out of L1.
+    pub fn is_met_soon(&self, wanted: WaitCondition) -> bool {
+        // Inlined: a call would save the caller's registers to local memory, which the acquire has evicted from L1.
         let mut left = LOOKS;
         loop {
             thread::keep_rolled();
             let sum = self.sum();
-            // While the look is under way.
+            // Overlaps with the poll.
             left -= 1;
             if wanted.is_met(sum) {
                 return true;
@@ -69,20 +70,22 @@ impl Planes<'_> {
         }
     }
 
-    /// Waits until the signal's sum is what is wanted.
+    /// Waits until the signal's sum meets `wanted`.
     ///
-    /// Whoever adds does so behind its bytes: a PE that has this heap mapped by a system fence and an atomic, a proxy by a
-    /// release, after a flush where the device does not order what cards write into its memory. The acquire of the word that completes the
-    /// sum brings those bytes, and the acquire of the other plane those of its share.
+    /// Every adder adds after its bytes. A PE that has this heap mapped uses a system-scope fence and an atomic. A
+    /// proxy uses a release, after a flush if the device does not order what NICs write to its memory. The acquire of
+    /// the word that completes the sum makes those bytes visible, and the acquire of the other word the bytes of its
+    /// share.
     ///
-    /// The deadline begins again when the signal grows: a sum that comes late, step by step, is no stall.
+    /// The deadline restarts with progress ([`Control`]), which includes growth of the signal: a sum that is reached
+    /// late but steadily is not a stall.
     ///
     /// # Errors
-    /// What it had reached, and [`Status::DEADLINE`] or the reason in `abort`.
+    /// Returns [`Status::DEADLINE`] or the status in `abort`, and the sum that the signal had reached.
     #[inline(always)]
-    pub fn wait(&self, wanted: Wanted, timeout_ns: u64, abort: &Word) -> Result<(), (Status, u64)> {
+    pub fn wait(&self, wanted: WaitCondition, timeout_ns: u64, abort: &Control) -> Result<(), (Status, u64)> {
         if !self.arrivals.is_null() {
-            // SAFETY: as above.
+            // SAFETY: the host keeps `arrivals` valid while the grid runs.
             let arrivals = unsafe { &*self.arrivals };
             let stop = arrivals::wait(arrivals, (self.near, self.far, self.mapped), wanted, timeout_ns, abort);
             return if stop == 0 { Ok(()) } else { Err((Status(stop), self.sum())) };
@@ -93,9 +96,17 @@ impl Planes<'_> {
     }
 }
 
-/// Behind the first looks, where there were some. 0, or the reason to stop. Out of line: there is one such loop for all calls of a kernel.
+/// The wait after the first polls, if there were any. Returns 0, or the status that ended the wait. Not inlined, so
+/// that all calls of a kernel share one such loop.
 #[inline(never)]
-fn wait_long(near: &Word, far: Option<&Word>, mapped: bool, wanted: Wanted, timeout_ns: u64, abort: &Word) -> u64 {
+fn wait_long(
+    near: &Word,
+    far: Option<&Word>,
+    mapped: bool,
+    wanted: WaitCondition,
+    timeout_ns: u64,
+    abort: &Control,
+) -> u64 {
     let mut own = 0;
     let mut limit = GrowthLimit::new(timeout_ns);
     let mut looks = 0u32;
@@ -110,7 +121,7 @@ fn wait_long(near: &Word, far: Option<&Word>, mapped: bool, wanted: Wanted, time
         }
         looks = looks.wrapping_add(1);
         if let Err(stop) = limit.look(sum, abort) {
-            // Once more: it may have come since.
+            // Checked once more: the sum may have been reached since the last poll.
             let seen = load_acquire_sys_u64(near) + far.map_or(0, load_acquire_sys_u64);
             return if wanted.is_met(seen) { 0 } else { stop.0 };
         }
@@ -122,61 +133,31 @@ fn wait_long(near: &Word, far: Option<&Word>, mapped: bool, wanted: Wanted, time
     }
 }
 
-/// The bound of a program's own spin on words that another block or PE stores (a value with its tag, as [`Inbox`](super::Inbox) has
-/// them): each look that was in vain asks it whether to go on. It calls nothing, so the spin keeps its registers; behind the loop
-/// whoever has given up says so by [`World::gave_up`]. Each wait begins with a new one.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Patience {
-    looks: u32,
-    /// Looks at the host's word.
-    asked: u32,
-    began: u64,
-}
-
-/// Looks of a [`Patience`] between two looks at the clock.
-const VAIN_LOOKS: u32 = 256;
-
-impl Patience {
-    /// Whether to look again; otherwise the reason why not: the world's deadline, the host's word, or another call of this PE that has
-    /// failed. The host's word is asked for as seldom as calls do: all threads of a grid may wait at once, and when a PE is late at the
-    /// beginning, looks over the bus make it later (two H200, 32768 threads: 230 us an iteration in place of 1.6, for good).
-    ///
-    /// # Errors
-    /// The reason.
-    #[inline(always)]
-    pub fn look(&mut self, world: &World) -> Result<(), Status> {
-        self.looks += 1;
-        if !self.looks.is_multiple_of(VAIN_LOOKS) {
-            return Ok(());
-        }
-        let now = thread::global_timer_ns();
-        if self.began == 0 {
-            self.began = now;
-        }
-        let due = due_after(now - self.began);
-        if due <= self.asked {
-            return Ok(());
-        }
-        self.asked = due;
-        // SAFETY: the host's word is there while the grid runs.
-        match load_acquire_sys_u64(unsafe { &*world.abort }) {
-            0 if world.has_failed() => Err(Status::ENDED),
-            0 if now - self.began > world.timeout_ns => Err(Status::DEADLINE),
-            0 => Ok(()),
-            reason => Err(Status(reason)),
-        }
-    }
-}
-
 impl World {
-    /// Notes in the report that a spin has ended in vain, for this reason, unless something has been noted. `wanted`: the number of the
-    /// words that did not come.
+    /// Records in the report that a spin loop ended without success, with this status, unless a failure has already
+    /// been recorded. `wanted` is the number of the words that did not arrive.
     #[inline(never)]
     pub fn gave_up(&self, stop: Status, wanted: u64) {
         super::report::note(self, stop, Failure { call: Call::Words, pe: NO_PE, detail: 0, seen: 0, wanted });
     }
 
-    /// As [`gave_up`](World::gave_up), of a signal that has reached `seen`.
+    /// Like [`gave_up`](World::gave_up), for a [`Grid::sync`](super::Grid::sync) that `seen` of `wanted` blocks have
+    /// reached.
+    #[inline(never)]
+    pub(super) fn gave_up_sync(&self, stop: Status, seen: u64, wanted: u64) {
+        super::report::note(self, stop, Failure { call: Call::GridSync, pe: NO_PE, detail: 0, seen, wanted });
+    }
+
+    /// Records progress of this PE, for a kernel that computes for longer than the world's timeout without a call: the
+    /// waits of its other threads and of other ranks then last longer. The store is to host memory: one thread should
+    /// call this now and then, and not in each step of a loop.
+    #[inline(always)]
+    pub fn progressed(&self) {
+        // SAFETY: the host's words outlive the grid.
+        unsafe { &*self.abort }.progressed(cuda_std::thread::global_timer_ns());
+    }
+
+    /// Like [`gave_up`](World::gave_up), for a signal that has reached `seen`.
     #[inline(never)]
     pub(crate) fn gave_up_signal(&self, stop: Status, signal: super::Signal, seen: u64, wanted: u64) {
         let detail = signal.0 as u64;

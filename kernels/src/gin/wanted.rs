@@ -1,49 +1,50 @@
-//! What a wait wants of a signal.
+//! Conditions of waits for signals.
 
-/// What a wait wants of a signal's sum: at least a number, or one round.
+/// Condition of a wait for a signal's sum: a minimum, or one round.
 ///
-/// Odd rounds add 1 and even rounds add 2 ([`Wanted::added`]). Whoever waits for a round has received all before it, and the sender is at
-/// most one round ahead. So the sum is that of all rounds before, plus 0 to 3: the bit of a round's own number says whether it is among
-/// what has come, also where the next one has come first.
+/// Odd rounds add 1 and even rounds add 2 ([`WaitCondition::added`]). A receiver that waits for a round has received all
+/// earlier ones, and the sender is at most one round ahead. The sum is therefore that of all earlier rounds plus 0 to
+/// 3. The bit that the round adds shows whether the round is included, even if the next one arrived first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Wanted {
-    /// The least sum; of a round: what all rounds up to it have added.
+pub struct WaitCondition {
+    /// Minimum sum, or the total that all rounds up to this one have added.
     sum: u64,
-    /// 0, or what the round adds.
+    /// Amount that the round adds, or 0 for a minimum.
     bit: u64,
 }
 
-impl Wanted {
-    /// This sum or more.
+impl WaitCondition {
+    /// Requires a sum of at least `sum`.
     #[inline(always)]
-    pub const fn at_least(sum: u64) -> Wanted {
-        Wanted { sum, bit: 0 }
+    pub const fn at_least(sum: u64) -> WaitCondition {
+        WaitCondition { sum, bit: 0 }
     }
 
-    /// This round, counted from 1.
+    /// Requires round `round`, counted from 1.
     #[inline(always)]
-    pub const fn round(round: u32) -> Wanted {
-        Wanted { sum: 3 * (round as u64 / 2) + round as u64 % 2, bit: Wanted::added(round) }
+    pub const fn round(round: u32) -> WaitCondition {
+        WaitCondition { sum: 3 * (round as u64 / 2) + round as u64 % 2, bit: WaitCondition::added(round) }
     }
 
-    /// What a round adds to its signal.
+    /// Returns what a round adds to its signal.
     #[inline(always)]
     pub const fn added(round: u32) -> u64 {
         2 - round as u64 % 2
     }
 
-    /// Whether a sum says that it has come.
+    /// Returns whether `sum` meets the condition.
     #[inline(always)]
     pub const fn is_met(self, sum: u64) -> bool {
         if self.bit == 0 {
             return sum >= self.sum;
         }
-        // With all rounds before and `x` of {0, own, other, own + other} the difference is `x - own`, whose bit is clear where own has come.
-        // Two bits of the sum decide, so it does not matter when the round's number begins again at 0.
+        // With all earlier rounds and `x` of {0, own, other, own + other} the difference is `x - own`, whose bit is
+        // clear if `own` is included. Two bits of the sum decide, so the round's number may wrap around to 0.
         !sum.wrapping_sub(self.sum) & self.bit != 0
     }
 
-    /// What a report says was seen and wanted in vain: sums, or rounds, of which the next one may have come and does not count.
+    /// Returns what a report shows as seen and wanted: sums, or numbers of rounds. The next round may have arrived but
+    /// is not counted.
     pub(super) fn told(self, sum: u64) -> (u64, u64) {
         if self.bit == 0 {
             return (sum, self.sum);
@@ -58,37 +59,37 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// What all rounds up to one have added.
+    /// Returns what all rounds up to `round` have added.
     fn added_up_to(round: u32) -> u64 {
-        (1..=round).map(Wanted::added).sum()
+        (1..=round).map(WaitCondition::added).sum()
     }
 
     proptest! {
         #[test]
-        fn a_round_is_met_by_its_own_signal_alone(round in 1u32..5000, own: bool, next: bool) {
+        fn round_is_met_only_by_its_signal(round in 1u32..5000, own: bool, next: bool) {
             let before = added_up_to(round - 1);
-            let sum = before + u64::from(own) * Wanted::added(round) + u64::from(next) * Wanted::added(round + 1);
-            prop_assert_eq!(Wanted::round(round).is_met(sum), own);
+            let sum = before + u64::from(own) * WaitCondition::added(round) + u64::from(next) * WaitCondition::added(round + 1);
+            prop_assert_eq!(WaitCondition::round(round).is_met(sum), own);
             if !own {
-                prop_assert_eq!(Wanted::round(round).told(sum), (u64::from(round) - 1, u64::from(round)));
+                prop_assert_eq!(WaitCondition::round(round).told(sum), (u64::from(round) - 1, u64::from(round)));
             }
         }
 
         #[test]
-        fn rounds_go_on_behind_the_largest_number(ahead in 0u32..4, own: bool, next: bool) {
-            // All rounds up to the largest number have added what the two lowest bits say.
+        fn rounds_wrap_after_largest_number(ahead in 0u32..4, own: bool, next: bool) {
+            // All rounds up to the largest number have added a sum with these two lowest bits.
             let mut sum = 3 * (u64::from(u32::MAX) / 2) + 1;
             for round in 0..ahead {
-                sum += Wanted::added(round);
+                sum += WaitCondition::added(round);
             }
-            sum += u64::from(own) * Wanted::added(ahead) + u64::from(next) * Wanted::added(ahead + 1);
-            prop_assert_eq!(Wanted::round(ahead).is_met(sum), own);
+            sum += u64::from(own) * WaitCondition::added(ahead) + u64::from(next) * WaitCondition::added(ahead + 1);
+            prop_assert_eq!(WaitCondition::round(ahead).is_met(sum), own);
         }
 
         #[test]
-        fn a_least_sum_is_met_by_it_and_more(wanted: u64, sum: u64) {
-            prop_assert_eq!(Wanted::at_least(wanted).is_met(sum), sum >= wanted);
-            prop_assert!(Wanted::at_least(wanted).is_met(wanted) && !Wanted::at_least(u64::MAX).is_met(u64::MAX - 1));
+        fn minimum_sum_is_met_by_equal_or_larger(wanted: u64, sum: u64) {
+            prop_assert_eq!(WaitCondition::at_least(wanted).is_met(sum), sum >= wanted);
+            prop_assert!(WaitCondition::at_least(wanted).is_met(wanted) && !WaitCondition::at_least(u64::MAX).is_met(u64::MAX - 1));
         }
     }
 }

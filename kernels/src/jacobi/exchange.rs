@@ -1,4 +1,5 @@
-//! Boundary rows between PEs, by the calls of [`gin`](crate::gin). Out of line: a stencil's threads keep their registers.
+//! Exchange of boundary rows between PEs, by calls of [`gin`](crate::gin). Out of line, so that it does not take
+//! registers from the stencil's threads.
 
 use super::stencil::{WIDTH, load, store};
 use super::{EXCHANGE_BLOCK, EXCHANGE_HOST, EXCHANGE_P, Link, TRACE_SENT, TRACE_WAITED};
@@ -7,14 +8,14 @@ use crate::ring::Status;
 use cuda_std::memory::{fence_acq_rel_sys, fetch_add_relaxed_gpu_u64};
 use cuda_std::thread;
 
-/// Waits until the rows that iteration `iteration` reads on this side have arrived. By all threads of a block. After a failure nothing
-/// is waited for: what the grid then computes counts for nothing.
+/// Waits until the rows that iteration `iteration` reads on this side have arrived. Called by all threads of a block.
+/// After a failure it does not wait, and the results of the grid are invalid.
 ///
 /// # Safety
-/// The link is valid.
+/// `link` must be valid.
 #[inline(never)]
 pub unsafe fn receive(link: *const Link, iteration: u32, side: usize) -> Result<(), Status> {
-    // SAFETY: the caller's contract.
+    // SAFETY: the caller guarantees that `link` is valid.
     let link = unsafe { &*link };
     if thread::sync_threads_or(link.world.has_failed()) {
         return Err(Status::ENDED);
@@ -26,12 +27,12 @@ pub unsafe fn receive(link: *const Link, iteration: u32, side: usize) -> Result<
     result
 }
 
-/// Sends a tile's piece of the boundary row on this side, which `row` has in device memory. By all threads of a block; each has stored
-/// its own columns of the row itself: four from `column` on, where it has `any`.
+/// Sends a tile's part of the boundary row on this side, which is in device memory at `row`. Called by all threads of a
+/// block. Each thread must have stored its own columns of the row: four from `column` on, if `any` is set.
 ///
 /// # Safety
-/// The link is valid, `row` is the boundary row of this side that iteration `iteration` has computed, and `tile` are the first of the tile's
-/// columns and their number.
+/// `link` must be valid. `row` must be the boundary row of this side that iteration `iteration` has computed. `tile`
+/// must be the first column of the tile and its number of columns.
 #[inline(never)]
 pub unsafe fn send(
     link: *const Link,
@@ -42,7 +43,7 @@ pub unsafe fn send(
     any: bool,
     tile: [u32; 2],
 ) {
-    // SAFETY: the caller's contract.
+    // SAFETY: the caller guarantees that `link` is valid.
     let link = unsafe { &*link };
     if thread::sync_threads_or(link.world.has_failed()) {
         return;
@@ -53,17 +54,17 @@ pub unsafe fn send(
         link,
         peer: link.peers[side],
         out: parity * 2 + side,
-        // My first row lies below the rows of the PE above.
+        // This PE's first row is the lower halo of the PE above.
         halo: parity * 2 + 1 - side,
         side,
     };
-    // A failure is in the world's report, and the next launch finds it there.
-    // SAFETY: the caller's contract; the thread's own points, which it has stored before.
+    // A failure is recorded in the world's report, where the next launch finds it.
+    // SAFETY: the caller guarantees that `row` is valid; this thread loads only the points that it has stored.
     let _ = unsafe { to.send(row, column, any, tile) };
     link.note(iteration, TRACE_SENT, || thread::global_timer_ns() - began);
 }
 
-/// Of one side and one parity.
+/// Destination of a boundary row, for one side and one parity.
 struct Route<'a> {
     link: &'a Link,
     peer: u32,
@@ -78,19 +79,20 @@ impl Route<'_> {
         let link = self.link;
         let (out, halo) = (link.out[self.out / 2][self.out % 2], link.halo[self.halo / 2][self.halo % 2]);
         let pitch = out.len() as u32;
-        // SAFETY: the caller's contract.
+        // SAFETY: the caller guarantees that `row` is valid at this thread's columns.
         let points = unsafe { load(row.add(column as usize)) };
         if link.exchange == EXCHANGE_P {
             let mut line = link.world.context(Thread);
             for point in 0..WIDTH as u32 {
                 if any && column + point < pitch {
-                    // Its failure stays in the context.
+                    // The context keeps the failure.
                     let _ = line.p(halo.at((column + point) as u64), points[point as usize], self.peer);
                 }
             }
-            // Over NVLink the signal's fence stands behind the stores of the whole block.
+            // Over NVLink, the fence of the signal covers the stores of the whole block.
             if !line.is_mapped(self.peer) {
-                // Each thread waits for its own values, and one may fail while its neighbours go on to the barriers of the put.
+                // Each thread waits for its own values. One may fail while its neighbours continue to the barriers of
+                // the put, so the block must agree.
                 let stop = line.quiet().map_or_else(|stop| stop.0, |()| 0);
                 let agreed = Block.agree(stop);
                 if agreed != 0 {
@@ -100,7 +102,7 @@ impl Route<'_> {
             return self.put(first as u64, 0);
         }
         if any {
-            // SAFETY: this thread's columns of a row in the heap.
+            // SAFETY: these are this thread's columns of a row in the heap.
             unsafe { store(link.world.local(out).add(column as usize), &points) };
         }
         if link.exchange == EXCHANGE_BLOCK {
@@ -109,14 +111,14 @@ impl Route<'_> {
         if link.exchange == EXCHANGE_HOST {
             return Ok(());
         }
-        // The tiles of a row count themselves. Each fences its stores before it counts; the last one has then seen all others', and
-        // fences before its block reads them.
+        // Counts the finished tiles of the row. Each fences its stores before it counts. The last one has then observed
+        // all others' counts, and fences before its block reads their stores.
         thread::sync_threads();
         let mut last = false;
         if thread::thread_idx_x() == 0 {
             fence_acq_rel_sys();
             let tiles = pitch.div_ceil(thread::block_dim_x() * WIDTH as u32) as u64;
-            // SAFETY: two words.
+            // SAFETY: `done` has two words.
             let before = fetch_add_relaxed_gpu_u64(unsafe { &*link.done.add(self.side) }, 1);
             last = (before + 1).is_multiple_of(tiles);
             fence_acq_rel_sys();
@@ -124,7 +126,8 @@ impl Route<'_> {
         if thread::sync_threads_or(last) { self.put(0, pitch as u64) } else { Ok(()) }
     }
 
-    /// Puts `count` columns, and tells the neighbour where it waits for that. Out of line: it is called in three places.
+    /// Puts `count` columns and signals the neighbour if it waits for them. Out of line, because there are three call
+    /// sites.
     #[inline(never)]
     fn put(&self, first: u64, count: u64) -> Result<(), Status> {
         let link = self.link;
@@ -136,7 +139,7 @@ impl Route<'_> {
         } else {
             line.put_nbi(to, from, self.peer)?;
         }
-        // Over rails the row may be written again when it has left, and whatever keeps it from that is told now.
+        // Over rails the row may be overwritten only after it has been sent. The wait also reports a failure now.
         if line.is_mapped(self.peer) { Ok(()) } else { line.quiet() }
     }
 }

@@ -1,12 +1,13 @@
-//! One iteration by one grid: the stencil near memory's limit, with the exchange of boundary rows inside.
+//! One iteration per grid: a stencil close to the memory bandwidth, including the exchange of boundary rows.
 //!
-//! A tile is `WIDTH` columns for each thread of a block, and some rows. A thread goes down its columns and keeps the row above, the row
-//! itself and the next ones in registers, so each point is loaded once (and the rows at the edges of a tile twice), by loads of 16 bytes,
-//! several under way.
+//! A tile is `WIDTH` columns per thread of a block, and some rows. A thread moves down its columns and keeps the
+//! previous row, the current row and the next ones in registers. Each point is therefore loaded once (rows at the edges
+//! of a tile twice), by 16-byte loads, several of which are in flight.
 //!
-//! **Boundary tiles come first.** They wait for the neighbours' rows, which were sent at the beginning of the iteration before, and send
-//! theirs while the grid's other tiles are computed. A tile that waits holds its place, and waits for what the neighbour's last iteration
-//! has sent, never for its present one: so a grid of more blocks than fit at once ends as well.
+//! **Boundary tiles come first.** They wait for the neighbours' rows, which were sent at the start of the previous
+//! iteration. They send their own while the other tiles of the grid are computed. A waiting tile occupies its block. It
+//! waits for rows sent in the neighbour's previous iteration, never in its current one, so a grid with more blocks than
+//! can be resident also completes.
 
 use super::stencil::{Columns, Far, Points, WIDTH, first_of_thread, load, load_point_if, store_if};
 use super::{ABOVE, BELOW, EXCHANGE_NONE, Link, NORM_NEVER, NORM_THREAD_ATOMIC, TRACE_BEGAN, TRACE_ENDED, exchange};
@@ -16,53 +17,55 @@ use cuda_std::sum::{add_relaxed_gpu_f32, add_relaxed_gpu_f64};
 use cuda_std::vector::opaque_u32;
 use cuda_std::{args, kernel, thread, warp};
 
-/// Shared memory of a block: a sum for each warp.
+/// Bytes of a block's shared memory: one sum per warp.
 pub const SHARED_BYTES: u32 = 1024 / warp::SIZE * 4;
 
 /// Arguments of [`jacobi_step`].
 #[args]
 pub struct StepArgs {
-    /// The field before: `rows` rows of `pitch` points, aligned to 16 bytes.
+    /// The field before the iteration: `rows` rows of `pitch` points, aligned to 16 bytes.
     pub from: *const f32,
-    /// The field after.
+    /// The field after the iteration.
     pub to: *mut f32,
-    /// The rows above the first and below the last.
+    /// The rows above the first and below the last row.
     pub beside: [*const f32; 2],
-    /// Rows of this PE, at least 1.
+    /// Number of rows of this PE, at least 1.
     pub rows: u32,
-    /// Columns of the field.
+    /// Number of columns of the field.
     pub nx: u32,
     /// Points from one row to the next, a multiple of `WIDTH`.
     pub pitch: u32,
-    /// Rows of a tile.
+    /// Number of rows of a tile.
     pub strip: u32,
-    /// Tiles beside each other and above each other ([`tiles`]): a block would spend more time on the divisions than on loading its rows.
+    /// Number of tiles per row of tiles, from [`tiles`]. Precomputed, because the divisions would take a block longer
+    /// than loading its rows.
     pub across: u32,
-    /// See above.
+    /// Number of rows of tiles, from [`tiles`].
     pub strips: u32,
-    /// Tiles of this grid: from here on, and up to here. All: from 0 to the product of the two. The first ones are those of the PE's first and
-    /// last rows.
+    /// First tile of this grid. The tiles of the PE's first and last rows have the lowest numbers.
     pub first_tile: u32,
-    /// See above.
+    /// One past the last tile of this grid; for all tiles the product of `across` and `strips`.
     pub end_tile: u32,
-    /// From 1.
+    /// Number of the iteration, from 1.
     pub iteration: u32,
-    /// [`NORM_NEVER`], ...
+    /// [`NORM_NEVER`], [`NORM_BLOCK`](super::NORM_BLOCK) or [`NORM_THREAD_ATOMIC`].
     pub norm: u32,
-    /// Device memory, 0 before: where the squares of all changes are added.
+    /// Device memory, initially 0: sum of the squares of all changes.
     pub sum: *const Word,
-    /// Device memory; null: nothing is exchanged ([`EXCHANGE_NONE`]).
+    /// Device memory. Null if no rows are exchanged ([`EXCHANGE_NONE`]).
     pub link: *const Link,
 }
 
-/// Tiles beside each other and above each other, of `rows` rows of `pitch` points, by blocks of `threads` and tiles of `strip` rows.
+/// Returns the number of tiles across and the number of rows of tiles, for `rows` rows of `pitch` points, blocks of
+/// `threads` threads and tiles of `strip` rows.
 #[inline(always)]
 pub const fn tiles(pitch: u32, rows: u32, threads: u32, strip: u32) -> (u32, u32) {
     (pitch.div_ceil(threads * WIDTH as u32), rows.div_ceil(strip))
 }
 
 impl StepArgs {
-    /// The points of a row from column 0 on; row -1 (all bits set) is above, row `rows` below.
+    /// Returns the address of column 0 of a row. Row `u32::MAX` (-1) is the row above the first, row `rows` the one
+    /// below the last.
     #[inline(always)]
     fn row(&self, row: u32) -> *const f32 {
         if row == u32::MAX {
@@ -70,38 +73,41 @@ impl StepArgs {
         } else if row == self.rows {
             self.beside[BELOW]
         } else {
-            // SAFETY: a row of the field.
+            // SAFETY: `row` is a row of the field.
             unsafe { self.from.add(row as usize * self.pitch as usize) }
         }
     }
 }
 
-/// What a thread carries down its columns. `EACH`: every point is added by itself ([`NORM_THREAD_ATOMIC`]).
+/// State of a thread that moves down its columns. With `EACH`, every point is added to the sum individually
+/// ([`NORM_THREAD_ATOMIC`]).
 struct March<'a, const EACH: bool> {
     args: &'a StepArgs,
     columns: &'a Columns,
-    /// Not 0 where there is a point beside this lane's that belongs to another warp, and how far it is from the lane's first one.
+    /// Nonzero if the point adjacent to this lane's points belongs to another warp; and that point's offset from the
+    /// lane's first one.
     is_far: u32,
     far: isize,
-    /// Not 0 where there is something to store.
+    /// Nonzero if this thread has points to store.
     stores: u32,
     above: Points,
     points: Points,
     sum: f32,
 }
 
-/// A row on its way: the points below, and what lies beside the warp.
+/// A row being loaded: the points below, and the points adjacent to the warp.
 type Coming = (Points, Far);
 
-/// Several rows at once: all loads before the first of them is needed, and no branch that parts the lanes of a warp. Written out, since
-/// LLVM leaves so large a loop as it is, and what it then indexes in memory.
+/// Processes several rows: all loads are issued before the first value is needed, without branches that diverge a warp.
+/// Generated by a macro, because LLVM does not unroll a loop of this size and would index its arrays in memory.
 macro_rules! rows_at_once {
     ($name:ident: $count:literal = $($ahead:literal)*) => {
         #[inline(always)]
         unsafe fn $name(&mut self, row: u32) {
             let pitch = self.args.pitch as usize;
             let first = row as usize * pitch + self.columns.first as usize;
-            // SAFETY: contract of the kernel; the rows are of the field, and what is below the last one is of it or beside it.
+            // SAFETY: the rows are in the field, and the row below the last one is in the field or in `beside`
+            // (contract of the kernel).
             unsafe {
                 let (from, to) = (self.args.from.add(first), self.args.to.add(first));
                 let coming = [$(self.load::<{ $ahead + 1 == $count }>(from, row, $ahead)),*];
@@ -116,7 +122,7 @@ impl<'a, const EACH: bool> March<'a, EACH> {
     rows_at_once!(four: 4 = 0 1 2 3);
     rows_at_once!(one: 1 = 0);
 
-    /// At row `row`.
+    /// Starts at row `row`.
     #[inline(always)]
     unsafe fn begin(args: &'a StepArgs, columns: &'a Columns, row: u32) -> March<'a, EACH> {
         let column = columns.first as usize;
@@ -128,19 +134,20 @@ impl<'a, const EACH: bool> March<'a, EACH> {
             is_far: opaque_u32(columns.is_end() & (columns.any && there) as u32),
             far: if lies_left { -1 } else { WIDTH as isize },
             stores: opaque_u32(columns.any as u32),
-            // SAFETY: the caller's contract.
+            // SAFETY: the caller guarantees that `row` and the row above are valid.
             above: unsafe { load(args.row(row.wrapping_sub(1)).add(column)) },
-            // SAFETY: as above.
+            // SAFETY: the caller guarantees that `row` is valid.
             points: unsafe { load(args.row(row).add(column)) },
             sum: 0.0,
         }
     }
 
-    /// The points below those of row `row + ahead`, and what is beside the warp in that row. `from` is the thread's place in row `row`.
+    /// Loads the points below row `row + ahead`, and the points adjacent to the warp in row `row + ahead`. `from` is
+    /// the address of the thread's points in row `row`.
     #[inline(always)]
     unsafe fn load<const LAST: bool>(&self, from: *const f32, row: u32, ahead: usize) -> Coming {
         let pitch = self.args.pitch as usize;
-        // SAFETY: the caller's contract.
+        // SAFETY: the caller guarantees that row `row + ahead` and the row below are valid.
         unsafe {
             let here = from.add(ahead * pitch);
             let below = if LAST {
@@ -149,7 +156,7 @@ impl<'a, const EACH: bool> March<'a, EACH> {
                 here.add(pitch)
             };
             let beside = |right: bool| {
-                // A warp of one lane has both.
+                // In a warp of a single lane, the lane has both adjacent points.
                 let (is_far, far) = match warp::SIZE {
                     1 if right => (
                         (self.columns.any && self.columns.first + (WIDTH as u32) < self.args.pitch) as u32,
@@ -163,12 +170,12 @@ impl<'a, const EACH: bool> March<'a, EACH> {
         }
     }
 
-    /// One row.
     #[inline(always)]
     unsafe fn step(&mut self, (below, far): Coming, to: *mut f32) {
         let rows = [&self.above, &self.points, &below];
         let next = self.columns.step(rows, self.columns.beside(&self.points, far), &mut self.sum);
-        // SAFETY: the caller's contract; each point is one thread's.
+        // SAFETY: the caller guarantees that `to` is this thread's part of a row. No other thread accesses these
+        // points.
         unsafe { store_if(self.stores, to, &next) };
         if EACH && self.columns.any {
             each_by_itself(self.args, &self.points, &next);
@@ -177,10 +184,10 @@ impl<'a, const EACH: bool> March<'a, EACH> {
         self.points = below;
     }
 
-    /// Rows `begin` to `end`; the squares of this thread's changes.
+    /// Computes rows `begin` to `end`. Returns the sum of the squares of this thread's changes.
     #[inline(always)]
     unsafe fn rows(args: &'a StepArgs, columns: &'a Columns, begin: u32, end: u32) -> f32 {
-        // SAFETY: the caller's contract: the rows, and those above and below.
+        // SAFETY: the caller guarantees that these rows, and those above and below, are valid.
         unsafe {
             let mut march = March::<EACH>::begin(args, columns, begin);
             let mut row = begin;
@@ -196,26 +203,27 @@ impl<'a, const EACH: bool> March<'a, EACH> {
                 march.one(row);
                 row += 1;
             }
-            // Threads without columns have computed those of another one.
+            // Threads without columns have computed those of another thread.
             if columns.any { march.sum } else { 0.0 }
         }
     }
 }
 
-/// What `--norm thread-atomic` reproduces.
+/// Adds every change individually, for `--norm thread-atomic`.
 #[inline(always)]
 fn each_by_itself(args: &StepArgs, before: &Points, after: &Points) {
     for point in 0..WIDTH {
         let change = after[point] - before[point];
-        // SAFETY: contract of the kernel.
+        // SAFETY: `sum` is valid (contract of the kernel).
         add_relaxed_gpu_f32(unsafe { &*args.sum }, change * change);
     }
 }
 
-/// Rows `begin` to `end` of a tile; the squares of this thread's changes, where they are not added one by one.
+/// Computes rows `begin` to `end` of a tile. Returns the sum of the squares of this thread's changes, or 0 if they are
+/// added individually.
 #[inline(always)]
 unsafe fn rows(args: &StepArgs, columns: &Columns, begin: u32, end: u32) -> f32 {
-    // SAFETY: the caller's contract.
+    // SAFETY: the caller guarantees that these rows, and those above and below, are valid.
     unsafe {
         if args.norm == NORM_THREAD_ATOMIC {
             March::<true>::rows(args, columns, begin, end);
@@ -225,25 +233,25 @@ unsafe fn rows(args: &StepArgs, columns: &Columns, begin: u32, end: u32) -> f32 
     }
 }
 
-/// One iteration, or those of its tiles that this grid has.
+/// Runs one iteration, or those of its tiles that this grid has.
 ///
 /// # Safety
-/// The pointers are valid for what they say while the grid runs, nobody else uses the fields, and blocks are whole warps with
-/// [`SHARED_BYTES`] of shared memory.
+/// The pointers must be valid, as documented per field, until the grid ends. No other thread may access the fields.
+/// Blocks must be whole warps with [`SHARED_BYTES`] of shared memory.
 #[kernel]
 pub unsafe fn jacobi_step(args: StepArgs) {
     let wide = thread::block_dim_x() * WIDTH as u32;
     let linked = !args.link.is_null();
     if linked {
         let now = thread::global_timer_ns();
-        // SAFETY: contract of the kernel.
+        // SAFETY: `link` is valid (contract of the kernel).
         unsafe { &*args.link }.note(args.iteration, TRACE_BEGAN, || !now);
     }
     let mut sum = 0.0;
     let mut tile = args.first_tile + thread::block_idx_x();
     while tile < args.end_tile {
-        // The first strip, the last one, and then those between: down in one iteration and up in the next, which so begins with what is
-        // still in the cache.
+        // The first strip, the last strip, then those between: downwards in odd and upwards in even iterations, so that
+        // each iteration starts with the strips that are still in the cache.
         let index = tile / args.across;
         let strip = match index {
             0 => 0,
@@ -254,9 +262,10 @@ pub unsafe fn jacobi_step(args: StepArgs) {
         let first = (tile - index * args.across) * wide;
         let (begin, end) = (strip * args.strip, args.rows.min((strip + 1) * args.strip));
         let columns = Columns::new(first + first_of_thread(), args.nx, args.pitch);
-        // Which sides it has. Most tiles have none, and code of their own: what lives across calls would take their registers.
+        // Boundary sides of this tile. Most tiles have none, and use a separate code path: values that are live across
+        // calls would take their registers.
         let sides = [linked && begin == 0, linked && end == args.rows];
-        // SAFETY: contract of the kernel: the tile's rows, and those above and below.
+        // SAFETY: the tile's rows, and those above and below, are valid (contract of the kernel).
         unsafe {
             if sides[ABOVE] || sides[BELOW] {
                 wait(&args, sides);
@@ -269,26 +278,26 @@ pub unsafe fn jacobi_step(args: StepArgs) {
         tile += thread::grid_dim_x();
     }
     if args.norm != NORM_NEVER && args.norm != NORM_THREAD_ATOMIC {
-        // SAFETY: contract of the kernel.
+        // SAFETY: `sum` is valid, and blocks are whole warps with [`SHARED_BYTES`] (contract of the kernel).
         unsafe { add_of_block(&*args.sum, sum) };
     }
     if linked {
         let now = thread::global_timer_ns();
-        // SAFETY: contract of the kernel.
+        // SAFETY: `link` is valid (contract of the kernel).
         unsafe { &*args.link }.note(args.iteration, TRACE_ENDED, || now);
     }
 }
 
 #[inline(always)]
 unsafe fn wait(args: &StepArgs, sides: [bool; 2]) {
-    // SAFETY: the caller's contract.
+    // SAFETY: the caller guarantees that `link` is valid if `sides` has a side.
     unsafe {
         if (*args.link).neighbours == 0 {
             return;
         }
         for side in [ABOVE, BELOW] {
             if sides[side] {
-                // A failure is in the world's report.
+                // The failure is recorded in the world's report.
                 let _ = exchange::receive(args.link, args.iteration, side);
             }
         }
@@ -297,14 +306,14 @@ unsafe fn wait(args: &StepArgs, sides: [bool; 2]) {
 
 #[inline(always)]
 unsafe fn send(args: &StepArgs, sides: [bool; 2], columns: Columns, first: u32, count: u32) {
-    // SAFETY: the caller's contract.
+    // SAFETY: the caller guarantees that `link` is valid if `sides` has a side.
     if unsafe { (*args.link).exchange } == EXCHANGE_NONE {
         return;
     }
     for side in [ABOVE, BELOW] {
         if sides[side] {
             let row = if side == ABOVE { 0 } else { args.rows - 1 };
-            // SAFETY: the caller's contract: this block has computed its columns of that row.
+            // SAFETY: this block has computed its columns of that row, and `link` is valid.
             unsafe {
                 let row = args.to.add(row as usize * args.pitch as usize);
                 exchange::send(args.link, args.iteration, side, row, columns.first, columns.any, [first, count]);
@@ -313,16 +322,16 @@ unsafe fn send(args: &StepArgs, sides: [bool; 2], columns: Columns, first: u32, 
     }
 }
 
-/// Adds the sum of a block's threads, once. Every thread of the block calls it.
+/// Adds the sum of a block's threads to `word` with one atomic. Called by every thread of the block.
 ///
 /// # Safety
-/// Blocks are whole warps with [`SHARED_BYTES`] of shared memory.
+/// Blocks must be whole warps with [`SHARED_BYTES`] of shared memory.
 #[inline(always)]
 unsafe fn add_of_block(word: &Word, sum: f32) {
     let sum = warp::sum_f32(sum);
     let sums = Dynamic::of_block(SHARED_BYTES);
     let (first, index, warps) = (sums.at(0), thread::thread_idx_x(), thread::block_dim_x() / warp::SIZE);
-    // SAFETY: a place for each warp, of which a block has at most 1024 threads.
+    // SAFETY: a block has at most 1024 threads, so there is one word per warp.
     unsafe {
         if index.is_multiple_of(warp::SIZE) {
             sums.store(first + index / warp::SIZE * 4, [sum.to_bits()]);

@@ -1,4 +1,4 @@
-//! Between iterations: the barrier of all PEs, and the norm.
+//! Kernel that runs between iterations: the barrier of all PEs, and the norm.
 
 use super::{NORM_NEVER, NORM_THREAD_ATOMIC};
 use crate::gin::{Block, Inbox, Program, Sym};
@@ -9,36 +9,38 @@ use cuda_std::{args, kernel, thread};
 /// Arguments of [`jacobi_meet`].
 #[args]
 pub struct MeetArgs {
-    /// 1: all PEs meet, and what their kernels have sent before has arrived.
+    /// 1 for a barrier of all PEs, after which all transfers of their preceding kernels have arrived.
     pub barrier: u32,
-    /// How the sums were made; [`NORM_NEVER`]: there are none.
+    /// Method by which the sums were computed, or [`NORM_NEVER`] if there are none.
     pub norm: u32,
-    /// Device memory: this PE's sums of squares, one for each of `count` iterations.
+    /// Device memory: this PE's sums of squares, one per iteration.
     pub sums: *const Word,
-    /// Iterations.
+    /// Number of iterations.
     pub count: u32,
-    /// Number of the exchange, from 1, the same on all PEs.
+    /// Number of the exchange, from 1; the same on all PEs.
     pub round: u32,
-    /// For `count` numbers of 8 bytes or more.
+    /// Inbox with space for at least `count` numbers of 8 bytes.
     pub inbox: Inbox,
-    /// As many as the inbox has room for: what is sent.
+    /// Send buffer, with as many numbers as the inbox has space for.
     pub own: Sym<f64>,
-    /// As many for each PE: what is received.
+    /// Receive buffer, with as many numbers per PE.
     pub all: Sym<f64>,
     /// Host memory: the sums over all PEs.
     pub totals: *mut f64,
-    /// Host memory: becomes `round` when the sums are there.
+    /// Host memory: set to `round` when the sums have been stored.
     pub done: *const Word,
 }
 
-/// One block: the barrier, then the sums, then the host is told. After a failure, of this launch or one before, the host is not told.
+/// Runs as one block: the barrier, then the sums, then the notification of the host. After a failure of this or a
+/// preceding launch, the host is not notified.
 ///
 /// # Safety
-/// The arguments are of the world, `totals` has room for `count`, and all PEs launch it with the same round.
+/// The arguments must belong to the world, and `totals` must have space for `count` numbers. All PEs must launch it
+/// with the same round.
 #[kernel(resident)]
 pub unsafe fn jacobi_meet(program: Program<MeetArgs>) {
-    // The failure itself is in the report.
-    // SAFETY: contract of the kernel.
+    // The failure is recorded in the world's report.
+    // SAFETY: the arguments are valid (contract of the kernel).
     let _ = unsafe { meet(&program) };
 }
 
@@ -59,7 +61,7 @@ unsafe fn meet(program: &Program<MeetArgs>) -> Result<(), Status> {
     let (own, all) = (world.local(args.own), world.local(args.all));
     let mut at = index;
     while at < args.count {
-        // SAFETY: below `count`.
+        // SAFETY: `at` is below `count`.
         unsafe {
             let bits = load_relaxed_gpu_u64(&*args.sums.add(at as usize));
             let narrow = args.norm == NORM_THREAD_ATOMIC;
@@ -76,11 +78,12 @@ unsafe fn meet(program: &Program<MeetArgs>) -> Result<(), Status> {
         let pe = (world.my_pe() + pes - step) % pes;
         line.receive(args.inbox, args.round, args.all.slice(pe as u64 * room, count), pe)?;
     }
-    // What was sent may be overwritten by the next round.
+    // Waits because the next round may overwrite the send buffer.
     line.quiet()?;
     let mut at = index;
     while at < args.count {
-        // SAFETY: below `count`, of this PE and of each that has sent; behind the barrier of the calls above.
+        // SAFETY: `at` is below `count`, and the barriers of the preceding calls order the stores of this PE and of all
+        // senders before these loads.
         unsafe {
             let mut total = own.add(at as usize).read();
             for pe in 0..pes as usize {
@@ -92,11 +95,11 @@ unsafe fn meet(program: &Program<MeetArgs>) -> Result<(), Status> {
         }
         at += threads;
     }
-    // All threads' totals before the barrier, one fence for them behind it, and then the host is told.
+    // All threads' totals precede the barrier. A single fence covers them before the host is notified.
     thread::sync_threads();
     if index == 0 {
         fence_acq_rel_sys();
-        // SAFETY: contract of the kernel.
+        // SAFETY: `done` is valid (contract of the kernel).
         store_release_sys_u64(unsafe { &*args.done }, args.round as u64);
     }
     Ok(())

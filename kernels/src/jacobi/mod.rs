@@ -1,107 +1,109 @@
-//! Jacobi iterations of a field that is cut into rows, one part for each PE: the stencil, the exchange of boundary rows, the norm.
+//! Jacobi iterations of a field that is split by rows among the PEs: the stencil, the exchange of boundary rows, the
+//! norm.
 //!
 //! ```text
-//!        PE above                 launched: a grid for each iteration; field in device memory, read once and written once
+//!        PE above                 launched: one grid per iteration; field in device memory, read and written once
 //!   - - - - - - - - - - -         resident: one grid for all iterations; field in registers and shared memory
 //!   row 0          | sent up
-//!   ...            |              Every kernel computes a point by the same additions in the same order, so fields are equal
-//!   row rows - 1   | sent down    to the last bit, however they were cut and exchanged.
+//!   ...            |              All kernels compute a point by the same additions in the same order, so the fields
+//!   row rows - 1   | sent down    are identical to the last bit, regardless of how they are split and exchanged.
 //!   - - - - - - - - - - -
 //!        PE below
 //! ```
 //!
-//! Left and right columns are fixed, top and bottom meet: the PE below the last one is the first one.
+//! Left and right columns are fixed. Vertically the field is periodic: the PE below the last one is the first one.
 
-mod chip;
-mod door;
 mod exchange;
+mod halo;
 pub mod launched;
 pub mod meet;
 pub mod resident;
 mod resident_args;
+mod shared_rows;
 mod stencil;
 
 use crate::gin::{Signal, Sym, World};
 use cuda_std::memory::{Word, fetch_max_release_gpu_u64};
 use cuda_std::{args, thread};
 
-/// The kernel sends no rows: what lies above and below is this PE's own, or comes by somebody else.
+/// The kernel sends no rows: those above and below are this PE's own, or are exchanged by other means.
 pub const EXCHANGE_NONE: u32 = 0;
-/// The stencil's threads send each value by `p`.
+/// Each thread of the stencil sends its values by `p`.
 pub const EXCHANGE_P: u32 = 1;
-/// Each tile sends its piece of the row by a put of its block.
+/// Each tile sends its part of the row by a put of its block.
 pub const EXCHANGE_BLOCK: u32 = 2;
 /// The last tile of a row sends the whole row by one put.
 pub const EXCHANGE_ROW: u32 = 3;
-/// The CPU sends the rows: the kernel leaves them in the heap.
+/// The CPU sends the rows: the kernel stores them in the heap.
 pub const EXCHANGE_HOST: u32 = 4;
 
-/// Nobody sums.
+/// No norm is computed.
 pub const NORM_NEVER: u32 = 0;
-/// A block sums what its threads have, and adds it once.
+/// Each block sums the squares of its threads, and adds the sum with one atomic.
 pub const NORM_BLOCK: u32 = 1;
-/// Each point is added to one `f32` by an atomic operation of its own: what a build without a block reduction does.
+/// Each point is added to one `f32` by its own atomic operation, like a build without block reduction.
 pub const NORM_THREAD_ATOMIC: u32 = 2;
 
-/// Sides of a PE's rows: the PE above.
+/// Index of the side with the PE above.
 pub const ABOVE: usize = 0;
-/// Sides of a PE's rows: the PE below.
+/// Index of the side with the PE below.
 pub const BELOW: usize = 1;
 
-/// How a PE's rows are joined to those of its neighbours. The host uploads it once for many launches; kernels get a pointer, since
-/// arguments whose address is taken are copied to each thread's stack.
+/// Connection of a PE's rows to those of its neighbours. The host uploads it once for many launches. Kernels receive a
+/// pointer, because arguments whose address is taken are copied to each thread's stack.
 ///
-/// Iteration `i` (from 1) reads the halo rows of parity `i % 2`, and sends its new boundary rows to those of parity `(i + 1) % 2`. Two
-/// suffice: a PE sends what iteration `i + 1` reads when it has received what `i` reads, which its neighbour sent when it had read the
-/// rows of `i - 1` in the same place.
+/// Iteration `i` (from 1) reads the halo rows of parity `i % 2`, and sends its new boundary rows to those of parity `(i
+/// + 1) % 2`. Two parities suffice: a PE sends the rows for iteration `i + 1` after it has received those for `i`. Its
+/// neighbour sent those after it had read the rows for `i - 1`, which have the same parity as those for `i + 1`.
 #[args]
 pub struct Link {
-    /// The job.
+    /// The world of the job.
     pub world: World,
-    /// Who is above and below.
+    /// PEs above and below.
     pub peers: [u32; 2],
     /// Boundary rows to be sent, by parity and side.
     pub out: [[Sym<f32>; 2]; 2],
-    /// Rows received, by parity and side.
+    /// Received rows, by parity and side.
     pub halo: [[Sym<f32>; 2]; 2],
-    /// Raised by the neighbour of each side when rows of it have arrived.
+    /// Signals, by side, that the neighbour raises when its rows have arrived.
     pub signals: [Signal; 2],
-    /// What these signals have counted before iteration 1.
+    /// Values of these signals before iteration 1.
     pub counted: [u64; 2],
-    /// What one iteration adds to each.
+    /// Amount that one iteration adds to each signal.
     pub each: u64,
-    /// Of resident rows over rails: raised by the neighbour of each side, a round for each iteration. Signals of their own.
+    /// Signals of resident kernels over rails, by side. The neighbour raises them once per iteration, as rounds. They
+    /// are separate from `signals`.
     pub rounds: [Signal; 2],
-    /// [`EXCHANGE_P`], ...
+    /// Exchange method: [`EXCHANGE_NONE`], [`EXCHANGE_P`], [`EXCHANGE_BLOCK`], [`EXCHANGE_ROW`] or [`EXCHANGE_HOST`].
     pub exchange: u32,
-    /// 1: a tile waits for its neighbour's rows, and signals its own. 0: something else stands between two iterations.
+    /// 1 if a tile waits for its neighbour's rows and signals its own; 0 if iterations are synchronized otherwise.
     pub neighbours: u32,
-    /// Device memory: tiles of each boundary row that are done, in all iterations.
+    /// Device memory: number of finished tiles of each boundary row, over all iterations.
     pub done: *const Word,
-    /// Device memory: [`TRACE_WORDS`] for each iteration; null: nothing is traced.
+    /// Device memory: [`TRACE_WORDS`] per iteration. Null if nothing is traced.
     pub trace: *const Word,
 }
 
-/// Words of a trace for each iteration, all in nanoseconds and each the largest of all blocks.
+/// Words of a trace per iteration. All are in nanoseconds, and each is the maximum over all blocks.
 pub const TRACE_WORDS: usize = 4;
-/// In a trace: all bits of the first moment of the grid, flipped.
+/// Trace word: bitwise complement of the time at which the grid started.
 pub const TRACE_BEGAN: usize = 0;
-/// In a trace: its last moment.
+/// Trace word: time at which the grid ended.
 pub const TRACE_ENDED: usize = 1;
-/// In a trace: how long a block has waited for rows of a neighbour.
+/// Trace word: time that a block waited for rows of a neighbour.
 pub const TRACE_WAITED: usize = 2;
-/// In a trace: how long a block has taken to send its rows.
+/// Trace word: time that a block took to send its rows.
 pub const TRACE_SENT: usize = 3;
 
 impl Link {
-    /// The words of an iteration, where it is traced.
+    /// Returns a trace word of an iteration, or `None` if there is no trace.
     #[inline(always)]
     fn traced(&self, iteration: u32, word: usize) -> Option<&Word> {
-        // SAFETY: the host has allocated so many words for each iteration.
+        // SAFETY: the host has allocated `TRACE_WORDS` words per iteration.
         (!self.trace.is_null()).then(|| unsafe { &*self.trace.add(iteration as usize * TRACE_WORDS + word) })
     }
 
-    /// Raises a word of an iteration, by the block's first thread, where it is traced.
+    /// Raises a trace word to `value` on the block's first thread, if there is a trace.
     #[inline(always)]
     fn note(&self, iteration: u32, word: usize, value: impl FnOnce() -> u64) {
         if thread::thread_idx_x() == 0

@@ -1,84 +1,90 @@
-//! All iterations by one grid per PE: the field stays on the chip.
+//! All iterations in one grid per PE: the field stays on the chip.
 //!
-//! A block has whole rows: its first ones in registers, the others in shared memory. Neighbouring blocks, also of
-//! two PEs that map each other's heaps (NVLink), give each other their boundary rows as words that carry a value and the number of the
-//! iteration: whoever finds the number has the value, so no barrier, no flag, no fence and no launch stands between two iterations. Rows
-//! for a PE that is reached by rails are put as [rounds](crate::gin::Context::put_round_nbi), whose signal proves which row has arrived.
+//! A block has whole rows: the first ones in registers, the others in shared memory. Adjacent blocks exchange their
+//! boundary rows as words that contain a value and the iteration number, also between two PEs that map each other's
+//! heaps (NVLink). A thread that reads the expected number has the value, so there is no barrier, flag, fence or launch
+//! between two iterations. Rows for a PE that is reached over rails are put as
+//! [rounds](crate::gin::Context::put_round_nbi), whose signal proves which row has arrived.
 //!
 //! ```text
-//! iteration i:   take the rows beside mine, tag i
-//!                compute my last and first row, give them away with tag i + 1
-//!                compute the rows between, while those travel
-//!                barrier of the block: the warps' edges of i + 1 are in shared memory
+//! iteration i:   take the rows above and below, tag i
+//!                compute the last and the first row, give them away with tag i + 1
+//!                compute the rows between, while those are in flight
+//!                barrier of the block: the warps' end points of i + 1 are in shared memory
 //! ```
 //!
-//! **Two places for each row suffice.** A thread gives its points of tag `i + 2` into the place of tag `i` when it has taken its
-//! neighbour's points of tag `i + 1`, which that one gave behind taking those of tag `i`. The two sides of a word go by one access of
-//! 8 bytes, which is not torn; nothing else is ordered by it, and nothing else is read.
+//! **Two places per row suffice.** A thread writes its points of tag `i + 2` to the place of tag `i` after it has taken
+//! its neighbour's points of tag `i + 1`. The neighbour wrote those after it had taken the points of tag `i`. Each word
+//! is accessed by one 8-byte access, which is atomic. The words order no other memory, and no other memory is read.
 
-use super::chip::{self, Ends, Memory, add_sums, leave_sum};
-use super::door::{self, give, send, take};
+use super::halo::{self, give, send, take};
 pub use super::resident_args::{KEPT, LEAST_ROWS, PLACES, ResidentArgs, row_words};
+use super::shared_rows::{self, Ends, Memory, add_sums, leave_sum};
 use super::stencil::{Columns, Points, WIDTH, first_of_thread, load, store};
 use super::{ABOVE, BELOW, TRACE_WAITED};
+use crate::gin::Block;
 use crate::ring::Status;
 use cuda_std::memory::fetch_max_release_gpu_u64;
 use cuda_std::{kernel, thread};
 
-/// Columns at most: those of a block of 1024 threads.
+/// Maximum number of columns: those of a block of 1024 threads.
 pub const MOST_COLUMNS: u32 = 1024 * WIDTH as u32;
 
-/// Shared memory of a block of so many threads that has so many rows, [`LEAST_ROWS`] or more, in bytes.
+/// Returns the bytes of shared memory of a block of `threads` threads that has `rows` rows, at least [`LEAST_ROWS`].
 pub const fn shared_bytes(rows: u32, threads: u32) -> u32 {
-    chip::bytes(rows, threads)
+    shared_rows::bytes(rows, threads)
 }
 
-/// All iterations; both neighbours have mapped heaps.
+/// Runs all iterations. Both neighbours' heaps must be mapped.
 ///
 /// # Safety
-/// The pointers are valid for what they say while the grid runs, nobody else uses them, blocks are whole warps of the same number on all
-/// PEs, and each PE's grid runs the same iterations.
+/// The pointers must be valid, as documented per field, until the grid ends, and no other thread may access the memory.
+/// Blocks must be whole warps, with the same number of threads on all PEs. Each PE's grid must run the same iterations.
 #[kernel(resident)]
 pub unsafe fn jacobi_resident(args: ResidentArgs) {
-    // SAFETY: contract of the kernel.
+    // SAFETY: this kernel has the safety requirements of `run`.
     unsafe { run::<false>(&args) };
 }
 
-/// As [`jacobi_resident`], where neighbours may be reached by rails. A kernel of its own: its calls would take the other one's registers.
+/// Like [`jacobi_resident`], but neighbours may be reached over rails. A separate kernel, because its calls would take
+/// registers from the other one.
 ///
 /// # Safety
-/// As [`jacobi_resident`].
+/// The requirements of [`jacobi_resident`] apply.
 #[kernel(resident)]
 pub unsafe fn jacobi_resident_rails(args: ResidentArgs) {
-    // SAFETY: contract of the kernel.
+    // SAFETY: this kernel has the safety requirements of `run`.
     unsafe { run::<true>(&args) };
 }
 
 #[inline(always)]
 unsafe fn run<const RAILS: bool>(args: &ResidentArgs) {
-    // SAFETY: the caller's contract.
+    // SAFETY: the caller guarantees that `args` is valid.
     unsafe {
+        if (*args.link).world.has_failed_for(&Block) {
+            return;
+        }
         let mut part = Rows::<RAILS>::load(args);
         if part.iterate(args) {
             part.store(args);
             if RAILS {
-                door::finish(args, &part.memory);
+                halo::finish(args, &part.memory);
             }
         }
     }
 }
 
-/// A thread's points of its block's rows, and where it stands.
+/// A thread's points in its block's rows, and its position.
 struct Rows<const RAILS: bool> {
     columns: Columns,
     memory: Memory,
-    /// Rows of the block.
+    /// Number of rows of the block.
     rows: u32,
     top: Points,
     held: [Points; KEPT],
 }
 
-/// The first row's number in the PE's field, and how many there are.
+/// Returns the index of the block's first row in the PE's field, and the number of its rows.
 #[inline(always)]
 fn rows_of_block(args: &ResidentArgs) -> (u32, u32) {
     let (block, blocks) = (thread::block_idx_x(), thread::grid_dim_x());
@@ -87,24 +93,26 @@ fn rows_of_block(args: &ResidentArgs) -> (u32, u32) {
 }
 
 impl<const RAILS: bool> Rows<RAILS> {
-    /// A thread's points of a row of the block in the PE's field.
+    /// Returns the address of this thread's points of a row of the block in the PE's field.
     #[inline(always)]
     unsafe fn place(&self, args: &ResidentArgs, row: u32) -> *mut f32 {
         let at = (rows_of_block(args).0 + row) as usize * args.pitch as usize + self.columns.first as usize;
-        // SAFETY: the caller's contract.
+        // SAFETY: the caller guarantees that `row` is a row of the block.
         unsafe { args.field.add(at) }
     }
 
-    /// From the PE's field; the ends of the warps' rows and the boundary rows are where the first iteration looks for them.
+    /// Loads the rows from the PE's field. Stores the end points of the warps and the boundary rows where the first
+    /// iteration reads them.
     #[inline(always)]
     unsafe fn load(args: &ResidentArgs) -> Rows<RAILS> {
         let (_, rows) = rows_of_block(args);
         let columns = Columns::new(first_of_thread(), args.nx, args.pitch);
         let memory = Memory::new(&columns, rows, args.shared_bytes);
-        // SAFETY: the caller's contract, for all of it: rows of the field, and their places in the block's memory.
+        // SAFETY: the caller guarantees that `args` is valid. All accesses are to rows of the field, and to their
+        // places in the block's shared memory.
         unsafe {
             let mut part = Rows { columns, memory, rows, top: [0.0; WIDTH], held: [[0.0; WIDTH]; KEPT] };
-            // As the iteration before would have left them.
+            // As the previous iteration would have stored them.
             let ends = memory.ends(args.first.wrapping_sub(1));
             part.top = load(part.place(args, 0));
             memory.set_ends(&columns, ends, &part.top);
@@ -122,7 +130,7 @@ impl<const RAILS: bool> Rows<RAILS> {
                 at += memory.row();
             }
             if thread::thread_idx_x() == 0 {
-                let (above, below) = (door::of(args, ABOVE), door::of(args, BELOW));
+                let (above, below) = (halo::of(args, ABOVE), halo::of(args, BELOW));
                 memory.set_doors([above.0, below.0], [above.1, below.1]);
             }
             thread::sync_threads();
@@ -131,13 +139,14 @@ impl<const RAILS: bool> Rows<RAILS> {
         }
     }
 
-    /// Back into the PE's field.
+    /// Stores the rows to the PE's field.
     #[inline(always)]
     unsafe fn store(&self, args: &ResidentArgs) {
         if !self.columns.any {
             return;
         }
-        // SAFETY: as in `load`; each point is one thread's.
+        // SAFETY: as in `load`, all rows are in the field or in shared memory, and no other thread accesses these
+        // points.
         unsafe {
             store(self.place(args, 0), &self.top);
             for row in 0..KEPT {
@@ -153,23 +162,23 @@ impl<const RAILS: bool> Rows<RAILS> {
         }
     }
 
-    /// All iterations; false after a failure, which is in the world's report.
+    /// Runs all iterations. Returns `false` after a failure, which is recorded in the world's report.
     #[inline(always)]
     unsafe fn iterate(&mut self, args: &ResidentArgs) -> bool {
-        // SAFETY: the caller's contract.
+        // SAFETY: the caller guarantees that `link` is valid.
         let traced = unsafe { !(*args.link).trace.is_null() };
         let end = args.first + args.iterations;
         let mut tag = args.first;
         while tag != end {
             let began = if traced { thread::global_timer_ns() } else { 0 };
-            // SAFETY: the caller's contract.
+            // SAFETY: the caller guarantees that `args` is valid, and `load` has stored the doors.
             let ([up, down], failed) = unsafe { take::<RAILS>(args, &self.memory, tag, &self.columns) };
             if traced {
-                // SAFETY: the caller's contract.
+                // SAFETY: the caller guarantees that `link` is valid.
                 unsafe { waited(args, tag, began) };
             }
             let mut sum = 0.0;
-            // SAFETY: behind the barrier, at which the warps' ends of this tag were all there.
+            // SAFETY: the warps stored all their end points of this tag before the last block barrier.
             unsafe {
                 let ends = self.memory.ends(tag);
                 let (top, bottom) = self.outer_rows(ends, &up, &down, &mut sum);
@@ -179,29 +188,29 @@ impl<const RAILS: bool> Rows<RAILS> {
                 self.inner_rows(ends, &mut sum);
                 self.top = top;
                 self.memory.store(self.memory.last, &bottom);
-                // Threads without columns have computed those of another one.
+                // Threads without columns have computed those of another thread.
                 let sum = if self.columns.any { sum } else { 0.0 };
                 leave_sum(args, &self.memory, tag, sum);
             }
             if thread::sync_threads_or(failed != 0) {
                 if failed != 0 {
-                    // SAFETY: the caller's contract.
+                    // SAFETY: the caller guarantees that `link` is valid.
                     unsafe { (*args.link).world.gave_up(Status(failed as u64), tag as u64) };
                 }
                 return false;
             }
-            // SAFETY: the caller's contract; behind the barrier.
+            // SAFETY: the caller guarantees that `args` is valid, and the block barrier follows `leave_sum`.
             unsafe { add_sums(args, &self.memory, tag) };
             tag += 1;
         }
         true
     }
 
-    /// The next values of the first and the last row.
+    /// Computes the next values of the first and the last row.
     #[inline(always)]
     unsafe fn outer_rows(&self, ends: Ends, up: &Points, down: &Points, sum: &mut f32) -> (Points, Points) {
         let (memory, columns) = (&self.memory, &self.columns);
-        // SAFETY: the caller's contract.
+        // SAFETY: the caller guarantees that the end points in `ends` have been stored.
         unsafe {
             let old = memory.load(memory.last);
             let above = if memory.last != memory.points {
@@ -215,11 +224,11 @@ impl<const RAILS: bool> Rows<RAILS> {
         }
     }
 
-    /// The next values of the rows between, beside which the first and the last one are as they were.
+    /// Computes the next values of the rows between. The first and the last row still have their old values.
     #[inline(always)]
     unsafe fn inner_rows(&mut self, ends: Ends, sum: &mut f32) {
         let (memory, columns) = (self.memory, self.columns);
-        // SAFETY: the caller's contract.
+        // SAFETY: the caller guarantees that the end points in `ends` have been stored.
         unsafe {
             let mut at = memory.points;
             let mut above = self.top;
@@ -231,7 +240,7 @@ impl<const RAILS: bool> Rows<RAILS> {
             }
             let mut ends = ends.down(KEPT as u32 + 1);
             let row = memory.row();
-            // Three at a time: the names of old rows come round again, and none is moved.
+            // Three rows per iteration: the variables rotate without register moves.
             while at + 2 * row < memory.last {
                 let first = memory.load(at + row);
                 let next = memory.step(&columns, ends, [&above, &points, &first], sum);
@@ -257,10 +266,10 @@ impl<const RAILS: bool> Rows<RAILS> {
         }
     }
 
-    /// Gives the block's first and last row to whoever is beside it.
+    /// Gives the block's first and last row to the adjacent blocks or PEs.
     #[inline(always)]
     unsafe fn give(&self, args: &ResidentArgs, tag: u32, top: &Points, bottom: &Points) {
-        // SAFETY: the caller's contract.
+        // SAFETY: the caller guarantees that `args` is valid, and `load` has stored the doors.
         unsafe {
             let [above, below] = self.memory.give();
             self.give_row(args, tag, (above, ABOVE), top);
@@ -270,7 +279,7 @@ impl<const RAILS: bool> Rows<RAILS> {
 
     #[inline(always)]
     unsafe fn give_row(&self, args: &ResidentArgs, tag: u32, (place, side): (u64, usize), row: &Points) {
-        // SAFETY: the caller's contract.
+        // SAFETY: the caller guarantees that `place` is 0 or a row of words.
         unsafe {
             if !RAILS || place != 0 {
                 give(place, row, tag);
@@ -281,10 +290,10 @@ impl<const RAILS: bool> Rows<RAILS> {
     }
 }
 
-/// Notes the longest wait of an iteration for rows.
+/// Records the longest wait for rows of an iteration.
 #[inline(always)]
 unsafe fn waited(args: &ResidentArgs, tag: u32, began: u64) {
-    // SAFETY: the caller's contract.
+    // SAFETY: the caller guarantees that `link` is valid.
     let link = unsafe { &*args.link };
     if thread::thread_idx_x() == 0
         && let Some(word) = link.traced(tag - args.first + 1, TRACE_WAITED)

@@ -1,4 +1,4 @@
-//! The five-point stencil of four neighbouring points, and the columns that a thread has.
+//! The five-point stencil of four adjacent points, and the columns of a thread.
 
 use cuda_std::sum::square_onto;
 use cuda_std::vector::{load_word_if, load_words, opaque_u32, store_words, store_words_if};
@@ -6,26 +6,28 @@ use cuda_std::{thread, warp};
 
 /// Points of a thread in a row, loaded and stored by one instruction.
 pub const WIDTH: usize = 4;
-/// Four neighbouring points.
+/// Four adjacent points.
 pub type Points = [f32; WIDTH];
 
-/// Which columns a thread has.
+/// The columns of a thread.
 #[derive(Clone, Copy)]
 pub struct Columns {
-    /// The first of four; 0 for a thread that has none.
+    /// The first of four columns; 0 for a thread without columns.
     pub first: u32,
-    /// Whether it has any.
+    /// Whether the thread has columns.
     pub any: bool,
-    /// All bits set for each point that stays as it is: the first and the last of the field, and what is behind that. (Words: of truth values
-    /// the compiler makes branches, behind each of which a warp meets again.)
+    /// All bits set for each point that is fixed: the first and the last column of the field, and everything after it.
+    /// (Stored as words: for booleans the compiler generates branches, after each of which the warp reconverges.)
     keeps: [u32; WIDTH],
-    /// Whether this is the first lane of its warp, and the last one: what is beside its points belongs to another warp.
+    /// Whether this is the first and the last lane of its warp: the points adjacent to its own then belong to another
+    /// warp.
     first_lane: bool,
     last_lane: bool,
 }
 
 impl Columns {
-    /// Those of the thread that begins at column `first` of a field of `nx`, whose rows are `pitch` points apart.
+    /// Creates the columns of the thread that starts at column `first` of a field of `nx` columns, whose rows are
+    /// `pitch` points apart.
     #[inline(always)]
     pub fn new(first: u32, nx: u32, pitch: u32) -> Columns {
         let any = first < pitch;
@@ -36,21 +38,22 @@ impl Columns {
         Columns { first, any, keeps, first_lane: lane == 0, last_lane: lane == warp::SIZE - 1 }
     }
 
-    /// Not 0 where this lane is the first or the last one of its warp.
+    /// Returns a nonzero value if this lane is the first or the last of its warp.
     #[inline(always)]
     pub fn is_end(&self) -> u32 {
         (self.first_lane | self.last_lane) as u32
     }
 
-    /// Of two values the first one's for the first lane of a warp, and the second one's for others.
+    /// Returns `first` on the first lane of a warp, and `otherwise` on the others.
     #[inline(always)]
     pub fn by_end<T>(&self, first: T, otherwise: T) -> T {
         if self.first_lane { first } else { otherwise }
     }
 
-    /// The points beside a thread's: those of the lanes beside it, or what it has found for itself at the ends of its warp.
+    /// Returns the points adjacent to a thread's: those of the adjacent lanes or, at the ends of the warp, those in
+    /// `far`.
     ///
-    /// Every lane of a full warp calls it.
+    /// Must be called by every lane of a full warp.
     #[inline(always)]
     pub fn beside(&self, points: &Points, far: Far) -> (f32, f32) {
         let left = warp::from_lane_below_f32(points[WIDTH - 1]);
@@ -58,8 +61,8 @@ impl Columns {
         (if self.first_lane { far.left } else { left }, if self.last_lane { far.right } else { right })
     }
 
-    /// The next values of `points`, and the sum of the squares of their changes on top of `sum`. The order of the additions is part of
-    /// the result: right, left, below, above.
+    /// Returns the next values of `points`, and adds the squares of their changes to `sum`. The order of the additions
+    /// determines the result: right, left, below, above.
     #[inline(always)]
     pub fn step(&self, [above, points, below]: [&Points; 3], (left, right): (f32, f32), sum: &mut f32) -> Points {
         let mut next = *points;
@@ -75,8 +78,8 @@ impl Columns {
     }
 }
 
-/// What lies beside the points of a warp: to the left of its first lane's, and to the right of its last lane's. A lane is one of the two
-/// where a warp has 32, and finds both by one load.
+/// The points adjacent to those of a warp: to the left of its first lane's, and to the right of its last lane's. In a
+/// warp of 32, a lane is at most one of the two, and loads its point into both fields.
 #[derive(Clone, Copy)]
 pub struct Far {
     pub left: f32,
@@ -84,7 +87,7 @@ pub struct Far {
 }
 
 impl Far {
-    /// `load` is given the side: false is left.
+    /// Loads the adjacent points by `load`, whose argument is false for the left side.
     #[inline(always)]
     pub fn by(columns: &Columns, load: impl Fn(bool) -> f32) -> Far {
         if warp::SIZE == 1 {
@@ -95,47 +98,47 @@ impl Far {
     }
 }
 
-/// Four points by one load.
+/// Loads four points by one instruction.
 ///
 /// # Safety
-/// Valid for the load, aligned to 16 bytes, and nobody writes them meanwhile.
+/// The points must be valid for reads, aligned to 16 bytes, and not written at the same time.
 #[inline(always)]
 pub unsafe fn load(from: *const f32) -> Points {
-    // SAFETY: the caller's contract.
+    // SAFETY: the caller guarantees that the points are valid and aligned.
     unsafe { load_words::<WIDTH>(from.cast()) }.map(f32::from_bits)
 }
 
-/// One point where `condition` is not 0; 0 otherwise.
+/// Loads one point if `condition` is nonzero, and otherwise returns 0.
 ///
 /// # Safety
-/// As [`load`], aligned to 4 bytes, where it loads.
+/// If `condition` is nonzero, the point must be valid for reads, aligned to 4 bytes, and not written at the same time.
 #[inline(always)]
 pub unsafe fn load_point_if(condition: u32, from: *const f32) -> f32 {
-    // SAFETY: the caller's contract.
+    // SAFETY: the caller guarantees that the point is valid if it is loaded.
     f32::from_bits(unsafe { load_word_if(condition, from.cast()) })
 }
 
-/// Four points by one store where `condition` is not 0.
+/// Stores four points by one instruction if `condition` is nonzero.
 ///
 /// # Safety
-/// As [`store`], where it stores.
+/// The requirements of [`store`] apply if `condition` is nonzero.
 #[inline(always)]
 pub unsafe fn store_if(condition: u32, to: *mut f32, points: &Points) {
-    // SAFETY: the caller's contract.
+    // SAFETY: the caller guarantees that the points are valid if they are stored.
     unsafe { store_words_if(condition, to.cast(), points.map(f32::to_bits)) };
 }
 
-/// Four points by one store.
+/// Stores four points by one instruction.
 ///
 /// # Safety
-/// Valid for the store, aligned to 16 bytes, and nobody else accesses them meanwhile.
+/// The points must be valid for writes, aligned to 16 bytes, and not accessed by another thread at the same time.
 #[inline(always)]
 pub unsafe fn store(to: *mut f32, points: &Points) {
-    // SAFETY: the caller's contract.
+    // SAFETY: the caller guarantees that the points are valid and aligned.
     unsafe { store_words(to.cast(), points.map(f32::to_bits)) };
 }
 
-/// This thread's number in its block, times what each has.
+/// Returns the first column of this thread in its block's columns.
 #[inline(always)]
 pub fn first_of_thread() -> u32 {
     thread::thread_idx_x() * WIDTH as u32

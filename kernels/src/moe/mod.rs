@@ -1,125 +1,138 @@
-//! A mixture of experts' dispatch and combine over [`gin`](crate::gin): each token goes to the experts that a router has chosen for it, and what they
-//! make of it comes back and is summed by the router's weights. Two numbers make it one or the other protocol of the field:
+//! Dispatch and combine of a mixture of experts, over [`gin`](crate::gin). Each token is sent to the experts that a
+//! router has chosen for it. The experts' results are sent back and summed with the router's weights. Two numbers
+//! select the protocol:
 //!
 //! ```text
 //! a message for each   each  span
-//! token and expert     topk  1     the sender sums what experts make, times the weights
-//! token and PE         1     1     the PE sums what its experts make, times the weights, and the sender these sums
-//! token and node       1     PEs   to the PE of the sender's place there, which hands it on by mapped memory, and sums what comes back
+//! token and expert     topk  1     the sender sums the experts' results, times the weights
+//! token and PE         1     1     the PE sums its experts' results, times the weights, and the sender these sums
+//! token and node       1     PEs   to the PE at the sender's place in that node, which forwards it through mapped
+//!                                  memory, and sums the results
 //! ```
 //!
-//! A message's signal proves that message and no other, so each message has one. A receiver waits for as many as there are ([`Counts`]) and finds them by the
-//! round in their headers. No PE is a round ahead: it needs an answer of all that it may send to, and waits until its own puts are complete, since until
-//! then the network may write them again. A *worker* is one scope: a thread, a warp or a block. What is no call of `gin` is done by all threads of a block.
+//! Each message has its own signal, which proves only that message. A receiver waits for the expected number of
+//! messages ([`Counts`]) and finds them by the round in their headers. No PE is a round ahead: it needs an answer from
+//! every PE that it may send to. It also waits until its own puts are complete, because the network may write them
+//! again until then.
+//!
+//! A *worker* is one scope: a thread, a warp or a block. Everything that is not a call of `gin` is done by all threads
+//! of a block.
 
 mod round;
 use crate::gin::{Block, Counts, Program, Sym, Tally, Thread, Warp};
 use cuda_std::{args, kernel, list::List, memory::Word, rows};
 
-/// In place of a PE or a count: none.
+/// Value for "no PE" and "no count".
 pub const NONE: u32 = u32::MAX;
 
-/// Arguments of the kernels, the same on all PEs but for addresses. Tables are in device memory; what is `Sym` is in the heap.
+/// Arguments of the kernels; except for addresses, the same on all PEs. Tables are in device memory, `Sym` objects in
+/// the heap.
 #[args]
 pub struct MoeArgs {
-    /// Messages of a token to one PE, at most: `topk` or 1.
+    /// Maximum messages of a token to one PE: `topk` or 1.
     pub each: u32,
-    /// PEs that a message is for: 1, or those of a node, whose numbers are neighbours.
+    /// Number of PEs that a message is for: 1, or those of a node, whose numbers are adjacent.
     pub span: u32,
-    /// 1: tokens are sent as e4m3 with scales, otherwise as bf16.
+    /// 1 if tokens are sent as e4m3 with scales, 0 for bf16.
     pub fp8: u32,
-    /// Tokens of a PE.
+    /// Number of tokens of a PE.
     pub tokens: u32,
-    /// Values of a token, a multiple of 8.
+    /// Number of values of a token, a multiple of 8.
     pub hidden: u32,
-    /// Experts of a token.
+    /// Number of experts per token.
     pub topk: u32,
-    /// Experts of a PE.
+    /// Number of experts per PE.
     pub experts: u32,
-    /// Words of a message.
+    /// Number of 4-byte words of a message.
     pub message: u32,
-    /// Puts behind one fence; see `Context::batched`.
+    /// Maximum puts per fence; see `Context::batched`.
     pub batch: u32,
-    /// Rounds of this launch.
+    /// Number of rounds of this launch.
     pub rounds: u32,
-    /// Rounds before it.
+    /// Number of rounds before this launch.
     pub before: u32,
-    /// Inputs that rounds take in turn.
+    /// Number of input variants, which the rounds use in rotation.
     pub variants: u32,
     /// Tokens in bf16, by variant.
     pub input: *const u32,
-    /// By variant and token the router's choices: the expert, the bits of its weight, the PE that the message goes to ([`NONE`] where an earlier choice's
-    /// message is for it too), what its signal adds.
+    /// The router's choices by variant and token: the expert, the bits of its weight, the PE that the message is sent
+    /// to, and the amount that its signal adds. The PE is [`NONE`] if the message of an earlier choice also serves this
+    /// one.
     pub choices: *const [u32; 4],
-    /// By variant and PE: messages to it, [`NONE`] for a PE that hears nothing of this one.
+    /// Number of messages by variant and PE. [`NONE`] for a PE to which this one sends nothing, not even a count.
     pub planned: *const u32,
     /// The sums in bf16, by variant.
     pub output: *mut u32,
-    /// How messages are counted.
+    /// Counters of received messages.
     pub counts: Counts,
-    /// Answers.
+    /// Counters of received answers.
     pub answered: Tally,
-    /// The words of both lists, and behind them how many messages of each PE have been found.
+    /// Word counters of both lists, followed by the number of messages found from each PE.
     pub found: *const Word,
-    /// Messages for this PE's experts.
+    /// List of messages for this PE's experts.
     pub here: List,
-    /// Messages that have landed. The same as `here`, where they are not handed on.
+    /// List of messages that have arrived. The same as `here` if messages are not forwarded.
     pub landed: List,
-    /// Where blocks meet.
+    /// Word of the grid barrier.
     pub met: *const Word,
-    /// Four stamps for each round: its begin, all messages here, all that experts make of them made, all sums made.
+    /// Four timestamps per round: at its start, after all messages have arrived, after all experts' results, and after
+    /// all sums.
     pub times: *mut u64,
-    /// Messages that this PE sends: one for each token.
+    /// Messages that this PE sends: one per token.
     pub staged: Sym<u32>,
-    /// Where messages land: a place for each PE, token and (by expert) choice. The same as `slots`, where they are not handed on.
+    /// Receive buffers of messages, by PE, token and (with one message per expert) choice. The same as `slots` if
+    /// messages are not forwarded.
     pub landing: Sym<u32>,
     /// Messages for this PE's experts.
     pub slots: Sym<u32>,
-    /// What is made of them, bf16.
+    /// Results of the experts, in bf16.
     pub made: Sym<u32>,
-    /// Parts of sums, by PEs of this node: `span` for each place of `landing`.
+    /// Partial sums from the PEs of this node: `span` per entry of `landing`.
     pub parts: Sym<u32>,
-    /// What is answered to what has landed. The same as `made`, where that was not handed on.
+    /// Answers to the messages in `landing`. The same as `made` if messages are not forwarded.
     pub answers: Sym<u32>,
-    /// Answers: one for each choice of each token, by the round's parity: who has answered may be a round behind with what it has put.
+    /// Received answers, by parity of the round, token and choice. Two parities, because the puts of a PE that has
+    /// answered may complete a round later.
     pub returned: Sym<u32>,
 }
 
-/// Words of a message: a header and values, with scales where these are e4m3.
+/// Returns the 4-byte words of a message: a header and values, with scales for e4m3.
 pub const fn message_words(hidden: u32, topk: u32, fp8: bool) -> u32 {
     header_words(topk) + rows::bytes(hidden, fp8).next_multiple_of(16) / 4
 }
 
-/// Words of its header: `round, token`, then of each choice the expert and the bits of its weight; to a multiple of 4.
+/// Returns the 4-byte words of a message header: `round, token`, then for each choice the expert and the bits of its
+/// weight; rounded up to a multiple of 4.
 pub const fn header_words(topk: u32) -> u32 {
     (2 + 2 * topk).next_multiple_of(4)
 }
 
-/// What expert `expert` makes of a value: this times it, as bf16.
+/// Returns the factor by which `expert` multiplies a value. The product is rounded to bf16.
 #[inline(always)]
 pub fn expert_factor(expert: u32) -> f32 {
     1.0 + (expert % 61) as f32 / 64.0
 }
 
-/// Rounds by threads.
+/// Runs the rounds with one worker per thread.
 /// # Safety
-/// The arguments are of the world's heap, the same on all PEs but for addresses, and tables are as long as they say.
+/// The arguments must be objects of the world's heap and, except for addresses, the same on all PEs. The tables must
+/// have the documented lengths.
 #[kernel(resident)]
 pub unsafe fn moe_thread(program: Program<MoeArgs>) {
     round::run(&program, Thread);
 }
 
-/// Rounds by warps.
+/// Runs the rounds with one worker per warp.
 /// # Safety
-/// As [`moe_thread`].
+/// The requirements of [`moe_thread`] apply.
 #[kernel(resident)]
 pub unsafe fn moe_warp(program: Program<MoeArgs>) {
     round::run(&program, Warp::this());
 }
 
-/// Rounds by blocks.
+/// Runs the rounds with one worker per block.
 /// # Safety
-/// As [`moe_thread`].
+/// The requirements of [`moe_thread`] apply.
 #[kernel(resident)]
 pub unsafe fn moe_block(program: Program<MoeArgs>) {
     round::run(&program, Block);

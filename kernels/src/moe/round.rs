@@ -1,8 +1,7 @@
-//! A round: dispatch, what experts make, combine.
-#![allow(clippy::undocumented_unsafe_blocks, reason = "the helpers at the end have one line for all")]
+//! A round: dispatch, the experts' computation, combine.
 
 use super::{MoeArgs, NONE, expert_factor, header_words};
-use crate::gin::{Context, Grid, Program, Scope, Sym, TeamKind, Thread, World};
+use crate::gin::{Block, Context, Grid, Program, Scope, Sym, TeamKind, Thread, World};
 use crate::ring::Status;
 use cuda_std::memory::{Word, fetch_add_relaxed_gpu_u64, load_relaxed_gpu_u64, store_relaxed_gpu_u64};
 use cuda_std::thread::{block, by_block, global_timer_ns, in_block, in_grid, index, sync_threads};
@@ -14,11 +13,11 @@ struct Turn<'a, S> {
     args: &'a MoeArgs,
     world: &'a World,
     grid: Grid<'a>,
-    /// Over any way; inside the node, so that its fence does not wait for rails; each thread's own.
+    /// Contexts for any PE; for the node, so that its fences do not wait for rails; and for single threads.
     line: Context<S>,
     near: Context<S>,
     alone: Context<Thread>,
-    /// Counted from 1 over all launches.
+    /// Number of the round, counted from 1 over all launches.
     round: u32,
     variant: u32,
 }
@@ -26,13 +25,16 @@ struct Turn<'a, S> {
 #[inline(always)]
 pub fn run<S: Scope>(program: &Program<MoeArgs>, scope: S) {
     let Program { world, args } = program;
-    // SAFETY: the grid's own word, contract of the kernels.
+    if world.has_failed_for(&Block) {
+        return;
+    }
+    // SAFETY: `met` is the grid's own word (contract of the kernels).
     let grid = unsafe { Grid::new(world, args.met, &scope) };
     let (line, near, alone) = (world.context(scope).batched(args.batch), world.context(scope), world.context(Thread));
     let mut turn = Turn { args, world, grid, line, near, alone, round: 0, variant: 0 };
     for number in 0..args.rounds {
         (turn.round, turn.variant) = (args.before + 1 + number, number % args.variants);
-        // A failure is in the world's report.
+        // The failure is recorded in the world's report.
         if turn.steps(4 * number).is_err() {
             return;
         }
@@ -44,7 +46,7 @@ impl<S: Scope> Turn<'_, S> {
     fn steps(&mut self, stamps: u32) -> Done {
         for step in 0..4 {
             if index() == 0 {
-                // SAFETY: four for each round, contract of the kernels.
+                // SAFETY: `times` has four entries per round (contract of the kernels).
                 unsafe { self.args.times.add((stamps + step) as usize).write(global_timer_ns()) };
             }
             match step {
@@ -57,7 +59,7 @@ impl<S: Scope> Turn<'_, S> {
         Ok(())
     }
 
-    /// Every message goes out; returns when all for this PE's experts are here, and listed.
+    /// Sends all messages. Returns when all messages for this PE's experts have arrived and are listed.
     #[inline(always)]
     fn dispatch(&mut self) -> Done {
         let (args, me, mut done) = (self.args, self.world.me, Ok(()));
@@ -90,7 +92,7 @@ impl<S: Scope> Turn<'_, S> {
         self.grid.sync(Ok(()))
     }
 
-    /// Writes a token's message, by all threads of the block.
+    /// Writes a token's message. Called by all threads of the block.
     #[inline(always)]
     fn stage(&self, token: u32) {
         let (args, to) = (self.args, self.world.local(self.message(self.args.staged, token)));
@@ -99,7 +101,8 @@ impl<S: Scope> Turn<'_, S> {
             1 => token,
             _ => self.choice(token, word / 2 - 1)[word as usize % 2],
         };
-        // SAFETY: a message has room for a header, and behind it for the values; the input has a row for each token and variant.
+        // SAFETY: a message has space for a header, followed by the values. The input has a row for each token and
+        // variant.
         unsafe {
             in_block(2 + 2 * args.topk).for_each(|word| to.add(word as usize).write(header(word)));
             let (to, row) = (to.add(header_words(args.topk) as usize), args.input.add(self.row_of(token)));
@@ -107,19 +110,19 @@ impl<S: Scope> Turn<'_, S> {
         }
     }
 
-    /// Lists what has come of this round.
+    /// Lists the messages of this round that have arrived.
     #[inline(always)]
     fn find(&self, object: Sym<u32>, list: &List) {
         for number in in_grid(self.world.pes * self.args.counts.most) {
             if self.header(object, number, 0) == self.round {
                 fetch_add_relaxed_gpu_u64(self.found(2 + number / self.args.counts.most), 1);
-                // SAFETY: it has room for all, and is read behind a barrier.
+                // SAFETY: the list has space for all messages, and is read only after a barrier.
                 unsafe { list.push(number) };
             }
         }
     }
 
-    /// What has landed goes to the PEs of this node that have an expert of the token.
+    /// Forwards the received messages to the PEs of this node that have an expert of the token.
     #[inline(always)]
     fn hand_on(&mut self) -> Done {
         let (args, mut done) = (self.args, Ok(()));
@@ -134,7 +137,8 @@ impl<S: Scope> Turn<'_, S> {
         self.meet_node(done)
     }
 
-    /// What this PE's experts make of the messages for them; by expert, what that one makes. No part of dispatch or combine.
+    /// Computes the results of this PE's experts for their messages: per expert with one message per expert, otherwise
+    /// the weighted sum. Not part of dispatch or combine.
     #[inline(always)]
     fn make(&mut self) -> Done {
         let (args, me, one) = (self.args, self.world.me, self.args.each > 1);
@@ -150,11 +154,11 @@ impl<S: Scope> Turn<'_, S> {
         self.grid.sync(Ok(()))
     }
 
-    /// Answers go out; returns when the sums of this PE's tokens are made, and all that it has put is complete.
+    /// Sends the answers. Returns when this PE's tokens are summed and all its puts are complete.
     #[inline(always)]
     fn combine(&mut self) -> Done {
         let (args, me, mut done) = (self.args, self.world.me, Ok(()));
-        // Whoever has sent nothing waits for a bare answer.
+        // A PE that has sent no messages waits for an answer without data.
         for pe in in_grid(self.world.pes) {
             if self.planned(pe) != NONE && load_relaxed_gpu_u64(self.found(2 + pe)) == 0 {
                 done = done.and(self.alone.signal_op(args.answered.signals.at(me), 1, pe));
@@ -164,7 +168,7 @@ impl<S: Scope> Turn<'_, S> {
             self.gather(done)?;
         }
         for number in self.list(&args.landed, self.grid.worker()) {
-            // To the place of the first choice that is for this PE, or node.
+            // The answer's place is that of the first choice for this PE or node.
             let pe = |choice: &u32| self.header(args.landing, number, 2 + 2 * choice) / args.experts;
             let is_here = |choice: &u32| pe(choice) / args.span == me / args.span;
             let choice = if args.each > 1 { number % args.each } else { (0..args.topk).find(is_here).unwrap_or(0) };
@@ -175,7 +179,7 @@ impl<S: Scope> Turn<'_, S> {
         self.line.flush();
         self.by_sender(done, |turn, pe| turn.line.wait_more(&args.answered, pe, turn.planned(pe).max(1).into()))?;
         for token in by_block(args.tokens) {
-            // SAFETY: a row for each token and variant, contract of the kernels.
+            // SAFETY: the output has a row for each token and variant (contract of the kernels).
             let to = unsafe { args.output.add(self.row_of(token)) };
             let is_sent = |choice| self.choice(token, choice)[2] != NONE;
             self.sum(to, args.topk, is_sent, |choice, eight| {
@@ -183,12 +187,13 @@ impl<S: Scope> Turn<'_, S> {
                 (weight, self.load(self.answer(token, choice), 0, false, eight))
             });
         }
-        // What was put may be written again, here and there.
+        // Waits because the next round overwrites the sources, here and on the other PEs.
         let done = self.line.quiet().and(self.alone.quiet());
         self.grid.sync(done)
     }
 
-    /// What was made of messages that were handed on goes to the PE that has done so, and is summed there in the order of the node's PEs.
+    /// Sends the results of forwarded messages to the PE that forwarded them, which sums them in the order of the
+    /// node's PEs.
     #[inline(always)]
     fn gather(&mut self, mut done: Done) -> Done {
         let (args, me) = (self.args, self.world.me);
@@ -207,17 +212,18 @@ impl<S: Scope> Turn<'_, S> {
         self.grid.sync(Ok(()))
     }
 
-    /// The PEs of a node meet, and see what they have put to each other.
+    /// Barrier of the node's PEs, after which each sees the others' puts.
     #[inline(always)]
     fn meet_node(&mut self, done: Done) -> Done {
         self.grid.sync(done.and(self.near.fence()))?;
-        // By a context of its own: the call is one to a function, and takes its context to local memory.
+        // A separate context, because the call is out of line and forces its context into local memory.
         let mut first = self.world.context(self.near.scope());
         let met = if self.grid.worker().0 == 0 { first.barrier(TeamKind::Node) } else { Ok(()) };
         self.grid.sync(met)
     }
 
-    /// One worker for each PE that sends to this one waits for it. (All workers would wait for words in host memory, where rails are.)
+    /// Waits with one worker for each PE that sends to this one. (If all workers waited, all would poll host memory
+    /// when rails are used.)
     #[inline(always)]
     fn by_sender(&mut self, mut done: Done, wait: impl Fn(&mut Self, u32) -> Done) -> Done {
         for pe in self.grid.workers(self.world.pes) {
@@ -228,27 +234,33 @@ impl<S: Scope> Turn<'_, S> {
         self.grid.sync(done)
     }
 
-    // SAFETY of these: tables and lists are as long as the kernels' contract says.
     fn choice(&self, token: u32, choice: u32) -> [u32; 4] {
         let number = (self.variant * self.args.tokens + token) * self.args.topk + choice;
+        // SAFETY: the table has an entry for each variant, token and choice (contract of the kernels).
         unsafe { *self.args.choices.add(number as usize) }
     }
     fn planned(&self, pe: u32) -> u32 {
+        // SAFETY: the table has an entry for each variant and PE (contract of the kernels).
         unsafe { *self.args.planned.add((self.variant * self.world.pes + pe) as usize) }
     }
     fn found(&self, number: u32) -> &Word {
+        // SAFETY: `found` has two words, and one for each PE (contract of the kernels).
         unsafe { &*self.args.found.add(number as usize) }
     }
     fn list(&self, list: &List, jobs: (u32, u32)) -> impl Iterator<Item = u32> + use<S> {
+        // SAFETY: the list was filled before the last barrier (contract of the kernels).
         unsafe { list.every(jobs) }
     }
     fn header(&self, object: Sym<u32>, number: u32, word: u32) -> u32 {
+        // SAFETY: a message starts with its header (contract of the kernels).
         unsafe { *self.world.local(self.message(object, number)).add(word as usize) }
     }
     fn load(&self, from: Sym<u32>, first: u32, e4m3: bool, eight: u32) -> [f32; 8] {
+        // SAFETY: `from` has a row of `hidden` values after `first` (contract of the kernels).
         unsafe { rows::load(self.world.local(from).add(first as usize), self.args.hidden, e4m3, eight) }
     }
     fn sum(&self, to: *mut u32, terms: u32, is: impl Fn(u32) -> bool, term: impl Fn(u32, u32) -> (f32, [f32; 8])) {
+        // SAFETY: `to` has a row of `hidden` values (contract of the kernels).
         unsafe { rows::sum(to, in_block(self.args.hidden / 8), terms, is, term) }
     }
     fn message(&self, object: Sym<u32>, number: u32) -> Sym<u32> {
@@ -263,7 +275,8 @@ impl<S: Scope> Turn<'_, S> {
     fn row_of(&self, token: u32) -> usize {
         (self.variant * self.args.tokens + token) as usize * (self.args.hidden / 2) as usize
     }
-    /// The first PE of this one's node; and whether the PE of a place there has an expert of what has landed.
+    /// Returns the first PE of this PE's node. `is_for`: returns whether the PE at `place` in the node has an expert of
+    /// message `number`.
     fn node(&self) -> u32 {
         self.world.me / self.args.span * self.args.span
     }

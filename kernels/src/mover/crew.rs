@@ -1,19 +1,20 @@
-//! Long copies by several blocks: one multiprocessor reads 10 to 12 GB/s over the bus (H200), and the bus has 50.
+//! Long copies by several blocks: one SM reads 10 to 12 GB/s over PCIe (H200), which can transfer 50.
 //!
 //! ```text
-//! first block   entry of the host's ring, a long copy -> an entry of a ring in the GPU's memory (a job)
-//! the others    each job in order: its part of the bytes -> barrier, fence, arrived += 1
-//!               a mark: who arrives last writes it
+//! first block    entry of the host's ring, a long copy -> an entry of a ring in GPU memory (a job)
+//! other blocks   each job in order: own part of the bytes -> barrier, fence, arrived += 1
+//!                a mark: the last block to arrive writes it
 //! ```
 //!
-//! Jobs are under way together, as long as none touches what another one writes: so the ring's order holds for each byte. A word waits for all
-//! jobs before it. A mark is a job of its own, and later copies may begin before it is written: the host, who alone reads marks, learns of them no
-//! sooner.
+//! Jobs are processed concurrently, as long as none accesses what another one writes, so the ring's order holds for
+//! each byte. A word waits for all preceding jobs. A mark is a job of its own, and later copies may start before it is
+//! written: only the host reads marks, and it is not notified of those copies before their own mark.
 //!
-//! **Who waits for whom, and why it ends.** The first block gives no job before all others of its lane have said that they are there: then they
-//! run, and its wait for them is as long as their copies. They end by its last job, [`Step::End`], which it writes whenever it leaves, at its
-//! deadline too, and it leaves behind them. One that begins and does not find the first block within the deadline leaves, and has never said that
-//! it is there; one that begins late finds the last job.
+//! **Waits between the blocks, and why they end.** The first block publishes no job before all other blocks of its lane
+//! have reported that they are resident. Those then run, so its wait for them lasts as long as their copies. They exit
+//! after its last job, [`Step::End`]. The first block writes this job whenever it exits, at its deadline too, and it
+//! exits after them. Another block that starts and does not find the first block within the deadline exits without
+//! having reported itself. One that starts late finds the last job.
 
 use super::look::{LOOK, LOOK_WORDS, Look};
 use super::steps::{ENTRY_WORDS, Entries, Step};
@@ -26,82 +27,87 @@ use cuda_std::memory::{
 };
 use cuda_std::thread;
 
-/// A copy of more bytes is shared. To hand one over takes about as long as one block copies so many.
+/// Number of bytes above which a copy is shared. Handing over a copy takes about as long as one block needs to copy
+/// this many.
 pub const LONG: u32 = 32 << 10;
-/// Blocks of a lane at most: one thread of the first looks at each of the others.
+/// Maximum number of blocks of a lane: one thread of the first block checks each of the others.
 pub const MOST_BLOCKS: u32 = LOOK_WORDS;
-/// Entries of the ring of jobs.
+/// Number of entries of the ring of jobs.
 pub const JOBS: u64 = 64;
 
-/// Jobs under way at most. One thread keeps each.
+/// Maximum number of jobs in flight. One thread keeps the record of each.
 const UNDER_WAY: u64 = 16;
-/// A block's part of a job is a multiple of this, so that the next one's begins as well aligned as the whole.
+/// Alignment, in bytes, of a block's part of a job, so that each part starts as well aligned as the whole.
 const GRAIN: u64 = 512;
-/// A smaller part is not worth a block: a barrier, a fence and a look stand between two.
+/// Minimum number of bytes of a block's part: each part costs a barrier, a fence and a poll.
 const LEAST: u32 = 16 << 10;
-/// A block without a job looks so often.
+/// Time between two polls of a block without a job, in nanoseconds.
 const SLEEP_NS: u32 = 100;
-/// In [`Jobs::arrived`], one that has come to a mark which is not written yet.
+/// Unit of [`Jobs::arrived`] for a block that has reached a mark that is not written yet.
 const AT_MARK: u64 = 1 << 32;
 
 const _: () = assert!(UNDER_WAY <= LOOK_WORDS as u64 && UNDER_WAY + LOOK < JOBS);
 
-/// A lane's jobs, in the GPU's own memory. New memory is all zero.
+/// A lane's jobs, in GPU memory. The initial memory is all zero.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Jobs {
-    /// Written by the first block.
+    /// The jobs, written by the first block.
     entries: Entries<{ JOBS as usize }>,
-    /// By entry: blocks that are done with its jobs of all laps. Above [`AT_MARK`]: blocks that have come to its mark, 0 again when that is written.
+    /// Per entry: number of blocks that have finished its jobs, over all laps. In units of [`AT_MARK`]: number of
+    /// blocks that have reached its mark, reset to 0 when the mark is written.
     arrived: [Word; JOBS as usize],
-    /// The kernel's number, when the first block has emptied the ring.
+    /// The kernel's number, once the first block has cleared the ring.
     begun: CachePadded<Word>,
-    /// The kernel's number, from each other block that is there.
+    /// The kernel's number, from each other block that is resident.
     there: [Word; MOST_BLOCKS as usize],
 }
 
 impl Jobs {
     #[inline(always)]
     fn arrived(&self, job: u64) -> &Word {
-        // SAFETY: below the length.
+        // SAFETY: the index is below the length.
         unsafe { self.arrived.get_unchecked((job % JOBS) as usize) }
     }
 }
 
-/// What [`Jobs::arrived`] is when so many blocks are done with a job.
+/// Returns the value of [`Jobs::arrived`] once all `workers` blocks have finished a job.
 #[inline(always)]
 fn all_done(workers: u32, job: u64) -> u64 {
     u64::from(workers) * (job / JOBS + 1)
 }
 
-/// The first block's half. All of its threads have one, and call the same in the same order.
-pub(super) struct Crew<'a> {
+/// The first block's view of the jobs. Each of its threads has one, and all make the same calls in the same order.
+pub(super) struct CopyBlocks<'a> {
     jobs: &'a Jobs,
-    /// The other blocks.
+    /// Number of other blocks.
     workers: u32,
-    /// The kernel's.
+    /// Number of the kernel.
     number: u64,
     me: u32,
-    /// They are all there.
+    /// Whether all other blocks are resident.
     complete: bool,
-    /// Jobs given, and those of them that are known to be done: what these wrote is visible to all threads of this block.
+    /// Number of jobs published, and number of those known to be complete, whose writes are visible to all threads of
+    /// this block.
     given: u64,
     done: u64,
-    /// Of thread `n`: the last copy given whose number is `n` modulo [`UNDER_WAY`], and its number.
+    /// In thread `n`: the last published copy whose number is `n` modulo [`UNDER_WAY`] (destination, source and
+    /// length), and its number.
     kept: (u64, u64, u32),
     kept_number: u64,
 }
 
-impl<'a> Crew<'a> {
-    /// Empties the ring: the blocks of the kernel before have gone. (So each kernel counts from 0, whenever its other blocks begin.)
+impl<'a> CopyBlocks<'a> {
+    /// Clears the ring: the blocks of the previous kernel have exited. Each kernel therefore counts from 0, whenever
+    /// its other blocks start.
     #[inline(always)]
-    pub fn begin(jobs: &'a Jobs, workers: u32, number: u64, me: u32) -> Crew<'a> {
+    pub fn begin(jobs: &'a Jobs, workers: u32, number: u64, me: u32) -> CopyBlocks<'a> {
         if workers > 0 {
             let mut at = me;
             while at < JOBS as u32 {
                 let mut index = 0;
                 while index < ENTRY_WORDS {
-                    // SAFETY: both are below the lengths.
+                    // SAFETY: both indices are below the lengths.
                     let word = unsafe { jobs.entries.get_unchecked(at as usize).get_unchecked(index) };
                     store_relaxed_gpu_u64(word, 0);
                     index += 1;
@@ -111,27 +117,29 @@ impl<'a> Crew<'a> {
             }
             thread::sync_threads();
             if me == 0 {
-                // For the acquire of `is_wanted`: behind the barrier, so what all threads have emptied.
+                // Release: pairs with the acquire in `is_wanted`. It follows the barrier, and so covers what all
+                // threads have cleared.
                 store_release_gpu_u64(&jobs.begun.0, number);
             }
         }
-        Crew { jobs, workers, number, me, complete: false, given: 0, done: 0, kept: (0, 0, 0), kept_number: 0 }
+        CopyBlocks { jobs, workers, number, me, complete: false, given: 0, done: 0, kept: (0, 0, 0), kept_number: 0 }
     }
 
-    /// Whether jobs may be under way.
+    /// Returns whether jobs may be in flight.
     #[inline(always)]
     pub fn is_busy(&self) -> bool {
         self.given > self.done
     }
 
-    /// Whether a copy is theirs: a long one, or a short one behind jobs that are under way.
+    /// Returns whether the other blocks must perform a copy of `bytes` bytes: a long one, or a short one that follows
+    /// jobs in flight.
     #[inline(always)]
     pub fn takes(&mut self, bytes: u32) -> bool {
         if bytes > LONG {
             return self.workers > 0 && self.are_there();
         }
         if self.is_busy() {
-            // The acquire by one thread, and the barrier, order what the jobs wrote before what this block does next.
+            // The acquire by one thread and the barrier order what the jobs wrote before what this block does next.
             let (last, me) = (self.given - 1, self.me);
             let all = all_done(self.workers, last);
             if !thread::sync_threads_or(me == 0 && load_acquire_gpu_u64(self.jobs.arrived(last)) != all) {
@@ -145,7 +153,7 @@ impl<'a> Crew<'a> {
     fn are_there(&mut self) -> bool {
         if !self.complete {
             let me = self.me;
-            // SAFETY: below the length.
+            // SAFETY: the index is below the length.
             let missing = me < self.workers
                 && load_relaxed_gpu_u64(unsafe { self.jobs.there.get_unchecked(me as usize) }) != self.number;
             self.complete = !thread::sync_threads_or(missing);
@@ -153,7 +161,8 @@ impl<'a> Crew<'a> {
         self.complete
     }
 
-    /// Waits until all jobs below this number are done. (A block takes them in order: who is done with one is done with those before.)
+    /// Waits until all jobs below `until` are complete. (A block processes jobs in order: a block that has finished a
+    /// job has finished all earlier ones.)
     #[inline(always)]
     fn wait(&mut self, until: u64) {
         if self.done >= until {
@@ -161,7 +170,8 @@ impl<'a> Crew<'a> {
         }
         if self.me == 0 {
             let all = all_done(self.workers, until - 1);
-            // Acquire: what the blocks wrote before they arrived (`arrive`) is visible here, and behind the barrier to all threads of this block.
+            // Acquire: pairs with the fence in `arrive`. What the blocks wrote before they arrived is visible here, and
+            // after the barrier to all threads of this block.
             while load_acquire_gpu_u64(self.jobs.arrived(until - 1)) != all {
                 thread::relax();
             }
@@ -176,11 +186,11 @@ impl<'a> Crew<'a> {
         self.wait(self.given);
     }
 
-    /// Gives them a copy, or a mark behind copies that are under way.
+    /// Publishes a copy, or a mark that follows copies in flight.
     #[inline(always)]
     pub fn give(&mut self, step: Step) {
         if self.given - self.done == UNDER_WAY {
-            // Half of them at once: to wait for each would be one wait for memory for each.
+            // Waits for half of them: waiting for a single one each time would cost a round trip to memory per job.
             self.wait(self.given - UNDER_WAY / 2);
         }
         if let Step::Copy { to, from, bytes } = step {
@@ -188,7 +198,7 @@ impl<'a> Crew<'a> {
             let meet =
                 |first: u64, second: u64| first < second + u64::from(length) && second < first + u64::from(bytes);
             let clashes = self.kept_number >= self.done && (meet(to, at) || meet(to, source) || meet(from, at));
-            // This barrier is also that between this step and what the block has copied itself before.
+            // This barrier also separates this step from what the block itself has copied before.
             if thread::sync_threads_or(length > 0 && clashes) {
                 self.settle();
             }
@@ -196,8 +206,9 @@ impl<'a> Crew<'a> {
                 (self.kept, self.kept_number) = ((to, from, bytes), self.given);
             }
             if self.me == 0 {
-                // Release, with the entry's words below, for the fence of the others' `Look::take`: the host's bytes, which this block's look
-                // has acquired, and what this block and, by `wait`, the others wrote before.
+                // Release, together with the stores of the entry's words below: pairs with the fence in the other
+                // blocks' `Look::take`. Covers the host's bytes, which this block's poll has acquired, and what this
+                // block and, after `wait`, the other blocks wrote before.
                 fence_acq_rel_gpu();
             }
         }
@@ -207,7 +218,7 @@ impl<'a> Crew<'a> {
     #[inline(always)]
     fn write(&mut self, step: Step) {
         if self.me == 0 {
-            // SAFETY: below the length.
+            // SAFETY: the index is below the length.
             let entry = unsafe { self.jobs.entries.get_unchecked((self.given % JOBS) as usize) };
             let words = step.encode(self.given, JOBS);
             let mut index = 0;
@@ -219,7 +230,7 @@ impl<'a> Crew<'a> {
         self.given += 1;
     }
 
-    /// Sends the others away, and waits for those that may have had jobs.
+    /// Tells the other blocks to exit, and waits for them if they may have jobs.
     #[inline(always)]
     pub fn dismiss(&mut self) {
         if self.workers > 0 {
@@ -231,10 +242,10 @@ impl<'a> Crew<'a> {
     }
 }
 
-/// Another block of a lane, number `rank` of `workers`.
+/// Runs another block of a lane: block `rank` of `workers`.
 ///
 /// # Safety
-/// That of the kernel.
+/// The requirements of [`mover`](super::mover) must hold.
 #[inline(always)]
 pub(super) unsafe fn work(
     jobs: &Jobs,
@@ -248,11 +259,12 @@ pub(super) unsafe fn work(
         return;
     }
     if me == 0 {
-        // SAFETY: below the length: the kernel's contract.
+        // SAFETY: the caller guarantees that a lane has at most [`MOST_BLOCKS`] blocks, so `rank` is below the length.
         store_relaxed_gpu_u64(unsafe { jobs.there.get_unchecked(rank as usize) }, args.number);
     }
     let mut number = 0;
-    // Whose the first part of the next job is: where one has fewer parts than there are blocks, the next job is the other blocks'.
+    // Block that copies the first part of the next job. If a job has fewer parts than there are blocks, the next job
+    // starts with the remaining blocks.
     let mut turn = 0;
     let mut idle = false;
     loop {
@@ -272,18 +284,20 @@ pub(super) unsafe fn work(
                     turn = next;
                     if length > 0 {
                         let (to, from) = ((to + first) as *mut u8, (from + first) as *const u8);
-                        // SAFETY: contract of the kernel. No other job under way writes what this one reads or writes (`Crew::give`).
+                        // SAFETY: the caller guarantees that the memory named by entries is valid. No other job in
+                        // flight writes what this one reads or writes (`CopyBlocks::give`).
                         unsafe { copy_apart(to, from, length, me, thread::block_dim_x()) };
                     }
                     arrive(jobs, job, me);
                 }
                 Step::Mark(mark) => {
-                    // The block's copies before it are behind barriers and fences of `arrive`, which this thread made.
+                    // The block's copies before the mark precede the barriers and fences of `arrive`, which this thread
+                    // executed.
                     if me == 0 {
                         pass(jobs, lane, job, workers, mark);
                     }
                 }
-                // No other step is given.
+                // Only `End` remains: no other step is published as a job.
                 _ => {
                     arrive(jobs, job, me);
                     return;
@@ -292,13 +306,13 @@ pub(super) unsafe fn work(
         }
         number += u64::from(seen);
         idle = seen == 0;
-        // Before the words in shared memory are written over.
+        // Precedes the next overwriting of the words in shared memory.
         thread::sync_threads();
     }
 }
 
-/// Which part of so many bytes block `rank` of `workers` copies, by its first byte and length, where the first part is block `turn`'s; and whose
-/// the next job's is.
+/// Returns the part of `bytes` bytes that block `rank` of `workers` copies, as its first byte and length, if block
+/// `turn` copies the first part. Also returns the block that copies the first part of the next job.
 #[inline(always)]
 fn part(bytes: u32, (rank, workers): (u32, u32), turn: u32) -> (u64, u64, u32) {
     let workers = workers.max(1);
@@ -310,14 +324,15 @@ fn part(bytes: u32, (rank, workers): (u32, u32), turn: u32) -> (u64, u64, u32) {
     (first, length, (turn + parts) % workers)
 }
 
-/// Whether the first block is there, or comes within the deadline.
+/// Returns whether the first block is resident, or becomes so within the timeout.
 #[inline(always)]
 fn is_wanted(jobs: &Jobs, args: &MoverArgs, me: u32) -> bool {
     let mut wanted = false;
     if me == 0 {
         let since = thread::global_timer_ns();
         loop {
-            // Acquire: behind this the ring is seen empty, or with jobs of this kernel; the barrier carries it to the threads that look.
+            // Acquire: pairs with the release in `CopyBlocks::begin`. The ring is then seen cleared, or with jobs of this
+            // kernel; the barrier extends this to the threads that poll.
             wanted = load_acquire_gpu_u64(&jobs.begun.0) == args.number;
             if wanted || thread::global_timer_ns().wrapping_sub(since) > args.timeout_ns {
                 break;
@@ -328,28 +343,30 @@ fn is_wanted(jobs: &Jobs, args: &MoverArgs, me: u32) -> bool {
     thread::sync_threads_or(wanted)
 }
 
-/// This block is done with a job.
+/// Records that this block has finished a job.
 #[inline(always)]
 fn arrive(jobs: &Jobs, job: u64, me: u32) {
     thread::sync_threads();
     if me == 0 {
-        // Release, with the addition, of what the block wrote (behind the barrier): for the acquire of `Crew::wait` and `Crew::takes`, and of who
-        // writes a mark (`pass`).
+        // Release, together with the add, of what the block wrote before the barrier. Pairs with the acquires in
+        // `CopyBlocks::wait` and `CopyBlocks::takes`, and with that of the thread that writes a mark (`pass`).
         fence_acq_rel_gpu();
         fetch_add_relaxed_gpu_u64(jobs.arrived(job), 1);
     }
 }
 
-/// This block has come to a mark; the last one writes it.
+/// Records that this block has reached a mark. The last block to arrive writes it.
 #[inline(always)]
 fn pass(jobs: &Jobs, lane: &Lane, job: u64, workers: u32, mark: u64) {
-    // Release of this block's part of the copies before, which `arrive` has fenced; acquire of the others'.
+    // Release of this block's part of the preceding copies, which `arrive` has fenced; acquire of the other blocks'
+    // parts.
     let before = fetch_add_acq_rel_gpu_u64(jobs.arrived(job), AT_MARK);
     if before / AT_MARK + 1 == u64::from(workers) {
-        // For the host, who acquires the mark: all blocks' copies.
+        // Orders the copies of all blocks before the mark, for the host, which acquires it.
         fence_acq_rel_sys();
         store_relaxed_sys_u64(&lane.passed.0, mark);
-        // Done only now, and for all blocks: who writes a later mark, the first block too, does so behind this one.
+        // The job is complete, for all blocks, only now: a later mark, also one by the first block, is thus written
+        // after this one.
         fetch_add_acq_rel_gpu_u64(jobs.arrived(job), u64::from(workers).wrapping_sub(u64::from(workers) * AT_MARK));
     }
 }
@@ -360,9 +377,10 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Whoever begins, each byte is one block's; and the next job begins with a block that has the least to do.
+        /// Whichever block starts, each byte belongs to exactly one block, and the next job starts with a block that
+        /// has the least to do.
         #[test]
-        fn parts_are_the_whole(bytes in any::<u32>(), workers in 1..MOST_BLOCKS, turn in 0..MOST_BLOCKS) {
+        fn parts_cover_whole_copy(bytes in any::<u32>(), workers in 1..MOST_BLOCKS, turn in 0..MOST_BLOCKS) {
             let turn = turn % workers;
             let mut parts: Vec<_> = (0..workers).map(|rank| part(bytes, (rank, workers), turn)).collect();
             let next = parts[0].2;

@@ -1,16 +1,17 @@
-//! What a ring's entry says. The host writes entries for a lane's first block, and that one for its others.
+//! Encoding of a ring's entries. The host writes entries for a lane's first block, which writes entries for the lane's
+//! other blocks.
 
 use cuda_std::memory::Word;
 
-/// Entries of a ring of the host's.
+/// Number of entries of a ring written by the host.
 pub const ENTRIES: u64 = 1024;
-/// Words of an entry.
+/// Number of words of an entry.
 pub const ENTRY_WORDS: usize = 4;
 
-/// Entries of a ring.
+/// The entries of a ring.
 pub type Entries<const N: usize> = [[Word; ENTRY_WORDS]; N];
 
-/// A word's bits below its lap.
+/// Number of a word's bits below its lap.
 pub(super) const BITS: u32 = 48;
 const MASK: u64 = (1 << BITS) - 1;
 
@@ -21,64 +22,66 @@ const END: u64 = 4;
 const TAKE: u64 = 5;
 const COUNT: u64 = 6;
 
-/// What an entry asks for. Addresses and marks have 48 bits.
+/// The request of an entry. Addresses and marks have 48 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Bytes, from and to any address that the device reaches.
+    /// Copy bytes between any two addresses that the device can access.
     Copy {
-        /// Where they go.
+        /// Destination address.
         to: u64,
-        /// Where they are.
+        /// Source address.
         from: u64,
-        /// How many.
+        /// Number of bytes.
         bytes: u32,
     },
-    /// A few bytes to pinned memory of the host, at most [`QUICK`](super::QUICK): each word of 8 has 4 of them and, above, this tag. Nothing waits
-    /// behind it: the host knows each word by its tag.
+    /// Copy a few bytes, at most [`QUICK`](super::QUICK), to pinned host memory: each word of 8 bytes holds 4 of them,
+    /// and this tag above them. No fence or mark follows: the host recognizes each word by its tag.
     Take {
-        /// Where the words go, a multiple of 8.
+        /// Address of the words, a multiple of 8.
         to: u64,
-        /// Where the bytes are.
+        /// Source address.
         from: u64,
-        /// How many.
+        /// Number of bytes.
         bytes: u32,
-        /// Not the one that stands there.
+        /// Tag, different from that in the destination.
         tag: u32,
     },
-    /// A word of 8 bytes, at once: who acquires it need not see what the steps before it have written.
+    /// Store a word of 8 bytes immediately: a thread that acquires it need not observe what the preceding steps have
+    /// written.
     Count {
-        /// Where it goes, a multiple of 8.
+        /// Address, a multiple of 8.
         to: u64,
-        /// What it becomes.
+        /// Value to store.
         value: u64,
     },
-    /// A word of 8 bytes, behind all steps before it.
+    /// Store a word of 8 bytes after all preceding steps.
     Word {
-        /// Where it goes, a multiple of 8.
+        /// Address, a multiple of 8.
         to: u64,
-        /// What it becomes.
+        /// Value to store.
         value: u64,
     },
-    /// [`Lane::passed`](super::Lane::passed) becomes this, behind all steps before it.
+    /// Store this value in [`Lane::passed`](super::Lane::passed) after all preceding steps.
     Mark(u64),
-    /// The lane's blocks end.
+    /// Exit: the lane's blocks exit.
     End,
 }
 
-/// The lap of an entry's number in a ring of so many, as its words have it: never that of the lap before, and never 0, which new memory has.
+/// Returns the lap of entry `number` in a ring of `entries` entries, as encoded in the entry's words. It differs from
+/// the previous lap, and from 0, the content of new memory.
 #[inline(always)]
 pub(super) fn lap(number: u64, entries: u64) -> u64 {
     number / entries % 0xffff + 1
 }
 
-/// Whether this is a copy's third word.
+/// Returns whether `word` is the third word of a copy.
 #[inline(always)]
 pub(super) fn is_copy(word: u64) -> bool {
     word << 16 >> 48 == COPY
 }
 
 impl Step {
-    /// Whether its numbers fit into an entry.
+    /// Returns whether the step's values fit in an entry.
     pub fn fits(self) -> bool {
         match self {
             Step::Copy { to, from, .. } | Step::Take { to, from, .. } => to | from <= MASK,
@@ -88,7 +91,7 @@ impl Step {
         }
     }
 
-    /// Whether something has been written that no fence is behind, once this short step is done; `open`: whether it was so before.
+    /// Returns whether there are unfenced writes after this short step; `open` states whether there were any before it.
     #[inline(always)]
     pub(super) fn leaves_open(self, open: bool) -> bool {
         match self {
@@ -98,7 +101,7 @@ impl Step {
         }
     }
 
-    /// As the entry of this number in a ring of so many.
+    /// Encodes the step as entry `number` of a ring of `entries` entries.
     #[inline(always)]
     pub fn encode(self, number: u64, entries: u64) -> [u64; ENTRY_WORDS] {
         let words = match self {
@@ -112,7 +115,7 @@ impl Step {
         words.map(|word| word & MASK | lap(number, entries) << BITS)
     }
 
-    /// The entry of this number in a ring of so many; `None` while one of its words is of an earlier lap.
+    /// Decodes entry `number` of a ring of `entries` entries; `None` while one of its words is of an earlier lap.
     #[inline(always)]
     pub fn decode(words: [u64; ENTRY_WORDS], number: u64, entries: u64) -> Option<Step> {
         let mut index = 0;
@@ -156,21 +159,21 @@ mod tests {
         ]
     }
 
-    /// Those of the host, and of a lane's first block.
+    /// Sizes of the rings of the host and of a lane's first block.
     fn rings() -> impl Strategy<Value = u64> {
         prop_oneof![Just(ENTRIES), Just(crate::mover::JOBS)]
     }
 
     proptest! {
         #[test]
-        fn an_entry_says_what_it_was_made_of(step in steps(), number in any::<u64>(), entries in rings()) {
+        fn entry_decodes_to_its_step(step in steps(), number in any::<u64>(), entries in rings()) {
             prop_assert!(step.fits());
             prop_assert_eq!(Step::decode(step.encode(number, entries), number, entries), Some(step));
         }
 
-        /// A word of another lap, or of memory that is new, in any place: there is no entry yet.
+        /// If any word is of another lap or of new memory, there is no entry yet.
         #[test]
-        fn no_entry_is_read_before_all_of_it_is_there(
+        fn entry_is_read_only_when_complete(
             step in steps(), number in ENTRIES..u64::MAX / 2, entries in rings(), place in 0..ENTRY_WORDS,
         ) {
             for old in [step.encode(number - entries, entries)[place], 0] {

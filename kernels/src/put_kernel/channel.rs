@@ -1,55 +1,48 @@
-//! Puts and quiet of the put kernel, and of tests that play one. (Programs use [`gin`](crate::gin).)
+//! Puts and quiet of the put kernel, and of tests that emulate it. (Programs use [`gin`](crate::gin).)
 //!
-//! One [`Channel`] belongs to one thread (or to the thread that leads a block). It remembers the last ticket, and `quiet`
-//! waits for that.
+//! A [`Channel`] belongs to one thread, or to the thread that leads a block. It stores the last ticket, for which
+//! `quiet` waits.
 
 use crate::command::{Command, Opcode};
 use crate::ring::{Observe, Ring, Status};
 
-/// A put: which bytes of which region go where.
+/// A put: source, destination and length.
 #[derive(Clone, Copy, Debug)]
 pub struct Put {
-    /// Our region.
+    /// Region of this rank that contains the source.
     pub source_region: u32,
-    /// First byte in it.
+    /// Offset of the first byte in the source region.
     pub source_offset: u64,
-    /// The peer's region.
+    /// Region of the peer that contains the destination.
     pub destination_region: u32,
-    /// First byte in that.
+    /// Offset of the first byte in the destination region.
     pub destination_offset: u64,
-    /// Bytes to write.
+    /// Number of bytes to write.
     pub bytes: u64,
-    /// The rank to write to.
+    /// Rank to write to.
     pub peer: u32,
 }
 
 impl Put {
     #[inline(always)]
     pub(crate) fn command(&self, opcode: Opcode, immediate: u32) -> Command {
-        Command {
-            opcode,
-            source_region: self.source_region,
-            source_offset: self.source_offset,
-            destination_region: self.destination_region,
-            destination_offset: self.destination_offset,
-            bytes: self.bytes,
-            peer: self.peer,
-            immediate,
-        }
+        let source = (self.source_region, self.source_offset);
+        let destination = (self.destination_region, self.destination_offset);
+        Command { opcode, immediate, ..Command::put(source, destination, self.bytes, self.peer) }
     }
 }
 
-/// One producer's end of a ring.
+/// A producer's handle of a ring.
 #[derive(Debug)]
 pub struct Channel {
     ring: Ring,
     last: Option<u64>,
-    /// The newest watermark that this thread has seen: what lies below it needs no look at memory.
+    /// Latest watermark that this thread has observed. Tickets below it need no memory access.
     known: u64,
 }
 
 impl Channel {
-    /// A channel that has put nothing yet.
+    /// Creates a channel that has put nothing yet.
     #[inline(always)]
     pub fn new(ring: Ring) -> Channel {
         Channel { ring, last: None, known: 0 }
@@ -58,7 +51,7 @@ impl Channel {
     #[inline(always)]
     fn post(&mut self, command: &Command, observe: &mut impl Observe) -> Result<u64, Status> {
         let ticket = if self.ring.is_to_card() {
-            // Nobody observes it: a life of its own has no stages of a ring.
+            // Not observed: a NIC queue does not have the stages of a ring.
             self.ring.post_to_card(command.encode())?
         } else {
             self.ring.push_observed(command, observe)?
@@ -67,47 +60,48 @@ impl Channel {
         Ok(ticket)
     }
 
-    /// Puts without waiting ("non-blocking, implicit"): the source may be reused only after a quiet that covers the ticket.
+    /// Puts without waiting ("non-blocking, implicit"): the source may be reused only after a quiet that covers the
+    /// ticket. Returns the ticket.
     ///
     /// # Errors
-    /// [`Status`] when the ring stayed full until the deadline or the proxy has ended.
+    /// Returns the [`Status`] if the ring stays full until the deadline or the proxy has ended.
     #[inline(always)]
     pub fn put_nbi(&mut self, put: &Put) -> Result<u64, Status> {
         self.put_nbi_observed(put, &mut ())
     }
 
-    /// As [`put_nbi`](Channel::put_nbi), for a study that wants to know more of it.
+    /// Like [`put_nbi`](Channel::put_nbi), but calls `observe` at each stage, for measurements.
     ///
     /// # Errors
-    /// As [`put_nbi`](Channel::put_nbi).
+    /// Returns the same errors as [`put_nbi`](Channel::put_nbi).
     #[inline(always)]
     pub fn put_nbi_observed(&mut self, put: &Put, observe: &mut impl Observe) -> Result<u64, Status> {
         self.post(&put.command(Opcode::Put, 0), observe)
     }
 
-    /// As [`put_nbi`](Channel::put_nbi), and counts `immediate` at the target once all bytes are there.
+    /// Like [`put_nbi`](Channel::put_nbi), and counts `immediate` at the target after all bytes have arrived.
     ///
     /// # Errors
-    /// As [`put_nbi`](Channel::put_nbi).
+    /// Returns the same errors as [`put_nbi`](Channel::put_nbi).
     #[inline(always)]
     pub fn put_signal_nbi(&mut self, put: &Put, immediate: u32) -> Result<u64, Status> {
         self.post(&put.command(Opcode::PutSignal, immediate), &mut ())
     }
 
-    /// Puts and waits until the bytes are at the target.
+    /// Puts, and waits until the bytes have arrived at the target.
     ///
     /// # Errors
-    /// As [`put_nbi`](Channel::put_nbi), or the reason the wait ended.
+    /// Returns the same errors as [`put_nbi`](Channel::put_nbi), or the [`Status`] that ended the wait.
     #[inline(always)]
     pub fn put(&mut self, put: &Put) -> Result<(), Status> {
         let ticket = self.put_nbi(put)?;
         self.quiet_until(ticket)
     }
 
-    /// Waits until everything this channel has put is at the target.
+    /// Waits until all puts of this channel have arrived at the target.
     ///
     /// # Errors
-    /// The reason the wait ended otherwise.
+    /// Returns the [`Status`] that ended the wait.
     #[inline(always)]
     pub fn quiet(&mut self) -> Result<(), Status> {
         match self.last {
@@ -116,16 +110,16 @@ impl Channel {
         }
     }
 
-    /// Whether everything this channel has put is known to be at the target, without a look at memory.
+    /// Returns whether all puts of this channel are known to have arrived, without loading the watermark.
     #[inline(always)]
     pub fn is_quiet(&self) -> bool {
         self.last.is_none_or(|last| last < self.known)
     }
 
-    /// Waits until this ticket, and every ticket of the ring before it, is at the target.
+    /// Waits until the put of `ticket`, and those of all preceding tickets of the ring, have arrived at the target.
     ///
     /// # Errors
-    /// The reason the wait ended otherwise.
+    /// Returns the [`Status`] that ended the wait.
     #[inline(always)]
     pub fn quiet_until(&mut self, ticket: u64) -> Result<(), Status> {
         if ticket >= self.known {

@@ -1,20 +1,20 @@
-//! The ring with elements that the product does not push: of any power of two of words, of a whole warp together, or with a release
-//! store each.
+//! The ring with elements that production code does not push: with any power of two of words, of a whole warp together,
+//! or with one release store each.
 //!
-//! Tickets, space and parity are the ring's own, and so are the chains of [`Ring::push_words`]. A lane's element goes out behind
-//! nothing: these elements speak of no payload.
+//! Tickets, space and parity are those of the ring, and so are the happens-before chains of [`Ring::push_words`]. A
+//! lane's element is pushed without a fence, since it refers to no payload.
 
 use crate::command::COMMAND_WORDS;
-use crate::ring::producer::{Behind, exchange};
+use crate::ring::producer::{Fence, exchange};
 use crate::ring::{Observe, Ring, Status, parity};
 use cuda_std::memory::{Word, WordPair, store_relaxed_sys_u64, store_relaxed_sys_v2_u64, store_release_sys_u64};
 use cuda_std::warp;
 
-/// Pushes one element of each active lane and returns the lane's ticket. `word(i)`, below 2^63, is the `i`-th of `words`, a power of
-/// two and the same in every lane.
+/// Pushes one element per active lane and returns the lane's ticket. `word(i)`, which must be below 2^63, is word `i`
+/// of `words`. `words` must be a power of two and the same in every lane.
 ///
 /// # Errors
-/// As [`Ring::push_words`].
+/// Returns the same errors as [`Ring::push_words`].
 #[inline(always)]
 pub fn push(
     ring: &mut Ring,
@@ -27,11 +27,11 @@ pub fn push(
     })
 }
 
-/// As [`push`], but the last word is stored by a release of its own: each thread's element is visible whole once its last word is. The
+/// Like [`push`], but stores the last word with a release: an element is complete once its last word is visible. The
 /// release waits until the element's other words have arrived over PCIe.
 ///
 /// # Errors
-/// As [`Ring::push_words`].
+/// Returns the same errors as [`Ring::push_words`].
 #[inline(always)]
 pub fn push_released(
     ring: &mut Ring,
@@ -41,7 +41,7 @@ pub fn push_released(
 ) -> Result<u64, Status> {
     in_turn(ring, observe, move |ring, ticket| {
         let lap = parity(ticket, ring.log2_capacity);
-        // SAFETY: a slot of the ring, which has this many words.
+        // SAFETY: the slot is in the ring and has `words` words.
         let slot = |index| unsafe { &*ring.address(ticket, index) };
         for index in 0..words - 1 {
             store_relaxed_sys_u64(slot(index), word(index) | lap);
@@ -50,20 +50,20 @@ pub fn push_released(
     })
 }
 
-/// Pushes one element of the whole warp: every lane of `mask` calls this together with the same words, one ticket is
-/// taken, and the lanes store the element side by side. A command is then one write of 32 bytes over PCIe instead of
-/// two of 16, and large elements leave in full lines. (H200, acknowledged pushes by 64 blocks: 16 instead of 11 Mops.)
+/// Pushes one element for the whole warp. All lanes of `mask` must call it together with the same words and the same
+/// ring. One ticket is taken, and the lanes store adjacent parts of the element. A command is then one write of 32
+/// bytes over PCIe instead of two of 16, and large elements are sent as full lines.
 ///
-/// With [`Behind::Payload`] the warp's barrier before the fences brings the payloads of lanes that store nothing behind those that
-/// do. The lanes of `mask` hold the same ring.
+/// With [`Fence::Payload`] the warp's barrier before the fences orders the payloads of lanes that store nothing before
+/// the stores of the others.
 ///
 /// # Errors
-/// As [`Ring::push_words`].
+/// Returns the same errors as [`Ring::push_words`].
 #[inline(always)]
 pub fn push_warp(
     ring: &mut Ring,
     mask: u32,
-    behind: Behind,
+    behind: Fence,
     words: u32,
     word: impl Fn(u32) -> u64 + Copy,
     observe: &mut impl Observe,
@@ -81,7 +81,7 @@ pub fn push_warp(
     Ok(ticket)
 }
 
-/// The stores of a push without anything around them: of a lane's own element, or of its share of its warp's.
+/// Performs only the stores of a push: those of a lane's own element, or of the lane's share of its warp's element.
 #[inline(always)]
 pub(super) fn store_bare(
     ring: &Ring,
@@ -94,17 +94,17 @@ pub(super) fn store_bare(
     if lanes > 1 || words != COMMAND_WORDS {
         return store_share(ring, ticket, words, word, rank, lanes, share_of(words, word, rank));
     }
-    // The product's.
+    // As in a production push.
     let halves = [[word(0), word(1)], [word(2), word(3)]];
     if warp::SIZE == 32 && warp::active_mask() == u32::MAX {
-        ring.store_side_by_side(ticket, exchange(halves));
+        ring.store_coalesced(ticket, exchange(halves));
     } else {
         ring.store(ticket, halves);
     }
 }
 
-/// Takes a ticket for each active lane, and lets `store` fill the lane's slot once it is free. By the same ways as
-/// [`Ring::push_words`] behind nothing, so that rates can be compared.
+/// Takes a ticket for each active lane, and lets `store` fill the lane's slot once it is free. Uses the same paths as
+/// [`Ring::push_words`] without a fence, so that rates can be compared.
 #[inline(always)]
 fn in_turn(ring: &mut Ring, observe: &mut impl Observe, store: impl FnOnce(&Ring, u64)) -> Result<u64, Status> {
     let mut mask = warp::active_mask();
@@ -112,7 +112,7 @@ fn in_turn(ring: &mut Ring, observe: &mut impl Observe, store: impl FnOnce(&Ring
         mask = warp::match_any_u64(mask, ring.device as u64);
     }
     if mask == u32::MAX && ring.capacity() >= u32::BITS as u64 {
-        let (first, ()) = lead(ring, u32::MAX, 0, u32::BITS, Behind::Nothing, observe, || ())?;
+        let (first, ()) = lead(ring, u32::MAX, 0, u32::BITS, Fence::None, observe, || ())?;
         let ticket = first + warp::lane() as u64;
         observe.ordered();
         store(ring, ticket);
@@ -121,7 +121,7 @@ fn in_turn(ring: &mut Ring, observe: &mut impl Observe, store: impl FnOnce(&Ring
     }
     if mask.count_ones() == 1 {
         let ticket = ring.add_to_head(1);
-        ring.look_for_space(ticket + 1);
+        ring.refresh_free_below(ticket + 1);
         ring.wait_for_space(ticket + 1, observe)?;
         observe.ordered();
         store(ring, ticket);
@@ -133,8 +133,8 @@ fn in_turn(ring: &mut Ring, observe: &mut impl Observe, store: impl FnOnce(&Ring
     ticket
 }
 
-/// [`in_turn`] for some lanes of a warp, or for a ring with fewer slots than lanes; also what it knows of free slots then. Out of line
-/// and on a copy, as the product's.
+/// Implements [`in_turn`] for a partial warp, or for a ring with fewer slots than lanes. Also returns the updated
+/// `free_below`. Out of line and on a copy of the ring, as in production code.
 #[inline(never)]
 fn in_groups(
     mut ring: Ring,
@@ -149,7 +149,7 @@ fn in_groups(
     let mut base = 0;
     if is_leader {
         base = ring.add_to_head(count);
-        ring.look_for_space(base + count);
+        ring.refresh_free_below(base + count);
     }
     let base = warp::broadcast_u64(mask, base, leader);
     let mut store = Some(store);
@@ -161,7 +161,7 @@ fn in_groups(
             stop = reason.0;
         }
         stop = warp::broadcast_u64(mask, stop, leader);
-        // What the leader acquired holds for all lanes only behind a barrier.
+        // The barrier extends the leader's acquire to all lanes.
         warp::synchronize(mask);
         if stop == 0
             && rank >= first
@@ -177,19 +177,19 @@ fn in_groups(
     (if stop == 0 { Ok(base + rank) } else { Err(Status(stop)) }, ring.free_below)
 }
 
-/// The leader takes `count` adjacent tickets for the lanes of `mask` and waits until all have a slot; every lane gets the
-/// first of them, and what it prepared meanwhile.
+/// Takes `count` adjacent tickets for the lanes of `mask`, by the leader, which then waits until all have a slot.
+/// Returns the first ticket and the result of `prepare`, in every lane.
 #[inline(always)]
 fn lead<P>(
     ring: &mut Ring,
     mask: u32,
     leader: u32,
     count: u32,
-    behind: Behind,
+    behind: Fence,
     observe: &mut impl Observe,
     prepare: impl FnOnce() -> P,
 ) -> Result<(u64, P), Status> {
-    /// Set in the leader's answer when it is a reason and no ticket: no ticket comes that far.
+    /// Flag in the leader's answer: the other bits are a status, not a ticket. Tickets never reach 2^63.
     const STOPPED: u64 = 1 << 63;
     let is_leader = warp::lane() == leader;
     let mut answer = 0;
@@ -197,31 +197,31 @@ fn lead<P>(
         answer = ring.add_to_head(count as u64);
     }
     let prepared = prepare();
-    if behind == Behind::Payload {
-        // The payloads of all lanes, before the fences of those that store.
+    if behind == Fence::Payload {
+        // Orders the payloads of all lanes before the fences of those that store.
         warp::synchronize(mask);
     }
     let end = answer + count as u64;
     if is_leader {
-        ring.look_for_space(end);
+        ring.refresh_free_below(end);
     }
     behind.fence();
     if is_leader && let Err(Status(reason)) = ring.wait_for_space(end, observe) {
         answer = reason | STOPPED;
     }
     answer = warp::broadcast_u64(mask, answer, leader);
-    // What the leader acquired holds for all lanes only behind a barrier; a shuffle orders no memory.
+    // The barrier extends the leader's acquire to all lanes; a shuffle does not order memory.
     warp::synchronize(mask);
     if answer & STOPPED == 0 { Ok((answer, prepared)) } else { Err(Status(answer & !STOPPED)) }
 }
 
-/// The pair of a command that the lane of this rank will store; zeros for other elements and lanes.
+/// Returns the pair of words of a command that the lane of this rank stores; zeros for other elements and lanes.
 #[inline(always)]
 fn share_of(words: u32, word: impl Fn(u32) -> u64 + Copy, rank: u32) -> [u64; 2] {
     if words == COMMAND_WORDS && rank < COMMAND_WORDS / 2 { [word(2 * rank), word(2 * rank + 1)] } else { [0; 2] }
 }
 
-/// Stores this lane's share of its warp's element: every `lanes`-th pair of words, from pair `rank` on.
+/// Stores this lane's share of its warp's element: every `lanes`-th pair of words, starting with pair `rank`.
 #[inline(always)]
 fn store_share(
     ring: &Ring,
@@ -239,20 +239,20 @@ fn store_share(
     }
 }
 
-/// Stores the share of one of so many lanes in an element of any width: out of line, so that its loop takes no registers from the
-/// way of a warp's command.
+/// Stores a lane's share, out of `lanes`, of an element of any width. Out of line, so that its loop takes no registers
+/// from the path of a warp's command.
 #[inline(never)]
 fn store_long(slot: *const Word, lap: u64, words: u32, word: impl Fn(u32) -> u64 + Copy, rank: u32, lanes: u32) {
     if words == 1 {
         if rank == 0 {
-            // SAFETY: `slot` is that of a ring whose slots have this many words (contract of the caller).
+            // SAFETY: the caller passes a slot of a ring whose slots have `words` words.
             store_relaxed_sys_u64(unsafe { &*slot }, word(0) | lap);
         }
         return;
     }
     let mut index = 2 * rank;
     while index < words {
-        // SAFETY: as above; an even index into a slot that is aligned to 16 bytes.
+        // SAFETY: the slot has `words` words and is aligned to 16 bytes, and `index` is even.
         let pair = unsafe { &*slot.add(index as usize).cast::<WordPair>() };
         store_relaxed_sys_v2_u64(pair, word(index) | lap, word(index + 1) | lap);
         index += 2 * lanes;

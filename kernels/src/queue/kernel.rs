@@ -1,5 +1,5 @@
-//! The kernels of `ginlab queue`: a grid that pushes elements as fast as the queue takes them, and the bare stores that no
-//! queue can beat.
+//! The kernels of `ginlab queue`: a grid that pushes elements as fast as the queue accepts them, and bare stores as the
+//! upper bound for any queue.
 //!
 //! A *producer* is a thread, or a warp that pushes one element together.
 
@@ -20,47 +20,47 @@ pub const SCOPE_WARP: u32 = 1;
 /// Arguments of the queue kernels.
 #[args]
 pub struct QueueArgs {
-    /// [`Ring`]s or [`Vyukov`] queues; block `b` uses number `b % queue_count` ([`queue_lanes`]: producer `p` number `p %
-    /// queue_count`).
+    /// [`Ring`]s or [`Vyukov`] queues; block `b` uses queue `b % queue_count` ([`queue_lanes`]: producer `p` uses queue
+    /// `p % queue_count`).
     pub queues: *const u8,
-    /// How many, at least 1.
+    /// Number of queues, at least 1.
     pub queue_count: u32,
     /// [`SCOPE_THREAD`] or [`SCOPE_WARP`].
     pub scope: u32,
-    /// Words of an element, a power of two.
+    /// Number of words of an element, a power of two.
     pub words: u32,
-    /// Pushes of each producer.
+    /// Number of pushes per producer.
     pub pushes: u32,
-    /// 1: wait for each push; 0: wait for the last one.
+    /// 1: wait for each push; 0: wait only for the last one.
     pub blocking: u32,
-    /// Samples of each producer at most; 0: take none.
+    /// Maximum number of samples per producer; 0 for none.
     pub samples_each: u32,
-    /// Two words per sample in device memory: cycles until pushed, cycles until acknowledged (blocking only).
+    /// Samples in device memory: cycles until pushed, and cycles until acknowledged (if `blocking`).
     pub samples: *mut [u32; 2],
-    /// In device memory: full, host polls, lost exchanges.
+    /// Counts in device memory: full queue, host polls, lost exchanges.
     pub counts: *const [Word; 3],
     /// Results, one per block.
     pub results: *mut QueueResult,
 }
 
-/// What one block reports, by its first thread: both clocks before and after, and why it ended early.
+/// Result of one block, measured by its first thread.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QueueResult {
-    /// Nanoseconds of the device's clock before the first push.
+    /// Device time before the first push, in nanoseconds.
     pub started: u64,
-    /// Nanoseconds of the device's clock when everything was taken.
+    /// Device time when all elements have been taken, in nanoseconds.
     pub done: u64,
-    /// Cycles between the two.
+    /// Number of cycles between the two.
     pub cycles: u64,
-    /// 0, or the first reason ([`Status`]) that ended a thread of the block early.
+    /// 0, or the reason ([`Status`]) that ended a thread of the block early; the largest if there are several.
     pub stop: u64,
 }
 
-// SAFETY: four u64.
+// SAFETY: the struct is four `u64` without padding.
 unsafe impl cuda_std::Plain for QueueResult {}
 
-/// What the threads of a run have seen.
+/// Events that the threads of a run have observed.
 #[derive(Default)]
 struct Seen {
     full: u32,
@@ -85,109 +85,110 @@ impl Observe for Seen {
     }
 }
 
-/// The ring as it is.
+/// Pushes to the ring.
 ///
 /// # Safety
-/// The pointers are valid for the whole grid's run: `queues` for `queue_count` [`Ring`]s, `results` for one entry per
+/// The pointers must be valid while the grid runs: `queues` for `queue_count` [`Ring`]s, `results` for one entry per
 /// block.
 #[kernel]
 pub unsafe fn queue_ticket(args: QueueArgs) {
-    // SAFETY: contract of the kernel.
+    // SAFETY: the caller guarantees that the pointers of `args` are valid.
     unsafe { run::<_, false>(&args, &mut this_ring(&args), &mut ()) };
 }
 
-/// The ring, watched: samples and counts. The watching costs registers and stores, so it has a kernel of its own.
+/// Pushes to the ring with samples and counts. A separate kernel, because observing costs registers and stores.
 ///
 /// # Safety
-/// As [`queue_ticket`]; `samples` for producers x `samples_each` entries, `counts` for one.
+/// The requirements of [`queue_ticket`] must hold; `samples` must be valid for producers x `samples_each` entries,
+/// `counts` for one.
 #[kernel]
 pub unsafe fn queue_ticket_watched(args: QueueArgs) {
-    // SAFETY: contract of the kernel.
+    // SAFETY: the caller guarantees that the pointers of `args` are valid.
     unsafe { run_watched(&args, &mut this_ring(&args)) };
 }
 
-/// The ring, a warp's lanes over several of them: each push asks first who goes with whom.
+/// Pushes to several rings from the lanes of each warp: each push first votes on which lanes hold the same ring.
 ///
 /// # Safety
-/// As [`queue_ticket`].
+/// The requirements of [`queue_ticket`] must hold.
 #[kernel]
 pub unsafe fn queue_lanes(args: QueueArgs) {
-    // SAFETY: contract of the kernel.
+    // SAFETY: the caller guarantees that the pointers of `args` are valid.
     unsafe { run::<_, false>(&args, &mut own_ring(&args), &mut ()) };
 }
 
-/// The ring, a warp's lanes over several of them, watched.
+/// Like [`queue_lanes`], with samples and counts.
 ///
 /// # Safety
-/// As [`queue_ticket_watched`].
+/// The requirements of [`queue_ticket_watched`] must hold.
 #[kernel]
 pub unsafe fn queue_lanes_watched(args: QueueArgs) {
-    // SAFETY: contract of the kernel.
+    // SAFETY: the caller guarantees that the pointers of `args` are valid.
     unsafe { run_watched(&args, &mut own_ring(&args)) };
 }
 
-/// The ring with a release store per element.
+/// Pushes to the ring with one release store per element.
 ///
 /// # Safety
-/// As [`queue_ticket`].
+/// The requirements of [`queue_ticket`] must hold.
 #[kernel]
 pub unsafe fn queue_release(args: QueueArgs) {
-    // SAFETY: contract of the kernel.
+    // SAFETY: the caller guarantees that the pointers of `args` are valid.
     unsafe { run::<_, false>(&args, &mut Released(this_ring(&args)), &mut ()) };
 }
 
-/// The ring with a release store per element, watched.
+/// Like [`queue_release`], with samples and counts.
 ///
 /// # Safety
-/// As [`queue_ticket_watched`].
+/// The requirements of [`queue_ticket_watched`] must hold.
 #[kernel]
 pub unsafe fn queue_release_watched(args: QueueArgs) {
-    // SAFETY: contract of the kernel.
+    // SAFETY: the caller guarantees that the pointers of `args` are valid.
     unsafe { run_watched(&args, &mut Released(this_ring(&args))) };
 }
 
-/// Vyukov's queue.
+/// Pushes to Vyukov's queue.
 ///
 /// # Safety
-/// As [`queue_ticket`], with [`Vyukov`] queues.
+/// The requirements of [`queue_ticket`] must hold, with [`Vyukov`] queues.
 #[kernel]
 pub unsafe fn queue_vyukov(args: QueueArgs) {
-    // SAFETY: contract of the kernel.
+    // SAFETY: the caller guarantees that the pointers of `args` are valid.
     unsafe { run::<_, false>(&args, &mut this_vyukov(&args), &mut ()) };
 }
 
-/// Vyukov's queue, watched.
+/// Like [`queue_vyukov`], with samples and counts.
 ///
 /// # Safety
-/// As [`queue_ticket_watched`], with [`Vyukov`] queues.
+/// The requirements of [`queue_ticket_watched`] must hold, with [`Vyukov`] queues.
 #[kernel]
 pub unsafe fn queue_vyukov_watched(args: QueueArgs) {
-    // SAFETY: contract of the kernel.
+    // SAFETY: the caller guarantees that the pointers of `args` are valid.
     unsafe { run_watched(&args, &mut this_vyukov(&args)) };
 }
 
-/// The ring of this block.
+/// Returns the ring of this block.
 #[inline(always)]
 unsafe fn this_ring(args: &QueueArgs) -> Ring {
-    // SAFETY: the kernel's contract.
+    // SAFETY: the kernel's caller guarantees `queue_count` rings, the same for all threads.
     unsafe { Ring::of_block(args.queues.cast(), args.queue_count) }
 }
 
-/// The ring of this producer.
+/// Returns the ring of this producer.
 #[inline(always)]
 unsafe fn own_ring(args: &QueueArgs) -> Ring {
-    // SAFETY: the kernel's contract; the remainder is below `queue_count`.
+    // SAFETY: the kernel's caller guarantees `queue_count` rings, and the remainder is below that.
     unsafe { args.queues.cast::<Ring>().add((producer(args.scope) % args.queue_count) as usize).read() }
 }
 
-/// Vyukov's queue of this block.
+/// Returns the Vyukov queue of this block.
 #[inline(always)]
 unsafe fn this_vyukov(args: &QueueArgs) -> Vyukov {
-    // SAFETY: the kernel's contract; the remainder is below `queue_count`.
+    // SAFETY: the kernel's caller guarantees `queue_count` queues, and the remainder is below that.
     unsafe { args.queues.cast::<Vyukov>().add((thread::block_idx_x() % args.queue_count) as usize).read() }
 }
 
-/// Number of this thread's producer in the grid.
+/// Returns the index of this thread's producer in the grid.
 #[inline(always)]
 fn producer(scope: u32) -> u32 {
     match scope {
@@ -201,9 +202,9 @@ fn producer(scope: u32) -> u32 {
 #[inline(always)]
 unsafe fn run_watched<Q: Queue>(args: &QueueArgs, queue: &mut Q) {
     let mut seen = Seen::default();
-    // SAFETY: the kernel's contract.
+    // SAFETY: the kernel's caller guarantees that the pointers of `args` are valid.
     unsafe { run::<_, true>(args, queue, &mut seen) };
-    // SAFETY: the kernel's contract.
+    // SAFETY: the kernel's caller guarantees that `counts` is valid.
     let counts = unsafe { &*args.counts };
     for (word, count) in counts.iter().zip([seen.full, seen.host_polls, seen.lost_exchanges]) {
         if count > 0 {
@@ -216,7 +217,7 @@ unsafe fn run_watched<Q: Queue>(args: &QueueArgs, queue: &mut Q) {
 unsafe fn run<Q: Queue, const WATCHED: bool>(args: &QueueArgs, queue: &mut Q, observe: &mut impl Observe) {
     let first_thread = thread::thread_idx_x() == 0;
     let (started, cycles) = (thread::global_timer_ns(), thread::clock());
-    // SAFETY: the kernel's contract is the loop's.
+    // SAFETY: the kernel's caller guarantees that the pointers of `args` are valid.
     let result = unsafe {
         match (args.words, args.scope) {
             (COMMAND_WORDS, SCOPE_WARP) => pushes::<_, WATCHED, COMMAND_WORDS, true>(args, queue, observe),
@@ -232,13 +233,13 @@ unsafe fn run<Q: Queue, const WATCHED: bool>(args: &QueueArgs, queue: &mut Q, ob
     stop = crate::block::block_maximum(stop);
     if first_thread {
         let (done, cycles) = (thread::global_timer_ns(), thread::clock().wrapping_sub(cycles));
-        // SAFETY: one entry per block, contract of the kernel.
+        // SAFETY: the kernel's caller guarantees one result per block.
         unsafe { args.results.add(thread::block_idx_x() as usize).write(QueueResult { started, done, cycles, stop }) };
     }
 }
 
-/// The pushes of one producer, compiled for elements of so many words (0: whatever `args` says) and for warps or threads:
-/// a question in each pass costs a lone warp as much as its stores.
+/// Performs the pushes of one producer. Compiled for elements of `WORDS` words (0: `args.words`) and for warps or
+/// threads: a branch in each iteration would cost a single warp as much as its stores.
 #[inline(always)]
 unsafe fn pushes<Q: Queue, const WATCHED: bool, const WORDS: u32, const PER_WARP: bool>(
     args: &QueueArgs,
@@ -247,7 +248,8 @@ unsafe fn pushes<Q: Queue, const WATCHED: bool, const WORDS: u32, const PER_WARP
 ) -> Result<(), Status> {
     let producer = producer(args.scope);
     let words = if WORDS == 0 { args.words } else { WORDS };
-    // Not those that happen to be active: one that is late would find itself in another warp, with the same number.
+    // The launched lanes instead of the active ones: with the active mask, a late lane would form another warp with the
+    // same producer index.
     let mask = if PER_WARP { opaque_u32(warp::launched_mask()) } else { 0 };
     let leader = mask.trailing_zeros();
     let mut last = None;
@@ -269,7 +271,7 @@ unsafe fn pushes<Q: Queue, const WATCHED: bool, const WORDS: u32, const PER_WARP
         if sampled {
             let sample = [pushed.wrapping_sub(before) as u32, thread::clock().wrapping_sub(before) as u32];
             let index = producer as usize * args.samples_each as usize + number as usize;
-            // SAFETY: the kernel's contract.
+            // SAFETY: the kernel's caller guarantees `samples_each` samples per producer.
             unsafe { args.samples.add(index).write(sample) };
         }
         last = Some(ticket);
@@ -280,7 +282,7 @@ unsafe fn pushes<Q: Queue, const WATCHED: bool, const WORDS: u32, const PER_WARP
     }
 }
 
-/// Waits as a thread, or lets the warp's leader wait for all.
+/// Waits as a thread, or with the warp's leader on behalf of all lanes.
 #[inline(always)]
 fn wait<Q: Queue>(
     queue: &mut Q,
@@ -300,13 +302,14 @@ fn wait<Q: Queue>(
     share(mask, leader, result).map(drop)
 }
 
-/// The floor under every push: the same stores into the slots of the first ring, with neither ticket nor consumer.
+/// Measures the lower bound of every push: the same stores into the slots of the first ring, without ticket or
+/// consumer.
 ///
 /// # Safety
-/// As [`queue_ticket`].
+/// The requirements of [`queue_ticket`] must hold.
 #[kernel]
 pub unsafe fn queue_stores(args: QueueArgs) {
-    // SAFETY: contract of the kernel.
+    // SAFETY: the caller guarantees that the pointers of `args` are valid.
     let ring: Ring = unsafe { this_ring(&args) };
     let producer = producer(args.scope);
     let producers = match args.scope {
@@ -323,12 +326,12 @@ pub unsafe fn queue_stores(args: QueueArgs) {
         let ticket = number as u64 * producers as u64 + producer as u64;
         store_bare(&ring, ticket, args.words, move |index| element_word(first, index), rank, lanes);
     }
-    // Until all stores have arrived.
+    // Waits until all stores have arrived.
     fence_acq_rel_sys();
     thread::sync_threads();
     if thread::thread_idx_x() == 0 {
         let (done, cycles) = (thread::global_timer_ns(), thread::clock().wrapping_sub(cycles));
-        // SAFETY: one entry per block, contract of the kernel.
+        // SAFETY: the caller guarantees one result per block.
         unsafe {
             args.results.add(thread::block_idx_x() as usize).write(QueueResult { started, done, cycles, stop: 0 })
         };

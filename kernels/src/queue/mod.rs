@@ -1,36 +1,37 @@
-//! The study of queues: what `ginlab queue` measures. Nothing of it is in a put.
+//! The study of queues: the code that `ginlab queue` measures. Puts do not use it.
 //!
-//! Beside the product's ring, whose own push it calls ([`Ring::push_words`]), there are
+//! In addition to the production ring, whose own push it calls ([`Ring::push_words`]), it contains:
 //!
-//! - [`elements`]: the ring with elements of other widths, of a whole warp together, or with a release store each;
-//! - [`vyukov`]: another queue, to compare the ring with;
+//! - [`elements`]: the ring with elements of other widths, with elements of a whole warp, or with one release store per
+//!   element;
+//! - [`vyukov`]: another queue, for comparison with the ring;
 //! - [`kernel`]: the grids that push.
 //!
-//! The first word of an element says which push of which producer it is; the other words follow from it ([`element_word`]), so
-//! that the CPU can tell lost, doubled, torn and overtaken elements.
+//! The first word of an element identifies the producer and the push; the other words follow from it
+//! ([`element_word`]). The CPU can thus detect lost, duplicated, torn and reordered elements.
 
 pub mod elements;
 pub mod kernel;
 pub mod vyukov;
 
 use crate::command::COMMAND_WORDS;
-use crate::ring::producer::Behind;
+use crate::ring::producer::Fence;
 use crate::ring::{Observe, Ring, Status};
 use cuda_std::warp;
 use vyukov::Vyukov;
 
-/// Words have 63 bits of content.
+/// Mask of the 63 content bits of a word.
 pub const CONTENT: u64 = (1 << 63) - 1;
 
-/// The `index`-th word of an element whose first word is `first`. Linear in `first` modulo 2^63, so that the sum over all
-/// elements of a run is known without going through them.
+/// Returns word `index` of an element whose first word is `first`. Linear in `first` modulo 2^63, so that the sum over
+/// all elements of a run can be computed without visiting them.
 #[inline(always)]
 pub fn element_word(first: u64, index: u32) -> u64 {
     let index = index as u64;
     first.wrapping_mul(2 * index + 1).wrapping_add(index.wrapping_mul(0x9E37_79B9_7F4A_7C15)) & CONTENT
 }
 
-/// The first word of an element: which push of which producer.
+/// Returns the first word of an element, which identifies the producer and the push.
 #[inline(always)]
 pub fn first_word(producer: u32, number: u32) -> u64 {
     (producer as u64) << 32 | number as u64
@@ -38,18 +39,18 @@ pub fn first_word(producer: u32, number: u32) -> u64 {
 
 /// A queue from many device threads to one CPU thread.
 pub trait Queue {
-    /// Pushes one element of each active lane and returns the lane's ticket.
+    /// Pushes one element per active lane and returns the lane's ticket.
     ///
     /// # Errors
-    /// Why it could not.
+    /// Returns the [`Status`] with which the push failed.
     fn push(&mut self, words: u32, word: impl Fn(u32) -> u64 + Copy, observe: &mut impl Observe)
     -> Result<u64, Status>;
 
-    /// Pushes one element of the whole warp, which every lane of `mask` describes alike. Unless a queue knows better, the
-    /// leader does it.
+    /// Pushes one element for the whole warp; every lane of `mask` must pass the same element. By default the leader
+    /// pushes it.
     ///
     /// # Errors
-    /// Why it could not.
+    /// Returns the [`Status`] with which the push failed.
     #[inline(always)]
     fn push_warp(
         &mut self,
@@ -69,11 +70,11 @@ pub trait Queue {
     /// Waits until this ticket's element has been taken.
     ///
     /// # Errors
-    /// Why the wait ended otherwise.
+    /// Returns the [`Status`] that ended the wait.
     fn wait(&mut self, ticket: u64, observe: &mut impl Observe) -> Result<(), Status>;
 }
 
-/// Gives the leader's result to every lane.
+/// Broadcasts the leader's result to every lane.
 #[inline(always)]
 fn share(mask: u32, leader: u32, result: Result<u64, Status>) -> Result<u64, Status> {
     let (value, stop) = match result {
@@ -94,8 +95,8 @@ impl Queue for Ring {
         observe: &mut impl Observe,
     ) -> Result<u64, Status> {
         if words == COMMAND_WORDS {
-            // The product's own push.
-            self.push_words(Behind::Nothing, [word(0), word(1), word(2), word(3)], observe)
+            // The production push.
+            self.push_words(Fence::None, [word(0), word(1), word(2), word(3)], observe)
         } else {
             elements::push(self, words, word, observe)
         }
@@ -109,7 +110,7 @@ impl Queue for Ring {
         word: impl Fn(u32) -> u64 + Copy,
         observe: &mut impl Observe,
     ) -> Result<u64, Status> {
-        elements::push_warp(self, mask, Behind::Nothing, words, word, observe)
+        elements::push_warp(self, mask, Fence::None, words, word, observe)
     }
 
     #[inline(always)]
@@ -118,7 +119,7 @@ impl Queue for Ring {
     }
 }
 
-/// The ring with a release store per element.
+/// The ring with one release store per element.
 struct Released(Ring);
 
 impl Queue for Released {

@@ -1,14 +1,15 @@
-//! The bounded queue after Dmitry Vyukov, as a GPU-to-CPU queue is usually built from it: one sequence number per cell,
-//! a compare-exchange on the head, everything in the memory that GPU and CPU share. For comparison with the
-//! [ring](crate::ring): each push is several round trips over PCIe, and every producer makes them.
+//! The bounded queue after Dmitry Vyukov, in the form commonly used from GPU to CPU: one sequence number per cell, a
+//! compare-exchange on the head, and everything in memory shared by GPU and CPU. For comparison with the
+//! [ring](crate::ring): each push takes several round trips over PCIe, for every producer.
 //!
 //! ```text
 //! head                 next position (compare-exchange by producers)
 //! cells[capacity]      sequence, words[..]
 //! ```
 //!
-//! A cell's sequence is its position when it is free, position + 1 when it is full, position + capacity when it has been
-//! taken: then it is free for the next lap. With one cell "full" would read as "free", so two are the least.
+//! A cell's sequence is its position if it is free, and position + 1 if it is full. It is position + capacity once the
+//! element has been taken, which makes the cell free for the next lap. With a single cell "full" would equal "free", so
+//! the minimum is two cells.
 
 use crate::ring::{CachePadded, Observe, Status};
 use cuda_std::memory::{
@@ -19,73 +20,74 @@ use cuda_std::memory::{
 use cuda_std::memory::{load_acquire_host_u64, load_relaxed_host_u64, store_release_host_u64};
 use cuda_std::thread;
 
-/// The queue's words beside its cells.
+/// The queue's words in addition to its cells.
 #[repr(C)]
 #[derive(Debug)]
 pub struct QueueWords {
-    /// The next position. Producers alone read and write it.
+    /// The next position. Accessed only by producers.
     pub head: CachePadded<Word>,
-    /// Not 0: why every wait ends. Written by the consumer.
+    /// 0, or the [`Status`] that ends every wait. Written by the consumer.
     pub stop: CachePadded<Word>,
 }
 
-/// The queue as a kernel sees it.
+/// The queue as seen by a kernel.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Vyukov {
-    /// `1 << log2_capacity` cells of a sequence and the element's words; the sequences count from 0 on at first.
+    /// `1 << log2_capacity` cells, each with a sequence and the element's words. The initial sequences count from 0.
     pub cells: *const Word,
-    /// Head and stop.
+    /// Head and stop words.
     pub words: *const QueueWords,
-    /// Capacity is a power of two, at least 2.
+    /// Binary logarithm of the number of cells, at least 1.
     pub log2_capacity: u32,
-    /// Words from one cell to the next.
+    /// Number of words per cell.
     pub cell_words: u32,
-    /// Longest wait in any one call, in nanoseconds.
+    /// Maximum wait of one call, in nanoseconds.
     pub timeout_ns: u64,
 }
 
-// SAFETY: the pointers are to words that are shared by design and reached only through atomic operations.
+// SAFETY: the pointers refer to words that are shared by design and accessed only atomically.
 unsafe impl Send for Vyukov {}
-// SAFETY: as above.
+// SAFETY: the pointers refer to words that are shared by design and accessed only atomically.
 unsafe impl Sync for Vyukov {}
 
-/// How often a wait comes by the clock and the stop word: seldom, so that they do not change what is measured.
+/// Number of polls between two checks of the clock and the stop word: large enough not to affect the measurement.
 const LOOK_EVERY: u32 = 64;
 
 impl Vyukov {
     #[inline(always)]
     fn words(&self) -> &QueueWords {
-        // SAFETY: whoever made the queue keeps its memory until no kernel uses it (contract of the struct).
+        // SAFETY: the creator of the queue keeps its memory valid while a kernel uses it (contract of the struct).
         unsafe { &*self.words }
     }
 
-    /// The sequence of the cell of this position (index 0), or a word of its element (from 1 on).
+    /// Returns the sequence of the cell at this position (index 0), or a word of its element (from index 1).
     #[inline(always)]
     fn cell(&self, position: u64, index: u32) -> &Word {
         let cell = (position & ((1 << self.log2_capacity) - 1)) * self.cell_words as u64;
-        // SAFETY: as for `words`; the mask keeps the cell below the capacity, and a cell has its element's words.
+        // SAFETY: the creator keeps the memory valid; the mask keeps the cell below the capacity, and a cell has its
+        // element's words.
         unsafe { &*self.cells.add(cell as usize + index as usize) }
     }
 
     /// Pushes an element and returns its position.
     ///
     /// Release and acquire of a cell's sequence order the element's words in both directions: the consumer reads them
-    /// after it has acquired "full", the next lap's producer writes them after it has acquired "free".
+    /// after it has acquired "full", and the next lap's producer writes them after it has acquired "free".
     ///
     /// # Errors
-    /// [`Status`] when the queue stayed full until the deadline, or the consumer has ended it.
+    /// Returns [`Status::DEADLINE`] if the queue stays full until the deadline, or the consumer's status.
     #[inline(always)]
     pub fn push(&self, words: u32, word: impl Fn(u32) -> u64, observe: &mut impl Observe) -> Result<u64, Status> {
         let head = &self.words().head.0;
-        let mut patience = Patience::new(self.timeout_ns);
+        let mut patience = WaitBudget::new(self.timeout_ns);
         observe.host_poll();
         let mut position = load_relaxed_sys_u64(head);
         loop {
             observe.host_poll();
             let sequence = load_acquire_sys_u64(self.cell(position, 0));
             if sequence == position {
-                // GPU scope: the CPU never touches the head.
+                // GPU scope suffices: the CPU never accesses the head.
                 let before = compare_exchange_relaxed_gpu_u64(head, position, position.wrapping_add(1));
                 if before == position {
                     break;
@@ -111,10 +113,10 @@ impl Vyukov {
     /// Waits until the element at this position has been taken.
     ///
     /// # Errors
-    /// As [`push`](Vyukov::push).
+    /// Returns the same errors as [`push`](Vyukov::push).
     #[inline(always)]
     pub fn wait(&self, position: u64, observe: &mut impl Observe) -> Result<(), Status> {
-        let mut patience = Patience::new(self.timeout_ns);
+        let mut patience = WaitBudget::new(self.timeout_ns);
         loop {
             observe.host_poll();
             if load_acquire_sys_u64(self.cell(position, 0)) > position + 1 {
@@ -125,20 +127,20 @@ impl Vyukov {
     }
 }
 
-/// How long a thread goes on trying.
-struct Patience {
+/// Bound of one spin loop.
+struct WaitBudget {
     started: u64,
     timeout_ns: u64,
     tries: u32,
 }
 
-impl Patience {
+impl WaitBudget {
     #[inline(always)]
-    fn new(timeout_ns: u64) -> Patience {
-        Patience { started: thread::global_timer_ns(), timeout_ns, tries: 0 }
+    fn new(timeout_ns: u64) -> WaitBudget {
+        WaitBudget { started: thread::global_timer_ns(), timeout_ns, tries: 0 }
     }
 
-    /// After an attempt in vain.
+    /// Records an unsuccessful attempt. Fails if the loop must end.
     #[inline(always)]
     fn look(&mut self, stop: &Word) -> Result<(), Status> {
         thread::relax();
@@ -157,7 +159,7 @@ impl Patience {
     }
 }
 
-/// The one consumer of a queue with `WORDS` words per element.
+/// The only consumer of a queue with `WORDS` words per element.
 #[cfg(not(target_arch = "nvptx64"))]
 #[derive(Debug)]
 pub struct VyukovConsumer<const WORDS: usize> {
@@ -167,16 +169,16 @@ pub struct VyukovConsumer<const WORDS: usize> {
 
 #[cfg(not(target_arch = "nvptx64"))]
 impl<const WORDS: usize> VyukovConsumer<WORDS> {
-    /// The consumer of a fresh queue, whose pointers are good for the CPU.
+    /// Creates the consumer of a new queue, whose pointers must be valid on the CPU.
     ///
     /// # Safety
-    /// The queue's memory outlives the consumer, its cells have `WORDS` words beside their sequence, and there is no
-    /// second consumer.
+    /// The queue's memory must outlive the consumer, its cells must have `WORDS` words in addition to their sequence,
+    /// and there must be no other consumer.
     pub unsafe fn new(queue: &Vyukov) -> VyukovConsumer<WORDS> {
         VyukovConsumer { queue: *queue, position: 0 }
     }
 
-    /// The next element, when it is there; its cell is free again.
+    /// Returns the next element and frees its cell; `None` if it has not arrived.
     #[inline(always)]
     pub fn pop(&mut self) -> Option<[u64; WORDS]> {
         let position = self.position;
@@ -189,7 +191,7 @@ impl<const WORDS: usize> VyukovConsumer<WORDS> {
         Some(words)
     }
 
-    /// Calls `each` with the elements that are there, at most so many, and returns how many.
+    /// Calls `each` with the elements that have arrived, at most `most`. Returns their number.
     #[inline(always)]
     pub fn pop_each(&mut self, most: u64, mut each: impl FnMut([u64; WORDS])) -> u64 {
         let mut count = 0;
@@ -202,12 +204,12 @@ impl<const WORDS: usize> VyukovConsumer<WORDS> {
         count
     }
 
-    /// How many elements have been popped.
+    /// Returns the number of popped elements.
     pub fn cursor(&self) -> u64 {
         self.position
     }
 
-    /// Ends every wait of the kernels with this reason.
+    /// Ends every wait of the kernels with this status.
     pub fn publish_status(&self, stop: Status) {
         store_release_host_u64(&self.queue.words().stop.0, stop.0);
     }

@@ -1,4 +1,4 @@
-//! The device side of the ring, second half: wait for a ticket.
+//! Device side of the ring, second half: waiting for a ticket.
 
 use super::poller::Poller;
 use super::{COMPLETION_POLLERS, DeviceWords, HostWords, Observe, Ring, Status};
@@ -9,29 +9,29 @@ use cuda_std::memory::{
     store_relaxed_gpu_u64, store_release_gpu_u64,
 };
 
-/// Longest sleep of a thread that waits for completion (nanoseconds): it adds to every acknowledgement.
+/// Maximum sleep between polls of a thread that waits for completion, in nanoseconds: it adds to every acknowledgement.
 const LONGEST_SLEEP: u32 = 64;
 
 impl Ring {
-    /// Waits until this ticket and all before it are complete; returns the watermark that says so.
+    /// Waits until this ticket and all earlier ones are complete. Returns a watermark above the ticket.
     ///
-    /// One thread of each role polls the completion line over PCIe; while others wait it relays the line into device
-    /// memory, and they read the copy. (The proxy's stores to a line that many blocks poll cost it 1 us each on an
-    /// H200, in a C++ probe.) Alone it relays nothing: the release would cost a fence on the way out of every quiet. `completion_waiting`
-    /// says which; a waiter that is not elected raises it in every pass, so that a lost update costs one pass and never
-    /// the wait.
+    /// One thread per role polls the completion line over PCIe. While others wait, it relays the line to device memory,
+    /// and they poll the copy: the proxy's stores to a line that many blocks poll would be slow. If no other thread
+    /// waits, it relays nothing: the release would add a fence at the end of every `quiet`. `completion_waiting`
+    /// indicates whether others wait. A waiter that is not elected sets it in every pass, so a lost update costs one
+    /// pass but never blocks the wait.
     ///
-    /// The watermark and the status come by one load, without a promise that both are of one age; a ticket below the
-    /// watermark is done whatever the status says.
+    /// Watermark and status come from one load, but need not be of the same age. A ticket below the watermark is
+    /// complete regardless of the status.
     ///
     /// # Errors
-    /// The proxy's status, or [`Status::DEADLINE`].
+    /// Returns the proxy's status, or [`Status::DEADLINE`].
     #[inline(always)]
     pub fn wait(&mut self, ticket: u64) -> Result<u64, Status> {
         if self.is_to_card() { self.wait_at_card(ticket) } else { self.wait_observed(ticket, &mut ()) }
     }
 
-    /// The other end is a card's queue.
+    /// Waits for a ring that leads to a NIC queue.
     #[inline(always)]
     fn wait_at_card(&mut self, ticket: u64) -> Result<u64, Status> {
         let wait = by_address(direct::wait_for_channel as fn(_, _, _) -> _);
@@ -40,13 +40,14 @@ impl Ring {
         Ok(watermark)
     }
 
-    /// As [`wait`](Ring::wait) for this block's ring ([`Ring::of_block`]), out of line; as [`Ring::push_of_block`].
+    /// Like [`wait`](Ring::wait), but out of line and for this block's ring ([`Ring::of_block`]). See
+    /// [`Ring::push_of_block`].
     ///
     /// # Safety
-    /// As for [`Ring::of_block`].
+    /// The requirements of [`Ring::of_block`] must hold.
     ///
     /// # Errors
-    /// As [`wait`](Ring::wait).
+    /// Returns the same errors as [`wait`](Ring::wait).
     #[inline(always)]
     pub(crate) unsafe fn wait_of_block(
         (rings, count): (*const Ring, u32),
@@ -55,28 +56,30 @@ impl Ring {
     ) -> Result<u64, Status> {
         #[inline(never)]
         unsafe fn wait(rings: *const Ring, count: u32, ticket: u64, free_below: u64) -> Result<u64, Status> {
-            // SAFETY: the caller's contract.
+            // SAFETY: the caller of `wait_of_block` guarantees that `rings` and `count` are valid for `of_block`.
             let ring = unsafe { Ring::of_block(rings, count) };
             Ring { free_below: ring.free_below.max(free_below), ..ring }.wait(ticket)
         }
-        // SAFETY: the caller's contract.
+        // SAFETY: `wait` has the safety requirements of this function.
         unsafe { by_address(wait as unsafe fn(_, _, _, _) -> _)(rings, count, ticket, free_below) }
     }
 
-    /// As [`wait`](Ring::wait), for a study that wants to know more of it.
+    /// Like [`wait`](Ring::wait), but calls `observe` at each stage, for measurements.
     ///
     /// # Errors
-    /// As [`wait`](Ring::wait).
+    /// Returns the same errors as [`wait`](Ring::wait).
     #[inline(always)]
     pub fn wait_observed(&mut self, ticket: u64, observe: &mut impl Observe) -> Result<u64, Status> {
         let watermark = wait_as(self.host(), self.device(), self.timeout_ns, self.role as usize, ticket, observe)?;
-        // What is done has been read from its slot before: the watermark's chain is also one for the slots below it.
+        // A completed command was read from its slot before: the happens-before chain of the watermark also covers the
+        // slots below it.
         self.free_below = self.free_below.max(watermark + self.capacity());
         Ok(watermark)
     }
 }
 
-/// [`Ring::wait_observed`], out of line and with the parts that it needs, as for a push that waits for space.
+/// Implements [`Ring::wait_observed`]. Out of line, and with only the parts of the ring that it needs, like the wait
+/// for space.
 #[inline(never)]
 fn wait_as(
     host: &HostWords,
@@ -91,23 +94,25 @@ fn wait_as(
     let mut relayed = 0;
     loop {
         let (watermark, status) = if poller.elected {
-            // Read before the line, so that these loads hide behind the one over PCIe.
+            // Loaded before the completion line, so that their latencies overlap with the load over PCIe.
             let others_wait = load_relaxed_gpu_u64(&device.completion_waiting.0) != 0;
-            let given_up = load_relaxed_gpu_u64(&device.completion_cache.0.1) != 0;
+            let crash_handler = load_relaxed_gpu_u64(&device.completion_cache.0.1) != 0;
             observe.host_poll();
             let (watermark, mut status) = load_acquire_sys_v2_u64(&host.completion.0);
             if others_wait && watermark > relayed {
-                // Release: whoever acquires the copy sees what the proxy saw before: a get's bytes in host memory. Those
-                // that a NIC wrote into device memory the device orders, or the proxy has flushed them (`Engine::progress`
-                // in host/proxy). The maximum: the poller of another role may have relayed a newer one.
+                // Release: a thread that acquires the copy observes what the proxy observed before, such as a get's
+                // bytes in host memory. Bytes that a NIC wrote to device memory are ordered by the device, or flushed
+                // by the proxy (`Engine::progress` in host/proxy). Maximum: the poller of another role may have relayed
+                // a newer watermark.
                 fetch_max_release_gpu_u64(&device.completion_cache.0.0, watermark);
                 relayed = watermark;
                 poller.release_role = true;
             }
             if status != 0 {
                 device.relay_status(status);
-            } else if given_up {
-                // Somebody has waited a whole timeout in vain, or has seen the proxy's status: no launch behind that one waits again.
+            } else if crash_handler {
+                // Another thread has waited for its whole timeout, or has observed the proxy's status: later launches
+                // must not wait again.
                 (_, status) = load_acquire_gpu_v2_u64(&device.completion_cache.0);
             }
             (watermark, status)
@@ -116,16 +121,15 @@ fn wait_as(
             load_acquire_gpu_v2_u64(&device.completion_cache.0)
         };
         if watermark > ticket && relayed != 0 {
-            // Whoever still waits raises it again.
+            // A thread that still waits sets it again.
             store_relaxed_gpu_u64(&device.completion_waiting.0, 0);
         }
         if watermark > ticket {
             return Ok(watermark);
         }
         if status != 0 {
-            // The status may have overtaken the watermark, both in the copy and between the two halves of one load:
-            // the line itself decides. The load that brought the status acquired it, so this one finds the last
-            // watermark.
+            // The status may be newer than the watermark, both in the copy and between the two halves of one load, so
+            // the line itself decides. The load of the status was an acquire, so this load returns the last watermark.
             let (watermark, _) = load_acquire_sys_v2_u64(&host.completion.0);
             return if watermark > ticket { Ok(watermark) } else { Err(Status(status)) };
         }
@@ -136,14 +140,15 @@ fn wait_as(
 }
 
 impl DeviceWords {
-    /// Shows the other threads of the device that there is nothing left to wait for. Release: whoever acquires the copy
-    /// of the status reads a completion line at least as new as we did, and so finds the last watermark there.
+    /// Notifies the other threads of the device that all waits have ended. Release: a thread that acquires the copy of
+    /// the status loads a completion line at least as new as this thread did, and so finds the last watermark there.
     #[inline(always)]
     pub(super) fn relay_status(&self, status: u64) {
         store_release_gpu_u64(&self.completion_cache.0.1, status);
     }
 
-    /// The deadline has passed: end the others' waits too, and those of later launches. A ticket may be lost, so the ring is not usable after.
+    /// Ends the waits of all threads, and of later launches, after the deadline has passed. A ticket may be lost, so
+    /// the ring is unusable afterwards.
     #[inline(always)]
     pub(super) fn give_up(&self) -> Status {
         self.relay_status(Status::DEADLINE.0);

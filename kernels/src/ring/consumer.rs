@@ -1,41 +1,42 @@
-//! The proxy's side of the ring: take elements in order, publish what is taken, publish what is done.
+//! The proxy's side of the ring: takes elements in order and publishes the tail, the watermark and the status.
 
 use super::{LOG2_COMMAND_WORDS, Ring, Status, parity};
 use cuda_std::memory::{Word, fence_acq_rel_host, load_relaxed_sys_words, store_release_host_u64};
 
-/// Bytes from an element to the lines that are fetched while it is worked on: their misses overlap.
+/// Distance in bytes from an element to the cache line that is prefetched while the element is processed, so that the
+/// misses overlap.
 const AHEAD_BYTES: usize = 1024;
 
-/// The one consumer of a ring of `WORDS` words per element. Its cursor is private; only
-/// [`publish_tail`](Consumer::publish_tail) shows it.
+/// The only consumer of a ring with `WORDS` words per element. Its cursor is private;
+/// [`publish_tail`](Consumer::publish_tail) makes it visible to producers.
 #[derive(Debug)]
 pub struct Consumer<const WORDS: usize = { 1 << LOG2_COMMAND_WORDS }> {
     ring: Ring,
     cursor: u64,
-    /// The cursor at the last look in vain.
+    /// The cursor at the last unsuccessful poll.
     waited_at: u64,
     published: u64,
 }
 
 impl<const WORDS: usize> Consumer<WORDS> {
-    /// The consumer of a fresh (all zero) ring, whose pointers are good for the CPU.
+    /// Creates the consumer of a new (all zero) ring, whose pointers must be valid on the CPU.
     ///
     /// # Safety
-    /// The ring's slots are of `WORDS` words or more, its host memory outlives the consumer, and there is no second
-    /// consumer.
+    /// The ring's slots must have at least `WORDS` words, its host memory must outlive the consumer, and there must be
+    /// no other consumer.
     pub unsafe fn new(ring: &Ring) -> Consumer<WORDS> {
         Consumer { ring: *ring, cursor: 0, waited_at: 0, published: 0 }
     }
 
-    /// Where the element of this ticket is, or will be.
+    /// Returns the address of the slot of this ticket.
     #[inline(always)]
     fn slot(&self, ticket: u64) -> *const [Word; WORDS] {
         let mask = self.ring.capacity() - 1;
-        // SAFETY: contract of `new`; the mask keeps the slot before the ring's end.
+        // SAFETY: the caller of `new` guarantees the slots; the mask keeps the index below the capacity.
         unsafe { self.ring.slots.add(((ticket & mask) as usize) << self.ring.log2_slot_words).cast() }
     }
 
-    /// The next element's words, or `None` when it has not arrived whole.
+    /// Returns the words of the next element, or `None` if it has not fully arrived.
     #[inline(always)]
     pub fn pop(&mut self) -> Option<[u64; WORDS]> {
         let mut next = None;
@@ -43,27 +44,41 @@ impl<const WORDS: usize> Consumer<WORDS> {
         next
     }
 
-    /// Calls `each` with the elements that are there, at most so many, and returns how many.
+    /// Copies the elements that have arrived to the start of `batch`, as many as fit. Returns their number.
+    #[inline(always)]
+    pub fn pop_batch(&mut self, batch: &mut [[u64; WORDS]]) -> usize {
+        let most = batch.len() as u64;
+        let mut free = batch.iter_mut();
+        let popped = self.pop_each(most, |words| {
+            if let Some(element) = free.next() {
+                *element = words;
+            }
+        });
+        popped as usize
+    }
+
+    /// Calls `each` with the elements that have arrived, at most `most`. Returns their number.
     ///
-    /// An element is there when the lap's parity stands in every word: a producer's stores may arrive in any order and at any
-    /// time. A word of the lap before has the other parity, and no word can be of a later lap, since `tail` has not passed this
-    /// slot. Each word is read once, and what is given to `each` is what was checked: nothing is asked of a second reading.
+    /// An element has arrived if every word has the parity of the current lap: a producer's stores may arrive in any
+    /// order and at any time. A word of the previous lap has the other parity. No word can be of a later lap, since
+    /// `tail` has not passed this slot. Each word is loaded once, so `each` receives exactly the values that were
+    /// checked.
     #[inline(always)]
     pub fn pop_each(&mut self, most: u64, mut each: impl FnMut([u64; WORDS])) -> u64 {
         let first = self.cursor;
         let capacity = self.ring.capacity();
         let slot_bytes = size_of::<Word>() << self.ring.log2_slot_words;
         while self.cursor - first < most {
-            // All of one lap, and before the ring's end.
+            // A run stays within one lap, and before the ring's end.
             let run = (most - (self.cursor - first)).min(capacity - (self.cursor & (capacity - 1)));
             let lap = parity(self.cursor, self.ring.log2_capacity);
-            // Not before some elements have come in a row: while few come, the lines behind the cursor stay with whoever writes
-            // them.
+            // Prefetch only after several consecutive elements: at a low rate, the lines after the cursor should stay
+            // with the producers that write them.
             let dense = self.cursor - self.waited_at >= AHEAD_BYTES as u64 / slot_bytes as u64;
             let mut slot = self.slot(self.cursor);
             let mut taken = 0;
             while taken < run {
-                // SAFETY: contract of `new`; the slot lies before the ring's end.
+                // SAFETY: the caller of `new` guarantees the slots; the slot is before the ring's end.
                 let (words, other_lap) = load_relaxed_sys_words(unsafe { &*slot }, lap);
                 if other_lap {
                     break;
@@ -84,16 +99,16 @@ impl<const WORDS: usize> Consumer<WORDS> {
         self.cursor - first
     }
 
-    /// Orders the payloads behind the commands popped so far: pairs with the producer's fence before its store, so that
-    /// what the NIC (or this thread) reads next is what the kernel wrote before it pushed.
+    /// Orders the payloads of the commands popped so far. Pairs with the producer's fence before its store: later reads
+    /// by the NIC or this thread see what the kernel wrote before it pushed.
     #[inline(always)]
     pub fn acquire(&self) {
         fence_acq_rel_host();
     }
 
-    /// Gives the slots of all popped elements back to the producers. Once per batch: each store takes the line from the
-    /// poller. Release: our reads of the slots come before a producer's next stores to them (the rest of that chain stands
-    /// at [`push_words`](Ring::push_words) and in `space.rs`).
+    /// Returns the slots of all popped elements to the producers. Called once per batch, because each store takes the
+    /// cache line from the poller. Release: the reads of the slots happen before a producer's next stores to them. The
+    /// rest of that chain is documented at [`push_words`](Ring::push_words) and in `space.rs`.
     #[inline(always)]
     pub fn publish_tail(&mut self) {
         if self.published != self.cursor {
@@ -102,38 +117,38 @@ impl<const WORDS: usize> Consumer<WORDS> {
         }
     }
 
-    /// Popped elements whose slots have not been given back.
+    /// Returns the number of popped elements whose slots have not been returned.
     pub fn unpublished(&self) -> u64 {
         self.cursor - self.published
     }
 
-    /// How many elements have been popped: the ticket of the next one.
+    /// Returns the number of popped elements, which is the ticket of the next one.
     pub fn cursor(&self) -> u64 {
         self.cursor
     }
 
-    /// Tells the kernels that all tickets below this are done. Release: what this thread wrote, or saw written, is visible
-    /// before. Bytes that a NIC wrote into device memory are outside this promise: the caller flushes them before, where the
-    /// device does not order them itself.
+    /// Reports to the kernels that all tickets below `watermark` are complete. Release: everything that this thread
+    /// wrote, or observed as written, is visible first. This excludes bytes that a NIC wrote to device memory: if the
+    /// device does not order these itself, the caller must flush them first.
     #[inline(always)]
     pub fn publish_watermark(&self, watermark: u64) {
         store_release_host_u64(&self.ring.host().completion.0.0, watermark);
     }
 
-    /// Ends every wait of the kernels with this reason. Call it after the last watermark: release, so that whoever sees
-    /// the status finds that watermark.
+    /// Ends every wait of the kernels with this status. Must be called after the last watermark. Release: a thread that
+    /// observes the status finds that watermark.
     pub fn publish_status(&self, stop: Status) {
         store_release_host_u64(&self.ring.host().completion.0.1, stop.0);
     }
 }
 
-/// Fetches a line that will be read soon.
+/// Prefetches the line [`AHEAD_BYTES`] after `slot`.
 #[inline(always)]
 fn prefetch<T>(slot: *const T) {
     #[cfg(all(target_arch = "x86_64", not(any(miri, loom))))]
     {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        // SAFETY: a hint; it may name any address.
+        // SAFETY: a prefetch is a hint, for which any address is allowed.
         unsafe { _mm_prefetch(slot.wrapping_byte_add(AHEAD_BYTES).cast(), _MM_HINT_T0) };
     }
     #[cfg(not(all(target_arch = "x86_64", not(any(miri, loom)))))]

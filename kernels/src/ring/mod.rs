@@ -1,21 +1,22 @@
-//! The ring: many device threads push commands, one CPU thread pops them, completion comes back by a watermark.
+//! The ring: many device threads push commands, one CPU thread pops them, and completion is reported by a watermark.
 //!
-//! A [command](crate::command) is four words, each with 63 bits of content. (The study of queues, `crate::queue`, sends elements of
-//! other widths through the same memory.)
+//! A [command](crate::command) is four words, each with 63 bits of content. (The study of queues, `crate::queue`, sends
+//! elements of other widths through the same memory.)
 //!
 //! ```text
 //! device memory                                host memory
 //! -------------                                -----------
 //! head             next ticket (add by n)      slots[capacity]   commands, each word with the lap's parity
 //! tail_cache       last tail seen              tail              commands the proxy has taken
-//! tail_poller      1 while someone refreshes   completion        watermark, status: one 16-byte line
+//! tail_poller      1 while a thread polls      completion        watermark, status: one 16-byte line
 //! completion_cache watermark, status
 //! completion_pollers, completion_waiting
 //! ```
 //!
-//! Who writes what: producers write `head`, the caches, the pollers and the slots; the proxy writes `tail` and
-//! `completion`. The parties are [`push`](Ring::push) and [`wait`](Ring::wait) (device) and [`Consumer`](consumer::Consumer)
-//! (proxy). Their ordering arguments stand beside the code of each: `producer.rs` and `space.rs`, `consumer.rs`, `completion.rs`.
+//! Producers write `head`, the caches, the pollers and the slots; the proxy writes `tail` and `completion`. The parties
+//! are [`push`](Ring::push) and [`wait`](Ring::wait) on the device, and the proxy's [`Consumer`](consumer::Consumer).
+//! The ordering arguments are documented next to each implementation: in `producer.rs`, `space.rs`, `consumer.rs` and
+//! `completion.rs`.
 
 mod completion;
 #[cfg(not(target_arch = "nvptx64"))]
@@ -28,79 +29,79 @@ use crate::command::COMMAND_WORDS;
 use cuda_std::memory::{Word, WordPair};
 use cuda_std::thread;
 
-/// Threads that may poll the completion line at once, each for the blocks of its number: with one, whoever waits beside it
-/// often begins a poll of its own just when the first one leaves (H200, two blocks: 3.3 us with one, 1.9 us with two).
+/// Number of threads that may poll the completion line at the same time, each on behalf of a share of the blocks. With
+/// a single poller, a waiting thread often starts its own poll just when the poller leaves (H200, two blocks: 3.3 us
+/// with one poller, 1.9 us with two).
 pub const COMPLETION_POLLERS: usize = 2;
 
-/// A word alone on its 128 bytes: neighbours that other parties write would cost each a cache line transfer.
+/// A word on its own 128 bytes: neighbours written by other parties would each cost a cache line transfer.
 #[repr(C, align(128))]
 #[derive(Debug, Default)]
 pub struct CachePadded<T>(pub T);
 
-/// The host-memory words of a ring beside its slots.
+/// The control words of a ring in host memory, in addition to its slots.
 #[repr(C)]
 #[derive(Debug, Default)]
 pub struct HostWords {
-    /// Commands the proxy has taken. Written by the proxy only.
+    /// Number of commands that the proxy has taken. Written only by the proxy.
     pub tail: CachePadded<Word>,
-    /// Watermark (all tickets below it are done) and status. Written by the proxy only.
+    /// Watermark (all tickets below it are complete) and status. Written only by the proxy.
     pub completion: CachePadded<WordPair>,
 }
 
-/// The device-memory words of a ring.
+/// The control words of a ring in device memory.
 #[repr(C)]
 #[derive(Debug, Default)]
 pub struct DeviceWords {
     /// The next ticket.
     pub head: CachePadded<Word>,
-    /// The newest tail that a poller has brought here.
+    /// Latest tail that a poller has stored here.
     pub tail_cache: CachePadded<Word>,
-    /// 1 while a thread polls `tail` for all.
+    /// 1 while a thread polls `tail` on behalf of all.
     pub tail_poller: CachePadded<Word>,
-    /// The newest watermark and status that a poller has brought here.
+    /// Latest watermark and status that a poller has stored here.
     pub completion_cache: CachePadded<WordPair>,
-    /// 1 while a thread polls `completion` for all.
+    /// 1 while a thread polls `completion` on behalf of its share of the blocks.
     pub completion_poller: [CachePadded<Word>; COMPLETION_POLLERS],
-    /// 1 when other threads than the pollers wait.
+    /// 1 if threads other than the pollers wait.
     pub completion_waiting: CachePadded<Word>,
 }
 
-/// A ring as a kernel sees it. Plain data: a kernel copies it once, so that its fields stay in registers. (Behind a
-/// reference they are loaded again after every access to shared memory, from the L2 cache after an acquire: H200, one
-/// thread, 1.3 instead of 3 Mops.)
+/// A ring as seen by a kernel. Plain data: a kernel copies it once, so that its fields stay in registers. By reference,
+/// the fields would be reloaded after every access to shared memory.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Ring {
-    /// Host memory, `1 << log2_capacity` slots, all zero before the first push. A slot begins on a multiple of its size.
+    /// `1 << log2_capacity` slots in host memory, all zero before the first push. Slots are aligned to their size.
     pub slots: *const Word,
-    /// Host memory.
+    /// Control words in host memory.
     pub host: *const HostWords,
-    /// Device memory.
+    /// Control words in device memory, or a channel of `direct` if `log2_slot_words` is [`TO_CARD`].
     pub device: *const DeviceWords,
-    /// Capacity is a power of two.
+    /// Binary logarithm of the number of slots.
     pub log2_capacity: u32,
-    /// Words from one slot to the next: a power of two, at least those of a command. [`TO_CARD`]: there are none.
+    /// Binary logarithm of the number of words per slot, at least that of a command. [`TO_CARD`] if there are no slots.
     pub log2_slot_words: u32,
-    /// Longest wait in any one call without a move of the proxy (tail or watermark), in nanoseconds.
+    /// Maximum time in one call without progress of the proxy (of tail or watermark), in nanoseconds.
     pub timeout_ns: u64,
-    /// Which of the [`COMPLETION_POLLERS`] a thread stands for. The blocks of one ring share them evenly when it comes from
-    /// [`Ring::of_block`].
+    /// Index of this block's poller, below [`COMPLETION_POLLERS`]. [`Ring::of_block`] distributes the blocks of a ring
+    /// evenly over the pollers.
     pub role: u32,
-    /// 1: every thread of the block holds this ring. 0: nothing is known, and lanes that push together are first asked which
-    /// ring they hold (H200, one warp: 65 instead of 79 Mops).
+    /// 1 if every thread of the block holds this ring. 0 if that is not known: lanes that push together then first vote
+    /// on which ring they hold (H200, one warp: 65 instead of 79 Mops).
     pub of_block: u32,
-    /// Tickets below this have a slot, as far as the thread that holds this copy knows: the capacity at first. While its
-    /// tickets are below, a push asks no memory for space.
+    /// Tickets below this are known to have a free slot, as far as the thread that holds this copy has observed;
+    /// initially the capacity. A push with a lower ticket loads no memory to check for space.
     pub free_below: u64,
 }
 
-// SAFETY: the pointers are to words that are shared by design and reached only through atomic operations.
+// SAFETY: the pointers refer to words that are shared by design and accessed only atomically.
 unsafe impl Send for Ring {}
-// SAFETY: as above.
+// SAFETY: the pointers refer to words that are shared by design and accessed only atomically.
 unsafe impl Sync for Ring {}
 
 impl Ring {
-    /// No ring, for who has nobody to push to.
+    /// A null ring, for kernels that never push.
     pub const NONE: Ring = Ring {
         slots: core::ptr::null(),
         host: core::ptr::null(),
@@ -113,33 +114,34 @@ impl Ring {
         free_below: 0,
     };
 
-    /// This block's ring out of so many, over which the blocks are dealt in turn; the two halves of a ring's blocks have
-    /// different pollers.
+    /// Returns this block's ring. Blocks are assigned to the `count` rings round-robin, and the two halves of a ring's
+    /// blocks have different pollers.
     ///
     /// # Safety
-    /// `rings` is valid for `count` rings, at least one. A block calls this with one `rings` and one `count`: threads that
-    /// push together by what it returns push to one ring.
+    /// `rings` must be valid for `count` rings, at least one. All threads of a block must pass the same `rings` and
+    /// `count`: threads that push together through the returned value must push to the same ring.
     #[inline(always)]
     pub unsafe fn of_block(rings: *const Ring, count: u32) -> Ring {
         let block = thread::block_idx_x();
-        // SAFETY: contract of the caller; the remainder is below `count`.
+        // SAFETY: the caller guarantees `count` rings, and the remainder is below `count`.
         let ring = unsafe { rings.add((block % count) as usize).read() };
         Ring { role: Ring::role(count), of_block: 1, ..ring }
     }
 
-    /// Which of the pollers this block stands for, where blocks are dealt over so many rings.
+    /// Returns the index of this block's poller if blocks are distributed over `count` rings.
     #[inline(always)]
     pub(crate) fn role(count: u32) -> u32 {
         thread::block_idx_x() / count.max(1) % COMPLETION_POLLERS as u32
     }
 
-    /// Whether the other end is a card's queue, not a proxy. Modules without programs know no cards.
+    /// Returns whether the ring leads to a NIC queue instead of a proxy. Always false in PTX modules without support
+    /// for NIC queues.
     #[inline(always)]
     pub(crate) fn is_to_card(&self) -> bool {
         cfg!(any(not(target_arch = "nvptx64"), feature = "by_card")) && self.log2_slot_words == TO_CARD
     }
 
-    /// Slots in the ring.
+    /// Returns the number of slots.
     #[inline(always)]
     pub fn capacity(&self) -> u64 {
         1 << self.log2_capacity
@@ -147,73 +149,74 @@ impl Ring {
 
     #[inline(always)]
     fn host(&self) -> &HostWords {
-        // SAFETY: whoever made the Ring keeps its memory until no kernel uses it (contract of the struct).
+        // SAFETY: the creator of a `Ring` keeps its memory valid while a kernel uses it (contract of the struct).
         unsafe { &*self.host }
     }
 
     #[inline(always)]
     fn device(&self) -> &DeviceWords {
-        // SAFETY: as for `host`.
+        // SAFETY: the creator of a `Ring` keeps its memory valid while a kernel uses it (contract of the struct).
         unsafe { &*self.device }
     }
 }
 
-/// In [`Ring::log2_slot_words`]: the other end is a card's queue, and `Ring::device` points to a channel of `direct`.
+/// Value of [`Ring::log2_slot_words`] if the ring leads to a NIC queue. `Ring::device` then points to a channel of
+/// `direct`.
 pub const TO_CARD: u32 = u32::MAX;
 
-/// Words from one slot to the next in a ring of commands.
+/// Binary logarithm of the number of words per slot in a ring of commands.
 pub const LOG2_COMMAND_WORDS: u32 = COMMAND_WORDS.trailing_zeros();
 
-/// What a study wants to know of a push or a wait. The product passes `()`, and nothing of it is left in the code.
+/// Observer of a push or a wait, for measurements. Other code passes `()`, which compiles to nothing.
 pub trait Observe {
     /// The queue was full.
     fn full(&mut self) {}
-    /// The ticket is held, its slot is free, and what the command speaks of is fenced.
+    /// The ticket is taken, its slot is free, and the payload is fenced.
     fn ordered(&mut self) {}
     /// The command's stores have been issued.
     fn stored(&mut self) {}
-    /// One look at memory that the CPU shares.
+    /// One load from memory shared with the CPU.
     fn host_poll(&mut self) {}
-    /// Another thread was quicker in a compare-exchange.
+    /// Another thread won a compare-exchange.
     fn lost_exchange(&mut self) {}
 }
 
 impl Observe for () {}
 
-/// The parity bit of the lap that this ticket is in: set in lap 0, so that a zeroed ring is empty.
+/// Returns the parity bit of the lap that contains this ticket. Set in lap 0, so that a zeroed ring is empty.
 #[inline(always)]
 pub fn parity(ticket: u64, log2_capacity: u32) -> u64 {
     !(ticket >> log2_capacity) << 63
 }
 
-/// Why a device call ended without success. Zero is never used: it means "no reason" on the completion line.
+/// Reason why a device call failed. 0 is never used: on the completion line it means that there is no failure.
 #[repr(transparent)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Status(pub u64);
 
 impl Status {
-    /// The fabric reported an error; the proxy has the provider's text.
+    /// The fabric reported an error; the proxy has the provider's message.
     pub const FABRIC: Status = Status(1);
-    /// The proxy refused a command: unknown opcode, region, peer, or bytes outside the region.
+    /// The proxy rejected a command: unknown opcode, region or peer, or bytes outside the region.
     pub const REFUSED: Status = Status(2);
     /// The proxy was stopped.
     pub const STOPPED: Status = Status(3);
-    /// The proxy has not moved for the ring's timeout.
+    /// The proxy has made no progress for the ring's timeout.
     pub const DEADLINE: Status = Status(4);
-    /// What was asked cannot be done on this path.
+    /// The operation is not supported on this path.
     pub const UNSUPPORTED: Status = Status(5);
-    /// The host has ended it: a peer has gone, or somebody has pressed Ctrl-C.
+    /// Aborted by the host: a peer exited, or the run was interrupted.
     pub const ENDED: Status = Status(6);
 
-    /// The reason in words.
+    /// Returns the reason as text.
     pub fn text(self) -> &'static str {
         match self {
             Status::FABRIC => "fabric error",
             Status::REFUSED => "command refused by the proxy",
             Status::STOPPED => "proxy stopped",
             Status::DEADLINE => "deadline passed on the device",
-            Status::UNSUPPORTED => "not possible on this path",
-            Status::ENDED => "ended by the host",
+            Status::UNSUPPORTED => "not supported on this path",
+            Status::ENDED => "aborted by the host",
             _ => "unknown reason",
         }
     }
@@ -231,7 +234,7 @@ mod tests {
         for count in 1..=6u32 {
             let host = HostWords::default();
             let device = DeviceWords::default();
-            // Told apart by their number of slots.
+            // The rings are distinguished by their number of slots.
             let rings: Vec<Ring> = (0..count)
                 .map(|log2_capacity| Ring {
                     slots: std::ptr::null(),
@@ -247,7 +250,7 @@ mod tests {
                 .collect();
             let seen = Mutex::new(BTreeSet::new());
             emulation::run(COMPLETION_POLLERS as u32 * count, 1, || {
-                // SAFETY: so many rings.
+                // SAFETY: there are `count` rings.
                 let ring = unsafe { Ring::of_block(rings[..].as_ptr(), count) };
                 seen.lock().expect("no panic").insert((ring.log2_capacity, ring.role));
             })

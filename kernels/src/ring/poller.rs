@@ -1,4 +1,4 @@
-//! Who polls host memory for all.
+//! Election of the thread that polls host memory on behalf of all.
 
 use super::HostWords;
 use cuda_std::memory::{
@@ -7,26 +7,27 @@ use cuda_std::memory::{
 };
 use cuda_std::{thread, warp};
 
-/// Back-off of threads that wait on a device copy: the first sleep in nanoseconds, doubled up to the waiter's longest. The
-/// poller itself never sleeps: the read over PCIe is its pace.
+/// First sleep, in nanoseconds, of threads that wait on a device copy; doubled up to the waiter's maximum. The poller
+/// itself does not sleep: the read over PCIe limits its rate.
 const SHORTEST_SLEEP: u32 = 32;
 
-/// A waiting thread looks so often within its timeout whether the proxy still moves.
+/// Number of times within its timeout that a waiting thread checks whether the proxy makes progress.
 const LOOKS: u64 = 16;
 
-/// One waiting thread: whether it is the one that polls host memory, how long it sleeps otherwise, when it gives up.
+/// A waiting thread: whether it polls host memory, how long it sleeps otherwise, and when it gives up.
 pub(super) struct Poller<'a> {
     role: &'a Word,
     pub(super) elected: bool,
-    /// The next in this role must see our stores to the copy before it makes its own: hand over with release.
+    /// Whether the role must be handed over with release: the next thread in this role must observe this thread's
+    /// stores to the copy before it stores there itself.
     pub(super) release_role: bool,
     sleep: u32,
     longest_sleep: u32,
     timeout_ns: u64,
-    /// When the proxy was last seen to have moved, and when that was last looked for.
+    /// Times at which the proxy last made progress, and at which this was last checked.
     moved: u64,
     looked: u64,
-    /// What it had done then.
+    /// Sum of tail and watermark at the last check.
     progress: u64,
 }
 
@@ -34,7 +35,8 @@ impl<'a> Poller<'a> {
     #[inline(always)]
     pub(super) fn new(role: &'a Word, timeout_ns: u64, longest_sleep: u32) -> Poller<'a> {
         let leads = warp::lane() == warp::active_mask().trailing_zeros();
-        // The first attempt goes straight to the exchange: alone, that is one trip to memory instead of two.
+        // The first attempt skips the load and uses the exchange directly: without contention this is one round trip to
+        // memory instead of two.
         let elected = leads && compare_exchange_acquire_gpu_u64(role, 0, 1) == 0;
         let now = thread::global_timer_ns();
         Poller {
@@ -50,7 +52,8 @@ impl<'a> Poller<'a> {
         }
     }
 
-    /// Takes the role when it is free. One lane of a warp stands for all: the role's word is read before it is fought for.
+    /// Tries to take the role, with one lane of a warp on behalf of all. Loads the role's word before attempting the
+    /// exchange.
     #[inline(always)]
     fn stand(&mut self) {
         let leads = warp::lane() == warp::active_mask().trailing_zeros();
@@ -58,7 +61,7 @@ impl<'a> Poller<'a> {
             leads && load_relaxed_gpu_u64(self.role) == 0 && compare_exchange_acquire_gpu_u64(self.role, 0, 1) == 0;
     }
 
-    /// After an attempt that did not succeed: true when the proxy has not moved for the whole timeout.
+    /// Pauses after an unsuccessful poll. Returns whether the proxy has made no progress for the whole timeout.
     #[inline(always)]
     pub(super) fn pause(&mut self, host: &HostWords) -> bool {
         let now = thread::global_timer_ns();
@@ -66,7 +69,7 @@ impl<'a> Poller<'a> {
             return true;
         }
         if self.elected {
-            // On the GPU the poller keeps polling.
+            // The elected thread does not sleep.
             thread::relax();
         } else {
             thread::nanosleep(self.sleep);
@@ -78,12 +81,13 @@ impl<'a> Poller<'a> {
 }
 
 impl Poller<'_> {
-    /// The timeout is by progress, as the proxy's own: a long queue in front of us takes its time. Everybody looks at host
-    /// memory here, but seldom.
+    /// Returns whether the proxy has made no progress for the timeout. Like the proxy's own timeout it counts from the
+    /// last progress: a long queue ahead of this command may take its time. All waiting threads load host memory here,
+    /// but rarely.
     #[inline(always)]
     fn is_over(&mut self, host: &HostWords, now: u64) -> bool {
         self.looked = now;
-        // Both only grow, so their sum tells whether either has.
+        // Both only grow, so their sum shows whether either has grown.
         let progress = load_acquire_sys_u64(&host.tail.0).wrapping_add(load_acquire_sys_v2_u64(&host.completion.0).0);
         if progress != self.progress {
             (self.progress, self.moved) = (progress, now);
@@ -108,9 +112,9 @@ mod tests {
     use super::*;
     use cuda_std::memory::store_release_sys_u64;
 
-    /// Times are given, not waited for.
+    /// The test passes times as arguments instead of waiting.
     #[test]
-    fn the_deadline_counts_from_the_last_move_of_tail_or_watermark() {
+    fn deadline_counts_from_last_progress() {
         let (role, host) = (Word::new(0), HostWords::default());
         let mut poller = Poller::new(&role, 1000, SHORTEST_SLEEP);
         let start = poller.moved;

@@ -1,7 +1,7 @@
-//! The device side of the ring, first half: push a command.
+//! Producer side of the ring: device threads push commands.
 //!
-//! [`push`](Ring::push) takes a ticket, waits until the ticket's slot is free (`space.rs`), fences, and stores. How it
-//! does so depends on who pushes together: a lane alone, a full warp, or some lanes of a warp.
+//! [`push`](Ring::push) takes a ticket, waits until the ticket's slot is free (`space.rs`), fences, and stores the
+//! command. There is one path each for a single lane, a full warp and a partial warp.
 
 use super::{Observe, Ring, Status, parity};
 use crate::command::{COMMAND_WORDS, Command};
@@ -10,93 +10,99 @@ use cuda_std::call::by_address;
 use cuda_std::memory::{Word, WordPair, fence_acq_rel_sys, fetch_add_relaxed_gpu_u64, store_relaxed_sys_v2_u64};
 use cuda_std::warp;
 
-/// A command's words, each below 2^63.
+/// The words of an encoded command. Bit 63 of each word is clear; the ring stores the lap parity there.
 pub type Words = [u64; COMMAND_WORDS as usize];
 
-/// Two pairs of words, which a lane stores by 16 bytes each: its command's halves, or those that [`exchange`] gives it.
+/// Two 16-byte halves, each written by one store: those of the lane's own command, or those assigned by [`exchange`].
 pub(crate) type Halves = [[u64; 2]; 2];
 
-/// What a push orders before its command.
+/// Memory accesses that a push orders before its command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Behind {
-    /// Nothing: the command says it all.
-    Nothing,
-    /// The payload that the command speaks of, for CPU and NIC: one system fence (H200: 0.5 us and more).
+pub enum Fence {
+    /// None: the command refers to no other memory.
+    None,
+    /// The payload that the command refers to, for the CPU and the NIC. Costs one system-scope fence (at least 0.5 us
+    /// on H200).
     Payload,
 }
 
-impl Behind {
+impl Fence {
     #[inline(always)]
     pub(crate) fn fence(self) {
-        if self == Behind::Payload {
+        if self == Fence::Payload {
             fence_acq_rel_sys();
         }
     }
 }
 
 impl Ring {
-    /// Pushes one command of each active lane behind the payload it speaks of, and returns the lane's ticket.
+    /// Pushes one command per active lane, after fencing its payload, and returns the lane's ticket.
     ///
     /// # Errors
-    /// As [`push_words`](Ring::push_words).
+    /// Returns the same errors as [`push_words`](Ring::push_words).
     #[inline(always)]
     pub fn push(&mut self, command: &Command) -> Result<u64, Status> {
         self.push_observed(command, &mut ())
     }
 
-    /// As [`push`](Ring::push), for a study that wants to know more of it.
+    /// Like [`push`](Ring::push), but calls `observe` at each stage, for measurements.
     ///
     /// # Errors
-    /// As [`push_words`](Ring::push_words).
+    /// Returns the same errors as [`push_words`](Ring::push_words).
     #[inline(always)]
     pub fn push_observed(&mut self, command: &Command, observe: &mut impl Observe) -> Result<u64, Status> {
-        self.push_words(Behind::Payload, command.encode(), observe)
+        self.push_words(Fence::Payload, command.encode(), observe)
     }
 
-    /// Where the other end is a card's queue: posts what a command's words say. Lanes of a warp that come together ring once.
+    /// Posts the command `words` to a NIC queue, for rings without a proxy. Converged lanes of a warp ring the doorbell
+    /// once.
     ///
     /// # Errors
-    /// The queue's first failure.
+    /// Returns the first failure of the queue.
     #[inline(always)]
     pub(crate) fn post_to_card(&mut self, words: Words) -> Result<u64, Status> {
-        // Whoever rings fences, for the payload too.
+        // `direct::push` fences before it rings the doorbell. That fence covers the payload.
         let (posted, free_below) = direct::push(self.device.cast(), words, self.free_below);
         self.free_below = free_below;
         posted
     }
 
-    /// As [`push_words`](Ring::push_words), out of line, and on a copy of the ring that comes back with what it knows of free slots; or to a card.
-    /// For kernels that push in several places: a ring behind a pointer would live in memory.
+    /// Like [`push_words`](Ring::push_words), but out of line and on a copy of the ring, from which only `free_below`
+    /// is copied back. Also accepts rings that lead to a NIC queue.
+    ///
+    /// For kernels with several call sites: passing the ring by reference would keep it in memory.
     #[inline(always)]
-    pub(crate) fn push_apart(&mut self, behind: Behind, words: Words) -> Result<u64, Status> {
+    pub(crate) fn push_outlined(&mut self, behind: Fence, words: Words) -> Result<u64, Status> {
         #[inline(never)]
-        fn push_copy(mut ring: Ring, words: Words, behind: Behind) -> (Result<u64, Status>, u64) {
+        fn push_copy(mut ring: Ring, words: Words, behind: Fence) -> (Result<u64, Status>, u64) {
             (ring.push_words(behind, words, &mut ()), ring.free_below)
         }
         if self.is_to_card() {
             return self.post_to_card(words);
         }
-        // The compiler would hand over the ring itself in place of a copy that nobody changes, and with it the whole context would
-        // lie in local memory, where each acquire makes its fields miss.
+        // `black_box` forces a real copy. Otherwise the compiler passes the original by reference, which puts the
+        // caller's whole context in local memory, and its fields miss L1 after every acquire.
         let copy = core::hint::black_box(*self);
         let (pushed, free_below) = push_copy(copy, words, behind);
         self.free_below = free_below;
         pushed
     }
 
-    /// As [`push_words`](Ring::push_words) to this block's ring ([`Ring::of_block`]), out of line. What is known of free slots is kept by the caller, 0
-    /// at first; the ring is read where it is needed. For kernels that push seldom: a ring in their registers leaves none for the rest.
+    /// Like [`push_words`](Ring::push_words), but out of line and to this block's ring ([`Ring::of_block`]), which is
+    /// read from memory on each call. The caller keeps `free_below`, initially 0.
+    ///
+    /// For kernels that push rarely and cannot spare the registers for a ring.
     ///
     /// # Safety
-    /// As for [`Ring::of_block`].
+    /// `rings` and `count` must meet the requirements of [`Ring::of_block`].
     ///
     /// # Errors
-    /// As [`push_words`](Ring::push_words).
+    /// Returns the same errors as [`push_words`](Ring::push_words).
     #[inline(always)]
     pub(crate) unsafe fn push_of_block(
         (rings, count): (*const Ring, u32),
         free_below: &mut u64,
-        behind: Behind,
+        behind: Fence,
         words: Words,
     ) -> Result<u64, Status> {
         #[inline(never)]
@@ -105,70 +111,71 @@ impl Ring {
             count: u32,
             free_below: u64,
             words: Words,
-            behind: Behind,
+            behind: Fence,
         ) -> (Result<u64, Status>, u64) {
-            // SAFETY: the caller's contract.
+            // SAFETY: the caller of `push_of_block` guarantees that `rings` and `count` are valid for `of_block`.
             let mut ring = Ring { free_below, ..unsafe { Ring::of_block(rings, count) } };
             if ring.is_to_card() {
-                // Whoever rings fences, for all that the commands speak of.
+                // As in `post_to_card`: the fence before the doorbell covers the payload.
                 return direct::push(ring.device.cast(), words, free_below);
             }
             (ring.push_words(behind, words, &mut ()), ring.free_below)
         }
-        // SAFETY: the caller's contract.
+        // SAFETY: `push` has the safety requirements of this function.
         let (pushed, known) =
             unsafe { by_address(push as unsafe fn(_, _, _, _, _) -> _)(rings, count, *free_below, words, behind) };
         *free_below = known;
         pushed
     }
 
-    /// Pushes one command of each active lane and returns the lane's ticket.
+    /// Pushes one command per active lane and returns the lane's ticket.
     ///
-    /// The active lanes of a warp that hold the same ring take adjacent tickets by one add, so that their stores coalesce. Lanes may
-    /// hold different rings, chosen by peer, say: those of one ring go together. Where a block has one ring ([`Ring::of_block`])
-    /// nobody is asked.
+    /// The active lanes of a warp that hold the same ring take adjacent tickets with one atomic add, so that their
+    /// stores coalesce. Lanes may hold different rings, for example one per peer; the lanes of each ring then push as a
+    /// group. For a block with a single ring ([`Ring::of_block`]) the warp vote that finds these groups is skipped.
     ///
-    /// Two orders are at stake. Everything that waits for memory stands before the one fence, so that the waits overlap (H200: the
-    /// ticket's add and the load of the tail are hidden behind the fence's round trip):
+    /// # Ordering
+    /// All accesses that wait for memory are issued before the single fence, so that their latencies overlap (on H200
+    /// the fence's round trip hides the add and the load of the tail). Two orderings are required:
     ///
-    /// - Payload before command ([`Behind::Payload`]). This thread (and, behind a block barrier, its block: the fence is
-    ///   cumulative) wrote the payload; the proxy acquires the command and lets the NIC read the payload. The command is
-    ///   stored after the fence.
-    /// - A slot is not overwritten early: the proxy's reads of it happen before our stores to it, which go out only when
-    ///   `ticket < tail + capacity`. The chain stands in `space.rs`.
+    /// - Payload before command ([`Fence::Payload`]). This thread wrote the payload, or its block did before a block
+    ///   barrier (fences are cumulative). The command is stored after the fence. The proxy acquires the command before
+    ///   it lets the NIC read the payload.
+    /// - No early overwrite of a slot. The proxy's reads of the slot happen before the stores here, which are issued
+    ///   only when `ticket < tail + capacity`. `space.rs` documents the happens-before chain.
     ///
-    /// No fence stands between the words of a command: each carries the lap's parity, and the proxy takes a slot only
-    /// when all agree.
+    /// The words of one command are not ordered among themselves: each carries the lap parity, and the proxy accepts a
+    /// slot only if the parity of all its words matches.
     ///
     /// # Errors
-    /// [`Status`] when the ring stayed full until the deadline, or the proxy has ended. The ticket is then lost and the ring
-    /// cannot be used again: the status is made sticky on the device, so that every other thread ends too.
+    /// Returns the [`Status`] if the ring stays full until the deadline or the proxy has ended. The ticket is then lost
+    /// and the ring is unusable: the status is sticky on the device, so that all other threads fail as well.
     #[inline(always)]
-    pub fn push_words(&mut self, behind: Behind, words: Words, observe: &mut impl Observe) -> Result<u64, Status> {
+    pub fn push_words(&mut self, behind: Fence, words: Words, observe: &mut impl Observe) -> Result<u64, Status> {
         let [a, b, c, d] = words;
         let halves = [[a, b], [c, d]];
         let mut mask = warp::active_mask();
         if self.of_block == 0 && mask.count_ones() > 1 {
             mask = warp::match_any_u64(mask, self.device as u64);
         }
-        // A lane alone and a full warp go ways of their own: a shuffle over a mask that only the machine knows takes three more
-        // steps to check it. (H200, see experiments/queue: one thread and one warp.)
+        // Separate paths for a single lane and a full warp: a shuffle with a mask that is unknown at compile time takes
+        // four instructions (match, reduce, vote, shuffle) instead of one.
         if mask == u32::MAX && self.capacity() >= u32::BITS as u64 {
-            return self.push_by_full_warp(behind, halves, observe);
+            return self.push_full_warp(behind, halves, observe);
         }
         if mask.count_ones() == 1 {
-            return self.push_alone(behind, halves, observe);
+            return self.push_single(behind, halves, observe);
         }
-        let (ticket, free_below) = self.push_by_some_lanes(mask, behind, [a, b], [c, d], observe);
+        let (ticket, free_below) = self.push_partial_warp(mask, behind, [a, b], [c, d], observe);
         self.free_below = free_below;
         ticket
     }
 
-    /// One lane for itself.
+    /// Pushes the command of a single lane.
     #[inline(always)]
-    fn push_alone(&mut self, behind: Behind, halves: Halves, observe: &mut impl Observe) -> Result<u64, Status> {
+    fn push_single(&mut self, behind: Fence, halves: Halves, observe: &mut impl Observe) -> Result<u64, Status> {
         let ticket = self.add_to_head(1);
-        self.look_for_space(ticket + 1);
+        self.refresh_free_below(ticket + 1);
         behind.fence();
         self.wait_for_space(ticket + 1, observe)?;
         observe.ordered();
@@ -177,51 +184,54 @@ impl Ring {
         Ok(ticket)
     }
 
-    /// All lanes of a full warp. The first one takes adjacent tickets for all and waits until all have a slot.
+    /// Pushes the commands of a full warp. Lane 0 takes adjacent tickets for all lanes and waits until all have a slot.
     #[inline(always)]
-    fn push_by_full_warp(&mut self, behind: Behind, halves: Halves, observe: &mut impl Observe) -> Result<u64, Status> {
-        /// Set in the leader's answer when it is a reason and no ticket: no ticket comes that far.
+    fn push_full_warp(&mut self, behind: Fence, halves: Halves, observe: &mut impl Observe) -> Result<u64, Status> {
+        /// Flag in the leader's answer: the other bits are a status, not a ticket. Tickets never reach 2^63.
         const STOPPED: u64 = 1 << 63;
         let is_leader = warp::lane() == 0;
         let mut answer = 0;
         if is_leader {
             answer = self.add_to_head(u32::BITS as u64);
         }
-        // While the ticket is on its way.
+        // Overlaps with the latency of the atomic add.
         let halves = exchange(halves);
-        if behind == Behind::Payload {
-            // A lane stores what others have prepared, and only its own accesses, and what it has observed, are before its
-            // fence: so it must have observed the payloads of all. A shuffle orders no memory.
+        if behind == Fence::Payload {
+            // Each lane stores halves of other lanes' commands, but its fence orders only accesses that the lane itself
+            // made or observed. The barrier makes it observe all payloads; the shuffles do not order memory.
             warp::synchronize(u32::MAX);
         }
         let end = answer + u32::BITS as u64;
         if is_leader {
-            self.look_for_space(end);
+            self.refresh_free_below(end);
         }
         behind.fence();
         if is_leader && let Err(Status(reason)) = self.wait_for_space(end, observe) {
             answer = reason | STOPPED;
         }
         answer = warp::broadcast_u64(u32::MAX, answer, 0);
-        // What the leader acquired holds for all lanes only behind a barrier; a shuffle orders no memory.
+        // Extends the leader's acquire of the tail to all lanes; the broadcast does not order memory.
         warp::synchronize(u32::MAX);
         if answer & STOPPED != 0 {
             return Err(Status(answer & !STOPPED));
         }
         let ticket = answer + warp::lane() as u64;
         observe.ordered();
-        self.store_side_by_side(ticket, halves);
+        self.store_coalesced(ticket, halves);
         observe.stored();
         Ok(ticket)
     }
 
-    /// Some lanes of a warp, or a ring with fewer slots than lanes; also what the ring knows of free slots then. Seldom, so out of
-    /// line, and on a copy: a ring behind a pointer would live in memory on all ways. (So would the four words as one array.)
+    /// Pushes the commands of a partial warp, or of a full warp if the ring has fewer slots than lanes. Also returns
+    /// the updated `free_below`.
+    ///
+    /// Rare, and therefore out of line and on a copy of the ring: by reference, the ring would be kept in memory on
+    /// every path. (The same holds for the four words as one array.)
     #[inline(never)]
-    fn push_by_some_lanes(
+    fn push_partial_warp(
         mut self,
         mask: u32,
-        behind: Behind,
+        behind: Fence,
         first_half: [u64; 2],
         second_half: [u64; 2],
         observe: &mut impl Observe,
@@ -233,13 +243,13 @@ impl Ring {
         let mut base = 0;
         if is_leader {
             base = self.add_to_head(count);
-            self.look_for_space(base + count);
+            self.refresh_free_below(base + count);
         }
         behind.fence();
         let base = warp::broadcast_u64(mask, base, leader);
 
-        // Slots become free from the front, so lanes go in groups of at most the capacity: waiting for all lanes at once
-        // would wait for ourselves.
+        // Slots are freed in order, so the lanes proceed in groups of at most `capacity`. Waiting for the slots of all
+        // lanes at the same time would deadlock: the later slots are freed only after the earlier commands are stored.
         let mut stop = 0;
         let mut first = 0;
         while first < count && stop == 0 {
@@ -248,7 +258,7 @@ impl Ring {
                 stop = reason.0;
             }
             stop = warp::broadcast_u64(mask, stop, leader);
-            // As for a full warp: the leader's acquire, for all.
+            // As for a full warp: extends the leader's acquire to all lanes.
             warp::synchronize(mask);
             if stop == 0 && rank >= first && rank < last {
                 observe.ordered();
@@ -260,56 +270,57 @@ impl Ring {
         (if stop == 0 { Ok(base + rank) } else { Err(Status(stop)) }, self.free_below)
     }
 
-    /// The first of `count` adjacent tickets. Nobody waits for it here: what is done before it is used is done meanwhile.
+    /// Takes `count` adjacent tickets and returns the first. Work done before the result is used overlaps with the add.
     #[inline(always)]
     pub(crate) fn add_to_head(&self, count: u64) -> u64 {
         fetch_add_relaxed_gpu_u64(&self.device().head.0, count)
     }
 
-    /// Stores this lane's command.
+    /// Stores this lane's command in the slot of `ticket`.
     #[inline(always)]
     pub(crate) fn store(&self, ticket: u64, [first, second]: Halves) {
         self.store_pair(ticket, 0, first);
         self.store_pair(ticket, 2, second);
     }
 
-    /// Stores the commands of a full warp, whose lanes have adjacent tickets, in two stores of 512 bytes side by side, as
-    /// [`exchange`] has laid them out. (Two stores of 16 bytes by each lane for itself meet again on their way only while no other
-    /// warp stores between them: H200, bare stores of 4x256 threads, 250 Mops.)
+    /// Stores the commands of a full warp with adjacent tickets as two contiguous 512-byte stores. The halves must be
+    /// arranged by [`exchange`]. (If each lane stored both halves of its own command, the two would combine only while
+    /// no other warp of the SM stores in between. Such stores reach only 250 Mops on H200 with 8 or more warps per SM.)
     #[inline(always)]
-    pub(crate) fn store_side_by_side(&self, ticket: u64, [first, second]: Halves) {
+    pub(crate) fn store_coalesced(&self, ticket: u64, [first, second]: Halves) {
         let lane = warp::lane();
         let base = ticket - lane as u64 + (lane / 2) as u64;
         self.store_pair(base, 2 * (lane & 1), first);
         self.store_pair(base + 16, 2 * (lane & 1), second);
     }
 
-    /// Stores two words of a slot, from an even one on.
+    /// Stores the words `index` and `index + 1` of a slot with the lap parity; `index` must be even.
     #[inline(always)]
     pub(crate) fn store_pair(&self, ticket: u64, index: u32, [first, second]: [u64; 2]) {
-        // SAFETY: a slot is a power of two of words and begins on a multiple of its size, so two words from an even one on are
-        // a pair, aligned to 16 bytes.
+        // SAFETY: a slot's size is a power of two and the slot is aligned to it, so two words from an even index form a
+        // pair that is aligned to 16 bytes.
         let pair = unsafe { &*self.address(ticket, index).cast::<WordPair>() };
         let lap = parity(ticket, self.log2_capacity);
         store_relaxed_sys_v2_u64(pair, first | lap, second | lap);
     }
 
-    /// Where a word of a slot lies.
+    /// Returns the address of word `index` in the slot of `ticket`.
     #[inline(always)]
     pub(crate) fn address(&self, ticket: u64, index: u32) -> *const Word {
-        // A ring has fewer than 2^32 slots.
+        // The low 32 bits suffice: a ring has fewer than 2^32 slots.
         let slot = ticket as u32 & (self.capacity() as u32 - 1);
-        // SAFETY: as for `host`; the mask keeps the slot below the capacity, and no index is beyond a slot's words.
+        // SAFETY: `slots` stays valid while kernels use the ring (contract of `Ring`); the mask keeps `slot` below the
+        // capacity, and `index` is below the words of a slot.
         unsafe { self.slots.add(((slot as usize) << self.log2_slot_words) + index as usize) }
     }
 }
 
-/// Lays the commands of a full warp side by side: lane `l` gets half `l % 2` of the command of lane `l / 2`, then of the
-/// command of lane `16 + l / 2`.
+/// Rearranges the commands of a full warp for contiguous stores: lane `l` receives half `l % 2` of the command of lane
+/// `l / 2`, then half `l % 2` of the command of lane `16 + l / 2`.
 ///
-/// Each lane gives both its halves and gets two, one in each of two rounds: in round `r` a lane of the lower half of the
-/// warp gives half `r`, one of the upper half gives half `1 - r`; even lanes take from the lower half of the warp first, odd
-/// ones from the upper.
+/// Takes two rounds; in each, every lane gives one half and receives one. In round `r`, lanes 0 to 15 give half `r` and
+/// lanes 16 to 31 give half `1 - r`. In the first round even lanes read from lanes 0 to 15 and odd lanes from lanes 16
+/// to 31.
 #[inline(always)]
 pub(crate) fn exchange([low, high]: Halves) -> Halves {
     let lane = warp::lane();

@@ -1,9 +1,10 @@
-//! Which tickets have a free slot: a look at the tail, and the wait for it.
+//! Free slots of the ring: the check of the tail, and the wait for it.
 //!
-//! A slot is not overwritten early: the proxy's reads of it happen before a producer's stores to it. The chain is the proxy's release
-//! of `tail`, the poller's acquire of it and release of `tail_cache`, and the producer's acquire of that, in this push or an earlier
-//! one ([`free_below`](Ring::free_below)). Where one lane looks for others, a barrier of theirs follows. (A branch on a relaxed load
-//! would do on the machines we know, but neither the PTX nor the C++ model orders a store behind a branch.)
+//! A slot is not overwritten early: the proxy's reads of it happen before a producer's stores to it. The chain starts
+//! with the proxy's release of `tail`. The poller acquires `tail` and releases `tail_cache`. The producer acquires
+//! `tail_cache`, in this push or an earlier one ([`free_below`](Ring::free_below)). If one lane checks on behalf of
+//! others, a barrier of these lanes follows. (A branch on a relaxed load would suffice on known hardware, but neither
+//! the PTX nor the C++ memory model orders a store after a branch.)
 
 use super::poller::Poller;
 use super::{DeviceWords, HostWords, Observe, Ring, Status};
@@ -12,22 +13,23 @@ use cuda_std::memory::{
     store_release_gpu_u64,
 };
 
-/// Longest sleep of a thread that waits for space (nanoseconds): a full ring is a matter of rate, not of latency.
+/// Maximum sleep between polls of a thread that waits for space, in nanoseconds: a full ring limits the rate, and
+/// latency matters less.
 const LONGEST_SLEEP: u32 = 512;
 
 impl Ring {
-    /// Where the tickets below `end` are not known to have a slot: a look at the tail that others have seen.
+    /// Refreshes `free_below` from the device copy of the tail, if it is below `end`.
     #[inline(always)]
-    pub(crate) fn look_for_space(&mut self, end: u64) {
+    pub(crate) fn refresh_free_below(&mut self, end: u64) {
         if end > self.free_below {
             self.free_below = load_acquire_gpu_u64(&self.device().tail_cache.0) + self.capacity();
         }
     }
 
-    /// Returns when all tickets below `end` are known to have a slot.
+    /// Waits until all tickets below `end` are known to have a free slot.
     ///
-    /// One thread polls the tail over PCIe for all; the others spin on the device copy. (Everyone polling host memory
-    /// takes 132x256 producers from hundreds of Mops to 2.6 on an H200, in a C++ probe.)
+    /// One thread polls the tail over PCIe on behalf of all; the others poll the device copy. If every thread polled
+    /// host memory, throughput would collapse.
     #[inline(always)]
     pub(crate) fn wait_for_space(&mut self, end: u64, observe: &mut impl Observe) -> Result<(), Status> {
         if end > self.free_below {
@@ -39,10 +41,10 @@ impl Ring {
     }
 }
 
-/// The ring looks full: returns the tail once all tickets below `end` have a slot.
+/// Waits for slots of a ring that appears full. Returns the tail once all tickets below `end` have a slot.
 ///
-/// Out of line and with the parts that it needs: a ring behind a pointer would live in memory, also on the way that does
-/// not come here.
+/// Out of line, and with only the parts of the ring that it needs: by reference, the ring would be kept in memory on
+/// every path.
 #[inline(never)]
 fn wait_for_space(
     host: &HostWords,
@@ -70,8 +72,8 @@ fn wait_for_space(
         if end <= tail + capacity {
             return Ok(tail);
         }
-        // A proxy that has ended frees no slot: look at the status at the pace of the back-off, and over PCIe only when the
-        // tail stands still, or each look at the tail would take twice as long.
+        // A proxy that has ended frees no slots, so the status is checked too, in each pass. It is loaded over PCIe
+        // only if the tail has not moved: otherwise each poll of the tail would take twice as long.
         let (_, status) = load_acquire_gpu_v2_u64(&device.completion_cache.0);
         if status != 0 {
             return Err(Status(status));

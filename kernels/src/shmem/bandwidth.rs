@@ -1,22 +1,23 @@
-//! The bandwidth of grids: blocks, warps or threads put or get their own part of the bytes.
+//! Bandwidth of grids in which blocks, warps or threads put or get their own part of the bytes.
 
-use super::{MOVES_GETS, MOVES_PUT_SIGNALS, ShmemArgs};
+use super::{MOVES_GETS, MOVES_PUT_SIGNALS, ShmemArgs, moved};
 use crate::gin::{Block, Context, Program, Scope, Thread, Warp};
 use cuda_std::{kernel, thread, warp};
 
-/// Bandwidth of a grid of blocks: each puts or gets its own part of the bytes, over and over, and then waits for all.
+/// Measures the bandwidth of a grid of blocks: each block puts or gets its own part of the bytes repeatedly, then waits
+/// for all.
 ///
 /// # Safety
-/// The arguments are of the world's heap; `times` has two words for each block.
+/// The arguments must be objects of the world's heap. `times` must have two words per block.
 #[kernel(resident)]
 pub unsafe fn shmem_bandwidth_block(program: Program<ShmemArgs>) {
     timed(&program, || stream(&program, program.world.context(Block).batched(32), thread::block_idx_x(), 1));
 }
 
-/// As [`shmem_bandwidth_block`], each warp its own part.
+/// Like [`shmem_bandwidth_block`], but each warp has its own part.
 ///
 /// # Safety
-/// As [`shmem_bandwidth_block`].
+/// The requirements of [`shmem_bandwidth_block`] apply.
 #[kernel(resident)]
 pub unsafe fn shmem_bandwidth_warp(program: Program<ShmemArgs>) {
     let warps = thread::block_dim_x().div_ceil(warp::SIZE);
@@ -24,28 +25,28 @@ pub unsafe fn shmem_bandwidth_warp(program: Program<ShmemArgs>) {
     timed(&program, || stream(&program, program.world.context(Warp::this()), number, warps));
 }
 
-/// As [`shmem_bandwidth_block`], each thread its own part.
+/// Like [`shmem_bandwidth_block`], but each thread has its own part.
 ///
 /// # Safety
-/// As [`shmem_bandwidth_block`].
+/// The requirements of [`shmem_bandwidth_block`] apply.
 #[kernel(resident)]
 pub unsafe fn shmem_bandwidth_thread(program: Program<ShmemArgs>) {
     timed(&program, || stream(&program, program.world.context(Thread), thread::index(), thread::block_dim_x()));
 }
 
-/// A block's work between its two stamps.
+/// Runs a block's work between two timestamps.
 #[inline(always)]
 fn timed(program: &Program<ShmemArgs>, work: impl FnOnce()) {
-    // SAFETY: two words for each block, contract of the kernels.
+    // SAFETY: `times` has two words per block (contract of the kernels).
     let times = unsafe { program.args.times.add(2 * thread::block_idx_x() as usize) };
     if thread::thread_idx_x() == 0 {
-        // SAFETY: as above.
+        // SAFETY: `times` has two words per block (contract of the kernels).
         unsafe { *times = thread::global_timer_ns() };
     }
     work();
     thread::sync_threads();
     if thread::thread_idx_x() == 0 {
-        // SAFETY: as above.
+        // SAFETY: `times` has two words per block (contract of the kernels).
         unsafe { *times.add(1) = thread::global_timer_ns() };
     }
 }
@@ -54,18 +55,19 @@ fn timed(program: &Program<ShmemArgs>, work: impl FnOnce()) {
 fn stream<S: Scope>(program: &Program<ShmemArgs>, mut line: Context<S>, number: u32, in_block: u32) {
     let args = &program.args;
     let all = thread::grid_dim_x() as u64 * in_block as u64;
-    // The last one takes what is left.
+    // The last part includes the remainder.
     let part = args.from.len() / all;
     let first = number as u64 * part;
     let length = if number as u64 + 1 == all { args.from.len() - first } else { part };
     let (to, from) = (args.to.slice(first, length), args.from.slice(first, length));
-    for _ in 0..args.iterations {
-        let moved = match args.moves {
+    for turn in 0..args.iterations {
+        let (to, from) = (moved(to, args.place(turn) * args.to_step), moved(from, args.place(turn) * args.step));
+        let ended = match args.moves {
             MOVES_GETS => line.get_nbi(to, from, args.peer),
             MOVES_PUT_SIGNALS => line.put_signal_nbi(to, from, args.streamed, 1, args.peer),
             _ => line.put_nbi(to, from, args.peer),
         };
-        if moved.is_err() {
+        if ended.is_err() {
             return;
         }
     }

@@ -1,4 +1,4 @@
-//! Messages there and back, and exchanges of all PEs.
+//! Round trips of messages, and all-to-all exchanges.
 
 use super::{ShmemArgs, answered, due, quiet, turns};
 use crate::gin::{Block, Context, Program, Scope, Thread, Warp};
@@ -7,7 +7,7 @@ use cuda_std::kernel;
 
 #[inline(always)]
 fn receive<S: Scope>(args: &ShmemArgs, line: &mut Context<S>, turns: u32) -> Result<(), Status> {
-    line.receive(args.inbox, args.rounds + turns, args.to, args.peer)
+    line.receive(args.inbox, args.rounds + turns, args.target(turns - 1), args.peer)
 }
 
 #[inline(always)]
@@ -17,28 +17,30 @@ fn received<S: Scope>(args: &ShmemArgs, line: &mut Context<S>, turns: u32) -> Re
 
 #[inline(always)]
 fn message<S: Scope>(args: &ShmemArgs, line: &mut Context<S>, turn: u32) -> Result<(), Status> {
-    // Nothing is due before the first one of whoever begins.
+    // No message is due before the first one of the PE that starts.
     match due(args, turn) {
         0 => {}
         turns => receive(args, line, turns)?,
     }
-    line.send(args.inbox, args.rounds + turn + 1, args.from, args.peer)
+    line.send(args.inbox, args.rounds + turn + 1, args.source(turn), args.peer)
 }
 
 #[inline(always)]
 fn all_to_all<S: Scope>(args: &ShmemArgs, line: &mut Context<S>, turn: u32) -> Result<(), Status> {
-    line.all_to_all(args.inbox, args.rounds + turn + 1, args.to, args.from)
+    line.all_to_all(args.inbox, args.rounds + turn + 1, args.target(turn), args.source(turn))
 }
 
-/// The exchange of blocks that are too long for messages. A signal for each sender: in a sum of all, a PE that is a turn ahead would stand in
-/// for another one whose block has not come. Behind `quiet` a sender has one put to each PE under way.
+/// Exchanges blocks that are too long for messages. Each sender has its own signal: with a common count, a PE that is
+/// an iteration ahead could hide that the block of another PE has not arrived. Because of `quiet`, a sender has at most
+/// one put to each PE in flight.
 #[inline(always)]
 fn all_to_all_puts<S: Scope>(args: &ShmemArgs, line: &mut Context<S>, turn: u32) -> Result<(), Status> {
     let (me, pes) = (line.world().me, line.world().pes);
     let block = args.from.len() / pes as u64;
+    let (target, source) = (args.target(turn), args.source(turn));
     for step in 0..pes {
         let pe = (me + step) % pes;
-        let (to, from) = (args.to.slice(me as u64 * block, block), args.from.slice(pe as u64 * block, block));
+        let (to, from) = (target.slice(me as u64 * block, block), source.slice(pe as u64 * block, block));
         line.put_signal_nbi(to, from, args.exchanged.at(me), 1, pe)?;
     }
     for pe in 0..pes {
@@ -47,64 +49,64 @@ fn all_to_all_puts<S: Scope>(args: &ShmemArgs, line: &mut Context<S>, turn: u32)
     line.quiet()
 }
 
-/// A message there and back, by one thread.
+/// Measures the round trip of a message by one thread.
 ///
 /// # Safety
-/// The arguments are of the world's heap; `times` has [`latency_words`](super::latency_words).
+/// The arguments must be objects of the world's heap. `times` must have [`latency_words`](super::latency_words).
 #[kernel(resident)]
 pub unsafe fn shmem_message_thread(program: Program<ShmemArgs>) {
     turns::<Thread>(&program, message, received);
 }
 
-/// A message there and back, by one warp.
+/// Measures the round trip of a message by one warp.
 ///
 /// # Safety
-/// As [`shmem_message_thread`].
+/// The requirements of [`shmem_message_thread`] apply.
 #[kernel(resident)]
 pub unsafe fn shmem_message_warp(program: Program<ShmemArgs>) {
     turns::<Warp>(&program, message, received);
 }
 
-/// A message there and back, by one block.
+/// Measures the round trip of a message by one block.
 ///
 /// # Safety
-/// As [`shmem_message_thread`].
+/// The requirements of [`shmem_message_thread`] apply.
 #[kernel(resident)]
 pub unsafe fn shmem_message_block(program: Program<ShmemArgs>) {
     turns::<Block>(&program, message, received);
 }
 
-/// All PEs exchange, by messages of one thread.
+/// Measures an all-to-all by messages of one thread.
 ///
 /// # Safety
-/// As [`shmem_message_thread`].
+/// The requirements of [`shmem_message_thread`] apply.
 #[kernel(resident)]
 pub unsafe fn shmem_all_to_all_thread(program: Program<ShmemArgs>) {
     turns::<Thread>(&program, all_to_all, quiet);
 }
 
-/// All PEs exchange, by messages of one warp.
+/// Measures an all-to-all by messages of one warp.
 ///
 /// # Safety
-/// As [`shmem_message_thread`].
+/// The requirements of [`shmem_message_thread`] apply.
 #[kernel(resident)]
 pub unsafe fn shmem_all_to_all_warp(program: Program<ShmemArgs>) {
     turns::<Warp>(&program, all_to_all, quiet);
 }
 
-/// All PEs exchange, by messages of one block.
+/// Measures an all-to-all by messages of one block.
 ///
 /// # Safety
-/// As [`shmem_message_thread`].
+/// The requirements of [`shmem_message_thread`] apply.
 #[kernel(resident)]
 pub unsafe fn shmem_all_to_all_block(program: Program<ShmemArgs>) {
     turns::<Block>(&program, all_to_all, quiet);
 }
 
-/// All PEs exchange, by puts with signals of one block.
+/// Measures an all-to-all by puts with signals of one block.
 ///
 /// # Safety
-/// As [`shmem_message_thread`].
+/// The requirements of [`shmem_message_thread`] apply.
 #[kernel(resident)]
 pub unsafe fn shmem_all_to_all_puts_block(program: Program<ShmemArgs>) {
     turns::<Block>(&program, all_to_all_puts, quiet);

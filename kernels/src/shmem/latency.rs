@@ -1,40 +1,38 @@
-//! What one call takes, of one value or of some bytes, and there and back with a signal.
+//! Latency of single calls, for one value or several bytes, and of round trips with a signal.
 
 use super::{SIGNALS_SET, ShmemArgs, answered, due, quiet, turns};
-use crate::gin::{Block, Context, Program, Scope, Sym, Thread, Warp};
+use crate::gin::{Block, Context, Program, Scope, Thread, Warp};
 use crate::ring::Status;
 use cuda_std::kernel;
 
 #[inline(always)]
 fn p(args: &ShmemArgs, line: &mut Context<Thread>, turn: u32) -> Result<(), Status> {
-    line.p(args.word, turn as u64, args.peer)?;
+    line.p(args.value(turn), turn as u64, args.peer)?;
     line.quiet()
 }
 
 #[inline(always)]
 fn atomic(args: &ShmemArgs, line: &mut Context<Thread>, _turn: u32) -> Result<(), Status> {
     match line.fetch_add(args.word, 1, args.peer)? {
-        // No count comes that far. A value that nobody looks at is not waited for, and the turn would be the instruction's alone.
+        // Counts never reach this value. Comparing forces the thread to wait for the result; otherwise the iteration
+        // would measure only the issue of the instruction.
         u64::MAX => Err(Status::REFUSED),
         _ => Ok(()),
     }
 }
 
 #[inline(always)]
-fn put<S: Scope>(args: &ShmemArgs, line: &mut Context<S>, _turn: u32) -> Result<(), Status> {
-    line.put_nbi(args.to, args.from, args.peer)?;
+fn put<S: Scope>(args: &ShmemArgs, line: &mut Context<S>, turn: u32) -> Result<(), Status> {
+    line.put_nbi(args.target(turn), args.source(turn), args.peer)?;
     line.quiet()
 }
 
 #[inline(always)]
 fn get<S: Scope>(args: &ShmemArgs, line: &mut Context<S>, turn: u32) -> Result<(), Status> {
-    let place = (turn & (args.places - 1)) as u64 * args.step;
-    // SAFETY: contract of the kernel: the object there has so many places.
-    let from = unsafe { Sym::from_parts(args.from.offset() + place, args.from.len()) };
-    line.get(args.to, from, args.peer)
+    line.get(args.target(turn), args.source(turn), args.peer)
 }
 
-/// What the signal is when this turn's has come.
+/// Returns the value of the signal after that of iteration `turn` has arrived.
 #[inline(always)]
 fn count(args: &ShmemArgs, turn: u32) -> u64 {
     args.counted + turn as u64 + 1
@@ -67,7 +65,7 @@ fn put_signal<S: Scope>(args: &ShmemArgs, line: &mut Context<S>, turn: u32) -> R
     wait(args, line, due(args, turn))?;
     let sets = args.moves == SIGNALS_SET;
     let value = if sets { count(args, turn) } else { 1 };
-    line.put_signal_by(args.to, args.from, (args.signal, value, sets), args.peer)
+    line.put_signal_by(args.target(turn), args.source(turn), (args.signal, value, sets), args.peer)
 }
 
 #[inline(always)]
@@ -75,146 +73,146 @@ fn barrier<S: Scope>(_args: &ShmemArgs, line: &mut Context<S>, _turn: u32) -> Re
     line.barrier_all()
 }
 
-/// `p` of one value and `quiet`.
+/// Measures `p` of one value, and `quiet`.
 ///
 /// # Safety
-/// The arguments are of the world's heap, where `places` bytes to get lie, each `step` behind the one before; `times` has
+/// The arguments must be of the world's heap, and `from`, `to` and `word` must have `places` slots; `times` must have
 /// [`latency_words`](super::latency_words).
 #[kernel(resident)]
 pub unsafe fn shmem_p(program: Program<ShmemArgs>) {
     turns::<Thread>(&program, p, quiet);
 }
 
-/// `fetch_add`.
+/// Measures `fetch_add`.
 ///
 /// # Safety
-/// As [`shmem_p`].
+/// The requirements of [`shmem_p`] apply.
 #[kernel(resident)]
 pub unsafe fn shmem_atomic(program: Program<ShmemArgs>) {
     turns::<Thread>(&program, atomic, quiet);
 }
 
-/// A signal there and back.
+/// Measures the round trip of a signal.
 ///
 /// # Safety
-/// As [`shmem_p`].
+/// The requirements of [`shmem_p`] apply.
 #[kernel(resident)]
 pub unsafe fn shmem_signal(program: Program<ShmemArgs>) {
     turns::<Thread>(&program, signal, signalled);
 }
 
-/// A signal there and back, set and not added to.
+/// Measures the round trip of a signal that is set instead of added to.
 ///
 /// # Safety
-/// As [`shmem_p`].
+/// The requirements of [`shmem_p`] apply.
 #[kernel(resident)]
 pub unsafe fn shmem_signal_set(program: Program<ShmemArgs>) {
     turns::<Thread>(&program, signal_set, signalled);
 }
 
-/// `put` and `quiet`, by one thread.
+/// Measures `put` and `quiet` by one thread.
 ///
 /// # Safety
-/// As [`shmem_p`].
+/// The requirements of [`shmem_p`] apply.
 #[kernel(resident)]
 pub unsafe fn shmem_put_thread(program: Program<ShmemArgs>) {
     turns::<Thread>(&program, put, quiet);
 }
 
-/// `put` and `quiet`, by one warp.
+/// Measures `put` and `quiet` by one warp.
 ///
 /// # Safety
-/// As [`shmem_p`].
+/// The requirements of [`shmem_p`] apply.
 #[kernel(resident)]
 pub unsafe fn shmem_put_warp(program: Program<ShmemArgs>) {
     turns::<Warp>(&program, put, quiet);
 }
 
-/// `put` and `quiet`, by one block.
+/// Measures `put` and `quiet` by one block.
 ///
 /// # Safety
-/// As [`shmem_p`].
+/// The requirements of [`shmem_p`] apply.
 #[kernel(resident)]
 pub unsafe fn shmem_put_block(program: Program<ShmemArgs>) {
     turns::<Block>(&program, put, quiet);
 }
 
-/// `get`, by one thread.
+/// Measures `get` by one thread.
 ///
 /// # Safety
-/// As [`shmem_p`].
+/// The requirements of [`shmem_p`] apply.
 #[kernel(resident)]
 pub unsafe fn shmem_get_thread(program: Program<ShmemArgs>) {
     turns::<Thread>(&program, get, quiet);
 }
 
-/// `get`, by one warp.
+/// Measures `get` by one warp.
 ///
 /// # Safety
-/// As [`shmem_p`].
+/// The requirements of [`shmem_p`] apply.
 #[kernel(resident)]
 pub unsafe fn shmem_get_warp(program: Program<ShmemArgs>) {
     turns::<Warp>(&program, get, quiet);
 }
 
-/// `get`, by one block.
+/// Measures `get` by one block.
 ///
 /// # Safety
-/// As [`shmem_p`].
+/// The requirements of [`shmem_p`] apply.
 #[kernel(resident)]
 pub unsafe fn shmem_get_block(program: Program<ShmemArgs>) {
     turns::<Block>(&program, get, quiet);
 }
 
-/// A put with a signal there and back, by one thread.
+/// Measures the round trip of a put with a signal, by one thread.
 ///
 /// # Safety
-/// As [`shmem_p`].
+/// The requirements of [`shmem_p`] apply.
 #[kernel(resident)]
 pub unsafe fn shmem_put_signal_thread(program: Program<ShmemArgs>) {
     turns::<Thread>(&program, put_signal, signalled);
 }
 
-/// A put with a signal there and back, by one warp.
+/// Measures the round trip of a put with a signal, by one warp.
 ///
 /// # Safety
-/// As [`shmem_p`].
+/// The requirements of [`shmem_p`] apply.
 #[kernel(resident)]
 pub unsafe fn shmem_put_signal_warp(program: Program<ShmemArgs>) {
     turns::<Warp>(&program, put_signal, signalled);
 }
 
-/// A put with a signal there and back, by one block.
+/// Measures the round trip of a put with a signal, by one block.
 ///
 /// # Safety
-/// As [`shmem_p`].
+/// The requirements of [`shmem_p`] apply.
 #[kernel(resident)]
 pub unsafe fn shmem_put_signal_block(program: Program<ShmemArgs>) {
     turns::<Block>(&program, put_signal, signalled);
 }
 
-/// The barrier of all PEs, by one thread.
+/// Measures the barrier of all PEs, by one thread.
 ///
 /// # Safety
-/// As [`shmem_p`].
+/// The requirements of [`shmem_p`] apply.
 #[kernel(resident)]
 pub unsafe fn shmem_barrier_thread(program: Program<ShmemArgs>) {
     turns::<Thread>(&program, barrier, quiet);
 }
 
-/// The barrier of all PEs, by one warp.
+/// Measures the barrier of all PEs, by one warp.
 ///
 /// # Safety
-/// As [`shmem_p`].
+/// The requirements of [`shmem_p`] apply.
 #[kernel(resident)]
 pub unsafe fn shmem_barrier_warp(program: Program<ShmemArgs>) {
     turns::<Warp>(&program, barrier, quiet);
 }
 
-/// The barrier of all PEs, by one block.
+/// Measures the barrier of all PEs, by one block.
 ///
 /// # Safety
-/// As [`shmem_p`].
+/// The requirements of [`shmem_p`] apply.
 #[kernel(resident)]
 pub unsafe fn shmem_barrier_block(program: Program<ShmemArgs>) {
     turns::<Block>(&program, barrier, quiet);

@@ -1,7 +1,7 @@
-//! The ring's protocol once more, in its shortest form, with a place for one fault at a time.
+//! The ring's protocol in its shortest form, with one fault at a time.
 //!
-//! A model that cannot fail proves nothing. Each [`Fault`] is a mistake that the ring could have; a scenario that the
-//! product passes must fail with it, and pass without it.
+//! A model that cannot fail proves nothing. Each [`Fault`] is a possible error of the ring. A scenario that the product
+//! passes must fail with the fault and pass without it.
 
 use super::Proxy;
 use cuda_std::memory::{
@@ -14,65 +14,64 @@ use cuda_std::thread::nanosleep;
 use kernels::command::{Command, PARITY};
 use kernels::ring::{DeviceWords, HostWords, Ring, Status, parity};
 
-/// What goes wrong.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Fault {
-    /// The producer stores the command without a fence behind the payload.
+    /// The producer stores the command without a fence after the payload.
     NoFence,
-    /// Lanes of a warp store each other's commands, and only shuffles stand between payload and fence.
+    /// Lanes of a warp store each other's commands, and only shuffles separate the payload from the fence.
     NoWarpBarrier,
     /// The producer does not wait until its slot is free.
     NoSpaceCheck,
-    /// The producer takes the tail for a capacity further than it is.
+    /// The producer reads a tail that is one capacity too high.
     SpaceCountedTwice,
-    /// The producer acts on the relayed tail without acquiring it.
+    /// The producer uses the relayed tail without acquiring it.
     TailCacheRelaxed,
     /// The poller relays the tail without release.
     TailRelayRelaxed,
     /// The producer leaves one word in the parity of lap 0.
     WordWithoutParity,
-    /// The proxy believes three words where there are four.
+    /// The proxy checks the parity of only three of four words.
     LastWordUnchecked,
-    /// The proxy looks for the parity of lap 0 in every lap.
+    /// The proxy expects the parity of lap 0 in every lap.
     LapForgotten,
-    /// The proxy reads the payload without a fence behind the command.
+    /// The proxy reads the payload without a fence after the command.
     NoAcquire,
-    /// The proxy gives a slot back, then reads it.
+    /// The proxy frees a slot before it reads it.
     TailBeforeRead,
-    /// The proxy gives slots back without release.
+    /// The proxy frees slots without release.
     TailRelaxed,
     /// The proxy publishes the watermark without release.
     WatermarkRelaxed,
-    /// The proxy publishes the status, then the last watermark.
+    /// The proxy publishes the status before the last watermark.
     StatusBeforeWatermark,
     /// The poller relays the watermark without release.
     WatermarkRelayRelaxed,
     /// The poller relays the status without release.
     StatusRelayRelaxed,
-    /// A waiter believes a status without a second look at the watermark.
+    /// A waiting thread returns a status without loading the watermark again.
     NoSecondLook,
-    /// The poller leaves and keeps the role.
+    /// The poller returns without releasing the role.
     RoleKept,
 }
 
-// The words behind a ring: each scenario keeps its memory until its threads have ended.
+// Accessors of a ring's words. Each scenario keeps its memory until its threads have ended.
 
 fn host<'a>(ring: &Ring) -> &'a HostWords {
-    // SAFETY: the scenario keeps the memory (see above).
+    // SAFETY: the scenario keeps the memory until its threads have ended.
     unsafe { &*ring.host }
 }
 
 fn device<'a>(ring: &Ring) -> &'a DeviceWords {
-    // SAFETY: the scenario keeps the memory (see above).
+    // SAFETY: the scenario keeps the memory until its threads have ended.
     unsafe { &*ring.device }
 }
 
 fn slot<'a>(ring: &Ring, ticket: u64) -> &'a [WordPair; 2] {
-    // SAFETY: the scenario keeps the memory (see above); the index is below the capacity.
+    // SAFETY: the scenario keeps the memory until its threads have ended; the index is below the capacity.
     unsafe { &*ring.slots.cast::<[WordPair; 2]>().add((ticket % ring.capacity()) as usize) }
 }
 
-/// [`Ring::push_words`] behind nothing.
+/// [`Ring::push_words`] with `Fence::None`.
 pub fn push(ring: &mut Ring, command: &Command, fault: Option<Fault>) -> u64 {
     let words = device(ring);
     let ticket = fetch_add_relaxed_gpu_u64(&words.head.0, 1);
@@ -106,8 +105,9 @@ pub fn push(ring: &mut Ring, command: &Command, fault: Option<Fault>) -> u64 {
     ticket
 }
 
-/// One of two lanes that store each other's commands, as a full warp's do: its payload is written; `mine` and `theirs` are the
-/// meeting of the two. A barrier orders what was before it; a shuffle says no more than that the other lane has come.
+/// Pushes on one of two lanes that store each other's commands, like a full warp. Its payload is already written;
+/// `mine` and `theirs` synchronize the two lanes. A barrier orders the preceding accesses; a shuffle only shows that
+/// the other lane has arrived.
 pub fn push_for_other(ring: &Ring, other: u64, mine: &Word, theirs: &Word, fault: Option<Fault>) {
     if fault == Some(Fault::NoWarpBarrier) {
         store_relaxed_gpu_u64(mine, 1);
@@ -163,7 +163,7 @@ pub fn wait(ring: &mut Ring, role: usize, ticket: u64, fault: Option<Fault>) -> 
     result
 }
 
-/// The proxy.
+/// The proxy, with a fault.
 pub struct ByHand {
     ring: Ring,
     cursor: u64,

@@ -7,8 +7,8 @@ use kernels::ring::Status;
 use loom::sync::Arc;
 use loom::thread;
 
-/// Two threads wait for two tickets. Both end, whoever polls for the other, and each sees what was delivered before its
-/// ticket was done.
+/// Two threads wait for two tickets. Both waits end, whichever thread polls for the other, and each thread observes the
+/// data delivered before its ticket was completed.
 fn completion(cast: Cast) {
     explore(2, move || {
         let memory = Memory::new();
@@ -31,7 +31,7 @@ fn completion(cast: Cast) {
     });
 }
 
-/// Push, pop, watermark, wait, all at once.
+/// Push, pop, watermark and wait, concurrently.
 fn put_and_quiet(cast: Cast) {
     explore(2, move || {
         let memory = Memory::new();
@@ -54,7 +54,7 @@ fn put_and_quiet(cast: Cast) {
     });
 }
 
-/// The proxy ends by an error after the first ticket: the wait for it succeeds, the wait for the second gets the status.
+/// The proxy fails after the first ticket: the wait for it succeeds, the wait for the second returns the status.
 fn error_and_watermark(cast: Cast) {
     explore(2, move || {
         let memory = Memory::new();
@@ -69,11 +69,11 @@ fn error_and_watermark(cast: Cast) {
     });
 }
 
-/// Three threads wait, two of them for one poller's role and one for the other's: both pollers relay, and each thread sees
-/// what was delivered before its ticket was done. (That the relay takes the maximum is no matter of being right: a copy
-/// that goes back is only late.)
+/// Three threads wait, two of them for one polling role and one for the other. Both pollers relay, and each thread
+/// observes the data delivered before its ticket was completed. (Correctness does not depend on the relay taking the
+/// maximum: an older copy is only late.)
 fn two_pollers(cast: Cast) {
-    // By hand it is a control, and its faults show without a preemption (with one: 30 s of exploring).
+    // By hand this is only a control, and its faults show without preemption. With one, exploration takes 30 s.
     let preemptions = if matches!(cast, Cast::ByHand(_)) { 0 } else { 1 };
     explore(preemptions, move || {
         let memory = Memory::new();
@@ -96,8 +96,8 @@ fn two_pollers(cast: Cast) {
     });
 }
 
-/// A full ring, and the proxy ends after the first ticket: the push that waits for space gets the status, so does the wait
-/// for the second ticket, and the wait for the first succeeds.
+/// The ring is full, and the proxy ends after the first ticket. The push that waits for space and the wait for the
+/// second ticket return the status; the wait for the first ticket succeeds.
 fn error_everywhere(cast: Cast) {
     explore(1, move || {
         let memory = Memory::new();
@@ -140,13 +140,13 @@ fn two_pollers_pass() {
 }
 
 #[test]
-fn an_error_ends_pushes_and_waits() {
+fn error_ends_pushes_and_waits() {
     error_everywhere(Cast::Product);
 }
 
-/// No proxy at all: a push into the full ring and a wait both end by the deadline, whichever comes to it first.
+/// There is no proxy: a push into the full ring and a wait both time out, whichever detects the deadline first.
 #[test]
-fn the_deadline_ends_push_and_wait() {
+fn deadline_ends_push_and_wait() {
     explore(2, || {
         let memory = Memory::with_timeout(1);
         for tag in [1, 2] {
@@ -166,10 +166,10 @@ fn the_deadline_ends_push_and_wait() {
     });
 }
 
-/// A deadline that comes close to the completion: done or late, nothing else, and a thread that is late ends the other
-/// unless that one is done.
+/// A deadline close to the completion: each wait either succeeds or returns the deadline. A thread that times out also
+/// ends the other, unless that one's ticket is complete.
 #[test]
-fn the_deadline_races_with_the_completion() {
+fn deadline_races_with_completion() {
     explore(2, || {
         let memory = Memory::with_timeout(1);
         let waiters = [0, 1].map(|ticket| {
@@ -184,7 +184,7 @@ fn the_deadline_races_with_the_completion() {
 }
 
 #[test]
-fn faults_of_the_completion_are_caught() {
+fn completion_faults_are_detected() {
     fails(completion, Fault::WatermarkRelaxed, "delivered");
     fails(completion, Fault::WatermarkRelayRelaxed, "delivered");
     fails(completion, Fault::RoleKept, NEVER_ENDS);

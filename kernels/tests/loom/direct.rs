@@ -1,4 +1,4 @@
-//! Requests in a card's queue: what the card sees behind a doorbell.
+//! Requests in a NIC's queue: what the NIC reads after a doorbell.
 
 use super::explore;
 use cuda_std::memory::{Doorbell, Word, load_acquire_host_u32, load_acquire_host_u64, load_relaxed_host_u64};
@@ -6,13 +6,14 @@ use cuda_std::thread::nanosleep;
 use efa_queue::request::{self, To};
 use efa_queue::{Local, Operation, rules};
 use kernels::direct::{NO_TURN, Queue, QueueWords, Transfer, turn_at};
+use kernels::gin::Control;
 use loom::sync::Arc;
 use loom::thread;
 use std::array;
 
 const DEPTH: u32 = 4;
 
-/// A queue's memory: the card's, and the device's.
+/// Memory of a queue: the NIC's, and the device's.
 struct Memory {
     slots: [Word; DEPTH as usize * request::WORDS],
     doorbell: Doorbell,
@@ -20,7 +21,7 @@ struct Memory {
     words: QueueWords,
     turns: [Word; DEPTH as usize],
     done: [Word; DEPTH as usize],
-    abort: Word,
+    abort: Control,
     max_batch: u32,
 }
 
@@ -34,12 +35,12 @@ impl Memory {
             words: QueueWords::default(),
             turns: array::from_fn(|slot| Word::new(if slot == 0 { turn_at(0) } else { 0 })),
             done: array::from_fn(word),
-            abort: Word::new(0),
+            abort: Control::default(),
             max_batch,
         })
     }
 
-    /// The queue for one thread.
+    /// Returns the queue for one thread.
     fn queue(&self) -> Queue {
         Queue {
             slots: self.slots.as_ptr(),
@@ -62,14 +63,14 @@ impl Memory {
         }
     }
 
-    /// The words of a slot.
+    /// Returns the words of a slot.
     fn slot(&self, number: u64) -> &[Word] {
         let at = rules::slot(number, DEPTH) as usize * request::WORDS;
         &self.slots[at..at + request::WORDS]
     }
 }
 
-/// A request that names its sender in its last word.
+/// Returns a request that identifies its sender in its last word.
 fn transfer(sender: u64) -> Transfer {
     Transfer {
         operation: Operation::Write,
@@ -81,7 +82,8 @@ fn transfer(sender: u64) -> Transfer {
     }
 }
 
-/// The card: takes so many requests, each whole behind its doorbell, and none too far ahead of it.
+/// Emulates the NIC: reads `count` requests. Checks that each is complete after its doorbell, and that none is too far
+/// ahead of the doorbell.
 fn serve(memory: &Memory, count: u64) -> Vec<u64> {
     let (mut seen, mut senders) = (0, Vec::new());
     while seen < count {
@@ -110,7 +112,7 @@ fn serve(memory: &Memory, count: u64) -> Vec<u64> {
     senders
 }
 
-/// So many threads with so many requests each.
+/// `threads` threads post `each` requests.
 fn posts(threads: u64, each: u64, max_batch: u32) {
     explore(2, move || {
         let memory = Memory::new(max_batch);
@@ -136,12 +138,12 @@ fn posts(threads: u64, each: u64, max_batch: u32) {
 }
 
 #[test]
-fn every_request_is_whole_behind_its_doorbell() {
+fn requests_are_complete_before_doorbell() {
     posts(2, 1, 3);
 }
 
-/// One request may be written and not rung for: the second of a thread waits for the doorbell of the first.
+/// Only one request may be without a doorbell: a thread's second request waits for the doorbell of the first.
 #[test]
-fn a_batch_is_never_exceeded() {
+fn batch_limit_is_never_exceeded() {
     posts(2, 1, 1);
 }

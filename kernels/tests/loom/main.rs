@@ -1,14 +1,16 @@
-//! Every interleaving (up to a number of preemptions) of producers and the proxy, by loom.
+//! All interleavings (up to a number of preemptions) of producers and the proxy, explored by loom.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test -p kernels --test loom --release`
 //!
-//! The words of the ring are loom's here: a relaxed load may see any value that the memory model allows, and two stores
-//! that nothing orders may stand in either order for ever. How long a spin is followed says `cuda_std::model`.
+//! The words of the ring are loom's: a relaxed load may return any value that the memory model permits, and two
+//! unordered stores may be observed in either order indefinitely. `cuda_std::model` defines how many iterations of a
+//! spin loop are explored.
 //!
 //! Each scenario runs three times: with the product, which must pass; with the same protocol [by hand](by_hand), which
-//! must pass; and by hand with each fault that the scenario is there to catch, which must fail.
+//! must pass; and by hand with each fault that the scenario must detect, which must fail.
 #![cfg(loom)]
 
+mod arrivals;
 mod by_hand;
 mod completion;
 mod direct;
@@ -25,12 +27,12 @@ use kernels::command::{COMMAND_WORDS, Command, Opcode};
 use kernels::put_kernel::{Channel, Put};
 use kernels::queue::elements;
 use kernels::ring::consumer::Consumer;
-use kernels::ring::producer::Behind;
+use kernels::ring::producer::Fence;
 use kernels::ring::{DeviceWords, HostWords, LOG2_COMMAND_WORDS, Ring, Status};
 use loom::sync::Arc;
 use std::panic::catch_unwind;
 
-/// A ring's memory, one or two slots; shared by the threads of one execution.
+/// Memory of a ring of one or two slots, shared by the threads of one execution.
 struct Memory {
     slots: [WordPair; 4],
     host: HostWords,
@@ -40,12 +42,12 @@ struct Memory {
 }
 
 impl Memory {
-    /// Two slots.
+    /// Creates a ring of two slots.
     fn new() -> Arc<Memory> {
         Memory::with(1, u64::MAX)
     }
 
-    /// A wait gives up after this many attempts (loom's clock counts its readings).
+    /// Creates a ring of two slots whose waits end after `timeout_ns` attempts (loom's clock counts its readings).
     fn with_timeout(timeout_ns: u64) -> Arc<Memory> {
         Memory::with(1, timeout_ns)
     }
@@ -56,7 +58,7 @@ impl Memory {
         Arc::new(Memory { slots, host, device, log2_capacity, timeout_ns })
     }
 
-    /// The ring for one thread, which keeps what it learns of free slots in it.
+    /// Returns the ring for one thread, which caches there the tickets known to have a slot.
     fn ring(&self) -> Ring {
         Ring {
             slots: self.slots.as_ptr().cast(),
@@ -72,13 +74,13 @@ impl Memory {
     }
 }
 
-/// What a scenario asks of the proxy.
+/// The operations that a scenario requires of the proxy.
 trait Proxy {
     fn pop(&mut self) -> Option<[u64; 4]>;
     fn acquire(&self);
     fn publish_tail(&mut self);
     fn publish_watermark(&self, watermark: u64);
-    /// The last watermark and the reason of the end.
+    /// Publishes the last watermark and the reason of the end.
     fn publish_end(&self, watermark: u64, stop: Status);
 }
 
@@ -105,17 +107,17 @@ impl Proxy for Consumer {
     }
 }
 
-/// Who plays the scenario.
+/// Implementation that runs the scenario.
 #[derive(Clone, Copy, Debug)]
 enum Cast {
-    /// [`Ring::push_words`] behind nothing. (A fence would order more than the payload and hide chains that the ring must
-    /// build by itself; scenarios with a payload use [`Cast::put`].)
+    /// [`Ring::push_words`] with [`Fence::None`]. (A fence would order more than the payload, and hide chains that
+    /// the ring must establish itself. Scenarios with a payload use [`Cast::put`].)
     Product,
-    /// The study's [`elements::push_warp`].
+    /// [`elements::push_warp`] of the queue experiment.
     Warp,
-    /// The study's [`elements::push`], of commands.
+    /// [`elements::push`] of the queue experiment, with commands.
     Element,
-    /// The study's [`elements::push_released`].
+    /// [`elements::push_released`] of the queue experiment.
     Released,
     ByHand(Option<Fault>),
 }
@@ -125,15 +127,15 @@ impl Cast {
         let words = command(tag).encode();
         let word = move |index: u32| words[index as usize];
         match self {
-            Cast::Product => ring.push_words(Behind::Nothing, words, &mut ()),
-            Cast::Warp => elements::push_warp(ring, 1, Behind::Nothing, COMMAND_WORDS, word, &mut ()),
+            Cast::Product => ring.push_words(Fence::None, words, &mut ()),
+            Cast::Warp => elements::push_warp(ring, 1, Fence::None, COMMAND_WORDS, word, &mut ()),
             Cast::Element => elements::push(ring, COMMAND_WORDS, word, &mut ()),
             Cast::Released => elements::push_released(ring, COMMAND_WORDS, word, &mut ()),
             Cast::ByHand(fault) => Ok(by_hand::push(ring, &command(tag), fault)),
         }
     }
 
-    /// A push that orders the payload before the command.
+    /// Pushes, and orders the payload before the command.
     fn put(self, ring: &mut Ring, tag: u64) -> Result<u64, Status> {
         match self {
             Cast::Product | Cast::Warp | Cast::Element | Cast::Released => {
@@ -156,7 +158,8 @@ impl Cast {
         }
     }
 
-    /// For the largest scenarios: what is done by hand is only a control, and its faults show with one preemption.
+    /// Number of preemptions for the largest scenarios. The implementation by hand is only a control, and its faults
+    /// show with one preemption.
     fn preemptions(self) -> usize {
         match self {
             Cast::Product => 2,
@@ -187,21 +190,12 @@ impl Cast {
     }
 }
 
-/// A command whose every word names it: a torn slot is seen.
+/// Returns a command whose every word contains `tag`, so that a torn slot is detected.
 fn command(tag: u64) -> Command {
-    Command {
-        opcode: Opcode::PutSignal,
-        source_region: tag as u32,
-        source_offset: tag,
-        destination_region: tag as u32,
-        destination_offset: tag,
-        bytes: tag,
-        peer: tag as u32,
-        immediate: tag as u32,
-    }
+    Command::put((tag as u32, tag), (tag as u32, tag), tag, tag as u32).with_signal(tag as u32)
 }
 
-/// Pops until a command is there, and returns its tag.
+/// Pops until a command has arrived. Returns its tag.
 fn pop(proxy: &mut dyn Proxy) -> u64 {
     loop {
         if let Some(words) = proxy.pop() {
@@ -220,13 +214,13 @@ fn explore(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
     builder.check(model);
 }
 
-/// The scenario passes with the product, and by hand.
+/// Checks that the scenario passes with the product and by hand.
 fn passes(scenario: fn(Cast)) {
     scenario(Cast::Product);
     scenario(Cast::ByHand(None));
 }
 
-/// The scenario fails with this fault, in this way.
+/// Checks that the scenario fails with `fault`, and that the message contains `way`.
 fn fails(scenario: fn(Cast), fault: Fault, way: &str) {
     let panic = catch_unwind(|| scenario(Cast::ByHand(Some(fault)))).expect_err("the fault passed unseen");
     let text = match panic.downcast::<String>() {
@@ -236,5 +230,5 @@ fn fails(scenario: fn(Cast), fault: Fault, way: &str) {
     assert!(text.contains(way), "{fault:?} failed in another way: {text}");
 }
 
-/// How loom says that a spin does not end.
+/// Loom's message for a spin loop that does not end.
 const NEVER_ENDS: &str = "maximum number of branches";

@@ -9,7 +9,8 @@ use kernels::ring::{Ring, Status};
 use loom::sync::Arc;
 use loom::thread;
 
-/// A scenario of the seeded orders in its smallest form: the first two lanes that push, each a thread here, and one push of each.
+/// Smallest form of a scenario of the seeded orders: the first two lanes that push, each as a thread, with one push
+/// each.
 fn lanes_of_a_warp(cast: Cast, scenario: Scenario) {
     explore(2, move || {
         let memories: Vec<_> =
@@ -39,13 +40,14 @@ fn lanes_of_a_warp(cast: Cast, scenario: Scenario) {
 }
 
 #[test]
-fn lanes_of_a_warp_pass() {
+fn lanes_of_warp_pass() {
     for scenario in SCENARIOS {
         lanes_of_a_warp(Cast::Product, scenario);
     }
 }
 
-/// Two producers and three commands on two slots: the ring is full, the third command wraps, tickets in every order.
+/// Two producers and three commands on two slots: the ring is full, the third command wraps around, and tickets are
+/// taken in every order.
 fn wrap_around(cast: Cast) {
     explore(2, move || {
         let memory = Memory::new();
@@ -67,14 +69,14 @@ fn wrap_around(cast: Cast) {
         for producer in producers {
             producer.join().expect("producer");
         }
-        // None lost, none twice, each producer's in order.
+        // No command is lost or duplicated, and each producer's are in order.
         assert!([[10, 11, 20], [10, 20, 11], [20, 10, 11]].contains(&[seen[0], seen[1], seen[2]]), "order {seen:?}");
         assert_eq!(proxy.pop(), None, "a command too many");
     });
 }
 
-/// One producer wraps and brings the tail to the device; the other may act on that copy alone, and takes a slot that it
-/// knows nothing else about.
+/// One producer wraps around and relays the tail to the device. The other may use only that copy, and takes a slot
+/// about which it has no other information.
 fn relayed_tail(cast: Cast) {
     explore(cast.preemptions(), move || {
         let memory = Memory::new();
@@ -101,7 +103,7 @@ fn relayed_tail(cast: Cast) {
     });
 }
 
-/// A full ring and two producers that wait for space: one polls for both, and leaves the role to the other.
+/// A full ring and two producers that wait for space: one polls for both, then hands the role to the other.
 fn full_ring(cast: Cast) {
     explore(cast.preemptions(), move || {
         let memory = Memory::new();
@@ -126,7 +128,7 @@ fn full_ring(cast: Cast) {
     });
 }
 
-/// One producer round and round: three laps on two slots, the tail published late.
+/// One producer, three laps on two slots; the tail is published late.
 fn laps(cast: Cast) {
     explore(3, move || {
         let memory = Memory::new();
@@ -148,7 +150,8 @@ fn laps(cast: Cast) {
     });
 }
 
-/// The payload is visible behind the command: the producer's fence and the proxy's pair through the slot's words.
+/// The payload is visible after the command: the fences of the producer and the proxy synchronize through the slot's
+/// words.
 fn payload(cast: Cast) {
     explore(3, move || {
         let memory = Memory::new();
@@ -168,8 +171,9 @@ fn payload(cast: Cast) {
     });
 }
 
-/// A full warp's way, with two lanes: each stores the other's command, and the payload of each is visible behind its own. (The
-/// product's lanes cannot be played here, where a warp is one lane; tests/ptx.rs holds the barrier in its PTX.)
+/// Push of a full warp, with two lanes: each stores the other's command, and the payload of each is visible after its
+/// command. (The product's code cannot run here, because a warp is a single lane under loom. tests/ptx.rs checks the
+/// barrier in its PTX.)
 fn payload_of_another_lane(cast: Cast) {
     let Cast::ByHand(fault) = cast else { return };
     explore(2, move || {
@@ -193,10 +197,10 @@ fn payload_of_another_lane(cast: Cast) {
     });
 }
 
-/// Memory that gives an older word once more, as write-combining memory may: what the proxy takes is what it has checked, and
-/// nothing of a second reading.
+/// Memory that returns an older word once more, as write-combining memory may: the proxy takes the words that it has
+/// checked, and does not read them again.
 #[test]
-fn what_is_taken_is_what_was_checked() {
+fn consumed_command_is_checked_command() {
     explore(3, || {
         let memory = Memory::new();
         let writer = {
@@ -218,7 +222,7 @@ fn what_is_taken_is_what_was_checked() {
     });
 }
 
-/// One slot: every push waits for the one before it, of whichever producer.
+/// One slot: every push waits for the preceding one, of either producer.
 fn one_slot(cast: Cast) {
     explore(cast.preemptions(), move || {
         let memory = Memory::with(0, u64::MAX);
@@ -244,8 +248,8 @@ fn one_slot(cast: Cast) {
     });
 }
 
-/// The watermark shows free slots too: a producer that has waited for its ticket takes the other one's slot without a look
-/// at the tail, which the proxy never publishes here.
+/// The watermark implies free slots too: a producer that has waited for its ticket takes the other one's slot without
+/// loading the tail, which the proxy never publishes here.
 fn watermark_shows_space(cast: Cast) {
     explore(2, move || {
         let memory = Memory::new();
@@ -314,7 +318,7 @@ fn watermark_shows_space_passes() {
 }
 
 #[test]
-fn every_way_of_the_study_passes() {
+fn every_variant_of_study_passes() {
     for cast in [Cast::Warp, Cast::Element, Cast::Released] {
         for scenario in [relayed_tail, full_ring, laps, one_slot] {
             scenario(cast);
@@ -322,9 +326,9 @@ fn every_way_of_the_study_passes() {
     }
 }
 
-/// A full ring, and the proxy ends: every push that waits for space gets the status.
+/// The ring is full, and the proxy ends: every push that waits for space returns the status.
 #[test]
-fn an_error_ends_every_push() {
+fn error_ends_every_push() {
     explore(2, || {
         let memory = Memory::new();
         for tag in [1, 2] {
@@ -341,9 +345,9 @@ fn an_error_ends_every_push() {
     });
 }
 
-/// A full ring and no proxy: the producer whose time is up first ends the other, which would wait for ever.
+/// A full ring without a proxy: the producer that times out first ends the other, which would wait indefinitely.
 #[test]
-fn the_deadline_of_one_push_ends_all() {
+fn deadline_of_one_push_ends_all() {
     explore(2, || {
         let memory = Memory::new();
         for tag in [1, 2] {
@@ -363,7 +367,7 @@ fn the_deadline_of_one_push_ends_all() {
 }
 
 #[test]
-fn faults_of_the_producer_are_caught() {
+fn producer_faults_are_detected() {
     fails(payload, Fault::NoFence, "payload");
     fails(payload_of_another_lane, Fault::NoWarpBarrier, "payload");
     fails(wrap_around, Fault::NoSpaceCheck, NEVER_ENDS);
@@ -377,7 +381,7 @@ fn faults_of_the_producer_are_caught() {
 }
 
 #[test]
-fn faults_of_the_proxy_are_caught() {
+fn proxy_faults_are_detected() {
     fails(payload, Fault::NoAcquire, "payload");
     fails(wrap_around, Fault::LastWordUnchecked, "torn slot");
     fails(wrap_around, Fault::LapForgotten, "order");

@@ -1,26 +1,26 @@
-//! A signal's two planes: a sum that is reached brings the bytes of everybody who added to it.
+//! The two words of a signal: when the sum is reached, the bytes of all that added to it are visible.
 
 use super::explore;
 use cuda_std::memory::{
     Word, add_relaxed_sys_u64, add_release_host_u64, fence_acq_rel_sys, load_relaxed_sys_u64, store_relaxed_sys_u64,
 };
-use kernels::gin::{Planes, Wanted};
+use kernels::gin::{Control, SignalPair, WaitCondition};
 use loom::sync::Arc;
 use loom::thread;
 use std::panic::catch_unwind;
 
-/// What an adder leaves out.
+/// Omitted step of an adder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
-    /// A PE that has the heap mapped does not fence before it adds.
+    /// A PE with a mapped heap does not fence before it adds.
     NoFence,
-    /// A proxy counts before the bytes are there.
+    /// A proxy counts before the bytes have arrived.
     EarlyCount,
     /// A proxy counts without a release.
     NoRelease,
 }
 
-/// One PE puts by a mapping, one by rails; each adds one behind its bytes, and one thread waits for two.
+/// One PE puts through a mapping, another over rails. Each adds one after its bytes, and one thread waits for two.
 fn both_planes(fault: Option<Fault>) {
     explore(3, move || {
         let words: Arc<[Word; 4]> = Arc::new(std::array::from_fn(|_| Word::new(0)));
@@ -47,9 +47,9 @@ fn both_planes(fault: Option<Fault>) {
             }
         });
         let [first, second, near, far] = &*words;
-        let planes = Planes { near, far: Some(far), mapped: true, arrivals: std::ptr::null() };
-        let abort = Word::new(0);
-        planes.wait(Wanted::at_least(2), u64::MAX, &abort).expect("both have added");
+        let planes = SignalPair { near, far: Some(far), mapped: true, arrivals: std::ptr::null() };
+        let abort = Control::default();
+        planes.wait(WaitCondition::at_least(2), u64::MAX, &abort).expect("both have added");
         assert_eq!((load_relaxed_sys_u64(first), load_relaxed_sys_u64(second)), (77, 88), "bytes behind the signal");
         peer.join().expect("peer");
         proxy.join().expect("proxy");
@@ -57,12 +57,12 @@ fn both_planes(fault: Option<Fault>) {
 }
 
 #[test]
-fn a_sum_brings_the_bytes_of_both_planes() {
+fn signal_sum_orders_bytes_of_both_words() {
     both_planes(None);
 }
 
 #[test]
-fn what_an_adder_leaves_out_is_seen() {
+fn omitted_steps_of_adder_are_detected() {
     for fault in [Fault::NoFence, Fault::EarlyCount, Fault::NoRelease] {
         assert!(catch_unwind(|| both_planes(Some(fault))).is_err(), "{fault:?} passed unseen");
     }

@@ -1,4 +1,4 @@
-//! Vyukov's queue: two producers on two cells, each push against the consumer, and the faults that such a queue has.
+//! Vyukov's queue: two producers on two cells, concurrent pushes and pops, and the possible faults of such a queue.
 
 use super::{NEVER_ENDS, explore};
 use cuda_std::memory::{
@@ -12,24 +12,23 @@ use loom::sync::Arc;
 use loom::thread;
 use std::panic::catch_unwind;
 
-/// What goes wrong.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Fault {
-    /// The producer moves the head by a store: two take one cell.
+    /// The producer advances the head by a store: two producers take one cell.
     NoExchange,
-    /// The producer writes into a cell whose "free" it has not acquired.
+    /// The producer writes to a cell whose "free" state it has not acquired.
     FreeNotAcquired,
-    /// The producer says "full" without release.
+    /// The producer publishes "full" without release.
     FullRelaxed,
-    /// The consumer reads a cell whose "full" it has not acquired.
+    /// The consumer reads a cell whose "full" state it has not acquired.
     FullNotAcquired,
-    /// The consumer says "free" without release.
+    /// The consumer publishes "free" without release.
     FreeRelaxed,
-    /// The consumer says "free", then reads.
+    /// The consumer publishes "free" before it reads.
     FreeBeforeRead,
 }
 
-/// Two cells of a sequence and two words.
+/// Two cells, each with a sequence number and two words.
 struct Memory {
     cells: [Word; 6],
     words: QueueWords,
@@ -53,7 +52,7 @@ impl Memory {
     }
 }
 
-/// Who plays: the product, or the same by hand.
+/// Implementation that runs the scenario: the product, or the same by hand.
 #[derive(Clone, Copy, Debug)]
 enum Cast {
     Product,
@@ -96,7 +95,7 @@ impl Cast {
         }
     }
 
-    /// Pops until an element is there, and returns its tag.
+    /// Pops until an element has arrived. Returns its tag.
     fn pop(self, memory: &Memory, consumer: &mut VyukovConsumer<2>, position: u64) -> u64 {
         loop {
             let words = match self {
@@ -133,7 +132,7 @@ fn pop_by_hand(memory: &Memory, position: u64, fault: Option<Fault>) -> Option<[
     Some(words)
 }
 
-/// Two producers, two elements each, on two cells: both wrap, and each takes cells that the other has filled.
+/// Two producers, two elements each, on two cells: both wrap around, and each takes cells that the other has filled.
 fn wrap_around(cast: Cast) {
     explore(2, move || {
         let memory = Memory::new();
@@ -141,7 +140,7 @@ fn wrap_around(cast: Cast) {
             let memory = memory.clone();
             thread::spawn(move || tags.map(|tag| cast.push(&memory, tag)))
         });
-        // SAFETY: the one consumer of a fresh queue; the memory lives until all threads have ended.
+        // SAFETY: this is the only consumer of a fresh queue, whose memory lives until all threads have ended.
         let mut consumer = unsafe { VyukovConsumer::<2>::new(&memory.queue()) };
         let mut seen: Vec<u64> = (0..4).map(|position| cast.pop(&memory, &mut consumer, position)).collect();
         for producer in producers {
@@ -163,7 +162,7 @@ fn wrap_around_passes() {
 }
 
 #[test]
-fn the_consumer_ends_every_push_and_wait() {
+fn consumer_ends_every_push_and_wait() {
     explore(2, || {
         let memory = Memory::new();
         for tag in [1, 2] {
@@ -177,7 +176,7 @@ fn the_consumer_ends_every_push_and_wait() {
             let memory = memory.clone();
             thread::spawn(move || memory.queue().wait(0, &mut ()))
         };
-        // SAFETY: as above.
+        // SAFETY: this is the only consumer of a fresh queue, whose memory lives until all threads have ended.
         let consumer = unsafe { VyukovConsumer::<2>::new(&memory.queue()) };
         consumer.publish_status(Status::STOPPED);
         for thread in [pusher, waiter] {

@@ -1,23 +1,24 @@
-//! Which lanes of a warp push to which rings: scenarios that the seeded orders of the emulated device and loom both play.
+//! Scenarios of warp pushes: which lanes push to which rings. Used by the seeded orders of the emulated device and by
+//! loom.
 
-/// Lanes of one warp that push together, and what they push to.
+/// Lanes of one warp that push together, and the rings that they push to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Scenario {
-    /// In a few words.
+    /// Short description.
     pub name: &'static str,
-    /// The lanes that push; the others do something else.
+    /// Mask of the lanes that push; the others do not.
     pub lanes: u32,
-    /// Rings, dealt to the lanes in turn.
+    /// Number of rings, assigned to the lanes round-robin.
     pub rings: u32,
-    /// Slots of each ring, as a power of two.
+    /// Number of slots per ring, as a power of two.
     pub log2_capacity: u32,
-    /// One element of the whole warp, and not one of each lane.
+    /// Whether the warp pushes one element together, instead of one per lane.
     pub together: bool,
 }
 
 const FULL: Scenario = Scenario { name: "full warp", lanes: u32::MAX, rings: 1, log2_capacity: 6, together: false };
 
-/// Every way that a warp's push can take.
+/// One scenario per code path of a warp's push.
 pub const SCENARIOS: [Scenario; 8] = [
     FULL,
     Scenario { name: "some lanes", lanes: 0x8f0f_3354, ..FULL },
@@ -30,19 +31,19 @@ pub const SCENARIOS: [Scenario; 8] = [
 ];
 
 impl Scenario {
-    /// The ring of a lane that pushes.
+    /// Returns the ring of a lane that pushes.
     pub fn ring(&self, lane: u32) -> usize {
         (lane % self.rings) as usize
     }
 
-    /// Lanes that push an element: one for all when they do it together.
+    /// Returns the lanes that push an element: only one if they push it together.
     pub fn producers(&self) -> impl Iterator<Item = u32> + use<> {
         let lanes = if self.together { self.lanes & self.lanes.wrapping_neg() } else { self.lanes };
         (0..u32::BITS).filter(move |lane| lanes >> lane & 1 == 1)
     }
 }
 
-/// What a proxy has seen of a scenario: each producer's elements, each once, in order, on its ring.
+/// Elements that a proxy has received in a scenario. Checks that each arrives once, in order and on its ring.
 pub struct Account {
     scenario: Scenario,
     producers: Vec<u32>,
@@ -50,12 +51,12 @@ pub struct Account {
 }
 
 impl Account {
-    /// Of these of the scenario's producers.
+    /// Creates an account that expects elements only of `producers`.
     pub fn new(scenario: Scenario, producers: Vec<u32>) -> Account {
         Account { scenario, producers, next: vec![0; u32::BITS as usize] }
     }
 
-    /// An element of this ring.
+    /// Records an element received on `ring`.
     pub fn seen(&mut self, ring: usize, lane: u32, number: u64) {
         let Scenario { name, .. } = self.scenario;
         assert!(self.producers.contains(&lane), "{name}: lane {lane} pushes nothing");
@@ -64,7 +65,7 @@ impl Account {
         self.next[lane as usize] += 1;
     }
 
-    /// Whether each producer's first so many have been seen.
+    /// Returns whether the first `pushes` elements of each producer have been received.
     pub fn is_complete(&self, pushes: u64) -> bool {
         self.producers.iter().all(|lane| self.next[*lane as usize] == pushes)
     }

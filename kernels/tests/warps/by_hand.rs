@@ -1,6 +1,6 @@
-//! The whole-warp push once more, in its shortest form, with a place for one fault at a time.
+//! The whole-warp push in its shortest form, with one fault at a time.
 //!
-//! As in the product a lane stores what another one has prepared: here the element of the next lane of its mask.
+//! As in the product, a lane stores the element of another lane: here that of the next lane in its mask.
 
 use cuda_std::memory::{
     WordPair, fence_acq_rel_sys, fetch_add_relaxed_gpu_u64, load_acquire_sys_u64, store_relaxed_sys_v2_u64,
@@ -8,22 +8,21 @@ use cuda_std::memory::{
 use cuda_std::{thread, warp};
 use kernels::ring::{Ring, parity};
 
-/// What goes wrong.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Fault {
-    /// Only shuffles stand between the payloads of a warp and the fence behind which one lane stores for another.
+    /// Only shuffles separate the payloads of a warp from the fence after which one lane stores for another.
     NoBarrierBeforeFence,
-    /// The barrier stands, but behind the fence.
+    /// The barrier comes after the fence.
     FenceBeforeBarrier,
-    /// The lanes of a warp take one ticket range, though they hold two rings.
+    /// The lanes of a warp take one ticket range, although they hold two rings.
     TicketOfAnotherRing,
-    /// A lane returns, and the others go on with a mask that has it.
+    /// A lane returns, and the others continue with a mask that includes it.
     LaneLeaves,
-    /// The leader does something alone, and the others take whoever is active for the warp.
+    /// The leader diverges, and the other lanes use the active lanes as the warp.
     LeaderStaysAway,
 }
 
-/// The `rank`-th lane of a mask.
+/// Returns the lane of rank `rank` in a mask.
 fn nth(mut mask: u32, rank: u32) -> u32 {
     for _ in 0..rank {
         mask &= mask - 1;
@@ -41,17 +40,18 @@ fn wait_for_space(ring: &Ring, ticket: u64) {
 
 fn store_pair(ring: &Ring, ticket: u64, index: usize, words: [u64; 4]) {
     let slot = (ticket & (ring.capacity() - 1)) as usize;
-    // SAFETY: as above; the mask keeps the slot below the capacity.
+    // SAFETY: the test keeps the ring's memory until its grid has ended; the mask keeps the slot below the capacity.
     let pair = unsafe { &*ring.slots.cast::<WordPair>().add(2 * slot + index) };
     let lap = parity(ticket, ring.log2_capacity);
     store_relaxed_sys_v2_u64(pair, words[2 * index] | lap, words[2 * index + 1] | lap);
 }
 
-/// The first of so many tickets, taken by the leader. Behind it every payload of the mask is before this lane's stores.
+/// Takes `count` tickets on the leader. Returns the first. Orders all payloads of the mask before this lane's later
+/// stores.
 fn begin(ring: &Ring, mask: u32, leader: u32, count: u64, fault: Option<Fault>) -> u64 {
     let mut first = 0;
     if warp::lane() == leader {
-        // SAFETY: as above.
+        // SAFETY: the test keeps the ring's memory until its grid has ended.
         first = fetch_add_relaxed_gpu_u64(&unsafe { &*ring.device }.head.0, count);
     }
     if !matches!(fault, Some(Fault::NoBarrierBeforeFence | Fault::FenceBeforeBarrier)) {
@@ -64,7 +64,7 @@ fn begin(ring: &Ring, mask: u32, leader: u32, count: u64, fault: Option<Fault>) 
     warp::broadcast_u64(mask, first, leader)
 }
 
-/// One element of each lane; `lanes` are those that push together.
+/// Pushes one element per lane. `lanes` is the mask of the lanes that push together.
 pub fn push(ring: &mut Ring, lanes: u32, words: [u64; 4], fault: Option<Fault>) -> u64 {
     let mask = match fault {
         Some(Fault::TicketOfAnotherRing) => lanes,
@@ -82,13 +82,13 @@ pub fn push(ring: &mut Ring, lanes: u32, words: [u64; 4], fault: Option<Fault>) 
     store_pair(ring, ticket, 0, theirs);
     store_pair(ring, ticket, 1, theirs);
     if fault == Some(Fault::LeaderStaysAway) && warp::lane() == leader {
-        // As a leader that waits for its put's completion would.
+        // As a leader that waits for the completion of its put would.
         wait_for_space(ring, first + ring.capacity());
     }
     first + u64::from(rank)
 }
 
-/// One element of all these lanes, stored side by side.
+/// Pushes one element for all lanes of `lanes`, with adjacent stores.
 pub fn push_together(ring: &mut Ring, lanes: u32, words: [u64; 4], fault: Option<Fault>) -> u64 {
     let ticket = begin(ring, lanes, lanes.trailing_zeros(), 1, fault);
     wait_for_space(ring, ticket);

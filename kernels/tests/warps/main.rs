@@ -1,12 +1,12 @@
-//! The whole-warp ways of the ring, on the emulated device under seeded orders.
+//! The whole-warp paths of the ring, on the emulated device under seeded orders.
 //!
-//! A warp pushes, a lane of another block plays the proxy; both on one worker, so that a seed gives one order. Beside the elements
-//! themselves it is checked that each stands behind its payload by the rules of the memory model ([`Orders`]), which no CPU would
-//! show. Every scenario passes with the product and with the same protocol [by hand](by_hand), and fails with each fault that it is
-//! there to catch.
+//! A warp pushes, and a lane of another block acts as the proxy. Both run on one worker, so that a seed determines the
+//! order. In addition to the elements, the tests check that the memory model orders each element after its payload
+//! ([`Orders`]), which no CPU would show. Every scenario passes with the product and with the same protocol [by
+//! hand](by_hand), and fails with each fault that it must detect.
 //!
-//! The normal tests run a share; all of it, 10^6 pushes of each scenario, by
-//! `cargo test --release -p kernels --test warps -- --ignored --nocapture`.
+//! The regular tests run a part. All 10^6 pushes of each scenario: `cargo test --release -p kernels --test warps --
+//! --ignored --nocapture`.
 #![cfg(not(any(loom, miri)))]
 
 mod by_hand;
@@ -17,31 +17,30 @@ use by_hand::Fault;
 use cuda_std::emulation::{Grid, Moment, Orders};
 use cuda_std::memory::{Word, load_relaxed_gpu_u64, store_relaxed_gpu_u64};
 use cuda_std::{thread, warp};
-use kernels::command::{COMMAND_WORDS, Command, Opcode};
+use kernels::command::{COMMAND_WORDS, Command};
 use kernels::queue::elements;
 use kernels::ring::consumer::Consumer;
-use kernels::ring::producer::Behind;
+use kernels::ring::producer::Fence;
 use kernels::ring::{DeviceWords, HostWords, LOG2_COMMAND_WORDS, Ring, Status};
 use scenarios::{Account, SCENARIOS, Scenario};
 use std::collections::HashMap;
 use std::sync::Mutex;
 use std::time::Instant;
 
-/// Longer than any of this takes: a ring's waits end by themselves.
+/// Longer than any of these tests takes. The ring's waits are bounded by it.
 const TIMEOUT_NS: u64 = 20_000_000_000;
 
-/// Who pushes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Cast {
     Product,
-    /// The study's elements, of a command's words.
+    /// The elements of the queue experiment, with the words of a command.
     Element,
-    /// The study's elements with a release store each.
+    /// The elements of the queue experiment with a release store each.
     Released,
     ByHand(Option<Fault>),
 }
 
-/// Aligned as a ring wants it.
+/// Has the alignment that a ring requires.
 #[repr(C, align(32))]
 struct Slot([Word; 4]);
 
@@ -51,31 +50,22 @@ struct Memory {
     device: DeviceWords,
 }
 
-/// One run of a scenario.
 struct Play {
     scenario: Scenario,
     pushes: u64,
     cast: Cast,
     rings: Vec<Memory>,
     orders: Orders,
-    /// By lane and push: when the payload was written.
+    /// Time at which the payload was written, by lane and push.
     written: Mutex<HashMap<(u32, u64), Moment>>,
-    /// The producers have ended early.
+    /// Nonzero if a producer has failed.
     over: Word,
 }
 
-/// Every word depends on lane and number.
+/// Returns a command whose every word depends on lane and number.
 fn command(lane: u32, number: u64) -> Command {
-    Command {
-        opcode: Opcode::PutSignal,
-        source_region: lane,
-        source_offset: number,
-        destination_region: lane ^ 5,
-        destination_offset: number * 3,
-        bytes: number + 7 * lane as u64,
-        peer: lane,
-        immediate: number as u32,
-    }
+    let bytes = number + 7 * lane as u64;
+    Command::put((lane, number), (lane ^ 5, number * 3), bytes, lane).with_signal(number as u32)
 }
 
 impl Play {
@@ -138,15 +128,15 @@ impl Play {
     }
 
     fn push(&self, ring: &mut Ring, lane: u32, number: u64) -> Result<u64, Status> {
-        // The payload is written.
+        // Records that the payload is written.
         self.written.lock().expect("no panic").insert((lane, number), self.orders.now());
         if self.scenario.together {
             let words = command(self.scenario.lanes.trailing_zeros(), number).encode();
             let word = move |index: u32| words[index as usize];
             return match self.cast {
                 Cast::ByHand(fault) => Ok(by_hand::push_together(ring, self.scenario.lanes, words, fault)),
-                // No product pushes so: it is the study's.
-                _ => elements::push_warp(ring, self.scenario.lanes, Behind::Payload, COMMAND_WORDS, word, &mut ()),
+                // The product does not push this way; this is the queue experiment's push.
+                _ => elements::push_warp(ring, self.scenario.lanes, Fence::Payload, COMMAND_WORDS, word, &mut ()),
             };
         }
         let command = command(lane, number);
@@ -175,7 +165,7 @@ impl Play {
                 consumer.acquire();
                 self.take(&mut account, number, ticket, words);
                 assert!(consumer.unpublished() <= rings[number].capacity(), "more slots are kept than there are");
-                // In batches of three: slots come back late.
+                // In batches of three, so that slots are freed late.
                 if ticket % 3 == 2 || consumer.unpublished() == rings[number].capacity() {
                     consumer.publish_tail();
                 }
@@ -188,14 +178,14 @@ impl Play {
         assert!(consumers.iter_mut().all(|consumer| consumer.pop().is_none()), "an element too many");
     }
 
-    /// One element: whose it is, and that it stands behind its payload.
+    /// Checks one element: its origin, and that it is ordered after its payload.
     fn take(&self, account: &mut Account, ring: usize, ticket: u64, words: [u64; 4]) {
         let found = Command::decode(words).expect("a command");
         let (lane, number) = (found.source_region, found.source_offset);
         assert_eq!(found, command(lane, number), "a torn element");
         account.seen(ring, lane, number);
         if matches!(self.cast, Cast::Element | Cast::Released) {
-            // They go out behind nothing.
+            // These are not ordered after any payload.
             return;
         }
         let payloads = if self.scenario.together { self.scenario.lanes } else { 1 << lane };
@@ -210,7 +200,7 @@ impl Play {
     }
 }
 
-/// So many pushes of this scenario, a few hundred in one run.
+/// Runs `pushes` pushes of this scenario, a few hundred per run.
 fn play(scenario: Scenario, cast: Cast, pushes: u64) -> Result<(), String> {
     let each = 40;
     let runs = pushes.div_ceil(each * scenario.producers().count() as u64);
@@ -219,14 +209,14 @@ fn play(scenario: Scenario, cast: Cast, pushes: u64) -> Result<(), String> {
 }
 
 #[test]
-fn every_way_of_a_warp_carries_each_element_once_behind_its_payload() {
+fn every_variant_carries_each_element_after_payload() {
     for scenario in SCENARIOS {
         play(scenario, Cast::Product, 2_500).unwrap_or_else(|why| panic!("{why}"));
     }
 }
 
 #[test]
-fn the_studys_elements_arrive_once() {
+fn study_elements_arrive_once() {
     for scenario in SCENARIOS.into_iter().filter(|scenario| !scenario.together) {
         for cast in [Cast::Element, Cast::Released] {
             play(scenario, cast, 1_000).unwrap_or_else(|why| panic!("{why}"));
@@ -236,7 +226,7 @@ fn the_studys_elements_arrive_once() {
 
 #[test]
 #[ignore = "the full number: half a minute, optimised"]
-fn a_million_pushes_of_every_way() {
+fn million_pushes_of_every_variant() {
     for scenario in SCENARIOS {
         let started = Instant::now();
         play(scenario, Cast::Product, 1_000_000).unwrap_or_else(|why| panic!("{why}"));
@@ -245,13 +235,13 @@ fn a_million_pushes_of_every_way() {
 }
 
 #[test]
-fn the_protocol_by_hand_passes_what_its_faults_fail() {
+fn manual_protocol_passes_and_its_faults_fail() {
     for scenario in SCENARIOS {
         play(scenario, Cast::ByHand(None), 1_000).unwrap_or_else(|why| panic!("{why}"));
     }
 }
 
-/// The scenario fails with this fault within a few seeds, in this way.
+/// Checks that the scenario fails with `fault` within a few seeds, and that the message contains `way`.
 fn fails(scenario: Scenario, fault: Fault, way: &str) {
     let failed = play(scenario, Cast::ByHand(Some(fault)), 2_000).expect_err("the fault passed unseen");
     assert!(failed.contains(way), "{fault:?} failed in another way: {failed}");
@@ -266,7 +256,7 @@ fn faults_are_caught() {
     for name in ["full warp", "some lanes"] {
         fails(named(name), Fault::FenceBeforeBarrier, "is not before its element");
         fails(named(name), Fault::LaneLeaves, "returned");
-        fails(named(name), Fault::LeaderStaysAway, "wants a value of lane");
+        fails(named(name), Fault::LeaderStaysAway, "requests a value of lane");
     }
     fails(named("two rings in one warp"), Fault::TicketOfAnotherRing, "on another ring");
 }

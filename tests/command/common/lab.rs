@@ -1,4 +1,4 @@
-//! Nodes with rails between them on this machine, by `scripts/rails-lab.sh`.
+//! Nodes connected by rails on this machine, by `scripts/rails-lab.sh`.
 
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,7 +12,7 @@ pub struct Lab {
     pub name: String,
 }
 
-/// The script with these arguments (separated by blanks), in an environment without launchers.
+/// Returns the script with these arguments (separated by spaces), in an environment without launchers.
 pub fn script(args: &str) -> Command {
     let mut command = Command::new(SCRIPT);
     command.args(args.split_whitespace());
@@ -20,13 +20,14 @@ pub fn script(args: &str) -> Command {
     command
 }
 
-/// A name that no other test has.
+/// Returns a name that no other test uses.
 pub fn unique() -> String {
     static COUNT: AtomicUsize = AtomicUsize::new(0);
     format!("test-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed))
 }
 
-/// What stands in the way of a lab on this machine: everything that one needs is made once by hand and removed.
+/// Returns the reason why this machine cannot run a lab, if any. Creates and removes each kind of object that a lab
+/// needs.
 pub fn missing() -> Option<String> {
     let namespace = format!("ginlab-probe-{}", unique());
     // A run that was killed may have left the name.
@@ -39,12 +40,12 @@ pub fn missing() -> Option<String> {
     ]
     .iter()
     .find_map(|line| command(line).err());
-    // What was not made cannot be removed.
+    // An object that was not created cannot be removed.
     let _ = command(&format!("ip netns delete {namespace}"));
     ended.map(|why| format!("no lab of rails can be made here (root, iproute2, veth, tbf): {why}"))
 }
 
-/// Runs a command line and returns its stdout; the error is one line.
+/// Runs a command line. Returns its stdout, or an error of one line.
 pub fn command(line: &str) -> Result<String, String> {
     let mut words = line.split_whitespace();
     let output =
@@ -57,7 +58,7 @@ pub fn command(line: &str) -> Result<String, String> {
 }
 
 impl Lab {
-    /// Makes one; `None`, with the reason on stderr, where this machine cannot.
+    /// Creates a lab. `None`, with the reason on stderr, if this machine cannot.
     #[track_caller]
     pub fn up(args: &str) -> Option<Lab> {
         if let Some(why) = missing() {
@@ -69,33 +70,33 @@ impl Lab {
         Some(lab)
     }
 
-    /// A run of the script on this lab.
+    /// Runs the script on this lab.
     pub fn script(&self, command: &str, args: &str) -> Done {
         run(script(&format!("{command} --name {} {args}", self.name)))
     }
 
-    /// `ginlab` with these arguments on a node.
+    /// Returns `ginlab` with these arguments on a node.
     pub fn ginlab(&self, node: usize, args: &str) -> Command {
         self.program(node, &format!("{} {args}", env!("CARGO_BIN_EXE_ginlab")))
     }
 
-    /// Any program on a node, by words separated by blanks.
+    /// Returns any program on a node; `words` are separated by spaces.
     pub fn program(&self, node: usize, words: &str) -> Command {
         script(&format!("exec --name {} {node} -- {words}", self.name))
     }
 
-    /// The namespace of a node.
+    /// Returns the namespace of a node.
     pub fn namespace(&self, node: usize) -> String {
         format!("ginlab-lab-{}-{node}", self.name)
     }
 
-    /// The namespaces that are there.
+    /// Returns the namespaces of this lab that exist.
     pub fn left(&self) -> Vec<String> {
         namespaces(&self.name)
     }
 }
 
-/// The namespaces of a lab.
+/// Returns the existing namespaces of a lab.
 pub fn namespaces(name: &str) -> Vec<String> {
     let all = command("ip netns list").unwrap();
     let names = all.lines().filter_map(|line| line.split_whitespace().next());
@@ -104,7 +105,7 @@ pub fn namespaces(name: &str) -> Vec<String> {
 
 impl Drop for Lab {
     fn drop(&mut self) {
-        // Gone already is fine.
+        // The lab may have been taken down already.
         let _ = script(&format!("down --name {}", self.name)).output();
     }
 }

@@ -1,11 +1,29 @@
-//! A libfabric 2.x beside the machine's own, with all below it, as scripts/check-libfabric2.sh unpacks it. Programs run over it by
-//! its own loader: it needs a newer C library than this machine may have.
+//! A libfabric 2.x in addition to the machine's own, with all its dependencies, as unpacked by
+//! scripts/check-libfabric2.sh. Programs run over it with its own loader, because it needs a newer C library than this
+//! machine may have.
 
 use std::process::Command;
 
 use super::clean;
 
-/// All four cards in the fabric `efa-direct`.
+/// Returns commands over libfabric 2.5, which works with this machine's own loader. `None`, with the reason on stderr,
+/// if scripts/check-rdma-core65.sh has not unpacked it.
+pub fn libfabric25() -> Option<impl Fn(&str) -> Command> {
+    let folder = std::env::var("CARGO_TARGET_DIR").unwrap_or_else(|_| format!("{}/target", env!("CARGO_MANIFEST_DIR")));
+    let folder = format!("{folder}/libfabric25");
+    if !std::path::Path::new(&format!("{folder}/libfabric.so.1")).is_file() {
+        super::skip("no target/libfabric25 (scripts/check-rdma-core65.sh --fetch)");
+        return None;
+    }
+    Some(move |args: &str| {
+        let mut command = super::ginlab(args);
+        command.env("GINLAB_LIBFABRIC", format!("{folder}/libfabric.so.1"));
+        command.env("FI_PROVIDER_PATH", format!("{folder}/libfabric"));
+        command
+    })
+}
+
+/// All four NICs in the fabric `efa-direct`.
 pub const DIRECT: &str =
     "--domain efa-direct:rdmap79s0-rdm,efa-direct:rdmap80s0-rdm,efa-direct:rdmap81s0-rdm,efa-direct:rdmap82s0-rdm";
 
@@ -15,7 +33,7 @@ pub struct Libfabric2 {
 }
 
 impl Libfabric2 {
-    /// `None`, with the reason on stderr, where it was not unpacked.
+    /// Returns the unpacked libfabric. `None`, with the reason on stderr, if there is none.
     pub fn here() -> Option<Libfabric2> {
         let target =
             std::env::var("CARGO_TARGET_DIR").unwrap_or_else(|_| format!("{}/target", env!("CARGO_MANIFEST_DIR")));
@@ -32,30 +50,30 @@ impl Libfabric2 {
         format!("{}/usr/bin/{name}", self.root)
     }
 
-    /// The words that run a program over it.
+    /// Returns the command line that runs a program over it.
     fn program(&self, path: &str) -> String {
         let own = format!("/usr/lib/{}-linux-gnu", std::env::consts::ARCH);
         format!("{0}/ld-linux-x86-64.so.2 --library-path {0}:{own} {path}", self.folder)
     }
 
-    /// The words that run a program of its package: `fi_pingpong`.
+    /// Returns the command line of a program of its package: `fi_pingpong`.
     pub fn tool(&self, name: &str) -> String {
         self.program(&self.tool_path(name))
     }
 
-    /// The words that run `ginlab`, in an environment of [`Self::told`].
+    /// Returns the command line of `ginlab`, for an environment of [`Self::told`].
     pub fn words(&self) -> String {
         self.program(env!("CARGO_BIN_EXE_ginlab"))
     }
 
-    /// Tells a command of [`Self::words`] where it is.
+    /// Sets the environment of a command of [`Self::words`].
     pub fn told(&self, mut command: Command) -> Command {
         clean(&mut command);
         command.env("GINLAB_LIBFABRIC", format!("{}/libfabric.so.1", self.folder));
         command
     }
 
-    /// `ginlab` with these arguments (separated by blanks), in an environment without launchers.
+    /// Returns `ginlab` with these arguments (separated by spaces), in an environment without launchers.
     pub fn ginlab(&self, args: &str) -> Command {
         let words = self.words();
         let mut words = words.split(' ');

@@ -1,4 +1,4 @@
-//! Running the command in tests: every process within a deadline, none left behind.
+//! Runs the command in tests: every process within a deadline, without leaving any process.
 
 pub mod lab;
 pub mod libfabric2;
@@ -20,10 +20,10 @@ use ginlab::report::Row;
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::Pid;
 
-/// Longer than any command of these tests takes, also where others share the cores.
+/// Longer than any command of these tests takes, even if other tests share the cores.
 pub const TOO_LONG: Duration = Duration::from_secs(50);
 
-/// Variables by which launchers and earlier jobs would reach into a test.
+/// Variables through which launchers and earlier jobs would affect a test.
 const FOREIGN: [&str; 14] = [
     "GINLAB_",
     "RANK",
@@ -41,7 +41,7 @@ const FOREIGN: [&str; 14] = [
     "FI_",
 ];
 
-/// The command, with these arguments (separated by blanks), in an environment without launchers.
+/// Returns the command with these arguments (separated by spaces), in an environment without launchers.
 pub fn ginlab(args: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ginlab"));
     command.args(args.split_whitespace());
@@ -49,11 +49,13 @@ pub fn ginlab(args: &str) -> Command {
     command
 }
 
-/// libfabric's pools, which it fills with zeros for each endpoint, and how often its connections are looked after.
+/// Sizes of libfabric's pools, which it zeroes for each endpoint, and the interval at which its connections make
+/// progress.
 ///
-/// Of 8 endpoints over cards of a p5 the EFA provider fills 1480 MB by its own sizes, 490 MB by these. Of 8 endpoints over tcp it is 71 MB
-/// with 128 messages posted on each connection and 27 MB with 64: the first 64 take a pool for each. Connections over tcp make a step every
-/// 10 ms unless told otherwise, while proxies spin: a smallest run of two ranks took 260 ms of processors, and takes 190.
+/// For 8 endpoints over the NICs of a p5 the EFA provider zeroes 1480 MB with its defaults, 490 MB with these. For 8
+/// endpoints over tcp it is 71 MB with 128 messages posted per connection and 27 MB with 64: the first 64 take one pool
+/// each. By default, connections over tcp make a step every 10 ms while proxies spin: a minimal run of two ranks takes
+/// 260 ms of CPU time instead of 190.
 const POOLS: [(&str, &str); 6] = [
     ("FI_OFI_RXM_BUFFER_SIZE", "1024"),
     ("FI_OFI_RXM_CM_PROGRESS_INTERVAL", "300"),
@@ -63,7 +65,7 @@ const POOLS: [(&str, &str); 6] = [
     ("FI_EFA_TX_SIZE", "64"),
 ];
 
-/// Takes launchers out of the environment, and has libfabric begin with small pools.
+/// Removes launchers from the environment, and makes libfabric start with small pools.
 pub fn clean(command: &mut Command) {
     for (name, _) in std::env::vars_os() {
         if name != "GINLAB_LIBFABRIC"
@@ -75,7 +77,7 @@ pub fn clean(command: &mut Command) {
     command.envs(POOLS);
 }
 
-/// The command under mpirun on this machine; `None`, with the reason on stderr, where that cannot be.
+/// Returns the command under mpirun on this machine. `None`, with the reason on stderr, if that is impossible.
 pub fn mpirun(ranks: usize, args: &str) -> Option<Command> {
     let mut command = Command::new("mpirun");
     if !cfg!(feature = "mpi") || Command::new("mpirun").arg("--version").output().is_err() {
@@ -84,24 +86,24 @@ pub fn mpirun(ranks: usize, args: &str) -> Option<Command> {
     }
     clean(&mut command);
     command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
-    // Idle ranks of Open MPI spin otherwise; the launcher must not leave this machine.
+    // Idle ranks of Open MPI would spin otherwise. The launcher must not leave this machine.
     command.args("--oversubscribe --mca mpi_yield_when_idle 1 --mca btl self,vader -np".split_whitespace());
     command.arg(ranks.to_string()).arg(env!("CARGO_BIN_EXE_ginlab")).args(args.split_whitespace());
     Some(command)
 }
 
-/// `ginlab proxy` with these arguments, on the emulated device, so that a machine with a GPU tests the same.
+/// Returns `ginlab proxy` with these arguments, on the emulated device, so that a machine with a GPU tests the same.
 pub fn proxy(args: &str) -> Command {
     ginlab(&format!("proxy -d emulated {args}"))
 }
 
-/// Runs it to its end.
+/// Runs the command to completion.
 #[track_caller]
 pub fn run(command: Command) -> Done {
     Job::start(command).finish()
 }
 
-/// What a job has said, and how it ended.
+/// Output and exit code of a job.
 #[derive(Debug)]
 pub struct Done {
     /// Exit code, or 128 + signal.
@@ -111,7 +113,7 @@ pub struct Done {
 }
 
 impl Done {
-    /// Stops the test unless the code is this one.
+    /// Panics unless the code is this one.
     #[track_caller]
     pub fn expect(self, code: i32) -> Done {
         assert_eq!(self.code, code, "stdout:\n{}stderr:\n{}", self.stdout, self.stderr);
@@ -119,12 +121,12 @@ impl Done {
         self
     }
 
-    /// The lines of stderr without the header.
+    /// Returns the lines of stderr without the header.
     pub fn complaints(&self) -> Vec<&str> {
         self.stderr.lines().filter(|line| !line.starts_with("# ")).collect()
     }
 
-    /// The one line that stderr holds beside the header.
+    /// Returns the only line of stderr in addition to the header.
     #[track_caller]
     pub fn complaint(&self) -> &str {
         let lines = self.complaints();
@@ -139,8 +141,8 @@ pub enum Stream {
     Stderr,
 }
 
-/// A process group under way. All its processes hold its stderr, so its end is the end of the last of them. What has not
-/// ended by the deadline, or when the job is dropped, is killed.
+/// A running process group. All its processes hold its stderr, so it ends with the last of them. Processes that have
+/// not ended by the deadline, or when the job is dropped, are killed.
 pub struct Job {
     child: Child,
     lines: Receiver<(Stream, String)>,
@@ -149,12 +151,12 @@ pub struct Job {
 }
 
 impl Job {
-    /// Starts it.
+    /// Starts the command.
     pub fn start(command: Command) -> Job {
         Job::start_reading(command, usize::MAX)
     }
 
-    /// Starts it, and closes its stdout after so many lines.
+    /// Starts the command, and closes its stdout after `stdout_lines` lines.
     pub fn start_reading(mut command: Command, stdout_lines: usize) -> Job {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
         let mut child = command.spawn().unwrap();
@@ -164,19 +166,19 @@ impl Job {
         Job { child, lines, said: Default::default(), deadline: Instant::now() + TOO_LONG }
     }
 
-    /// A job of many runs has so many times as long.
+    /// Extends the deadline of a job that consists of `times` runs.
     pub fn runs(mut self, times: u32) -> Job {
         self.deadline += TOO_LONG * (times - 1);
         self
     }
 
-    /// Waits for a line with this part.
+    /// Waits for a line that contains `part`.
     #[track_caller]
     pub fn until(&mut self, stream: Stream, part: &str) {
         self.until_line(stream, part);
     }
 
-    /// Waits for a line with this part, and returns it.
+    /// Waits for a line that contains `part`, and returns it.
     #[track_caller]
     pub fn until_line(&mut self, stream: Stream, part: &str) -> String {
         loop {
@@ -188,7 +190,7 @@ impl Job {
         }
     }
 
-    /// The next line; `None` when all processes have gone.
+    /// Returns the next line; `None` if all processes have exited.
     #[track_caller]
     fn next(&mut self) -> Option<(Stream, String)> {
         match self.lines.recv_timeout(self.deadline.saturating_duration_since(Instant::now())) {
@@ -205,7 +207,7 @@ impl Job {
         format!("stdout:\n{}stderr:\n{}", self.said[0], self.said[1])
     }
 
-    /// Waits until all its processes have ended.
+    /// Waits until all processes have exited.
     #[track_caller]
     pub fn finish(mut self) -> Done {
         while self.next().is_some() {}
@@ -220,12 +222,12 @@ impl Job {
         kill(self.pid(), signal).unwrap();
     }
 
-    /// The first process.
+    /// Returns the first process.
     pub fn pid(&self) -> Pid {
         Pid::from_raw(self.child.id() as i32)
     }
 
-    /// The process of a rank that `ginlab` has started.
+    /// Returns the process of a rank that `ginlab` has started.
     #[track_caller]
     pub fn rank(&self, rank: usize) -> Pid {
         let wanted = format!("GINLAB_RANK={rank}");
@@ -240,7 +242,7 @@ impl Job {
 
 impl Drop for Job {
     fn drop(&mut self) {
-        // Gone already is fine.
+        // The processes may have exited already.
         let _ = killpg(self.pid(), Signal::SIGKILL);
         let _ = self.child.wait();
     }
@@ -261,8 +263,9 @@ fn read(stream: Stream, pipe: impl Read + Send + 'static, most: usize, lines: Se
     });
 }
 
-/// A port that nobody listens on. Not one that the system would choose, which any connection of another test may be given before it is used (seen
-/// once): below those, and among tests that run at once each has its own part, by its slot of nextest's.
+/// Returns a port that is not in use. Ephemeral ports are avoided, because the system may assign one to a connection of
+/// another test before it is used. Concurrent tests have separate ranges below those, selected by the slot that nextest
+/// assigns.
 pub fn free_port() -> u16 {
     const FIRST: u32 = 20_000;
     const SLOTS: u32 = 120;
@@ -270,7 +273,7 @@ pub fn free_port() -> u16 {
     static TAKEN: AtomicU32 = AtomicU32::new(0);
     let slot = std::env::var("NEXTEST_TEST_GLOBAL_SLOT").ok().and_then(|slot| slot.parse().ok()).unwrap_or(0);
     let first = FIRST + slot % SLOTS * PORTS;
-    // Not the one of the test before, whose program may not have gone yet.
+    // Differs from the port of the previous test, whose program may not have exited yet.
     let next = || std::process::id().wrapping_add(TAKEN.fetch_add(1, Ordering::Relaxed)) % PORTS;
     (0..PORTS)
         .map(|_| (first + next()) as u16)
@@ -278,7 +281,7 @@ pub fn free_port() -> u16 {
         .expect("a free port")
 }
 
-/// Returns when somebody listens on a port of 127.0.0.1. What connects here says nothing and leaves, as a port scan does.
+/// Waits until a process listens on a port of 127.0.0.1. Its connections send nothing and close, like a port scan.
 #[track_caller]
 pub fn until_listening(port: u16) {
     wait_for(
@@ -287,7 +290,7 @@ pub fn until_listening(port: u16) {
     );
 }
 
-/// Asks again and again, and panics with its name where it does not come.
+/// Polls `done` until it is true. Panics with `what` at the deadline.
 #[track_caller]
 pub fn wait_for(done: impl Fn() -> bool, what: &str) {
     let deadline = Instant::now() + TOO_LONG;
@@ -297,19 +300,19 @@ pub fn wait_for(done: impl Fn() -> bool, what: &str) {
     }
 }
 
-/// The processes whose parent this is.
+/// Returns the processes with this parent.
 pub fn children(parent: Pid) -> Vec<Pid> {
     let pids = std::fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
     let is_child = |pid: &i32| {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        // The name in parentheses may hold anything; state and parent follow the last one.
+        // The name in parentheses may contain anything; state and parent follow the last parenthesis.
         let after_name = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
         after_name.split(' ').nth(1) == Some(&parent.to_string())
     };
     pids.filter(is_child).map(Pid::from_raw).collect()
 }
 
-/// One rank of a tcp job of two on this machine, with this command line.
+/// Returns one rank of a tcp job of two on this machine, with this command line.
 pub fn tcp_rank(rank: usize, port: u16, token: &str, args: &str) -> Command {
     let mut command = ginlab(args);
     command.env("RANK", rank.to_string()).env("WORLD_SIZE", "2").env("GINLAB_TOKEN", token);
@@ -317,7 +320,7 @@ pub fn tcp_rank(rank: usize, port: u16, token: &str, args: &str) -> Command {
     command
 }
 
-/// Does it with each of these, so many at a time: what waits for a deadline leaves the processors to others.
+/// Calls `one` for each item, `at_once` at a time: jobs that wait for a deadline leave the CPU to others.
 pub fn beside_each_other<T: Sync>(at_once: usize, all: &[T], one: impl Fn(&T) + Sync) {
     let next = AtomicUsize::new(0);
     std::thread::scope(|scope| {
@@ -331,22 +334,22 @@ pub fn beside_each_other<T: Sync>(at_once: usize, all: &[T], one: impl Fn(&T) + 
     });
 }
 
-/// Runs both at once.
+/// Runs both concurrently.
 pub fn both(first: Command, second: Command) -> (Done, Done) {
     let (first, second) = (Job::start(first), Job::start(second));
     (first.finish(), second.finish())
 }
 
-/// A line of a CSV by column, of listings, whose columns are not those of [`rows`].
+/// A line of a listing's CSV by column. Listings have other columns than [`rows`].
 pub type Record = BTreeMap<String, String>;
 
-/// The lines of the CSV text of a listing.
+/// Returns the lines of the CSV text of a listing.
 #[track_caller]
 pub fn records(csv: &str) -> Vec<Record> {
     csv::Reader::from_reader(csv.as_bytes()).deserialize().map(|record| record.unwrap()).collect()
 }
 
-/// The rows of a CSV text, after a check of its columns.
+/// Returns the rows of a CSV text, after a check of its columns.
 #[track_caller]
 pub fn rows(csv: &str) -> Vec<Row> {
     let mut lines = csv::Reader::from_reader(csv.as_bytes());
@@ -355,13 +358,13 @@ pub fn rows(csv: &str) -> Vec<Row> {
     lines.deserialize().map(|row| row.unwrap_or_else(|error| panic!("{error} in:\n{csv}"))).collect()
 }
 
-/// The rows of a CSV file.
+/// Returns the rows of a CSV file.
 #[track_caller]
 pub fn rows_of(path: &Path) -> Vec<Row> {
     rows(&std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display())))
 }
 
-/// Names and bytes of files, for `passed`.
+/// Returns names and bytes of files, for `passed`.
 pub fn contents(files: &[PathBuf]) -> Vec<u8> {
     let mut all = Vec::new();
     for file in files {
@@ -373,19 +376,19 @@ pub fn contents(files: &[PathBuf]) -> Vec<u8> {
     all
 }
 
-/// Stops the test unless every row is measured and verified without a wrong byte.
+/// Panics unless every row is measured and verified without a wrong byte.
 #[track_caller]
 pub fn all_verified(rows: &[Row]) {
     assert!(!rows.is_empty());
     for row in rows {
-        // The bare round trip moves nothing that could be wrong.
+        // The minimal round trip transfers nothing that could be wrong.
         let expected = if row.case == "ping-pong" { None } else { Some(0) };
         assert_eq!((row.wrong, row.status.to_string().as_str()), (expected, "ok"), "{row:?}");
         assert!(row.time_us_p50.is_some_and(|time| time > 0.0), "{row:?}");
     }
 }
 
-/// How many rows have each value of a column.
+/// Returns the number of rows with each value of a column.
 pub fn count_by<T: std::hash::Hash + Eq>(rows: &[Row], value: impl Fn(&Row) -> T) -> HashMap<T, usize> {
     let mut counts = HashMap::new();
     for row in rows {

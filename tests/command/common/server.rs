@@ -5,14 +5,14 @@ use std::process::Command;
 
 use super::{Done, Job, Stream, all_verified, ginlab, rows};
 
-/// The command with this token.
+/// Returns the command with this token.
 pub fn with_token(token: &str, args: &str) -> Command {
     let mut command = ginlab(args);
     command.env("GINLAB_TOKEN", token);
     command
 }
 
-/// A server under way, and its port.
+/// A running server and its port.
 pub struct Server(pub Job, pub u16);
 
 impl Server {
@@ -20,7 +20,7 @@ impl Server {
         Server::by(ginlab, args)
     }
 
-    /// One by another way to run the command.
+    /// Starts a server by another command.
     pub fn by(program: impl Fn(&str) -> Command, args: &str) -> Server {
         let mut command = program(&format!("serve --listen 127.0.0.1:0 {args}"));
         command.env("GINLAB_TOKEN", "secret");
@@ -34,14 +34,14 @@ impl Server {
         self.join_by(ginlab, args)
     }
 
-    /// A visitor by another way to run the command.
+    /// Returns a client by another command.
     pub fn join_by(&self, program: impl Fn(&str) -> Command, args: &str) -> Command {
         let mut command = program(&format!("join 127.0.0.1:{} {args}", self.1));
         command.env("GINLAB_TOKEN", "secret");
         command
     }
 
-    /// The next event of this kind.
+    /// Waits for the next event of this kind. Returns its facts.
     #[track_caller]
     pub fn until(&mut self, event: &str) -> HashMap<String, String> {
         facts(&self.0.until_line(Stream::Stdout, &format!("{event} ")))
@@ -52,7 +52,7 @@ impl Server {
     }
 }
 
-/// The facts of an event's line.
+/// Returns the facts of an event's line.
 pub fn facts(line: &str) -> HashMap<String, String> {
     let pairs = line.split_whitespace().filter_map(|word| word.split_once('='));
     pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()

@@ -1,6 +1,7 @@
-//! What a stranger does to the rails of ranks: he has no token, and knows where their endpoints are and what their process has mapped.
-//! On a machine of one user that is easy to find out; elsewhere he would have to guess it. He is a process of his own, started by the tests
-//! beside this file and by `scripts/hostile.sh`, and strikes round after round until the run that he aims at has gone.
+//! Attacks on the rails of ranks. The attacker has no token, but knows the locations of their endpoints and the memory
+//! that their process has mapped. On a machine with one user that is easy to find out; elsewhere it must be guessed.
+//! The attacker is a separate process, started by the tests in this directory and by `scripts/hostile.sh`, and attacks
+//! round after round until the target run has exited.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -17,27 +18,27 @@ use super::endpoints::{self, Endpoint};
 use super::random::Random;
 use crate::common::TOO_LONG;
 
-/// `PID[,PID...] WAYS PROVIDER`: whom he aims at (until the last of them has gone), by which ways, and over which fabric. Ways: garbage, replay and flood
-/// at ports; keys, immediates and messages by a rail of his own.
+/// `PID[,PID...] WAYS PROVIDER`: target processes (until the last of them has exited), attacks, and fabric. Attacks:
+/// garbage, replay and flood on ports; keys, immediates and messages over the attacker's own rail.
 pub const AIM: &str = "GINLAB_TEST_STRANGER";
-/// After so many rounds he leaves [default: never].
+/// Number of rounds after which the attacker exits [default: unlimited].
 pub const ROUNDS: &str = "GINLAB_TEST_STRANGER_ROUNDS";
-/// Milliseconds that he rests after each round [default: 0]: on one machine he takes time of its cores as well.
+/// Milliseconds to sleep after each round [default: 0]: on one machine the attacker also takes CPU time from the run.
 pub const REST: &str = "GINLAB_TEST_STRANGER_RESTS";
 
-/// Requests to one endpoint by one rail.
+/// Number of requests to one endpoint over one rail.
 const REQUESTS: usize = 64;
-/// Bytes of his own memory.
+/// Bytes of the attacker's memory.
 const BYTES: usize = 1 << 20;
-/// What does not answer is left alone after this time: a refused request may have no answer.
+/// Maximum wait for an answer, because a rejected request may have none.
 const PATIENCE: Duration = Duration::from_millis(200);
-/// Between two looks while nothing can be posted, or nobody is there: the runs that he aims at share his core.
+/// Sleep between two polls while nothing can be posted or no target exists: the attacked runs share the core.
 const LOOKING: Duration = Duration::from_micros(200);
-/// A backlog that is full keeps a connection waiting for minutes.
+/// Maximum wait for a connection: with a full backlog it would take minutes.
 const CONNECTING: Duration = Duration::from_millis(50);
-/// An answer that comes within this time is heard.
+/// Maximum wait for an answer on a connection.
 const ANSWERING: Duration = Duration::from_millis(5);
-/// Connections that say nothing, kept open.
+/// Number of idle connections kept open.
 const CROWD: usize = 50;
 
 impl Random {
@@ -50,22 +51,21 @@ impl Random {
     }
 }
 
-/// What has come of his requests.
+/// Results of the attacker's requests.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tally {
-    /// Handed to the fabric.
+    /// Requests accepted by the fabric.
     pub posted: u64,
-    /// Failed, as they should.
+    /// Requests that failed, as they should.
     pub refused: u64,
-    /// Writes and reads of memory that went well, by keys that he has guessed.
+    /// Writes and reads of memory that succeeded with guessed keys.
     pub reached: u64,
-    /// Immediates without bytes, and messages, that the other side's fabric has taken.
+    /// Immediates without bytes, and messages, that the target's fabric has accepted.
     pub taken: u64,
-    /// Connections with garbage, or with nothing.
+    /// Connections with garbage, or without data.
     pub connections: u64,
 }
 
-/// The kinds of requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Write,
@@ -74,7 +74,7 @@ enum Kind {
     Message,
 }
 
-/// His own rail and memory.
+/// The attacker's rail and memory.
 struct Own {
     // Dropped before the rail.
     region: AnyRegion,
@@ -92,16 +92,16 @@ impl Own {
         };
         let mut memory = vec![0xBA; BYTES].into_boxed_slice();
         let address = memory.as_mut_ptr().expose_provenance() as u64;
-        // SAFETY: the memory is on the heap and dropped behind the region (field order).
+        // SAFETY: the memory is on the heap and dropped after the region (field order).
         let region = unsafe { rail.register(Memory { address, bytes: BYTES, cuda_device: None }, Access::ALL) }.ok()?;
         Some(Own { region, rail, _memory: memory })
     }
 
-    /// Requests of these kinds to one endpoint, and what came of them.
+    /// Sends requests of these kinds to one endpoint, and counts their results.
     fn strike(&mut self, at: &Endpoint, kinds: &[Kind], random: &mut Random, tally: &mut Tally) {
         let Ok(peer) = self.rail.address().and_then(|own| self.rail.add_peer(&at.address(&own))) else { return };
         let (mut sent, mut open, began) = (Vec::new(), 0, Instant::now());
-        // A provider that still connects takes nothing.
+        // A provider that is still connecting accepts no requests.
         while began.elapsed() < PATIENCE && (sent.len() < REQUESTS || open > 0) {
             let (number, kind) = (sent.len() as u64, random.pick(kinds));
             if sent.len() < REQUESTS && self.post(peer, kind, number, at, random) {
@@ -120,11 +120,12 @@ impl Own {
     fn post(&mut self, peer: usize, kind: Kind, token: u64, at: &Endpoint, random: &mut Random) -> bool {
         if kind == Kind::Message {
             let message = Message { offset: 0, bytes: random.pick(&[0, 1, 8, 64, 4096, 8192]), token };
-            // SAFETY: the memory stays, and nobody changes it.
+            // SAFETY: the memory stays valid and is not changed.
             return matches!(unsafe { self.rail.send(&self.region, peer, &message) }, Ok(Post::Accepted));
         }
-        // Over tcp keys have 64 random bits. A card's have 32, of which 14 are random (crates/soft_efa/src/memory.rs): who may ask the card as often
-        // as he likes finds one. So that no test depends on luck, these name places of the card's table that nobody has used.
+        // Over tcp keys have 64 random bits. A NIC's have 32, of which 14 are random (crates/soft_efa/src/memory.rs),
+        // so an attacker with unlimited requests finds one. To keep the tests deterministic, these keys name unused
+        // entries of the NIC's table.
         let key = match (&at.place, random.below(2)) {
             (endpoints::Place::Pair(..), _) => {
                 ((4096 + random.below((1 << 18) - 4096)) << 14 | random.below(1 << 14)) as u64
@@ -133,7 +134,7 @@ impl Own {
             (endpoints::Place::Port(_), _) => random.below(1 << 12) as u64,
         };
         let bytes = if kind == Kind::Immediate { 0 } else { random.pick(&[1, 8, 64, 4096, BYTES as u64]) };
-        // Addresses of its process, offsets into regions, and anything.
+        // Addresses of the target process, offsets into regions, and random numbers.
         let base = match random.below(3) {
             0 => at.mapped.get(random.below(at.mapped.len())).copied().unwrap_or_default(),
             1 => 0,
@@ -150,7 +151,7 @@ impl Own {
             token,
             more: false,
         };
-        // SAFETY: his own memory stays; the other side's is what this is about.
+        // SAFETY: the attacker's memory stays valid; access to the target's memory is what is tested.
         let posted = unsafe {
             match kind {
                 Kind::Read => self.rail.read(&self.region, &transfer),
@@ -160,7 +161,7 @@ impl Own {
         matches!(posted, Ok(Post::Accepted))
     }
 
-    /// Whether the rail can still be used.
+    /// Processes completions. Returns whether the rail can still be used.
     fn poll(&mut self, sent: &mut [(u64, Kind)], open: &mut usize, tally: &mut Tally) -> bool {
         let mut completions = Vec::new();
         let is_well = self.rail.poll(&mut completions).is_ok();
@@ -192,7 +193,7 @@ fn connect(port: u16) -> Option<TcpStream> {
     Some(stream)
 }
 
-/// How a connection of the tcp provider begins: recorded from a rail of his own that connects to him.
+/// Returns the start of a connection of the tcp provider, recorded from a rail that connects to this process.
 fn greeting(domain: &Domain) -> Option<Vec<u8>> {
     let mut own = Own::open(domain)?;
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).ok()?;
@@ -216,7 +217,7 @@ fn greeting(domain: &Domain) -> Option<Vec<u8>> {
     };
     stream.set_nonblocking(true).ok()?;
     let (mut said, mut chunk) = (Vec::new(), [0; 4096]);
-    // It waits for an answer behind its first words.
+    // The provider waits for an answer after its first bytes.
     while began.elapsed() < TOO_LONG && said.is_empty() {
         let _ = own.rail.poll(&mut Vec::new());
         if let Ok(count) = stream.read(&mut chunk) {
@@ -226,7 +227,7 @@ fn greeting(domain: &Domain) -> Option<Vec<u8>> {
     Some(said)
 }
 
-/// Bytes to a port that are nobody's language, half of one, or too many.
+/// Sends bytes to a port that are not its protocol, incomplete, or too many.
 fn garbage(port: u16, random: &mut Random, tally: &mut Tally) {
     let noise = random.noise(3000);
     for bytes in [&noise[..], b"GET / HTTP/1.1\r\n\r\n", &[0; 2000], &[0xff; 2000], b""] {
@@ -237,7 +238,7 @@ fn garbage(port: u16, random: &mut Random, tally: &mut Tally) {
     }
 }
 
-/// A connection as the provider makes one, and behind it words of another language; or one that begins in the right way and is spoilt.
+/// Opens connections like the provider, followed by other bytes; or with a corrupted start.
 fn replay(port: u16, greeting: &[u8], random: &mut Random, tally: &mut Tally) {
     for _ in 0..4 {
         let Some(mut stream) = connect(port) else { continue };
@@ -248,11 +249,13 @@ fn replay(port: u16, greeting: &[u8], random: &mut Random, tally: &mut Tally) {
         }
         let _ = stream.write_all(&first);
         let _ = stream.read(&mut [0; 4096]);
-        // Headers of messages begin with version, operation and flags: small numbers meet more of their reader than large ones.
+        // Headers of messages start with version, operation and flags: small numbers reach more code of the parser than
+        // large ones.
         let most = random.pick(&[2, 8, 0x100]);
         let mut words: Vec<u8> = (0..random.pick(&[16, 64, 3000])).map(|_| random.below(most) as u8).collect();
-        // The last byte of the length in tcp's header of 16: no message of his is ever whole. One that is reaches rxm, which looks up the connection
-        // that it names without a check: a number that is not there ends the process (SECURITY.md), and one that is there is taken for a rank's.
+        // The last byte of the length in tcp's header of 16 bytes, set so that no message is ever complete. A complete
+        // one reaches rxm, which looks up the connection that it names without a check. An invalid number crashes the
+        // process (SECURITY.md), and a valid one is treated as a rank's.
         words[15] |= 1;
         let _ = stream.write_all(&words);
         let _ = stream.shutdown(Shutdown::Write);
@@ -261,13 +264,13 @@ fn replay(port: u16, greeting: &[u8], random: &mut Random, tally: &mut Tally) {
     }
 }
 
-/// Strikes until whom he aims at has gone, and says after each round what came of it.
+/// Attacks until the targets have exited, and reports the results after each round.
 pub fn strike(aim: &str) {
     let mut words = aim.splitn(3, ' ');
     let (pids, ways, provider) = (words.next().unwrap(), words.next().unwrap(), words.next().unwrap());
     let targets: Vec<Pid> = pids.split(',').map(|pid| Pid::from_raw(pid.parse().unwrap())).collect();
     let last = *targets.last().unwrap();
-    // The environment of one who aims at cards in software has brought them.
+    // For software NICs, the environment has preloaded them.
     let name = match provider {
         "tcp" => provider,
         cards => {
@@ -291,7 +294,7 @@ pub fn strike(aim: &str) {
     let number = |name| std::env::var(name).ok().map(|text| text.parse().unwrap());
     let (rounds, rest) = (number(ROUNDS).unwrap_or(u64::MAX), number(REST).map(Duration::from_millis));
     let began = Instant::now();
-    // Whoever has started him ends him, or he ends by himself.
+    // The starting process ends the attacker; otherwise it ends itself.
     while endpoints::is_there(last) && round < rounds && began.elapsed() < 2 * TOO_LONG {
         let aims: Vec<Endpoint> = targets.iter().flat_map(|target| endpoints::of(*target, name)).collect();
         for at in &aims {

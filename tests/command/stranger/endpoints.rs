@@ -1,4 +1,4 @@
-//! Where the endpoints of a run are, as somebody finds out who may look at its processes.
+//! Locations of the endpoints of a run, as found by a process that may inspect the run's processes.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -7,33 +7,33 @@ use nix::unistd::Pid;
 
 use crate::common::children;
 
-/// Where a rail of a process can be met.
+/// Location of a rail of a process.
 #[derive(Clone, Debug)]
 pub enum Place {
-    /// A port that it listens on: libfabric's tcp provider, or the ranks' own words.
+    /// A port that the process listens on: libfabric's tcp provider, or the ranks' own protocol.
     Port(u16),
-    /// A queue pair of a card in software: the card's address, the pair's number and its key.
+    /// A queue pair of a software NIC: the NIC's address, the pair's number and its key.
     Pair([u8; 16], u16, u32),
 }
 
-/// An endpoint.
+/// An endpoint of a process.
 #[derive(Clone, Debug)]
 pub struct Endpoint {
-    /// Whose it is.
+    /// The process that owns the endpoint.
     pub pid: Pid,
     pub place: Place,
-    /// Where that process has memory that can be written.
+    /// Addresses of the process's writable memory.
     pub mapped: Vec<u64>,
 }
 
 impl Endpoint {
-    /// Its address, in the form of an own one.
+    /// Returns the endpoint's address, in the format of the attacker's own address.
     pub fn address(&self, own: &[u8]) -> Vec<u8> {
         let mut address = own.to_vec();
         match &self.place {
             // `sockaddr_in`: family, port, address.
             Place::Port(port) => address[2..8].copy_from_slice(&[&port.to_be_bytes()[..], &[127, 0, 0, 1]].concat()),
-            // `efa_ep_addr`: the card's address, number, two bytes of nothing, key.
+            // `efa_ep_addr`: the NIC's address, number, two bytes of padding, key.
             Place::Pair(card, number, key) => {
                 address[..16].copy_from_slice(card);
                 address[16..18].copy_from_slice(&number.to_ne_bytes());
@@ -44,19 +44,19 @@ impl Endpoint {
     }
 }
 
-/// Whether a process is there and has not ended: what has ended and is not waited for has no memory any more.
+/// Returns whether a process is alive: a zombie has no memory.
 pub fn is_there(pid: Pid) -> bool {
     std::fs::read_to_string(format!("/proc/{pid}/status")).is_ok_and(|status| status.contains("VmRSS:"))
 }
 
-/// KiB of memory that a process holds.
+/// Returns the resident memory of a process in KiB.
 pub fn resident(pid: Pid) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
     line.and_then(|text| text.trim().trim_end_matches(" kB").parse().ok()).unwrap_or_default()
 }
 
-/// The endpoints of a process and of its children, over this provider.
+/// Returns the endpoints of a process and of its children, over this provider.
 pub fn of(parent: Pid, provider: &str) -> Vec<Endpoint> {
     let all: Vec<Pid> = [parent].into_iter().chain(children(parent)).collect();
     let found = if provider == "tcp" { all.iter().flat_map(|pid| ports(*pid)).collect() } else { pairs(&all) };
@@ -64,7 +64,7 @@ pub fn of(parent: Pid, provider: &str) -> Vec<Endpoint> {
     found.into_iter().map(whole).collect()
 }
 
-/// First bytes of the stretches that a process can write.
+/// Returns the start addresses of the ranges that a process can write.
 fn mapped(pid: Pid) -> Vec<u64> {
     let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
     let start = |line: &str| {
@@ -74,7 +74,7 @@ fn mapped(pid: Pid) -> Vec<u64> {
     maps.lines().filter_map(start).collect()
 }
 
-/// Ports that a process listens on.
+/// Returns the ports that a process listens on.
 fn ports(pid: Pid) -> Vec<(Pid, Place)> {
     let files = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
     let owned: HashSet<String> = files
@@ -92,14 +92,15 @@ fn ports(pid: Pid) -> Vec<(Pid, Place)> {
     let table = std::fs::read_to_string("/proc/net/tcp").unwrap_or_default();
     let port = |line: &str| {
         let words: Vec<&str> = line.split_whitespace().collect();
-        // 0A: it listens.
+        // 0A: the socket listens.
         let is_ours = words.get(3) == Some(&"0A") && owned.contains(*words.get(9)?);
         is_ours.then(|| u16::from_str_radix(words[1].rsplit_once(':')?.1, 16).ok())?
     };
     table.lines().filter_map(port).map(|port| (pid, Place::Port(port))).collect()
 }
 
-/// Queue pairs of cards in software, by the pages that the processes of a user share.
+/// Returns the queue pairs of software NICs, from the named pages that the processes of a user share: each names the
+/// process and the file descriptor of the queues (crates/soft_efa/src/share.rs).
 fn pairs(of: &[Pid]) -> Vec<(Pid, Place)> {
     let folder = format!("/dev/shm/soft-efa-{}", nix::unistd::geteuid());
     let files = std::fs::read_dir(Path::new(&folder)).into_iter().flatten().flatten();
@@ -108,9 +109,13 @@ fn pairs(of: &[Pid]) -> Vec<(Pid, Place)> {
         let (card, number) = name.strip_prefix("qp-")?.split_once('-')?;
         let card: Vec<u8> =
             (0..16).map(|at| u8::from_str_radix(card.get(2 * at..2 * at + 2)?, 16).ok()).collect::<Option<_>>()?;
-        // The head of the page: eight numbers before the key's, and the state; see crates/soft_efa/src/queue.rs.
+        let owner = std::fs::read(file.path()).ok()?;
+        let owner = std::str::from_utf8(owner.split(|byte| *byte == b'\n').next()?).ok()?;
+        let (process, descriptor) = owner.split_once(' ')?;
+        let memory = format!("/proc/{process}/fd/{descriptor}");
+        // The start of the memory: eight numbers including the key, and the state; see crates/soft_efa/src/queue.rs.
         let mut head = [0; 36];
-        std::io::Read::read_exact(&mut std::fs::File::open(file.path()).ok()?, &mut head).ok()?;
+        std::io::Read::read_exact(&mut std::fs::File::open(memory).ok()?, &mut head).ok()?;
         let word = |at: usize| u32::from_ne_bytes(head[4 * at..4 * at + 4].try_into().unwrap());
         let (pid, key, is_ready) = (Pid::from_raw(word(3) as i32), word(7), word(8) == 1);
         (is_ready && of.contains(&pid))

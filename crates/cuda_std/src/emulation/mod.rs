@@ -1,20 +1,21 @@
-//! The emulated device: a grid on the CPU.
+//! The emulated device: runs a grid on the CPU.
 //!
-//! A block is as many threads as it has on a GPU, in warps of 32. Each thread is a stackful coroutine, a *lane*; a few workers
-//! (CPU threads) run them, each block on one of them. A lane runs until it stops: at a barrier, at a rendezvous of its warp, in a
-//! spin ([`crate::thread::relax`]). What it may rely on, what not, and how to debug a kernel here: docs/emulated-device.md.
+//! A block has as many threads as on a GPU, in warps of 32. Each thread is a stackful coroutine, a *lane*. A few
+//! workers (CPU threads) run them, each block on one worker. A lane runs until it stops: at a barrier, at a rendezvous
+//! of its warp, or in a spin ([`crate::thread::relax`]). The page docs/emulated-device.md describes the guarantees, the
+//! limits, and how to debug a kernel.
 //!
-//! Blocks come in waves when the grid is larger than [`WAVE_THREADS`], as on a GPU that cannot hold the whole grid. A grid whose
-//! blocks wait for one another asks for all of them at once: [`Grid::resident`].
+//! Blocks run in waves if the grid is larger than [`WAVE_THREADS`], as on a GPU that cannot hold the whole grid. A grid
+//! whose blocks wait for one another must request that all are resident: [`Grid::resident`].
 //!
-//! What is measured on this device says nothing about a GPU, and every result row names it `emulated`.
+//! Measurements on this device do not apply to a GPU, and every result row names it `emulated`.
 //!
-//! Under Miri, loom and the feature `threads` each thread is a CPU thread and a warp of its own.
+//! Under Miri, loom and the feature `threads`, each thread is a CPU thread and its own warp.
 
 #[cfg_attr(any(loom, miri, feature = "threads"), path = "threads.rs")]
 #[cfg_attr(not(any(loom, miri, feature = "threads")), path = "lanes/mod.rs")]
 mod backend;
-#[cfg_attr(any(loom, miri, feature = "threads"), allow(dead_code))] // what it keeps account of is the lanes'
+#[cfg_attr(any(loom, miri, feature = "threads"), allow(dead_code))] // used by the coroutine backend only
 mod order;
 mod site;
 #[cfg(all(test, not(loom)))]
@@ -22,8 +23,8 @@ mod tests;
 
 pub use backend::position;
 pub(crate) use backend::{
-    SIZE, active_mask, fenced, lane, match_any, relax, shared_memory, shuffle, step, stored, sync_threads,
-    sync_threads_or, synchronize, vote,
+    SIZE, active_mask, changes, fenced, lane, match_any, modifies, relax, shared_memory, shuffle, step, stored,
+    sync_threads, sync_threads_or, synchronize, vote,
 };
 #[cfg(not(any(loom, miri, feature = "threads")))]
 pub use backend::{Stepped, Turn};
@@ -34,62 +35,63 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Instant;
 
-/// Most threads in a block, as on every NVIDIA GPU.
+/// Maximum number of threads in a block, as on every NVIDIA GPU.
 pub const MAX_BLOCK: u32 = 1024;
-/// Threads that are there at once where the grid does not ask for all of its blocks: as many blocks as fit, at least one.
+/// Number of threads that are resident at the same time, unless the grid requests all of its blocks: as many blocks as
+/// fit, at least one.
 pub const WAVE_THREADS: u32 = 16 * 1024;
-/// Most resident threads: those of 132 multiprocessors with a full block each.
+/// Maximum number of resident threads: those of 132 multiprocessors with one full block each.
 pub const RESIDENT_THREADS: u64 = 132 * 1024;
-/// Memory that a thread takes, as far as it is known before a kernel runs: two pages of stack, its place in its warp and block,
-/// and the page tables of all that. (A launch of 132 x 1024 resident threads of `put_kernel` took 601 MB, 4.4 KiB each: most touch one
-/// page of their stack.)
+/// Estimated memory per thread, before a kernel runs: two pages of stack, its state in its warp and block, and page
+/// tables. (A launch of 132 x 1024 resident threads of `put_kernel` took 601 MB, 4.4 KiB per thread, since most touch
+/// one page of their stack.)
 pub const THREAD_BYTES: u64 = 9 * 1024;
 
-/// Where the current thread stands in its grid.
+/// Position of the current thread in its grid.
 #[derive(Clone, Copy, Debug)]
 pub struct Position {
     /// Index in the block.
     pub thread_idx_x: u32,
     /// Index of the block.
     pub block_idx_x: u32,
-    /// Threads per block.
+    /// Number of threads per block.
     pub block_dim_x: u32,
-    /// Blocks in the grid.
+    /// Number of blocks in the grid.
     pub grid_dim_x: u32,
 }
 
-/// A thread outside any grid counts as a grid of one: unit tests call device functions directly.
+/// A thread outside any grid counts as a grid of one, because unit tests call device functions directly.
 const ALONE: Position = Position { thread_idx_x: 0, block_idx_x: 0, block_dim_x: 1, grid_dim_x: 1 };
 
-/// What lanes of a warp ask each other.
+/// Votes of the lanes of a warp.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Vote {
-    /// One bit for each lane that says yes.
+    /// One bit for each lane whose predicate is true.
     Ballot,
-    /// Whether one says yes.
+    /// Whether the predicate is true in any lane.
     Any,
-    /// Whether all say yes.
+    /// Whether the predicate is true in all lanes.
     All,
 }
 
-/// Workers of a grid that names no number; 0: by the machine.
+/// Default number of workers of a grid. 0 means the default of the machine.
 static WORKERS: AtomicUsize = AtomicUsize::new(0);
-/// The seed of a grid that names none, plus one; 0: no seed.
+/// Default seed of a grid, plus one. 0 means no seed.
 static SEED: AtomicU64 = AtomicU64::new(0);
 
-/// Sets the number of workers of every grid that names none. Without it: the cores that this process may use but one, which is
-/// left to whoever answers the kernel.
+/// Sets the default number of workers of a grid. Initially it is one less than the cores that this process may use,
+/// which leaves a core to the thread that answers the kernel.
 pub fn set_workers(workers: usize) {
     WORKERS.store(workers, Ordering::Relaxed);
 }
 
-/// Sets the seed of every grid that names none; see [`Grid::seeded`].
+/// Sets the default seed of a grid; see [`Grid::seeded`].
 pub fn set_seed(seed: Option<u64>) {
     SEED.store(seed.map_or(0, |seed| seed.wrapping_add(1).max(1)), Ordering::Relaxed);
 }
 
 fn default_workers() -> usize {
-    // Asked once, not with each launch: the answer is read from files of control groups.
+    // Queried once and not on each launch, because the result is read from files of control groups.
     static OF_MACHINE: OnceLock<usize> = OnceLock::new();
     match WORKERS.load(Ordering::Relaxed) {
         0 => *OF_MACHINE.get_or_init(|| {
@@ -99,15 +101,15 @@ fn default_workers() -> usize {
     }
 }
 
-/// Nanoseconds since the first call in this process.
+/// Returns the nanoseconds since the first call in this process.
 pub fn monotonic_ns() -> u64 {
     static START: OnceLock<Instant> = OnceLock::new();
-    // 584 years fit.
+    // `u64` covers 584 years.
     START.get_or_init(Instant::now).elapsed().as_nanos() as u64
 }
 
-/// For debuggers, which can call it by this name: the thread of the grid that runs on the current CPU thread, its block times
-/// [`MAX_BLOCK`] plus its index in the block.
+/// Returns the block index of the emulated thread that runs on the current CPU thread, times [`MAX_BLOCK`], plus its
+/// index in the block. For debuggers, which can call it by this name.
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn emulated_thread() -> u64 {
@@ -115,13 +117,13 @@ extern "C" fn emulated_thread() -> u64 {
     block_idx_x as u64 * MAX_BLOCK as u64 + thread_idx_x as u64
 }
 
-/// Keeps it in the program, in which nobody calls it.
+/// Keeps `emulated_thread`, which no code calls, in the executable.
 #[used]
 static FOR_DEBUGGERS: extern "C" fn() -> u64 = emulated_thread;
 
-/// A grid, and how it is run.
+/// A grid and its execution options.
 #[derive(Clone, Debug)]
-#[cfg_attr(any(loom, miri, feature = "threads"), allow(dead_code))] // workers, seeds and orders are the lanes'
+#[cfg_attr(any(loom, miri, feature = "threads"), allow(dead_code))] // used by the coroutine backend only
 pub struct Grid {
     blocks: u32,
     threads: u32,
@@ -132,35 +134,38 @@ pub struct Grid {
 }
 
 impl Grid {
-    /// So many blocks of so many threads.
+    /// Creates a grid of `blocks` blocks of `threads` threads.
     pub fn new(blocks: u32, threads: u32) -> Grid {
         let seed = SEED.load(Ordering::Relaxed).checked_sub(1);
         Grid { blocks, threads, resident: false, workers: default_workers(), seed, orders: None }
     }
 
-    /// All blocks at once: they wait for one another, or for other devices whose blocks do.
+    /// Sets whether all blocks must be resident at the same time, because they wait for one another or for other
+    /// devices whose blocks do.
     pub fn resident(self, resident: bool) -> Grid {
         Grid { resident, ..self }
     }
 
-    /// On so many workers, at least one. What a grid computes does not depend on it.
+    /// Sets the number of workers, at least one. The result of a grid does not depend on it.
     pub fn workers(self, workers: usize) -> Grid {
         Grid { workers: workers.max(1), ..self }
     }
 
-    /// Lanes take their turns in an order drawn from this seed, also between two accesses to shared memory, and those that come to
-    /// [`crate::warp::active_mask`] together find themselves in groups drawn from it: the hardware promises neither an order nor
-    /// that lanes which took different branches come together again. One worker and one seed give one order within each block.
+    /// Schedules lanes in an order drawn from `seed`, and also switches between two accesses to shared memory. Lanes
+    /// that arrive at [`crate::warp::active_mask`] together find themselves in random groups: the hardware guarantees
+    /// neither an order nor that lanes reconverge after a branch. With one worker, a seed determines the order within
+    /// each block.
     pub fn seeded(self, seed: u64) -> Grid {
         Grid { seed: Some(seed), ..self }
     }
 
-    /// Keeps what orders what within each warp and block; see [`Orders`].
+    /// Tracks happens-before within each warp and block; see [`Orders`].
     pub fn observed(self, orders: &Orders) -> Grid {
         Grid { orders: Some(orders.clone()), ..self }
     }
 
-    /// Bytes that the grid's threads will take, all that are there at once: known before, for whoever must say or refuse it.
+    /// Returns the estimated memory of all threads that are resident at the same time, in bytes. Available before the
+    /// run, so that the caller can report or refuse it.
     pub fn bytes(&self) -> u64 {
         self.threads_at_once() * THREAD_BYTES
     }
@@ -173,24 +178,31 @@ impl Grid {
         self.blocks_at_once() as u64 * self.threads as u64
     }
 
-    /// Runs `body` once for each thread of the grid and returns when all have returned.
+    /// Runs `body` once for each thread of the grid, and returns when all have returned.
     ///
     /// # Errors
-    /// When the grid is one that no GPU takes, or more than [`RESIDENT_THREADS`] must be resident; when the system refuses threads or
-    /// memory; and for a bug of the kernel: a thread panicked, threads of a block wait at different barriers, one has returned while others
-    /// of its block wait for it, lanes of a mask meet at different calls, or all threads of a block wait for one another. The first of
-    /// these ends the whole grid, and the text names block and thread, and the lines of the source where threads wait.
+    /// Returns an error in these cases:
+    ///
+    /// - No GPU accepts the grid, or more than [`RESIDENT_THREADS`] threads must be resident.
+    /// - The system refuses threads or memory.
+    /// - A thread panicked.
+    /// - Threads of a block wait at different barriers, or one has returned while others of its block wait for it.
+    /// - Lanes of a mask meet at different calls.
+    /// - All threads of a block wait for one another.
+    ///
+    /// The first error aborts the whole grid. The text names block and thread, and the source lines at which threads
+    /// wait.
     pub fn run<F: Fn() + Sync>(&self, body: F) -> io::Result<()> {
         if self.blocks == 0 || self.threads == 0 || self.threads > MAX_BLOCK {
             return Err(io::Error::other(format!(
-                "grid {} x {} refused: 1 or more blocks of 1 to {MAX_BLOCK} threads",
+                "invalid grid {} x {}: must have at least 1 block of 1 to {MAX_BLOCK} threads",
                 self.blocks, self.threads
             )));
         }
         if self.resident && self.threads_at_once() > RESIDENT_THREADS {
             return Err(io::Error::other(format!(
-                "grid {} x {} refused: its blocks wait for one another, and the emulated device holds {RESIDENT_THREADS} threads \
-                 at once, so at most {} blocks of {}",
+                "grid {} x {} does not fit: all its blocks must be resident, and the emulated device holds \
+                 {RESIDENT_THREADS} threads, so at most {} blocks of {}",
                 self.blocks,
                 self.threads,
                 RESIDENT_THREADS / self.threads as u64,
@@ -201,10 +213,10 @@ impl Grid {
     }
 }
 
-/// Runs `body` once for each thread of a grid and returns when all have returned.
+/// Runs `body` once for each thread of a grid, and returns when all have returned.
 ///
 /// # Errors
-/// As [`Grid::run`].
+/// Returns the same errors as [`Grid::run`].
 pub fn run<F: Fn() + Sync>(grid: u32, block: u32, body: F) -> io::Result<()> {
     Grid::new(grid, block).run(body)
 }

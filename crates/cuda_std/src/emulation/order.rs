@@ -1,17 +1,19 @@
-//! What orders what: for tests of protocols, whose missing barriers and fences no run on a CPU would show.
+//! Happens-before tracking, for tests of protocols: a CPU run alone does not reveal missing barriers and fences.
 //!
-//! On the emulated device the lanes of a block take turns on one worker, so each sees at once what the others have written, and a
-//! fence too few has no effect. The memory model of the hardware promises less. An observed grid
-//! ([`Grid::observed`](super::Grid::observed)) therefore keeps account of its rules for warps and blocks, by vector clocks: each lane
-//! knows of each other lane of its block up to which moment it has happened before.
+//! On the emulated device the lanes of a block are scheduled one at a time on one worker. Each lane therefore sees
+//! immediately what the others have written, and a missing fence has no effect. The memory model of the hardware
+//! guarantees less.
 //!
-//! - `warp::synchronize` and the block barrier: each lane that takes part then knows what all of them knew.
-//! - A shuffle, a match, a vote, `active_mask`: nothing. They move values and order no memory.
-//! - A fence: what the lane knows now is what its later stores release.
-//! - A release store releases what the lane knows.
+//! An observed grid ([`Grid::observed`](super::Grid::observed)) tracks the model's rules for warps and blocks by vector
+//! clocks. The clock of a lane contains, for each lane of its block, the latest moment that happened before.
 //!
-//! Whoever acquires a word may then ask whether that shows it a certain write ([`Orders::releases`]). Chains through memory (a lane
-//! acquires what another one has released) are not followed here; they are loom's.
+//! - `warp::synchronize` and the block barrier: each participating lane obtains the clocks of all of them.
+//! - A shuffle, a match, a vote, `active_mask`: no effect. They move values and order no memory.
+//! - A fence: later stores of the lane release the clock that it has at the fence.
+//! - A release store releases the lane's current clock.
+//!
+//! A test that acquires a word can then query whether this makes a certain write visible ([`Orders::releases`]). Chains
+//! through memory (a lane acquires what another lane released) are not tracked here; loom covers them.
 
 use super::Position;
 #[cfg(not(any(loom, miri, feature = "threads")))]
@@ -20,7 +22,7 @@ use crate::memory::Word;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// A moment of a lane.
+/// A point in the execution of a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Moment {
     block: u32,
@@ -28,18 +30,18 @@ pub struct Moment {
     time: u32,
 }
 
-/// By thread of the block, the last moment that has happened before.
+/// Vector clock, by thread of the block: the latest moment that happened before.
 type Clock = Arc<[u32]>;
 
 #[derive(Debug, Default)]
 struct State {
-    /// By block and thread: what it knows, and what it knew at its last fence.
+    /// The lane's current clock and its clock at its last fence, by block and thread.
     lanes: HashMap<(u32, usize), [Clock; 2]>,
-    /// By address: the block that stored there last, and what that released.
+    /// The block of the last store, and the clock that the store released, by address.
     words: HashMap<usize, (u32, Clock)>,
 }
 
-/// The account of one grid.
+/// Happens-before state of one grid.
 #[derive(Clone, Debug, Default)]
 pub struct Orders(Arc<Mutex<State>>);
 
@@ -71,7 +73,7 @@ impl Orders {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The moment of the calling lane: all that it has written so far is before it.
+    /// Returns the current moment of the calling lane; all its preceding writes happen before it.
     #[cfg(not(any(loom, miri, feature = "threads")))]
     pub fn now(&self) -> Moment {
         let Position { block_idx_x: block, thread_idx_x, block_dim_x, .. } = position();
@@ -85,8 +87,8 @@ impl Orders {
         Moment { block, thread, time }
     }
 
-    /// Whether what was written before that moment is visible to whoever acquires the value that a lane has last stored to this
-    /// word.
+    /// Returns whether writes that precede `moment` are visible to a thread that acquires the value last stored to
+    /// `word`.
     pub fn releases(&self, word: &Word, moment: Moment) -> bool {
         let state = self.state();
         let found = state.words.get(&std::ptr::from_ref(word).addr());

@@ -1,20 +1,21 @@
-//! Where threads wait for each other, and what is said when they do not wait at the same place.
+//! Calls at which threads wait for each other, and the messages if they do not wait at the same one.
 //!
-//! On a GPU `bar.sync 0` does not know where in the code it stands: threads of a block that wait at two different barriers may pass both,
-//! may hang, or may be stopped by the hardware, as the compiler has laid out the branches. The rule here is stricter: all threads of a
-//! block meet at the same call, all of them, and all lanes of a mask meet at the same call with the same mask.
+//! On a GPU, `bar.sync 0` does not identify its place in the code. Threads of a block that wait at two different
+//! barriers may pass both, hang, or be stopped by the hardware, depending on how the compiler arranged the branches.
+//! The rule here is stricter. All threads of a block must meet at the same call, and all lanes of a mask must meet at
+//! the same call with the same mask.
 
 use super::Vote;
 use std::fmt;
 use std::panic::Location;
 
-/// What threads meet for.
+/// Kind of meeting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(any(loom, miri, feature = "threads"), allow(dead_code))] // a warp of one lane meets nobody
+#[cfg_attr(any(loom, miri, feature = "threads"), allow(dead_code))] // a warp of one lane meets no others
 pub enum Meeting {
     /// The block barrier.
     SyncThreads,
-    /// The block barrier with a vote. The hardware forbids to mix it with the one without.
+    /// The block barrier with a vote. The hardware forbids mixing it with the one without.
     SyncThreadsOr,
     /// The barrier of lanes of a warp.
     Synchronize,
@@ -24,7 +25,7 @@ pub enum Meeting {
 }
 
 impl Meeting {
-    /// As messages name it.
+    /// Returns the name used in messages.
     pub fn name(self) -> &'static str {
         match self {
             Meeting::SyncThreads => "sync_threads",
@@ -37,8 +38,8 @@ impl Meeting {
     }
 }
 
-/// A call at which threads wait for each other. What a library does inside of a call counts as the caller's line, as far as its functions are
-/// marked `#[track_caller]`.
+/// A call at which threads wait for each other. A meeting inside a library function counts as the caller's line if the
+/// functions in between are marked `#[track_caller]`.
 #[derive(Clone, Copy, Debug)]
 pub struct Site {
     pub meeting: Meeting,
@@ -46,10 +47,10 @@ pub struct Site {
 }
 
 impl Site {
-    /// Whether this is the same call.
+    /// Returns whether this is the same call.
     #[inline(always)]
     pub fn is(&self, other: &Site) -> bool {
-        // One call may have several copies of its location, one in each of a program's parts. Mostly it is the same one.
+        // The location of one call may have several copies, one per codegen unit. Usually both are the same copy.
         self.meeting == other.meeting
             && (std::ptr::eq(self.location, other.location) || self.location == other.location)
     }
@@ -61,24 +62,24 @@ impl fmt::Display for Site {
     }
 }
 
-/// Threads of one block wait at two different barriers.
+/// Describes threads of one block that wait at two different barriers.
 pub fn two_barriers((thread, here): (u32, Site), (other, there): (u32, Site)) -> String {
     format!(
         "thread {thread} waits at {here}, thread {other} at {there}; all threads of a block must meet at the same barrier"
     )
 }
 
-/// A thread has returned; `last` is where it has met others before.
+/// Describes a thread that has returned; `last` is the last call at which it met others.
 pub fn has_returned((gone, last): (u32, Option<Site>)) -> String {
-    let last = last.map_or("has met nobody before".into(), |last| format!("has met others last at {last}"));
+    let last = last.map_or("has not met other threads".into(), |last| format!("last met other threads at {last}"));
     format!("thread {gone} has returned ({last})")
 }
 
-/// A thread has returned and another one waits for the whole block.
+/// Describes a thread that has returned while another one waits for the whole block.
 pub fn one_has_left(gone: (u32, Option<Site>), (thread, here): (u32, Site)) -> String {
     format!(
-        "{}, and thread {thread} waits for it at {here}; no thread may return while others of its block still meet: let the block agree \
-         first (sync_threads_or)",
+        "{}, and thread {thread} waits for it at {here}; no thread may return before the last meeting of its block: \
+         let the block agree first (sync_threads_or)",
         has_returned(gone)
     )
 }

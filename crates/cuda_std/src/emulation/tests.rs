@@ -1,18 +1,18 @@
-//! The emulated device itself: turns, barriers, residency, ends.
+//! Tests of the emulated device: scheduling, barriers, residency, failures.
 
 use super::*;
 use crate::memory::{Word, fetch_add_relaxed_gpu_u64, load_relaxed_gpu_u64, store_relaxed_gpu_u64};
 use crate::thread;
 use std::sync::atomic::AtomicU32;
 
-/// Runs a grid that must fail, and returns why.
+/// Runs a grid that must fail, and returns the error text.
 fn failure(grid: Grid, body: impl Fn() + Sync) -> String {
     grid.run(body).expect_err("the grid must fail").to_string()
 }
 
 #[test]
 fn every_thread_runs_once_also_in_waves() {
-    // More threads than are there at once, but under Miri, which takes seconds for a hundred.
+    // More threads than are resident at the same time, except under Miri, which takes seconds for a hundred.
     let (grid, block) = if cfg!(miri) { (3, 8) } else { (150, 250) };
     for workers in [1, 3] {
         let counts: Vec<AtomicU32> = (0..grid * block).map(|_| AtomicU32::new(0)).collect();
@@ -25,7 +25,7 @@ fn every_thread_runs_once_also_in_waves() {
 }
 
 #[test]
-fn the_barrier_joins_a_block_and_votes() {
+fn barrier_joins_block_and_votes() {
     for block in [8, 100] {
         let (sum, votes) = (AtomicU32::new(0), AtomicU32::new(0));
         let body = || {
@@ -43,9 +43,9 @@ fn the_barrier_joins_a_block_and_votes() {
     }
 }
 
-/// Every block waits for the last one, and no two are of one wave.
+/// Every block waits for the last one, and no two blocks belong to the same wave.
 #[test]
-fn all_blocks_are_there_when_the_grid_asks_for_it() {
+fn resident_grid_runs_all_blocks_concurrently() {
     let (blocks, threads) = if cfg!(any(miri, feature = "threads")) { (3, 2) } else { (40, 1024) };
     for workers in [1, 2] {
         let arrived = Word::new(0);
@@ -63,9 +63,9 @@ fn all_blocks_are_there_when_the_grid_asks_for_it() {
 }
 
 #[test]
-fn what_cannot_be_held_is_refused_with_what_can() {
+fn oversized_grid_is_rejected_with_limit() {
     for (blocks, threads) in [(0, 1), (1, 0), (1, MAX_BLOCK + 1)] {
-        assert!(failure(Grid::new(blocks, threads), || ()).contains("1 or more blocks of 1 to 1024 threads"));
+        assert!(failure(Grid::new(blocks, threads), || ()).contains("must have at least 1 block of 1 to 1024 threads"));
     }
     let text = failure(Grid::new(133, 1024).resident(true), || ());
     assert!(text.contains("grid 133 x 1024") && text.contains("at most 132 blocks of 1024"), "{text}");
@@ -74,8 +74,8 @@ fn what_cannot_be_held_is_refused_with_what_can() {
 }
 
 #[test]
-fn the_first_panic_ends_the_grid_and_is_named() {
-    // The others wait at a barrier, for each other, and in a spin that nobody ends.
+fn first_panic_ends_grid_and_is_reported() {
+    // The other threads wait at a barrier, or spin without end.
     let body = || {
         match thread::thread_idx_x() {
             2 if thread::block_idx_x() == 1 => panic!("expected by the test"),
@@ -92,10 +92,10 @@ fn the_first_panic_ends_the_grid_and_is_named() {
 }
 
 #[test]
-fn shared_memory_is_the_blocks_own() {
+fn shared_memory_is_private_to_block() {
     let body = || {
         let memory = shared_memory(4).expect("a block's").cast::<Word>();
-        // SAFETY: each thread its own word, within the memory.
+        // SAFETY: each thread accesses its own word, and the index is within the memory.
         let word = |thread: u32| unsafe { &*memory.add(thread as usize) };
         let (me, threads) = (thread::thread_idx_x(), thread::block_dim_x());
         assert_ne!(load_relaxed_gpu_u64(word(me)), 0, "nobody has cleared it");
@@ -118,12 +118,12 @@ mod lanes {
     use std::sync::Mutex;
 
     #[test]
-    fn lanes_that_are_unwound_drop_what_they_hold() {
+    fn unwound_lanes_drop_their_values() {
         struct Held<'a>(&'a AtomicU32);
         impl Drop for Held<'_> {
             fn drop(&mut self) {
                 self.0.fetch_add(1, Ordering::Relaxed);
-                // Finds nobody, and must not wait for them.
+                // The other threads have been unwound; this must not wait for them.
                 thread::sync_threads();
             }
         }
@@ -144,8 +144,8 @@ mod lanes {
     }
 
     #[test]
-    fn a_block_in_which_all_wait_for_one_another_is_reported_and_not_waited_for() {
-        // Each lane of the first warp's three waits for the next one, and the other warp for all of them.
+    fn deadlocked_block_is_reported_immediately() {
+        // Each of the first three lanes of warp 0 waits for the next one, and the other threads wait for all of them.
         let line = line!();
         let text = failure(Grid::new(1, 64), || match thread::thread_idx_x() {
             0 => warp::synchronize(0b011),
@@ -159,7 +159,7 @@ mod lanes {
     }
 
     #[test]
-    fn a_stack_that_is_nearly_full_is_a_panic() {
+    fn nearly_full_stack_panics() {
         fn deep(left: u32) -> u32 {
             let frame = std::hint::black_box([left; 250]);
             thread::relax();
@@ -170,7 +170,7 @@ mod lanes {
     }
 
     #[test]
-    fn a_lane_is_the_same_thread_after_every_stop() {
+    fn lane_keeps_its_identity_after_every_stop() {
         run(4, 96, || {
             let me = (thread::block_idx_x(), thread::thread_idx_x(), warp::lane());
             assert_eq!(me.2, me.1 % 32);
@@ -184,9 +184,9 @@ mod lanes {
         assert_eq!((thread::block_dim_x(), warp::lane()), (1, 0), "outside any grid");
     }
 
-    /// What lanes do in one block follows from the seed, and not from the workers.
+    /// The order of the lanes in a block depends on the seed, not on the number of workers.
     #[test]
-    fn a_seed_gives_one_order_whatever_the_workers_are() {
+    fn seed_determines_order_for_any_worker_count() {
         let order = |seed: Option<u64>, workers: usize| {
             let order = Mutex::new(vec![Vec::new(); 3]);
             let word = Word::new(0);

@@ -1,4 +1,4 @@
-//! One CPU thread for each of a grid's threads, each a warp of its own.
+//! Backend of the emulated device with one CPU thread per thread of the grid, each its own warp.
 
 use super::site::{Meeting, Site, one_has_left, two_barriers};
 use super::{ALONE, Grid, Position, Vote};
@@ -8,22 +8,21 @@ use std::panic::{Location, resume_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::{io, thread};
 
-/// Each thread is its own warp.
 pub const SIZE: u32 = 1;
 
-/// Bytes of stack for each thread: kernels keep little, and 1024 threads must fit.
+/// Bytes of stack per thread: kernels use little, and 1024 stacks must fit.
 const STACK_BYTES: usize = 128 * 1024;
 
-/// Most threads at once where one block is smaller and the grid does not ask for all of its blocks.
+/// Maximum number of threads at the same time, unless a single block is larger or the grid requests all of its blocks.
 const WAVE: u32 = 1024;
 
 thread_local! {
     static CURRENT: RefCell<Option<(Position, Arc<Block>)>> = const { RefCell::new(None) };
-    /// The barrier at which this thread has met others last, or waits for them.
+    /// The last barrier at which this thread met others, or at which it is waiting.
     static LAST: Cell<Option<Site>> = const { Cell::new(None) };
 }
 
-/// What the threads of a block share.
+/// State shared by the threads of a block.
 struct Block {
     barrier: Barrier,
     shared: OnceLock<Shared>,
@@ -31,12 +30,12 @@ struct Block {
 
 struct Shared(Box<[UnsafeCell<u128>]>);
 
-// SAFETY: memory that the threads of a block use as a kernel says.
+// SAFETY: raw memory; the kernel is responsible for synchronizing the threads of the block that access it.
 unsafe impl Send for Shared {}
-// SAFETY: as above.
+// SAFETY: the threads access it only through raw pointers, synchronized as the kernel specifies.
 unsafe impl Sync for Shared {}
 
-/// The position of the calling thread.
+/// Returns the position of the calling thread.
 pub fn position() -> Position {
     CURRENT.with_borrow(|current| current.as_ref().map_or(ALONE, |(position, _)| *position))
 }
@@ -57,7 +56,7 @@ pub fn sync_threads_or(predicate: bool) -> bool {
 
 fn arrive(predicate: bool, site: Site) -> bool {
     match block() {
-        // Destructors wait for nobody: the grid ends.
+        // Destructors must not wait: the grid is ending.
         Some(block) if !thread::panicking() => {
             LAST.set(Some(site));
             block.barrier.arrive(position().thread_idx_x, predicate, site)
@@ -66,7 +65,7 @@ fn arrive(predicate: bool, site: Site) -> bool {
     }
 }
 
-/// In a spin: the others have their turns.
+/// Lets the other threads run, in a spin loop.
 pub fn relax() {
     #[cfg(loom)]
     crate::model::give_way();
@@ -96,26 +95,37 @@ pub fn vote(_: u32, _: Vote, predicate: bool) -> u32 {
     predicate.into()
 }
 
-/// The system takes the turns here.
+/// No effect: the operating system schedules the threads.
 #[inline(always)]
 pub fn step() {}
 
-/// Nothing is observed here: Miri and the sanitizers do it themselves.
+/// No effect: Miri and the sanitizers detect races themselves.
+#[inline(always)]
+pub fn changes() {}
+
+/// No effect; see [`step`].
+#[inline(always)]
+pub fn modifies() {}
+
+/// No effect; see [`changes`].
 #[inline(always)]
 pub fn fenced() {}
 
-/// As [`fenced`].
+/// No effect; see [`changes`]. Does not call its argument: under loom, that load would limit which older values other
+/// threads can read.
 #[inline(always)]
-pub fn stored(_: &Word, _: bool) {}
+pub fn stored(_: &Word, _: impl FnOnce() -> bool, _: bool) {}
 
-/// The shared memory of this thread's block, of so many words of 16 bytes; none outside a grid. Nobody has written it before.
+/// Returns the shared memory of this thread's block, of `words` 16-byte words, or `None` outside a grid. Its initial
+/// content is not zero.
 pub fn shared_memory(words: usize) -> Option<*mut u8> {
     let block = block()?;
     let memory = block.shared.get_or_init(|| Shared((0..words).map(|_| UnsafeCell::new(u128::MAX)).collect()));
     Some(UnsafeCell::raw_get(memory.0.as_ptr()).cast())
 }
 
-/// A barrier for all threads of a block, at one call. A thread that panics is not waited for: the grid ends anyway.
+/// A barrier for all threads of a block, at one call. Does not wait for threads that panicked, because the grid is
+/// ending.
 #[derive(Debug)]
 struct Barrier {
     state: Mutex<BarrierState>,
@@ -124,14 +134,14 @@ struct Barrier {
 
 #[derive(Debug)]
 struct BarrierState {
-    /// Threads that have not panicked.
+    /// Number of threads that have not panicked.
     alive: u32,
     arrived: u32,
-    /// The number of the first of these, and where it waits.
+    /// Index of the first thread that arrived, and its barrier.
     first: Option<(u32, Site)>,
-    /// A thread that has returned, and where it has met others last.
+    /// A thread that has returned, and the last barrier at which it met others.
     gone: Option<(u32, Option<Site>)>,
-    /// A bug of the kernel: nobody goes on.
+    /// A detected bug of the kernel; no thread continues.
     failed: Option<String>,
     vote: bool,
     generation: u64,
@@ -154,7 +164,8 @@ impl Barrier {
     }
 
     fn lock(&self) -> MutexGuard<'_, BarrierState> {
-        // A panicking kernel thread leaves the counts intact: each change below is complete before the lock goes.
+        // A panicking kernel thread leaves the counts intact: each change below is complete before the lock is
+        // released.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -175,20 +186,20 @@ impl Barrier {
         }
         if state.failed.is_some() {
             drop(state);
-            // Ends this thread and prints nothing: the text is the grid's.
+            // Ends this thread without printing: the grid reports the message.
             resume_unwind(Box::new("the grid has ended"));
         }
         state.result
     }
 
-    /// A thread has panicked, or was never started.
+    /// Records that a thread has panicked, or was never started.
     fn give_up(&self) {
         let mut state = self.lock();
         state.alive -= 1;
         self.release_if_complete(&mut state);
     }
 
-    /// A thread has returned.
+    /// Records that a thread has returned.
     fn leave(&self, thread: u32, last: Option<Site>) {
         let mut state = self.lock();
         state.gone = Some((thread, last));
@@ -197,7 +208,7 @@ impl Barrier {
         }
     }
 
-    /// The first bug is the one that is told.
+    /// Records the first bug; later ones are ignored.
     fn fail(&self, state: &mut BarrierState, why: String) {
         state.failed.get_or_insert(why);
         self.changed.notify_all();
@@ -214,7 +225,7 @@ impl Barrier {
     }
 }
 
-/// Takes the thread out of its block when it returns, also by a panic.
+/// Removes the thread from its block when it returns or panics.
 struct Resident;
 
 impl Resident {
@@ -255,7 +266,7 @@ fn run_wave(blocks: std::ops::Range<u32>, grid: &Grid, body: &(dyn Fn() + Sync))
             started.push((block_idx_x, block.clone()));
             for thread_idx_x in 0..grid.threads {
                 if refused.is_some() {
-                    // The threads of this block that do run must not wait for those that never started.
+                    // The running threads of this block must not wait for those that were not started.
                     block.barrier.give_up();
                     continue;
                 }

@@ -8,7 +8,7 @@ use crate::pair::Pair;
 use std::ffi::c_int;
 use std::sync::Arc;
 
-/// Counters that an open card has room for.
+/// Maximum number of counters of an open device.
 const COUNTERS: u32 = 1024;
 
 /// A counter as C sees it.
@@ -18,19 +18,19 @@ struct Seen {
     counter: Arc<Counter>,
 }
 
-/// The counter that C means.
+/// Returns the counter of a C pointer.
 ///
 /// # Safety
-/// One of [`efadv_create_comp_cntr`], not destroyed.
+/// `counter` must have been returned by [`efadv_create_comp_cntr`] and not be destroyed.
 unsafe fn of<'a>(counter: *mut ibv_comp_cntr) -> &'a Arc<Counter> {
-    // SAFETY: the caller's contract; C's part is the first member.
+    // SAFETY: the caller guarantees that the counter is valid; the part visible to C is its first member.
     unsafe { &(*counter.cast::<Seen>()).counter }
 }
 
-/// What the card's counters can do.
+/// Writes the capabilities of the device's counters.
 ///
 /// # Safety
-/// The context is open, the place is C's and has so many bytes.
+/// The context must be open, and `place` must be valid for writes of `bytes`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn _ibv_query_comp_cntr_caps(
     _: *mut ibv_context,
@@ -40,28 +40,30 @@ pub unsafe extern "C" fn _ibv_query_comp_cntr_caps(
     let ours =
         ibv_comp_cntr_caps { max_value: MOST, max_counters: COUNTERS, supported_qp_attach_ops: (1 << OPERATIONS) - 1 };
     let length = bytes.min(size_of::<ibv_comp_cntr_caps>());
-    // SAFETY: the caller's contract.
+    // SAFETY: the caller guarantees that `place` is valid for `bytes`, which `length` does not exceed.
     unsafe { std::ptr::copy_nonoverlapping((&raw const ours).cast::<u8>(), place.cast(), length) };
     0
 }
 
-/// A counter in memory of its own.
+/// Creates a counter in its own memory.
 ///
 /// # Safety
-/// As [`efadv_create_comp_cntr`].
+/// The requirements of [`efadv_create_comp_cntr`] apply.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_create_comp_cntr(
     context: *mut ibv_context,
     attributes: *mut ibv_comp_cntr_init_attr,
 ) -> *mut ibv_comp_cntr {
-    // SAFETY: the caller's contract.
+    // SAFETY: the caller meets the requirements of `create`.
     unsafe { create(context, attributes, [None; 2]) }
 }
 
-/// A counter, in C's memory where it names some. Memory of a device that a dma-buf stands for is refused: this card counts by a CPU.
+/// Creates a counter, in memory of the caller if `efa` specifies some. Rejects device memory (dma-buf), because a CPU
+/// writes these counters.
 ///
 /// # Safety
-/// The context is open; the attributes are C's, `efa` with so many bytes; memory that it names stays as long as the counter.
+/// `context` must be open, and both attributes must be valid, `efa` for `bytes`. Memory that `efa` refers to must stay
+/// valid as long as the counter.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn efadv_create_comp_cntr(
     context: *mut ibv_context,
@@ -72,7 +74,7 @@ pub unsafe extern "C" fn efadv_create_comp_cntr(
     if (bytes as usize) < size_of::<efadv_comp_cntr_init_attr>() {
         return refuse(libc::EINVAL);
     }
-    // SAFETY: the caller's contract.
+    // SAFETY: the caller guarantees that `efa` is valid for `bytes`, which covers the type.
     let efa = unsafe { &*efa };
     let known = EFADV_COMP_CNTR_INIT_WITH_COMP_EXTERNAL_MEM | EFADV_COMP_CNTR_INIT_WITH_ERR_EXTERNAL_MEM;
     if efa.comp_mask != 0 || efa.flags & !known != 0 {
@@ -88,7 +90,7 @@ pub unsafe extern "C" fn efadv_create_comp_cntr(
         }
         if u32::from(location.r#type) != EFADV_MEMORY_LOCATION_VA {
             eprintln!(
-                "soft_efa: a counter in a dma-buf: cards in software count in this process's memory, which a GPU can map"
+                "soft_efa: a counter in a dma-buf: software NICs count in this process's memory, which a GPU can map"
             );
             return refuse(libc::EOPNOTSUPP);
         }
@@ -98,23 +100,23 @@ pub unsafe extern "C" fn efadv_create_comp_cntr(
         }
         places[place] = Some(address);
     }
-    // SAFETY: the caller's contract.
+    // SAFETY: the caller meets the requirements of `create`.
     unsafe { create(context, attributes, places) }
 }
 
 /// # Safety
-/// As [`efadv_create_comp_cntr`].
+/// The requirements of [`efadv_create_comp_cntr`] apply.
 unsafe fn create(
     context: *mut ibv_context,
     attributes: *mut ibv_comp_cntr_init_attr,
     places: [Option<usize>; 2],
 ) -> *mut ibv_comp_cntr {
-    // SAFETY: the caller's contract.
+    // SAFETY: the caller guarantees that the context is open and the attributes are valid.
     let (of, asked) = unsafe { (Context::of(context), &*attributes) };
     if asked.comp_mask != 0 || asked.flags != 0 || asked.r#type != IBV_COMP_CNTR_TYPE_WRS {
         return refuse(libc::EOPNOTSUPP);
     }
-    // SAFETY: the caller's contract.
+    // SAFETY: the caller guarantees that the memory at `places` stays valid as long as the counter.
     match unsafe { Counter::new(of, places) } {
         Ok(counter) => {
             let verbs = ibv_comp_cntr { context, handle: 0 };
@@ -124,32 +126,33 @@ unsafe fn create(
     }
 }
 
-/// Destroys a counter; queue pairs that count with it must be gone.
+/// Destroys a counter. All queue pairs that use it must have been destroyed.
 ///
 /// # Safety
-/// Made by [`efadv_create_comp_cntr`], and not used any more.
+/// `counter` must have been returned by [`efadv_create_comp_cntr`], and not be used any longer.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_destroy_comp_cntr(counter: *mut ibv_comp_cntr) -> c_int {
-    // SAFETY: the caller's contract.
+    // SAFETY: the caller guarantees that the counter is valid.
     if Arc::strong_count(unsafe { of(counter) }) > 1 {
         return libc::EBUSY;
     }
-    // SAFETY: the caller's contract.
+    // SAFETY: the caller guarantees that the counter was made here, from a box, and is no longer used.
     drop(unsafe { Box::from_raw(counter.cast::<Seen>()) });
     0
 }
 
-/// A queue pair counts these operations from now on: while it is not ready yet, each by one counter, and for as long as it is there.
+/// Attaches a counter to operations of a queue pair, for the lifetime of the pair. The pair must not be ready yet, and
+/// each operation can have one counter.
 ///
 /// # Safety
-/// The pair and the counter are there, the attributes are C's.
+/// `pair` and `counter` must be valid objects of this library, and `attributes` must be valid.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_qp_attach_comp_cntr(
     pair: *mut ibv_qp,
     counter: *mut ibv_comp_cntr,
     attributes: *mut ibv_qp_attach_comp_cntr_attr,
 ) -> c_int {
-    // SAFETY: the caller's contract.
+    // SAFETY: the caller guarantees that all three pointers are valid.
     let (this, counter, asked) = unsafe { (Pair::of(pair), of(counter), &*attributes) };
     let mask = asked.op_mask;
     if asked.comp_mask != 0 || mask == 0 || mask >> OPERATIONS != 0 {
@@ -170,10 +173,10 @@ pub unsafe extern "C" fn ibv_qp_attach_comp_cntr(
     0
 }
 
-/// A counter of a card cannot be written.
+/// Defines functions that fail, because the counters of a NIC cannot be written.
 macro_rules! fixed {
     ($($name:ident)*) => {$(
-        #[doc = "Not supported: a counter of a card cannot be written."]
+        #[doc = "Not supported: a counter of an EFA device cannot be written."]
         #[unsafe(no_mangle)]
         pub extern "C" fn $name(_: *mut ibv_comp_cntr, _: u64) -> c_int {
             libc::EOPNOTSUPP
@@ -182,24 +185,24 @@ macro_rules! fixed {
 }
 fixed! { ibv_set_comp_cntr ibv_set_err_comp_cntr ibv_inc_comp_cntr ibv_inc_err_comp_cntr }
 
-/// What is well.
+/// Reads the number of successful operations.
 ///
 /// # Safety
-/// The counter is there, the place is C's.
+/// `counter` must be a valid object of this library, and `value` must be valid for writes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_read_comp_cntr(counter: *mut ibv_comp_cntr, value: *mut u64) -> c_int {
-    // SAFETY: the caller's contract.
+    // SAFETY: the caller guarantees that both pointers are valid.
     unsafe { value.write(of(counter).read(false)) };
     0
 }
 
-/// What failed.
+/// Reads the number of failed operations.
 ///
 /// # Safety
-/// As [`ibv_read_comp_cntr`].
+/// The requirements of [`ibv_read_comp_cntr`] apply.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_read_err_comp_cntr(counter: *mut ibv_comp_cntr, value: *mut u64) -> c_int {
-    // SAFETY: the caller's contract.
+    // SAFETY: the caller guarantees that both pointers are valid.
     unsafe { value.write(of(counter).read(true)) };
     0
 }

@@ -1,32 +1,37 @@
-//! Cards: listed, opened, asked.
+//! Listing, opening and querying of devices.
 
 use crate::abi::*;
+use crate::cause;
 use crate::context::{self, Calls, Context, refuse};
 use crate::machine::{Device, Machine};
 use crate::{completions, post};
 use std::ffi::{c_char, c_int};
 
-/// Lists the cards; the list ends with null.
+/// Lists the devices; the list ends with null.
 ///
 /// # Safety
-/// `count` is null or C's place for it. So it is below: what is handed over is C's or was made here, as the manual says.
+/// `count` must be null or valid for writes. For the functions below, as the manual pages say: objects must have been
+/// returned by this library and not be freed, and other pointers must be valid.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_get_device_list(count: *mut c_int) -> *mut *mut ibv_device {
     let Ok(machine) = Machine::get() else { return refuse(libc::EINVAL) };
     if let Err(error) = machine.show() {
-        eprintln!("soft_efa: a folder for what sysfs says of the cards: {error}");
+        eprintln!(
+            "soft_efa: cannot create a directory for the software NICs' sysfs entries: {error}; set TMPDIR to a \
+             writable directory with free space"
+        );
         return refuse(error.raw_os_error().unwrap_or(libc::EIO));
     }
     let devices = machine.devices().iter().map(|device| (*device as *const Device).cast_mut().cast());
     let list: Box<[*mut ibv_device]> = devices.chain([std::ptr::null_mut()]).collect();
     if !count.is_null() {
-        // SAFETY: C's place.
+        // SAFETY: the caller guarantees that `count` is valid for writes if it is not null.
         unsafe { count.write(list.len() as c_int - 1) };
     }
     Box::into_raw(list).cast()
 }
 
-/// Frees the list, not the cards.
+/// Frees the list, but not the devices.
 ///
 /// # Safety
 /// See [`ibv_get_device_list`].
@@ -38,61 +43,61 @@ pub unsafe extern "C" fn ibv_free_device_list(list: *mut *mut ibv_device) {
     }
     machine.hide();
     let length = machine.devices().len() + 1;
-    // SAFETY: made of a box of this length.
+    // SAFETY: `ibv_get_device_list` made the list from a box of this length.
     drop(unsafe { Box::from_raw(std::ptr::slice_from_raw_parts_mut(list, length)) });
 }
 
-/// A card's name.
+/// Returns the name of a device.
 ///
 /// # Safety
 /// See [`ibv_get_device_list`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_get_device_name(device: *mut ibv_device) -> *const c_char {
-    // SAFETY: one of ours.
+    // SAFETY: the caller passes a device of this library.
     unsafe { (&raw const (*device).name).cast() }
 }
 
-/// A card's number in the world.
+/// Returns the globally unique ID of a device.
 ///
 /// # Safety
 /// See [`ibv_get_device_list`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_get_device_guid(device: *mut ibv_device) -> u64 {
-    // SAFETY: one of ours.
+    // SAFETY: the caller passes a device of this library.
     let gid = unsafe { (*device.cast::<Device>()).gid };
     u64::from_ne_bytes(std::array::from_fn(|index| gid[8 + index]))
 }
 
-/// A card's number here.
+/// Returns the index of a device on this machine.
 ///
 /// # Safety
 /// See [`ibv_get_device_list`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_get_device_index(device: *mut ibv_device) -> c_int {
-    // SAFETY: one of ours.
+    // SAFETY: the caller passes a device of this library.
     unsafe { (*device.cast::<Device>()).card as c_int }
 }
 
-/// What C calls by an open card's table.
+/// Functions that C calls through the table of an open device.
 pub(crate) const CALLS: Calls =
     Calls { create_cq: completions::create, post_send: post::post_send, post_recv: post::post_recv };
 
-/// Opens a card.
+/// Opens a device.
 ///
 /// # Safety
 /// See [`ibv_get_device_list`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_context {
     let Ok(machine) = Machine::get() else { return refuse(libc::EINVAL) };
-    // SAFETY: one of ours, which live as long as the process.
+    // SAFETY: the caller passes a device of this library; devices live as long as the process.
     let device: &'static Device = unsafe { &*device.cast::<Device>() };
     Context::open(machine, device, CALLS).unwrap_or_else(|error| {
-        eprintln!("soft_efa: a card's memory in /dev/shm: {error}");
+        cause::print("memory of a software NIC in /dev/shm", &error);
         refuse(error.raw_os_error().unwrap_or(libc::EIO))
     })
 }
 
-/// What a port says of itself, in the older form.
+/// Writes the attributes of a port, in the older form.
 ///
 /// # Safety
 /// See [`ibv_get_device_list`].
@@ -100,11 +105,11 @@ pub unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_co
 pub unsafe extern "C" fn ibv_query_port(context: *mut ibv_context, port: u8, attributes: *mut ibv_port_attr) -> c_int {
     // The older form ends before the flags.
     let length = std::mem::offset_of!(ibv_port_attr, flags);
-    // SAFETY: one of ours, and C's place.
+    // SAFETY: the caller passes a context of this library and valid attributes.
     unsafe { context::query_port(context, port, attributes, length) }
 }
 
-/// A card's address.
+/// Writes the address of a device.
 ///
 /// # Safety
 /// See [`ibv_get_device_list`].
@@ -113,12 +118,12 @@ pub unsafe extern "C" fn ibv_query_gid(context: *mut ibv_context, port: u8, inde
     if port != 1 || index != 0 {
         return -1;
     }
-    // SAFETY: one of ours, and C's place.
+    // SAFETY: the caller passes a context of this library and a valid `gid`.
     unsafe { gid.write(ibv_gid { raw: Context::of(context).device.gid }) };
     0
 }
 
-/// A card's one partition.
+/// Writes the key of the device's only partition.
 ///
 /// # Safety
 /// See [`ibv_get_device_list`].
@@ -127,12 +132,12 @@ pub unsafe extern "C" fn ibv_query_pkey(_: *mut ibv_context, port: u8, index: c_
     if port != 1 || index != 0 {
         return -1;
     }
-    // SAFETY: C's place.
+    // SAFETY: the caller guarantees that `key` is valid for writes.
     unsafe { key.write(0xffff) };
     0
 }
 
-/// Where a partition stands.
+/// Returns the index of a partition key.
 ///
 /// # Safety
 /// See [`ibv_get_device_list`].

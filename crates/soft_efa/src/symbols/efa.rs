@@ -1,4 +1,4 @@
-//! EFA's own functions, and what no card of EFA's does.
+//! EFA's own functions, and functions that EFA devices do not support.
 
 use crate::abi::*;
 use crate::completions;
@@ -9,10 +9,10 @@ use crate::request::{INLINE, SEND_PIECES, SHORT_INLINE};
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::Ordering;
 
-/// Largest read or write.
+/// Maximum size of a read or write in bytes.
 const TRANSFER: u32 = 1 << 30;
 
-/// What EFA's cards say beyond verbs.
+/// Writes the EFA-specific attributes of a device.
 ///
 /// # Safety
 /// See [`crate::ibv_get_device_list`].
@@ -22,7 +22,7 @@ pub unsafe extern "C" fn efadv_query_device(
     attributes: *mut efadv_device_attr,
     bytes: u32,
 ) -> c_int {
-    // SAFETY: one of ours.
+    // SAFETY: the caller passes a context of this library.
     let spec = &unsafe { Context::of(context) }.machine.spec;
     let mut caps =
         EFADV_DEVICE_ATTR_CAPS_RDMA_READ | EFADV_DEVICE_ATTR_CAPS_RNR_RETRY | EFADV_DEVICE_ATTR_CAPS_CQ_WITH_SGID;
@@ -43,48 +43,48 @@ pub unsafe extern "C" fn efadv_query_device(
         device_caps: caps,
         max_rdma_size: TRANSFER,
     };
-    // SAFETY: C's place, of this length.
+    // SAFETY: the caller guarantees that `attributes` is valid for `bytes`.
     unsafe { answer(&ours, attributes, bytes) }
 }
 
-/// As much of an answer as C has room for.
+/// Writes as much of `ours` as fits in `bytes`.
 ///
 /// # Safety
-/// The place has so many bytes.
+/// `place` must be valid for writes of `bytes`.
 unsafe fn answer<T>(ours: &T, place: *mut T, bytes: u32) -> c_int {
     let bytes = (bytes as usize).min(size_of::<T>());
-    // SAFETY: both are as long.
+    // SAFETY: `bytes` exceeds neither the type nor, by the caller's guarantee, `place`.
     unsafe { std::ptr::copy_nonoverlapping((&raw const *ours).cast::<u8>(), place.cast::<u8>(), bytes) };
     0
 }
 
-/// A handle's number.
+/// Writes the number of an address handle.
 ///
 /// # Safety
 /// See [`crate::ibv_get_device_list`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn efadv_query_ah(handle: *mut ibv_ah, attributes: *mut efadv_ah_attr, bytes: u32) -> c_int {
-    // SAFETY: one of ours.
+    // SAFETY: the caller passes an address handle of this library.
     let ahn = unsafe { (*handle.cast::<Handle>()).number };
     let ours = efadv_ah_attr { comp_mask: 0, ahn, reserved: [0; 6] };
-    // SAFETY: C's place, of this length.
+    // SAFETY: the caller guarantees that `attributes` is valid for `bytes`.
     unsafe { answer(&ours, attributes, bytes) }
 }
 
-/// Which interconnects a registration goes over: not known.
+/// Writes the interconnects that a registration uses: none are known.
 ///
 /// # Safety
 /// See [`crate::ibv_get_device_list`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn efadv_query_mr(_: *mut ibv_mr, attributes: *mut efadv_mr_attr, bytes: u32) -> c_int {
-    // SAFETY: C's place, of this length; numbers.
+    // SAFETY: the caller guarantees that `attributes` is valid for `bytes`; the type has only numbers.
     unsafe { answer(&std::mem::zeroed(), attributes, bytes) }
 }
 
-/// A completion queue of EFA's. In memory of a device that a dma-buf stands for there can be none: this card's entries are written by a CPU.
+/// Creates an EFA completion queue. Rejects device memory (dma-buf), because a CPU writes the entries.
 ///
 /// # Safety
-/// See [`crate::ibv_get_device_list`]; `efa` is null or C's, with so many bytes.
+/// See [`crate::ibv_get_device_list`]. `efa` must be null or valid for `bytes`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn efadv_create_cq(
     context: *mut ibv_context,
@@ -93,29 +93,29 @@ pub unsafe extern "C" fn efadv_create_cq(
     bytes: u32,
 ) -> *mut ibv_cq_ex {
     if !efa.is_null() {
-        // SAFETY: C's; the first member is in every form of it.
+        // SAFETY: `efa` is valid, and every version of the structure has the first member.
         if unsafe { (*efa).comp_mask } != 0 {
             return refuse(libc::EINVAL);
         }
-        // SAFETY: C's, as long as it says.
+        // SAFETY: `efa` is valid for `bytes`.
         let has_flags = bytes as usize >= std::mem::offset_of!(efadv_cq_init_attr, ext_mem_dmabuf);
-        // SAFETY: as above.
+        // SAFETY: `bytes` covers the flags.
         if has_flags && u32::try_from(unsafe { (*efa).flags }) == Ok(EFADV_CQ_INIT_FLAGS_EXT_MEM_DMABUF) {
             eprintln!(
-                "soft_efa: a completion queue in a dma-buf: cards in software write theirs into this process's memory, which a GPU \
-                 can map (efadv_query_cq)"
+                "soft_efa: a completion queue in a dma-buf: software NICs write completions into this process's \
+                 memory, which a GPU can map (efadv_query_cq)"
             );
             return refuse(libc::EOPNOTSUPP);
         }
     }
-    // SAFETY: one of ours, and C's.
+    // SAFETY: the caller passes a context of this library and valid attributes.
     unsafe { completions::create(context, attributes) }
 }
 
-/// What no card of EFA's does: each answers that it is not supported.
+/// Defines functions that EFA devices do not support: each returns that error.
 macro_rules! unsupported {
     ($($name:ident -> $answer:ty = $value:expr;)*) => {$(
-        #[doc = "Not supported by these cards."]
+        #[doc = "Not supported by software NICs."]
         #[unsafe(no_mangle)]
         pub extern "C" fn $name() -> $answer {
             $value
@@ -137,15 +137,16 @@ unsupported! {
     ibv_set_ece -> c_int = libc::EOPNOTSUPP;
 }
 
-/// For how many nanoseconds the card that has waited longest has waited for this machine so far, where a real one would not have.
+/// Returns the delay in nanoseconds that this machine has caused, compared with a real device. The maximum over all
+/// devices.
 #[unsafe(no_mangle)]
 pub extern "C" fn soft_efa_behind() -> u64 {
     let late = |machine: &Machine| machine.late.iter().map(|late| late.nanoseconds()).max();
     Machine::get().ok().and_then(late).unwrap_or(0)
 }
 
-/// Whether reads and writes move their bytes from now on; otherwise they take their time, and nothing arrives. For figures of
-/// cards that are faster than this machine's memory.
+/// Sets whether reads and writes copy their bytes from now on. Otherwise they take the same time, and no bytes arrive.
+/// For the timing of devices that are faster than this machine's memory.
 #[unsafe(no_mangle)]
 pub extern "C" fn soft_efa_move_bytes(moves: bool) {
     if let Ok(machine) = Machine::get() {

@@ -1,7 +1,9 @@
-//! The functions that are found by name in the place of libibverbs' and libefa's: all that libfabric's EFA provider calls, and
-//! what other parts of libfabric and librdmacm call on a device that they find here. Those that make or change something stand
-//! where it is defined; the others stand here, and so do those that tie together what knows nothing of one another: a card gets the
-//! functions that C calls by its table, a queue pair its completion queues and its sessions.
+//! Functions that replace those of libibverbs and libefa by name. They cover all that libfabric's EFA provider calls,
+//! and what other parts of libfabric and librdmacm call on a device that they find here.
+//!
+//! Functions that create or change an object are defined with the object. The others are defined here, as are those
+//! that connect independent modules. A device receives the functions that C calls through its table; a queue pair
+//! receives its completion queues and its sessions.
 
 mod counters;
 mod device;

@@ -1,10 +1,10 @@
-//! What is made of an open card.
+//! Functions of an open device's objects.
 
 use crate::abi::*;
 use crate::context::refuse;
 use std::ffi::{c_char, c_int, c_uint};
 
-/// Memory of a device: there is none that a process could reach.
+/// Rejects the registration of device memory, which these processes cannot access.
 ///
 /// # Safety
 /// See [`crate::ibv_get_device_list`].
@@ -20,7 +20,7 @@ pub unsafe extern "C" fn ibv_reg_dmabuf_mr(
     refuse(libc::EOPNOTSUPP)
 }
 
-/// A queue pair's other face.
+/// Returns the extended interface of a queue pair.
 ///
 /// # Safety
 /// See [`crate::ibv_get_device_list`].
@@ -29,7 +29,7 @@ pub unsafe extern "C" fn ibv_qp_to_qp_ex(pair: *mut ibv_qp) -> *mut ibv_qp_ex {
     pair.cast()
 }
 
-/// Which bytes of a transfer arrive in order: nothing is promised.
+/// Returns which parts of a transfer arrive in order: none are guaranteed.
 ///
 /// # Safety
 /// See [`crate::ibv_get_device_list`].
@@ -38,19 +38,19 @@ pub unsafe extern "C" fn ibv_query_qp_data_in_order(_: *mut ibv_qp, _: c_uint, _
     0
 }
 
-/// Whether a program may fork: it may, as with any recent kernel.
+/// Returns that a program may fork without preparation, as with any recent kernel.
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_is_fork_initialized() -> c_uint {
     IBV_FORK_UNNEEDED
 }
 
-/// Prepares for forks: there is nothing to do.
+/// Prepares for forks. Has no effect, because no preparation is needed.
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_fork_init() -> c_int {
     0
 }
 
-/// A status in words.
+/// Returns the text of a status.
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_wc_status_str(status: c_uint) -> *const c_char {
     match status {

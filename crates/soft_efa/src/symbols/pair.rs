@@ -1,7 +1,8 @@
-//! Queue pairs: made, changed, destroyed.
+//! Creation, modification and destruction of queue pairs.
 
 use crate::abi::*;
 use crate::address::queue_name;
+use crate::cause;
 use crate::completions::Completions;
 use crate::context::{Context, PAIRS, refuse};
 use crate::engine;
@@ -16,10 +17,10 @@ use std::ffi::c_int;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Makes a queue pair of EFA's own kind.
+/// Creates a queue pair of EFA's own type.
 ///
 /// # Safety
-/// The context is open; the attributes are C's; `efa` is null or C's, with so many bytes.
+/// `context` must be open, `attributes` must be valid, and `efa` must be null or valid for `bytes`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn efadv_create_qp_ex(
     context: *mut ibv_context,
@@ -27,17 +28,17 @@ pub unsafe extern "C" fn efadv_create_qp_ex(
     efa: *mut efadv_qp_init_attr,
     bytes: u32,
 ) -> *mut ibv_qp {
-    // SAFETY: the caller's contract.
+    // SAFETY: the caller guarantees that the context is open and the attributes are valid.
     let (context, attributes) = unsafe { (Context::of(context), &*attributes) };
     let (spec, cap) = (&context.machine.spec, &attributes.cap);
     let flags_end = std::mem::offset_of!(efadv_qp_init_attr, flags) + size_of::<u16>();
-    // SAFETY: as long as C says it is. Older headers have zeros there.
+    // SAFETY: `efa` is valid for `bytes`, which covers the flags. Older headers have zeros there.
     let flags = u32::from(if efa.is_null() || (bytes as usize) < flags_end { 0 } else { unsafe { (*efa).flags } });
     let inline_writes = flags & EFADV_QP_FLAGS_INLINE_WRITE != 0;
     if inline_writes && !spec.writes {
         return refuse(libc::EOPNOTSUPP);
     }
-    // A card's memory for requests has one size: of those that are twice as long it takes half as many.
+    // A device has a fixed amount of memory for requests: half as many of twice the size.
     let depth = if inline_writes || cap.max_inline_data as usize > SHORT_INLINE { spec.depth / 2 } else { spec.depth };
     let fits = cap.max_send_wr <= depth
         && cap.max_recv_wr <= spec.receives
@@ -45,10 +46,10 @@ pub unsafe extern "C" fn efadv_create_qp_ex(
         && cap.max_recv_sge as usize <= RECEIVE_PIECES
         && cap.max_inline_data as usize <= INLINE;
     if attributes.qp_type != IBV_QPT_DRIVER {
-        // Datagrams: nothing of ginlab's uses them.
+        // Datagrams, which ginlab does not use.
         return refuse(libc::EOPNOTSUPP);
     }
-    // SAFETY: null or one of `ibv_alloc_pd`.
+    // SAFETY: `pd` is null or made by `ibv_alloc_pd`.
     let Some(domain) = (unsafe { attributes.pd.as_ref() }) else { return refuse(libc::EINVAL) };
     if !fits || attributes.send_cq.is_null() || attributes.recv_cq.is_null() {
         return refuse(libc::EINVAL);
@@ -56,8 +57,10 @@ pub unsafe extern "C" fn efadv_create_qp_ex(
     let solicited = flags & EFADV_QP_FLAGS_UNSOLICITED_WRITE_RECV == 0;
     let mut pairs = locked(&context.pairs);
     let Some(low) = pairs.iter().position(Option::is_none) else { return refuse(libc::ENOMEM) };
-    let made = Page::new(cap.max_recv_wr, context.number, domain.handle, solicited).and_then(|mut page| {
-        // Peers know a number of 16 bits; this process's provider finds the pair by its low ones.
+    // SAFETY: the queue is valid and belongs to the same device.
+    let kept = unsafe { Completions::of(attributes.recv_cq) }.depth();
+    let made = Page::new(cap.max_recv_wr, kept, context.number, domain.handle, solicited).and_then(|mut page| {
+        // Peers address a 16-bit number; this process's provider finds the pair by its low bits.
         let mut last = std::io::Error::from(std::io::ErrorKind::AlreadyExists);
         for attempt in 0..512 {
             let high = context.machine.random(attempt) as u32 & 0xff;
@@ -72,13 +75,13 @@ pub unsafe extern "C" fn efadv_create_qp_ex(
     let (page, number) = match made {
         Ok(made) => made,
         Err(error) => {
-            eprintln!("soft_efa: a queue pair in /dev/shm: {error}");
+            cause::print("a queue pair in /dev/shm", &error);
             return refuse(error.raw_os_error().unwrap_or(libc::ENOMEM));
         }
     };
     pairs[low] = Some(number);
     drop(pairs);
-    // SAFETY: numbers, pointers and optional functions: zero is a value of each.
+    // SAFETY: the type has only numbers, pointers and optional functions, for all of which zero is a valid value.
     let mut verbs: ibv_qp_ex = unsafe { std::mem::zeroed() };
     let base = &mut verbs.qp_base;
     (base.context, base.qp_context, base.pd) = (context.verbs(), attributes.qp_context, attributes.pd);
@@ -89,7 +92,7 @@ pub unsafe extern "C" fn efadv_create_qp_ex(
     let pair = Pair::new(verbs, origin, *cap, inline_writes);
     keeper::add(pair.sender.clone());
     let pair = Box::into_raw(Box::new(pair));
-    // SAFETY: the queues are C's, of the same card, and live longer than the pair.
+    // SAFETY: the queues are valid, belong to the same device, and outlive the pair.
     unsafe {
         Completions::of(attributes.send_cq).attach(pair);
         if attributes.recv_cq != attributes.send_cq {
@@ -99,13 +102,13 @@ pub unsafe extern "C" fn efadv_create_qp_ex(
     pair.cast()
 }
 
-/// Destroys it: what is on its way arrives, and nobody hears of it.
+/// Destroys a queue pair. Requests in flight are delivered, without completions.
 ///
 /// # Safety
-/// Made by [`efadv_create_qp_ex`], and not used any more.
+/// `pair` must have been returned by [`efadv_create_qp_ex`], and not be used any longer.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_destroy_qp(pair: *mut ibv_qp) -> c_int {
-    // SAFETY: the caller's contract.
+    // SAFETY: the caller guarantees that the pair was made here, from a box, and is no longer used.
     unsafe {
         let this = Pair::of(pair);
         engine::forget_pair(pair.cast());
@@ -122,13 +125,13 @@ pub unsafe extern "C" fn ibv_destroy_qp(pair: *mut ibv_qp) -> c_int {
     0
 }
 
-/// Changes state, key and patience.
+/// Changes the state, queue key and retry count.
 ///
 /// # Safety
-/// The pair is one of [`efadv_create_qp_ex`], the attributes are C's.
+/// `pair` must have been returned by [`efadv_create_qp_ex`], and `attributes` must be valid.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_modify_qp(pair: *mut ibv_qp, attributes: *mut ibv_qp_attr, mask: c_int) -> c_int {
-    // SAFETY: the caller's; nobody else changes a pair's state.
+    // SAFETY: the caller guarantees that both are valid; no other code changes the state of a pair.
     let (this, attributes, state) = unsafe { (Pair::of(pair), &*attributes, &raw mut (*pair).state) };
     if mask & IBV_QP_QKEY != 0 {
         this.origin.page.qkey().store(attributes.qkey, Ordering::Relaxed);
@@ -137,7 +140,7 @@ pub unsafe extern "C" fn ibv_modify_qp(pair: *mut ibv_qp, attributes: *mut ibv_q
         locked(&this.sender).rnr_retry = attributes.rnr_retry;
     }
     if mask & IBV_QP_STATE != 0 {
-        // SAFETY: see above.
+        // SAFETY: `state` is valid, as above.
         let before = unsafe { *state };
         let next = attributes.qp_state;
         if !matches!(
@@ -146,7 +149,7 @@ pub unsafe extern "C" fn ibv_modify_qp(pair: *mut ibv_qp, attributes: *mut ibv_q
         ) {
             return libc::EINVAL;
         }
-        // SAFETY: see above.
+        // SAFETY: `state` is valid, as above.
         unsafe { state.write(next) };
         if next == IBV_QPS_RTR {
             this.origin.page.state().store(READY, Ordering::Release);

@@ -1,4 +1,5 @@
-//! The queues themselves, for who writes requests and reads completions without C's functions: a GPU, or libfabric from 2.3 on.
+//! Direct access to the queues, for programs that write requests and read completions without the C functions: a GPU,
+//! or libfabric from 2.3 on.
 
 use crate::abi::*;
 use crate::completions::Completions;
@@ -12,15 +13,16 @@ use crate::rings::{RECEIVE_BYTES, Ring, Rings};
 use std::ffi::c_int;
 use std::mem::offset_of;
 
-/// Whether C's struct, of so many bytes, has this much of ours.
+/// Returns whether C's structure of `bytes` contains the members before `end`.
 fn has(bytes: u32, end: usize) -> bool {
     bytes as usize >= end
 }
 
-/// Where a queue pair's rings and doorbells are. From the first call on the card looks at them.
+/// Writes the addresses of a queue pair's rings and doorbells. From the first call on the engine polls them.
 ///
 /// # Safety
-/// The pair is one of [`crate::efadv_create_qp_ex`], the places are C's, with so many bytes each.
+/// `pair` must have been returned by [`crate::efadv_create_qp_ex`]; `sends` and `receives` must each be valid for
+/// writes of `bytes`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn efadv_query_qp_wqs(
     pair: *mut ibv_qp,
@@ -31,9 +33,9 @@ pub unsafe extern "C" fn efadv_query_qp_wqs(
     if !has(bytes, offset_of!(efadv_wq_attr, caps)) {
         return libc::EINVAL;
     }
-    // SAFETY: the caller's.
+    // SAFETY: the caller guarantees that the pair is valid.
     let this = unsafe { Pair::of(pair) };
-    // SAFETY: the queue is C's, of the same card.
+    // SAFETY: the queue is valid and belongs to the same device.
     let kept = unsafe { Completions::of(this.sends_to()) }.depth();
     let rings = match rings(this, kept as usize) {
         Ok(rings) => rings,
@@ -45,7 +47,7 @@ pub unsafe extern "C" fn efadv_query_qp_wqs(
         buffer: ring.buffer(),
         entry_size: ring.entry as u32,
         num_entries: ring.entries,
-        doorbell: ring.doorbell(),
+        doorbell: ring.doorbell_address(),
         max_batch,
         caps: caps as u16,
         reserved: [0; 2],
@@ -55,7 +57,7 @@ pub unsafe extern "C" fn efadv_query_qp_wqs(
         (of(&rings.send, rings.max_batch, EFADV_WQ_CAPS_64_BIT_REQ_ID), sends),
         (of(&rings.receive, rings.receive.entries, 0), receives),
     ] {
-        // SAFETY: C's place, as long as it says.
+        // SAFETY: the caller guarantees that `place` is valid for `bytes`, which `length` does not exceed.
         unsafe { std::ptr::copy_nonoverlapping((&raw const ours).cast::<u8>(), place.cast(), length) };
     }
     0
@@ -67,8 +69,8 @@ fn rings(this: &Pair, kept: usize) -> std::io::Result<&Rings> {
     }
     let entry = if this.is_wide() { 128 } else { 64 };
     let receives = this.cap.max_recv_wr * this.cap.max_recv_sge.max(1);
-    let send = Ring::new(this.cap.max_send_wr, entry)?;
     let spec = &this.origin.context.machine.spec;
+    let send = Ring::new(this.cap.max_send_wr.max(spec.min_depth), entry)?;
     let rings = Rings {
         max_batch: efa_queue::rules::max_batch(spec.max_batch, entry as u32, send.entries.max(2)),
         send,
@@ -78,16 +80,16 @@ fn rings(this: &Pair, kept: usize) -> std::io::Result<&Rings> {
     Ok(this.rings.get_or_init(|| rings))
 }
 
-/// Where a completion queue's entries are. From the first call on the card writes them there.
+/// Writes the address of a completion queue's entries. From the first call on the engine writes completions there.
 ///
 /// # Safety
-/// The queue is one of [`crate::efadv_create_cq`], the place is C's, with so many bytes.
+/// `queue` must have been returned by [`crate::efadv_create_cq`], and `place` must be valid for writes of `bytes`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn efadv_query_cq(queue: *mut ibv_cq, place: *mut efadv_cq_attr, bytes: u32) -> c_int {
     if !has(bytes, offset_of!(efadv_cq_attr, doorbell)) {
         return libc::EINVAL;
     }
-    // SAFETY: the caller's.
+    // SAFETY: the caller guarantees that the queue is valid.
     let queue = unsafe { Completions::of(queue) };
     let made = match queue.entries(|first| engine::watch_queue(queue, first)) {
         Ok(made) => made,
@@ -101,15 +103,15 @@ pub unsafe extern "C" fn efadv_query_cq(queue: *mut ibv_cq, place: *mut efadv_cq
         doorbell: made.doorbell(),
     };
     let length = (bytes as usize).min(size_of::<efadv_cq_attr>());
-    // SAFETY: C's place, as long as it says.
+    // SAFETY: the caller guarantees that `place` is valid for `bytes`, which `length` does not exceed.
     unsafe { std::ptr::copy_nonoverlapping((&raw const ours).cast::<u8>(), place.cast(), length) };
     0
 }
 
-/// How many requests a queue takes of the size that these need, or, below 0, what is wrong.
+/// Returns the maximum number of requests of a queue, for requests of the given kind, or a negative error code.
 ///
 /// # Safety
-/// The context is open; the attributes are C's, with so many bytes.
+/// `context` must be open, and `attributes` must be valid for `bytes`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn efadv_get_max_sq_depth(
     context: *mut ibv_context,
@@ -119,7 +121,7 @@ pub unsafe extern "C" fn efadv_get_max_sq_depth(
     if !has(bytes, offset_of!(efadv_sq_depth_attr, max_inline_data) + 4) {
         return -libc::EINVAL;
     }
-    // SAFETY: the caller's.
+    // SAFETY: the caller guarantees that the context is open and the attributes are valid for `bytes`.
     let (spec, asked) = unsafe { (&Context::of(context).machine.spec, &*attributes) };
     let fits = asked.comp_mask == 0
         && asked.max_send_sge as usize <= SEND_PIECES
@@ -132,10 +134,11 @@ pub unsafe extern "C" fn efadv_get_max_sq_depth(
     if is_wide { (spec.depth / 2) as c_int } else { spec.depth as c_int }
 }
 
-/// How many receives of so many pieces a queue takes, or, below 0, what is wrong.
+/// Returns the maximum number of receives of a queue, for receives of the given number of pieces, or a negative error
+/// code.
 ///
 /// # Safety
-/// As [`efadv_get_max_sq_depth`].
+/// The requirements of [`efadv_get_max_sq_depth`] apply.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn efadv_get_max_rq_depth(
     context: *mut ibv_context,
@@ -145,7 +148,7 @@ pub unsafe extern "C" fn efadv_get_max_rq_depth(
     if !has(bytes, offset_of!(efadv_rq_depth_attr, max_recv_sge) + 4) {
         return -libc::EINVAL;
     }
-    // SAFETY: the caller's.
+    // SAFETY: the caller guarantees that the context is open and the attributes are valid for `bytes`.
     let (spec, asked) = unsafe { (&Context::of(context).machine.spec, &*attributes) };
     if asked.comp_mask != 0 || asked.max_recv_sge as usize > RECEIVE_PIECES || asked.max_recv_sge == 0 {
         return -libc::EINVAL;
@@ -156,10 +159,10 @@ pub unsafe extern "C" fn efadv_get_max_rq_depth(
 /// Destroys a completion queue.
 ///
 /// # Safety
-/// Made by [`crate::efadv_create_cq`], and not used any more.
+/// `queue` must have been returned by [`crate::efadv_create_cq`], and not be used any longer.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_destroy_cq(queue: *mut ibv_cq) -> c_int {
-    // SAFETY: the caller's contract.
+    // SAFETY: the caller guarantees that the queue was made here, from a box, and is no longer used.
     unsafe {
         if Completions::of(queue).has_pairs() {
             return libc::EBUSY;

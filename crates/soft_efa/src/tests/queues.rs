@@ -1,4 +1,4 @@
-//! The queues themselves: requests written into the ring, completions read from memory, counters; and all that a card makes of misuse.
+//! Tests of direct queue access: requests written into the ring, completions read from memory, counters, and misuse.
 
 use super::*;
 use efa_queue::completion::{self, Completion};
@@ -7,25 +7,25 @@ use efa_queue::{Local, Receive, rules};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use std::time::{Duration, Instant};
 
-const EVERYTHING: u32 = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE;
+pub const EVERYTHING: u32 = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE;
 
-/// A side whose queues the test writes and reads itself.
-struct Direct {
-    side: Side,
-    sends: efadv_wq_attr,
-    receives: efadv_wq_attr,
-    entries: efadv_cq_attr,
-    posted: u64,
-    received: u64,
-    read: u64,
-    handle: u16,
-    memory: Vec<u8>,
-    base: u64,
-    keys: (u32, u32),
+/// A side whose queues the test writes and reads directly.
+pub struct Direct {
+    pub side: Side,
+    pub sends: efadv_wq_attr,
+    pub receives: efadv_wq_attr,
+    pub entries: efadv_cq_attr,
+    pub posted: u64,
+    pub received: u64,
+    pub read: u64,
+    pub handle: u16,
+    pub memory: Vec<u8>,
+    pub base: u64,
+    pub keys: (u32, u32),
 }
 
-/// Waits until there is an answer, 20 s at most.
-fn wait<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+/// Waits until `look` returns a value, at most 20 s.
+pub fn wait<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let started = Instant::now();
     loop {
         if let Some(found) = look() {
@@ -37,15 +37,16 @@ fn wait<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
 }
 
 impl Direct {
-    fn open(context: *mut ibv_context, peer: *mut ibv_context) -> Direct {
+    pub fn open(context: *mut ibv_context, peer: *mut ibv_context) -> Direct {
         Direct::of(Side::open(context, 7), peer)
     }
 
-    fn of(mut side: Side, peer: *mut ibv_context) -> Direct {
+    pub fn of(mut side: Side, peer: *mut ibv_context) -> Direct {
         side.faces(peer);
         let mut memory = vec![0; 4096];
         let made = side.register(&mut memory, EVERYTHING);
-        // SAFETY: the functions are called as a program calls them, here and below; what they get was made by them, or is ours.
+        // SAFETY: the functions are called as a program calls them, here and below; their arguments were made by them,
+        // or are local.
         unsafe {
             let mut ah = efadv_ah_attr { comp_mask: 0, ahn: 0, reserved: [0; 6] };
             assert_eq!(efadv_query_ah(side.handle, &mut ah, size_of::<efadv_ah_attr>() as u32), 0);
@@ -60,58 +61,58 @@ impl Direct {
         }
     }
 
-    fn head(&self, id: u64, to: &Direct, immediate: Option<u32>) -> Head {
+    pub fn head(&self, id: u64, to: &Direct, immediate: Option<u32>) -> Head {
         let to = To { handle: self.handle, pair: to.side.number() as u16, key: to.side.qkey };
         Head { id, phase: rules::send_phase(self.posted, self.sends.num_entries), to, immediate, hints: 0 }
     }
 
-    fn local(&self, offset: u64, length: u32) -> Local {
+    pub fn local(&self, offset: u64, length: u32) -> Local {
         Local { address: self.base + offset, length, key: self.keys.0 }
     }
 
-    /// Into the next slot; nobody has rung yet.
-    fn put(&mut self, words: &[u64]) {
+    /// Writes a request into the next slot, without ringing the doorbell.
+    pub fn put(&mut self, words: &[u64]) {
         assert_eq!(words.len() * 8, self.sends.entry_size as usize);
         let slot = rules::slot(self.posted, self.sends.num_entries) as usize;
-        // SAFETY: within the ring.
+        // SAFETY: the slot is within the ring.
         let place = unsafe { self.sends.buffer.add(slot * words.len() * 8).cast::<AtomicU64>() };
         for (index, word) in words.iter().enumerate() {
-            // SAFETY: as above.
+            // SAFETY: the word is within the slot.
             unsafe { &*place.add(index) }.store(*word, Ordering::Relaxed);
         }
         self.posted += 1;
     }
 
-    fn ring_at(&self, count: u64) {
-        // SAFETY: the doorbell. Release: pairs with the card's acquire.
+    pub fn ring_at(&self, count: u64) {
+        // SAFETY: a valid doorbell. Release: pairs with the acquire of the engine.
         unsafe { &*self.sends.doorbell.cast::<AtomicU32>() }.store(rules::doorbell(count), Ordering::Release);
         fence(Ordering::SeqCst);
     }
 
-    fn ring(&self) {
+    pub fn ring(&self) {
         self.ring_at(self.posted);
     }
 
-    fn write(&mut self, id: u64, to: &Direct, at: u64, length: u32, immediate: Option<u32>) {
+    pub fn write(&mut self, id: u64, to: &Direct, at: u64, length: u32, immediate: Option<u32>) {
         let words = request::write(&self.head(id, to, immediate), self.local(at, length), to.base + at, to.keys.1);
         self.put(&words);
     }
 
-    fn receive(&mut self, receive: &Receive) {
+    pub fn receive(&mut self, receive: &Receive) {
         let slot = rules::slot(self.received, self.receives.num_entries) as usize;
         for (index, word) in receive.words().into_iter().enumerate() {
-            // SAFETY: within the ring.
+            // SAFETY: the slot is within the ring.
             unsafe { &*self.receives.buffer.add(slot * 16 + index * 8).cast::<AtomicU64>() }
                 .store(word, Ordering::Relaxed);
         }
         self.received += 1;
-        // SAFETY: the doorbell; as in `ring_at`.
+        // SAFETY: a valid doorbell; release, as in `ring_at`.
         unsafe { &*self.receives.doorbell.cast::<AtomicU32>() }.store(self.received as u32, Ordering::Release);
     }
 
-    fn next(&mut self) -> Option<Completion> {
+    pub fn next(&mut self) -> Option<Completion> {
         let slot = rules::slot(self.read, self.entries.num_entries) as usize;
-        // SAFETY: within the queue.
+        // SAFETY: the slot is within the queue.
         let place = unsafe { &*self.entries.buffer.add(slot * 32).cast::<[AtomicU64; 4]>() };
         let first = place[0].load(Ordering::Acquire);
         if completion::phase(first) != rules::completion_phase(self.read, self.entries.num_entries) {
@@ -121,8 +122,8 @@ impl Direct {
         Completion::decode(&std::array::from_fn::<_, 4, _>(|word| place[word].load(Ordering::Relaxed)))
     }
 
-    /// The next completion: its id and status, and whether it is an arrival.
-    fn complete(&mut self) -> (u64, u8, bool) {
+    /// Waits for the next completion. Returns its ID and status, and whether it is an arrival.
+    pub fn complete(&mut self) -> (u64, u8, bool) {
         match wait("a completion", || self.next()) {
             Completion::Sent(sent) => (sent.id, sent.status, false),
             Completion::Arrived(arrived) => (arrived.id.into(), arrived.status, true),
@@ -136,7 +137,7 @@ fn two(description: &str) -> (Direct, Direct) {
     (here, there)
 }
 
-/// A counter of these operations, in memory of its own, or in C's.
+/// Attaches a counter for these operations, in its own memory, or in `place`.
 fn counter(pair: *mut ibv_qp, operations: u32, place: Option<&AtomicU64>) -> *mut ibv_comp_cntr {
     // SAFETY: see `Direct::of`.
     unsafe {
@@ -164,7 +165,7 @@ fn read(counter: *mut ibv_comp_cntr, failed: bool) -> u64 {
 }
 
 #[test]
-fn requests_of_many_laps_are_taken_from_the_ring_each_once() {
+fn requests_of_many_laps_are_processed_once() {
     let (mut here, mut there) = two("name=fast seed=3 reorder=4 depth=16 receives=8");
     assert_eq!((here.sends.entry_size, here.sends.num_entries, here.sends.max_batch), (64, 16, 15));
     assert_eq!((here.entries.entry_size, here.entries.num_entries), (32, 64));
@@ -191,7 +192,7 @@ fn requests_of_many_laps_are_taken_from_the_ring_each_once() {
     }
     assert!(overtaken, "nothing is in order");
     assert_eq!(there.memory[..15], here.memory[..15]);
-    // A read, and who polls by C's functions finds its completion in the same memory.
+    // A read. A caller that polls through the C functions finds its completion in the same memory.
     let words = request::read(&here.head(1 << 40 | 9, &there, None), here.local(100, 8), there.base, there.keys.1);
     here.put(&words);
     here.ring();
@@ -200,13 +201,13 @@ fn requests_of_many_laps_are_taken_from_the_ring_each_once() {
 }
 
 #[test]
-fn who_polls_by_functions_finds_what_is_in_memory() {
+fn polling_functions_return_completions_in_memory() {
     let (mut here, there) = two("name=fast reorder=0");
     for id in 0..3 {
         here.write(id, &there, id, 1, Some(id as u32));
     }
     here.ring();
-    // C has the bytes of the network.
+    // C's immediates are in network byte order.
     let by_name = |side: &Side| {
         side.poll(3).iter().map(|(name, status, value)| (*name, *status, value.map(u32::from_be))).collect::<Vec<_>>()
     };
@@ -216,26 +217,30 @@ fn who_polls_by_functions_finds_what_is_in_memory() {
 }
 
 #[test]
-fn messages_come_into_the_receives_of_the_ring() {
+fn messages_arrive_in_posted_receives() {
     let (mut here, mut there) = two("name=fast reorder=0");
     here.memory[..8].copy_from_slice(b"abcdefgh");
     let at = there.base;
     let key = there.keys.0;
     there.receive(&Receive::one(77, at + 64, 16, key));
-    let words = request::send_two(&here.head(1, &there, Some(5)), here.local(0, 3), here.local(5, 3));
+    // A send of two pieces: their number is in the first word.
+    let (first, second) = (here.local(0, 3), here.local(5, 3));
+    let mut words = request::send(&here.head(1, &there, Some(5)), first);
+    words[0] = words[0] & !(0xffff << 48) | 2 << 48;
+    (words[6], words[7]) = (u64::from(second.length) | u64::from(second.key) << 32, second.address);
     here.put(&words);
     here.ring();
     assert_eq!(here.complete(), (1, 0, false));
     let Completion::Arrived(arrived) = wait("a message", || there.next()) else { panic!("no arrival") };
     assert_eq!((arrived.id, arrived.status, arrived.length, arrived.immediate), (77, 0, 6, Some(5)));
     assert_eq!(&there.memory[64..70], b"abcfgh");
-    // A key that does not cover the receive: it comes back with status 5.
+    // A key that does not cover the receive completes it with status 5.
     there.receive(&Receive::one(78, at + 4090, 16, key));
     assert_eq!(there.complete(), (78, 5, true));
 }
 
 #[test]
-fn a_request_of_128_bytes_carries_what_it_writes() {
+fn wide_request_carries_inline_data() {
     let contexts = cards("name=fast reorder=0 cards=2 depth=32");
     let there = Direct::open(contexts[1], contexts[0]);
     let wide = Side::with(contexts[0], 7, EFADV_QP_FLAGS_UNSOLICITED_WRITE_RECV | EFADV_QP_FLAGS_INLINE_WRITE);
@@ -250,7 +255,7 @@ fn a_request_of_128_bytes_carries_what_it_writes() {
 }
 
 #[test]
-fn every_status_is_seen_in_the_queue() {
+fn every_status_appears_in_completion_queue() {
     for status in (1..=15).chain([18]) {
         let (mut here, there) = two(&format!("name=fast reorder=0 fail=2/{status}"));
         for id in 0..3 {
@@ -264,7 +269,7 @@ fn every_status_is_seen_in_the_queue() {
 }
 
 #[test]
-fn what_a_request_says_wrongly_comes_back_with_its_status() {
+fn invalid_requests_complete_with_error_status() {
     let (mut here, there) = two("name=fast reorder=0");
     let head = here.head(1, &there, None);
     let good = here.local(0, 8);
@@ -309,7 +314,7 @@ fn what_a_request_says_wrongly_comes_back_with_its_status() {
     assert_eq!(here.complete(), (3, 3, false), "an operation that there is not");
 }
 
-/// Nothing comes for so many looks of the card: time enough for whatever is under way in these tests.
+/// Asserts that there is no completion for 2000 polls, long enough for any request in flight in these tests.
 fn nothing_comes(of: &mut Direct) {
     for _ in 0..2000 {
         assert_eq!(of.next(), None);
@@ -318,7 +323,7 @@ fn nothing_comes(of: &mut Direct) {
 }
 
 #[test]
-fn a_completion_may_be_lost_and_a_card_dead_or_full() {
+fn lost_completion_dead_and_full_device_are_simulated() {
     let (mut here, there) = two("name=fast reorder=0 lose=2");
     for id in 0..3 {
         here.write(id, &there, id, 1, None);
@@ -340,7 +345,27 @@ fn a_completion_may_be_lost_and_a_card_dead_or_full() {
 }
 
 #[test]
-fn a_queue_pair_that_is_misused_is_in_error() {
+fn dead_device_drops_requests_of_all_its_queues() {
+    let contexts = cards("name=fast reorder=0 dead=2 cards=2");
+    let open = |here: usize, there: usize| Direct::open(contexts[here], contexts[there]);
+    let [mut here, mut other, mut there] = [open(0, 1), open(0, 1), open(1, 0)];
+    for id in 0..2 {
+        here.write(id, &there, id, 1, None);
+    }
+    here.ring();
+    assert_eq!(here.complete(), (0, 0, false));
+    nothing_comes(&mut here);
+    other.write(5, &there, 0, 1, None);
+    other.ring();
+    nothing_comes(&mut other);
+    // The other device of the machine is alive.
+    there.write(6, &here, 0, 1, None);
+    there.ring();
+    assert_eq!(there.complete(), (6, 0, false));
+}
+
+#[test]
+fn misused_queue_pair_enters_error_state() {
     type Misuse = fn(&mut Direct, &Direct);
     let cases: [(&str, &str, Misuse, u64); 5] = [
         ("a doorbell that goes back", "", |here, _| here.ring_at(1), 0),
@@ -389,7 +414,7 @@ fn a_queue_pair_that_is_misused_is_in_error() {
 }
 
 #[test]
-fn what_is_posted_to_a_pair_in_error_is_flushed() {
+fn requests_on_errored_queue_pair_are_flushed() {
     let (mut here, there) = two("name=fast reorder=0 break=3");
     for id in 0..5 {
         here.write(id, &there, id, 1, None);
@@ -397,14 +422,14 @@ fn what_is_posted_to_a_pair_in_error_is_flushed() {
     here.ring();
     let mut seen: Vec<_> = (0..5).map(|_| here.complete()).collect();
     seen.sort_unstable();
-    // The first two may have ended before the third one was looked at.
+    // The first two may have completed before the engine read the third one.
     assert!(seen[..2].iter().all(|(_, status, _)| *status <= 1), "{seen:?}");
     assert_eq!(seen[2..], [(2, 2, false), (3, 1, false), (4, 1, false)]);
 }
 
 #[test]
-fn a_completion_queue_that_is_not_read_is_written_over() {
-    // As the description says it: nothing of the right phase comes any more.
+fn unread_completion_queue_is_overwritten() {
+    // Injected by the description: no further completion has the right phase.
     let (mut here, there) = two("name=fast reorder=0 overrun=3");
     for id in 0..4 {
         here.write(id, &there, id, 1, None);
@@ -412,14 +437,14 @@ fn a_completion_queue_that_is_not_read_is_written_over() {
     here.ring();
     assert_eq!((here.complete().0, here.complete().0), (0, 1));
     nothing_comes(&mut here);
-    // Of itself: 64 entries, and 65 completions that nobody reads.
+    // Without injection: 64 entries, and 65 completions that are not read.
     let (mut here, there) = two("name=fast reorder=0");
     for id in 0..65 {
         here.write(id, &there, 0, 1, None);
         here.ring();
         let last = rules::slot(id, 64) as usize;
         wait("a completion that nobody reads", || {
-            // SAFETY: within the queue.
+            // SAFETY: the slot is within the queue.
             let first = unsafe { &*here.entries.buffer.add(last * 32).cast::<AtomicU64>() }.load(Ordering::Acquire);
             (completion::phase(first) == rules::completion_phase(id, 64)).then_some(())
         });
@@ -428,7 +453,7 @@ fn a_completion_queue_that_is_not_read_is_written_over() {
 }
 
 #[test]
-fn counters_count_what_each_side_has_done_and_wrap_at_2_to_the_31() {
+fn counters_count_per_side_and_wrap() {
     let begun = (1u64 << 31) - 2;
     let contexts = cards(&format!("name=fast reorder=0 cards=2 counted={begun} fail=4/7"));
     let place = AtomicU64::new(99);
@@ -452,7 +477,7 @@ fn counters_count_what_each_side_has_done_and_wrap_at_2_to_the_31() {
     for _ in 0..6 {
         here.complete();
     }
-    // Four of five writes are well: two more than there is room for.
+    // Four of five writes succeed: two more than the counter's range allows, so it wraps.
     wait("the writer's counter", || (place.load(Ordering::Acquire) == 2).then_some(()));
     assert_eq!((read(ours[0], false), read(ours[0], true)), (2, 1));
     assert_eq!(read(ours[1], false), begun + 1);
@@ -470,7 +495,7 @@ fn counters_count_what_each_side_has_done_and_wrap_at_2_to_the_31() {
 }
 
 #[test]
-fn what_cannot_be_is_refused() {
+fn invalid_requests_are_rejected() {
     let context = cards("name=fast cards=1 depth=64 receives=32")[0];
     // SAFETY: see `Direct::of`.
     unsafe {
@@ -501,11 +526,11 @@ fn what_cannot_be_is_refused() {
     }
 }
 
-/// What a request costs the card's thread, by a tool that counts instructions:
-/// `valgrind --tool=callgrind TEST measure --ignored`, then `callgrind_annotate --inclusive=yes` and the functions of the engine.
+/// Measures the engine's cost per request in instructions, with a profiler: `valgrind --tool=callgrind TEST measure
+/// --ignored`, then `callgrind_annotate --inclusive=yes` for the functions of the engine.
 #[test]
 #[ignore = "a measurement, for a tool that counts"]
-fn measure_what_a_request_costs_the_card() {
+fn measure_cost_of_request() {
     let (mut here, there) = two("name=fast reorder=0");
     let (laps, batch) = (2000, 15);
     let started = Instant::now();

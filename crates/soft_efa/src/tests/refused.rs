@@ -1,41 +1,41 @@
-//! Requests that are refused, and what the peer sees of them: nothing.
+//! Tests of refused requests, which have no visible effect at the peer.
 
 use super::*;
 
-/// As cards are where libfabric wants a receive for each immediate.
+/// Flags of a device on which libfabric requires a receive for each immediate.
 const SOLICITED: u32 = 0;
 
-/// Two open cards, and memory that the second one has registered for everything: address and key.
+/// Two sides, each with memory registered for all uses.
 struct Two {
     here: Side,
     there: Side,
-    /// Of ours the local key.
+    /// Address and local key of this side's memory.
     ours: (u64, u32),
     theirs: (u64, u32),
-    /// The second one's local key.
+    /// Local key of the second side's memory.
     filled: u32,
-    /// What is registered.
+    /// The registered memory of both sides.
     memory: [Vec<u8>; 2],
 }
 
 const EVERYTHING: u32 = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE;
 
 impl Two {
-    /// Only the first one has an address handle of the other one's card.
+    /// Creates both sides. Only the first has an address handle of the other one's device.
     fn open(flags: u32) -> Two {
         let contexts = cards("name=fast cards=2 reorder=0");
         let (mut here, there) = (Side::open(contexts[0], 7), Side::with(contexts[1], 9, flags));
         here.faces(contexts[1]);
         let mut memory = [vec![7; 64], vec![0; 64]];
         let [mine, its] = &mut memory;
-        // SAFETY: registered just now.
+        // SAFETY: registered above.
         let [(ours, lkey, _), (theirs, filled, rkey)] =
             [here.register(mine, EVERYTHING), there.register(its, EVERYTHING)]
                 .map(|made| unsafe { ((*made).addr as u64, (*made).lkey, (*made).rkey) });
         Two { here, there, ours: (ours, lkey), theirs: (theirs, rkey), filled, memory }
     }
 
-    /// The first bytes of the first one's memory.
+    /// Returns the first bytes of the first side's memory.
     fn piece(&self, bytes: u32) -> ibv_sge {
         ibv_sge { addr: self.ours.0, length: bytes, lkey: self.ours.1 }
     }
@@ -45,9 +45,9 @@ impl Two {
         self.here.poll(1)[0].1
     }
 
-    /// Posts a read or a send of 8 bytes; its status.
+    /// Posts a read or a send of 8 bytes. Returns its status.
     fn post(&self, begin: impl FnOnce(*mut ibv_qp_ex)) -> u32 {
-        // SAFETY: see `Side::open`.
+        // SAFETY: see `Side::sized`.
         unsafe {
             let pair = ibv_qp_to_qp_ex(self.here.pair);
             ((*pair).wr_start.unwrap())(pair);
@@ -61,18 +61,18 @@ impl Two {
     }
 
     fn read(&self) -> u32 {
-        // SAFETY: see `Side::open`.
+        // SAFETY: see `Side::sized`.
         self.post(|pair| unsafe { ((*pair).wr_rdma_read.unwrap())(pair, self.theirs.1, self.theirs.0) })
     }
 
     fn send(&self, immediate: u32) -> u32 {
-        // SAFETY: see `Side::open`.
+        // SAFETY: see `Side::sized`.
         self.post(|pair| unsafe { ((*pair).wr_send_imm.unwrap())(pair, immediate) })
     }
 
-    /// The second one posts a receive.
+    /// Posts a receive on the second side.
     fn receive(&self, name: u64) {
-        // SAFETY: see `Side::open`; the piece lives during the call.
+        // SAFETY: see `Side::sized`; the piece lives during the call.
         unsafe {
             let mut piece = ibv_sge { addr: self.theirs.0 + 32, length: 16, lkey: self.filled };
             let mut request = ibv_recv_wr { wr_id: name, next: null_mut(), sg_list: &mut piece, num_sge: 1 };
@@ -81,9 +81,9 @@ impl Two {
         }
     }
 
-    /// The name and the opcode of the second one's next completion.
+    /// Returns the ID and opcode of the second side's next completion.
     fn arrived(&self) -> (u64, u32) {
-        // SAFETY: see `Side::open`.
+        // SAFETY: see `Side::sized`.
         unsafe {
             let queue = self.there.queue;
             assert_eq!(((*queue).start_poll.unwrap())(queue, &mut ibv_poll_cq_attr { comp_mask: 0 }), 0);
@@ -94,11 +94,12 @@ impl Two {
     }
 }
 
-/// EFA's status 14: a card reads and writes only for those of whom it has an address handle. Messages need none.
+/// EFA status 14: a device allows reads and writes only by peers for which it has an address handle. Messages need
+/// none.
 #[test]
-fn a_card_neither_reads_nor_writes_for_a_stranger() {
+fn unknown_peer_cannot_read_or_write() {
     let mut two = Two::open(EFADV_QP_FLAGS_UNSOLICITED_WRITE_RECV);
-    // SAFETY: see `Side::open`; and below.
+    // SAFETY: see `Side::sized`, here and below.
     let first = unsafe { (*two.here.pair).context };
     assert_eq!((two.write(two.theirs.1, Some(5)), two.read()), (14, 14));
     assert!(two.there.poll_once().is_empty() && two.memory[1] == vec![0; 64], "nothing of it is seen");
@@ -114,9 +115,9 @@ fn a_card_neither_reads_nor_writes_for_a_stranger() {
 }
 
 #[test]
-fn a_write_that_is_refused_takes_no_receive() {
+fn rejected_write_consumes_no_receive() {
     let mut two = Two::open(SOLICITED);
-    // SAFETY: see `Side::open`.
+    // SAFETY: see `Side::sized`.
     two.there.faces(unsafe { (*two.here.pair).context });
     two.receive(1);
     assert_eq!(two.write(two.theirs.1 ^ 1, Some(5)), 7);
@@ -129,12 +130,12 @@ fn a_write_that_is_refused_takes_no_receive() {
     assert_eq!(two.arrived(), (2, IBV_WC_RECV), "a message is one, with an immediate too");
 }
 
-/// What rdma-core's provider refuses before it reaches the card.
+/// Requests that rdma-core's provider refuses before they reach the device.
 #[test]
-fn what_a_request_has_no_room_for_is_refused_when_it_is_posted() {
+fn oversized_request_is_rejected_on_post() {
     let two = Two::open(EFADV_QP_FLAGS_UNSOLICITED_WRITE_RECV);
     let posted = |begin: fn(&Two, *mut ibv_qp_ex), set: fn(&Two, *mut ibv_qp_ex)| {
-        // SAFETY: see `Side::open`.
+        // SAFETY: see `Side::sized`.
         unsafe {
             let pair = ibv_qp_to_qp_ex(two.here.pair);
             ((*pair).wr_start.unwrap())(pair);
@@ -144,16 +145,16 @@ fn what_a_request_has_no_room_for_is_refused_when_it_is_posted() {
             ((*pair).wr_complete.unwrap())(pair)
         }
     };
-    // SAFETY: see `Side::open`; the lists live during the calls.
+    // SAFETY: see `Side::sized`; the lists live during the calls.
     let write =
         |two: &Two, pair: *mut ibv_qp_ex| unsafe { ((*pair).wr_rdma_write.unwrap())(pair, two.theirs.1, two.theirs.0) };
-    // SAFETY: as above.
+    // SAFETY: see `Side::sized`.
     let send = |_: &Two, pair: *mut ibv_qp_ex| unsafe { ((*pair).wr_send.unwrap())(pair) };
-    // SAFETY: as above.
+    // SAFETY: see `Side::sized`; the list lives during the call.
     let two_pieces = |two: &Two, pair: *mut ibv_qp_ex| unsafe {
         ((*pair).wr_set_sge_list.unwrap())(pair, 2, [two.piece(4), two.piece(4)].as_ptr())
     };
-    // SAFETY: as above.
+    // SAFETY: see `Side::sized`; the bytes live during the call.
     let inline = |two: &Two, pair: *mut ibv_qp_ex| unsafe {
         ((*pair).wr_set_inline_data.unwrap())(pair, two.memory[0].as_ptr().cast_mut().cast(), 8)
     };
@@ -164,15 +165,15 @@ fn what_a_request_has_no_room_for_is_refused_when_it_is_posted() {
 }
 
 #[test]
-fn a_pair_takes_requests_when_it_is_ready_for_them() {
+fn queue_pair_accepts_requests_only_when_ready() {
     let two = Two::open(EFADV_QP_FLAGS_UNSOLICITED_WRITE_RECV);
-    // SAFETY: see `Side::open`. No function changes a state backwards: the test does it in their place.
+    // SAFETY: see `Side::sized`. No function sets a previous state, so the test does.
     unsafe { (*two.here.pair).state = IBV_QPS_RTR };
     let write = (1, two.piece(8), two.theirs.0, two.theirs.1, None);
     assert_eq!(two.here.write(&two.there, &[write]), libc::EINVAL);
-    // SAFETY: as above.
+    // SAFETY: see `Side::sized`; no other thread uses the pair.
     unsafe { (*two.here.pair).state = IBV_QPS_RESET };
-    // SAFETY: as above; the request lives during the call.
+    // SAFETY: see `Side::sized`; the request lives during the call.
     unsafe {
         let mut request = ibv_recv_wr { wr_id: 1, next: null_mut(), sg_list: null_mut(), num_sge: 0 };
         let post = (*(*two.here.pair).context).ops.post_recv.unwrap();
@@ -184,16 +185,16 @@ fn a_pair_takes_requests_when_it_is_ready_for_them() {
 #[test]
 fn keys_and_handles_are_of_one_protection_domain() {
     let mut two = Two::open(EFADV_QP_FLAGS_UNSOLICITED_WRITE_RECV);
-    // SAFETY: see `Side::open`, here and below.
+    // SAFETY: see `Side::sized`, here and below.
     let (first, second) = unsafe { ((*two.here.pair).context, (*two.there.pair).context) };
     two.there.faces(first);
     assert_eq!(two.write(two.theirs.1, None), 0);
-    // Other pairs of the same cards, each with a domain of its own.
+    // Other queue pairs of the same devices, each with its own domain.
     let (mut mine, its) = (Side::open(first, 7), Side::open(second, 9));
     mine.faces(second);
     let mut memory = [vec![0; 8], vec![0; 8]];
     let [ours, theirs] = &mut memory;
-    // SAFETY: registered just now.
+    // SAFETY: registered above.
     let (lkey, rkey) = unsafe { ((*mine.register(ours, EVERYTHING)).lkey, (*its.register(theirs, EVERYTHING)).rkey) };
     let (from, to) = (memory[0].as_ptr().expose_provenance() as u64, memory[1].as_ptr().expose_provenance() as u64);
     assert_eq!(
@@ -208,10 +209,10 @@ fn keys_and_handles_are_of_one_protection_domain() {
 }
 
 #[test]
-fn registrations_are_refused_from_the_one_that_is_named_on() {
+fn registrations_fail_from_configured_number_on() {
     let context = cards("name=fast cards=1 refuse=2")[0];
     let memory = [0u8; 64];
-    // SAFETY: an open context; the memory outlives its registrations, which nobody uses.
+    // SAFETY: an open context; the memory outlives its registrations, which are not used.
     let codes = unsafe {
         let domain = ibv_alloc_pd(context);
         [(); 3].map(|()| {
@@ -223,9 +224,9 @@ fn registrations_are_refused_from_the_one_that_is_named_on() {
 }
 
 #[test]
-fn what_is_no_memory_of_the_process_is_not_registered() {
+fn memory_outside_process_is_not_registered() {
     let two = Two::open(EFADV_QP_FLAGS_UNSOLICITED_WRITE_RECV);
-    // SAFETY: see `Side::open`; nothing is read or written.
+    // SAFETY: see `Side::sized`; nothing is read or written.
     let made = unsafe { ibv_reg_mr(two.here.domain, std::ptr::without_provenance_mut(4096), 4096, EVERYTHING as i32) };
     assert!(made.is_null() && std::io::Error::last_os_error().raw_os_error() == Some(libc::EFAULT));
 }

@@ -1,8 +1,8 @@
-//! A grid of the emulated device over the card in this process, and what is asked of both.
+//! Runs a grid of the emulated device over the software NIC in this process, and collects results of both.
 
 use efa_queue::request::To;
 use ginlab_cuda::{Buffer, Device, DeviceError, Place};
-use ginlab_direct::{Card, CardOptions, Found, QueueMemory, QueueOptions, QueueTable, Regions};
+use ginlab_direct::{CardOptions, Found, QueueMemory, QueueOptions, QueueTable, Regions, SoftNic};
 use kernels::block::BlockResult;
 use kernels::direct::Failure;
 use kernels::direct_put::{DIRECT_PUT, DirectPutArgs, slot_seed};
@@ -10,12 +10,12 @@ use kernels::ring::Status;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Of a wait that is not to end by it.
+/// Timeout of waits that should not time out.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 const SOURCE: u32 = 0x12_3456;
 const DESTINATION: u32 = 0x89ab_cdef;
 
-/// What is run.
+/// Parameters of a run.
 #[derive(Clone, Debug)]
 pub struct Case {
     pub grid: u32,
@@ -36,32 +36,32 @@ impl Default for Case {
     }
 }
 
-/// What came of it.
+/// Results of a run.
 #[derive(Debug)]
 pub struct Ran {
-    /// Of each block.
+    /// Status of each block.
     pub stops: Vec<Status>,
-    /// Of each queue.
+    /// First error of each queue.
     pub failures: Vec<Option<Failure>>,
     pub found: Vec<Found>,
-    /// Puts whose bytes are not at the destination.
+    /// Number of puts whose bytes are not at the destination.
     pub missing: usize,
 }
 
 impl Ran {
-    /// All well: every put ended, every byte there.
+    /// Returns whether every put completed and all bytes arrived.
     pub fn is_whole(&self) -> bool {
         let ended = self.stops.iter().all(|stop| stop.0 == 0) && self.failures.iter().all(Option::is_none);
         ended && self.missing == 0 && self.found.iter().all(|found| found.wrong.is_none())
     }
 }
 
-/// Runs it over a card with these options, whose regions are given here.
+/// Runs `case` over a NIC with these options. The regions are set here.
 pub fn run(case: &Case, card: CardOptions) -> Ran {
     run_with(case, card, |_, _| ())
 }
 
-/// As [`run`]; `meanwhile` is called once the grid runs.
+/// Like [`run`], but calls `meanwhile` once the grid is running.
 pub fn run_with(case: &Case, mut card: CardOptions, meanwhile: impl FnOnce(&[QueueMemory], DirectPutArgs)) -> Ran {
     let device = Device::Emulated;
     let stride = case.bytes.next_multiple_of(8);
@@ -95,9 +95,9 @@ pub fn run_with(case: &Case, mut card: CardOptions, meanwhile: impl FnOnce(&[Que
         destination: destination.address(),
         results: results.pointer(),
     };
-    // SAFETY: the regions outlive the card.
-    let card = unsafe { Card::start(queues, card) }.expect("a card");
-    // SAFETY: all that is pointed to outlives the launch.
+    // SAFETY: the regions outlive the NIC.
+    let card = unsafe { SoftNic::start(queues, card) }.expect("a card");
+    // SAFETY: everything that the arguments point to outlives the launch.
     let launch = unsafe { device.launch(&DIRECT_PUT, case.grid, case.block, args) }.expect("a launch");
     meanwhile(card.queues(), args);
     launch.wait(|| Ok::<(), DeviceError>(())).expect("the grid");

@@ -1,16 +1,17 @@
-//! What goes wrong at the queue ends every wait, by name.
+//! Tests of faults at a queue: each aborts every wait and is reported by name.
 
 use crate::common::{Case, Ran, run, run_with};
 use cuda_std::memory::{store_mmio_relaxed_sys_u32, store_mmio_relaxed_sys_u64};
 use efa_queue::request::To;
 use efa_queue::{Local, Operation, Status as CardStatus};
 use ginlab_cuda::Device;
-use ginlab_direct::{Card, CardOptions, Faults, Order, QueueMemory, QueueOptions};
+use ginlab_direct::{CardOptions, Faults, Order, QueueMemory, QueueOptions, SoftNic};
 use kernels::direct::{Failure, Transfer};
 use kernels::ring::Status;
 use std::time::Duration;
 
-/// One queue, so that every block meets the fault. Each thread has puts behind the one that fails.
+/// A case with one queue, so that every block is affected by the fault, and with puts of each thread after the failing
+/// one.
 fn one_queue() -> Case {
     Case { queues: 1, grid: 2, block: 33, iterations: 3, ..Case::default() }
 }
@@ -19,14 +20,14 @@ fn with(faults: Faults) -> CardOptions {
     CardOptions { faults, ..CardOptions::default() }
 }
 
-/// All blocks of the grid have ended by this reason, and the queue by this failure.
+/// Checks that all blocks of the grid ended with `status`. Returns the failure of the queue.
 fn ended(ran: &Ran, status: Status) -> Failure {
     assert!(ran.stops.iter().all(|stop| *stop == status), "{ran:?}");
     ran.failures[0].expect("a failure")
 }
 
 #[test]
-fn every_status_of_the_card_is_named_with_its_request() {
+fn every_device_status_is_reported_with_request() {
     for (at, status) in CardStatus::ALL.into_iter().enumerate().skip(1) {
         let at = 50 + at as u64;
         let ran = run(&one_queue(), with(Faults { fail: vec![(at, status as u8)], ..Faults::default() }));
@@ -36,11 +37,11 @@ fn every_status_of_the_card_is_named_with_its_request() {
         assert!(text.starts_with(&format!("request {at}: {} ({})", status.name(), status as u8)), "{text}");
     }
     let ran = run(&one_queue(), with(Faults { fail: vec![(7, 31)], ..Faults::default() }));
-    assert_eq!(ended(&ran, Status::FABRIC).to_string(), "request 7: status 31, which has no name");
+    assert_eq!(ended(&ran, Status::FABRIC).to_string(), "request 7: unknown status 31");
 }
 
 #[test]
-fn who_waits_by_a_counter_finds_the_status_too() {
+fn counter_wait_reports_completion_status() {
     let options = QueueOptions { by_counter: true, timeout: Duration::from_secs(20), ..Case::default().options };
     let case = Case { options, grid: 1, iterations: 1, ..one_queue() };
     let ran = run(&case, with(Faults { fail: vec![(20, 15)], ..Faults::default() }));
@@ -49,7 +50,7 @@ fn who_waits_by_a_counter_finds_the_status_too() {
 }
 
 #[test]
-fn what_never_ends_is_named_at_the_deadline() {
+fn incomplete_request_is_reported_at_deadline() {
     let options = QueueOptions { timeout: Duration::from_millis(50), ..Case::default().options };
     let case = Case { options, ..one_queue() };
     let ran = run(&case, with(Faults { lose: vec![18], ..Faults::default() }));
@@ -62,7 +63,7 @@ fn what_never_ends_is_named_at_the_deadline() {
 }
 
 #[test]
-fn a_completion_that_comes_twice_is_named() {
+fn duplicate_completion_is_reported() {
     for order in [Order::Posted, Order::Any(3, 4)] {
         let card = CardOptions { order, ..with(Faults { twice: vec![11], ..Faults::default() }) };
         let failure = ended(&run(&one_queue(), card), Status::FABRIC);
@@ -71,34 +72,36 @@ fn a_completion_that_comes_twice_is_named() {
 }
 
 #[test]
-fn an_overrun_of_the_completion_queue_is_named() {
+fn completion_queue_overrun_is_reported() {
     let options = QueueOptions { timeout: Duration::from_millis(50), ..Case::default().options };
     let ran = run(&Case { options, ..one_queue() }, with(Faults { overrun: Some(20), ..Faults::default() }));
     let failure = ended(&ran, Status::FABRIC);
-    // The oldest whose completion is found: those before it may be written over by then.
+    // The oldest request whose completion is found; earlier completions may be overwritten by then.
     assert!(failure.code() == Failure::OVERRUN && failure.number() >= 20, "{failure}");
 }
 
 #[test]
-fn a_kernel_that_rings_back_is_stopped() {
-    // A doorbell that is rung over before the card looks is not seen, and what has ended before it is seen has ended well.
+fn backward_doorbell_stops_kernel() {
+    // A doorbell that is overwritten before the NIC polls it is not observed, and requests that complete before the NIC
+    // observes it succeed.
     let seen = |ran: &Ran| ran.found[0].wrong.is_some() && ran.stops.contains(&Status::FABRIC);
     let ran = (0..200).map(|_| run(&Case { back_at: 9, ..one_queue() }, CardOptions::default())).find(seen);
     let ran = ran.expect("a doorbell that the card has seen go back, in 200 runs");
     assert!(ran.stops.iter().all(|stop| [Status(0), Status::FABRIC].contains(stop)), "{ran:?}");
     assert_eq!(ran.failures[0].expect("a failure").card(), Some(CardStatus::QueuePair));
-    assert!(ran.found[0].wrong.as_ref().is_some_and(|wrong| wrong.contains("Back(")), "{ran:?}");
+    assert!(ran.found[0].wrong.as_ref().is_some_and(|wrong| wrong.contains("moved back by")), "{ran:?}");
 }
 
 #[test]
-fn the_host_ends_waits() {
+fn host_aborts_waits() {
     let ran = run_with(&one_queue(), with(Faults { dead: Some(0), ..Faults::default() }), |queues, _| {
         queues[0].abort(Status::ENDED.0).expect("the word");
     });
-    assert_eq!(ended(&ran, Status::ENDED).to_string(), "ended by the host");
+    assert_eq!(ended(&ran, Status::ENDED).to_string(), "aborted by the host");
 }
 
-/// What no kernel of ours does, before the kernel's own: a doorbell, and the first word of a slot.
+/// Performs actions that no kernel of ginlab performs, before the kernel runs: writes the first word of a slot and a
+/// doorbell. Returns the reason for which the NIC refuses the queue.
 fn refused(bell: u32, written: Option<u64>) -> String {
     let options = QueueOptions { depth: 32, completions: 32, max_batch: 4, counter: 6, ..Case::default().options };
     let queue = QueueMemory::new(&Device::Emulated, options).expect("a queue");
@@ -111,7 +114,7 @@ fn refused(bell: u32, written: Option<u64>) -> String {
         key: 0,
         immediate: None,
     };
-    // SAFETY: the queue lives until the card has ended; slots have so many words.
+    // SAFETY: the queue outlives the NIC, and each slot has eight words.
     unsafe {
         for number in [Some(6), written].into_iter().flatten() {
             let first = transfer.request(number, 32)[0];
@@ -120,31 +123,33 @@ fn refused(bell: u32, written: Option<u64>) -> String {
         store_mmio_relaxed_sys_u32(&*seen.doorbell, bell);
     }
     let card = CardOptions { yields: true, ..CardOptions::default() };
-    // SAFETY: no regions.
-    let card = unsafe { Card::start(vec![queue], card) }.expect("a card");
+    // SAFETY: there are no regions.
+    let card = unsafe { SoftNic::start(vec![queue], card) }.expect("a card");
     let failure = seen.wait(9).expect_err("the queue pair is in error");
     assert_eq!(failure.card(), Some(CardStatus::QueuePair));
     card.finish().expect("the card")[0].wrong.clone().expect("why")
 }
 
 #[test]
-fn what_a_card_does_not_take_ends_the_queue() {
-    assert!(refused(5, None).contains("Back(1)"));
-    assert!(refused(6 + 33, None).contains("Batch(33)"));
+fn rejected_requests_end_queue() {
+    assert_eq!(refused(5, None), "the doorbell moved back by 1 after 6 requests");
+    assert_eq!(refused(6 + 33, None), "33 requests are in flight, but the queue has 32 slots");
     assert!(refused(8, None).contains("request 7 is not in its slot"));
+    let text = refused(6, Some(10));
+    assert_eq!(text, "request 10 is written, but the doorbell is at 6: batches may have at most 4 requests");
     let text = refused(7, Some(11));
-    assert_eq!(text, "request 11 is written, and the doorbell says 7: batches of 4");
+    assert_eq!(text, "request 11 is written, but the doorbell is at 7: batches may have at most 4 requests");
 }
 
 #[test]
-fn options_that_no_card_has_are_refused() {
+fn invalid_queue_options_are_rejected() {
     let good = Case::default().options;
     for (options, text) in [
-        (QueueOptions { depth: 3, ..good }, "a queue of 3 slots"),
-        (QueueOptions { depth: 1 << 16, ..good }, "a queue of 65536 slots"),
-        (QueueOptions { completions: 8, ..good }, "8 completions for 16 slots"),
-        (QueueOptions { entry_bytes: 24, ..good }, "completions of 24 bytes"),
-        (QueueOptions { max_batch: 16, ..good }, "batches of 16"),
+        (QueueOptions { depth: 3, ..good }, "invalid queue depth 3:"),
+        (QueueOptions { depth: 1 << 16, ..good }, "invalid queue depth 65536:"),
+        (QueueOptions { completions: 8, ..good }, "number of completions 8 for 16 slots"),
+        (QueueOptions { entry_bytes: 24, ..good }, "invalid completion size 24:"),
+        (QueueOptions { max_batch: 16, ..good }, "invalid batch size 16:"),
     ] {
         let refused = QueueMemory::new(&Device::Emulated, options).expect_err(text);
         assert!(refused.to_string().contains(text), "{refused}");

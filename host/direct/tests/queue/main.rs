@@ -1,4 +1,4 @@
-//! A grid of the emulated device that drives queues itself, over the card in this process.
+//! Tests of a grid of the emulated device that drives queues over the software NIC in this process.
 
 mod common;
 mod faults;

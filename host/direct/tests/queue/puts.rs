@@ -1,4 +1,4 @@
-//! Puts by a kernel that drives the queues: every byte arrives, whatever the order in which requests end.
+//! Tests of puts by a kernel that drives the queues: every byte arrives, in whatever order requests complete.
 
 use crate::common::{Case, run};
 use ginlab_direct::{CardOptions, Order, QueueOptions};
@@ -12,22 +12,22 @@ fn every_put_arrives_where_requests_end_at_once() {
 }
 
 #[test]
-fn a_queue_of_two_slots_and_batches_of_one_go_round() {
+fn two_slot_queue_wraps_with_single_requests() {
     let options = QueueOptions { depth: 2, completions: 2, max_batch: 1, ..Case::default().options };
     let ran = run(&Case { options, grid: 2, iterations: 3, ..Case::default() }, CardOptions::default());
     assert!(ran.is_whole(), "{ran:?}");
 }
 
 #[test]
-fn a_counter_goes_round_at_its_end() {
-    // All requests of a launch, some before the end of 31 bits and some behind it.
+fn counter_wraps_at_maximum() {
+    // The requests of the launch straddle the overflow of 31 bits.
     let options = QueueOptions { by_counter: true, counter: (1 << 31) - 50, ..Case::default().options };
     let ran = run(&Case { options, grid: 2, ..Case::default() }, CardOptions::default());
     assert!(ran.is_whole(), "{ran:?}");
 }
 
 #[test]
-fn ids_go_round_at_their_end_where_a_queue_goes_on_in_any_lap() {
+fn request_ids_wrap_in_any_lap() {
     // The memory of completions is zero at first, which is the phase of every second lap.
     for counter in [3, 64, 100, 65_500, (1 << 31) - 50] {
         let options = QueueOptions { depth: 64, completions: 64, counter, ..Case::default().options };
@@ -51,11 +51,11 @@ proptest! {
             max_batch: batch.min(depth - 1),
             entry_bytes: if wide { 32 } else { 16 },
             by_counter,
-            // Ids go round at 16 bits.
+            // IDs wrap around at 16 bits.
             counter: 65_530,
             ..Case::default().options
         };
-        // Whoever waits by counters has a queue for himself.
+        // A block that waits for counters needs its own queue.
         let queues = if by_counter { grid } else { queues };
         let quiet_every = if by_counter { 0 } else { quiet_every };
         let case = Case { grid, block, queues, quiet_every, iterations: 4, options, ..Case::default() };

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 type Opened = (Model, ModelRail<NullRail>, Rc<<NullRail as Rail>::Region>, RemoteRegion);
 
-/// A card of p5 with room for so many writes.
+/// Creates a card of p5 with space for `depth` writes.
 fn card(depth: f64) -> Opened {
     let mut profile = Profile::named("p5").expect("known");
     profile.queue_depth.value = depth;
@@ -19,7 +19,7 @@ fn opened(profile: Profile) -> Opened {
     let model = Model::new("p5", profile, 1, 3);
     let mut rail = model.rails([NullRail::new()]).remove(0);
     rail.insert_peers(&[Vec::new()]).expect("a peer");
-    // SAFETY: a null rail does not touch the memory.
+    // SAFETY: a null rail does not access the memory.
     let region = unsafe { rail.register(Memory { address: 0, bytes: 1 << 30, cuda_device: None }, Access::ALL) }
         .expect("a region");
     let remote = rail.remote(&region);
@@ -27,21 +27,12 @@ fn opened(profile: Profile) -> Opened {
 }
 
 fn write((_, rail, region, remote): &mut Opened, bytes: u64, token: u64) -> Post {
-    let transfer = Transfer {
-        local_offset: 0,
-        peer: 0,
-        remote: *remote,
-        remote_offset: 0,
-        bytes,
-        immediate: None,
-        token,
-        more: false,
-    };
-    // SAFETY: a null rail does not touch the memory.
+    let transfer = Transfer::new(0, (0, *remote, 0), bytes, token);
+    // SAFETY: a null rail does not access the memory.
     unsafe { rail.write(region, &transfer) }.expect("posted")
 }
 
-/// Tokens in the order of their completion, once so many are complete.
+/// Polls until `count` transfers are complete. Returns their tokens in order of completion.
 fn complete(rail: &mut ModelRail<NullRail>, count: usize) -> Vec<u64> {
     let (mut completions, deadline) = (Vec::new(), Instant::now() + Duration::from_secs(20));
     while completions.len() < count && Instant::now() < deadline {
@@ -55,7 +46,7 @@ fn complete(rail: &mut ModelRail<NullRail>, count: usize) -> Vec<u64> {
 }
 
 #[test]
-fn a_full_card_answers_again_until_something_is_complete() {
+fn full_nic_returns_again_until_completion() {
     let mut opened = card(4.0);
     let posts: Vec<Post> = (0..6).map(|token| write(&mut opened, 64, token)).collect();
     assert_eq!(posts, [Post::Accepted, Post::Accepted, Post::Accepted, Post::Accepted, Post::Again, Post::Again]);
@@ -64,12 +55,13 @@ fn a_full_card_answers_again_until_something_is_complete() {
 }
 
 #[test]
-fn completions_come_once_out_of_order_and_never_early() {
+fn completions_arrive_once_unordered_never_early() {
     let mut opened = card(4096.0);
     let started = Instant::now();
     (0..500).for_each(|token| assert_eq!(write(&mut opened, 64, token), Post::Accepted));
     let order = complete(&mut opened.1, 500);
-    // 500 writes begin at 0.8 million a second, and the last one still has a round trip of at least 15 us before it.
+    // 500 writes start at a rate of 0.8 million per second, and the last one still takes a round trip of at least 15
+    // us.
     assert!(started.elapsed() >= Duration::from_nanos(499 * 1250 + 15_000), "{:?}", started.elapsed());
     assert!(order.windows(2).any(|pair| pair[0] > pair[1]), "jitter lets some overtake");
     let mut sorted = order;
@@ -81,7 +73,7 @@ fn completions_come_once_out_of_order_and_never_early() {
 }
 
 #[test]
-fn what_a_post_takes_of_its_processor_comes_before_the_wire() {
+fn post_cpu_time_precedes_wire_time() {
     let mut profile = Profile::named("p5").expect("known");
     profile.post_us.value = 300.0;
     let mut opened = opened(profile);
@@ -103,20 +95,18 @@ fn bytes_are_moved_below_or_not_at_all() {
 }
 
 #[test]
-fn bytes_that_come_later_than_the_card_are_counted() {
+fn bytes_later_than_model_are_counted() {
     let model = Model::new("p5", Profile::named("p5").expect("known"), 1, 3);
-    // More polls than fit into a round trip.
+    // More polls than fit in a round trip.
     let late = FaultyRail::new(NullRail::new(), Faults { delay_polls: 100_000, ..Faults::default() });
     let mut rail = model.rails([late]).remove(0);
     rail.insert_peers(&[Vec::new()]).expect("a peer");
-    // SAFETY: a null rail does not touch the memory.
+    // SAFETY: a null rail does not access the memory.
     let region =
         unsafe { rail.register(Memory { address: 0, bytes: 64, cuda_device: None }, Access::ALL) }.expect("a region");
-    let (local_offset, peer, remote, remote_offset) = (0, 0, rail.remote(&region), 0);
-    let transfer =
-        Transfer { local_offset, peer, remote, remote_offset, bytes: 64, immediate: None, token: 5, more: false };
+    let transfer = Transfer::new(0, (0, rail.remote(&region), 0), 64, 5);
     assert_eq!(model.behind(), [Duration::ZERO]);
-    // SAFETY: a null rail does not touch the memory.
+    // SAFETY: a null rail does not access the memory.
     unsafe { rail.write(&region, &transfer) }.expect("posted");
     let mut completions = Vec::new();
     let deadline = Instant::now() + Duration::from_secs(60);
@@ -128,7 +118,7 @@ fn bytes_that_come_later_than_the_card_are_counted() {
 }
 
 #[test]
-fn a_debt_is_forgiven_once_there_is_nothing_to_do_on_any_rail_and_not_before() {
+fn debt_is_forgiven_only_when_all_rails_idle() {
     let model = Model::new("p5", Profile::named("p5").expect("known"), 4, 3);
     let mut rails = model.rails((0..4).map(|_| NullRail::new()));
     let poster = rails[0].poster.clone();
@@ -138,7 +128,7 @@ fn a_debt_is_forgiven_once_there_is_nothing_to_do_on_any_rail_and_not_before() {
         assert!(completions.is_empty());
     };
     poster.debt.set(500);
-    // One turn of a thread that has posted before it.
+    // One iteration of a thread that has posted before.
     (0..4).for_each(&mut poll);
     assert_eq!(poster.debt.get(), 500);
     poster.was_busy();
@@ -149,7 +139,7 @@ fn a_debt_is_forgiven_once_there_is_nothing_to_do_on_any_rail_and_not_before() {
 }
 
 #[test]
-fn a_wait_is_counted_once_however_late_everything_is() {
+fn late_wait_is_counted_once() {
     let (model, mut rail, ..) = card(4.0);
     rail.count_wait(1_000_000, 5_000_000);
     rail.count_wait(2_000_000, 6_000_000);
@@ -163,7 +153,7 @@ fn rails_of_one_card_share_its_wire() {
     let mut other = opened.0.rails([NullRail::new()]).remove(0);
     other.insert_peers(&[Vec::new()]).expect("a peer");
     let started = Instant::now();
-    // 8 MiB take 0.7 ms; the small one behind them has to wait for its turn.
+    // 8 MiB take 0.7 ms, and the small write must wait until they are sent.
     write(&mut opened, 8 << 20, 0);
     let mut second = (opened.0.clone(), other, opened.2.clone(), opened.3);
     write(&mut second, 64, 1);

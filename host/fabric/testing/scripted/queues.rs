@@ -1,20 +1,20 @@
-//! Rails of several ranks in one test that have completion queues with an end. As over EFA, an entry comes whether or not its owner polls,
-//! transfers arrive in any order, and a queue that overflows is lost.
+//! Rails of several ranks in one test, with limited completion queues. As over EFA, an entry arrives whether or not its
+//! owner polls, transfers arrive in any order, and a queue that overflows is lost.
 
 use crate::{Access, Completion, FabricError, Memory, Post, Rail, RailLimits, RemoteRegion, Transfer, mistake};
 use std::cell::RefCell;
 use std::rc::Rc;
 
-/// What is under way, and the queues.
+/// The transfers in flight, and the completion queues.
 #[derive(Default)]
 pub struct Network {
-    /// Entries that a queue has room for.
+    /// Capacity of a queue in entries.
     room: usize,
-    /// By rank and rail.
+    /// Queues by rank and rail.
     queues: Vec<Vec<Vec<Completion>>>,
     under_way: Vec<Flight>,
     random: u64,
-    /// The most entries that a queue has had.
+    /// Maximum number of entries that any queue has had.
     pub fullest: usize,
 }
 
@@ -24,11 +24,12 @@ struct Flight {
     transfer: Transfer,
 }
 
-/// Own transfers that a rail takes before it answers "again".
+/// Number of its own transfers that a rail accepts before it answers "again".
 pub const OUTSTANDING: usize = 64;
 
 impl Network {
-    /// So many ranks with so many rails; a queue has room for `immediates` beside the completions of its own rail's transfers.
+    /// Creates a network of `ranks` ranks with `rails` rails each. A queue has space for `immediates` in addition to
+    /// the completions of its own rail's transfers.
     pub fn new(ranks: usize, rails: usize, immediates: usize, seed: u64) -> Rc<RefCell<Network>> {
         let queues = (0..ranks).map(|_| (0..rails).map(|_| Vec::new()).collect()).collect();
         Rc::new(RefCell::new(Network {
@@ -45,12 +46,12 @@ impl Network {
         self.fullest = self.fullest.max(queue.len());
     }
 
-    /// One of the transfers under way arrives and is acknowledged, whoever polls.
+    /// Delivers and acknowledges one of the transfers in flight, whichever rank polls.
     fn arrive(&mut self) {
         if self.under_way.is_empty() {
             return;
         }
-        // xorshift64: any sequence without a pattern does.
+        // xorshift64: any sequence without a pattern suffices.
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
         self.random ^= self.random << 17;
@@ -63,7 +64,7 @@ impl Network {
     }
 }
 
-/// One of a rank's rails.
+/// A rail of one rank.
 pub struct QueueRail {
     network: Rc<RefCell<Network>>,
     rank: usize,
@@ -73,7 +74,7 @@ pub struct QueueRail {
 }
 
 impl QueueRail {
-    /// Takes transfers of up to `longest` bytes.
+    /// Creates a rail for transfers of up to `longest` bytes.
     pub fn new(network: &Rc<RefCell<Network>>, rank: usize, rail: usize, longest: u64) -> QueueRail {
         let limits = RailLimits {
             max_transfer_bytes: longest,
@@ -119,7 +120,7 @@ impl Rail for QueueRail {
         Ok(Post::Accepted)
     }
     unsafe fn read(&mut self, region: &u64, transfer: &Transfer) -> Result<Post, FabricError> {
-        // SAFETY: as for a write: no byte is moved.
+        // SAFETY: as for a write, no byte is moved.
         unsafe { self.write(region, &Transfer { immediate: None, ..*transfer }) }
     }
     fn poll(&mut self, completions: &mut Vec<Completion>) -> Result<(), FabricError> {

@@ -1,4 +1,4 @@
-//! Messages: each finds a receive, of one sender in order, and completes when it likes.
+//! Messages: each is matched with a receive, those of one sender in order, and completes at any time.
 
 use super::mailbox::{CHUNK, SLOTS};
 use super::*;
@@ -7,16 +7,16 @@ use proptest::prelude::*;
 use std::collections::HashSet;
 
 fn send(node: &mut Node, peer: usize, offset: u64, bytes: u64, token: u64) -> Post {
-    // SAFETY: what a test does to its memory meanwhile is what it tests.
+    // SAFETY: concurrent changes of the memory are what is tested.
     unsafe { node.rail.send(&node.region, peer, &Message { offset, bytes, token }) }.unwrap()
 }
 
 fn receive(node: &mut Node, offset: u64, bytes: u64, token: u64) {
-    // SAFETY: as above.
+    // SAFETY: concurrent changes of the memory are what is tested.
     assert_eq!(unsafe { node.rail.receive(&node.region, &Message { offset, bytes, token }) }, Ok(Post::Accepted));
 }
 
-/// Sends once it is taken.
+/// Posts a send until it is accepted.
 fn sent(pair: &mut [Node; 2], offset: u64, bytes: u64, token: u64) {
     while send(&mut pair[0], 1, offset, bytes, token) == Post::Again {}
 }
@@ -24,7 +24,7 @@ fn sent(pair: &mut [Node; 2], offset: u64, bytes: u64, token: u64) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(30))]
 
-    /// Of one sender: the first message finds the first receive, with all its bytes and no more.
+    /// The messages of one sender are matched with receives in order, with all their bytes and no others.
     #[test]
     fn messages_find_receives_in_order_whatever_their_sizes(
         seed: u64, sizes in prop::collection::vec(prop_oneof![0u64..100, CHUNK - 2..CHUNK + 2, 0..4 * CHUNK], 1..12),
@@ -54,7 +54,7 @@ proptest! {
     }
 }
 
-/// The tokens of receives, in the order in which they complete, and the first byte of each.
+/// Returns the tokens of receives in order of completion, and the first byte of each.
 fn received(spec: &str, count: u64) -> Vec<(u64, u8)> {
     let mut pair = nodes::<2>(spec, 1 << 16);
     bytes_of(&pair[0]).iter_mut().enumerate().for_each(|(at, byte)| *byte = (at / 16) as u8);
@@ -71,7 +71,7 @@ fn received(spec: &str, count: u64) -> Vec<(u64, u8)> {
 }
 
 #[test]
-fn completions_have_no_order_and_receives_only_when_it_is_asked_for() {
+fn completions_are_unordered_and_receives_ordered_on_request() {
     let ordered = received("worst:seed=3", 40);
     assert!(ordered.iter().all(|(token, first)| *token == u64::from(*first)), "{ordered:?}");
     assert!(ordered.windows(2).any(|pair| pair[0].0 > pair[1].0), "{ordered:?}");
@@ -83,7 +83,7 @@ fn completions_have_no_order_and_receives_only_when_it_is_asked_for() {
 }
 
 #[test]
-fn more_than_there_are_slots_waits_and_is_taken_later() {
+fn messages_beyond_slots_wait_for_space() {
     let mut pair = nodes::<2>("worst:again=0", 4096);
     let slots = (0..).take_while(|token| send(&mut pair[0], 1, 0, 8, *token) == Post::Accepted).count();
     assert_eq!(slots, SLOTS);
@@ -93,7 +93,7 @@ fn more_than_there_are_slots_waits_and_is_taken_later() {
 }
 
 #[test]
-fn what_goes_wrong_with_a_message_is_named() {
+fn message_errors_are_named() {
     let failing = |prepare: &dyn Fn(&mut [Node; 2])| {
         let mut pair = nodes::<2>("worst:seed=2", 1 << 20);
         prepare(&mut pair);
@@ -115,8 +115,8 @@ fn what_goes_wrong_with_a_message_is_named() {
         pair[1].rail.cancel(4).unwrap();
         pair[1].rail.cancel(5).unwrap();
     });
-    assert!(text.contains("receive (ticket 4)") && text.contains("taken back"), "{text}");
-    // A sender that goes in the middle.
+    assert!(text.contains("receive (ticket 4)") && text.contains("cancelled"), "{text}");
+    // A sender whose rail is closed during a message.
     let text = failing(&|pair| {
         receive(&mut pair[1], 0, 1 << 18, 4);
         sent(pair, 0, 1 << 18, 1);
@@ -129,15 +129,15 @@ fn what_goes_wrong_with_a_message_is_named() {
     assert!(text.contains("receive (ticket 4)") && text.contains("closed in the middle"), "{text}");
     let mut pair = nodes::<2>("worst:again=0", 64);
     let beyond = Message { offset: 60, bytes: 5, token: 0 };
-    // SAFETY: refused.
+    // SAFETY: all three are refused.
     unsafe {
         assert!(pair[0].rail.send(&pair[0].region, 1, &beyond).is_err());
         assert!(pair[0].rail.send(&pair[0].region, 9, &Message { offset: 0, ..beyond }).is_err());
         assert!(pair[0].rail.receive(&pair[0].region, &beyond).is_err());
     }
-    // Without messages.
+    // A rail opened without messages.
     let mut silent = WorstRail::open(&Spec::default(), Who::default(), false).unwrap();
     silent.insert_peers(&[pair[1].rail.address().unwrap()]).unwrap();
-    // SAFETY: refused.
+    // SAFETY: the send is refused.
     assert!(unsafe { silent.send(&pair[0].region, 0, &Message { offset: 0, bytes: 8, token: 0 }) }.is_err());
 }

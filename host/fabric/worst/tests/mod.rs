@@ -1,7 +1,8 @@
-//! Rails of one process that write into each other's memory.
+//! Rails of one process that write to each other's memory.
 
 #![allow(clippy::unwrap_used, reason = "a test ends by panicking")]
 
+mod landed;
 mod messages;
 mod order;
 mod watch;
@@ -9,7 +10,7 @@ mod watch;
 use super::*;
 use ginlab_cuda::{Buffer, Device, Place};
 
-/// Polls after which a test gives up: many times what the longest delays take.
+/// Number of polls after which a test fails: many times the longest delay.
 const PATIENCE: usize = 10_000_000;
 
 struct Node {
@@ -22,21 +23,25 @@ fn node(spec: &Spec, rank: u32, bytes: usize) -> Node {
     let memory = Device::Emulated.allocate(Place::File, bytes).unwrap();
     let mut rail = WorstRail::open(spec, Who { rank, ..Who::default() }, true).unwrap();
     let registered = Memory { address: memory.address(), bytes, cuda_device: None };
-    // SAFETY: the memory outlives the region (field order does not matter: rails touch nothing once a test ends).
+    // SAFETY: the memory outlives the region. The order of fields does not matter, because rails access nothing once a
+    // test ends.
     let region = unsafe { rail.register(registered, Access::ALL) }.unwrap();
     Node { rail, region, memory }
 }
 
-/// So many nodes, each of which is a peer of each, by its number.
+/// Creates `COUNT` nodes, each of which is a peer of all, by its number.
 fn nodes<const COUNT: usize>(spec: &str, bytes: usize) -> [Node; COUNT] {
     let spec = spec.parse().unwrap();
-    let mut all = std::array::from_fn(|rank| node(&spec, rank as u32, bytes));
+    connected(std::array::from_fn(|rank| node(&spec, rank as u32, bytes)))
+}
+
+fn connected<const COUNT: usize>(mut all: [Node; COUNT]) -> [Node; COUNT] {
     let addresses = all.each_ref().map(|node: &Node| node.rail.address().unwrap());
     all.iter_mut().for_each(|node| node.rail.insert_peers(&addresses).unwrap());
     all
 }
 
-/// By the byte a reader knows which run it was.
+/// The poison byte identifies the run's seed.
 #[test]
 fn each_seed_has_rubbish_of_its_own() {
     let of = |seed| node(&Spec { seed, ..Spec::default() }, 0, 64).rail.poison();
@@ -46,22 +51,13 @@ fn each_seed_has_rubbish_of_its_own() {
 }
 
 fn put(to: &Node, peer: usize, from: u64, at: u64, bytes: u64, token: u64) -> Transfer {
-    Transfer {
-        local_offset: from,
-        peer,
-        remote: to.rail.remote(&to.region),
-        remote_offset: at,
-        bytes,
-        immediate: None,
-        token,
-        more: false,
-    }
+    Transfer::new(from, (peer, to.rail.remote(&to.region), at), bytes, token)
 }
 
-/// Posts until the rail takes it.
+/// Posts until the rail accepts the write.
 fn write(node: &mut Node, t: &Transfer) -> Result<(), FabricError> {
     for _ in 0..=AGAINS {
-        // SAFETY: what a test does to its memory meanwhile is what it tests.
+        // SAFETY: concurrent changes of the memory are what is tested.
         if unsafe { node.rail.write(&node.region, t) }? == Post::Accepted {
             return Ok(());
         }
@@ -71,7 +67,8 @@ fn write(node: &mut Node, t: &Transfer) -> Result<(), FabricError> {
 
 #[allow(clippy::mut_from_ref, reason = "the bytes are shared with the other rank, not the node's")]
 fn bytes_of(node: &Node) -> &mut [u8] {
-    // SAFETY: one at a time is held, and rails touch the memory only in their calls, on this thread.
+    // SAFETY: only one such reference is held at a time, and rails access the memory only in their calls, on this
+    // thread.
     unsafe { node.memory.host_bytes() }.unwrap()
 }
 
@@ -81,7 +78,7 @@ fn poll(node: &mut Node) -> Vec<Completion> {
     completions
 }
 
-/// Polls the nodes in turn until the test has seen enough; it is given each completion and its node's number.
+/// Polls the nodes alternately until `enough` returns true. It gets each completion and the index of its node.
 fn until<const COUNT: usize>(
     nodes: &mut [Node; COUNT],
     mut enough: impl FnMut(&mut [Node; COUNT], usize, Option<Completion>) -> bool,
@@ -100,7 +97,7 @@ fn until<const COUNT: usize>(
     panic!("not seen in {PATIENCE} polls");
 }
 
-/// The error of the first transfer that fails; none when so many have completed well.
+/// Returns the error of the first transfer that fails. `None` if `transfers` transfers completed successfully.
 fn first_failure<const COUNT: usize>(nodes: &mut [Node; COUNT], transfers: usize) -> Option<FabricError> {
     let (mut done, mut failure) = (0, None);
     until(nodes, |_, _, completion| {

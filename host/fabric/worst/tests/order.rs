@@ -1,4 +1,4 @@
-//! What comes when: late, in any order, again, and in the end.
+//! Delays, order, retransmission and eventual delivery.
 
 use super::*;
 use proptest::prelude::*;
@@ -6,7 +6,7 @@ use std::collections::HashSet;
 
 const SLOT: usize = 4096;
 
-/// The bytes of a slot, by its number and the round.
+/// Fills a slot with bytes that depend on its number and the round.
 fn fill(node: &Node, slot: usize, round: usize) {
     let place = &mut bytes_of(node)[slot * SLOT..(slot + 1) * SLOT];
     place.iter_mut().enumerate().for_each(|(at, byte)| *byte = (at * 7 + slot * 13 + round * 101 + 1) as u8);
@@ -20,9 +20,10 @@ fn same(a: &Node, b: &Node, slot: usize, length: usize) -> bool {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(40))]
 
-    /// Whatever the seed: all bytes, each completion and immediate once, and an immediate only behind its own bytes.
+    /// All bytes arrive for every seed, each completion and immediate occurs once, and an immediate follows its own
+    /// bytes.
     #[test]
-    fn everything_comes_once_and_an_immediate_behind_its_bytes(
+    fn transfers_arrive_once_and_immediates_follow_bytes(
         seed: u64, delay in 1u64..200, sizes in prop::collection::vec(0..=SLOT, 1..60),
     ) {
         let mut pair = nodes::<2>(&format!("worst:seed={seed},delay={delay},again=30,resend=50"), 60 * SLOT);
@@ -52,9 +53,9 @@ proptest! {
         });
     }
 
-    /// Two rounds into the same places: nothing of the first one is written once its immediate or its completion has been told.
+    /// No byte of a put is written again once its immediate or its completion has been reported.
     #[test]
-    fn nothing_is_written_again_behind_an_immediate_or_a_completion(seed: u64, with_immediate: bool) {
+    fn no_rewrite_follows_immediate_or_completion(seed: u64, with_immediate: bool) {
         let mut pair = nodes::<2>(&format!("worst:seed={seed},resend=100"), SLOT);
         fill(&pair[0], 0, 0);
         let there = put(&pair[1], 1, 0, 0, SLOT as u64, 1);
@@ -73,11 +74,11 @@ proptest! {
     }
 
     #[test]
-    fn gets_bring_the_peers_bytes(seed: u64, length in 1..=SLOT) {
+    fn gets_return_bytes_of_peer(seed: u64, length in 1..=SLOT) {
         let mut pair = nodes::<2>(&format!("worst:seed={seed},resend=50"), SLOT);
         fill(&pair[1], 0, 0);
         let there = put(&pair[1], 1, 0, 0, length as u64, 5);
-        // SAFETY: the destination is left alone until the completion.
+        // SAFETY: the destination is not accessed until the completion.
         while unsafe { pair[0].rail.read(&pair[0].region, &there) }.unwrap() == Post::Again {}
         prop_assert_eq!(first_failure(&mut pair, 1), None);
         prop_assert!(same(&pair[0], &pair[1], 0, length));
@@ -85,9 +86,9 @@ proptest! {
     }
 }
 
-/// However fast the sender polls, a good part of its puts arrives behind several later ones.
+/// A considerable share of the puts arrives after several later ones, however fast the sender polls.
 #[test]
-fn a_put_is_overtaken_by_several_later_posts() {
+fn later_posts_may_overtake_put() {
     for polls in [1, 40, 400] {
         let mut pair = nodes::<2>("worst:seed=7", 256 * 64);
         let mut told = Vec::new();
@@ -102,7 +103,8 @@ fn a_put_is_overtaken_by_several_later_posts() {
                 }));
             }
         }
-        // Immediates of later posts that were told before this one's, which may not have been told yet.
+        // Number of immediates of later posts that were reported before this one's, which may not have been reported
+        // yet.
         let overtakers = |slot: u32| {
             let at = told.iter().position(|value| *value == slot).unwrap_or(told.len());
             told[..at].iter().filter(|value| **value > slot).count()
@@ -113,7 +115,7 @@ fn a_put_is_overtaken_by_several_later_posts() {
 }
 
 #[test]
-fn a_completion_comes_before_its_immediate_and_behind_it() {
+fn completion_may_precede_or_follow_its_immediate() {
     let mut first = HashSet::new();
     for seed in 0..40 {
         let mut pair = nodes::<2>(&format!("worst:seed={seed}"), 64);
@@ -124,9 +126,9 @@ fn a_completion_comes_before_its_immediate_and_behind_it() {
     assert_eq!(first.len(), 2);
 }
 
-/// Its sender has been told of their completions, as over a card.
+/// The sender gets the completions, as with a real NIC.
 #[test]
-fn immediates_that_nobody_polls_overrun_a_queue_with_an_end() {
+fn unpolled_immediates_overrun_bounded_queue() {
     for (count, overruns) in [(5, false), (6, true)] {
         let mut pair = nodes::<2>("worst:queue=5", 64);
         let there = put(&pair[1], 1, 0, 0, 8, 0);
@@ -144,16 +146,16 @@ fn immediates_that_nobody_polls_overrun_a_queue_with_an_end() {
         }
         let text = failure.map(|error| error.to_string()).unwrap_or_default();
         assert_eq!(
-            (text.contains("overrun: 6 immediates that were not polled, and room for 5"), told.len()),
+            (text.contains("overrun: 6 unpolled immediates, but space for 5"), told.len()),
             (overruns, if overruns { 0 } else { count }),
             "{text}"
         );
     }
 }
 
-/// The immediate reaches the target also when its sender, which has been told of the completion, never polls again.
+/// The immediate reaches the target even if its sender never polls again after the completion.
 #[test]
-fn a_sender_that_is_done_is_not_needed_any_more() {
+fn transfers_arrive_after_sender_is_closed() {
     for seed in 0..40 {
         let mut pair = nodes::<2>(&format!("worst:seed={seed}"), 64);
         let there = put(&pair[1], 1, 0, 0, 8, 0);
@@ -165,7 +167,7 @@ fn a_sender_that_is_done_is_not_needed_any_more() {
 }
 
 #[test]
-fn bytes_of_one_write_come_in_any_order_and_rubbish_stands_there_before() {
+fn write_bytes_arrive_in_any_order_over_poison() {
     let (mut later_first, mut poisoned) = (0, 0);
     for seed in 0..40 {
         let mut pair = nodes::<2>(&format!("worst:seed={seed}"), SLOT);
@@ -191,7 +193,7 @@ fn bytes_of_one_write_come_in_any_order_and_rubbish_stands_there_before() {
 }
 
 #[test]
-fn packets_are_written_again_until_the_completion() {
+fn packets_are_rewritten_until_completion() {
     let again = |resend: u64| {
         let seeds = (0..60).filter(move |seed| {
             let mut pair = nodes::<2>(&format!("worst:seed={seed},resend={resend}"), SLOT);
@@ -212,13 +214,13 @@ fn packets_are_written_again_until_the_completion() {
 }
 
 #[test]
-fn again_is_answered_now_and_then_and_never_for_long() {
+fn again_is_returned_occasionally_and_briefly() {
     let posts = |again: u64| {
         let mut pair = nodes::<2>(&format!("worst:again={again}"), SLOT);
         let (mut in_row, mut most, mut all) = (0, 0, 0);
         for token in 0..400 {
             let signal = Transfer { immediate: Some(1), ..put(&pair[1], 1, 0, 0, 0, token) };
-            // SAFETY: no bytes.
+            // SAFETY: the write has no bytes.
             match unsafe { pair[0].rail.write(&pair[0].region, &signal) }.unwrap() {
                 Post::Again => (in_row, all) = (in_row + 1, all + 1),
                 Post::Accepted => in_row = 0,
@@ -233,11 +235,11 @@ fn again_is_answered_now_and_then_and_never_for_long() {
 }
 
 #[test]
-fn a_full_rail_says_again_until_something_is_complete() {
+fn full_rail_returns_again_until_completion() {
     let mut pair = nodes::<2>("worst:again=0", SLOT);
     let signal = Transfer { immediate: Some(1), ..put(&pair[1], 1, 0, 0, 0, 0) };
     (0..OUTSTANDING).for_each(|_| write(&mut pair[0], &signal).unwrap());
-    // SAFETY: no bytes.
+    // SAFETY: the write has no bytes.
     assert_eq!(unsafe { pair[0].rail.write(&pair[0].region, &signal) }, Ok(Post::Again));
     let mut done = 0;
     while done == 0 {
@@ -251,7 +253,7 @@ fn a_full_rail_says_again_until_something_is_complete() {
 }
 
 #[test]
-fn what_is_not_there_is_refused_in_one_line() {
+fn invalid_transfers_are_rejected_in_one_line() {
     let mut pair = nodes::<2>("worst:longest=1000,again=0", SLOT);
     let good = put(&pair[1], 1, 0, 0, 8, 0);
     for (what, bad) in [
@@ -260,7 +262,7 @@ fn what_is_not_there_is_refused_in_one_line() {
         ("offset", Transfer { remote_offset: SLOT as u64 - 7, ..good }),
         ("no such peer", Transfer { peer: 2, ..good }),
         ("no such peer", Transfer { peer: 2, bytes: 0, immediate: Some(1), ..good }),
-        ("writes of nothing", Transfer { bytes: 0, ..good }),
+        ("neither bytes nor an immediate", Transfer { bytes: 0, ..good }),
         ("overlap", Transfer { peer: 0, remote: pair[0].rail.remote(&pair[0].region), remote_offset: 4, ..good }),
     ] {
         let error = write(&mut pair[0], &bad).expect_err(what).to_string();

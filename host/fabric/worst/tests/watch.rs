@@ -1,26 +1,26 @@
-//! What is watched: each fault by name, and nothing that is right.
+//! Checks of the rail: each error is detected by name, and correct programs cause none.
 
 use super::*;
 
 const BYTES: usize = 4096;
 
 #[test]
-fn a_source_that_is_rewritten_under_way_is_named() {
+fn source_rewritten_in_flight_is_reported() {
     for seed in 0..60 {
         let mut pair = nodes::<2>(&format!("worst:seed={seed}"), BYTES);
         bytes_of(&pair[0]).fill(1);
         let there = put(&pair[1], 1, 100, 200, 3000, 77);
         write(&mut pair[0], &there).unwrap();
-        // At once, or when all has arrived and only the completion is missing.
+        // Immediately, or when all bytes have arrived and only the completion is missing.
         while seed % 2 == 1 && bytes_of(&pair[1])[200..3200].iter().any(|byte| *byte != 1) {
             assert!(poll(&mut pair[0]).is_empty());
         }
         bytes_of(&pair[0])[2500] = 2;
         let error = first_failure(&mut pair, 1).expect("a source was rewritten").to_string();
+        assert!(error.starts_with("source rewritten while its put is in flight (in the packet at byte "), "{error}");
         for part in [
-            "put (ticket 77) of 3000 B from offset 100 of region 0 to offset 200 of peer 1's region of 4096 B failed",
-            "source rewritten while its put is under way",
-            "rank 0, proxy 0, rail 0",
+            " of it); wait for a put's completion (quiet, or its own) before its source is rewritten; put ",
+            " of rank 0 to rank 1: 3000 B from offset 100 of region 0 (worst:seed=",
         ] {
             assert!(error.contains(part), "{part}: {error}");
         }
@@ -29,7 +29,7 @@ fn a_source_that_is_rewritten_under_way_is_named() {
 }
 
 #[test]
-fn a_source_that_was_other_bytes_meanwhile_is_found_by_what_was_delivered() {
+fn detects_source_modified_then_restored() {
     for seed in 0..40 {
         let mut pair = nodes::<2>(&format!("worst:seed={seed},resend=0"), BYTES);
         bytes_of(&pair[0]).fill(1);
@@ -42,14 +42,14 @@ fn a_source_that_was_other_bytes_meanwhile_is_found_by_what_was_delivered() {
         while !found && !bytes_of(&pair[1]).contains(&2) {
             found = failed(&poll(&mut pair[0]));
         }
-        // As it was, before the end.
+        // Restore the original bytes before the completion.
         bytes_of(&pair[0]).fill(1);
         assert!(found || first_failure(&mut pair, 1).is_some(), "{seed}");
     }
 }
 
 #[test]
-fn a_source_is_free_once_its_put_is_complete() {
+fn source_is_free_after_put_completion() {
     for seed in 0..40 {
         let mut pair = nodes::<2>(&format!("worst:seed={seed},resend=100"), BYTES);
         for round in 1..20 {
@@ -63,29 +63,30 @@ fn a_source_is_free_once_its_put_is_complete() {
 }
 
 #[test]
-fn two_puts_of_other_bytes_to_one_place_are_both_named() {
+fn conflicting_puts_to_one_range_are_reported() {
     let [mut a, mut b, c] = nodes::<3>("worst:seed=5", BYTES);
     bytes_of(&a).fill(1);
     bytes_of(&b).fill(2);
     write(&mut a, &put(&c, 2, 0, 1000, 500, 11)).unwrap();
     let error = write(&mut b, &put(&c, 2, 300, 1499, 64, 12)).expect_err("two puts").to_string();
-    let me = std::process::id();
     for part in [
-        "put (ticket 12) of 64 B from offset 300 of region 0 to offset 1499 of peer 2's region of 4096 B failed",
-        "destination written by two puts at once",
-        &format!("the other is put (ticket 11) of rank 0, proxy 0, rail 0 (process {me}), 500 B to offset 1000"),
+        "destination written by two puts at the same time: the other is put ",
+        " of rank 0 to rank 2, 500 B to offset 1000 of rank 2's region; give each sender its own slot; put ",
+        " of rank 1 to rank 2: 64 B to offset 1499 of rank 2's region (worst:seed=5)",
     ] {
         assert!(error.contains(part), "{part}: {error}");
     }
-    // Of the same sender, too; and neighbours do not meet.
-    assert!(write(&mut a, &put(&c, 2, 0, 900, 200, 13)).is_err());
+    // The same sender is named too. Adjacent ranges do not conflict.
+    let error = write(&mut a, &put(&c, 2, 0, 900, 200, 13)).expect_err("two puts").to_string();
+    assert!(error.contains("; the slot is free once rank 2 has signalled that it used the other put"), "{error}");
     write(&mut b, &put(&c, 2, 0, 1500, 64, 14)).unwrap();
     write(&mut b, &put(&c, 2, 0, 936, 64, 15)).unwrap();
 }
 
-/// Two senders take turns with one place: the next one begins when the target has been told of the last one, or when its sender has.
+/// Two senders alternate in writing to one place. The next one starts when the target or its sender has been notified
+/// of the previous one.
 #[test]
-fn a_place_is_free_once_its_put_is_told_at_either_end() {
+fn range_is_free_after_completion_or_immediate() {
     for seed in 0..40 {
         let mut three = nodes::<3>(&format!("worst:seed={seed},resend=100"), BYTES);
         let (mut done, mut told) = (Vec::new(), Vec::new());
@@ -102,7 +103,7 @@ fn a_place_is_free_once_its_put_is_told_at_either_end() {
                     false
                 });
             };
-            // Its source is the sender's again by the completion alone.
+            // The sender may reuse its source only after the completion.
             seen(&mut three, &|done, _| round < 2 || done.contains(&u64::from(round - 2)));
             bytes_of(&three[sender]).fill(round as u8 + 1);
             let there = Transfer { immediate: Some(round), ..put(&three[2], 2, 0, 0, BYTES as u64, round.into()) };
@@ -117,7 +118,7 @@ fn a_place_is_free_once_its_put_is_told_at_either_end() {
 }
 
 #[test]
-fn the_same_bytes_to_the_same_place_meet_in_silence_and_are_never_rubbish_again() {
+fn equal_puts_to_one_range_are_allowed() {
     for seed in 0..100 {
         let mut three = nodes::<3>(&format!("worst:seed={seed},resend={}", seed % 2 * 100), BYTES);
         bytes_of(&three[0]).fill(7);
@@ -126,7 +127,7 @@ fn the_same_bytes_to_the_same_place_meet_in_silence_and_are_never_rubbish_again(
         let mut done = 0;
         for sender in [0, 1, 0, 1] {
             write(&mut three[sender], &there).unwrap();
-            // The next one is posted while this one's bytes arrive.
+            // The next put is posted while the bytes of this one arrive.
             for turn in 0..seed % 20 {
                 done += poll(&mut three[turn % 2]).len();
             }
@@ -149,30 +150,32 @@ fn the_same_bytes_to_the_same_place_meet_in_silence_and_are_never_rubbish_again(
 }
 
 #[test]
-fn a_get_of_bytes_that_a_put_is_under_way_to_is_named() {
+fn get_conflicting_with_put_is_reported() {
     let [mut a, mut b, c] = nodes::<3>("worst:seed=5,again=0", BYTES);
     bytes_of(&a).fill(1);
-    // SAFETY: nobody touches the memory, here and below.
+    // SAFETY: no other code accesses the memory, here and below.
     let mut get = |from: &Node, at, token| unsafe { b.rail.read(&b.region, &put(from, 2, 0, at, 100, token)) };
     get(&c, 0, 1).unwrap();
     get(&c, 50, 2).expect_err("both come to one place of b");
     let error = write(&mut a, &put(&c, 2, 0, 99, 8, 3)).expect_err("put into what is read").to_string();
     assert!(
-        error.contains("destination written while a get of its bytes is under way: the other is get (ticket 1)"),
+        error.contains("destination written while a get of its bytes is in flight: the other is get ")
+            && error.contains(" of rank 1 from rank 2, 100 B from offset 0 of rank 2's region"),
         "{error}"
     );
     write(&mut a, &put(&c, 2, 0, 100, 8, 4)).unwrap();
     let peer = Transfer { local_offset: 2000, ..put(&c, 2, 0, 100, 8, 5) };
-    // SAFETY: as above.
-    let error = unsafe { b.rail.read(&b.region, &peer) }.expect_err("a put is under way there").to_string();
+    // SAFETY: no other code accesses the memory.
+    let error = unsafe { b.rail.read(&b.region, &peer) }.expect_err("a put is in flight there").to_string();
     assert!(
-        error.contains("bytes read by a get while a put to them is under way: the other is put (ticket 4)"),
+        error.contains("bytes read by a get while a put to them is in flight: the other is put ")
+            && error.contains(" of rank 0 to rank 2, 8 B to offset 100 of rank 2's region"),
         "{error}"
     );
 }
 
 #[test]
-fn without_the_watch_nothing_is_said() {
+fn disabled_watch_reports_no_misuse() {
     for seed in 0..20 {
         let mut three = nodes::<3>(&format!("worst:seed={seed},watch=off"), BYTES);
         bytes_of(&three[0]).fill(1);
@@ -186,9 +189,10 @@ fn without_the_watch_nothing_is_said() {
     }
 }
 
-/// The target's answer proves that its bytes are not read again; by libfabric's letter the source is the provider's until the completion.
+/// The target's response proves that the bytes are not read again. According to the libfabric specification, the source
+/// belongs to the provider until the completion.
 #[test]
-fn a_source_behind_an_immediate_is_free_unless_the_watch_is_strict() {
+fn strict_watch_requires_completion_after_immediate() {
     let early = |watch: &str| {
         (0..60)
             .filter(|seed| {

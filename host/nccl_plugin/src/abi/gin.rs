@@ -1,4 +1,4 @@
-//! GIN plugins (NCCL 2.31 and newer): a back end whose queues NCCL's kernels write themselves.
+//! GIN plugins (NCCL 2.31 and newer): a back end whose queues are written by NCCL's kernels.
 
 use super::{
     Close, Connect, Deregister, DeviceHandle, Devices, GetProperties, Init, Listen, Name, NcclResult, QueryLastError,
@@ -10,9 +10,9 @@ use std::ffi::{c_int, c_void};
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct GinProperties {
-    /// Signals that wait for all puts before them.
+    /// Whether signals that wait for all preceding puts are supported.
     pub strong_signals: bool,
-    /// Signals at any address.
+    /// Whether signals at any address are supported.
     pub address_signals: bool,
 }
 
@@ -20,32 +20,32 @@ pub struct GinProperties {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct GinConfig {
-    /// Signals of a context.
+    /// Number of signals per context.
     pub signals: c_int,
-    /// Counters of a context.
+    /// Number of counters per context.
     pub counters: c_int,
-    /// Contexts.
+    /// Number of contexts.
     pub contexts: c_int,
-    /// Of a queue; 0 where NCCL does not mind.
+    /// Depth of a queue; 0 if NCCL leaves the choice to the plugin.
     pub queue_depth: c_int,
-    /// -1: none.
+    /// Traffic class; -1 for none.
     pub traffic_class: c_int,
-    /// Which layout of queues the kernels were compiled for.
+    /// Version of the queue layout that the kernels were compiled for.
     pub backend_version: c_int,
-    /// From a rank to the next one that is reached.
+    /// Distance between the ranks that are connected.
     pub rank_stride: c_int,
 }
 
-/// Makes contexts, and what the kernels are given.
+/// Creates contexts, and the device handle for the kernels.
 pub type CreateContext14 =
     unsafe extern "C" fn(*mut c_void, *mut GinConfig, *mut *mut c_void, *mut *mut DeviceHandle) -> NcclResult;
-/// Says which signals there are.
+/// Returns which kinds of signals are supported.
 pub type GetGinProperties = unsafe extern "C" fn(*mut GinProperties) -> NcclResult;
 
 /// `ncclGin_v14_t`.
 #[repr(C)]
 #[derive(Debug)]
-#[allow(missing_docs, reason = "NCCL's names say it")]
+#[allow(missing_docs, reason = "NCCL's names document it")]
 pub struct Gin14 {
     pub name: Name,
     pub init: Init,

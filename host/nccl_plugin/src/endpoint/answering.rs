@@ -1,7 +1,8 @@
-//! Gets of other ranks: their bytes go back as an operation of our own.
+//! Gets of other ranks: this rank sends the bytes back as an operation of its own.
 //!
-//! Who gets behind a put of its own that is complete wants the put's bytes, and those may still be on their way from a slot into the GPU's memory. So
-//! a get of such memory waits until what stands in that stream before it is there.
+//! A rank that issues a get after its own put has completed expects to read the put's bytes. These may still be on
+//! their way from a slot into GPU memory. So a get of such memory waits until the copies that precede it in that stream
+//! are complete.
 
 use super::Endpoint;
 use super::incoming::Arrival;
@@ -11,7 +12,8 @@ use crate::operation::{Operation, Request, Source, What};
 use ginlab_fabric::Rail;
 
 impl<R: Rail> Endpoint<R> {
-    /// Answers a get of a region, of none if it is for no bytes: now, or as soon as what has come before it is in memory.
+    /// Answers a get, immediately or as soon as the bytes that arrived before it are in memory. `region` is `None` for
+    /// a get of no bytes.
     pub(super) fn asked(&mut self, arrival: Arrival, region: Option<Region>) -> Result<(), String> {
         let is_late = region.is_some_and(|region| region.cuda)
             && (self.inc.copied || self.copies.passed(Queue::In)? < self.inc.last_mark);
@@ -41,7 +43,7 @@ impl<R: Rail> Endpoint<R> {
         self.inc.end(arrival.from, arrival.slot);
     }
 
-    /// Gets that have waited.
+    /// Answers the gets that have waited for copies.
     pub(super) fn go_on_answering(&mut self) -> Result<(), String> {
         if self.inc.asked.is_empty() {
             return Ok(());
@@ -50,11 +52,12 @@ impl<R: Rail> Endpoint<R> {
         while self.inc.asked.front().is_some_and(|(mark, _)| *mark <= passed)
             && let Some((_, arrival)) = self.inc.asked.pop_front()
         {
-            // Its region may have been taken back meanwhile: that is an error, as it would have been before.
+            // The region may have been deregistered in the meantime. That is an error, as it would have been on
+            // arrival.
             let at = arrival.header.at;
-            let region = self
-                .find(&arrival, at.region, at.offset, arrival.header.total)?
-                .ok_or_else(|| format!("a get of rank {}: region {} has gone", arrival.from, at.region))?;
+            let region = self.find(&arrival, at.region, at.offset, arrival.header.total)?.ok_or_else(|| {
+                format!("a get of rank {}: region {} is no longer registered", arrival.from, at.region)
+            })?;
             self.answer(&arrival, Some(region));
         }
         Ok(())

@@ -1,7 +1,8 @@
-//! Over the worst network: whether sources are left alone until their puts are complete.
+//! Check on the worst-case network model: a put's source must not change until the put is complete.
 //!
-//! The bytes that went out stand in a slot. When its write is complete, the source is read once more, before anybody is told; what has changed
-//! was written under way, and on a card that reads late it would have gone out wrong.
+//! The bytes that were sent are in a slot. When the write of the slot is complete, and before the request is completed,
+//! the source is read again. A difference shows that the source was written during the put; a NIC that reads late would
+//! have sent the wrong bytes.
 
 use super::Endpoint;
 use super::outgoing::{Part, Watched};
@@ -10,7 +11,7 @@ use crate::wire::HEADER;
 use ginlab_fabric::Rail;
 use std::collections::VecDeque;
 
-/// Parts whose sources are read again, by mark.
+/// Parts whose sources are being read again, by mark.
 #[derive(Default)]
 pub(super) struct Checking(VecDeque<(u64, Part)>);
 
@@ -21,33 +22,36 @@ impl Checking {
 }
 
 impl<R: Rail> Endpoint<R> {
-    /// The bytes of a slot of ours, as a number.
+    /// Returns the checksum of the bytes in one of this rank's outgoing slots.
     pub(super) fn sum_of(&self, part: &Part) -> u32 {
         let body = self.slot(true, part.peer, part.slot).wrapping_add(HEADER);
-        // SAFETY: a slot of ours, which nobody writes now.
+        // SAFETY: the slot is one of this rank, and nothing writes it now.
         crc32fast::hash(unsafe { std::slice::from_raw_parts(body, part.bytes - HEADER) })
     }
 
-    /// Reads the source of a part whose write is complete again; `false` where nobody watches it.
+    /// Reads the source of a part again, once its write is complete. Returns the part if the check is finished or not
+    /// required, `None` if a copy out of the GPU must complete first.
     pub(super) fn watch_again(&mut self, part: Part) -> Result<Option<Part>, String> {
         let Some(Watched { source, .. }) = part.watched else { return Ok(Some(part)) };
         let body = self.slot(true, part.peer, part.slot).wrapping_add(HEADER);
         let bytes = part.bytes - HEADER;
         if !source.cuda {
-            // SAFETY: NCCL's memory, of a put whose request is not complete; the slot is ours until it is free.
+            // SAFETY: NCCL's memory, of a put whose request is not complete; the slot belongs to this rank until it is
+            // free.
             unsafe { std::ptr::copy_nonoverlapping(source.address as *const u8, body, bytes) };
             self.compare(&part)?;
             return Ok(Some(part));
         }
-        // SAFETY: as above, of the GPU's memory.
+        // SAFETY: GPU memory of NCCL, of a put whose request is not complete; the slot belongs to this rank until it is
+        // free.
         unsafe { self.copies.take_out(body as u64, source.address, bytes, false) }
-            .map_err(|why| format!("reading {bytes} B again: {why}"))?;
+            .map_err(|why| format!("cannot reread {bytes} B: {why}"))?;
         let mark = self.copies.mark(Queue::Out)?;
         self.checking.0.push_back((mark, part));
         Ok(None)
     }
 
-    /// Parts whose sources have been read.
+    /// Checks the parts whose sources have been read again. Returns whether there were any.
     pub(super) fn watched(&mut self) -> Result<bool, String> {
         if self.checking.is_quiet() {
             return Ok(false);
@@ -67,8 +71,8 @@ impl<R: Rail> Endpoint<R> {
     fn compare(&self, part: &Part) -> Result<(), String> {
         match part.watched {
             Some(watched) if watched.sum != self.sum_of(part) => Err(format!(
-                "the source of a put to rank {} was written while it was under way: {} B at {:#x}; it may be written when the put is complete \
-                 (flush, counter), and not when its signal has come",
+                "source of a put to rank {} was modified while the put was in flight: {} B at {:#x}; reuse it only \
+                 after the put has completed (flush, counter), not after its signal has arrived",
                 part.peer,
                 part.bytes - HEADER,
                 watched.source.address

@@ -1,4 +1,4 @@
-//! How a slot is filled: its header, and its bytes by memcpy or by the GPU's copy engine.
+//! Filling of a slot: its header, and its bytes with memcpy or a copy out of GPU memory.
 
 use super::Endpoint;
 use super::outgoing::Watched;
@@ -10,7 +10,7 @@ use crate::wire::{HEADER, Header, Kind};
 use ginlab_fabric::Rail;
 
 impl<R: Rail> Endpoint<R> {
-    /// Fills one; how many bytes it holds.
+    /// Fills a slot with the next part of the first queued operation to `peer`. Returns the number of bytes in it.
     pub(super) fn fill_slot(&mut self, peer: usize, slot: usize) -> Result<usize, String> {
         let target = self.slot(true, peer, slot);
         let room = self.layout.room as u64;
@@ -18,16 +18,16 @@ impl<R: Rail> Endpoint<R> {
         let Outgoing { peers, gets, last_get, .. } = &mut self.out;
         let Peer { queue, complete, .. } = &mut peers[peer];
         let Some(sending) = queue.front_mut() else { return Ok(0) };
-        let Sending { operation, number, parts, next } = sending;
+        let Sending { operation, number, turn, parts, next } = sending;
         let start = u64::from(*next) * room;
         let (behind, among) = complete.summary();
         let mut header = Header {
             kind: Kind::Put,
             signals: false,
-            strong: false,
             context: operation.context,
             bytes: 0,
             number: *number,
+            turn: *turn,
             parts: *parts,
             at: Place::default(),
             then: Place::default(),
@@ -62,7 +62,7 @@ impl<R: Rail> Endpoint<R> {
                 (header.bytes, header.total) = (length as u32, bytes);
                 header.at = Place { region: to.region, offset: to.offset + start };
                 if let Some(signal) = signal {
-                    (header.signals, header.strong) = (true, signal.strong);
+                    header.signals = true;
                     (header.then, header.add) = (signal.at, signal.add);
                 }
                 if let Some(note) = &mut note {
@@ -86,18 +86,18 @@ impl<R: Rail> Endpoint<R> {
                 if let Some(note) = &mut note {
                     (note.kind, note.bytes) = ("get", bytes);
                 }
-                // It is complete when the answer is here.
+                // A get is complete when its answer has arrived.
                 let wanted = Wanted { request: operation.request.clone(), left: bytes, note: note.take(), peer };
                 gets.insert(*last_get, wanted);
                 request = None;
             }
         }
-        // Kept until its bytes are copied: they may stand in it.
+        // Kept until the bytes are copied: the operation itself may contain them.
         let _ended = if last { queue.pop_front() } else { None };
-        // SAFETY: a slot of ours that nobody uses: its last write is complete and the peer is done with it.
+        // SAFETY: a slot of this rank that is not in use: its last write is complete and the peer has returned it.
         unsafe { std::ptr::copy_nonoverlapping(header.encode().as_ptr(), target, HEADER) };
         let ends = last.then_some(header.number);
-        // What stands in the request is ours already, and who answers a get is not asked whether its bytes stay.
+        // Bytes that the request carries are not NCCL's memory, and the source of an answer need not stay unchanged.
         let watched = source
             .filter(|_| {
                 self.watches && header.bytes > 0 && header.kind == Kind::Put && !carried && peer != self.coll.rank
@@ -107,15 +107,16 @@ impl<R: Rail> Endpoint<R> {
         let body = target.wrapping_add(HEADER);
         match source {
             Some(source) if header.bytes > 0 && source.cuda => {
-                // SAFETY: NCCL's memory, inside a region that was checked when it was asked for and is there until its request is
-                // complete; the slot is ours until then.
+                // SAFETY: NCCL's memory, in a region that was checked when the operation was submitted and is valid
+                // until its request is complete; the slot belongs to this rank until then.
                 unsafe { self.copies.take_out(body as u64, source.address, header.bytes as usize, false) }
                     .map_err(|why| format!("reading {} B for rank {peer}: {why}", header.bytes))?;
                 let mark = self.copies.mark(Queue::Out)?;
                 self.out.copying.push_back((mark, part));
             }
             Some(source) if header.bytes > 0 => {
-                // SAFETY: as above, of the host's memory.
+                // SAFETY: host memory of NCCL, in a region that was checked when the operation was submitted and is
+                // valid until its request is complete; the slot belongs to this rank until then.
                 unsafe {
                     std::ptr::copy_nonoverlapping(source.address as *const u8, body, header.bytes as usize);
                 }

@@ -1,8 +1,8 @@
-//! From slots that have been written to memory.
+//! Receiving side: copies the bytes of written slots into memory.
 
 use super::Endpoint;
-use super::signals::{Counted, Waiting};
-use super::through::Through;
+use super::order::Order;
+use super::signals::Counted;
 use crate::coll::Region;
 use crate::copies::Queue;
 use crate::counts::Entry;
@@ -10,7 +10,7 @@ use crate::process::{locked, now_ns};
 use crate::wire::{HEADER, Header, Kind, Layout};
 use cuda_std::memory::load_acquire_host_u64;
 use ginlab_fabric::Rail;
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{HashMap, VecDeque};
 
 /// A slot that has been written.
 #[derive(Clone, Copy)]
@@ -20,52 +20,48 @@ pub(super) struct Arrival {
     pub header: Header,
 }
 
-/// A slot whose bytes are on their way into memory, or there.
+/// A slot whose bytes are in memory or being copied there.
 pub(super) struct Ended {
     from: usize,
     slot: usize,
     note: Option<Note>,
-    /// A get's number and bytes of its answer.
+    /// Number of the get, and bytes in this slot, if it is an answer.
     answer: Option<(u64, u64)>,
 }
 
-/// What is told of an operation that is here in full.
+/// Report of a put that has arrived completely.
 pub(super) struct Note {
     header: Header,
-    /// What its signal's word has reached, where it is known.
+    /// Value that its signal's word has reached, if known; otherwise 0.
     reached: u64,
 }
 
-/// What has come from one rank.
+/// State of the slots received from one rank.
 #[derive(Default)]
 struct From {
-    /// How often each slot has been written.
+    /// Number of writes of each slot.
     written: Vec<u64>,
-    /// Parts that are missing, by operation of several.
+    /// Number of missing parts, by operation with several parts.
     open: HashMap<u64, u32>,
-    /// Operations that are here.
-    here: Through,
-    /// Those that must wait for some that were complete before them.
-    held: Vec<Arrival>,
-    /// Strong signals that wait for operations before theirs.
-    strong: BTreeMap<u64, Arrival>,
 }
 
-/// See the module.
+/// State of the receiving side.
 pub(super) struct Incoming {
     from: Vec<From>,
-    arrivals: VecDeque<Arrival>,
-    /// For regions that are not registered here yet.
+    /// Order of signals, by rank.
+    pub order: Vec<Order>,
+    pub arrivals: VecDeque<Arrival>,
+    /// Slots for regions that are not registered on this rank yet.
     early: Vec<Arrival>,
-    /// To be marked.
+    /// Slots that the next mark will cover.
     ended: Vec<Ended>,
-    /// Behind a mark.
+    /// Slots whose copies are complete once the mark is passed.
     marked: VecDeque<(u64, Ended)>,
-    /// Something has been copied in since the last mark.
+    /// Whether something has been copied in since the last mark.
     pub copied: bool,
     pub last_mark: u64,
     pub counted: Counted,
-    /// Gets that wait, by mark.
+    /// Gets that wait for a mark.
     pub asked: VecDeque<(u64, Arrival)>,
 }
 
@@ -74,6 +70,7 @@ impl Incoming {
         let from = || From { written: vec![0; layout.slots], ..From::default() };
         Incoming {
             from: (0..layout.ranks).map(|_| from()).collect(),
+            order: (0..layout.ranks).map(|_| Order::default()).collect(),
             arrivals: VecDeque::new(),
             early: Vec::new(),
             ended: Vec::new(),
@@ -92,27 +89,21 @@ impl Incoming {
             && self.marked.is_empty()
             && self.asked.is_empty()
             && self.counted.is_quiet()
-            && self.from.iter().all(|from| from.strong.is_empty() && from.held.is_empty())
+            && self.order.iter().all(Order::is_quiet)
     }
 
-    /// What waits, for messages.
+    /// Returns descriptions of what waits, for messages.
     pub fn state(&self) -> Vec<String> {
         let mut parts = Vec::new();
         if let Some(first) = self.early.first() {
             let (from, region) = (first.from, first.header.at.region);
             parts.push(format!(
-                "{} slots wait, one of rank {from} for region {region}, which is not registered here",
+                "{} slots wait, one of rank {from} for region {region}, which is not registered",
                 self.early.len()
             ));
         }
-        for (rank, from) in self.from.iter().enumerate() {
-            if !from.strong.is_empty() {
-                let (count, next) = (from.strong.len(), from.here.through + 1);
-                parts.push(format!("{count} strong signals of rank {rank} wait for its operation {next}"));
-            }
-            if !from.held.is_empty() {
-                parts.push(format!("{} slots of rank {rank} wait for earlier ones", from.held.len()));
-            }
+        for (rank, order) in self.order.iter().enumerate() {
+            order.state(rank, &mut parts);
         }
         if !self.marked.is_empty() {
             parts.push(format!("{} slots are being copied to the GPU", self.marked.len()));
@@ -120,19 +111,19 @@ impl Incoming {
         parts
     }
 
-    /// The next ones may be given back once what has been started is copied.
+    /// Marks a slot as finished: it may be returned once the copies started so far are complete.
     pub fn end(&mut self, from: usize, slot: usize) {
         self.ended.push(Ended { from, slot, note: None, answer: None });
     }
 
-    /// The same, of an operation's last slot.
+    /// Like [`end`](Incoming::end), for the last slot of an operation, which is then reported.
     pub fn end_all(&mut self, from: usize, slot: usize, header: Header, reached: u64) {
         self.ended.push(Ended { from, slot, note: Some(Note { header, reached }), answer: None });
     }
 }
 
 impl<R: Rail> Endpoint<R> {
-    /// Looks which slots have been written.
+    /// Detects which slots have been written.
     pub(super) fn slots_written(&mut self) -> Result<(), String> {
         for from in 0..self.layout.ranks {
             for slot in 0..self.layout.slots {
@@ -144,9 +135,7 @@ impl<R: Rail> Endpoint<R> {
                 let times = value.wrapping_sub(*written);
                 *written = value;
                 if times != 1 {
-                    return Err(format!(
-                        "slot {slot} of rank {from} was written {times} times before it was given back"
-                    ));
+                    return Err(format!("slot {slot} of rank {from} was written {times} times before it was returned"));
                 }
                 self.arrive(false, from, slot)?;
             }
@@ -158,22 +147,23 @@ impl<R: Rail> Endpoint<R> {
         let header = self
             .header(outgoing, from, slot)
             .filter(|header| header.bytes as usize <= self.layout.room && header.parts > 0)
-            .ok_or_else(|| format!("slot {slot} of rank {from} holds no header"))?;
+            .ok_or_else(|| format!("slot {slot} of rank {from} has no valid header"))?;
         self.inc.arrivals.push_back(Arrival { from, slot, header });
         Ok(())
     }
 
-    /// Where the bytes of a slot are.
+    /// Returns the address of a slot's bytes.
     pub(super) fn body(&self, arrival: &Arrival) -> u64 {
         self.head(arrival.from, arrival.slot) as u64 + HEADER as u64
     }
 
-    /// The header of a slot that has come; those for ourselves have not moved.
+    /// Returns the address of the header of a slot that has arrived. Slots from this rank to itself are still in the
+    /// outgoing zone.
     pub(super) fn head(&self, from: usize, slot: usize) -> *mut u8 {
         self.slot(from == self.coll.rank, from, slot)
     }
 
-    /// Takes what has come, in the order of its coming.
+    /// Processes the slots that have arrived, in the order of their arrival. Returns whether there were any.
     pub(super) fn handle(&mut self) -> Result<bool, String> {
         for slot in std::mem::take(&mut self.out.own) {
             self.arrive(true, self.coll.rank, slot)?;
@@ -185,9 +175,15 @@ impl<R: Rail> Endpoint<R> {
             }
         }
         let mut moved = false;
-        while let Some(arrival) = self.inc.arrivals.pop_front() {
-            moved = true;
-            self.take(arrival)?;
+        loop {
+            while let Some(arrival) = self.inc.arrivals.pop_front() {
+                moved = true;
+                self.take(arrival)?;
+            }
+            self.follow()?;
+            if self.inc.arrivals.is_empty() {
+                break;
+            }
         }
         self.go_on_counting()?;
         self.go_on_answering()?;
@@ -198,7 +194,7 @@ impl<R: Rail> Endpoint<R> {
         Ok(moved)
     }
 
-    /// The region that bytes go to or come from; `None` while it is not registered.
+    /// Returns the region that bytes go to or come from; `None` while it is not registered.
     pub(super) fn find(
         &self,
         arrival: &Arrival,
@@ -209,17 +205,23 @@ impl<R: Rail> Endpoint<R> {
         let what = || format!("{} B at {offset} of region {number}, from rank {}", bytes, arrival.from);
         match self.coll.region(number) {
             Some(region) if offset.checked_add(bytes).is_some_and(|end| end <= region.bytes) => Ok(Some(region)),
-            Some(region) => Err(format!("{}: the region has {} B here", what(), region.bytes)),
-            None if self.coll.has_had(number) => Err(format!("{}: it is not registered any more", what())),
+            Some(region) => Err(format!("{}: the region has {} B", what(), region.bytes)),
+            None if self.coll.has_had(number) => Err(format!("{}: it is no longer registered", what())),
             None => Ok(None),
         }
     }
 
+    /// Returns whether the region of a signal is not registered yet. A deregistered region is not an error, since its
+    /// words are no longer read.
+    fn signal_is_early(&self, arrival: &Arrival) -> Result<bool, String> {
+        let at = arrival.header.then;
+        Ok(!self.coll.has_had(at.region) && self.find(arrival, at.region, at.offset, 8)?.is_none())
+    }
+
     fn take(&mut self, arrival: Arrival) -> Result<(), String> {
         let Arrival { from, slot, header } = arrival;
-        if !self.inc.from[from].here.covers((header.behind, header.among)) {
-            // What was complete there is in a slot here, and about to be seen.
-            self.inc.from[from].held.push(arrival);
+        if self.inc.order[from].hold(&arrival) {
+            // The completed operations that it must follow are already in slots on this rank and will be detected soon.
             return Ok(());
         }
         let bytes = if header.kind == Kind::Get { header.total } else { u64::from(header.bytes) };
@@ -231,18 +233,20 @@ impl<R: Rail> Endpoint<R> {
                 return Ok(());
             }
         }
-        if header.signals && self.find(&arrival, header.then.region, header.then.offset, 8)?.is_none() {
+        if header.signals && self.signal_is_early(&arrival)? {
             self.inc.early.push(arrival);
             return Ok(());
         }
         if header.kind == Kind::Get {
             self.asked(arrival, region)?;
-            return self.operation_is_here(from, header.number);
+            self.inc.order[from].note(&header);
+            return Ok(());
         }
         if let Some(region) = region {
             let (target, source) = (region.address + header.at.offset, self.body(&arrival));
             if region.cuda {
-                // SAFETY: NCCL's memory, inside a region that is registered; the slot is kept until a mark behind this. Its bytes begin on a page.
+                // SAFETY: NCCL's memory, in a region that is registered; the slot is kept until a later mark is passed.
+                // Its bytes start at a page boundary.
                 let put = unsafe {
                     if bytes == 8 && target.is_multiple_of(8) {
                         let word = source as *mut u64;
@@ -254,7 +258,7 @@ impl<R: Rail> Endpoint<R> {
                 put.map_err(|why| format!("writing {bytes} B from rank {from}: {why}"))?;
                 self.inc.copied = true;
             } else {
-                // SAFETY: as above, of the host's memory.
+                // SAFETY: host memory of NCCL, in a region that is registered.
                 unsafe { std::ptr::copy_nonoverlapping(source as *const u8, target as *mut u8, bytes as usize) };
             }
         }
@@ -272,49 +276,18 @@ impl<R: Rail> Endpoint<R> {
             }
             self.inc.from[from].open.remove(&header.number);
         }
-        // All of it is here, or on its way into memory in the order of one stream.
+        // All parts have arrived, and are in memory or on their way there in the order of one stream.
+        if header.kind == Kind::Put && header.signals {
+            return self.signal_arrives(arrival);
+        }
         if header.kind == Kind::Put {
-            if header.signals && header.strong && self.inc.from[from].here.through + 1 < header.number {
-                self.inc.from[from].strong.insert(header.number, arrival);
-            } else {
-                self.end_put(arrival)?;
-            }
+            self.inc.end_all(from, slot, header, 0);
         }
-        self.operation_is_here(from, header.number)
-    }
-
-    /// A put has no more to wait for: its signal is counted, if it has one.
-    fn end_put(&mut self, arrival: Arrival) -> Result<(), String> {
-        let Arrival { from, slot, header } = arrival;
-        if header.signals {
-            return self.count(Waiting { from, slot, header });
-        }
-        self.inc.end_all(from, slot, header, 0);
+        self.inc.order[from].note(&header);
         Ok(())
     }
 
-    /// Notes it, and lets strong signals go that have waited for it.
-    fn operation_is_here(&mut self, from: usize, number: u64) -> Result<(), String> {
-        let state = &mut self.inc.from[from];
-        state.here.note(number);
-        if !state.held.is_empty() {
-            let From { held, here, .. } = state;
-            let covered = |held: &Arrival| here.covers((held.header.behind, held.header.among));
-            let (go, stay): (Vec<Arrival>, _) = held.drain(..).partition(covered);
-            *held = stay;
-            self.inc.arrivals.extend(go);
-        }
-        // One that waits is here itself: all before it must be.
-        while let Some(first) = self.inc.from[from].strong.first_entry()
-            && first.get().header.number <= self.inc.from[from].here.through + 1
-        {
-            let Some((_, arrival)) = self.inc.from[from].strong.pop_first() else { break };
-            self.end_put(arrival)?;
-        }
-        Ok(())
-    }
-
-    /// Slots whose copies are through go back; what was waited for is told.
+    /// Returns slots whose copies are complete, and reports their operations. Returns whether there were any.
     pub(super) fn copied_in(&mut self) -> Result<bool, String> {
         if self.inc.marked.is_empty() {
             return Ok(false);

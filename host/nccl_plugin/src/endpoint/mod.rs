@@ -1,18 +1,21 @@
-//! The rails of one rank in one communicator, driven by one thread: operations in, slots out and in, bytes and signals into memory.
+//! The rails of one rank in one communicator, driven by one thread: operations in, slots out and in, bytes and signals
+//! into memory.
 //!
 //! ```text
-//! here    asked --cut--> slots (bytes by memcpy, or by the GPU's copy engine) --PutSignal of ginlab's engine--> rails
-//! there   signal of a slot --> bytes into memory, then NCCL's signal, in the order of one stream --mark--> the slot goes back by a Signal
+//! here    operations --split--> slots (filled by memcpy or from GPU memory) --PutSignal--> rails
+//! there   signal of a slot --> bytes, then NCCL's signal, in one stream --mark--> slot returned by a Signal
 //! ```
 //!
-//! The order of bytes and signal on the rails is the engine's ([`signal_order`](ginlab_proxy::signal_order)): a slot is named by a signal that
-//! the engine raises behind its bytes. Slots are handled as they come, so a weak signal of NCCL overtakes earlier puts where the rails let it; a
-//! strong one waits for all operations before its own.
+//! The engine orders bytes and signals on the rails ([`signal_order`](ginlab_proxy::signal_order)): it raises the
+//! signal that names a slot after the slot's bytes. Slots are processed as they arrive; [`order`] restores the order of
+//! NCCL's signals.
 
 mod answering;
 mod checking;
 mod filling;
 mod incoming;
+mod leaving;
+mod order;
 mod outgoing;
 mod reading;
 mod signals;
@@ -28,7 +31,7 @@ use crate::wire::{HEADER, Header, Layout, NAMES};
 use checking::Checking;
 use cuda_std::memory::Word;
 use ginlab_cuda::{Buffer, Device};
-use ginlab_fabric::{Access, Chosen, Fabric, Memory, Rail, RemoteRegion};
+use ginlab_fabric::{Access, Fabric, Memory, Rail, RailPlan, RemoteRegion};
 use ginlab_proxy::engine::{Engine, SignalRule};
 use ginlab_proxy::signal_order::SignalWords;
 use ginlab_rails::StallClock;
@@ -39,32 +42,32 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Commands of the engine under way: slots of all peers, and as many that give slots back.
+/// Maximum number of the engine's commands in flight: slots of all peers, and as many returned slots.
 const WINDOW: usize = 8192;
-/// Turns between two looks at the clock.
+/// Number of iterations between two checks for a stall.
 const LOOK_EVERY: u32 = 1024;
 /// Numbers of the engine's regions.
 const LANDING: u32 = 0;
 const OUTGOING: u32 = 1;
 
-/// Addresses by rail, and zones by region and rail: what a rank tells the others.
-pub type Card = (Vec<Vec<u8>>, Vec<Vec<RemoteRegion>>);
+/// Data that a rank sends to the others: its addresses by rail, and its zones by region and rail.
+pub type RankInfo = (Vec<Vec<u8>>, Vec<Vec<RemoteRegion>>);
 
-/// What the thread drives, whatever the rails.
+/// An [`Endpoint`] of any kind of rails, as the driving thread sees it.
 pub trait Driven {
-    /// Makes the other ranks known.
-    fn connect(&mut self, cards: &[Card]) -> Result<(), String>;
-    /// One turn; whether anything happened.
+    /// Makes the other ranks known to the rails.
+    fn connect(&mut self, cards: &[RankInfo]) -> Result<(), String>;
+    /// Runs one iteration. Returns whether anything happened.
     fn turn(&mut self) -> Result<bool, String>;
-    /// Whether nothing is under way.
-    fn is_quiet(&self) -> bool;
-    /// Its communicator.
+    /// Returns whether it may be closed: nothing is in progress, and the peers have received all that was sent.
+    fn is_settled(&self) -> bool;
+    /// Returns its communicator.
     fn coll(&self) -> &Arc<Coll>;
-    /// Leaves the record, where one is asked for; `ended`: nothing more will be counted.
+    /// Writes the record if records are requested. With `ended`, nothing more will be counted.
     fn record(&mut self, ended: bool);
 }
 
-/// See the module.
+/// The rails of one rank in one communicator; the module documentation describes them.
 pub struct Endpoint<R: Rail> {
     coll: Arc<Coll>,
     layout: Layout,
@@ -75,119 +78,133 @@ pub struct Endpoint<R: Rail> {
     inc: Incoming,
     fresh: Vec<Operation>,
     readers: Readers,
-    /// Sources are read again when their puts are complete.
+    /// Whether sources are read again when their puts are complete.
     watches: bool,
     checking: Checking,
-    /// Operations that a fault holds back.
+    /// Operations that an injected fault delays.
     late: VecDeque<Operation>,
+    /// Number of zones that are pinned.
+    pinned: usize,
     zones: [Buffer; 2],
     words: Box<[Word]>,
     clock: StallClock,
     turns: u32,
-    /// Puts and gets of ours, for the injected fault.
+    /// Number of this rank's puts and gets, for the injected fault.
     asked: u64,
     dead: bool,
 }
 
 impl<R: Rail> Endpoint<R> {
-    /// Over these rails, with zones where `chosen` wants them.
+    /// Creates an endpoint over `rails`, with zones in the memory that `chosen` requires.
     ///
     /// # Errors
-    /// What could not be allocated, pinned or registered, in one line.
+    /// Returns as one line what could not be allocated, pinned or registered.
     pub fn open(
         coll: Arc<Coll>,
         rails: Vec<R>,
-        chosen: &Chosen,
+        chosen: &RailPlan,
         mut copies: Box<dyn Copies>,
-    ) -> Result<(Endpoint<R>, Card), String> {
+    ) -> Result<(Endpoint<R>, RankInfo), String> {
         let layout = coll.layout;
         let text = |error: &dyn std::fmt::Display| error.to_string();
         let timeout = coll.settings.timeout;
         let zone = || Device::Emulated.allocate(chosen.place(), layout.bytes()).map_err(|error| text(&error));
         let zones = [zone()?, zone()?];
         copies.bind()?;
-        for (index, zone) in zones.iter().enumerate() {
-            // SAFETY: the zones are dropped behind `unpin` of our own `drop`.
-            if let Err(why) = unsafe { copies.pin(zone.address(), zone.bytes()) } {
-                if index > 0 {
-                    copies.unpin(zones[0].address());
-                }
-                return Err(why);
-            }
-        }
-        let words: Box<[Word]> = (0..2 * NAMES).map(|_| Word::new(0)).collect();
         let mut engine = Engine::new(rails, WINDOW, timeout);
-        let mut regions = Vec::new();
-        for (zone, access) in zones.iter().zip([Access::REMOTE_WRITE | Access::SINK, Access::SOURCE]) {
-            let memory = Memory { address: zone.address(), bytes: zone.bytes(), cuda_device: None };
-            // SAFETY: the endpoint keeps the zones longer than the engine.
-            regions.push(unsafe { engine.register(memory, access, None) }.map_err(|error| text(&error))?);
-        }
-        let rule = SignalRule {
-            rule: coll.settings.rule,
-            me: coll.rank,
-            ranks: coll.ranks,
-            early: false,
-            // SAFETY: as many as there are signals; the endpoint keeps them longer than the engine.
-            words: unsafe { SignalWords::at(words.as_ptr()) },
-        };
-        engine.set_signals(rule).map_err(|error| text(&error))?;
-        engine.configure(coll.settings.rails, coll.settings.strategy);
-        let addresses = engine.rails().map(Rail::address).collect::<Result<_, _>>().map_err(|error| text(&error))?;
-        let (out, inc) = (Outgoing::new(layout, chosen.has_movers()), Incoming::new(layout));
-        let clock = StallClock::new(timeout);
-        let fresh = Vec::new();
+        engine.keep_losses();
         let watches = matches!(coll.settings.fabric, Fabric::Worst(_));
-        let endpoint = Endpoint {
+        // If a later step fails, `drop` of this endpoint undoes the earlier ones.
+        let mut endpoint = Endpoint {
             coll,
             layout,
             engine,
             copies,
-            out,
-            inc,
-            fresh,
+            out: Outgoing::new(layout, chosen.has_movers()),
+            inc: Incoming::new(layout),
+            fresh: Vec::new(),
             readers: Readers::default(),
             watches,
             checking: Checking::default(),
             late: VecDeque::new(),
+            pinned: 0,
             zones,
-            words,
-            clock,
+            words: (0..2 * NAMES).map(|_| Word::new(0)).collect(),
+            clock: StallClock::new(timeout),
             turns: 0,
             asked: 0,
             dead: false,
         };
+        let regions = endpoint.register()?;
+        let rails = endpoint.engine.rails();
+        let addresses = rails.map(Rail::address).collect::<Result<_, _>>().map_err(|error| text(&error))?;
         Ok((endpoint, (addresses, regions)))
     }
 
-    /// The header of a slot, and behind it its bytes: of ours for a peer, or of a peer's for us.
+    /// Pins and registers the zones, and sets the engine's rule for the order of signals. Returns what peers need to
+    /// reach the zones.
+    fn register(&mut self) -> Result<Vec<Vec<RemoteRegion>>, String> {
+        let text = |error: &dyn std::fmt::Display| error.to_string();
+        for zone in &self.zones {
+            // SAFETY: the zones are freed after `drop` has unpinned them.
+            unsafe { self.copies.pin(zone.address(), zone.bytes()) }?;
+            self.pinned += 1;
+        }
+        let mut regions = Vec::new();
+        for (zone, access) in self.zones.iter().zip([Access::REMOTE_WRITE | Access::SINK, Access::SOURCE]) {
+            let memory = Memory { address: zone.address(), bytes: zone.bytes(), cuda_device: None };
+            // SAFETY: the endpoint keeps the zones longer than the engine.
+            regions.push(unsafe { self.engine.register(memory, access, None) }.map_err(|error| text(&error))?);
+        }
+        let rule = SignalRule {
+            rule: self.coll.settings.rule,
+            me: self.coll.rank,
+            ranks: self.coll.ranks,
+            early: false,
+            // SAFETY: there are as many words as signals, and the endpoint keeps them longer than the engine.
+            words: unsafe { SignalWords::at(self.words.as_ptr()) },
+        };
+        self.engine.set_signals(rule).map_err(|error| text(&error))?;
+        self.engine.configure(self.coll.settings.rails, self.coll.settings.strategy);
+        Ok(regions)
+    }
+
+    /// Returns the address of a slot's header, which its bytes follow: an outgoing slot for `peer`, or a landing slot
+    /// of `peer`.
     fn slot(&self, outgoing: bool, peer: usize, slot: usize) -> *mut u8 {
         let zone = &self.zones[if outgoing { OUTGOING } else { LANDING } as usize];
-        // Inside the zone: `layout` made it as long.
+        // In the zone, whose length is that of `layout`.
         zone.pointer::<u8>().wrapping_add(self.layout.header(peer, slot))
     }
 
-    /// Reads a slot's header.
+    /// Reads a slot's header; `None` if it is invalid.
     fn header(&self, outgoing: bool, peer: usize, slot: usize) -> Option<Header> {
         let mut bytes = [0; HEADER];
-        // SAFETY: a slot of ours; what a peer has written is complete, since its signal has been raised.
+        // SAFETY: a slot of this rank; what a peer has written is complete, since its signal has been raised.
         unsafe { std::ptr::copy_nonoverlapping(self.slot(outgoing, peer, slot), bytes.as_mut_ptr(), HEADER) };
         Header::decode(&bytes)
     }
 
-    /// Whether something is waited for.
+    /// Returns whether nothing is in progress.
+    fn is_quiet(&self) -> bool {
+        let idle = self.out.is_quiet() && self.inc.is_quiet() && self.checking.is_quiet() && self.late.is_empty();
+        self.dead || (idle && self.engine.in_flight() == 0)
+    }
+
+    /// Returns whether something is pending that must make progress.
     fn is_busy(&self) -> bool {
-        !self.is_quiet()
+        let waits = self.out.is_busy() || !self.inc.is_quiet() || !self.checking.is_quiet() || !self.late.is_empty();
+        waits && !self.dead
     }
 
     fn check_stall(&mut self) -> Result<(), String> {
         match self.clock.stalled(self.is_busy()) {
-            Some(waited) => Err(format!("nothing has moved for {}: {}", seconds(waited), self.state())),
+            Some(waited) => Err(format!("no progress for {}: {}", seconds(waited), self.state())),
             None => Ok(()),
         }
     }
 
-    /// What is under way, in one line.
+    /// Returns a description of what is in progress, as one line.
     fn state(&self) -> String {
         let mut parts = self.out.state();
         parts.extend(self.inc.state());
@@ -197,23 +214,15 @@ impl<R: Rail> Endpoint<R> {
     }
 }
 
-/// A time as people read it.
+/// Formats a duration for messages.
 fn seconds(time: Duration) -> String {
     format!("{:.1} s", time.as_secs_f64())
 }
 
 impl<R: Rail> Driven for Endpoint<R> {
-    fn connect(&mut self, cards: &[Card]) -> Result<(), String> {
-        let rails = self.engine.rails().len();
-        if let Some(rank) = cards.iter().position(|(addresses, _)| addresses.len() != rails) {
-            return Err(format!("rank {rank} has {} rails and this one {rails}", cards[rank].0.len()));
-        }
-        for (index, rail) in self.engine.rails_mut().enumerate() {
-            let of_rail: Vec<Vec<u8>> = cards.iter().map(|(addresses, _)| addresses[index].clone()).collect();
-            rail.insert_peers(&of_rail).map_err(|error| error.to_string())?;
-        }
-        let regions: Vec<_> = cards.iter().map(|(_, regions)| regions.clone()).collect();
-        self.engine.set_peers(&regions).map_err(|error| error.to_string())
+    fn connect(&mut self, cards: &[RankInfo]) -> Result<(), String> {
+        let (addresses, regions): (Vec<_>, Vec<_>) = cards.iter().cloned().unzip();
+        self.engine.connect(&addresses, &regions).map_err(|error| error.to_string())
     }
 
     fn turn(&mut self) -> Result<bool, String> {
@@ -229,7 +238,7 @@ impl<R: Rail> Driven for Endpoint<R> {
         self.engine.pump(&mut ()).map_err(|error| error.to_string())?;
         let progress = match self.engine.progress(&mut ()) {
             Ok(progress) => progress,
-            // A peer that has closed its rails first is no error of ours while nothing is under way; a rail that is dead says so again.
+            // A dead rail reports its error again when it is needed.
             Err(_) if self.is_quiet() => false,
             Err(error) => return Err(error.to_string()),
         };
@@ -238,6 +247,7 @@ impl<R: Rail> Driven for Endpoint<R> {
             self.slots_returned();
             self.slots_written()?;
         }
+        self.lost()?;
         moved |= self.handle()?;
         moved |= self.copied_in()?;
         moved |= self.complete()?;
@@ -253,9 +263,8 @@ impl<R: Rail> Driven for Endpoint<R> {
         Ok(moved)
     }
 
-    fn is_quiet(&self) -> bool {
-        let idle = self.out.is_quiet() && self.inc.is_quiet() && self.checking.is_quiet() && self.late.is_empty();
-        self.dead || (idle && self.engine.in_flight() == 0)
+    fn is_settled(&self) -> bool {
+        self.dead || (self.is_quiet() && self.out.has_all_slots())
     }
 
     fn coll(&self) -> &Arc<Coll> {
@@ -269,20 +278,20 @@ impl<R: Rail> Driven for Endpoint<R> {
 }
 
 impl<R: Rail> Drop for Endpoint<R> {
-    /// Copies that run end first; then the engine goes, and with it what the rails hold.
+    /// Waits for running copies and unpins the zones; the fields are dropped afterwards, the engine first.
     fn drop(&mut self) {
         if self.copies.bind().is_err() {
             return;
         }
         self.copies.settle();
-        for zone in &self.zones {
+        for zone in &self.zones[..self.pinned] {
             self.copies.unpin(zone.address());
         }
     }
 }
 
 impl<R: Rail> Endpoint<R> {
-    /// Of a rank whose rails are slow: holds operations back, and lets those go that are due.
+    /// Delays operations if the fault [`Fault::Slow`] is injected, and releases those that are due.
     fn hold_back(&mut self, fresh: &mut Vec<Operation>) {
         let Some(Fault::Slow(us)) = self.coll.settings.fault else { return };
         self.late.extend(fresh.drain(..));
@@ -292,7 +301,7 @@ impl<R: Rail> Endpoint<R> {
         }
     }
 
-    /// The mark behind what has been copied in since the last one; 0 where nothing is copied.
+    /// Inserts a mark after what has been copied in since the last mark, if anything. Returns the last mark.
     fn mark_in(&mut self) -> Result<u64, String> {
         if std::mem::take(&mut self.inc.copied) {
             self.inc.last_mark = self.copies.mark(Queue::In)?;
@@ -300,7 +309,7 @@ impl<R: Rail> Endpoint<R> {
         Ok(self.inc.last_mark)
     }
 
-    /// The fault that is due with this put or get.
+    /// Counts a put or get. Returns the fault that is due with it.
     fn fault(&mut self) -> Option<Fault> {
         self.asked += 1;
         let fault = self.coll.settings.fault?;

@@ -1,7 +1,7 @@
-//! From operations to slots on the rails.
+//! Sending side: from operations to slots on the rails.
 
 use super::through::Through;
-use super::{Driven, Endpoint, LANDING, OUTGOING};
+use super::{Endpoint, LANDING, OUTGOING};
 use crate::copies::Queue;
 use crate::counts::Entry;
 use crate::operation::{Operation, Request, Source, What};
@@ -10,63 +10,75 @@ use crate::settings::Fault;
 use crate::wire::{Layout, NAMES};
 use cuda_std::memory::load_acquire_host_u64;
 use ginlab_fabric::Rail;
-use kernels::command::{Command, Opcode, signal_immediate};
+use kernels::command::{Command, signal_immediate};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-/// Bytes that are taken for one peer before those that are ready are posted: the first of a long put shall not wait for its last.
+/// Number of bytes after which filling for one peer pauses until filled slots are posted, so that the first bytes of a
+/// long put do not wait for its last.
 const FILL_AT_ONCE: usize = 128 << 10;
 
 /// An operation whose slots are being filled.
 pub(super) struct Sending {
     pub operation: Operation,
     pub number: u64,
+    /// Number among the puts of its context to this peer, from 1; 0 for gets and answers.
+    pub turn: u64,
     pub parts: u32,
     pub next: u32,
 }
 
-/// What is read again when its write is complete: see `checking`.
+/// A source that is read again when the part's write is complete (`checking`).
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Watched {
     pub source: Source,
-    /// Of the bytes that go out.
+    /// Checksum of the bytes that were sent.
     pub sum: u32,
 }
 
-/// A slot that is on its way, and who is told when it has gone.
+/// A filled slot, with what must be updated when its write is complete.
 pub(super) struct Part {
     pub peer: usize,
     pub slot: usize,
     pub bytes: usize,
-    /// The operation that it is the last part of: parts go in their order.
+    /// Number of the operation, if this is its last part. Parts are sent in order.
     pub ends: Option<u64>,
     pub request: Option<Arc<Request>>,
     pub note: Option<Box<Entry>>,
     pub watched: Option<Watched>,
 }
 
-/// A slot of ours at a peer.
+/// State of an outgoing slot in use.
 #[derive(Clone, Copy, Default)]
 struct Slot {
-    /// Its write is complete here.
+    /// Whether its write is complete on this rank.
     gone: bool,
-    /// The peer is done with it.
+    /// Whether the peer has returned it.
     returned: bool,
 }
 
-/// One peer.
+/// State of the sending side for one peer.
 pub(super) struct Peer {
     pub queue: VecDeque<Sending>,
     free: VecDeque<usize>,
     slots: Vec<Slot>,
-    /// How often each has been given back.
+    /// Number of times that each slot has been returned.
     returns: Vec<u64>,
     operations: u64,
-    /// Those that are complete.
+    /// Number of puts, by context.
+    turns: HashMap<u16, u64>,
+    /// Operations that are complete.
     pub complete: Through,
 }
 
-/// A get that has not been answered in full.
+impl Peer {
+    /// Returns whether the peer has returned this slot.
+    pub fn has_returned(&self, slot: usize) -> bool {
+        self.slots[slot].returned
+    }
+}
+
+/// A get that has not been answered completely.
 pub(super) struct Wanted {
     pub request: Arc<Request>,
     pub left: u64,
@@ -74,23 +86,26 @@ pub(super) struct Wanted {
     pub peer: usize,
 }
 
-/// See the module.
+/// State of the sending side.
 pub(super) struct Outgoing {
     pub peers: Vec<Peer>,
-    /// Slots whose bytes come out of a GPU, by mark.
+    /// Slots whose bytes are being copied out of GPU memory, by mark.
     pub copying: VecDeque<(u64, Part)>,
     /// Slots that are filled.
     pub ready: VecDeque<Part>,
-    /// Slots of peers that we are done with.
+    /// Slots of peers that can be returned.
     returning: VecDeque<(usize, usize)>,
-    /// By ticket.
-    flights: VecDeque<(u64, Part)>,
+    /// Slots whose writes are in flight, by ticket.
+    pub flights: VecDeque<(u64, Part)>,
     pub gets: HashMap<u64, Wanted>,
     pub last_get: u64,
-    /// Slots for this rank itself.
+    /// Filled slots from this rank to itself.
     pub own: Vec<usize>,
-    /// Whether a slot that is free again is used last. Of one that threads have copied just now their cores' caches have lines still, which a GPU that
-    /// writes it waits for. Where the thread that posts copies itself it is used next: its bytes are in the cache of that one core.
+    /// Last error of a transfer that no operation of this rank started.
+    pub stray: Option<String>,
+    /// Whether a freed slot is reused last. Set if separate threads copy the bytes: their cores' caches still contain
+    /// lines of the slot, and a GPU that writes it would wait for them. If the posting thread copies the bytes itself,
+    /// a freed slot is reused first, since its bytes are in the cache of that core.
     rotates: bool,
 }
 
@@ -102,6 +117,7 @@ impl Outgoing {
             slots: vec![Slot::default(); layout.slots],
             returns: vec![0; layout.slots],
             operations: 0,
+            turns: HashMap::new(),
             complete: Through::default(),
         };
         Outgoing {
@@ -113,32 +129,47 @@ impl Outgoing {
             gets: HashMap::new(),
             last_get: 0,
             own: Vec::new(),
+            stray: None,
             rotates,
         }
     }
 
+    /// Returns whether nothing is in progress.
     pub fn is_quiet(&self) -> bool {
-        self.copying.is_empty()
-            && self.ready.is_empty()
-            && self.returning.is_empty()
-            && self.flights.is_empty()
-            && self.gets.is_empty()
-            && self.peers.iter().all(|peer| peer.queue.is_empty())
+        self.returning.is_empty() && !self.is_busy()
     }
 
-    /// What waits, for messages.
+    /// Returns whether an operation is in progress. The return of a slot is not an operation: a peer that does not
+    /// receive it waits for nothing.
+    pub fn is_busy(&self) -> bool {
+        !(self.copying.is_empty()
+            && self.ready.is_empty()
+            && self.flights.is_empty()
+            && self.gets.is_empty()
+            && self.peers.iter().all(|peer| peer.queue.is_empty()))
+    }
+
+    /// Returns whether the peers have returned all slots.
+    pub fn has_all_slots(&self) -> bool {
+        self.peers.iter().all(|peer| peer.free.len() == peer.slots.len())
+    }
+
+    /// Returns descriptions of what waits, for messages.
     pub fn state(&self) -> Vec<String> {
         let mut parts = Vec::new();
         for (rank, peer) in self.peers.iter().enumerate() {
             let gone = peer.slots.len() - peer.free.len();
             if !peer.queue.is_empty() {
                 parts.push(format!(
-                    "{} operations to rank {rank} wait for a slot there ({gone} are in use)",
+                    "{} operations to rank {rank} wait for one of its slots ({gone} are in use)",
                     peer.queue.len()
                 ));
             } else if gone > 0 {
-                parts.push(format!("{gone} slots are with rank {rank}"));
+                parts.push(format!("rank {rank} holds {gone} slots"));
             }
+        }
+        if let Some(error) = &self.stray {
+            parts.push(format!("an incoming transfer has failed: {error}"));
         }
         if let Some(first) = self.gets.values().next() {
             parts.push(format!("{} gets wait, one for {} B of rank {}", self.gets.len(), first.left, first.peer));
@@ -146,12 +177,12 @@ impl Outgoing {
         parts
     }
 
-    /// We are done with a peer's slot.
+    /// Queues a peer's slot to be returned.
     pub fn give_back(&mut self, peer: usize, slot: usize) {
         self.returning.push_back((peer, slot));
     }
 
-    /// Bytes of an answer are in memory; at the last, the get is complete.
+    /// Records that `bytes` of an answer are in memory. Returns the get if that completes it.
     pub fn answered(&mut self, get: u64, bytes: u64) -> Option<Wanted> {
         let wanted = self.gets.get_mut(&get)?;
         wanted.left = wanted.left.saturating_sub(bytes);
@@ -172,14 +203,14 @@ impl Outgoing {
         }
     }
 
-    /// This rank is done with a slot for itself.
+    /// Frees a slot from this rank to itself.
     pub fn own_is_done(&mut self, me: usize, slot: usize) {
         self.free(me, slot, |slot| (slot.gone, slot.returned) = (true, true));
     }
 }
 
 impl Wanted {
-    /// Its bytes are where they were wanted.
+    /// Completes the get's request. Returns its entry for the trace, if any.
     pub fn complete(self) -> Option<Entry> {
         self.request.part_is_done();
         self.note.map(|mut note| {
@@ -190,7 +221,7 @@ impl Wanted {
 }
 
 impl<R: Rail> Endpoint<R> {
-    /// Takes what NCCL has asked for.
+    /// Takes the operations that NCCL has submitted. Returns whether there were any.
     pub(super) fn accept(&mut self) -> Result<bool, String> {
         let mut fresh = std::mem::take(&mut self.fresh);
         self.coll.take(&mut fresh);
@@ -198,7 +229,7 @@ impl<R: Rail> Endpoint<R> {
         self.hold_back(&mut fresh);
         let any = !fresh.is_empty();
         if any && self.is_quiet() {
-            // What was idle for long is not stalled.
+            // The time without operations must not count as a stall.
             self.clock.moved();
         }
         for operation in fresh.drain(..) {
@@ -229,7 +260,7 @@ impl<R: Rail> Endpoint<R> {
         Ok(any)
     }
 
-    /// Puts it behind the others to that peer.
+    /// Appends an operation to its peer's queue.
     pub(super) fn enqueue(&mut self, operation: Operation) {
         let room = self.layout.room as u64;
         let parts = match operation.what {
@@ -238,11 +269,18 @@ impl<R: Rail> Endpoint<R> {
         };
         if let Some(peer) = self.out.peers.get_mut(operation.peer) {
             peer.operations += 1;
-            peer.queue.push_back(Sending { number: peer.operations, operation, parts, next: 0 });
+            let turn = if matches!(operation.what, What::Put { .. }) {
+                let turns = peer.turns.entry(operation.context).or_default();
+                *turns += 1;
+                *turns
+            } else {
+                0
+            };
+            peer.queue.push_back(Sending { number: peer.operations, turn, operation, parts, next: 0 });
         }
     }
 
-    /// Fills slots that are free.
+    /// Fills free slots. Returns whether any were filled.
     pub(super) fn fill(&mut self) -> Result<bool, String> {
         let mut moved = false;
         for peer in 0..self.layout.ranks {
@@ -258,7 +296,7 @@ impl<R: Rail> Endpoint<R> {
         Ok(moved)
     }
 
-    /// Slots whose bytes have come out of the GPU.
+    /// Makes slots ready whose bytes have been copied out of GPU memory. Returns whether there were any.
     pub(super) fn copied_out(&mut self) -> Result<bool, String> {
         if self.out.copying.is_empty() {
             return Ok(false);
@@ -274,21 +312,20 @@ impl<R: Rail> Endpoint<R> {
         Ok(moved)
     }
 
-    /// Hands slots to the engine as far as it has room: first those that go back.
+    /// Submits slots to the engine until it has no capacity: first those that are returned to peers.
     pub(super) fn post(&mut self) -> Result<(), String> {
         let me = self.coll.rank;
         while self.engine.room() > 0
             && let Some((peer, slot)) = self.out.returning.pop_front()
         {
             let immediate = signal_immediate(NAMES as u32 + self.layout.name(me, slot), 1);
-            let command = Command { peer: peer as u32, immediate, ..command(Opcode::Signal) };
-            self.engine.submit(&command).map_err(|error| error.to_string())?;
+            self.engine.submit(&Command::signal(peer as u32, immediate)).map_err(|error| error.to_string())?;
         }
         while self.engine.room() > 0
             && let Some(part) = self.out.ready.pop_front()
         {
             if part.peer == me {
-                // Its bytes stay where they are.
+                // The bytes stay in the outgoing slot.
                 self.out.own.push(part.slot);
                 self.finish(part);
                 continue;
@@ -298,23 +335,17 @@ impl<R: Rail> Endpoint<R> {
                 watched.sum = self.sum_of(&part);
                 part.watched = Some(watched);
             }
-            let command = Command {
-                source_region: OUTGOING,
-                source_offset: self.layout.header(part.peer, part.slot) as u64,
-                destination_region: LANDING,
-                destination_offset: self.layout.header(me, part.slot) as u64,
-                bytes: part.bytes as u64,
-                peer: part.peer as u32,
-                immediate: signal_immediate(self.layout.name(me, part.slot), 1),
-                ..command(Opcode::PutSignal)
-            };
+            let source = (OUTGOING, self.layout.header(part.peer, part.slot) as u64);
+            let destination = (LANDING, self.layout.header(me, part.slot) as u64);
+            let command = Command::put(source, destination, part.bytes as u64, part.peer as u32)
+                .with_signal(signal_immediate(self.layout.name(me, part.slot), 1));
             let ticket = self.engine.submit(&command).map_err(|error| error.to_string())?;
             self.out.flights.push_back((ticket, part));
         }
         Ok(())
     }
 
-    /// Looks which slots of ours have been given back.
+    /// Detects which outgoing slots have been returned.
     pub(super) fn slots_returned(&mut self) {
         for peer in 0..self.layout.ranks {
             for slot in 0..self.layout.slots {
@@ -328,7 +359,7 @@ impl<R: Rail> Endpoint<R> {
         }
     }
 
-    /// Writes that are complete.
+    /// Processes completed writes. Returns whether there were any.
     pub(super) fn complete(&mut self) -> Result<bool, String> {
         let watermark = self.engine.watermark();
         let mut moved = false;
@@ -343,13 +374,13 @@ impl<R: Rail> Endpoint<R> {
         Ok(moved)
     }
 
-    /// A slot's write is complete.
+    /// Handles the completion of a slot's write.
     pub(super) fn gone(&mut self, part: Part) {
         self.out.free(part.peer, part.slot, |slot| slot.gone = true);
         self.finish(part);
     }
 
-    /// The part has gone: who asked for it may use its source again.
+    /// Completes a part of an operation. After its last part, the source may be reused.
     fn finish(&mut self, part: Part) {
         if let Some(mut note) = part.note {
             note.done_ns = now_ns();
@@ -364,19 +395,5 @@ impl<R: Rail> Endpoint<R> {
             request.part_is_done();
             self.readers.note(false);
         }
-    }
-}
-
-/// A command that names nothing yet.
-fn command(opcode: Opcode) -> Command {
-    Command {
-        opcode,
-        source_region: 0,
-        source_offset: 0,
-        destination_region: 0,
-        destination_offset: 0,
-        bytes: 0,
-        peer: 0,
-        immediate: 0,
     }
 }

@@ -1,53 +1,76 @@
-//! Requests that kernels have written into queues (GIN of type 5), as operations.
+//! Reading of requests that kernels have written into queues (GIN type 5).
 
 use super::Endpoint;
 use crate::coll::Region;
 use crate::operation::{Operation, Place, Request, Signal, Source, What};
 use crate::process::now_ns;
-use crate::queues::{Block, Queue, signal_at};
+use crate::queues::{BATCH, Block, Queue, signal_at};
+use efa_queue::intake::{Intake, SendQueue};
 use efa_queue::request::WORDS_128;
-use efa_queue::{Operation as Verb, Request as Written, request, rules};
+use efa_queue::{Operation as Verb, request, rules};
 use ginlab_fabric::Rail;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// How far each queue has been read.
+/// Position up to which each queue has been read.
 #[derive(Default)]
 pub(super) struct Readers {
-    /// Of the communicator's list.
+    /// Version of the communicator's list of blocks.
     version: u32,
     blocks: Vec<Arc<Block>>,
-    /// Queues of all blocks.
+    /// The queues of all blocks.
     queues: Vec<Reader>,
-    /// Something may have been counted that kernels have not been told.
+    /// Whether counters may have changed since the kernels' copies were last updated.
     counted: bool,
-    /// Bytes of a get have come, which kernels shall see that see it counted.
+    /// Whether bytes of a get have arrived, which a kernel must see when it sees the counter's new value.
     got: bool,
 }
 
-/// One queue.
+/// Position in one queue.
 #[derive(Clone, Copy)]
 struct Reader {
     queue: Queue,
-    /// Requests that have been read.
-    seen: u64,
-    /// What kernels have been told of its counter.
+    intake: Intake,
+    /// Value of the counter in the kernels' copy.
     told: u64,
 }
 
+impl Reader {
+    fn slot(&self, number: u64) -> &[AtomicU64; WORDS_128] {
+        let Queue { slots, depth, .. } = self.queue;
+        // SAFETY: the index is below the depth of the ring, which is in the communicator's arena, and all parties access
+        // it as words.
+        unsafe { &*(slots as *const [AtomicU64; WORDS_128]).add(rules::slot(number, depth) as usize) }
+    }
+}
+
+impl SendQueue for Reader {
+    fn doorbell(&self) -> u32 {
+        // SAFETY: the doorbell is a word of the communicator's arena. Acquire: pairs with the kernels' fence.acq_rel.sys
+        // before the store of the doorbell, so that the requests written before it are visible.
+        unsafe { (*(self.queue.doorbell as *const AtomicU32)).load(Ordering::Acquire) }
+    }
+
+    fn first_word(&self, number: u64) -> u64 {
+        // Acquire: pairs with the kernels' fence.acq_rel.sys after the store of the doorbell for earlier requests.
+        self.slot(number)[0].load(Ordering::Acquire)
+    }
+}
+
 impl Readers {
-    /// Queues that were there before go on where they are.
+    /// Replaces the list of blocks. Queues that were in the old list keep their position.
     fn renew(&mut self, blocks: Vec<Arc<Block>>) {
         let before = std::mem::take(&mut self.queues);
         let reader = |queue: &Queue| {
             let known = before.iter().find(|known| known.queue.doorbell == queue.doorbell);
-            known.copied().unwrap_or(Reader { queue: *queue, seen: 0, told: 0 })
+            let intake = Intake { seen: 0, depth: queue.depth, max_batch: BATCH };
+            known.copied().unwrap_or(Reader { queue: *queue, intake, told: 0 })
         };
         self.queues = blocks.iter().flat_map(|block| block.queues.iter()).map(reader).collect();
         self.blocks = blocks;
     }
 
-    /// A request is complete, `got`: a get.
+    /// Records that a request is complete; `got` if it was a get.
     pub fn note(&mut self, got: bool) {
         self.counted = true;
         self.got |= got;
@@ -55,38 +78,37 @@ impl Readers {
 }
 
 impl<R: Rail> Endpoint<R> {
-    /// Takes what kernels have rung for.
+    /// Appends the requests for which kernels have rung a doorbell to `into`, as operations.
     pub(super) fn read_queues(&mut self, into: &mut Vec<Operation>) -> Result<(), String> {
         if let Some(blocks) = self.coll.queues_since(&mut self.readers.version) {
             self.readers.renew(blocks);
         }
         let mut now = 0;
         for index in 0..self.readers.queues.len() {
-            let Reader { queue, seen, .. } = self.readers.queues[index];
-            // SAFETY: a word of the communicator's arena. Acquire: the requests behind it were written before (the kernels' fence.acq_rel.sys).
-            let doorbell = unsafe { (*(queue.doorbell as *const AtomicU32)).load(Ordering::Acquire) };
-            if doorbell as u16 == seen as u16 {
+            let reader = self.readers.queues[index];
+            let Reader { queue, intake, .. } = reader;
+            let ended = intake.seen - rules::behind(intake.seen, queue.counter.value());
+            let rung = intake
+                .poll(&reader, ended)
+                .map_err(|why| format!("queue {index} (context {}): {why}", queue.context))?;
+            if rung == intake.seen {
                 continue;
             }
             if now == 0 {
                 now = now_ns();
             }
-            let ended = seen - rules::behind(seen, queue.counter.value());
-            let rung = rules::rung(seen, ended, doorbell, queue.depth, queue.depth).map_err(|why| {
-                format!("queue {index}: a doorbell that says {doorbell} behind {seen} requests: {why:?}")
-            })?;
-            for number in seen..rung {
+            for number in intake.seen..rung {
                 let operation = self
-                    .read(&queue, number, now)
+                    .read(&reader, number, now)
                     .map_err(|why| format!("request {number} of queue {index} (context {}): {why}", queue.context))?;
                 into.push(operation);
             }
-            self.readers.queues[index].seen = rung;
+            self.readers.queues[index].intake.seen = rung;
         }
         Ok(())
     }
 
-    /// Lets the counters in the GPU's memory follow.
+    /// Updates the counters in GPU memory that have changed.
     pub(super) fn tell_counters(&mut self) -> Result<(), String> {
         if !std::mem::take(&mut self.readers.counted) {
             return Ok(());
@@ -97,8 +119,9 @@ impl<R: Rail> Endpoint<R> {
             let Some(mirror) = reader.queue.mirror.filter(|_| reader.told != value) else { continue };
             reader.told = value;
             let scratch = mirror.scratch as *mut u64;
-            // SAFETY: words of the communicator's arena, at multiples of 8. A copy that finds a later number in the scratch word is right as well:
-            // both are counts. Behind a get its bytes come first.
+            // SAFETY: both are words of the communicator's arena, at multiples of 8. A copy that reads a later value
+            // from the scratch word is correct as well, since both are counts. After a get, `put_word` orders the value
+            // after its bytes.
             unsafe {
                 if got {
                     self.copies.put_word(mirror.device, scratch, value)
@@ -111,19 +134,15 @@ impl<R: Rail> Endpoint<R> {
         Ok(())
     }
 
-    fn read(&self, queue: &Queue, number: u64, now: u64) -> Result<Operation, String> {
-        let at = queue.slots as *const [AtomicU64; WORDS_128];
-        // SAFETY: a slot of the ring; the kernels write it again only when its request has been counted.
-        let slot = unsafe { &*at.add(rules::slot(number, queue.depth) as usize) };
-        // Relaxed: behind the doorbell's acquire.
+    fn read(&self, reader: &Reader, number: u64, now: u64) -> Result<Operation, String> {
+        let Reader { queue, intake, .. } = reader;
+        let slot = reader.slot(number);
+        // Relaxed: ordered by the acquire of the doorbell in `read_queues`.
         let words: [u64; WORDS_128] = std::array::from_fn(|index| slot[index].load(Ordering::Relaxed));
-        if request::phase(words[0]) != rules::send_phase(number, queue.depth) {
-            return Err("its phase is that of another lap".into());
-        }
-        let written = Written::decode(&words).map_err(|why| format!("no request: {why:?}"))?;
+        let written = intake.decode(number, &words).map_err(|why| why.to_string())?;
         let peer = usize::from(written.head.to.handle);
         if peer >= self.coll.ranks {
-            return Err(format!("it goes to rank {peer} of {}", self.coll.ranks));
+            return Err(format!("its target is rank {peer} of {}", self.coll.ranks));
         }
         let (mut carried, mut from) = (None, Source { address: 0, cuda: false });
         let (local, remote) = match written.body {
@@ -134,14 +153,15 @@ impl<R: Rail> Endpoint<R> {
                 carried = Some(bytes);
                 (efa_queue::Local { length: remote.length, ..efa_queue::Local::default() }, remote)
             }
-            _ => return Err("a send: there is nobody who receives".into()),
+            _ => return Err("a send, for which no receive exists".into()),
         };
         let bytes = u64::from(remote.length);
         let there = Place { region: remote.key, offset: remote.address };
         let here = Place { region: local.key, offset: local.address };
         let mut parts = 1;
         if bytes > 0 {
-            // All ranks register in the same order, and as much: what is no place here is none there.
+            // All ranks register regions of the same size in the same order, so an invalid place on this rank is
+            // invalid on the peer as well.
             self.check(there, bytes, "there")?;
             if carried.is_none() {
                 let region = self.check(here, bytes, "here")?;
@@ -161,7 +181,7 @@ impl<R: Rail> Endpoint<R> {
                 } else {
                     let at = signal_at(&self.coll, &self.readers.blocks, pair, written.head.to.key)
                         .ok_or_else(|| format!("no signal has queue pair {pair}, key {:#x}", written.head.to.key))?;
-                    Some(Signal { at, add: 1, strong: false })
+                    Some(Signal { at, add: 1 })
                 };
                 What::Put { from, bytes, to: there, signal }
             }
@@ -174,7 +194,7 @@ impl<R: Rail> Endpoint<R> {
         let region = self
             .coll
             .region(place.region)
-            .ok_or_else(|| format!("key {} {side}: no region is registered under it", place.region))?;
+            .ok_or_else(|| format!("key {} {side}: no region is registered with this key", place.region))?;
         if place.offset.checked_add(bytes).is_none_or(|end| end > region.bytes) {
             return Err(format!(
                 "{bytes} B at {} of region {} {side}, which has {} B",

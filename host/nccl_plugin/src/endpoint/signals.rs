@@ -1,10 +1,14 @@
-//! NCCL's signals: 64-bit words in memory of a GPU (or of the host), to which only this rank's plugin adds.
+//! NCCL's signals: 64-bit words in GPU or host memory, to which only this rank's plugin adds.
 //!
-//! Words that nobody resets are counted here, and their new value follows the bytes in the stream that copies in. Others are read first, in
-//! the same stream: a user's own words, which a kernel may set back to 0. All that wait are read together, and a word to which several add is
-//! read and written once: one by one, each waited for a look, a copy and a mark (5.9 us on an H200, and NCCL EP sends 128 to 256 at once).
+//! The plugin keeps the values of words that only it writes, and writes a new value after the bytes in the stream that
+//! copies in. Other words, which a kernel may reset to 0, are read first in the same stream. All signals that wait are
+//! read together, because one by one each would cost a poll, a copy and a mark. That is 5.9 us on H200, and NCCL EP
+//! sends 128 to 256 signals together. The new values are written in the order in which the signals were started, since
+//! a written word must not reveal a later signal.
 
 use super::Endpoint;
+use super::incoming::Arrival;
+use super::order::{Line, Word};
 use crate::coll::Region;
 use crate::copies::Queue;
 use crate::operation::Place;
@@ -13,24 +17,16 @@ use ginlab_fabric::Rail;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A signal whose bytes are in memory, or on their way in the stream.
-#[derive(Clone, Copy)]
-pub(super) struct Waiting {
-    pub from: usize,
-    pub slot: usize,
-    pub header: Header,
-}
-
-/// What is known of the words.
+/// Values of words, and queues of started signals.
 #[derive(Default)]
 pub(super) struct Counted {
-    /// Values of words that nobody else writes.
+    /// Values of words that only the plugin writes.
     values: HashMap<Place, u64>,
-    /// Signals in the host's memory, which wait for the GPU's bytes before them.
-    behind: VecDeque<(u64, Waiting)>,
-    /// Signals whose words are read first.
-    read: VecDeque<Waiting>,
-    /// So many of them are being read, by copies before this mark.
+    /// Signals in host memory, with the mark of the copies into GPU memory that they wait for.
+    behind: VecDeque<(u64, Arrival)>,
+    /// Signals whose words are read first, and signals that follow one of those.
+    read: VecDeque<Arrival>,
+    /// Mark of the copies that are reading words, and the number of signals at the front of `read` that they belong to.
     reading: Option<(u64, usize)>,
 }
 
@@ -47,62 +43,84 @@ impl std::hash::Hash for Place {
 }
 
 impl<R: Rail> Endpoint<R> {
-    /// Counts a signal, now or as soon as what stands before it is in memory.
-    pub(super) fn count(&mut self, waiting: Waiting) -> Result<(), String> {
-        let Some(region) = self.region_of(&waiting) else { return Ok(()) };
-        let Waiting { from, slot, header } = waiting;
-        if !region.cuda {
-            if self.inc.copied || self.copies.passed(Queue::In)? < self.inc.last_mark {
-                let mark = self.mark_in()?;
-                self.inc.counted.behind.push_back((mark, waiting));
-            } else {
-                self.count_in_host_memory(region, waiting);
+    /// Returns the kind of a signal's word. A word whose region has been deregistered is not written, so it is treated
+    /// as the simplest kind.
+    pub(super) fn word_of(&mut self, header: &Header) -> Result<Word, String> {
+        Ok(match self.coll.region(header.then.region) {
+            Some(region) if !region.cuda => {
+                Word::Host(self.inc.copied || self.copies.passed(Queue::In)? < self.inc.last_mark)
             }
+            Some(region) if !region.never_reset => Word::Read,
+            _ => Word::Counted,
+        })
+    }
+
+    /// Applies a signal that has nothing to wait for: its word is in host memory, or only the plugin writes it.
+    pub(super) fn count(&mut self, waiting: &Arrival) -> Result<(), String> {
+        let Some(region) = self.region_of(waiting) else { return Ok(()) };
+        if !region.cuda {
+            self.count_in_host_memory(region, waiting);
             return Ok(());
         }
-        if !region.never_reset {
-            self.inc.counted.read.push_back(waiting);
-            return Ok(());
-        }
-        let value = self.inc.counted.values.entry(header.then).or_insert(0);
-        *value = value.wrapping_add(header.add);
-        let value = *value;
-        self.write_word(region, &waiting, value)?;
+        let Arrival { from, slot, header } = *waiting;
+        let value = self.count_here(&header);
+        self.write_word(region, waiting, value)?;
         self.inc.end_all(from, slot, header, value);
         Ok(())
     }
 
-    fn region_of(&mut self, waiting: &Waiting) -> Option<Region> {
+    /// Appends a started signal to a queue.
+    pub(super) fn join(&mut self, line: Line, waiting: Arrival) -> Result<(), String> {
+        match line {
+            Line::Read => self.inc.counted.read.push_back(waiting),
+            Line::Host => {
+                let mark = self.mark_in()?;
+                self.inc.counted.behind.push_back((mark, waiting));
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds to a word that only the plugin writes. Returns its value.
+    fn count_here(&mut self, header: &Header) -> u64 {
+        let value = self.inc.counted.values.entry(header.then).or_insert(0);
+        *value = value.wrapping_add(header.add);
+        *value
+    }
+
+    fn region_of(&mut self, waiting: &Arrival) -> Option<Region> {
         let region = self.coll.region(waiting.header.then.region);
         if region.is_none() {
-            // Taken back meanwhile: nobody looks at the word any more.
+            // The region was deregistered in the meantime, so the word is no longer read.
             self.inc.end_all(waiting.from, waiting.slot, waiting.header, 0);
         }
         region
     }
 
-    fn count_in_host_memory(&mut self, region: Region, waiting: Waiting) {
-        let Waiting { from, slot, header } = waiting;
-        // SAFETY: NCCL's memory, a word inside the region (`take` has found it) at a multiple of 8 (`iputSignal` has).
+    fn count_in_host_memory(&mut self, region: Region, waiting: &Arrival) {
+        let Arrival { from, slot, header } = *waiting;
+        // SAFETY: NCCL's memory. `take` checked that the word is in the region, `iputSignal` that its offset is a
+        // multiple of 8.
         let word = unsafe { AtomicU64::from_ptr((region.address + header.then.offset) as *mut u64) };
-        // Release: whoever acquires the word sees the bytes that were copied before.
+        // Release: a thread that acquires the word sees the bytes that were copied before.
         let before = word.fetch_add(header.add, Ordering::Release);
         self.inc.end_all(from, slot, header, before.wrapping_add(header.add));
     }
 
-    /// Lets the new value follow what is in the stream. It stands in the slot's header until it is copied.
-    fn write_word(&mut self, region: Region, waiting: &Waiting, value: u64) -> Result<(), String> {
-        let Waiting { from, header, .. } = waiting;
+    /// Writes a word's new value after the work in the stream. The value is stored in the slot's header until it is
+    /// copied.
+    fn write_word(&mut self, region: Region, waiting: &Arrival, value: u64) -> Result<(), String> {
+        let Arrival { from, header, .. } = waiting;
         let scratch = self.scratch(waiting);
-        // SAFETY: a word inside the region at a multiple of 8 (`iputSignal` has checked it), and a field of a slot that is ours and is given
-        // back behind a mark behind this.
+        // SAFETY: `iputSignal` checked that the word is in the region at a multiple of 8. The scratch word is in a slot
+        // of this rank, which is returned only when a later mark is passed.
         unsafe { self.copies.put_word(region.address + header.then.offset, scratch, value) }
             .map_err(|why| format!("writing a signal of rank {from}: {why}"))?;
         self.inc.copied = true;
         Ok(())
     }
 
-    /// Signals that have waited for copies.
+    /// Applies signals that have waited for copies, and starts reading the words of further ones.
     pub(super) fn go_on_counting(&mut self) -> Result<(), String> {
         if self.inc.counted.is_quiet() {
             return Ok(());
@@ -112,29 +130,32 @@ impl<R: Rail> Endpoint<R> {
             && let Some((_, waiting)) = self.inc.counted.behind.pop_front()
         {
             if let Some(region) = self.region_of(&waiting) {
-                self.count_in_host_memory(region, waiting);
+                self.count_in_host_memory(region, &waiting);
             }
+            self.inc.order[waiting.from].written(&waiting.header);
         }
         if let Some((mark, count)) = self.inc.counted.reading {
             if mark > passed {
-                return Ok(());
+                return self.follow();
             }
             self.inc.counted.reading = None;
-            let read: Vec<Waiting> = self.inc.counted.read.drain(..count).collect();
+            let read: Vec<Arrival> = self.inc.counted.read.drain(..count).collect();
             self.add_to_words(&read)?;
         }
+        // Signals that waited for these may be read together with those that are read now.
+        self.follow()?;
         self.read_words()
     }
 
-    /// Starts to read the words of all signals that wait for it, each word once.
+    /// Starts reading the words of all signals in the queue, each word once.
     fn read_words(&mut self) -> Result<(), String> {
         let (mut words, count) = (HashSet::new(), self.inc.counted.read.len());
         for at in 0..count {
             let waiting = self.inc.counted.read[at];
             let Some(region) = self.coll.region(waiting.header.then.region) else { continue };
-            if words.insert(waiting.header.then) {
+            if !region.never_reset && words.insert(waiting.header.then) {
                 let (scratch, word) = (self.scratch(&waiting), region.address + waiting.header.then.offset);
-                // SAFETY: a word inside the region, and a field of a slot that is ours.
+                // SAFETY: the word is in the region, and the scratch word is in a slot of this rank.
                 unsafe { self.copies.take_out(scratch as u64, word, 8, true) }
                     .map_err(|why| format!("reading a signal for rank {}: {why}", waiting.from))?;
                 self.inc.copied = true;
@@ -146,27 +167,35 @@ impl<R: Rail> Endpoint<R> {
         Ok(())
     }
 
-    /// Adds to words that have been read. The bytes of all these signals were put into the stream before the words were read.
-    fn add_to_words(&mut self, read: &[Waiting]) -> Result<(), String> {
-        let last: HashMap<Place, usize> = read.iter().enumerate().map(|(at, of)| (of.header.then, at)).collect();
+    /// Adds to words that have been read, in the order of their signals. The bytes of all these signals were put into
+    /// the stream before the words were read. Of consecutive signals with the same word, only the last value is
+    /// written.
+    fn add_to_words(&mut self, read: &[Arrival]) -> Result<(), String> {
         let mut values = HashMap::new();
         for (at, waiting) in read.iter().enumerate() {
-            let Some(region) = self.region_of(waiting) else { continue };
-            let Waiting { from, slot, header } = *waiting;
-            // SAFETY: the copy into it is through: the first of a word's signals here is the one whose field `read_words` has taken.
-            let value = values.entry(header.then).or_insert_with(|| unsafe { self.scratch(waiting).read() });
-            *value = value.wrapping_add(header.add);
-            let value = *value;
-            if last.get(&header.then) == Some(&at) {
-                self.write_word(region, waiting, value)?;
+            let Arrival { from, slot, header } = *waiting;
+            if let Some(region) = self.region_of(waiting) {
+                let value = if region.never_reset {
+                    self.count_here(&header)
+                } else {
+                    // SAFETY: the copy into the scratch word is complete: the first of a word's signals here is the one
+                    // whose slot `read_words` used.
+                    let value = values.entry(header.then).or_insert_with(|| unsafe { self.scratch(waiting).read() });
+                    *value = value.wrapping_add(header.add);
+                    *value
+                };
+                if read.get(at + 1).is_none_or(|next| next.header.then != header.then) {
+                    self.write_word(region, waiting, value)?;
+                }
+                self.inc.end_all(from, slot, header, value);
             }
-            self.inc.end_all(from, slot, header, value);
+            self.inc.order[from].written(&header);
         }
         Ok(())
     }
 
-    /// A word of pinned memory: a field of the signal's slot.
-    fn scratch(&self, waiting: &Waiting) -> *mut u64 {
+    /// Returns a word of pinned memory: a field of the header in the signal's slot.
+    fn scratch(&self, waiting: &Arrival) -> *mut u64 {
         self.head(waiting.from, waiting.slot).wrapping_add(Header::SCRATCH).cast()
     }
 }

@@ -1,18 +1,19 @@
-//! Which operations have ended, though not in their order: what the completion of a put promises is told to the peer in each header behind it.
+//! Sets of completed operations, which may complete out of order. Each header sent to a peer contains the set of
+//! operations that were complete before.
 
 use std::collections::BTreeSet;
 
-/// Which of some numbered operations have come to an end.
+/// A set of operation numbers that are complete.
 #[derive(Default)]
 pub(super) struct Through {
-    /// All up to this one.
+    /// All operations up to this number are complete.
     pub through: u64,
-    /// Those beyond it.
+    /// Complete operations with higher numbers.
     beyond: BTreeSet<u64>,
 }
 
 impl Through {
-    /// One more.
+    /// Adds a number.
     pub fn note(&mut self, number: u64) {
         if number != self.through + 1 {
             self.beyond.insert(number);
@@ -24,8 +25,9 @@ impl Through {
         }
     }
 
-    /// All of them as a header has them: all up to a number, and of the 64 after it some, by bit. Where one is further ahead than that, all
-    /// before those 64 count as ended: who waits for them does not wait for ever, since each operation is in slots before the next one is.
+    /// Returns the set in the form of a header: a number up to which all are complete, and a mask of the 64 numbers
+    /// after it. If a complete operation is further ahead, all numbers below the last 64 are reported as complete. A
+    /// peer that waits for those does not wait indefinitely, since each operation is in slots before the next one is.
     pub fn summary(&self) -> (u64, u64) {
         let Some(last) = self.beyond.last() else { return (self.through, 0) };
         let through = self.through.max(last.saturating_sub(64));
@@ -33,7 +35,7 @@ impl Through {
         (through, bits)
     }
 
-    /// Whether all of a summary have ended here.
+    /// Returns whether all operations of a summary are in this set.
     pub fn covers(&self, (through, bits): (u64, u64)) -> bool {
         let has = |number: u64| number <= self.through || self.beyond.contains(&number);
         through <= self.through && (bits == 0 || (0..64).all(|bit| bits >> bit & 1 == 0 || has(through + 1 + bit)))
@@ -51,7 +53,7 @@ mod tests {
     }
 
     #[test]
-    fn a_summary_names_what_has_ended_and_nothing_else() {
+    fn summary_contains_exactly_completed_operations() {
         let some = of(&[1, 2, 4, 66]);
         assert_eq!(some.summary(), (2, 1 << 1 | 1 << 63));
         assert_eq!((of(&[]).summary(), of(&[2, 1]).summary()), ((0, 0), (2, 0)));
@@ -66,9 +68,9 @@ mod tests {
         }
     }
 
-    /// With what is further ahead than a header has bits for, all before count as ended.
+    /// If a number is further ahead than the mask of a header, all numbers before the mask count as complete.
     #[test]
-    fn a_summary_says_rather_too_much() {
+    fn summary_overestimates_beyond_mask() {
         let far = of(&[1, 70, 100]);
         assert_eq!(far.summary(), (36, 1 << 33 | 1 << 63));
         assert!(!far.covers(far.summary()));

@@ -1,4 +1,4 @@
-//! What the endpoint calls: each call becomes a step that is asked for.
+//! The calls of the endpoint: each becomes a step of a queue.
 
 use super::rings::QUEUES;
 use super::{Asked, ByKernel, Launch, PATIENCE, State};
@@ -13,7 +13,7 @@ impl<C: Copies, L: Launch> Copies for ByKernel<C, L> {
     }
 
     unsafe fn pin(&mut self, address: u64, bytes: usize) -> Result<(), String> {
-        // SAFETY: the caller's contract.
+        // SAFETY: the caller guarantees that the memory stays valid until `unpin`.
         unsafe { self.engine.pin(address, bytes) }
     }
 
@@ -23,24 +23,24 @@ impl<C: Copies, L: Launch> Copies for ByKernel<C, L> {
 
     unsafe fn put_in(&mut self, device: u64, host: u64, bytes: usize) -> Result<(), String> {
         let step = Step::Copy { to: device, from: host, bytes: length(bytes)? };
-        // SAFETY: the caller's contract.
+        // SAFETY: the caller guarantees that both ranges stay valid until a later mark is passed.
         unsafe { self.ask(Queue::In, Asked { step, out: false, scratch: std::ptr::null_mut() }) }
     }
 
     unsafe fn put_word(&mut self, device: u64, scratch: *mut u64, value: u64) -> Result<(), String> {
-        // SAFETY: the caller's contract.
+        // SAFETY: the caller guarantees that both words stay valid until a later mark is passed.
         unsafe { self.ask(Queue::In, Asked { step: Step::Word { to: device, value }, out: false, scratch }) }
     }
 
     unsafe fn put_count(&mut self, device: u64, scratch: *mut u64, value: u64) -> Result<(), String> {
-        // SAFETY: the caller's contract.
+        // SAFETY: the caller guarantees that both words stay valid until a later mark is passed.
         unsafe { self.ask(Queue::In, Asked { step: Step::Count { to: device, value }, out: false, scratch }) }
     }
 
     unsafe fn take_out(&mut self, host: u64, device: u64, bytes: usize, behind_puts: bool) -> Result<(), String> {
         let step = Step::Copy { to: host, from: device, bytes: length(bytes)? };
         let queue = if behind_puts { Queue::In } else { Queue::Out };
-        // SAFETY: the caller's contract.
+        // SAFETY: the caller guarantees that both ranges stay valid until a later mark is passed.
         unsafe { self.ask(queue, Asked { step, out: true, scratch: std::ptr::null_mut() }) }
     }
 
@@ -48,7 +48,7 @@ impl<C: Copies, L: Launch> Copies for ByKernel<C, L> {
         let marks = &mut self.marks[queue as usize];
         marks.made += 1;
         let made = marks.made;
-        // SAFETY: a mark names no memory.
+        // SAFETY: a mark accesses no memory of the caller.
         unsafe { self.ask(queue, Asked { step: Step::Mark(made), out: false, scratch: std::ptr::null_mut() })? };
         Ok(made)
     }
@@ -60,7 +60,8 @@ impl<C: Copies, L: Launch> Copies for ByKernel<C, L> {
             Queue::In => marks.passed.max(kernel),
             Queue::Out => self.quicks.passed(&self.rings, kernel, marks.passed),
         };
-        // The engines have nothing before the kernel has gone: short copies have come then, and the line above has seen it.
+        // The engines get work only after the kernel has exited. By then all short copies have arrived, and the
+        // statement above has counted them.
         if !marks.of_engine.is_empty() {
             let passed = self.engine.passed(queue)?;
             let marks = &mut self.marks[queue as usize];
@@ -77,7 +78,8 @@ impl<C: Copies, L: Launch> Copies for ByKernel<C, L> {
         self.go_on()
     }
 
-    /// Sends the kernel away first. One that does not go (that has not begun yet: the GPU is full) finds in its rings that it shall.
+    /// Makes the kernel exit first. If it does not exit in time, because the GPU is full and it has not started, it
+    /// will find the request to exit in its rings.
     fn settle(&mut self) {
         let until = Instant::now() + PATIENCE;
         while !matches!(self.state, State::Copies) && Instant::now() < until {
@@ -98,8 +100,8 @@ impl<C: Copies, L: Launch> Copies for ByKernel<C, L> {
     fn name(&self) -> String {
         let engine = self.engine.name();
         match &self.refused {
-            Some(why) => format!("{engine}; no kernel copies: {why}"),
-            None => format!("{engine}; by a kernel where copies follow each other"),
+            Some(why) => format!("{engine}; no copy kernel: {why}"),
+            None => format!("{engine}; by a kernel if copies follow each other"),
         }
     }
 
@@ -107,8 +109,8 @@ impl<C: Copies, L: Launch> Copies for ByKernel<C, L> {
         let made = QUEUES.map(|queue| (self.marks[queue as usize].made, self.marks[queue as usize].of_engine.front()));
         let passed = QUEUES.map(|queue| self.rings.passed(queue));
         Some(format!(
-            "the kernel that copies: {:?}, {} times so far, number {}, here {}, gone {:?}; marks made (and the engine's next) {made:?}, \
-             passed {passed:?}, short copies under way {}; entries written {:?}, read {:?}, waiting {:?}",
+            "copy kernel: {:?}, {} launches, number {}, resident {}, exited {:?}; marks made (and the engine's next) \
+             {made:?}, passed {passed:?}, short copies in flight {}; entries written {:?}, read {:?}, waiting {:?}",
             self.state,
             self.kernels,
             self.number,
@@ -135,7 +137,7 @@ impl<C: Copies, L: Launch> Drop for ByKernel<C, L> {
     }
 }
 
-/// Bytes of a copy, as an entry has them.
+/// Converts the length of a copy to that of an entry.
 fn length(bytes: usize) -> Result<u32, String> {
-    u32::try_from(bytes).map_err(|_| format!("{bytes} B in one copy: at most 4 GiB"))
+    u32::try_from(bytes).map_err(|_| format!("{bytes} B in one copy: at most 4 GiB are supported"))
 }

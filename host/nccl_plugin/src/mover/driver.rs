@@ -1,4 +1,4 @@
-//! Starts the kernel by the CUDA driver.
+//! Launches the kernel with the CUDA driver.
 
 use super::Launch;
 use crate::cuda::{Context, checked, device_has, pinned_zeros, urgent_stream};
@@ -8,15 +8,18 @@ use std::ffi::c_void;
 use std::ptr::null_mut;
 use std::time::{Duration, Instant};
 
-/// Threads of a block: more read no faster over the bus (H200: 256 as 1024), and take a multiprocessor's registers from NCCL's kernels.
+/// Number of threads in a block. More threads do not read faster over the bus (H200: 256 as fast as 1024), and take
+/// registers of a multiprocessor from NCCL's kernels.
 const THREADS: u32 = 256;
-/// The first launch may take so long: the GPU is idle when a communicator is connected, or a kernel of this program is in it.
+/// Maximum wait for the trial launch. The GPU is usually idle when a communicator is connected, and the kernel then
+/// starts immediately. If it does not start in time, for example because a kernel of the application fills the GPU,
+/// only the copy engines are used.
 const FIRST: Duration = Duration::from_secs(1);
 
-/// As the driver wants it, with a 0 at its end.
+/// PTX as the driver requires it, with a NUL at the end.
 const TEXT: &str = concat!(include_str!(concat!(env!("OUT_DIR"), "/kernels_mover.ptx")), "\0");
 
-/// The kernel for the GPU; `None` in a build without the kernels' compiler.
+/// PTX of the kernel; `None` in a build without the kernel compiler.
 pub const PTX: Option<&str> = if TEXT.len() > 1 { Some(TEXT) } else { None };
 
 /// The kernel, loaded in a context, and its rings.
@@ -27,21 +30,25 @@ pub struct OnGpu {
     stream: CUstream,
     lanes: *mut c_void,
     jobs: CUdeviceptr,
-    /// For each lane, where long copies are shared.
+    /// Number of blocks per lane for long copies.
     blocks: u32,
     left_behind: bool,
 }
 
 impl OnGpu {
-    /// In this context, which is the calling thread's, with so many blocks for each lane.
+    /// Loads the kernel in `context`, which must be current on the calling thread, for `blocks` blocks per lane.
     ///
     /// # Errors
-    /// In one line why there is none: a build without PTX, the driver's refusal, or a GPU that does not begin it now.
+    /// Returns as one line why the kernel cannot be used: a build without PTX, an error of the driver, or a GPU that
+    /// does not start it in time.
     pub fn open(context: Context, blocks: u32) -> Result<OnGpu, String> {
-        let ptx = PTX.ok_or("this plugin was built without the kernels' compiler (where that is: cargo clean -p nccl_plugin, and build it again)")?;
-        // What `pin` registers has one address for the host and the device.
+        let ptx = PTX.ok_or(
+            "this plugin was built without the kernels' compiler; install it, run cargo clean -p \
+                             nccl_plugin, and rebuild",
+        )?;
+        // Memory that `pin` registers must have the same address for the host and the device.
         if !device_has(sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM) {
-            return Err("the GPU reaches pinned memory by other addresses than the host".into());
+            return Err("the GPU and the host use different addresses for pinned memory".into());
         }
         let mut kernel = OnGpu {
             context,
@@ -53,7 +60,7 @@ impl OnGpu {
             blocks,
             left_behind: false,
         };
-        // SAFETY: locals to write to; the context is current; the text ends with a 0.
+        // SAFETY: the outputs are fields to write to, the context is current, and the text ends with a NUL.
         unsafe {
             checked("cuModuleLoadData", sys::cuModuleLoadData(&mut kernel.module, ptx.as_ptr().cast()))?;
             checked(
@@ -61,11 +68,12 @@ impl OnGpu {
                 sys::cuModuleGetFunction(&mut kernel.function, kernel.module, c"mover".as_ptr()),
             )?;
         }
-        // Each goes with `kernel`, also when the next one fails.
+        // Owned by `kernel`, and freed with it if a later step fails.
         kernel.stream = urgent_stream()?;
         kernel.lanes = pinned_zeros(LANES as usize * size_of::<Lane>())?;
         let bytes = LANES as usize * size_of::<Jobs>();
-        // SAFETY: a local to write to, and then so many bytes that nobody knows yet. In the kernel's stream: the legacy one would wait for kernels.
+        // SAFETY: `jobs` is a field to write to, and then an allocation of `bytes` bytes that has no other user yet.
+        // Cleared in the kernel's stream, because the legacy stream would wait for other kernels.
         unsafe {
             checked(&format!("cuMemAlloc of {bytes} B"), sys::cuMemAlloc_v2(&mut kernel.jobs, bytes))?;
             checked("cuMemsetD8Async", sys::cuMemsetD8Async(kernel.jobs, 0, bytes, kernel.stream))?;
@@ -74,22 +82,23 @@ impl OnGpu {
         Ok(kernel)
     }
 
-    /// Once, with nothing to do, while no kernel waits for its copies: what the driver makes at the first launch may have to wait for an idle GPU.
+    /// Launches the kernel once with empty rings, while no other kernel waits for its copies: what the driver creates
+    /// at the first launch may have to wait until the GPU is idle.
     fn try_it(&mut self) -> Result<(), String> {
         let (lanes, jobs) = (self.lanes(), self.jobs());
         let args = MoverArgs { lanes, jobs, first: [0; LANES as usize], number: u64::MAX, timeout_ns: 0 };
-        // SAFETY: the rings are empty.
+        // SAFETY: the rings are empty, so no entry refers to memory.
         unsafe { self.launch(args, true) }?;
         let until = Instant::now() + FIRST;
         loop {
-            // SAFETY: a stream of the current context.
+            // SAFETY: the stream belongs to the current context.
             match unsafe { sys::cuStreamQuery(self.stream) } {
                 CUresult::CUDA_ERROR_NOT_READY if Instant::now() < until => std::thread::yield_now(),
                 CUresult::CUDA_ERROR_NOT_READY => {
                     self.left_behind = true;
-                    return Err(format!("the GPU did not begin it within {FIRST:?}"));
+                    return Err(format!("the GPU did not start it within {FIRST:?}"));
                 }
-                other => return checked("the kernel that copies", other),
+                other => return checked("the copy kernel", other),
             }
         }
     }
@@ -107,7 +116,8 @@ impl Launch for OnGpu {
     unsafe fn launch(&mut self, mut args: MoverArgs, crew: bool) -> Result<(), String> {
         let blocks = if crew { self.blocks } else { 1 };
         let mut parameters = [(&raw mut args).cast::<c_void>()];
-        // SAFETY: the driver copies the arguments now; the rest is the caller's contract.
+        // SAFETY: the driver copies the arguments during the call; the caller guarantees that the memory of entries
+        // stays valid.
         let result = unsafe {
             sys::cuLaunchKernel(
                 self.function,
@@ -123,7 +133,7 @@ impl Launch for OnGpu {
                 null_mut(),
             )
         };
-        checked("launching the kernel that copies", result)
+        checked("launching the copy kernel", result)
     }
 
     fn leave_behind(&mut self) {
@@ -137,7 +147,8 @@ impl Drop for OnGpu {
             return;
         }
         let _ = self.context.with(|| {
-            // SAFETY: made by `open`, of which there may be a part; the kernel has gone. Errors help nobody now.
+            // SAFETY: `open` created them, possibly only some of them, and the kernel has exited. Errors cannot be
+            // handled here.
             unsafe {
                 if !self.stream.is_null() {
                     let _ = sys::cuStreamDestroy_v2(self.stream);

@@ -1,24 +1,27 @@
-//! `Copies` by a kernel of ours while bytes come and go, and by the GPU's copy engines otherwise.
+//! Copies with a ginlab kernel while there are many copies, and with the GPU's copy engines otherwise.
 //!
-//! A call of the driver costs the host 2 us for each copy, and the engine some microseconds more; the kernel takes it from a ring in pinned memory
-//! (`kernels::mover`). But it is never relied on: a GPU that is full of waiting kernels would not begin it. Then the copy engines go on.
+//! A driver call costs the host 2 us per copy, and the engine some more microseconds. The kernel reads its copies from
+//! a ring in pinned memory (`kernels::mover`). But the kernel is optional: a GPU that is full of waiting kernels would
+//! not start it. Then the copy engines continue.
 //!
 //! ```text
-//! Copies --asked twice within IDLE--> Draining --engines are through: launched--> Called --it has begun--> Kernel
-//!    ^                                                                      |                                 |
-//!    |                             Late <--not begun within BEGINS: engines go on    nothing asked for IDLE, or there for RESIDENT
-//!    |                                \--it has begun after all--> Draining                                  |
-//!    ^------------------------- both lanes have gone ------------------------------- Leaving <---------------+
+//! Copies --two requests within IDLE--> Draining --engines done: launched--> Called --started--> Kernel
+//!    ^                                                                        |                    |
+//!    |          Late <--not started within BEGINS: the engines continue-------+    no requests for IDLE,
+//!    |            \--started after all--> Draining                                 or resident for RESIDENT
+//!    |                                                                                             |
+//!    +------------------ both lanes have exited ------------------ Leaving <-----------------------+
 //! ```
 //!
-//! Nothing is with the engines while the kernel is launched: with eight ranks on an H200 copies that were under way then did not end before NCCL's
-//! kernels did (6 runs of 10).
+//! The engines are idle while the kernel is launched. With eight ranks on an H200, copies in flight at that time often
+//! did not complete before NCCL's kernels, which wait for such copies (6 of 10 runs).
 //!
-//! It goes soon when nothing is asked, and always after 20 ms: whoever waits for the whole GPU (`cudaDeviceSynchronize`, `cudaFree`) waits
-//! no longer for it than that.
+//! The kernel exits when it is idle for `IDLE`, and in any case after `RESIDENT`. Calls that wait for the whole GPU
+//! (`cudaDeviceSynchronize`, `cudaFree`) wait no longer than that for it.
 //!
-//! It is one block for each way while copies are short. One of more blocks, which share long copies, is on as many multiprocessors, and a kernel
-//! that wants nearly all of them does not begin before it has gone: NCCL EP's take 128 of an H200's 132, and waited 2 ms each.
+//! The kernel has one block per direction while copies are short. With more blocks, which share long copies, it
+//! occupies as many multiprocessors. A kernel that needs nearly all of them, such as NCCL EP's with 128 of an H200's
+//! 132, does not start before it has exited.
 
 mod calls;
 pub mod driver;
@@ -29,62 +32,64 @@ mod tests;
 
 use crate::copies::{Copies, Queue};
 use kernels::mover::{Jobs, LANES, LONG, Lane, MoverArgs, Step};
-use quick::Quicks;
+use quick::InlineCopies;
 use rings::{QUEUES, Rings};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// Blocks of the kernel for each lane, unless `GINLAB_NCCL_COPIES` says another number. One alone reads 10 to 12 GB/s over the bus. With eight ranks
-/// on one GPU these are 128 small ones, which an H200 has room for beside NCCL's; where it has not, those that have begun copy without the others.
+/// Number of blocks per lane, unless `GINLAB_NCCL_COPIES` specifies another one. A single block reads 10 to 12 GB/s
+/// over the bus. With eight ranks on one GPU these are 128 small blocks, which fit on an H200 in addition to NCCL's.
+/// Blocks that have started copy without those that do not fit.
 pub const BLOCKS: u32 = 8;
-/// The kernel goes when nothing was asked for so long, and is called when something is asked twice within it. Longer than a slow round of an
-/// exchange: where it was 200 us, the kernel went in each round that took longer, which the calls of the next one then made as long again (eight
-/// ranks on one H100 with 16 cores, 1 KiB to each: 110 or 750 us for a whole run).
+/// The kernel exits after this time without requests, and is launched if two requests are closer than this. Longer than
+/// a slow round of an exchange, so that the kernel stays resident between rounds: relaunching it in each round would
+/// make all rounds slow.
 const IDLE: Duration = Duration::from_millis(2);
-/// A kernel that has not begun within this time is not waited for.
+/// Maximum wait for the kernel to start before the engines continue.
 const BEGINS: Duration = Duration::from_millis(1);
-/// The kernel goes when it was there for so long.
+/// Maximum residency of the kernel, after which it exits.
 const RESIDENT: Duration = Duration::from_millis(20);
-/// It goes by itself when the host has not said anything for so long: a process that is stopped keeps no GPU busy.
+/// Time without a request from the host after which the kernel exits on its own, so that a stopped process does not
+/// keep the GPU busy.
 const ALONE: Duration = Duration::from_secs(2);
-/// Who closes waits so long for the kernel to go.
+/// Maximum wait for the kernel to exit on close.
 const PATIENCE: Duration = Duration::from_millis(200);
 
-/// What starts the kernel, and has its rings.
+/// Launches the kernel, and owns its rings.
 pub trait Launch {
-    /// [`LANES`] rings in pinned memory, all zero at first.
+    /// Returns [`LANES`] rings in pinned memory, all zero at first.
     fn lanes(&self) -> *const Lane;
 
-    /// [`LANES`] of them in the GPU's memory, all zero at first.
+    /// Returns [`LANES`] job rings in GPU memory, all zero at first.
     fn jobs(&self) -> *const Jobs;
 
-    /// Starts it behind the one before; `crew`: with blocks that share long copies.
+    /// Launches the kernel after the previous one; with `crew` it has additional blocks that share long copies.
     ///
     /// # Safety
-    /// What entries of the rings name stays valid until the blocks have gone.
+    /// Memory that entries of the rings refer to must stay valid until the blocks have exited.
     unsafe fn launch(&mut self, args: MoverArgs, crew: bool) -> Result<(), String>;
 
-    /// The kernel has not gone: the rings stay where they are for good.
+    /// Called if the kernel has not exited: the rings must then never be freed.
     fn leave_behind(&mut self);
 }
 
-/// What is asked for.
+/// A requested step.
 #[derive(Clone, Copy)]
 struct Asked {
     step: Step,
-    /// A copy out of the GPU's memory.
+    /// Whether it is a copy out of GPU memory.
     out: bool,
-    /// Of a word: memory for copy engines.
+    /// Pinned memory for the copy engines; used only for a word.
     scratch: *mut u64,
 }
 
 #[derive(Debug)]
 enum State {
     Copies,
-    /// Until the engines have passed these marks.
+    /// Requests are held until the engines have passed these marks.
     Draining([u64; LANES as usize]),
     Called,
-    /// Called, and the engines go on.
+    /// Launched and not started in time; the engines continue.
     Late,
     Kernel,
     Leaving,
@@ -95,40 +100,40 @@ enum State {
 struct Marks {
     made: u64,
     passed: u64,
-    /// The engines' marks, and ours.
+    /// Marks of the engines, and the marks of this type that they stand for.
     of_engine: VecDeque<(u64, u64)>,
 }
 
-/// See the module.
+/// Copies with the kernel and the engines; the module documentation describes them.
 pub struct ByKernel<C: Copies, L: Launch> {
     engine: C,
     kernel: L,
     rings: Rings,
     state: State,
-    /// What neither the engines nor the kernel may have yet.
+    /// Requests not yet handed to the copy engines or the kernel.
     waiting: [VecDeque<Asked>; LANES as usize],
     marks: [Marks; LANES as usize],
-    quicks: Quicks,
-    /// The last kernel's.
+    quicks: InlineCopies,
+    /// Number of the last kernel launched.
     number: u64,
-    /// When something was asked for last.
+    /// Time of the last request.
     asked: Instant,
-    /// When a long copy was.
+    /// Time of the last long copy, if any.
     long: Option<Instant>,
-    /// The last kernel has blocks for long ones.
+    /// Whether the last kernel has blocks for long copies.
     crew: bool,
-    /// When the kernel was called, or has taken over.
+    /// Time at which the kernel was launched, or took over.
     began: Instant,
-    /// Kernels that have taken over.
+    /// Number of kernels that have taken over.
     kernels: u64,
-    /// Why no kernel is called any more.
+    /// Reason why no more kernels are launched, after an error.
     refused: Option<String>,
 }
 
 impl<C: Copies, L: Launch> ByKernel<C, L> {
-    /// Over these engines.
+    /// Creates copies that use the copy engines `engine` and the kernel `kernel`.
     pub fn new(engine: C, kernel: L) -> ByKernel<C, L> {
-        // SAFETY: the kernel's memory goes with it, or stays.
+        // SAFETY: the rings are owned by `kernel`, which this value keeps, and are leaked if the kernel has not exited.
         let rings = unsafe { Rings::at(kernel.lanes()) };
         let now = Instant::now();
         ByKernel {
@@ -138,7 +143,7 @@ impl<C: Copies, L: Launch> ByKernel<C, L> {
             state: State::Copies,
             waiting: Default::default(),
             marks: Default::default(),
-            quicks: Quicks::default(),
+            quicks: InlineCopies::default(),
             number: 0,
             asked: now.checked_sub(IDLE).unwrap_or(now),
             long: None,
@@ -149,8 +154,10 @@ impl<C: Copies, L: Launch> ByKernel<C, L> {
         }
     }
 
+    /// Requests a step.
+    ///
     /// # Safety
-    /// That of the call of [`Copies`] which asks.
+    /// Same requirements as the call of [`Copies`] that requests it.
     unsafe fn ask(&mut self, queue: Queue, asked: Asked) -> Result<(), String> {
         if !asked.step.fits() {
             return Err(format!("an address has more than 48 bits: {:x?}", asked.step));
@@ -160,17 +167,17 @@ impl<C: Copies, L: Launch> ByKernel<C, L> {
         self.asked = now;
         if matches!(asked.step, Step::Copy { bytes, .. } if bytes > LONG) {
             self.long = Some(now);
-            // The next one has more blocks.
+            // The next kernel will have more blocks.
             if matches!(self.state, State::Kernel) && !self.crew && self.has_room() {
                 self.send_away();
             }
         }
         match self.state {
-            // SAFETY: the caller's contract.
+            // SAFETY: the caller guarantees that the memory stays valid until a later mark is passed.
             State::Copies | State::Late => unsafe { self.by_engine(queue, asked)? },
             State::Kernel if self.waiting[queue as usize].is_empty() && self.rings.has_room(queue) => {
                 self.write(queue, asked);
-                // What stands behind a mark is shown with it, or at the next turn.
+                // A mark publishes all entries before it. Entries without a mark are published by the next `turn`.
                 if matches!(asked.step, Step::Mark(_)) {
                     self.rings.show(queue);
                 }
@@ -183,7 +190,7 @@ impl<C: Copies, L: Launch> ByKernel<C, L> {
         Ok(())
     }
 
-    /// Gives the engines nothing more, and waits for what they have.
+    /// Stops giving work to the engines, until they have completed what they have.
     fn drain(&mut self) -> Result<(), String> {
         let mut ends = [0; LANES as usize];
         for queue in QUEUES {
@@ -195,19 +202,20 @@ impl<C: Copies, L: Launch> ByKernel<C, L> {
         Ok(())
     }
 
-    /// Whether a kernel has been called and has not gone.
+    /// Returns whether a kernel has been launched and has not exited.
     fn is_called(&self) -> bool {
         self.number > 0 && self.rings.gone(self.number) != [true; LANES as usize]
     }
 
-    /// Launches the kernel, to read from these entries on.
+    /// Launches the kernel, to read from the entries `first`.
     fn call(&mut self, first: [u64; LANES as usize]) {
         self.number += 1;
         self.crew = self.long.is_some_and(|long| long.elapsed() < RESIDENT);
         let timeout_ns = ALONE.as_nanos() as u64;
         let (lanes, jobs) = (self.kernel.lanes(), self.kernel.jobs());
         let args = MoverArgs { lanes, jobs, first, number: self.number, timeout_ns };
-        // SAFETY: what `ask` was called with, which holds until a mark behind it is passed.
+        // SAFETY: the callers of `ask` guarantee that the memory of each entry stays valid until a later mark is
+        // passed.
         match unsafe { self.kernel.launch(args, self.crew) } {
             Ok(()) => {
                 self.state = State::Called;
@@ -217,12 +225,12 @@ impl<C: Copies, L: Launch> ByKernel<C, L> {
         }
     }
 
-    /// Gives the engines what has waited.
+    /// Gives the waiting requests to the engines.
     fn back_to(&mut self, state: State) -> Result<(), String> {
         self.state = state;
         for queue in QUEUES {
             while let Some(asked) = self.waiting[queue as usize].pop_front() {
-                // SAFETY: what `ask` was called with.
+                // SAFETY: the caller of `ask` guarantees that the memory stays valid until a later mark is passed.
                 unsafe { self.by_engine(queue, asked)? };
             }
         }
@@ -230,9 +238,9 @@ impl<C: Copies, L: Launch> ByKernel<C, L> {
     }
 
     /// # Safety
-    /// As [`ask`](Self::ask).
+    /// Same requirements as [`ask`](Self::ask).
     unsafe fn by_engine(&mut self, queue: Queue, asked: Asked) -> Result<(), String> {
-        // SAFETY: the caller's contract.
+        // SAFETY: the caller guarantees that the memory stays valid until a later mark is passed.
         unsafe {
             match asked.step {
                 Step::Copy { to, from, bytes } if asked.out => {
@@ -245,13 +253,13 @@ impl<C: Copies, L: Launch> ByKernel<C, L> {
                     self.marks[queue as usize].of_engine.push_back((mark, ours));
                     Ok(())
                 }
-                // Made for the kernel alone.
+                // Created only for the kernel.
                 Step::Take { .. } | Step::End => Ok(()),
             }
         }
     }
 
-    /// Gives the kernel what has waited.
+    /// Gives the waiting requests to the kernel, until the rings are full.
     fn give(&mut self) {
         for queue in QUEUES {
             while self.rings.has_room(queue)
@@ -263,7 +271,7 @@ impl<C: Copies, L: Launch> ByKernel<C, L> {
         }
     }
 
-    /// Writes it into the ring, for the kernel.
+    /// Writes a step into the ring.
     fn write(&mut self, queue: Queue, asked: Asked) {
         let step = match queue {
             Queue::In => Some(asked.step),
@@ -281,12 +289,12 @@ impl<C: Copies, L: Launch> ByKernel<C, L> {
         self.give();
     }
 
-    /// Whether each ring has room for its last entry.
+    /// Returns whether each ring has space for a last entry.
     fn has_room(&self) -> bool {
         QUEUES.iter().all(|queue| self.rings.has_room(*queue))
     }
 
-    /// Sends it away, behind all that it has been given.
+    /// Makes the kernel exit after all that it has been given.
     fn send_away(&mut self) {
         let gone = self.rings.gone(self.number);
         for queue in QUEUES {
@@ -310,7 +318,7 @@ impl<C: Copies, L: Launch> ByKernel<C, L> {
                     return Ok(());
                 }
                 if self.is_called() {
-                    // It has begun late.
+                    // The kernel has started late.
                     self.take_over();
                     return Ok(());
                 }
@@ -335,7 +343,7 @@ impl<C: Copies, L: Launch> ByKernel<C, L> {
                 self.give();
                 let now = Instant::now();
                 let is_idle = self.waiting.iter().all(VecDeque::is_empty) && now.duration_since(self.asked) > IDLE;
-                // One that has gone by itself: this thread did not run for long.
+                // The kernel exited on its own, because this thread did not run for longer than [`ALONE`].
                 let has_gone = self.rings.gone(self.number).contains(&true);
                 if has_gone || (self.has_room() && (is_idle || now.duration_since(self.began) > RESIDENT)) {
                     self.send_away();
@@ -346,10 +354,11 @@ impl<C: Copies, L: Launch> ByKernel<C, L> {
                     return Ok(());
                 }
                 if self.rings.unread() != self.rings.written {
-                    // It has gone by itself while this thread wrote more. The next kernel reads on from there.
+                    // The kernel exited on its own while this thread wrote more entries. The next kernel continues
+                    // there.
                     self.call(self.rings.unread());
                     match &self.refused {
-                        Some(why) => return Err(format!("copies are left that no kernel takes: {why}")),
+                        Some(why) => return Err(format!("copies remain that no kernel processes: {why}")),
                         None => self.take_over(),
                     }
                     return Ok(());

@@ -1,22 +1,23 @@
-//! Short copies out, whose bytes come with their tag (`kernels::mover::Quick`): the kernel writes no mark behind them.
+//! Short copies out of GPU memory, whose bytes are written together with a tag (`kernels::mover::InlineCopy`), so that the
+//! kernel need not write a mark after them.
 
 use super::rings::Rings;
 use kernels::mover::{QUICK, QUICKS, Step, tag};
 use std::collections::VecDeque;
 
-/// One that the kernel has been asked for.
+/// A short copy that the kernel has been asked for.
 struct One {
     number: u64,
-    /// Where its bytes shall be.
+    /// Destination of the bytes.
     host: u64,
     bytes: u32,
-    /// The mark behind it; 0 where another short copy stands between.
+    /// Mark after the copy; 0 if another short copy precedes that mark.
     mark: u64,
-    /// The last mark before it that the kernel writes.
+    /// Last preceding mark that the kernel writes.
     behind: u64,
 }
 
-/// What has been asked for since the last mark.
+/// Kinds of steps requested since the last mark.
 #[derive(Default)]
 enum Since {
     #[default]
@@ -25,18 +26,19 @@ enum Since {
     Others,
 }
 
-/// Those under way, in their order.
+/// Short copies in flight, in order.
 #[derive(Default)]
-pub(super) struct Quicks {
+pub(super) struct InlineCopies {
     of: VecDeque<One>,
     made: u64,
     since: Since,
-    /// The last mark that the kernel was asked for.
+    /// Last mark that the kernel was asked to write.
     written: u64,
 }
 
-impl Quicks {
-    /// What the kernel is asked for, of what is asked for next of the queue that leads out; nothing where a mark comes with the bytes before it.
+impl InlineCopies {
+    /// Converts the next step of the queue out of GPU memory to a step for the kernel. Returns `None` for a mark that
+    /// is implied by the bytes before it.
     pub fn step(&mut self, rings: &Rings, step: Step) -> Option<Step> {
         match step {
             Step::Copy { to: host, from, bytes } if bytes as usize <= QUICK && self.of.len() < QUICKS => {
@@ -66,19 +68,21 @@ impl Quicks {
         }
     }
 
-    /// Those under way.
+    /// Returns the number of short copies in flight.
     pub fn len(&self) -> usize {
         self.of.len()
     }
 
-    /// The last mark that has been passed, where the kernel has written `kernel`, and `passed` was the last one before. Bytes that have come are at
-    /// their place then.
+    /// Returns the last mark passed. `kernel` is the last mark that the kernel has written, and `passed` is the
+    /// previous result of this function. Moves bytes that have arrived to their destination.
     ///
-    /// A mark stands for all before it. One that comes with its bytes is passed only when those are that the kernel writes, and the other way round.
+    /// A mark stands for everything before it. A mark that is implied by short copies is passed only when preceding
+    /// marks that the kernel writes are passed, and the reverse.
     pub fn passed(&mut self, rings: &Rings, kernel: u64, passed: u64) -> u64 {
         let mut passed = passed;
         while let Some(first) = self.of.front() {
-            // SAFETY: the caller of `take_out` keeps the place until its mark is passed. It is here that this happens.
+            // SAFETY: the caller of `take_out` keeps the destination valid until the mark is passed, which happens only
+            // in this function.
             let bytes = unsafe { std::slice::from_raw_parts_mut(first.host as *mut u8, first.bytes as usize) };
             if first.behind > kernel || !kernels::mover::collect(rings.quick(first.number), tag(first.number), bytes) {
                 break;

@@ -1,45 +1,49 @@
-//! The host's half of the rings that the kernel reads (`kernels::mover`).
+//! Host side of the rings that the kernel reads (`kernels::mover`).
 
 use crate::copies::Queue;
 use cuda_std::memory::{Word, load_acquire_host_u64, store_release_host_u64};
 use kernels::mover::{ENTRIES, LANES, LOOK, Lane, QUICK, QUICKS, Step};
 
-/// All of them.
+/// Both queues.
 pub const QUEUES: [Queue; LANES as usize] = [Queue::In, Queue::Out];
 
-/// See the module.
+/// The host's view of both rings.
 pub struct Rings {
     lanes: *const Lane,
-    /// The number of each lane's next entry.
+    /// Number of each lane's next entry.
     pub written: [u64; LANES as usize],
-    /// Entries that the kernel has not been shown yet.
+    /// Entries that have not been published to the kernel yet.
     hidden: [Vec<Step>; LANES as usize],
 }
 
 impl Rings {
+    /// Creates the host side of the rings at `lanes`.
+    ///
     /// # Safety
-    /// [`LANES`] new lanes, all zero, which stay where they are as long as this is used.
+    /// `lanes` must point to [`LANES`] new lanes, all zero, which stay valid and do not move while this value is used.
     pub unsafe fn at(lanes: *const Lane) -> Rings {
         Rings { lanes, written: [0; LANES as usize], hidden: Default::default() }
     }
 
     fn lane(&self, queue: Queue) -> &Lane {
-        // SAFETY: the contract of `at`.
+        // SAFETY: the caller of `at` guarantees that the lanes are valid; `queue` is below their number.
         unsafe { &*self.lanes.add(queue as usize) }
     }
 
-    /// Whether one more entry has room. The kernel's last look may still be under way: its entries are not written over.
+    /// Returns whether the ring has a free entry. The kernel's last group load may still be in progress, so its entries
+    /// are not overwritten.
     pub fn has_room(&self, queue: Queue) -> bool {
         self.written[queue as usize] - load_acquire_host_u64(&self.lane(queue).taken.0) < ENTRIES - LOOK
     }
 
-    /// One more, which the kernel sees with [`show`](Rings::show).
+    /// Adds an entry, which the kernel sees after [`show`](Rings::show).
     pub fn write(&mut self, queue: Queue, step: Step) {
         self.hidden[queue as usize].push(step);
         self.written[queue as usize] += 1;
     }
 
-    /// Shows the kernel what has been written, the last entry first: it reads from the first one on, so one look takes them all.
+    /// Publishes the added entries to the kernel, the last one first: the kernel reads from the first one on, so that
+    /// one group load finds all of them.
     pub fn show(&mut self, queue: Queue) {
         let hidden = std::mem::take(&mut self.hidden[queue as usize]);
         let mut number = self.written[queue as usize];
@@ -47,7 +51,7 @@ impl Rings {
             number -= 1;
             let words = step.encode(number, ENTRIES);
             for (word, value) in self.lane(queue).entries[(number % ENTRIES) as usize].iter().zip(words) {
-                // Release: who sees the word sees the bytes that it tells of.
+                // Release: a reader that sees the word also sees the bytes that the entry refers to.
                 store_release_host_u64(word, value);
             }
         }
@@ -55,27 +59,29 @@ impl Rings {
         self.hidden[queue as usize].clear();
     }
 
-    /// Where the short copy of this number comes to.
+    /// Returns the destination in pinned memory of the short copy with this number.
     pub fn quick(&self, number: u64) -> &[Word; QUICK / 4] {
         &self.lane(Queue::Out).quick[(number % QUICKS as u64) as usize].0
     }
 
-    /// The last mark that the kernel has passed. Acquire: who sees it sees the bytes that were copied out before.
+    /// Returns the last mark that the kernel has passed. Acquire: a caller that sees it also sees the bytes that were
+    /// copied out before it.
     pub fn passed(&self, queue: Queue) -> u64 {
         load_acquire_host_u64(&self.lane(queue).passed.0)
     }
 
-    /// Whether both lanes' first blocks of the kernel of this number have begun. Without the others they do all themselves.
+    /// Returns whether the first blocks of both lanes of this kernel have started. They do all work themselves until
+    /// the other blocks start.
     pub fn is_here(&self, number: u64) -> bool {
         QUEUES.iter().all(|queue| load_acquire_host_u64(&self.lane(*queue).here.0) == number)
     }
 
-    /// Which lanes of it have ended.
+    /// Returns which lanes of this kernel have exited.
     pub fn gone(&self, number: u64) -> [bool; LANES as usize] {
         QUEUES.map(|queue| load_acquire_host_u64(&self.lane(queue).gone.0) == number)
     }
 
-    /// The number of each lane's first entry that no kernel has read.
+    /// Returns the number of each lane's first entry that no kernel has read.
     pub fn unread(&self) -> [u64; LANES as usize] {
         QUEUES.map(|queue| load_acquire_host_u64(&self.lane(queue).taken.0))
     }

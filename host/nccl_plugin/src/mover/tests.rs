@@ -8,10 +8,10 @@ use ::kernels::mover::ENTRIES;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 const WORDS: usize = 512;
-/// Of the kernel, for each lane.
+/// Number of blocks of the kernel per lane.
 const BLOCKS_HERE: u32 = 3;
 
-/// Memory of a pretended GPU, and pinned memory.
+/// Memory of an imitated GPU, and pinned memory.
 struct Memory {
     device: Vec<u64>,
     host: Vec<u64>,
@@ -31,7 +31,7 @@ impl Memory {
         self.host.as_ptr() as u64 + byte as u64
     }
 
-    /// For one word.
+    /// Returns a scratch word for a word write.
     fn scratch(&self, number: u64) -> *mut u64 {
         self.scratch.as_ptr().cast_mut().wrapping_add(number as usize % self.scratch.len())
     }
@@ -45,12 +45,12 @@ fn until(copies: &mut impl Copies, what: &str, is: impl Fn(&mut dyn Copies) -> b
     }
 }
 
-/// Asks for something until the kernel has taken over.
+/// Requests copies until the kernel has taken over.
 fn called<L: Launch>(copies: &mut ByKernel<LateCopies, L>, memory: &Memory) {
     let late = Instant::now() + Duration::from_secs(20);
     while copies.kernels == 0 {
         assert!(Instant::now() < late, "no kernel has taken over");
-        // SAFETY: both have so many bytes.
+        // SAFETY: both ranges have the requested bytes.
         unsafe { copies.put_in(memory.device(0), memory.host(0), 8) }.unwrap();
         copies.mark(Queue::In).unwrap();
         copies.passed(Queue::In).unwrap();
@@ -58,7 +58,8 @@ fn called<L: Launch>(copies: &mut ByKernel<LateCopies, L>, memory: &Memory) {
     }
 }
 
-/// Copies in and out and words, in their order, by engines, by the kernel and by the one again, whatever the moment it comes and goes.
+/// Copies in both directions and words stay in order, whether the engines or the kernel execute them, and whenever the
+/// kernel starts and exits.
 #[test]
 fn copies_are_in_order_whoever_makes_them() {
     let mut memory = Memory::new();
@@ -66,8 +67,9 @@ fn copies_are_in_order_whoever_makes_them() {
     let mut copies = ByKernel::new(LateCopies::default(), OnCpu::new(BLOCKS_HERE).unwrap());
     called(&mut copies, &memory);
     for round in 1..2000u64 {
-        // A value, over it another one from the host's memory, and behind both a word that says so; out again in the same queue.
-        // SAFETY: all are inside the memory above, which lives until all has been passed.
+        // A value, over it another one from host memory, then a word with the round; and the value is copied out in the
+        // same queue.
+        // SAFETY: all ranges are in the memory above, which lives until everything has passed.
         unsafe {
             copies.put_word(memory.device(800), memory.scratch(2 * round), !0).unwrap();
             copies.put_in(memory.device(800), memory.host(8 * (round as usize % 90)), 8).unwrap();
@@ -77,7 +79,7 @@ fn copies_are_in_order_whoever_makes_them() {
         }
         let mark = copies.mark(Queue::In).unwrap();
         until(&mut copies, "a mark", |copies| copies.passed(Queue::In).unwrap() >= mark);
-        // SAFETY: as above: nobody writes what is read.
+        // SAFETY: all ranges are in the memory above, and no copy that writes what is read is in flight.
         unsafe {
             let read = |address: u64| (address as *const u64).read_volatile();
             assert_eq!(read(memory.device(800)), round % 90);
@@ -89,10 +91,10 @@ fn copies_are_in_order_whoever_makes_them() {
         }
         let mark = copies.mark(Queue::Out).unwrap();
         until(&mut copies, "a mark of the other queue", |copies| copies.passed(Queue::Out).unwrap() >= mark);
-        // SAFETY: as above.
+        // SAFETY: the word is in the memory above, and its copy is complete.
         assert_eq!(unsafe { (memory.host(3208) as *const u64).read_volatile() }, round << 40 | round);
         if round.is_multiple_of(200) {
-            // It goes, and comes again.
+            // The kernel exits, and is launched again.
             copies.settle();
             assert!(matches!(copies.state, State::Copies), "settled");
             copies.kernels = 0;
@@ -101,26 +103,28 @@ fn copies_are_in_order_whoever_makes_them() {
     }
 }
 
-/// Short copies out, whose bytes come with their tag, and long ones, which a mark follows, in any mixture: a mark is passed when all before it are
-/// there, and not when the ones behind it are.
+/// Short copies out with a tag and long ones with a mark, in any mixture: a mark is passed when everything before it
+/// has arrived, even if later copies have not.
 #[test]
-fn short_and_long_copies_out_pass_their_marks_in_order() {
+fn copies_out_pass_marks_in_order() {
     let mut memory = Memory::new();
     memory.device.iter_mut().enumerate().for_each(|(index, word)| *word = 0x0101_0101_0101_0101 * (index as u64 % 251));
     let mut copies = ByKernel::new(LateCopies::default(), OnCpu::new(BLOCKS_HERE).unwrap());
     called(&mut copies, &memory);
     memory.device[0] = 0;
-    // More than there is room for at once; now and then two before a mark, a mark behind nothing, and the kernel gone meanwhile.
+    // More requests than fit at the same time; in some rounds two copies before a mark, a mark after nothing, or an
+    // exit of the kernel.
     let lengths = [1usize, 8, 3, 128, 129, 64, 1000, 7, 2, 300, 127];
     let mut asked = VecDeque::new();
     for round in 0..600usize {
         let (length, from) = (lengths[round % lengths.len()], round * 13 % 2000);
         let to = round % 3 * 1100;
         let mark = {
-            // SAFETY: both are inside the memory, which lives until all has been passed; nobody else uses the place until then (below).
+            // SAFETY: both ranges are in the memory, which lives until everything has passed; the destination is not
+            // used otherwise until then (below).
             unsafe { copies.take_out(memory.host(to), memory.device(from), length, false) }.unwrap();
             if round % 5 == 0 {
-                // SAFETY: as above.
+                // SAFETY: both ranges are in the memory, which lives until everything has passed.
                 unsafe { copies.take_out(memory.host(3400), memory.device(9), 5, false) }.unwrap();
             }
             copies.mark(Queue::Out).unwrap()
@@ -130,7 +134,8 @@ fn short_and_long_copies_out_pass_their_marks_in_order() {
         while asked.len() > 2 || (round % 90 == 89 && !asked.is_empty()) {
             let (mark, to, from, length) = asked.pop_front().unwrap();
             until(&mut copies, "a mark", |copies| copies.passed(Queue::Out).unwrap() >= mark);
-            // SAFETY: inside the memory; the copy is through, and the next one to this place is not asked for yet.
+            // SAFETY: the ranges are in the memory; the copy is complete, and the next one to this destination has not
+            // been requested yet.
             let (came, there) = unsafe {
                 let bytes = |address: u64| std::slice::from_raw_parts(address as *const u8, length);
                 (bytes(memory.host(to)), bytes(memory.device(from)))
@@ -146,28 +151,28 @@ fn short_and_long_copies_out_pass_their_marks_in_order() {
     }
 }
 
-/// More than the rings have room for, at once.
+/// Requests more at the same time than the rings can contain.
 #[test]
-fn what_the_rings_have_no_room_for_waits() {
+fn copies_beyond_ring_space_wait() {
     let memory = Memory::new();
     let mut copies = ByKernel::new(LateCopies::default(), OnCpu::new(BLOCKS_HERE).unwrap());
     called(&mut copies, &memory);
     let count = 3 * ENTRIES;
     let mut mark = 0;
     for number in 1..=count {
-        // SAFETY: inside the memory, which lives until all has been passed.
+        // SAFETY: the word is in the memory, which lives until everything has passed.
         unsafe { copies.put_word(memory.device(8 * (number as usize % 500)), memory.scratch(number), number) }.unwrap();
         mark = copies.mark(Queue::In).unwrap();
     }
     until(&mut copies, "the last mark", |copies| copies.passed(Queue::In).unwrap() == mark);
     for number in count - 499..=count {
         let at = memory.device(8 * (number as usize % 500)) as *const u64;
-        // SAFETY: nobody writes any more.
+        // SAFETY: no writes are in flight.
         assert_eq!(unsafe { at.read_volatile() }, number);
     }
 }
 
-/// A kernel that is launched and does not begin: as where others fill the GPU.
+/// A kernel that is launched and never starts, as if other kernels filled the GPU.
 struct Never {
     of: OnCpu,
     launches: u64,
@@ -194,13 +199,13 @@ impl Launch for Never {
 }
 
 #[test]
-fn a_kernel_that_does_not_begin_holds_nothing_up_and_keeps_its_rings() {
+fn unstarted_kernel_does_not_block_copies() {
     static LEFT: AtomicU64 = AtomicU64::new(0);
     let memory = Memory::new();
     let kernel = Never { of: OnCpu::new(BLOCKS_HERE).unwrap(), launches: 0, left_behind: &LEFT };
     let mut copies = ByKernel::new(LateCopies::default(), kernel);
     for _ in 0..100 {
-        // SAFETY: both have so many bytes.
+        // SAFETY: both ranges have the requested bytes.
         unsafe { copies.put_in(memory.device(0), memory.host(0), 64) }.unwrap();
         let mark = copies.mark(Queue::In).unwrap();
         until(&mut copies, "a mark", |copies| copies.passed(Queue::In).unwrap() >= mark);
@@ -210,11 +215,11 @@ fn a_kernel_that_does_not_begin_holds_nothing_up_and_keeps_its_rings() {
     assert_eq!(LEFT.load(Ordering::Relaxed), 1);
 }
 
-/// Which launches were with blocks for long copies.
+/// Records which launches were with blocks for long copies.
 struct Watched {
     of: OnCpu,
     crews: Vec<bool>,
-    /// It goes by itself at once, whatever it has been given.
+    /// Whether the kernel exits on its own almost immediately, whatever it has been given.
     hasty: bool,
 }
 
@@ -236,7 +241,7 @@ impl Launch for Watched {
     unsafe fn launch(&mut self, args: MoverArgs, crew: bool) -> Result<(), String> {
         self.crews.push(crew);
         let timeout_ns = if self.hasty { 1 } else { args.timeout_ns };
-        // SAFETY: the caller's contract.
+        // SAFETY: the caller upholds the contract of `launch`.
         unsafe { self.of.launch(MoverArgs { timeout_ns, ..args }, crew) }
     }
 
@@ -245,24 +250,24 @@ impl Launch for Watched {
     }
 }
 
-/// This thread was held up for longer than the kernel waits: what stands in the rings is the next one's.
+/// This thread was delayed longer than the kernel's deadline: the next kernel executes the entries left in the rings.
 #[test]
-fn nothing_is_lost_when_the_kernel_goes_by_itself() {
+fn idle_exit_of_kernel_loses_no_copies() {
     let memory = Memory::new();
     let mut copies = ByKernel::new(LateCopies::default(), Watched::new(true));
     called(&mut copies, &memory);
     for number in 1..2000u64 {
-        // SAFETY: inside the memory, which lives until all has been passed.
+        // SAFETY: the word is in the memory, which lives until everything has passed.
         unsafe { copies.put_word(memory.device(8), memory.scratch(number), number) }.unwrap();
         let mark = copies.mark(Queue::In).unwrap();
         until(&mut copies, "a mark", |copies| copies.passed(Queue::In).unwrap() >= mark);
-        // SAFETY: nobody writes.
+        // SAFETY: no writes are in flight.
         assert_eq!(unsafe { (memory.device(8) as *const u64).read_volatile() }, number);
     }
     assert!(copies.number > 1, "{}", copies.name());
 }
 
-/// A kernel of many blocks keeps others out that want nearly all multiprocessors.
+/// A kernel with many blocks keeps other kernels from starting that need nearly all multiprocessors.
 #[test]
 fn only_long_copies_call_for_more_blocks() {
     const LONG_BYTES: usize = LONG as usize + 8;
@@ -275,7 +280,7 @@ fn only_long_copies_call_for_more_blocks() {
     let late = Instant::now() + Duration::from_secs(20);
     while !copies.kernel.crews[short..].contains(&true) {
         assert!(Instant::now() < late, "no kernel for long copies");
-        // SAFETY: both have so many bytes, and live until the mark is passed.
+        // SAFETY: both ranges have the requested bytes, and live until the mark is passed.
         unsafe { copies.put_in(to.as_ptr() as u64, from.as_ptr() as u64, LONG_BYTES) }.unwrap();
         let mark = copies.mark(Queue::In).unwrap();
         until(&mut copies, "a mark", |copies| copies.passed(Queue::In).unwrap() >= mark);
@@ -284,9 +289,9 @@ fn only_long_copies_call_for_more_blocks() {
     assert!(std::hint::black_box(&to) == &from);
 }
 
-/// Who waits for the whole GPU must not wait for the kernel.
+/// Calls that wait for the whole GPU must not wait for the kernel.
 #[test]
-fn the_kernel_goes_when_nothing_is_asked() {
+fn idle_copy_kernel_exits() {
     let memory = Memory::new();
     let mut copies = ByKernel::new(LateCopies::default(), OnCpu::new(BLOCKS_HERE).unwrap());
     called(&mut copies, &memory);

@@ -1,50 +1,51 @@
-//! Memory that NCCL's kernels read and write: what a communicator gets is given back when it has gone.
+//! Memory that NCCL's kernels read and write. All allocations of a communicator are freed together when it is dropped.
 //!
-//! Not before: who frees memory may have to wait for kernels, and a kernel of another context may wait for us.
+//! They are not freed earlier: freeing memory may wait for kernels, and a kernel of another context may be waiting for
+//! this plugin.
 
 use crate::cuda::{Context, checked, pinned_zeros};
 use cudarc::driver::sys;
 
-/// Small pieces of the device's memory come out of stretches of so many bytes.
+/// Size of the chunks that small pieces of device memory are allocated from.
 const STRETCH: usize = 256 << 10;
-/// Pieces begin on multiples of it.
+/// Alignment of pieces, in bytes.
 const ALIGNED: usize = 256;
 
-/// Where it comes from.
+/// Source of the memory.
 #[derive(Debug)]
 enum From {
     Gpu(Context),
-    /// For tests: the host's.
+    /// Host memory, for tests.
     Host,
-    /// There is no GPU in this process.
+    /// None: there is no GPU in this process.
     Nowhere,
 }
 
-/// A piece that is given back.
+/// An allocation to free.
 enum Piece {
     Device(u64),
     Pinned(*mut std::ffi::c_void),
     Host(Box<[u64]>),
 }
 
-/// Pinned memory of the host: where the host and where the device finds it.
+/// Pinned host memory, with its addresses on the host and on the device.
 #[derive(Clone, Copy, Debug)]
 pub struct Pinned {
-    /// For the host.
+    /// Address on the host.
     pub host: u64,
-    /// For kernels.
+    /// Address for kernels.
     pub device: u64,
 }
 
-/// See the module.
+/// Allocator of a communicator's memory; the module documentation describes it.
 pub struct Arena {
     from: From,
     pieces: Vec<Piece>,
-    /// The rest of the last stretch.
+    /// Address and length of the unused end of the last chunk.
     rest: (u64, usize),
 }
 
-// SAFETY: the pieces are owned; CUDA's are freed in their context, whichever thread that is.
+// SAFETY: the pieces are owned, and CUDA's are freed in their own context, on any thread.
 unsafe impl Send for Arena {}
 
 impl std::fmt::Debug for Arena {
@@ -58,7 +59,7 @@ fn rounded(bytes: usize) -> usize {
 }
 
 impl Arena {
-    /// In this context; in the host's memory if there is only pretended to be a GPU.
+    /// Creates an arena of GPU memory in `context`. With `pretend` it allocates host memory instead.
     pub fn new(context: Option<Context>, pretend: bool) -> Arena {
         let from = match context {
             _ if pretend => From::Host,
@@ -69,17 +70,17 @@ impl Arena {
     }
 
     fn host(&mut self, bytes: usize) -> u64 {
-        // Room to begin on a multiple.
+        // With space for the alignment.
         let words = vec![0u64; (bytes + ALIGNED) / 8].into_boxed_slice();
         let address = (words.as_ptr() as u64).next_multiple_of(ALIGNED as u64);
         self.pieces.push(Piece::Host(words));
         address
     }
 
-    /// Memory of the device, all zero.
+    /// Allocates device memory, all zero.
     ///
     /// # Errors
-    /// The driver's.
+    /// Returns the driver's error.
     pub fn device(&mut self, bytes: usize) -> Result<u64, String> {
         let bytes = rounded(bytes);
         if bytes <= self.rest.1 {
@@ -89,16 +90,16 @@ impl Arena {
         }
         let whole = bytes.max(STRETCH);
         let address = match self.from {
-            From::Nowhere => return Err("there is no GPU in this process".into()),
+            From::Nowhere => return Err("no GPU in this process".into()),
             From::Host => self.host(whole),
             From::Gpu(context) => {
                 let mut address = 0;
                 context.with(|| {
-                    // SAFETY: a local to write to; the context is current.
+                    // SAFETY: `address` is a local variable to write to, and the context is current.
                     checked(&format!("cuMemAlloc of {whole} B"), unsafe { sys::cuMemAlloc_v2(&mut address, whole) })
                 })?;
                 self.pieces.push(Piece::Device(address));
-                // SAFETY: new memory of that length.
+                // SAFETY: new memory of that length, which no kernel uses yet.
                 unsafe { context.write(address, &vec![0; whole]) }?;
                 address
             }
@@ -109,14 +110,14 @@ impl Arena {
         Ok(address)
     }
 
-    /// Pinned memory of the host, all zero, which the device reaches.
+    /// Allocates pinned host memory, all zero, that the device can access.
     ///
     /// # Errors
-    /// The driver's.
+    /// Returns the driver's error.
     pub fn pinned(&mut self, bytes: usize) -> Result<Pinned, String> {
         let bytes = rounded(bytes);
         match self.from {
-            From::Nowhere => Err("there is no GPU in this process".into()),
+            From::Nowhere => Err("no GPU in this process".into()),
             From::Host => {
                 let host = self.host(bytes);
                 Ok(Pinned { host, device: host })
@@ -125,33 +126,33 @@ impl Arena {
                 let mut device = 0;
                 let host = context.with(|| {
                     let host = pinned_zeros(bytes)?;
-                    // SAFETY: a local to write to; the context is current.
+                    self.pieces.push(Piece::Pinned(host));
+                    // SAFETY: `device` is a local variable to write to, and the context is current.
                     let found = unsafe { sys::cuMemHostGetDevicePointer_v2(&mut device, host, 0) };
                     checked("cuMemHostGetDevicePointer", found).map(|()| host)
                 })?;
-                self.pieces.push(Piece::Pinned(host));
                 Ok(Pinned { host: host as u64, device })
             }
         }
     }
 
-    /// Writes to the device's memory, now.
+    /// Writes to device memory immediately.
     ///
     /// # Safety
-    /// So many bytes of this arena are there, and no kernel looks at them yet.
+    /// The range must be in memory of this arena, and no kernel may access it yet.
     ///
     /// # Errors
-    /// The driver's.
+    /// Returns the driver's error.
     pub unsafe fn write(&self, device: u64, bytes: &[u8]) -> Result<(), String> {
         match self.from {
-            // SAFETY: the caller's contract.
+            // SAFETY: the caller guarantees that the range is valid, and that no kernel accesses it.
             From::Gpu(context) => unsafe { context.write(device, bytes) },
-            // SAFETY: the caller's contract.
+            // SAFETY: the caller guarantees that the range is valid; with `From::Host` it is host memory.
             From::Host => unsafe {
                 std::ptr::copy_nonoverlapping(bytes.as_ptr(), device as *mut u8, bytes.len());
                 Ok(())
             },
-            From::Nowhere => Err("there is no GPU in this process".into()),
+            From::Nowhere => Err("no GPU in this process".into()),
         }
     }
 }
@@ -161,7 +162,8 @@ impl Drop for Arena {
         let pieces = std::mem::take(&mut self.pieces);
         let free = move || {
             for piece in pieces {
-                // SAFETY: allocated above, once; who used it has gone: it holds the communicator that holds this. Errors help nobody now.
+                // SAFETY: allocated above, and freed once. Its users are gone, since they hold the communicator that
+                // owns this arena. Errors cannot be handled here.
                 unsafe {
                     match piece {
                         Piece::Device(address) => drop(sys::cuMemFree_v2(address)),

@@ -1,8 +1,8 @@
-//! How a block is made: its numbers, its places in memory, and what the kernels read there.
+//! Construction of a block: its numbers, its layout in memory, and the data that the kernels read there.
 
 use super::keys::{CONTEXT_BITS, key};
 use super::layout::{ContextHandle, CounterHandle, Image, Pair, Poster, RequestPlaces, WorkQueue};
-use super::{Arena, Block, Mirror, Pinned, Queue, SLOT};
+use super::{Arena, BATCH, Block, DeviceCounter, Pinned, Queue, SLOT};
 use crate::abi::GinConfig;
 use crate::coll::{Coll, Region};
 use crate::operation::Counter;
@@ -10,43 +10,44 @@ use crate::process::locked;
 use efa_queue::request::INLINE_128;
 use std::sync::Arc;
 
-/// Requests behind a doorbell at most: as cards have it, of 128 bytes.
-const BATCH: u32 = 16;
-/// Slots of a queue where NCCL names no number, and bounds of what it may name.
+/// Slots of a queue if NCCL specifies no depth, and the bounds of a specified one.
 const DEPTH: u32 = 512;
 const SHALLOWEST: u32 = 64;
 const DEEPEST: u32 = 4096;
-/// Slots of all queues of a block; with more, queues are shallower.
-const MOST_SLOTS: u32 = 1 << 20;
-/// Queues of a context without counters.
+/// Maximum number of bytes of a block's slots, and of its tables.
+const MOST_BYTES: u64 = 4 << 30;
+/// Maximum number of slots of all queues of a block; with more, the depth of queues is reduced.
+const MOST_SLOTS: u64 = 1 << 20;
+/// Number of queues of a context in addition to those of its counters.
 const OWN_QUEUES: usize = 2;
-/// From one [`Pair`] to the next.
+/// Distance between two [`Pair`]s in bytes.
 const PAIR: usize = 256;
-/// From one queue's line to the next: its doorbell, and half a line behind it its counter, which others write.
+/// Distance between the lines of two queues in bytes. A line contains the doorbell, and half a line after it the
+/// counter, which another thread writes.
 const LINE: usize = 128;
 const COUNTER_IN_LINE: usize = 64;
 const SCRATCH_IN_LINE: usize = COUNTER_IN_LINE + 8;
 const HANDLE: usize = size_of::<ContextHandle>();
 const COUNTER_HANDLE: usize = size_of::<CounterHandle>();
 
-/// A number of NCCL's that must not be negative.
+/// Returns a number of NCCL's configuration, which must not be negative or exceed `most`.
 fn count(what: &str, value: i32, most: usize) -> Result<usize, String> {
     usize::try_from(value)
         .ok()
         .filter(|value| *value <= most)
-        .ok_or_else(|| format!("{value} {what}: this plugin has 0 to {most}"))
+        .ok_or_else(|| format!("{value} {what}: this plugin supports 0 to {most}"))
 }
 
-/// How many there are of what.
+/// Dimensions of a block.
 #[derive(Clone, Copy, Debug)]
 struct Shape {
     ranks: usize,
     contexts: usize,
-    /// Of each context.
+    /// Number of signals per context.
     signals: usize,
-    /// Of each context.
+    /// Number of counters per context.
     counters: usize,
-    /// Slots of a queue.
+    /// Number of slots per queue.
     depth: u32,
 }
 
@@ -60,13 +61,21 @@ impl Shape {
             _ => DEPTH,
         };
         let mut shape = Shape { ranks, contexts, signals, counters, depth };
-        while shape.depth > SHALLOWEST && shape.queues() as u32 * shape.depth > MOST_SLOTS {
+        while shape.depth > SHALLOWEST && shape.queues() as u64 * u64::from(shape.depth) > MOST_SLOTS {
             shape.depth /= 2;
+        }
+        let slots = shape.queues() as u64 * shape.ring() as u64;
+        let tables = Places::of(&shape).bytes as u64;
+        if slots.max(tables) > MOST_BYTES {
+            return Err(format!(
+                "{contexts} contexts of {counters} counters and {signals} signals for {ranks} ranks need {slots} B of \
+                 queues and {tables} B of tables: at most {MOST_BYTES} B each are supported"
+            ));
         }
         Ok(shape)
     }
 
-    /// Queues of a context.
+    /// Returns the number of queues per context.
     fn each(&self) -> usize {
         OWN_QUEUES + self.counters
     }
@@ -75,39 +84,39 @@ impl Shape {
         self.contexts * self.each()
     }
 
-    /// Whom a request may go to: each rank, without a signal and with each one.
+    /// Returns the number of targets of a request: each rank, without a signal and with each signal.
     fn targets(&self) -> usize {
         (1 + self.signals) * self.ranks
     }
 
-    /// Bytes of a queue's slots.
+    /// Returns the number of bytes of a queue's slots.
     fn ring(&self) -> usize {
         self.depth as usize * SLOT
     }
 
-    /// Bytes of all signals' words; of none, a word that nobody writes.
+    /// Returns the number of bytes of all signals' words; without signals, one word that is never written.
     fn signal_bytes(&self) -> usize {
         (self.contexts * self.signals * 8).max(8)
     }
 }
 
-/// Where things stand in the block's memory of the device, from its first byte.
+/// Offsets in the block's device memory, in bytes.
 #[derive(Clone, Copy, Debug, Default)]
 struct Places {
     handles: usize,
     pairs: usize,
-    /// Address handles and queue pairs, by target.
+    /// Tables of address handles and queue pairs, by target.
     target_ranks: usize,
     target_pairs: usize,
-    /// Their keys, by context and target.
+    /// Table of queue keys, by context and target.
     keys: usize,
     counter_pointers: usize,
     signal_pointers: usize,
     counter_handles: usize,
     signal_handles: usize,
-    /// Addresses and keys of puts without bytes: all zero.
+    /// Addresses and keys of puts without bytes, all zero.
     scratch: usize,
-    /// Of all.
+    /// Total length.
     bytes: usize,
 }
 
@@ -148,17 +157,17 @@ impl Places {
     }
 }
 
-/// A block in the making: its memory is there, and nobody knows it yet.
+/// A block under construction: its memory is allocated, and nothing refers to it yet.
 struct Making {
     shape: Shape,
     places: Places,
     /// Slots of all queues.
     rings: Pinned,
-    /// Their doorbells and counters.
+    /// Doorbells and counters of all queues.
     lines: Pinned,
-    /// Words of the counters, where kernels read them in the GPU's memory.
+    /// Copies of the counters in GPU memory; `None` if kernels read the counters in pinned memory.
     counters: Option<u64>,
-    /// Words of the signals, and their region.
+    /// Words of the signals in GPU memory, and the number of their region.
     signals: u64,
     region: u32,
     rank: usize,
@@ -166,22 +175,18 @@ struct Making {
 }
 
 impl Making {
-    fn allocate(coll: &Coll, arena: &mut Arena, shape: Shape) -> Result<Making, String> {
+    fn allocate(coll: &Coll, arena: &mut Arena, shape: Shape, region: u32) -> Result<Making, String> {
         let (rings, lines) = (arena.pinned(shape.queues() * shape.ring())?, arena.pinned(shape.queues() * LINE)?);
         let signals = arena.device(shape.signal_bytes())?;
-        // By the copy engines each count would be a call of the driver.
+        // The copy engines would need a driver call for each update.
         let counters = coll.settings.by_kernel.map(|_| arena.device(shape.queues() * 8)).transpose()?;
-        let region = coll.register(Region {
-            address: signals,
-            bytes: shape.signal_bytes() as u64,
-            cuda: true,
-            never_reset: true,
-        });
         if region >> (32 - CONTEXT_BITS) != 0 {
-            return Err(format!("region {region}: a key has no room for more than {}", 1 << (32 - CONTEXT_BITS)));
+            return Err(format!("region {region}: a key cannot hold numbers above {}", 1 << (32 - CONTEXT_BITS)));
         }
         let places = Places::of(&shape);
         let image = Image { address: arena.device(places.bytes)?, bytes: vec![0; places.bytes] };
+        let bytes = shape.signal_bytes() as u64;
+        coll.register(region, Region { address: signals, bytes, cuda: true, never_reset: true });
         Ok(Making { shape, places, rings, lines, counters, signals, region, rank: coll.rank, image })
     }
 
@@ -189,28 +194,29 @@ impl Making {
         self.image.address + at as u64
     }
 
-    /// A table's address; none of an empty one.
+    /// Returns the address of a table, or 0 if it is empty.
     fn table(&self, at: usize, entries: usize) -> u64 {
         if entries > 0 { self.address(at) } else { 0 }
     }
 
-    /// A queue, for who reads it.
+    /// Returns the plugin's view of a queue.
     fn queue(&self, index: usize) -> Queue {
         let line = self.lines.host + (index * LINE) as u64;
-        // SAFETY: a word of the arena's, which goes with the communicator; requests go with the endpoint, which holds that.
+        // SAFETY: a word of the arena, which is dropped with the communicator; requests are dropped with the endpoint,
+        // which holds the communicator.
         let counter = unsafe { Counter::at(line + COUNTER_IN_LINE as u64) };
         let scratch = line + SCRATCH_IN_LINE as u64;
         Queue {
             slots: self.rings.host + (index * self.shape.ring()) as u64,
             doorbell: line,
             counter,
-            mirror: self.counters.map(|counters| Mirror { device: counters + index as u64 * 8, scratch }),
+            mirror: self.counters.map(|counters| DeviceCounter { device: counters + index as u64 * 8, scratch }),
             depth: self.shape.depth,
             context: (index / self.shape.each()) as u16,
         }
     }
 
-    /// The same queue, for who writes it.
+    /// Writes the kernels' view of a queue.
     fn place_pair(&mut self, index: usize) {
         let depth = self.shape.depth;
         let send = WorkQueue {
@@ -237,7 +243,7 @@ impl Making {
         self.image.place(self.places.pairs + index * PAIR, Pair { send, places, ..Pair::default() });
     }
 
-    /// Whom requests go to.
+    /// Writes the tables of targets.
     fn place_targets(&mut self) {
         let Making { shape, places, image, .. } = self;
         for target in 0..shape.targets() {
@@ -251,7 +257,7 @@ impl Making {
         }
     }
 
-    /// Who posts to a context's queue of this number.
+    /// Returns the kernels' endpoint handle for queue `queue` of a context.
     fn poster(&self, context: usize, queue: usize) -> Poster {
         let Making { shape, places, .. } = self;
         let index = context * shape.each() + queue;
@@ -309,14 +315,20 @@ impl Making {
     }
 }
 
-/// Makes a block; what the kernels are given is the address of its contexts.
+/// Creates a block. Also returns the address of its context handles, for the kernels.
 ///
 /// # Errors
-/// Numbers that cannot be, and the driver's, in one line.
+/// Returns as one line an invalid number in `config`, or the driver's error.
 pub fn build(coll: &Coll, config: &GinConfig) -> Result<(Arc<Block>, u64), String> {
+    // Reserved before anything can fail, since the other ranks reserve the same number.
+    let region = coll.reserve();
+    build_as(coll, config, region).inspect_err(|_| coll.deregister(region))
+}
+
+fn build_as(coll: &Coll, config: &GinConfig, region: u32) -> Result<(Arc<Block>, u64), String> {
     let shape = Shape::of(config, coll.ranks)?;
     let mut arena = locked(&coll.arena);
-    let mut making = Making::allocate(coll, &mut arena, shape)?;
+    let mut making = Making::allocate(coll, &mut arena, shape, region)?;
     making.place_targets();
     (0..shape.queues()).for_each(|index| making.place_pair(index));
     for context in 0..shape.contexts {
@@ -325,7 +337,7 @@ pub fn build(coll: &Coll, config: &GinConfig) -> Result<(Arc<Block>, u64), Strin
         making.place_handle(context);
     }
     let Making { image, region, places, .. } = &making;
-    // SAFETY: memory of that length, which no kernel knows yet.
+    // SAFETY: memory of that length, which no kernel uses yet.
     unsafe { arena.write(image.address, &image.bytes) }?;
     drop(arena);
     let queues = (0..shape.queues()).map(|index| making.queue(index)).collect();

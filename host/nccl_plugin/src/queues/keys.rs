@@ -1,4 +1,4 @@
-//! What keys name: a signal of a block, and the memory of a registration.
+//! Keys of requests: they identify a signal of a block, or the memory of a registration.
 
 use super::Block;
 use super::layout::{Image, MemoryHandle, MemoryPeer};
@@ -7,15 +7,15 @@ use crate::operation::Place;
 use crate::process::locked;
 use std::sync::Arc;
 
-/// Contexts of a block, and regions of a communicator: both stand in a key.
+/// Number of bits of a key for the context in its block. The other bits are the block's region.
 pub(super) const CONTEXT_BITS: u32 = 12;
 
-/// A key of this region's block.
+/// Returns the key of a block's context.
 pub(super) fn key(region: u32, context: usize) -> u32 {
     region << CONTEXT_BITS | context as u32
 }
 
-/// Where a signal is counted, as a request names it; `None` for no signal of ours.
+/// Returns the word of the signal that a request names; `None` if there is no such signal.
 pub fn signal_at(coll: &Coll, blocks: &[Arc<Block>], pair: u16, key: u32) -> Option<Place> {
     let (region, context) = (key >> CONTEXT_BITS, key as usize & ((1 << CONTEXT_BITS) - 1));
     let block = blocks.iter().find(|block| block.region == region)?;
@@ -24,10 +24,11 @@ pub fn signal_at(coll: &Coll, blocks: &[Arc<Block>], pair: u16, key: u32) -> Opt
         .then_some(Place { region, offset: ((context * block.signals + signal) * 8) as u64 })
 }
 
-/// What kernels are given for a registration: the address of a pointer to a [`MemoryHandle`] with a [`MemoryPeer`] for each rank.
+/// Writes the description of a registration for the kernels: a pointer to a [`MemoryHandle`] that a [`MemoryPeer`] for
+/// each rank follows. Returns the address of the pointer.
 ///
 /// # Errors
-/// The driver's.
+/// Returns the driver's error.
 pub fn describe(coll: &Coll, region: u32) -> Result<u64, String> {
     if region > efa_queue::KEY_MASK {
         return Err(format!("region {region}: a local key has 24 bits"));
@@ -43,7 +44,7 @@ pub fn describe(coll: &Coll, region: u32) -> Result<u64, String> {
         let at = first + size_of::<MemoryHandle>() + rank * size_of::<MemoryPeer>();
         image.place(at, MemoryPeer { rkey: region, ..MemoryPeer::default() });
     }
-    // SAFETY: memory of that length, which no kernel knows yet.
+    // SAFETY: memory of that length, which no kernel uses yet.
     unsafe { arena.write(image.address, &image.bytes) }?;
     Ok(address)
 }

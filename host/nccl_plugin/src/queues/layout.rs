@@ -1,56 +1,57 @@
-//! What NCCL's kernels read of queues and registrations: `gin_efa_gda_dev.h` of NCCL 2.32 and `efa_cuda_dp_types.h` (API 1) of its
-//! efa-dp-direct, held against them by `tests/headers.rs`. Addresses are the device's. All padding is a field, so that each has only bytes.
+//! Data of queues and registrations that NCCL's kernels read: `gin_efa_gda_dev.h` of NCCL 2.32 and
+//! `efa_cuda_dp_types.h` (API 1) of its efa-dp-direct. `tests/headers.rs` checks these types against both. Addresses
+//! are those of the device. All padding is in explicit fields, so that every byte is initialized.
 
 /// A queue of requests: `efa_cuda_wq_v0`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct WorkQueue {
-    /// Pieces of a request.
+    /// Maximum number of scatter-gather entries of a request.
     pub max_sge: u32,
-    /// Slots.
+    /// Number of slots, a power of two.
     pub max_wqes: u32,
-    /// Slots less one.
+    /// Number of slots minus one.
     pub queue_mask: u32,
-    /// Their logarithm.
+    /// Base-2 logarithm of the number of slots.
     pub queue_size_shift: u32,
-    /// Requests behind one doorbell at most.
+    /// Maximum number of requests per doorbell.
     pub max_batch: u32,
-    /// The kernels' own.
+    /// Private to the kernels.
     pub wqes_pending: u32,
-    /// The kernels' own: how far they have rung.
+    /// Private to the kernels: count that was last written to the doorbell.
     pub wqes_posted: u32,
-    /// The kernels' own: whose turn it is.
+    /// Private to the kernels: cursor that hands posting over from one poster to the next, in order.
     pub wqes_completed: u32,
-    /// The kernels' own: slots that are taken.
+    /// Private to the kernels: number of slots reserved.
     pub pc: u32,
-    /// The kernels' own.
+    /// Private to the kernels.
     pub phase: i32,
-    /// The slots.
+    /// Address of the slots.
     pub buf: u64,
-    /// The doorbell.
+    /// Address of the doorbell.
     pub db: u64,
 }
 
-/// Where things stand in a request: `efa_cuda_wr_ctx_v0`.
+/// Offsets of the fields of a request: `efa_cuda_wr_ctx_v0`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RequestPlaces {
-    /// The peer's bytes.
+    /// Offset of the remote memory's description.
     pub remote_mem_offset: u8,
-    /// One's own.
+    /// Offset of the local memory's description.
     pub local_mem_offset: u8,
-    /// Pieces of a send.
+    /// Offset of a send's scatter-gather list.
     pub sgl_offset: u8,
-    /// Bytes that a send carries.
+    /// Offset of a send's inline data.
     pub send_inline_data_offset: u8,
-    /// Bytes that a write carries.
+    /// Offset of a write's inline data.
     pub write_inline_data_offset: u8,
     pub(crate) pad: [u8; 3],
-    /// At most so many.
+    /// Maximum number of bytes of inline data.
     pub max_inline_data: u32,
-    /// Pieces of a read or write.
+    /// Maximum number of scatter-gather entries of a read or write.
     pub max_rdma_sges: u32,
-    /// Bytes of a slot.
+    /// Number of bytes of a slot.
     pub wqe_size: u16,
     pub(crate) pad_two: u16,
 }
@@ -59,14 +60,14 @@ pub struct RequestPlaces {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Pair {
-    /// 0: no extensions.
+    /// Mask of extensions, which is 0.
     pub comp_mask: u64,
-    /// Requests.
+    /// Send queue, which contains all requests.
     pub send: WorkQueue,
-    /// Their shape.
+    /// Layout of the requests.
     pub places: RequestPlaces,
     pub(crate) pad: u32,
-    /// Nobody receives.
+    /// Receive queue, which is not used.
     pub receive: WorkQueue,
 }
 
@@ -74,28 +75,28 @@ pub struct Pair {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Poster {
-    /// A [`Pair`].
+    /// Address of a [`Pair`].
     pub qp: u64,
-    /// Nobody looks at it.
+    /// Completion queue, which kernels do not access.
     pub cq: u64,
-    /// Address handles (u16) by target and rank.
+    /// Address of the table of address handles (u16), by target and rank.
     pub target_address_handles: u64,
-    /// Queue pairs (u16) by target and rank.
+    /// Address of the table of queue pair numbers (u16), by target and rank.
     pub target_remote_qpns: u64,
-    /// Their keys (u32) by target and rank.
+    /// Address of the table of queue keys (u32), by target and rank.
     pub target_qkey: u64,
-    /// The kernels' own.
+    /// Private to the kernels.
     pub sq_lock: u32,
     pub(crate) pad: u32,
-    /// The counter of requests that are complete.
+    /// Address of the counter of completed requests.
     pub local_cntr_value: u64,
-    /// The kernels' own: requests that are rung.
+    /// Private to the kernels: number of requests whose doorbell has been rung.
     pub submitted_count: u64,
-    /// Slots.
+    /// Number of slots.
     pub sq_size: u32,
     /// Not used.
     pub putvalue_pad: u32,
-    /// Not used: values stand in requests.
+    /// Not used, since requests contain values inline.
     pub putvalue_slice_base: u64,
 }
 
@@ -103,11 +104,11 @@ pub struct Poster {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CounterHandle {
-    /// Who posts what is counted; of a signal: nobody.
+    /// Endpoint whose requests are counted; all zero for a signal.
     pub base: Poster,
-    /// The counter.
+    /// Address of the counter.
     pub cntr_value: u64,
-    /// The kernels' own: what it was when they reset it.
+    /// Private to the kernels: value of the counter when they reset it.
     pub cntr_offset: u64,
 }
 
@@ -115,50 +116,50 @@ pub struct CounterHandle {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ContextHandle {
-    /// Puts, gets and signals.
+    /// Endpoint for puts, gets and signals.
     pub data: Poster,
-    /// Values.
+    /// Endpoint for puts of values.
     pub pvdata: Poster,
-    /// Pointers to [`CounterHandle`]s.
+    /// Address of pointers to [`CounterHandle`]s of counters.
     pub counter_handles: u64,
-    /// The same, of signals.
+    /// Address of pointers to [`CounterHandle`]s of signals.
     pub signal_handles: u64,
-    /// How many.
+    /// Number of counters.
     pub counters: i32,
-    /// How many.
+    /// Number of signals.
     pub signals: i32,
-    /// Ranks.
+    /// Number of ranks.
     pub nranks: i32,
-    /// This one.
+    /// Number of this rank.
     pub rank: i32,
-    /// 0: ginlab lays puts over rails itself.
+    /// Index of the rail, which is 0, since ginlab distributes puts over rails itself.
     pub rail_id: u32,
-    /// Of puts without bytes.
+    /// Local key for puts without bytes.
     pub scratch_lkey: u32,
     /// Not used.
     pub scratch_pad: u32,
     pub(crate) pad: u32,
-    /// Of puts without bytes.
+    /// Local address for puts without bytes.
     pub scratch_local_addr: u64,
-    /// By rank (u64).
+    /// Address of the table of remote addresses (u64) for puts without bytes, by rank.
     pub scratch_remote_addrs: u64,
-    /// By rank (u32).
+    /// Address of the table of remote keys (u32) for puts without bytes, by rank.
     pub scratch_remote_rkeys: u64,
-    /// Not used: values stand in requests.
+    /// Not used, since requests contain values inline.
     pub putvalue_lkey: u32,
     /// Not used.
     pub putvalue_slot_size: u32,
 }
 
-/// `nccl_ofi_gin_gdaki_mr_handle`, whose peers ([`MemoryPeer`]) stand behind it.
+/// `nccl_ofi_gin_gdaki_mr_handle`; an array of [`MemoryPeer`] follows it.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct MemoryHandle {
-    /// Its local key.
+    /// Local key.
     pub lkey: u32,
-    /// Ranks.
+    /// Number of ranks.
     pub nranks: i32,
-    /// Its first byte.
+    /// Local address that offsets are added to.
     pub local_addr: u64,
 }
 
@@ -166,48 +167,48 @@ pub struct MemoryHandle {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct MemoryPeer {
-    /// The first byte there.
+    /// Remote address that offsets are added to.
     pub remote_addr: u64,
-    /// The key there.
+    /// Remote key.
     pub rkey: u32,
     /// Not used.
     pub pad: u32,
 }
 
-/// Bytes for the device, at the address that they will have there.
+/// Bytes to copy to device memory at `address`.
 #[derive(Debug)]
 pub(crate) struct Image {
     pub(crate) address: u64,
     pub(crate) bytes: Vec<u8>,
 }
 
-/// What stands in an [`Image`].
+/// A type that an [`Image`] can contain.
 ///
 /// # Safety
-/// Plain numbers without padding between them.
+/// The type must consist of plain numbers without padding between them.
 pub(crate) unsafe trait Plain: Copy {}
 
-// SAFETY: the types above: `repr(C)`, numbers alone, and each gap is a field (`layouts_have_no_gaps`).
+// SAFETY: `repr(C)`, only numbers, and all padding is in fields (`layouts_have_no_gaps`).
 unsafe impl Plain for Pair {}
-// SAFETY: as above.
+// SAFETY: `repr(C)`, only numbers, and all padding is in fields (`layouts_have_no_gaps`).
 unsafe impl Plain for ContextHandle {}
-// SAFETY: as above.
+// SAFETY: `repr(C)`, only numbers, and all padding is in fields (`layouts_have_no_gaps`).
 unsafe impl Plain for CounterHandle {}
-// SAFETY: as above.
+// SAFETY: `repr(C)`, only numbers, and all padding is in fields (`layouts_have_no_gaps`).
 unsafe impl Plain for MemoryHandle {}
-// SAFETY: as above.
+// SAFETY: `repr(C)`, only numbers, and all padding is in fields (`layouts_have_no_gaps`).
 unsafe impl Plain for MemoryPeer {}
-// SAFETY: a number.
+// SAFETY: a plain number.
 unsafe impl Plain for u16 {}
-// SAFETY: a number.
+// SAFETY: a plain number.
 unsafe impl Plain for u32 {}
-// SAFETY: a number.
+// SAFETY: a plain number.
 unsafe impl Plain for u64 {}
 
 impl Image {
-    /// Puts it `at` so many bytes from the first.
+    /// Writes `value` at offset `at`.
     pub(crate) fn place<T: Plain>(&mut self, at: usize, value: T) {
-        // SAFETY: `Plain`: all its bytes are numbers.
+        // SAFETY: `Plain` guarantees that all its bytes are initialized.
         let bytes = unsafe { std::slice::from_raw_parts((&raw const value).cast::<u8>(), size_of::<T>()) };
         self.bytes[at..at + bytes.len()].copy_from_slice(bytes);
     }

@@ -1,12 +1,14 @@
-//! Queues of an EFA card in software, for GIN of type 5: NCCL's kernels write requests into memory of the host and ring, as they do with a card
-//! (crates/efa_queue), and the thread that drives the rails reads them.
+//! Queues of an EFA device in software, for GIN type 5. NCCL's kernels write requests into host memory and ring a
+//! doorbell, as with a device (crates/efa_queue). The thread that drives the rails reads the requests.
 //!
-//! A *block* is what NCCL makes at once: contexts of this many signals and counters. Each context has a queue for puts, gets and signals, one for
-//! values, and one for each counter. Who a request goes to is written in our own numbers: the address handle is the rank, the queue pair is 0 or
-//! a signal's number + 1, and its key names the block and the context. Keys of memory are its registration's number, and addresses count from
-//! its first byte, so that ranks have nothing to tell each other.
+//! A *block* is created by one call of NCCL: contexts with the same number of signals and counters. Each context has a
+//! queue for puts, gets and signals, one for values, and one for each counter. The target of a request is written in
+//! the plugin's own numbers. The address handle is the rank. The queue pair is 0, or a signal's number plus 1. The
+//! queue key identifies the block and the context. Memory keys are region numbers and addresses are offsets in the
+//! region, so ranks need not exchange them.
 //!
-//! A signal is a counter in the GPU's memory, which the plugin of the rank writes behind the bytes, as it does with NCCL's signals of type 2.
+//! A signal is a counter in GPU memory. The plugin of the target rank writes it after the bytes, like NCCL's signals of
+//! type 2.
 
 mod arena;
 mod build;
@@ -20,45 +22,48 @@ pub use keys::{describe, signal_at};
 use crate::operation::Counter;
 use efa_queue::request::WORDS_128;
 
-/// Bytes of a slot: values stand in it.
+/// Number of bytes of a slot. This size has space for inline values.
 pub const SLOT: usize = WORDS_128 * 8;
 
-/// A queue as its reader finds it.
+/// Maximum number of requests per doorbell, like an EFA device with requests of 128 bytes.
+pub const BATCH: u32 = 16;
+
+/// The plugin's view of a queue.
 #[derive(Clone, Copy, Debug)]
 pub struct Queue {
-    /// Its slots.
+    /// Address of the slots.
     pub slots: u64,
-    /// Its doorbell.
+    /// Address of the doorbell.
     pub doorbell: u64,
-    /// What is counted at a request's end.
+    /// Counter of completed requests.
     pub counter: Counter,
-    /// The same in the GPU's memory, where kernels read that.
-    pub mirror: Option<Mirror>,
-    /// Slots.
+    /// Copy of the counter in GPU memory; `None` if kernels read the counter in pinned memory.
+    pub mirror: Option<DeviceCounter>,
+    /// Number of slots.
     pub depth: u32,
-    /// NCCL's context.
+    /// Number of NCCL's context.
     pub context: u16,
 }
 
-/// A counter in the GPU's memory, which follows the one that is counted. Before each request NCCL's kernels look whether the queue has room: over the
-/// bus that takes 1.3 us, in the GPU's own memory 0.2 (H200).
+/// A copy of a counter in GPU memory. Before each request NCCL's kernels check whether the queue has a free slot, which
+/// takes 1.3 us over the bus and 0.2 us in GPU memory (H200).
 #[derive(Clone, Copy, Debug)]
-pub struct Mirror {
-    /// For the GPU.
+pub struct DeviceCounter {
+    /// Address in GPU memory.
     pub device: u64,
-    /// A word of pinned memory, for copy engines.
+    /// Address of a word of pinned memory, for the copy engines.
     pub scratch: u64,
 }
 
-/// See the module.
+/// A block of queues; the module documentation describes it.
 #[derive(Debug)]
 pub struct Block {
-    /// All queues.
+    /// Queues of all contexts.
     pub queues: Vec<Queue>,
-    /// Contexts.
+    /// Number of contexts.
     pub contexts: usize,
-    /// Signals of each.
+    /// Number of signals per context.
     pub signals: usize,
-    /// The region of the signals.
+    /// Number of the region that contains the signals.
     pub region: u32,
 }

@@ -1,14 +1,19 @@
-//! Tests that need a process of their own: each starts this program again, for itself alone.
+//! Tests that need their own process: each starts this executable again, only for itself.
 
 use std::ffi::OsString;
 use std::process::Command;
 
-/// Says to a test that it has been started again.
+/// Variable that marks a process that was started again.
 const AGAIN: &str = "GINLAB_DOUBLE_AGAIN";
 
-/// Runs what is in `test`, the test of this name (with its module), in a process with these variables.
+/// Returns whether this process runs one test alone.
+pub fn is_alone() -> bool {
+    std::env::var_os(AGAIN).is_some()
+}
+
+/// Runs `test`, the body of the test `name` (with its module), in its own process with these variables.
 pub fn alone(name: &str, variables: impl FnOnce() -> Vec<(String, OsString)>, test: impl FnOnce()) {
-    if std::env::var_os(AGAIN).is_some() {
+    if is_alone() {
         return test();
     }
     let mut command = Command::new(std::env::current_exe().unwrap());

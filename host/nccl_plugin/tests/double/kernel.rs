@@ -1,5 +1,5 @@
-//! One rank of type 5: the table of v14 as NCCL 2.32.3 calls it, and its kernels' way to the queues, by the CPU: what `gin_efa_gda.h` reads and
-//! writes, in its order.
+//! One rank of type 5: the table of v14 as NCCL 2.32.3 calls it, and NCCL's device side of the queues executed on the
+//! CPU. It reads and writes what `gin_efa_gda.h` does, in the same order.
 
 use crate::rank::{Meeting, Memory, OK, until};
 use efa_queue::request::{self, Head};
@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 pub const SIGNALS: i32 = 5;
 pub const COUNTERS: i32 = 2;
 
-/// One rank as NCCL drives it, by the table of v14.
+/// One rank as NCCL drives it with the table of v14.
 pub struct Card {
     pub meeting: Arc<Meeting>,
     pub me: usize,
@@ -26,12 +26,12 @@ pub struct Card {
     pub coll: *mut c_void,
     pub context: *mut c_void,
     pub handle: *mut DeviceHandle,
-    /// Requests that each queue has taken, by its address.
+    /// Number of requests posted to each queue, by the queue's address.
     posted: RefCell<HashMap<u64, u64>>,
     windows: RefCell<HashMap<u64, u64>>,
 }
 
-/// Which queue.
+/// A queue of a context.
 #[derive(Clone, Copy, Debug)]
 pub enum By {
     Data,
@@ -54,7 +54,7 @@ impl Card {
             windows: RefCell::default(),
         };
         let (mut listener, mut handle) = (null_mut(), [0u8; 128]);
-        // SAFETY: as NCCL calls them.
+        // SAFETY: the calls and their arguments are those of NCCL.
         unsafe {
             assert_eq!((table.init)(&mut card.plugin, 7, None), OK);
             let mut said = GinProperties { strong_signals: true, address_signals: true };
@@ -76,9 +76,9 @@ impl Card {
         card
     }
 
-    /// As NCCL makes them for a device communicator.
+    /// Creates contexts in the way of NCCL for a device communicator.
     pub fn contexts(&mut self, mut config: GinConfig) -> NcclResult {
-        // SAFETY: as NCCL calls it.
+        // SAFETY: the call and its arguments are those of NCCL.
         unsafe { (ncclGinPlugin_v14.create_context)(self.coll, &mut config, &mut self.context, &mut self.handle) }
     }
 
@@ -98,7 +98,7 @@ impl Card {
         let mut memory = Memory { words: vec![0; bytes.div_ceil(8)], handle: null_mut() };
         let (address, length) = (memory.words.as_mut_ptr().cast(), memory.words.len() * 8);
         let mut window = null_mut();
-        // SAFETY: as NCCL calls it; the test keeps the memory until `leave`.
+        // SAFETY: the call and its arguments are those of NCCL; the test keeps the memory until `leave`.
         let result = unsafe {
             (ncclGinPlugin_v14.reg_mr_sym)(self.coll, address, length, PTR_CUDA, 0, &mut memory.handle, &mut window)
         };
@@ -108,19 +108,19 @@ impl Card {
     }
 
     fn context(&self, number: usize) -> &ContextHandle {
-        // SAFETY: what the plugin has made: an array of contexts, in this test in the host's memory.
+        // SAFETY: the plugin has created an array of contexts, which is in host memory in this test.
         unsafe { &*(*self.handle).handle.cast::<ContextHandle>().add(number) }
     }
 
     fn counter_handle(&self, pointers: u64, index: usize) -> &CounterHandle {
-        // SAFETY: an array of pointers of the plugin's.
+        // SAFETY: `pointers` is an array of pointers that the plugin has created.
         unsafe { &**(pointers as *const *const CounterHandle).add(index) }
     }
 
-    /// Own memory, and a peer's.
+    /// Returns this rank's description of a registration, and that of a peer.
     pub fn window(&self, memory: &Memory, peer: usize) -> (MemoryHandle, MemoryPeer) {
         let window = self.windows.borrow()[&(memory.handle as u64)];
-        // SAFETY: what the plugin has made: a pointer to a handle with its peers behind it.
+        // SAFETY: the plugin has created a pointer to a handle, which an entry for each peer follows.
         unsafe {
             let handle = *(window as *const *const MemoryHandle);
             (*handle, *handle.add(1).cast::<MemoryPeer>().add(peer))
@@ -129,7 +129,7 @@ impl Card {
 
     fn to(&self, poster: &Poster, peer: usize, signal: Option<usize>) -> To {
         let at = signal.map_or(0, |signal| 1 + signal) * self.meeting.ranks + peer;
-        // SAFETY: tables of the plugin's.
+        // SAFETY: the plugin has created the tables, with an entry for each target.
         unsafe {
             To {
                 handle: *(poster.target_address_handles as *const u16).add(at),
@@ -139,22 +139,23 @@ impl Card {
         }
     }
 
-    /// Writes a request; `rings`: rings for it and for those before it that have not been rung for. What it makes of the words is the caller's.
+    /// Writes the request that `make` returns for the phase. With `rings`, rings the doorbell for it and for all
+    /// requests written since the last ring.
     pub fn post(&self, poster: &Poster, rings: bool, make: impl FnOnce(bool) -> [u64; 16]) {
-        // SAFETY: what the plugin has made.
+        // SAFETY: the plugin has created the queue pair.
         let pair = unsafe { &*(poster.qp as *const Pair) };
         let mut posted = self.posted.borrow_mut();
         let posted = posted.entry(poster.qp).or_default();
         let counter = poster.local_cntr_value as *const AtomicU64;
-        // SAFETY: a counter of the plugin's.
+        // SAFETY: the counter is a word of the plugin.
         let completed = || unsafe { (*counter).load(Ordering::Acquire) };
         until("room in a queue", || rules::behind(*posted + 1, completed()) <= u64::from(poster.sq_size));
         let words = make(rules::send_phase(*posted, pair.send.max_wqes));
         let slot = (*posted as u32 & pair.send.queue_mask) as usize;
-        // SAFETY: a slot of the ring that is free.
+        // SAFETY: the index is below the depth of the ring, and the slot is free.
         let at = unsafe { (pair.send.buf as *const [AtomicU64; 16]).add(slot) };
         for (index, word) in words.iter().enumerate() {
-            // SAFETY: as above.
+            // SAFETY: `at` is a slot of the ring, and `index` is below its words.
             unsafe { (&(*at))[index].store(*word, Ordering::Relaxed) };
         }
         *posted += 1;
@@ -164,7 +165,7 @@ impl Card {
     }
 
     pub fn ring(&self, pair: &Pair, count: u32) {
-        // SAFETY: a doorbell of the plugin's. Release: as the kernels' fence before it.
+        // SAFETY: the doorbell is a word of the plugin. Release: stands for the kernels' fence before the doorbell.
         unsafe { (*(pair.send.db as *const AtomicU32)).store(count, Ordering::Release) };
     }
 
@@ -226,7 +227,7 @@ impl Card {
         });
     }
 
-    /// As a kernel's `flush`: all that was posted is complete.
+    /// Waits until all posted requests of a context are complete, like `flush` in a kernel.
     pub fn flush(&self, context: usize) {
         let handle = self.context(context);
         let mut posters = vec![handle.data, handle.pvdata];
@@ -234,16 +235,16 @@ impl Card {
         posters.iter().for_each(|poster| self.wait(poster));
     }
 
-    /// All that was posted to this queue is complete.
+    /// Waits until all requests posted to this queue are complete.
     pub fn wait(&self, poster: &Poster) {
         let posted = self.posted.borrow().get(&poster.qp).copied().unwrap_or_default();
         let counter = poster.local_cntr_value as *const AtomicU64;
-        // SAFETY: a counter of the plugin's.
+        // SAFETY: the counter is a word of the plugin.
         until("completions", || rules::behind(posted, unsafe { (*counter).load(Ordering::Acquire) }) == 0);
     }
 
     fn value(handle: &CounterHandle) -> u64 {
-        // SAFETY: a counter of the plugin's.
+        // SAFETY: the counter is a word of the plugin.
         unsafe { (*(handle.cntr_value as *const AtomicU64)).load(Ordering::Acquire) }
     }
 
@@ -257,7 +258,7 @@ impl Card {
 
     pub fn failed(&self) -> bool {
         let mut error = false;
-        // SAFETY: as NCCL calls it.
+        // SAFETY: the call and its arguments are those of NCCL.
         assert_eq!(unsafe { (ncclGinPlugin_v14.query_last_error)(self.context, &mut error) }, OK);
         error
     }
@@ -265,7 +266,7 @@ impl Card {
     pub fn leave(self, memories: Vec<Memory>) {
         self.meeting.meet();
         let table = &ncclGinPlugin_v14;
-        // SAFETY: as NCCL calls them.
+        // SAFETY: the calls and their arguments are those of NCCL.
         unsafe {
             assert_eq!((table.progress)(self.context), OK);
             assert_eq!((table.destroy_context)(self.context), OK);

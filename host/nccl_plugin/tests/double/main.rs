@@ -1,9 +1,15 @@
-//! A double of NCCL: calls the plugin's tables as NCCL 2.32.3 does (listen, connect, createContext, regMrSym, iput, iputSignal, iget, iflush,
-//! test, closeColl), from threads that are ranks, without a GPU. Memory of CUDA is memory of the host that is reached by late copies.
+//! A test double of NCCL. It calls the plugin's tables like NCCL 2.32.3 (listen, connect, createContext, regMrSym,
+//! iput, iputSignal, iget, iflush, test, closeColl), from threads that act as ranks, without a GPU. CUDA memory is host
+//! memory that is accessed by delayed copies.
 
 #![allow(clippy::unwrap_used, reason = "a test ends by panicking")]
 
 mod again;
+mod alternating;
+mod closing;
+mod device;
+mod driver;
+mod early;
 mod kernel;
 mod order;
 mod queues;
@@ -11,7 +17,8 @@ mod rank;
 mod refusals;
 mod soft;
 mod sources;
-mod turns;
+mod stepped;
+mod visible;
 
 use nccl_ginlab::abi::{NcclResult, PTR_CUDA, PTR_HOST, SIGNAL_ADD, SIGNAL_INC};
 use nccl_ginlab::settings::PRETEND;
@@ -23,12 +30,12 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// A byte of a payload: another one for each pair, place and round.
+/// Returns a byte of a payload, which depends on the pair of ranks, the index and the round.
 fn byte(from: usize, to: usize, index: usize, round: usize) -> u8 {
     (index.wrapping_mul(31) ^ (index >> 8) ^ (from * 17) ^ (to * 61) ^ (round * 7)) as u8
 }
 
-/// Runs ranks as threads.
+/// Runs `program` on threads that act as ranks.
 fn ranks(count: usize, variables: &[(&str, &str)], program: impl Fn(Rank) + Send + Sync) {
     let meeting = Meeting::of(count);
     std::thread::scope(|scope| {
@@ -42,14 +49,15 @@ fn ranks(count: usize, variables: &[(&str, &str)], program: impl Fn(Rank) + Send
 const SIZES: [usize; 7] = [0, 1, 8, 4095, 4096, 70_000, 300_000];
 const STRIDE: usize = 300_032;
 
-/// Puts of all sizes to all ranks, each with a signal; strong signals behind puts without; gets; a user's own signal words.
+/// Puts of all sizes to all ranks, each with a signal; strong signals after puts without one; gets; and a user's own
+/// signal words.
 fn everything(rank: &Rank, kind: c_int, rounds: usize) -> Vec<Memory> {
     let (me, ranks) = (rank.me, rank.meeting.ranks);
     let mut source = rank.register(ranks * STRIDE, kind, 0);
     let mut target = rank.register(ranks * STRIDE, kind, 0);
     let signals = rank.register(64 * 8, kind, SIGNALS);
     let own = rank.register(64 * 8, kind, 0);
-    // As NCCL's values that stand in commands: the host's in any case.
+    // Values in NCCL's commands are in host memory, whatever `kind` is.
     let mut inline = rank.register(64 * 8, PTR_HOST, 0);
     rank.meeting.meet();
     let mut expected = vec![0u64; 64];
@@ -81,7 +89,7 @@ fn everything(rank: &Rank, kind: c_int, rounds: usize) -> Vec<Memory> {
             requests.into_iter().for_each(|request| rank.wait(request));
             rank.meeting.meet();
         }
-        // Many small puts, and one strong signal behind them.
+        // Many small puts, followed by one strong signal.
         target.bytes_mut().fill(0xEE);
         rank.meeting.meet();
         let mut requests = Vec::new();
@@ -102,7 +110,7 @@ fn everything(rank: &Rank, kind: c_int, rounds: usize) -> Vec<Memory> {
             assert_eq!(wrong, 0, "small puts from {from} to {me}");
         }
         requests.into_iter().for_each(|request| rank.wait(request));
-        // A user's own words, two for each rank, which it sets back.
+        // A user's own words, two for each rank, which it resets.
         let requests: Vec<_> = (0..ranks)
             .flat_map(|to| {
                 [(0, 2u64), (8, 1), (0, 1), (0, 4), (8, 1)].map(|(first, add)| {
@@ -114,10 +122,10 @@ fn everything(rank: &Rank, kind: c_int, rounds: usize) -> Vec<Memory> {
         requests.into_iter().for_each(|request| rank.wait(request));
         rank.meeting.meet();
         for from in (0..ranks).chain(8..8 + ranks) {
-            // SAFETY: nobody adds between the two meetings.
+            // SAFETY: no signal is in flight between the two meetings.
             unsafe { AtomicU64::from_ptr(own.words.as_ptr().add(from).cast_mut()) }.store(0, Ordering::Release);
         }
-        // Gets, of the others' sources.
+        // Gets from the sources of all ranks.
         target.bytes_mut().fill(0xEE);
         rank.meeting.meet();
         let size = SIZES[SIZES.len() - 1];
@@ -126,7 +134,7 @@ fn everything(rank: &Rank, kind: c_int, rounds: usize) -> Vec<Memory> {
             .collect();
         requests.into_iter().for_each(|request| rank.wait(request));
         let mut flushed = null_mut();
-        // SAFETY: as NCCL calls it.
+        // SAFETY: the call and its arguments are those of NCCL.
         assert_eq!(unsafe { (ncclRmaPlugin_v16.iflush)(rank.context, 0, signals.handle, me as u32, &mut flushed) }, OK);
         rank.wait(flushed);
         for of in 0..ranks {
@@ -155,9 +163,21 @@ fn shared_memory() {
 }
 
 #[test]
-fn the_kernel_copies() {
-    all_of(2, &[(COPIES, "kernel:1")], PTR_CUDA, 2);
-    all_of(2, &[(COPIES, "kernel:3"), (RAILS, "worst:seed=3")], PTR_CUDA, 1);
+fn exchanges_work_with_copy_kernel() {
+    let folder = std::env::temp_dir().join(format!("ginlab-nccl-kernel-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let name = folder.to_str().unwrap().to_owned();
+    all_of(2, &[(COPIES, "kernel:1"), (RECORDS, &name)], PTR_CUDA, 2);
+    all_of(2, &[(COPIES, "kernel:3"), (RAILS, "worst:seed=3"), (RECORDS, &name)], PTR_CUDA, 1);
+    let mut count = 0;
+    for file in std::fs::read_dir(&folder).unwrap() {
+        let record: serde_json::Value = serde_json::from_slice(&std::fs::read(file.unwrap().path()).unwrap()).unwrap();
+        let copies = record["copies"].as_str().unwrap_or_default();
+        assert!(copies.contains("by a kernel"), "{copies}");
+        count += 1;
+    }
+    assert_eq!(count, 4);
+    std::fs::remove_dir_all(&folder).unwrap();
 }
 
 #[test]
@@ -176,7 +196,7 @@ fn tcp() {
 }
 
 #[test]
-fn the_worst_network() {
+fn exchanges_work_over_worst_case_network() {
     // Each rule with each strategy.
     for seed in 1..=12 {
         let rails = format!("worst:seed={seed}");
@@ -189,14 +209,14 @@ fn the_worst_network() {
 }
 
 #[test]
-fn older_tables_lead_to_the_same() {
+fn older_tables_call_same_functions() {
     ranks(2, &[], |rank| {
         let mut source = rank.register(64, PTR_HOST, 0);
         let (target, signals) = (rank.register(64, PTR_HOST, 0), rank.register(64, PTR_HOST, SIGNALS));
         source.words[0] = 77;
         let peer = 1 - rank.me as u32;
         let mut requests = [null_mut(); 6];
-        // SAFETY: as older NCCLs call them.
+        // SAFETY: the calls and their arguments are those of older NCCL versions.
         unsafe {
             let (from, to, at, context) = (source.handle, target.handle, signals.handle, rank.context);
             let [a, b, c, d, e, f] = &mut requests;
@@ -224,7 +244,7 @@ fn older_tables_lead_to_the_same() {
 }
 
 #[test]
-fn faults_are_told_and_nobody_waits_for_ever() {
+fn faults_are_reported_and_waits_end() {
     for fault in ["error:2", "lost:2", "dead:2"] {
         let meeting = Meeting::of(2);
         std::thread::scope(|scope| {
@@ -252,12 +272,12 @@ fn faults_are_told_and_nobody_waits_for_ever() {
                         assert_eq!(ended, (expected, false), "{fault}");
                     } else if fault == "dead:2" {
                         meeting.meet();
-                        // Slots that the dead rank does not give back: the puts stall, and that is told.
+                        // The dead rank does not return slots: the puts stall, which must be reported.
                         let mut requests = Vec::new();
                         let mut refused = false;
                         for _ in 0..40 {
                             let mut request = null_mut();
-                            // SAFETY: as NCCL calls it.
+                            // SAFETY: the call and its arguments are those of NCCL.
                             let result = unsafe {
                                 (ncclRmaPlugin_v16.iput)(
                                     rank.context,
@@ -280,14 +300,14 @@ fn faults_are_told_and_nobody_waits_for_ever() {
                                 let (result, done) = rank.test(*request);
                                 refused |= result == NcclResult::REMOTE;
                                 if done {
-                                    // It is not asked for again.
+                                    // A completed request must not be tested again.
                                     *request = null_mut();
                                 }
                             }
                             refused
                         });
                         let mut error = false;
-                        // SAFETY: as NCCL calls it.
+                        // SAFETY: the call and its arguments are those of NCCL.
                         unsafe { (ncclRmaPlugin_v16.query_last_error)(rank.context, &mut error) };
                         assert!(error);
                     }
@@ -302,7 +322,7 @@ fn faults_are_told_and_nobody_waits_for_ever() {
 }
 
 #[test]
-fn records_say_what_went_where() {
+fn records_list_puts_with_targets() {
     let folder = std::env::temp_dir().join(format!("ginlab-nccl-records-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     let name = folder.to_str().unwrap().to_owned();

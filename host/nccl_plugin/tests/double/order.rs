@@ -1,27 +1,27 @@
-//! What the completion of a put says to who posts after it: it has landed, and what is sent then lands behind it.
+//! Order after the completion of a put: a completed put has landed, and whatever is sent afterwards lands after it.
 //!
-//! Two puts to one place, the second posted when the first is complete: whoever lands last is what stands there in the end. That needs no luck
-//! of a reader who looks at the right moment.
+//! Two puts go to one place, the second posted when the first is complete. The value that remains shows which landed
+//! last, so the test does not depend on a read at the right moment.
 
 use crate::kernel::{By, Card};
 use crate::queues::cards;
 use crate::rank::{Memory, OK, until};
 use nccl_ginlab::settings::{COUNT, RAILS, RULE, STRATEGY, TIMEOUT};
 
-/// Places, each written twice.
+/// Number of places, each written twice.
 const PLACES: u64 = 30;
-/// Longer than a slot of two ranks: its parts arrive one by one.
+/// Longer than a slot with two ranks, so that its parts arrive one by one.
 const LONG: u64 = 300_000;
 const OLD: u64 = 0x0101_0101_0101_0101;
 const NEW: u64 = 0x0202_0202_0202_0202;
 
-/// Over the worst network: rank 0 is the one that sends.
+/// Runs `program` over the worst-case network model with several seeds; rank 0 sends.
 fn over_seeds(seeds: u64, program: impl Fn(&Card) -> Vec<Memory> + Send + Sync) {
     for seed in 1..=seeds {
         let rails = format!("worst:seed={seed},delay=500");
         let rule = ["count", "own", "drain", "sequence"][seed as usize % 4];
         let (count, strategy) = [("1", "single"), ("3", "split"), ("2", "round-robin")][seed as usize % 3];
-        // On a machine that has much else to do the rails have as long as the test.
+        // A long timeout, for a machine under load.
         let variables = [(RAILS, &*rails), (RULE, rule), (COUNT, count), (STRATEGY, strategy), (TIMEOUT, "100")];
         cards(2, &variables, |mut card| {
             assert_eq!(card.contexts(Card::config()), OK);
@@ -32,7 +32,7 @@ fn over_seeds(seeds: u64, program: impl Fn(&Card) -> Vec<Memory> + Send + Sync) 
     }
 }
 
-/// Of all places whether the second value stands there; `place`: bytes from one to the next.
+/// Checks that all places contain the second value. `place` is the distance between two places in bytes.
 fn check(words: &[u64], place: u64) {
     for index in 0..PLACES {
         let at = (index * place / 8) as usize;
@@ -42,7 +42,7 @@ fn check(words: &[u64], place: u64) {
 }
 
 #[test]
-fn what_is_complete_has_landed_before_what_is_sent_then() {
+fn complete_puts_precede_later_puts() {
     over_seeds(4, |card| {
         let mut memories = Vec::new();
         for bytes in [8, 4096, LONG] {
@@ -71,9 +71,9 @@ fn what_is_complete_has_landed_before_what_is_sent_then() {
     });
 }
 
-/// A put that was posted before them and is not complete takes nothing from what the completion of a later one says.
+/// An incomplete put that was posted earlier does not weaken the guarantee that the completion of a later one gives.
 #[test]
-fn the_same_while_an_earlier_put_is_under_way() {
+fn completion_guarantee_holds_with_earlier_put_in_flight() {
     over_seeds(4, |card| {
         let (long, target) = (card.register(8 * LONG as usize), card.register(8 * LONG as usize + 8 * PLACES as usize));
         let at = |index: u64| 8 * LONG + 8 * index;
@@ -96,10 +96,10 @@ fn the_same_while_an_earlier_put_is_under_way() {
     });
 }
 
-/// A get that is posted when a put is complete brings what the put has brought, also while that waits for the bytes of longer ones on their way
-/// into the GPU.
+/// A get that is posted after a put is complete returns the bytes of that put, even while longer ones are still being
+/// copied to the GPU.
 #[test]
-fn a_get_behind_a_complete_put_reads_its_bytes() {
+fn get_after_complete_put_reads_its_bytes() {
     over_seeds(4, |card| {
         let (long, target, back) =
             (card.register(8 * LONG as usize), card.register(8 * LONG as usize + 8), card.register(8));

@@ -1,4 +1,4 @@
-//! Type 5: what kernels write into queues.
+//! Type 5: requests that kernels write into queues.
 
 use crate::kernel::{By, Card};
 use crate::rank::{Meeting, Memory, OK, until};
@@ -6,8 +6,10 @@ use crate::{SIZES, STRIDE, byte};
 use efa_queue::request::{self, Head};
 use efa_queue::{Local, To};
 use nccl_ginlab::abi::{GinConfig, NcclResult};
+use nccl_ginlab::queues::BATCH;
 use nccl_ginlab::settings::PRETEND;
 use nccl_ginlab::settings::{COPIES, COUNT, RAILS, RULE, STRATEGY, TIMEOUT};
+use nccl_ginlab::tables::ncclGinPlugin_v14;
 use std::sync::Arc;
 
 pub fn cards(count: usize, variables: &[(&str, &str)], program: impl Fn(Card) + Send + Sync) {
@@ -21,7 +23,7 @@ pub fn cards(count: usize, variables: &[(&str, &str)], program: impl Fn(Card) + 
     });
 }
 
-/// Puts of all sizes, with counters, values, gets, sums; more requests than a queue has slots.
+/// Puts of all sizes, with counters, values, gets and sums; more requests than a queue has slots.
 fn everything(card: &Card) -> Vec<Memory> {
     let (me, ranks) = (card.me, card.meeting.ranks);
     let (mut source, mut target) = (card.register(ranks * STRIDE), card.register(ranks * STRIDE));
@@ -50,7 +52,7 @@ fn everything(card: &Card) -> Vec<Memory> {
         assert_eq!(card.counter(1, 1), (round.div_ceil(2) * ranks) as u64);
         card.meeting.meet();
     }
-    // Requests that are rung for together, more than there are slots; and a sum, which is a request for each.
+    // More requests than slots, several per doorbell; then a sum, which takes a request per unit.
     target.bytes_mut().fill(0xEE);
     card.meeting.meet();
     let (to, at) = ((me + 1) % ranks, (me * STRIDE) as u64);
@@ -60,7 +62,7 @@ fn everything(card: &Card) -> Vec<Memory> {
         card.put(0, By::Data, (&source, offset), 8, (&target, at + offset), to, None, rings);
     }
     card.flush(0);
-    // What was complete lands before what comes then.
+    // Completed puts land before whatever is sent afterwards.
     card.put(0, By::Data, (&source, 0), 0, (&target, 0), to, Some(1), true);
     (0..2).for_each(|_| card.put(0, By::Data, (&source, 0), 0, (&target, 0), to, Some(1), true));
     until("a sum", || card.signal(0, 1) == 3);
@@ -69,7 +71,7 @@ fn everything(card: &Card) -> Vec<Memory> {
     let wrong = (0..4096).filter(|index| came[*index] != byte(from, 0, *index, SIZES.len() - 1)).count();
     assert_eq!(wrong, 0, "1200 small puts from {from} to {me}");
     card.meeting.meet();
-    // Values there and back, by pairs.
+    // Values there and back, between pairs of ranks.
     let peer = me ^ 1;
     for round in 1..=20u64 {
         let here = || target.word(ranks * STRIDE / 8 - 1);
@@ -83,7 +85,7 @@ fn everything(card: &Card) -> Vec<Memory> {
         }
     }
     card.meeting.meet();
-    // Gets, one of no bytes.
+    // Gets, including one of no bytes.
     target.bytes_mut().fill(0xEE);
     card.meeting.meet();
     let size = SIZES[SIZES.len() - 1];
@@ -117,14 +119,14 @@ fn queues_over_shared_memory_and_modelled_cards() {
 }
 
 #[test]
-fn the_kernel_copies_for_queues() {
+fn queues_work_with_copy_kernel() {
     all_of(2, &[(COPIES, "kernel:1")]);
     all_of(2, &[(COPIES, "kernel:3"), (RAILS, "worst:seed=3")]);
 }
 
 #[test]
-fn queues_over_the_worst_network() {
-    // Twenty on a GPU: scripts/gpu-check-nccl.sh.
+fn queues_work_over_worst_case_network() {
+    // scripts/gpu-check-nccl.sh runs twenty seeds on a GPU.
     for seed in 1..=6 {
         let rails = format!("worst:seed={seed}");
         let rule = ["count", "own", "drain", "sequence"][seed % 4];
@@ -144,22 +146,53 @@ fn numbers_that_cannot_be_are_refused() {
             GinConfig { signals: -1, ..good },
             GinConfig { signals: 1 << 16, ..good },
             GinConfig { counters: 1 << 20, ..good },
+            // More bytes of slots than the maximum of a block.
+            GinConfig { contexts: 4096, counters: 1024, queue_depth: 4096, ..good },
         ] {
             assert_eq!(card.contexts(config), NcclResult::SYSTEM, "{config:?}");
         }
         for backend_version in [-1, 0, 1, 3] {
             assert_eq!(card.contexts(GinConfig { backend_version, ..good }), NcclResult::ARGUMENT);
         }
-        // Queues of the depth that is asked for, within bounds; none of anything else.
+        // The depth of queues is the requested one, within bounds; no queues for counters or signals.
         assert_eq!(card.contexts(GinConfig { signals: 0, counters: 0, contexts: 1, queue_depth: 5, ..good }), OK);
         assert_eq!(card.poster(0, By::Data).sq_size, 64);
         card.leave(Vec::new());
     });
 }
 
-/// Each ends the communicator with one line, and NCCL is told when it asks.
+/// A context that fails on one rank takes as many region numbers as on the others, so that later signals and windows
+/// have the same numbers on all ranks.
 #[test]
-fn requests_that_are_none_end_the_communicator() {
+fn region_numbers_agree_after_failed_context() {
+    cards(2, &[(TIMEOUT, "20")], |mut card| {
+        let good = Card::config();
+        if card.me == 0 {
+            assert_eq!(card.contexts(good), OK);
+            // SAFETY: the call is the one that NCCL makes after the other rank has failed.
+            assert_eq!(unsafe { (ncclGinPlugin_v14.destroy_context)(card.context) }, OK);
+        } else {
+            assert_eq!(card.contexts(GinConfig { contexts: 5000, ..good }), NcclResult::SYSTEM);
+        }
+        assert_eq!(card.contexts(good), OK);
+        let (mut source, target) = (card.register(64), card.register(64));
+        source.words[0] = 77 + card.me as u64;
+        card.meeting.meet();
+        let peer = 1 - card.me;
+        card.put(0, By::Data, (&source, 0), 8, (&target, 0), peer, Some(0), true);
+        until("a signal", || {
+            assert!(!card.failed());
+            card.signal(0, 0) == 1
+        });
+        assert_eq!(target.word(0), 77 + peer as u64);
+        card.flush(0);
+        card.leave(vec![source, target]);
+    });
+}
+
+/// Each invalid request ends the communicator with one line, and NCCL gets the error when it queries for one.
+#[test]
+fn invalid_requests_end_communicator() {
     type Make = fn(&Card, bool) -> [u64; 16];
     const LOCAL: Local = Local { address: 0, length: 8, key: 0 };
     fn head(phase: bool, to: To) -> Head {
@@ -209,12 +242,25 @@ fn requests_that_are_none_end_the_communicator() {
             card.leave(vec![memory]);
         });
     }
-    // A doorbell that goes back, and one for more than there are slots.
+    // More requests than a batch, without a doorbell.
+    cards(1, &[(TIMEOUT, "5")], |mut card| {
+        assert_eq!(card.contexts(Card::config()), OK);
+        let poster = card.poster(0, By::Data);
+        for number in 0..=BATCH {
+            assert!(!card.failed(), "refused at request {number}");
+            card.post(&poster, false, |phase| {
+                request::wide(request::write(&head(phase, To::default()), Local::default(), 0, 0))
+            });
+        }
+        until("an end", || card.failed());
+        card.leave(Vec::new());
+    });
+    // A doorbell that decreases, and one for more requests than slots.
     for count in [u32::from(u16::MAX), 600] {
         cards(1, &[(TIMEOUT, "5")], |mut card| {
             assert_eq!(card.contexts(Card::config()), OK);
             let poster = card.poster(0, By::Data);
-            // SAFETY: what the plugin has made.
+            // SAFETY: the plugin has created the queue pair.
             let pair = unsafe { &*(poster.qp as *const nccl_ginlab::queues::layout::Pair) };
             card.ring(pair, count);
             until("an end", || card.failed());

@@ -1,6 +1,6 @@
-//! One rank as NCCL 2.32.3 drives it, by the table of v16.
+//! One rank as NCCL 2.32.3 drives it with the table of v16.
 
-use ginlab_base::giving_way::GivingWay;
+use ginlab_base::backoff::Backoff;
 use nccl_ginlab::abi::{NcclResult, Properties, RmaConfig, RmaProperties, SIGNAL_ADD, SIGNAL_INC};
 use nccl_ginlab::tables::ncclRmaPlugin_v16;
 use nccl_ginlab::testing::set_variables;
@@ -10,12 +10,11 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-pub const PATIENCE: Duration = Duration::from_secs(100);
 pub const OK: NcclResult = NcclResult::SUCCESS;
-/// As NCCL registers its own signals.
+/// Flags with which NCCL registers its own signals.
 pub const SIGNALS: u64 = 3;
 
-/// What ranks share beside the plugin.
+/// State that ranks share besides the plugin.
 pub struct Meeting {
     pub ranks: usize,
     pub handles: Mutex<Vec<[u8; 128]>>,
@@ -34,16 +33,21 @@ impl Meeting {
     }
 }
 
+/// Maximum time of a wait. `GINLAB_PATIENCE` sets it in seconds: with a mutation of the plugin many waits are in vain.
+fn patience() -> Duration {
+    Duration::from_secs(std::env::var("GINLAB_PATIENCE").map_or(100, |text| text.parse().unwrap()))
+}
+
 pub fn until(what: &str, mut there: impl FnMut() -> bool) {
-    let late = Instant::now() + PATIENCE;
-    let mut way = GivingWay::every(1);
+    let late = Instant::now() + patience();
+    let mut way = Backoff::every(1);
     while !there() {
         assert!(Instant::now() < late, "waited for {what}");
-        way.in_vain();
+        way.idle();
     }
 }
 
-/// One rank as NCCL drives it, by the table of v16.
+/// One rank as NCCL drives it with the table of v16.
 pub struct Rank {
     pub meeting: Arc<Meeting>,
     pub me: usize,
@@ -52,13 +56,13 @@ pub struct Rank {
     pub context: *mut c_void,
 }
 
-/// Memory with its registration.
+/// Memory and its registration.
 pub struct Memory {
     pub words: Vec<u64>,
     pub handle: *mut c_void,
 }
 
-/// Of a test that has failed it stays: the plugin may still write it, and a crash would hide why.
+/// Leaks the memory of a failed test: the plugin may still write it, and a crash would hide the cause.
 impl Drop for Memory {
     fn drop(&mut self) {
         if std::thread::panicking() {
@@ -69,31 +73,45 @@ impl Drop for Memory {
 
 impl Memory {
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: so many bytes; the test reads them when they have arrived.
+        // SAFETY: the vector has that many bytes; the test reads them after they have arrived.
         unsafe { std::slice::from_raw_parts(self.words.as_ptr().cast(), self.words.len() * 8) }
     }
 
     pub fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as above.
+        // SAFETY: the vector has that many bytes, and is borrowed mutably.
         unsafe { std::slice::from_raw_parts_mut(self.words.as_mut_ptr().cast(), self.words.len() * 8) }
     }
 
     pub fn word(&self, index: usize) -> u64 {
-        // SAFETY: a word of ours, which the plugin writes.
+        // SAFETY: the index is in the vector; the plugin writes the word, and all accesses are atomic.
         unsafe { AtomicU64::from_ptr(self.words.as_ptr().add(index).cast_mut()) }.load(Ordering::Acquire)
     }
 }
 
 impl Rank {
     pub fn join(meeting: &Arc<Meeting>, me: usize, variables: &[(&str, &str)]) -> Result<Rank, NcclResult> {
+        Rank::join_by(meeting, me, variables, |handle| {
+            meeting.handles.lock().unwrap()[me] = handle;
+            meeting.meet();
+            meeting.handles.lock().unwrap().clone()
+        })
+    }
+
+    /// Joins the communicator. `exchange` sends this rank's handle to the others and returns those of all ranks.
+    pub fn join_by(
+        meeting: &Arc<Meeting>,
+        me: usize,
+        variables: &[(&str, &str)],
+        exchange: impl FnOnce([u8; 128]) -> Vec<[u8; 128]>,
+    ) -> Result<Rank, NcclResult> {
         let table = &ncclRmaPlugin_v16;
         set_variables(variables);
         let mut rank = Rank { meeting: meeting.clone(), me, plugin: null_mut(), coll: null_mut(), context: null_mut() };
         let (mut listener, mut handle) = (null_mut(), [0u8; 128]);
-        // SAFETY: as NCCL calls them.
+        // SAFETY: the calls and their arguments are those of NCCL.
         unsafe {
             assert_eq!((table.init)(&mut rank.plugin, 7, None), OK);
-            // NCCL's GIN calls what follows with a context of its own.
+            // NCCL's GIN makes the following calls with its own context.
             assert!(!rank.plugin.is_null());
             let mut devices = 0;
             assert_eq!(((table.devices)(&mut devices), devices), (OK, 1));
@@ -102,9 +120,7 @@ impl Rank {
             assert_eq!((CStr::from_ptr(properties.name), properties.device_type), (c"ginlab", 2));
             assert_eq!((table.get_properties)(1, &mut properties), NcclResult::ARGUMENT);
             assert_eq!((table.listen)(null_mut(), 0, handle.as_mut_ptr().cast(), &mut listener), OK);
-            meeting.handles.lock().unwrap()[me] = handle;
-            meeting.meet();
-            let mut handles = meeting.handles.lock().unwrap().clone();
+            let mut handles = exchange(handle);
             let mut pointers: Vec<*mut c_void> = handles.iter_mut().map(|handle| handle.as_mut_ptr().cast()).collect();
             let (ranks, me) = (meeting.ranks as c_int, me as c_int);
             let joined = (table.connect)(null_mut(), pointers.as_mut_ptr(), ranks, me, listener, &mut rank.coll);
@@ -125,14 +141,14 @@ impl Rank {
     pub fn register(&self, bytes: usize, kind: c_int, flags: u64) -> Memory {
         let mut memory = Memory { words: vec![0; bytes.div_ceil(8)], handle: null_mut() };
         let (address, length) = (memory.words.as_mut_ptr().cast(), memory.words.len() * 8);
-        // SAFETY: as NCCL calls it; the test keeps the memory until `leave`.
+        // SAFETY: the call and its arguments are those of NCCL; the test keeps the memory until `leave`.
         let result =
             unsafe { (ncclRmaPlugin_v16.reg_mr_sym)(self.coll, address, length, kind, flags, &mut memory.handle) };
         assert_eq!(result, OK);
         memory
     }
 
-    #[allow(clippy::too_many_arguments, reason = "NCCL's")]
+    /// Submits a put in context 0. The signal is its memory, offset and value to add, and whether it is strong.
     pub fn put(
         &self,
         from: (&Memory, u64),
@@ -141,10 +157,35 @@ impl Rank {
         peer: usize,
         signal: Option<(&Memory, u64, u64, bool)>,
     ) -> *mut c_void {
+        self.put_in(0, from, bytes, to, peer, signal)
+    }
+
+    /// Like [`put`](Rank::put), in a given context.
+    pub fn put_in(
+        &self,
+        context: c_int,
+        from: (&Memory, u64),
+        bytes: usize,
+        to: (&Memory, u64),
+        peer: usize,
+        signal: Option<(&Memory, u64, u64, bool)>,
+    ) -> *mut c_void {
+        self.try_put_in(context, from, bytes, to, peer, signal).unwrap()
+    }
+
+    /// As [`put_in`](Rank::put_in), where the plugin may refuse it.
+    pub fn try_put_in(
+        &self,
+        context: c_int,
+        from: (&Memory, u64),
+        bytes: usize,
+        to: (&Memory, u64),
+        peer: usize,
+        signal: Option<(&Memory, u64, u64, bool)>,
+    ) -> Result<*mut c_void, NcclResult> {
         let mut request = null_mut();
-        let context = (from.1 % 3) as c_int;
         let peer = peer as u32;
-        // SAFETY: as NCCL calls them.
+        // SAFETY: the calls and their arguments are those of NCCL.
         let result = unsafe {
             let table = &ncclRmaPlugin_v16;
             let (source, target) = if bytes == 0 { (null_mut(), null_mut()) } else { (from.0.handle, to.0.handle) };
@@ -172,13 +213,12 @@ impl Rank {
                 }
             }
         };
-        assert_eq!(result, OK);
-        request
+        if result == OK { Ok(request) } else { Err(result) }
     }
 
     pub fn get(&self, from: (&Memory, u64), bytes: usize, to: (&Memory, u64), peer: usize) -> *mut c_void {
         let mut request = null_mut();
-        // SAFETY: as NCCL calls it.
+        // SAFETY: the call and its arguments are those of NCCL.
         let result = unsafe {
             (ncclRmaPlugin_v16.iget)(
                 self.context,
@@ -197,10 +237,10 @@ impl Rank {
         request
     }
 
-    /// Once.
+    /// Tests a request once. Returns the result of the call, and whether the request is complete.
     pub fn test(&self, request: *mut c_void) -> (NcclResult, bool) {
         let mut done = -1;
-        // SAFETY: as NCCL calls it.
+        // SAFETY: the call and its arguments are those of NCCL.
         let result = unsafe { (ncclRmaPlugin_v16.test)(self.coll, request, &mut done) };
         (result, done == 1)
     }
@@ -213,10 +253,23 @@ impl Rank {
         });
     }
 
+    /// Returns whether the communicator has failed.
+    pub fn failed(&self) -> bool {
+        let mut error = false;
+        // SAFETY: the call and its arguments are those of NCCL.
+        assert_eq!(unsafe { (ncclRmaPlugin_v16.query_last_error)(self.context, &mut error) }, OK);
+        error
+    }
+
     pub fn leave(self, memories: Vec<Memory>) {
         self.meeting.meet();
+        self.close(memories);
+    }
+
+    /// Closes immediately, whatever the other ranks do.
+    pub fn close(self, memories: Vec<Memory>) {
         let table = &ncclRmaPlugin_v16;
-        // SAFETY: as NCCL calls them.
+        // SAFETY: the calls and their arguments are those of NCCL.
         unsafe {
             assert_eq!((table.destroy_context)(self.context), OK);
             for memory in &memories {

@@ -1,4 +1,5 @@
-//! What every call of the tables answers to what cannot be: NCCL asks for none of it, a broken or newer one might.
+//! Results of all calls of the tables for invalid arguments. NCCL passes none of them, but a broken or newer version
+//! might.
 
 use crate::again::alone;
 use crate::kernel::{By, Card};
@@ -18,12 +19,12 @@ use std::sync::atomic::Ordering;
 const ARGUMENT: NcclResult = NcclResult::ARGUMENT;
 
 #[test]
-fn what_nccl_should_not_ask_is_refused() {
+fn invalid_calls_are_rejected() {
     ranks(1, &[], |rank| {
         let (memory, gone) = (rank.register(64, PTR_HOST, 0), rank.register(64, PTR_HOST, 0));
         let table = &ncclRmaPlugin_v16;
         let mut request = null_mut();
-        // SAFETY: as NCCL would call them.
+        // SAFETY: the calls are those of NCCL, with arguments that are valid or are rejected.
         unsafe {
             let put = |bytes: usize, to: u64, peer: u32, out: *mut *mut c_void| {
                 (table.iput)(rank.context, 0, 0, memory.handle, bytes, to, memory.handle, peer, 0, out)
@@ -91,13 +92,13 @@ fn variables_that_cannot_be_end_at_init() {
     for variables in [[(RAILS, "null")], [(RAILS, "model:p3")], [(STRATEGY, "all")]] {
         set_variables(&variables);
         let mut plugin = null_mut();
-        // SAFETY: as NCCL calls it.
+        // SAFETY: the call and its arguments are those of NCCL.
         assert_eq!(unsafe { (ncclRmaPlugin_v16.init)(&mut plugin, 1, None) }, NcclResult::USAGE);
     }
 }
 
 #[test]
-fn ranks_that_differ_or_are_missing_end_at_connect() {
+fn differing_or_missing_ranks_fail_at_connect() {
     let meeting = Meeting::of(2);
     std::thread::scope(|scope| {
         for (me, rule) in ["count", "own"].into_iter().enumerate() {
@@ -106,21 +107,22 @@ fn ranks_that_differ_or_are_missing_end_at_connect() {
         }
     });
     let alone = Meeting::of(2);
-    // The other one has listened, and does not connect.
+    // The other rank has called `listen`, and does not connect.
     alone.come.fetch_add(1, Ordering::AcqRel);
     assert_eq!(Rank::join(&alone, 0, &[(TIMEOUT, "1")]).err(), Some(NcclResult::REMOTE));
 }
 
-/// Each call that answers, without a place for its answer: nothing is made, and what there is goes on.
+/// Calls every function that returns a value, without a place for it: nothing is created, and existing objects remain
+/// valid.
 #[test]
-fn answers_need_a_place() {
+fn null_result_pointers_are_rejected() {
     ranks(1, &[], |rank| {
         let table = &ncclRmaPlugin_v16;
         let memory = rank.register(64, PTR_HOST, 0);
         let (coll, context, handle) = (rank.coll, rank.context, memory.handle);
         let (mut out, mut own, mut done) = (null_mut(), [0u8; 128], 0);
         let own: *mut c_void = own.as_mut_ptr().cast();
-        // SAFETY: as NCCL would call them.
+        // SAFETY: the calls are those of NCCL, with arguments that are valid or are rejected.
         unsafe {
             assert_eq!((table.init)(null_mut(), 1, None), ARGUMENT);
             assert_eq!((table.devices)(null_mut()), ARGUMENT);
@@ -162,7 +164,7 @@ fn answers_need_a_place() {
             assert_eq!((table.iget)(context, 0, 0, handle, 8, 0, handle, 0, 0, null_mut()), ARGUMENT);
             assert_eq!((table.iflush)(context, 0, handle, 0, null_mut()), ARGUMENT);
             assert_eq!((table.query_last_error)(context, null_mut()), ARGUMENT);
-            // The request is not lost by being asked for badly.
+            // An invalid test does not lose the request.
             assert_eq!((table.iflush)(context, 0, handle, 0, &mut out), OK);
             assert_eq!((table.test)(coll, out, null_mut()), ARGUMENT);
             assert_eq!(((table.test)(coll, out, &mut done), done), (OK, 1));
@@ -172,7 +174,7 @@ fn answers_need_a_place() {
     });
 }
 
-/// Each call that takes a handle, with none; and to give back what was never had is no mistake.
+/// Calls every function that takes a handle with a null handle. Giving back a null handle is not an error.
 #[test]
 fn handles_are_asked_for() {
     ranks(1, &[], |rank| {
@@ -180,7 +182,7 @@ fn handles_are_asked_for() {
         let memory = rank.register(64, PTR_HOST, 0);
         let (coll, context, handle) = (rank.coll, rank.context, memory.handle);
         let (mut out, mut done, mut error) = (null_mut(), 0, false);
-        // SAFETY: as NCCL would call them.
+        // SAFETY: the calls are those of NCCL, with arguments that are valid or are rejected.
         unsafe {
             assert_eq!((table.create_context)(none, null_mut(), &mut out), ARGUMENT);
             assert_eq!((ncclRmaPlugin_v13.create_context)(none, null_mut(), &mut out, &mut none.clone()), ARGUMENT);
@@ -218,14 +220,14 @@ fn handles_are_asked_for() {
                 assert_eq!(give_back(none), OK);
             }
             assert_eq!((table.dereg_mr_sym)(coll, none), OK);
-            // No request is one that is complete.
+            // A null request counts as complete.
             assert_eq!(((table.test)(coll, none, &mut done), done), (OK, 1));
         }
         rank.leave(vec![memory]);
     });
 }
 
-/// Ranges of both sides, ranks, and memory of another communicator.
+/// Checks ranges of source and target, ranks, and memory of another communicator.
 #[test]
 fn places_are_checked_on_both_sides() {
     ranks(1, &[], |rank| {
@@ -235,7 +237,7 @@ fn places_are_checked_on_both_sides() {
         let strangers: Vec<Memory> = (0..2).map(|_| other.register(64, PTR_HOST, 0)).collect();
         let (context, handle, stranger) = (rank.context, memory.handle, strangers[1].handle);
         let mut out = null_mut();
-        // SAFETY: as NCCL would call them.
+        // SAFETY: the calls are those of NCCL, with arguments that are valid or are rejected.
         unsafe {
             let long = u64::MAX - 3;
             for (from, source, to, target, peer) in [
@@ -273,9 +275,9 @@ fn places_are_checked_on_both_sides() {
     });
 }
 
-/// Behind a failure every put and get is refused, requests that are under way end, and everything can be given back.
+/// Every put and get is refused after a failure, outstanding requests end, and all objects can be given back.
 #[test]
-fn behind_a_failure_all_is_refused() {
+fn calls_after_failure_are_rejected() {
     ranks(1, &[(FAULT, "error:1")], |rank| {
         let table = &ncclRmaPlugin_v16;
         let memory = rank.register(64, PTR_HOST, SIGNALS);
@@ -283,7 +285,7 @@ fn behind_a_failure_all_is_refused() {
         until("the failure", || rank.test(first) == (NcclResult::REMOTE, false));
         let (context, handle) = (rank.context, memory.handle);
         let (mut out, mut error) = (null_mut(), false);
-        // SAFETY: as NCCL calls them.
+        // SAFETY: the calls and their arguments are those of NCCL.
         unsafe {
             assert_eq!((table.iput)(context, 0, 0, handle, 8, 8, handle, 0, 0, &mut out), NcclResult::REMOTE);
             assert_eq!((table.iget)(context, 0, 0, handle, 8, 8, handle, 0, 0, &mut out), NcclResult::REMOTE);
@@ -299,15 +301,16 @@ fn behind_a_failure_all_is_refused() {
     });
 }
 
-/// Memory that the target has not in the same way ends the target's communicator, whoever asked for the put.
+/// If the target has registered its memory differently, the target's communicator fails, whichever rank submitted the
+/// put.
 #[test]
-fn memory_that_differs_is_told_by_the_target() {
+fn differing_memory_is_reported_by_target() {
     for shorter in [true, false] {
         ranks(2, &[(TIMEOUT, "5")], |rank| {
             let source = rank.register(128, PTR_HOST, 0);
             let target = rank.register(if shorter && rank.me == 1 { 64 } else { 128 }, PTR_HOST, 0);
             if !shorter && rank.me == 1 {
-                // SAFETY: as NCCL calls it; `leave` gives back the source alone.
+                // SAFETY: the call and its arguments are those of NCCL; `leave` gives back only the source.
                 assert_eq!(unsafe { (ncclRmaPlugin_v16.dereg_mr_sym)(rank.coll, target.handle) }, OK);
             }
             rank.meeting.meet();
@@ -316,7 +319,7 @@ fn memory_that_differs_is_told_by_the_target() {
                 rank.put((&source, 0), 128, (&target, 0), 1, None);
             } else {
                 until("an error", || {
-                    // SAFETY: as NCCL calls it.
+                    // SAFETY: the call and its arguments are those of NCCL.
                     assert_eq!(unsafe { (ncclRmaPlugin_v16.query_last_error)(rank.context, &mut error) }, OK);
                     error
                 });
@@ -332,12 +335,12 @@ fn memory_that_differs_is_told_by_the_target() {
 }
 
 #[test]
-fn ranks_and_their_handles_are_checked_before_anybody_is_asked() {
+fn ranks_and_handles_are_checked_before_connecting() {
     set_variables(&[(TIMEOUT, "1")]);
     let table = &ncclRmaPlugin_v16;
     let (mut listener, mut own, mut coll) = (null_mut(), [0u8; 128], null_mut());
     let own: *mut c_void = own.as_mut_ptr().cast();
-    // SAFETY: as NCCL would call them.
+    // SAFETY: the calls are those of NCCL, with arguments that are valid or are rejected.
     unsafe {
         assert_eq!((table.listen)(null_mut(), 0, own, &mut listener), OK);
         let mut connect = |handles: &mut [*mut c_void], ranks: i32, rank: i32, listener: *mut c_void| {
@@ -348,7 +351,7 @@ fn ranks_and_their_handles_are_checked_before_anybody_is_asked() {
         }
         assert_eq!(connect(&mut [own], 1, 0, null_mut()), ARGUMENT);
         assert_eq!(connect(&mut [own, null_mut()], 2, 0, listener), ARGUMENT);
-        // More than there are names for slots.
+        // More ranks than there are signals for slots.
         assert_eq!(connect(&mut [own; 1025], 1025, 0, listener), NcclResult::REMOTE);
         assert_eq!((table.connect)(null_mut(), null_mut(), 1, 0, listener, &mut coll), ARGUMENT);
         assert_eq!((table.close_listen)(listener), OK);
@@ -356,14 +359,14 @@ fn ranks_and_their_handles_are_checked_before_anybody_is_asked() {
     assert!(coll.is_null());
 }
 
-/// Rails that this machine does not have: all ranks are told, and none waits for the other.
+/// If this machine does not have the requested rails, all ranks get an error, and none waits for the other.
 #[test]
-fn rails_that_are_not_there_end_at_connect() {
+fn missing_rails_fail_at_connect() {
     let meeting = Meeting::of(2);
     std::thread::scope(|scope| {
         for me in 0..2 {
             let meeting = &meeting;
-            // No machine has so many of these; without libfabric there are none at all.
+            // No machine has this many of them; without libfabric there are none at all.
             let variables = [(RAILS, "tcp:nowhere"), (COUNT, "64"), (TIMEOUT, "5")];
             scope.spawn(move || assert_eq!(Rank::join(meeting, me, &variables).err(), Some(NcclResult::REMOTE)));
         }
@@ -375,34 +378,35 @@ fn rails_that_are_not_there_end_at_connect() {
 fn listening_may_fail() {
     alone("refusals::listening_may_fail", Vec::new, || {
         let (mut listener, mut own) = (null_mut(), [0u8; 128]);
-        // SAFETY: as NCCL calls it.
+        // SAFETY: the call and its arguments are those of NCCL.
         let mut listen =
             || unsafe { (ncclRmaPlugin_v16.listen)(null_mut(), 0, own.as_mut_ptr().cast(), &mut listener) };
         set_variables(&[(RAILS, "null")]);
         assert_eq!(listen(), NcclResult::USAGE);
         set_variables(&[]);
         let mut before = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-        // SAFETY: a local to write to, and one to read.
+        // SAFETY: `before` is a local variable to write to, and the second limit is a value to read.
         unsafe {
             assert_eq!(libc::getrlimit(libc::RLIMIT_NOFILE, &mut before), 0);
             assert_eq!(libc::setrlimit(libc::RLIMIT_NOFILE, &libc::rlimit { rlim_cur: 0, ..before }), 0);
         }
         assert_eq!(listen(), NcclResult::SYSTEM);
-        // SAFETY: as above.
+        // SAFETY: `before` is a local variable to read.
         assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &before) }, 0);
     });
 }
 
-/// Type 5: what is missing, what cannot be, and that what is refused has taken no number of a registration, which all ranks count alike.
+/// Type 5: missing and invalid arguments. A refused registration must not take a region number, since all ranks count
+/// these alike.
 #[test]
-fn queues_are_refused_without_a_trace() {
+fn rejected_queues_leave_no_trace() {
     cards(1, &[], |mut card| {
         let table = &ncclGinPlugin_v14;
         let (coll, mut words) = (card.coll, [0u64; 8]);
         let (data, mut config): (*mut c_void, _) = (words.as_mut_ptr().cast(), Card::config());
         let (mut out, mut window, mut handle) = (null_mut(), null_mut(), null_mut());
         let (none, mut error) = (null_mut(), false);
-        // SAFETY: as NCCL would call them.
+        // SAFETY: the calls are those of NCCL, with arguments that are valid or are rejected.
         unsafe {
             assert_eq!((table.get_gin_properties)(null_mut()), ARGUMENT);
             assert_eq!((table.get_properties)(0, null_mut()), ARGUMENT);
@@ -426,20 +430,20 @@ fn queues_are_refused_without_a_trace() {
         assert_eq!(card.window(&memory, 0).0.lkey, 0);
         assert_eq!(card.contexts(config), OK);
         assert_eq!(card.poster(0, By::Data).sq_size, 512);
-        // SAFETY: as NCCL would call it.
+        // SAFETY: the call is that of NCCL, with arguments that are valid or are rejected.
         assert_eq!(unsafe { (table.query_last_error)(card.context, null_mut()) }, ARGUMENT);
         card.leave(vec![memory]);
     });
 }
 
-/// Queues stand in the GPU's memory; what was registered for them is taken back where there is none.
+/// Queues need GPU memory; without a GPU, the registration made for them is removed again.
 #[test]
-fn queues_need_a_gpu() {
+fn queues_require_gpu() {
     let table = &ncclGinPlugin_v14;
     ranks(1, &[], |rank| {
         let (mut words, mut config) = ([0u64; 8], Card::config());
         let (mut out, mut window, mut handle) = (null_mut(), null_mut(), null_mut());
-        // SAFETY: as NCCL calls them.
+        // SAFETY: the calls and their arguments are those of NCCL.
         unsafe {
             let data = words.as_mut_ptr().cast();
             assert_eq!((table.create_context)(rank.coll, &mut config, &mut out, &mut handle), NcclResult::SYSTEM);
@@ -450,7 +454,7 @@ fn queues_need_a_gpu() {
     });
 }
 
-/// The ways of older tables that newer ones have no more: handles for kernels, dma-bufs.
+/// Features of older tables that newer ones do not have: device handles of contexts and registrations.
 #[test]
 fn older_tables_give_handles_that_are_ours() {
     ranks(1, &[], |rank| {
@@ -459,7 +463,7 @@ fn older_tables_give_handles_that_are_ours() {
         let (coll, old) = (rank.coll, &ncclRmaPlugin_v13);
         let (mut context, mut for_kernels, mut request) = (null_mut(), data, null_mut());
         let (mut handle, mut again, mut window) = (null_mut(), null_mut(), null_mut());
-        // SAFETY: as NCCL 2.30 calls them.
+        // SAFETY: the calls and their arguments are those of NCCL 2.30.
         unsafe {
             assert_eq!((old.create_context)(coll, null_mut(), &mut context, &mut for_kernels), OK);
             assert!(for_kernels.is_null(), "of type 2 NCCL makes it itself");
@@ -474,7 +478,7 @@ fn older_tables_give_handles_that_are_ours() {
         }
         rank.wait(request);
         assert_eq!(words, [5, 5]);
-        // SAFETY: as above.
+        // SAFETY: the calls and their arguments are those of NCCL 2.30.
         unsafe {
             for handle in [handle, again] {
                 assert_eq!((old.dereg_mr_sym)(coll, handle), OK);

@@ -1,14 +1,14 @@
-//! Both types over cards in software: libfabric's own EFA provider, below it cards that are no hardware (crates/soft_efa).
+//! Both types over software NICs: libfabric's own EFA provider with simulated devices below it (crates/soft_efa).
 //!
-//! They must be in the process before libfabric is, and the plugin comes into a process of somebody else's: `ginlab nccl` has the loader bring
-//! them, and so do these tests with a process of their own.
+//! The simulated devices must be in the process before libfabric is loaded, and the plugin is loaded by another
+//! program. `ginlab nccl` makes the loader preload them, and these tests do the same with their own process.
 
 use crate::again::alone;
 use ginlab_fabric::soft;
 use nccl_ginlab::abi::PTR_CUDA;
 use nccl_ginlab::settings::{COUNT, RAILS, RULE, STRATEGY};
 
-/// Cards without times of their own, two of them.
+/// Two devices without modelled times.
 const CARDS: &str = "soft-efa:fast,cards=2";
 
 fn with_cards(name: &str, test: impl FnOnce()) {
@@ -16,7 +16,7 @@ fn with_cards(name: &str, test: impl FnOnce()) {
         eprintln!("skipped: no libfabric");
         return;
     }
-    // Small pools: many endpoints share this machine.
+    // Small pools, since many endpoints share this machine.
     let pools = ["FI_EFA_RX_SIZE", "FI_EFA_TX_SIZE"].map(|pool| (pool.to_owned(), "64".into()));
     alone(name, || soft::environment(CARDS).unwrap().into_iter().chain(pools).collect(), test);
 }

@@ -1,4 +1,4 @@
-//! Sources that are written while their puts are under way.
+//! Sources that are written during their puts.
 
 use crate::rank::{Memory, until};
 use crate::ranks;
@@ -11,13 +11,13 @@ const BYTES: usize = 300_000;
 
 fn scribble(memory: &Memory, round: u64) {
     for word in memory.words.iter().step_by(64) {
-        // SAFETY: a word of the test's; that the plugin reads it meanwhile is what is tested.
+        // SAFETY: a word of the test's memory; the test is about the plugin reading it concurrently.
         unsafe { AtomicU64::from_ptr(std::ptr::from_ref(word).cast_mut()) }.store(round, Ordering::Relaxed);
     }
 }
 
 #[test]
-fn the_worst_network_names_a_source_that_is_written_under_way() {
+fn worst_case_network_reports_rewritten_source() {
     for kind in [PTR_HOST, PTR_CUDA] {
         ranks(2, &[(RAILS, "worst:seed=3"), (PRETEND, "1"), (TIMEOUT, "20")], |rank| {
             let (source, target) = (rank.register(BYTES, kind, 0), rank.register(BYTES, kind, 0));

@@ -1,4 +1,5 @@
-//! The engine over rails that move bytes, cut small and answer "again" at random: each byte of each put exactly once.
+//! The engine over rails that transfer bytes, have small limits and randomly refuse posts: each byte of each put is
+//! transferred exactly once.
 
 use super::put;
 use crate::engine::{Engine, EngineError};
@@ -15,21 +16,21 @@ use std::rc::Rc;
 use std::time::Duration;
 
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// Bytes of the region that is written.
+/// Size of the destination region in bytes.
 const SPACE: u64 = 1 << 17;
 
-/// What all rails of a test have done.
+/// Transfers posted on all rails of a test.
 #[derive(Default)]
 struct Ledger {
-    /// How often each byte of the destination has been written.
+    /// Number of writes of each destination byte.
     written: Vec<u32>,
-    /// Where each byte came from: source offset minus destination offset must be the command's.
+    /// Source of each byte: source offset minus destination offset must be the command's.
     shift: Vec<i64>,
     transfers: usize,
     longest: u64,
 }
 
-/// Keeps a ledger in front of a rail, and answers "again" by a random sequence.
+/// Records the transfers of a rail, and refuses posts in a random sequence.
 struct Ledgering {
     ledger: Rc<RefCell<Ledger>>,
     random: u64,
@@ -40,7 +41,7 @@ type Ledgered = Layered<FaultyRail<NullRail>, Ledgering>;
 
 impl Layer for Ledgering {
     fn before_post(&mut self, _: Posting<'_>) -> Post {
-        // Xorshift: any sequence that the test's input decides.
+        // Xorshift: any sequence that depends only on the test's input.
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
         self.random ^= self.random << 17;
@@ -59,7 +60,7 @@ impl Layer for Ledgering {
     }
 }
 
-/// Limits of the rails, "again" answers in 16, delay in polls, start of the random sequence.
+/// Transfer limit of the rails, refused posts of 16, delay in polls, and random seed.
 type Weather = (u64, u64, u64, u64);
 
 fn engine(rails: usize, window: usize, weather: Weather) -> (Engine<Ledgered>, Rc<RefCell<Ledger>>) {
@@ -79,11 +80,11 @@ fn engine(rails: usize, window: usize, weather: Weather) -> (Engine<Ledgered>, R
         Layered::over(inner, Ledgering { ledger: ledger.clone(), random, again_of_16 }).with_limits(limits)
     };
     let mut engine = Engine::new((0..rails).map(open).collect(), window, TIMEOUT);
-    // SAFETY: null rails do not touch the memory.
+    // SAFETY: null rails do not access the memory.
     let memory = |bytes| Memory { address: 0, bytes, cuda_device: None };
-    // SAFETY: as above.
+    // SAFETY: null rails do not access the memory.
     let source = unsafe { engine.register(memory(2 * SPACE as usize), Access::ALL, None) }.unwrap();
-    // SAFETY: as above.
+    // SAFETY: null rails do not access the memory.
     let destination = unsafe { engine.register(memory(SPACE as usize), Access::ALL, None) }.unwrap();
     engine.set_peers(&[vec![source, destination]]).unwrap();
     (engine, ledger)
@@ -102,13 +103,13 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(96))]
 
     #[test]
-    fn every_byte_of_every_put_goes_out_exactly_once(
+    fn every_byte_is_posted_exactly_once(
         strategy in strategies(), rails in 1usize..6, used in 1usize..6, log2_window in 1u32..8,
         weather in (1u64..20_000, 0u64..14, 0u64..5, any::<u64>()), shift in 0..SPACE,
-        // Puts beside each other, with holes between them.
+        // Adjacent puts with gaps between them.
         puts in prop::collection::vec((0u64..200, prop_oneof![0u64..40, 0u64..9000]), 1..40),
     ) {
-        // A put of 9000 bytes in pieces of one byte tells nothing that one of 16 does not.
+        // Pieces of one byte would make the test slow without covering more than pieces of 16.
         let weather = (weather.0.max(16), weather.1, weather.2, weather.3);
         let (mut engine, ledger) = engine(rails, 1 << log2_window, weather);
         engine.configure(used, strategy);
@@ -136,7 +137,7 @@ proptest! {
             engine.progress(&mut ()).unwrap();
             prop_assert!(engine.watermark() >= watermark);
             watermark = engine.watermark();
-            // What the watermark says is done has been written.
+            // The last command below the watermark has been written.
             if let Some(last) = (watermark as usize).checked_sub(1) {
                 let start = commands[last].destination_offset as usize;
                 let written = &ledger.borrow().written[start..start + commands[last].bytes as usize];
@@ -168,7 +169,7 @@ fn peers_with_uneven_regions_are_refused() {
 }
 
 #[test]
-fn a_stall_is_told_only_when_something_is_outstanding() {
+fn stall_is_reported_only_with_outstanding_transfers() {
     let (mut engine, _) = engine(1, 8, (1 << 16, 16, 0, 1));
     assert_eq!(engine.check_stall(), Ok(()));
     engine.submit(&put(0, 0, 8)).unwrap();

@@ -1,4 +1,4 @@
-//! Targets that do not poll: their completion queues have an end, and nothing is lost.
+//! Targets that do not poll: their completion queues are finite, and no completion is lost.
 
 use super::put;
 use crate::engine::{Engine, SignalRule};
@@ -12,23 +12,24 @@ use std::rc::Rc;
 use std::time::Duration;
 use strum::VariantArray;
 
-/// Long beside any test.
+/// Longer than any test.
 const AMPLE: Duration = Duration::from_secs(600);
-/// The longest transfer in bytes.
+/// Longest transfer in bytes.
 const LONGEST: u64 = 64;
 const RAILS: usize = 2;
-/// Turns without any move after which nothing more is expected.
+/// Number of iterations without progress after which no more is expected.
 const STILL: u32 = 3000;
 
 struct Ranks {
     engines: Vec<Engine<QueueRail>>,
     network: Rc<RefCell<Network>>,
-    /// What each rank still has to submit.
+    /// Commands that each rank still has to submit.
     commands: Vec<Vec<Command>>,
 }
 
 impl Ranks {
-    /// Each rank puts `puts` times to each other one, from 0 to 5 transfers long, and every third time raises a signal alone.
+    /// Each rank puts `puts` times to every other rank, in 0 to 5 transfers. Every third command is a signal without a
+    /// put.
     fn new(ranks: usize, rule: Rule, puts: u64) -> Ranks {
         let network = Network::new(ranks, RAILS, unpolled(ranks), 7 + ranks as u64);
         let engine = |me: usize| {
@@ -36,7 +37,7 @@ impl Ranks {
             let mut engine = Engine::new(rails, 4096, AMPLE);
             engine.set_signals(SignalRule { rule, me, ranks, ..SignalRule::default() }).unwrap();
             let memory = Memory { address: 0, bytes: 1 << 20, cuda_device: None };
-            // SAFETY: these rails do not touch the memory.
+            // SAFETY: these rails do not access the memory.
             let region = unsafe { engine.register(memory, Access::ALL, None) }.unwrap();
             engine.set_peers(&vec![vec![region]; ranks]).unwrap();
             engine.configure(RAILS, Strategy::Split);
@@ -57,7 +58,7 @@ impl Ranks {
         Ranks { engines: (0..ranks).map(engine).collect(), network, commands }
     }
 
-    /// One turn of a rank; whether anything has moved.
+    /// Runs one iteration of a rank. Returns whether anything progressed.
     fn turn(&mut self, rank: usize) -> bool {
         let engine = &mut self.engines[rank];
         let before = (self.commands[rank].len(), engine.watermark());
@@ -71,7 +72,7 @@ impl Ranks {
         polled || before != (self.commands[rank].len(), engine.watermark())
     }
 
-    /// Turns of these ranks until nothing moves any more.
+    /// Runs iterations of these ranks until none of them progresses.
     fn until_still(&mut self, ranks: std::ops::Range<usize>) {
         let mut still = 0;
         while still < STILL {
@@ -81,22 +82,22 @@ impl Ranks {
     }
 }
 
-/// The first rank does not poll until all others have come to a stop. Without credits its queues overflow.
+/// The first rank does not poll until all others have stopped. Without credits its queues would overflow.
 #[test]
-fn a_target_that_does_not_poll_loses_nothing() {
+fn target_without_polling_loses_no_signals() {
     for ranks in [2, 3] {
         for rule in Rule::VARIANTS {
-            // More than all queues of a target have room for.
+            // More than all queues of a target can hold.
             let puts = 6000;
             let mut all = Ranks::new(ranks, *rule, puts);
             all.until_still(1..ranks);
             let (waiting, fullest) = (all.engines[1].in_flight(), all.network.borrow().fullest);
             assert!(fullest <= OUTSTANDING + unpolled(ranks), "{rule}: overrun by {fullest} entries");
             assert!(waiting > 0, "{rule}: the target has room for everything, so this test shows nothing");
-            // It takes all credits, or all slots where these are fewer.
+            // All credits are used, or all slots if there are fewer.
             assert!(fullest > 500 * (ranks - 1), "{rule}: {fullest} of {}", unpolled(ranks));
             let state = all.engines[1].state();
-            assert!(state.contains("behind a signal for peer 0"), "{rule}: {state}");
+            assert!(state.contains("wait for a signal to peer 0"), "{rule}: {state}");
             all.until_still(0..ranks);
             for (rank, engine) in all.engines.iter().enumerate() {
                 assert_eq!((engine.in_flight(), all.commands[rank].len()), (0, 0), "{rule}: {}", engine.state());

@@ -1,4 +1,4 @@
-//! Stalls, and the order in which an engine ends.
+//! Stalls, and the order in which an engine is closed.
 
 use super::{AMPLE, Bench, put};
 use crate::engine::EngineError;
@@ -13,9 +13,9 @@ fn stalls(bench: &mut Bench) -> String {
     }
 }
 
-/// With a timeout of nothing, two looks without a move between them are a stall.
+/// Two checks without progress in between are a stall if the timeout is zero.
 #[test]
-fn a_stall_is_two_looks_without_a_move_of_our_own() {
+fn stall_requires_two_polls_without_own_progress() {
     let mut bench = Bench::new(2, 8, Duration::ZERO);
     for _ in 0..3 {
         assert_eq!(bench.engine.check_stall(), Ok(()), "nothing is in flight");
@@ -27,12 +27,12 @@ fn a_stall_is_two_looks_without_a_move_of_our_own() {
     let state = stalls(&mut bench);
     assert!(
         state.starts_with(
-            "2 commands in flight above watermark 0, 2 transfers posted and not complete, 0 in staging, 0 "
+            "2 commands in flight above watermark 0, 2 transfers posted but not complete, 0 in staging, 0 "
         ),
         "{state}"
     );
     assert!(state.ends_with("rail 0 posted 16 B, 0 waiting to be posted; rail 1 posted 0 B, 0 waiting to be posted"));
-    // What peers send is no move of ours.
+    // Immediates from peers are not progress of our own transfers.
     bench.rails[0].borrow_mut().ready.push(Completion::Immediate { value: 1 });
     bench.progress().unwrap();
     stalls(&mut bench);
@@ -44,14 +44,14 @@ fn a_stall_is_two_looks_without_a_move_of_our_own() {
     bench.progress().unwrap();
     assert_eq!(bench.engine.check_stall(), Ok(()));
     assert_eq!(bench.engine.check_stall(), Ok(()), "nothing is in flight any more");
-    // What was idle for long is not stalled.
+    // Idle time is not a stall.
     bench.submit(put(0, 0, 8));
     assert_eq!(bench.engine.check_stall(), Ok(()));
     stalls(&mut bench);
 }
 
 #[test]
-fn an_empty_put_is_a_move() {
+fn empty_put_counts_as_progress() {
     let mut bench = Bench::new(1, 8, Duration::ZERO);
     bench.submit(put(0, 0, 8));
     assert_eq!(bench.engine.check_stall(), Ok(()));
@@ -60,7 +60,7 @@ fn an_empty_put_is_a_move() {
 }
 
 #[test]
-fn no_stall_within_the_timeout() {
+fn no_stall_within_timeout() {
     let mut bench = Bench::new(1, 8, AMPLE);
     bench.submit(put(0, 0, 8));
     for _ in 0..3 {
@@ -72,7 +72,7 @@ const WHOLE: [&str; 6] =
     ["region of rail 0", "region of rail 1", "region of rail 0", "region of rail 1", "rail 0", "rail 1"];
 
 #[test]
-fn an_idle_engine_closes_regions_before_rails_at_once() {
+fn idle_engine_immediately_closes_regions_before_rails() {
     let bench = Bench::new(2, 8, AMPLE);
     drop(bench.engine);
     assert_eq!(*bench.closed.borrow(), WHOLE);
@@ -81,7 +81,7 @@ fn an_idle_engine_closes_regions_before_rails_at_once() {
 
 /// The registration of a posted transfer's memory is not closed before the transfer is complete.
 #[test]
-fn what_is_posted_completes_before_anything_is_closed() {
+fn posted_transfers_complete_before_close() {
     let mut bench = Bench::new(2, 8, AMPLE);
     bench.rails[0].borrow_mut().completes_after = Some(10);
     (0..3).for_each(|_| _ = bench.submit(put(0, 0, 8)));
@@ -94,7 +94,7 @@ fn what_is_posted_completes_before_anything_is_closed() {
 }
 
 #[test]
-fn what_never_completes_is_left_to_the_provider_within_the_timeout() {
+fn incomplete_transfers_are_leaked_within_timeout() {
     let mut bench = Bench::new(2, 8, Duration::from_millis(2));
     bench.submit(put(0, 0, 8));
     bench.pump();
@@ -102,7 +102,7 @@ fn what_never_completes_is_left_to_the_provider_within_the_timeout() {
     assert_eq!(*bench.closed.borrow(), [""; 0], "neither registration nor rail");
     assert!(bench.rails[0].borrow().polls > 0);
 
-    // After a drain in vain there is no second one.
+    // After an unsuccessful drain there is no second one.
     let mut bench = Bench::new(1, 8, Duration::from_millis(2));
     bench.submit(put(0, 0, 8));
     bench.pump();
@@ -113,13 +113,13 @@ fn what_never_completes_is_left_to_the_provider_within_the_timeout() {
 }
 
 #[test]
-fn a_rail_that_panics_is_not_asked_again() {
+fn panicked_rail_is_not_called_again() {
     let mut bench = Bench::new(1, 8, AMPLE);
     bench.submit(put(0, 0, 8));
     bench.pump();
     bench.rails[0].borrow_mut().panics = true;
     let closed = bench.closed.clone();
-    // A second panic on the way out would end the process.
+    // A second panic during unwinding would abort the process.
     let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(move || {
         let _ = bench.engine.progress(&mut ());
     }));

@@ -1,4 +1,4 @@
-//! Writes of cards into GPU memory that does not order them: flushed between the poll and whatever is told of them.
+//! NIC writes to GPU memory that does not order them: flushed after the poll and before completions are processed.
 
 use super::{Bench, SOON, put};
 use crate::engine::{EngineError, SignalRule};
@@ -9,19 +9,19 @@ use ginlab_fabric::Completion;
 use kernels::command::{SIGNALS, signal_immediate};
 use std::sync::{Arc, Mutex};
 
-/// A rank's signals where the test's flush sees them too.
+/// Signal words that the test's flush can read too.
 fn words() -> &'static [Word] {
     Box::leak((0..SIGNALS).map(|_| Word::new(0)).collect())
 }
 
 #[test]
-fn it_comes_after_the_poll_and_before_the_count_and_the_watermark() {
+fn flush_follows_poll_and_precedes_count_and_watermark() {
     let mut bench = Bench::new(1, 8, SOON);
     let words = words();
-    // SAFETY: as many words as signals, which live as long as the process.
+    // SAFETY: the slice has `SIGNALS` words and is leaked, so it lives as long as the process.
     let at = unsafe { SignalWords::at(words.as_ptr()) };
     bench.engine.set_signals(SignalRule { me: 1, ranks: 2, words: at, ..SignalRule::default() }).unwrap();
-    // Polls of the rail and signals counted, at each flush.
+    // At each flush: number of polls of the rail, and signals counted.
     let seen = Arc::new(Mutex::new(Vec::new()));
     let noted = seen.clone();
     let polls = Arc::new(Mutex::new(0));
@@ -36,10 +36,10 @@ fn it_comes_after_the_poll_and_before_the_count_and_the_watermark() {
         *polls.lock().unwrap() += 1;
         bench.progress().unwrap();
     };
-    // Nothing has completed: nothing is flushed.
+    // Without completions nothing is flushed.
     turn(&mut bench);
     assert_eq!(*seen.lock().unwrap(), []);
-    // Once for a batch of several, and not for the next poll.
+    // One flush for a batch of several completions, and none for the next poll.
     let signal = || Completion::Immediate { value: signal_immediate(7, 1) };
     bench.rails[0].borrow_mut().ready.extend([signal(), signal(), Completion::Done { token: 0 }]);
     assert_eq!(bench.engine.watermark(), 0);
@@ -53,7 +53,7 @@ fn it_comes_after_the_poll_and_before_the_count_and_the_watermark() {
 }
 
 #[test]
-fn what_could_not_be_flushed_is_not_told() {
+fn failed_flush_reports_no_completion() {
     let mut bench = Bench::new(1, 8, SOON);
     let mut fails = true;
     bench.engine.set_flush(Some(Flush::by(move || match std::mem::take(&mut fails) {
@@ -68,7 +68,7 @@ fn what_could_not_be_flushed_is_not_told() {
     let error = bench.progress().unwrap_err();
     assert!(matches!(error, EngineError::Flush(_)), "{error}");
     assert_eq!((bench.engine.watermark(), bench.engine.signals()[7]), (0, 0));
-    // The card has given it back, so it is not waited for.
+    // The NIC has returned the transfer, so the engine does not wait for it.
     assert_eq!(bench.engine.posted(), 1);
     bench.complete(&[1]);
     assert_eq!(bench.progress(), Ok(true));

@@ -1,4 +1,4 @@
-//! The engine over rails that do what a test tells them.
+//! The engine over rails that a test scripts.
 
 #![allow(clippy::unwrap_used, reason = "a test ends by panicking")]
 
@@ -13,19 +13,19 @@ mod staging;
 use super::{Engine, EngineError};
 use ginlab_fabric::testing::scripted::{Closed, Script, Scripted};
 use ginlab_fabric::{Access, Completion, Memory, RemoteRegion, Transfer};
-use kernels::command::{Command, Opcode};
+use kernels::command::Command;
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
 const AMPLE: Duration = Duration::from_secs(10);
-/// For tests that look for no stall: what they leave posted is waited for so long.
+/// Timeout for tests that expect no stall: maximum wait for the transfers that they leave posted.
 const SOON: Duration = Duration::from_millis(1);
-/// Bytes of the source region 0; region 1, the destination, has twice as many.
+/// Size in bytes of the source region 0. Region 1, the destination, has twice that size.
 const SPACE: u64 = 1 << 20;
 
-/// An engine with its rails' scripts, and what was closed. It knows peers 0 and 1, whose regions have the key
-/// `100 + 10 x region + rail`, and twice that at peer 1.
+/// An engine, its rails' scripts, and the order in which objects were closed. It has peers 0 and 1, whose regions have
+/// the key `100 + 10 x region + rail`, doubled for peer 1.
 struct Bench {
     engine: Engine<Scripted>,
     rails: Vec<Rc<RefCell<Script>>>,
@@ -41,14 +41,14 @@ impl Bench {
         let closed = Closed::default();
         let scripts: Vec<_> = (0..rails).map(|_| Rc::new(RefCell::new(Script::default()))).collect();
         let open = |(number, script): (usize, &Rc<RefCell<Script>>)| {
-            // The shortest limit counts.
+            // Limits differ between rails; the smallest applies.
             Scripted::new(format!("rail {number}"), 1 << (20 - number as u64), script, &closed)
         };
         let mut engine = Engine::new(scripts.iter().enumerate().map(open).collect(), window, timeout);
         let memory = |bytes| Memory { address: 0, bytes, cuda_device: None };
-        // SAFETY: scripted rails do not touch the memory.
+        // SAFETY: scripted rails do not access the memory.
         let source = unsafe { engine.register(memory(SPACE as usize), Access::ALL, stage) }.unwrap();
-        // SAFETY: as above.
+        // SAFETY: scripted rails do not access the memory.
         let destination = unsafe { engine.register(memory(2 * SPACE as usize), Access::ALL, None) }.unwrap();
         assert_eq!((source.len(), destination.len()), (rails, rails));
         let keyed = |peer: u64| -> Vec<Vec<RemoteRegion>> {
@@ -79,13 +79,12 @@ impl Bench {
         self.rails[rail].borrow().written.clone()
     }
 
-    /// The next poll of rail 0 hands these out.
+    /// Makes the next poll of rail 0 return completions of these tokens.
     fn complete(&self, tokens: &[u64]) {
         self.rails[0].borrow_mut().ready.extend(tokens.iter().map(|&token| Completion::Done { token }));
     }
 }
 
 fn put(source_offset: u64, destination_offset: u64, bytes: u64) -> Command {
-    let (opcode, source_region, destination_region, peer, immediate) = (Opcode::Put, 0, 1, 0, 0);
-    Command { opcode, source_region, source_offset, destination_region, destination_offset, bytes, peer, immediate }
+    Command::put((0, source_offset), (1, destination_offset), bytes, 0)
 }

@@ -1,4 +1,4 @@
-//! From commands to transfers, and from completions to the watermark.
+//! Commands become transfers, and completions advance the watermark.
 
 use super::{Bench, SOON, SPACE, put};
 use crate::engine::{EngineError, IDLE_RAIL_POLLS, MOST_QUEUED};
@@ -12,13 +12,13 @@ const STRATEGIES: [Strategy; 4] =
     [Strategy::Single, Strategy::Split, Strategy::RoundRobin, Strategy::Auto { threshold: 0 }];
 
 #[test]
-fn an_empty_put_or_get_is_complete_without_a_transfer_and_an_empty_signal_is_sent() {
+fn empty_commands_complete_and_empty_signals_are_sent() {
     for strategy in STRATEGIES {
         for rails in 1..4 {
             let mut bench = Bench::new(rails, 8, SOON);
             bench.engine.configure(rails, strategy);
             let get = Command { opcode: Opcode::Get, source_region: 1, destination_region: 0, ..put(0, 0, 0) };
-            // The end of a region is a place for nothing.
+            // The end of a region is a valid offset for 0 bytes.
             for empty in [put(0, 0, 0), put(SPACE, 2 * SPACE, 0), get] {
                 let ticket = bench.submit(empty);
                 assert_eq!(bench.engine.watermark(), ticket + 1, "{strategy} {rails} {empty:?}");
@@ -31,7 +31,7 @@ fn an_empty_put_or_get_is_complete_without_a_transfer_and_an_empty_signal_is_sen
 
             let signals = [
                 Command { opcode: Opcode::PutSignal, immediate: 7, ..put(0, 0, 0) },
-                // The bytes of a signal alone are nobody's.
+                // The length of a signal without a put is ignored.
                 Command { opcode: Opcode::Signal, immediate: SIGNALS - 1, ..put(0, 0, 64) },
             ];
             for signal in signals {
@@ -47,7 +47,7 @@ fn an_empty_put_or_get_is_complete_without_a_transfer_and_an_empty_signal_is_sen
 }
 
 #[test]
-fn an_empty_put_waits_for_those_before_it_and_is_checked_like_any_other() {
+fn empty_put_waits_in_order_and_is_checked() {
     let mut bench = Bench::new(1, 8, SOON);
     bench.submit(put(0, 0, 8));
     bench.submit(put(0, 0, 0));
@@ -62,7 +62,7 @@ fn an_empty_put_waits_for_those_before_it_and_is_checked_like_any_other() {
 }
 
 #[test]
-fn a_transfer_is_what_the_command_says() {
+fn transfer_matches_command() {
     let mut bench = Bench::new(2, 8, SOON);
     bench.engine.configure(2, Strategy::RoundRobin);
     bench.submit(Command { peer: 1, ..put(100, 200, 50) });
@@ -83,7 +83,7 @@ fn a_transfer_is_what_the_command_says() {
 }
 
 #[test]
-fn a_split_put_goes_over_the_rails_in_use_and_completes_once() {
+fn split_put_uses_active_rails_and_completes_once() {
     let mut bench = Bench::new(3, 8, SOON);
     bench.engine.configure(2, Strategy::Split);
     let ticket = bench.submit(put(0, 4096, 16384));
@@ -102,8 +102,8 @@ fn a_split_put_goes_over_the_rails_in_use_and_completes_once() {
 }
 
 #[test]
-fn the_shortest_limit_of_all_rails_cuts() {
-    // Rail 2 takes a quarter of what rail 0 takes.
+fn shortest_limit_of_rails_fragments_puts() {
+    // The limit of rail 2 is a quarter of that of rail 0.
     let mut bench = Bench::new(3, 8, SOON);
     bench.submit(put(0, 0, SPACE));
     bench.pump();
@@ -132,7 +132,7 @@ fn doorbells_are_held_in_chains_of_sixteen() {
 }
 
 #[test]
-fn what_is_not_there_is_refused() {
+fn missing_regions_and_peers_are_rejected() {
     let mut bench = Bench::new(2, 64, SOON);
     let get = Command { opcode: Opcode::Get, source_region: 1, destination_region: 0, ..put(0, 0, 8) };
     let good = [put(SPACE - 8, 2 * SPACE - 8, 8), Command { peer: 1, ..put(0, 0, 8) }, get];
@@ -150,7 +150,7 @@ fn what_is_not_there_is_refused() {
         put(0, u64::MAX, 8),
         signal,
         Command { opcode: Opcode::PutSignal, bytes: 8, ..signal },
-        // The bytes of a get come from the peer's region, which is larger than ours.
+        // A get reads from the peer's region, which is larger than ours.
         Command { destination_offset: SPACE - 7, ..get },
         Command { source_offset: 2 * SPACE - 7, ..get },
     ];
@@ -166,7 +166,7 @@ fn what_is_not_there_is_refused() {
 }
 
 #[test]
-fn a_full_rail_is_asked_again_and_stops_the_intake_at_last() {
+fn full_rail_is_retried_and_stops_intake() {
     let mut bench = Bench::new(1, 4 * MOST_QUEUED, SOON);
     bench.rails[0].borrow_mut().full = true;
     for queued in 0..MOST_QUEUED {
@@ -185,7 +185,7 @@ fn a_full_rail_is_asked_again_and_stops_the_intake_at_last() {
 }
 
 #[test]
-fn a_post_that_fails_is_told_and_those_before_it_count() {
+fn failed_post_is_reported_and_earlier_posts_count() {
     let mut bench = Bench::new(1, 8, SOON);
     bench.rails[0].borrow_mut().breaks_after = Some(2);
     (0..4).for_each(|_| _ = bench.submit(put(0, 0, 8)));
@@ -194,13 +194,13 @@ fn a_post_that_fails_is_told_and_those_before_it_count() {
 }
 
 #[test]
-fn rails_that_are_not_in_use_are_polled_now_and_then() {
+fn inactive_rails_are_polled_occasionally() {
     let mut bench = Bench::new(2, 8, SOON);
     bench.engine.configure(1, Strategy::Split);
     (0..2 * IDLE_RAIL_POLLS).for_each(|_| assert_eq!(bench.progress(), Ok(false)));
     assert_eq!(bench.rails[0].borrow().polls, 2 * IDLE_RAIL_POLLS);
     assert_eq!(bench.rails[1].borrow().polls, 2);
-    // More rails than there are, or none, are all or one.
+    // Too many rails are limited to all of them, and 0 to one.
     for (asked, used) in [(9, 2), (0, 1)] {
         bench.engine.configure(asked, Strategy::RoundRobin);
         assert_eq!(bench.engine.active_rails, used);
@@ -219,7 +219,7 @@ fn signals_are_counted_and_strangers_are_not() {
 }
 
 #[test]
-fn failures_are_told_and_the_others_completions_count() {
+fn failures_are_reported_and_other_completions_count() {
     let mut bench = Bench::new(2, 8, SOON);
     bench.engine.configure(2, Strategy::RoundRobin);
     (0..4).for_each(|_| _ = bench.submit(put(0, 0, 8)));
@@ -228,7 +228,7 @@ fn failures_are_told_and_the_others_completions_count() {
         let (rail, operation, text) = (String::new(), String::new(), text.to_owned());
         Box::new(FabricError { rail, operation, code: 5, text, hint: String::new() })
     };
-    // A completion of nobody's does not count as one of ours.
+    // A completion without a token does not count as one of our transfers.
     bench.rails[0].borrow_mut().ready.extend([
         Completion::Failed { token: None, error: error("a stranger's") },
         Completion::Failed { token: Some(2), error: error("the second") },
@@ -237,7 +237,7 @@ fn failures_are_told_and_the_others_completions_count() {
     bench.rails[1].borrow_mut().ready.push(Completion::Done { token: 1 });
     assert!(bench.progress().unwrap_err().to_string().contains("a stranger's"));
     assert_eq!((bench.engine.watermark(), bench.engine.posted()), (2, 1));
-    // A dead rail does not hide what the others have done, nor its own last words.
+    // A failed rail hides neither the completions of the others nor its own error.
     bench.rails[0].borrow_mut().dead = true;
     bench.rails[1].borrow_mut().ready.push(Completion::Done { token: 3 });
     assert!(bench.progress().unwrap_err().to_string().contains("rail 0: poll failed: as the test says"));
@@ -246,7 +246,7 @@ fn failures_are_told_and_the_others_completions_count() {
 }
 
 #[test]
-fn the_baselines_tickets_are_not_the_rings() {
+fn baseline_tickets_are_separate_from_ring_tickets() {
     let mut bench = Bench::new(1, 4, SOON);
     bench.submit(put(0, 0, 0));
     let ring = bench.engine.suspend();
@@ -257,7 +257,7 @@ fn the_baselines_tickets_are_not_the_rings() {
 }
 
 #[test]
-fn the_bare_loop_runs_over_routes_that_there_are() {
+fn bare_loop_requires_valid_route() {
     let mut bench = Bench::new(2, 4, SOON);
     assert_eq!(bench.engine.bare_writes((0, 1, 1), 8, 3), Ok(None));
     let answer: BareWrites<Scripted> =

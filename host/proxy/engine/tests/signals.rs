@@ -1,4 +1,4 @@
-//! Signals of puts under each rule, and values that stand in commands: which transfers are posted, and when.
+//! Signals of puts under each rule, and values inline in commands: which transfers are posted, and when.
 
 use super::{Bench, SOON, put};
 use crate::engine::{EngineError, SignalRule};
@@ -6,11 +6,11 @@ use crate::signal_order::{Immediate, MOST_PARTS, MOST_RANKS, Rule, Word, head, p
 use ginlab_fabric::{Completion, Transfer};
 use kernels::command::{Command, MOST_ADDED, Opcode, SIGNALS, signal_immediate};
 
-/// Signal 7, 3000 times: some of what it adds travels with the parts, the rest with the head.
+/// Signal 7, adding 3000: some bits of the added value travel with the parts, the others with the head.
 const SEVEN: u32 = signal_immediate(7, 3000);
 const SIGNAL: Option<u32> = Some(SEVEN);
 
-/// One rail in use of so many; the last of them has the shortest limit, 2^(21 - rails) bytes.
+/// Creates `rails` rails of which one is used. The last has the smallest limit, 2^(21 - rails) bytes.
 fn bench(rails: usize, window: usize, rule: Rule) -> Bench {
     let mut bench = Bench::new(rails, window, SOON);
     bench.engine.set_signals(SignalRule { rule, me: 1, ranks: 2, ..SignalRule::default() }).unwrap();
@@ -23,13 +23,13 @@ fn signalled(bytes: u64) -> Command {
 }
 
 impl Bench {
-    /// Bytes and immediate of what has been posted on rail 0.
+    /// Returns bytes and immediate of the transfers posted on rail 0.
     fn sent(&mut self) -> Vec<(u64, Option<u32>)> {
         self.pump();
         self.written(0).iter().map(|transfer: &Transfer| (transfer.bytes, transfer.immediate)).collect()
     }
 
-    /// A transfer of each of these tickets is complete, and what follows is posted.
+    /// Completes one transfer of each of these tickets and posts what follows.
     fn done(&mut self, tokens: &[u64]) {
         self.complete(tokens);
         self.progress().unwrap();
@@ -43,14 +43,14 @@ impl Bench {
 }
 
 #[test]
-fn by_count_a_put_of_one_transfer_carries_its_signal() {
+fn single_transfer_put_carries_count_signal() {
     let mut bench = bench(1, 8, Rule::Count);
     bench.submit(signalled(64));
     assert_eq!(bench.sent(), [(64, SIGNAL)]);
     assert!(!bench.engine.signals.has_more());
     bench.done(&[0]);
     assert_eq!(bench.engine.watermark(), 1);
-    // Empty: the signal alone.
+    // Empty put: only the signal is sent.
     bench.submit(signalled(0));
     assert_eq!(bench.sent()[1..], [(0, SIGNAL)]);
     bench.done(&[1]);
@@ -58,14 +58,14 @@ fn by_count_a_put_of_one_transfer_carries_its_signal() {
 }
 
 #[test]
-fn by_count_the_parts_of_a_put_name_its_slot() {
-    // 2 KiB a transfer.
+fn fragments_of_counted_put_name_slot() {
+    // 2 KiB per transfer.
     for (pieces, counted) in [(2, true), (MOST_PARTS, true), (MOST_PARTS + 1, false)] {
         let mut bench = bench(10, 8, Rule::Count);
         bench.submit(signalled(2048 * pieces as u64 - 1));
         let sent: Vec<Option<u32>> = bench.sent().iter().map(|(_, immediate)| *immediate).collect();
         assert_eq!(sent.len(), pieces);
-        let slot = 256; // The first of rank 1.
+        let slot = 256; // The first slot of rank 1.
         match counted {
             true => {
                 assert_eq!(sent[0], Some(head(slot, SEVEN)));
@@ -86,7 +86,7 @@ fn by_count_the_parts_of_a_put_name_its_slot() {
 }
 
 #[test]
-fn an_own_signal_follows_the_last_transfer_of_its_put() {
+fn own_signal_follows_last_transfer_of_put() {
     for early in [false, true] {
         let mut bench = Bench::new(10, 8, SOON);
         let rule = SignalRule { rule: Rule::Own, me: 1, ranks: 2, early, ..SignalRule::default() };
@@ -102,7 +102,7 @@ fn an_own_signal_follows_the_last_transfer_of_its_put() {
             continue;
         }
         assert_eq!(bench.sent(), puts);
-        // Another put's completion is none of this one's.
+        // The completion of another put does not count.
         bench.done(&[0]);
         bench.done(&[1]);
         assert_eq!((bench.sent().len(), bench.engine.watermark()), (3, 1));
@@ -116,7 +116,7 @@ fn an_own_signal_follows_the_last_transfer_of_its_put() {
 }
 
 #[test]
-fn a_drained_signal_waits_for_everything_to_its_peer_and_so_does_what_follows_it_there() {
+fn drained_signal_waits_for_all_transfers_to_peer() {
     let mut bench = bench(10, 8, Rule::Drain);
     assert!(!bench.engine.signals.has_more());
     bench.submit(put(0, 0, 4096));
@@ -124,23 +124,23 @@ fn a_drained_signal_waits_for_everything_to_its_peer_and_so_does_what_follows_it
     bench.submit(signalled(64));
     assert!(bench.engine.signals.has_more());
     bench.submit(put(0, 0, 8));
-    // What goes to another peer passes.
+    // Commands to another peer are not deferred.
     bench.submit(Command { peer: 1, ..put(0, 0, 32) });
     let state = bench.engine.signals.state().unwrap();
-    assert_eq!(state, "1 commands wait behind a signal for peer 0, and that for its puts to drain");
+    assert_eq!(state, "1 commands wait for a signal to peer 0, which waits for its puts to drain");
     let before = [(2048, None), (2048, None), (64, None), (64, None), (32, None)];
     assert_eq!(bench.sent(), before);
     bench.done(&[0]);
     bench.done(&[2]);
     assert_eq!(bench.sent(), before, "one transfer to the peer is under way");
-    // That of the other peer does not count.
+    // Completions of transfers to the other peer do not count.
     bench.done(&[0]);
     assert_eq!(bench.sent()[5..], [(0, SIGNAL), (8, None)]);
     assert_eq!((bench.engine.signals.state(), bench.engine.signals.has_more()), (None, false));
     assert_eq!(bench.engine.watermark(), 1);
     bench.done(&[1, 2, 3, 4]);
     assert_eq!(bench.engine.watermark(), 5);
-    // An empty put has nothing to send but its signal, and waits all the same.
+    // An empty put sends only its signal, which nevertheless waits.
     bench.submit(put(0, 0, 16));
     bench.submit(signalled(0));
     assert_eq!(bench.sent()[7..], [(16, None)]);
@@ -163,14 +163,15 @@ fn signals_to_two_peers_drain_side_by_side() {
     let state = bench.engine.signals.state().unwrap();
     assert_eq!(
         state,
-        "2 commands wait behind a signal for peer 0, and that for its puts to drain; 2 more behind signals for other peers"
+        "2 commands wait for a signal to peer 0, which waits for its puts to drain; 2 more wait for signals to other \
+         peers"
     );
-    // The later peer's drain first.
+    // The later peer drains first.
     bench.done(&[3]);
     assert_eq!(bench.sent()[2..], [(0, SIGNAL), (16, None)]);
     bench.done(&[0]);
     assert_eq!(bench.sent()[4..], [(0, SIGNAL), (16, None)]);
-    // A signal is under way to its peer too: the next one drains behind it.
+    // A signal is also a transfer in flight to its peer: the next signal waits for it.
     bench.done(&[4]);
     assert_eq!(bench.sent().len(), 6);
     bench.done(&[3]);
@@ -181,9 +182,9 @@ fn signals_to_two_peers_drain_side_by_side() {
     assert_eq!((bench.engine.watermark(), bench.engine.signals.has_more()), (6, false));
 }
 
-/// The fault that checks of the order must find.
+/// The fault that checks of the order must detect.
 #[test]
-fn an_early_drain_waits_for_nothing() {
+fn early_drain_does_not_wait() {
     for bytes in [0, 8] {
         let mut bench = Bench::new(1, 8, SOON);
         bench
@@ -198,10 +199,10 @@ fn an_early_drain_waits_for_nothing() {
 }
 
 #[test]
-fn the_tickets_of_a_drain_come_round() {
+fn drain_tickets_wrap_around() {
     let mut bench = bench(1, 4, Rule::Drain);
     for round in 0..3u64 {
-        // Both peers in turn, so that a ticket's peer is looked up under its own number.
+        // Alternate between both peers, so that a ticket's peer must be looked up by the ticket.
         for ticket in round * 4..round * 4 + 3 {
             bench.submit(Command { peer: (ticket % 2) as u32, ..put(0, 0, 8) });
         }
@@ -222,7 +223,7 @@ fn the_tickets_of_a_drain_come_round() {
 }
 
 #[test]
-fn in_sequence_a_transfer_of_its_own_says_what_is_signalled() {
+fn sequence_signal_is_separate_transfer() {
     let slot = 256;
     for (pieces, counted) in [(1, true), (MOST_PARTS - 1, true), (MOST_PARTS, false)] {
         let mut bench = bench(10, 8, Rule::Sequence);
@@ -236,7 +237,7 @@ fn in_sequence_a_transfer_of_its_own_says_what_is_signalled() {
         assert_eq!((bench.engine.watermark(), bench.sent().len()), (0, expected.len()));
         bench.done(&[0]);
         if !counted {
-            // More transfers than the account has numbers for: behind them two that are counted.
+            // If there are more transfers than the account can number, only two transfers after them are counted.
             let mut behind: Vec<Option<u32>> = bench.sent()[pieces..].iter().map(|(_, immediate)| *immediate).collect();
             behind.sort_unstable();
             assert_eq!(behind, [Some(part(slot, 2, SEVEN)), Some(head(slot, SEVEN))]);
@@ -249,7 +250,7 @@ fn in_sequence_a_transfer_of_its_own_says_what_is_signalled() {
 }
 
 #[test]
-fn a_put_without_a_slot_waits_until_its_target_gives_one_back() {
+fn put_without_slot_waits_for_target() {
     let mut bench = bench(1, 1024, Rule::Sequence);
     for ticket in 0..256 {
         assert_eq!(bench.submit(signalled(0)), ticket);
@@ -260,7 +261,7 @@ fn a_put_without_a_slot_waits_until_its_target_gives_one_back() {
     let state = bench.engine.signals.state().unwrap();
     assert_eq!(
         state,
-        "2 commands wait behind a signal for peer 0, and that for it to say that it is done with earlier puts"
+        "2 commands wait for a signal to peer 0, which waits for it to report that it has finished earlier puts"
     );
     let sent = bench.sent().len();
     bench.pump();
@@ -269,22 +270,22 @@ fn a_put_without_a_slot_waits_until_its_target_gives_one_back() {
     assert_eq!(bench.sent()[sent..], [(16, None)], "what goes to another peer passes");
     let sent = sent + 1;
     bench.arrives(Immediate::Word { rank: 0, word: Word::Done(1) }.encode());
-    // The slot is the first one's again.
+    // The first put's slot is reused.
     let first = bench.sent()[0].1;
     assert_eq!(bench.sent()[sent].1, first);
-    // Of two transfers in sequence.
+    // A put in sequence has two transfers: its part, and the head with the signal.
     assert_eq!(bench.sent()[sent + 2], (8, None));
     assert_eq!(bench.engine.signals.state(), None);
 }
 
 #[test]
-fn signals_that_arrive_are_counted_and_their_senders_told() {
+fn arriving_signals_are_counted_and_acknowledged() {
     let mut bench = bench(1, 8, Rule::Count);
     for _ in 0..2 {
         bench.arrives(Immediate::Signal(SEVEN).encode());
     }
     assert_eq!(bench.engine.signals()[7], 6000);
-    // Half a window of puts of two transfers each by rank 0.
+    // Half a window of puts from rank 0, two transfers each.
     for slot in 0..128 {
         bench.arrives(part(slot, 2, SEVEN));
         bench.arrives(head(slot, SEVEN));
@@ -292,14 +293,14 @@ fn signals_that_arrive_are_counted_and_their_senders_told() {
     assert_eq!(bench.engine.signals()[7], 6000 + 128 * 3000);
     assert!(bench.engine.signals.has_more());
     assert_eq!(bench.sent(), [(0, Some(Immediate::Word { rank: 1, word: Word::Done(128) }.encode()))]);
-    // No command asked for it.
+    // No command requested it.
     let token = bench.written(0)[0].token;
     bench.done(&[token]);
     assert_eq!((bench.engine.watermark(), bench.engine.in_flight()), (0, 0));
 }
 
 #[test]
-fn a_signal_alone_and_what_is_none() {
+fn signal_without_bytes_is_sent_within_limits() {
     let mut bench = bench(1, 8, Rule::Count);
     bench.submit(Command { opcode: Opcode::Signal, immediate: SEVEN, ..put(0, 0, 0) });
     assert_eq!(bench.sent(), [(0, SIGNAL)]);
@@ -318,9 +319,9 @@ fn a_signal_alone_and_what_is_none() {
 }
 
 #[test]
-fn a_value_is_sent_from_a_word_of_its_ticket() {
+fn value_is_sent_from_word_of_ticket() {
     let mut bench = bench(1, 3, Rule::Count);
-    // Its bytes stand where a put has its source: no offset.
+    // The bytes of the value are where a put has its source offset.
     let value = |bytes| Command {
         opcode: Opcode::PutValue,
         source_offset: (1 << 48) - 1,

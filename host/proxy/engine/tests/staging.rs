@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// Copies that finish when the test says so.
+/// Copies that finish when the test requests it.
 #[derive(Debug, Default)]
 struct Desk {
     started: Vec<(u64, u64, usize)>,
@@ -41,16 +41,16 @@ impl Copier {
     }
 }
 
-/// An engine whose region 0 is copied from 5000 to 1000 in memory.
+/// Creates an engine whose region 0 is copied from address 5000 to address 1000.
 fn bench(timeout: Duration) -> (Bench, Copier) {
     let copier = Copier::default();
-    // SAFETY: these copies touch no memory.
+    // SAFETY: these copies access no memory.
     let stage = unsafe { Stage::new(copier.clone(), 5000, 1000) };
     (Bench::with(1, 64, timeout, Some(stage)), copier)
 }
 
 #[test]
-fn a_command_is_posted_when_its_copy_has_finished() {
+fn command_is_posted_after_staging_copy() {
     let (mut bench, copier) = bench(Duration::ZERO);
     bench.submit(put(10, 20, 30));
     bench.submit(Command { opcode: Opcode::PutSignal, immediate: 4, ..put(40, 50, 60) });
@@ -60,7 +60,7 @@ fn a_command_is_posted_when_its_copy_has_finished() {
     assert!(bench.written(0).is_empty());
     assert_eq!(bench.engine.check_stall(), Ok(()));
     assert!(
-        bench.engine.state().contains(" 0 transfers posted and not complete, 3 in staging"),
+        bench.engine.state().contains(" 0 transfers posted but not complete, 3 in staging"),
         "{}",
         bench.engine.state()
     );
@@ -70,7 +70,7 @@ fn a_command_is_posted_when_its_copy_has_finished() {
         bench.written(0).iter().map(|t| (t.token, t.local_offset, t.remote_offset, t.immediate)).collect();
     assert_eq!(posted, [(0, 10, 20, None), (1, 40, 50, Some(4))]);
     assert_eq!(bench.engine.check_stall(), Ok(()), "a copy that ends is a move");
-    // More than there are would be the driver's mistake.
+    // More finished copies than were started would be an error of the driver.
     copier.finish(Ok(7));
     bench.pump();
     assert_eq!(bench.written(0).len(), 3);
@@ -87,10 +87,10 @@ fn empty_ones_are_not_copied() {
 }
 
 #[test]
-fn copies_that_nobody_reads_are_not_made() {
+fn unread_staging_copies_are_skipped() {
     let copier = Copier::default();
     let needed = Arc::new(AtomicBool::new(false));
-    // SAFETY: these copies touch no memory.
+    // SAFETY: these copies access no memory.
     let stage = unsafe { Stage::new(copier.clone(), 5000, 1000) }.only_while(needed.clone());
     let mut bench = Bench::with(1, 64, SOON, Some(stage));
     bench.submit(put(0, 0, 8));
@@ -103,11 +103,11 @@ fn copies_that_nobody_reads_are_not_made() {
 }
 
 #[test]
-fn a_get_into_a_staged_region_is_refused_and_a_failed_copy_is_told() {
+fn staged_get_is_rejected_and_failed_copy_reported() {
     let (mut bench, copier) = bench(SOON);
     let get = Command { opcode: Opcode::Get, source_region: 1, destination_region: 0, ..put(0, 0, 8) };
-    assert!(bench.engine.submit(&get).unwrap_err().to_string().contains("a get into a staged region"));
-    // Into one that is not staged it goes as it is.
+    assert!(bench.engine.submit(&get).unwrap_err().to_string().contains("gets into staged regions"));
+    // A get into a region without staging is posted directly.
     bench.submit(Command { destination_region: 1, ..get });
     bench.pump();
     assert_eq!((bench.rails[0].borrow().read.len(), copier.started().len()), (1, 0));

@@ -1,11 +1,11 @@
-//! What a block does in a turn: the steps of each operation, what they tell and wait for, and their moves.
+//! Plan of an iteration for a block: the steps of each operation, the signals they raise and wait for, and their moves.
 
 use super::{CROSS, LOCAL, PARTS, READY, Turn};
 use crate::collective::{ALL_GATHER, ALL_REDUCE, BROADCAST, GATHERED, REDUCE_SCATTER};
 use crate::gin::Sym;
 use cuda_std::thread;
 
-/// The steps of a turn, in their order.
+/// The steps of an iteration, in order.
 const ENTER: u32 = 0;
 pub(super) const SCATTER: u32 = 1;
 pub(super) const REDUCE: u32 = 2;
@@ -18,7 +18,7 @@ const EXCHANGE: u32 = 8;
 const LEAVE: u32 = 9;
 const ARRIVE: u32 = 10;
 
-/// A bit for each of these steps, and for those that every turn has.
+/// Returns a bit set of `steps` and of the steps that every iteration has.
 const fn set_of(steps: &[u32]) -> u32 {
     let (mut set, mut at) = (1 << ENTER | 1 << LEAVE, 0);
     while at < steps.len() {
@@ -28,19 +28,20 @@ const fn set_of(steps: &[u32]) -> u32 {
     set
 }
 
-/// A put of a slice.
+/// A put of a slice, or of a part of an all-to-all.
 pub(super) struct Move {
     pub(super) to: Sym<u8>,
     pub(super) from: Sym<u8>,
     pub(super) pe: u32,
-    /// Raised with each of its puts, where the PE is of another node, or the step says so.
+    /// Raised with each of its puts, if the PE is in another node or the step requires it.
     pub(super) signal: u32,
 }
 
-/// A part of what an all-to-all sends to a PE of another node: that PE's chunk, or, gathered, the chunks of all PEs of this node for it.
+/// A part of the data that an all-to-all sends to a PE of another node: that PE's chunk or, with [`GATHERED`], the
+/// chunks of all PEs of this node for it.
 struct Part {
     pe: u32,
-    /// Of all that goes there.
+    /// Offset in all data for that PE.
     begin: u64,
     length: u64,
 }
@@ -51,14 +52,14 @@ impl<const SEVERAL: bool> Turn<'_, SEVERAL> {
         if SEVERAL { self.pes / self.local } else { 1 }
     }
 
-    /// Bytes of this block's slice of a PE's chunk.
+    /// Returns the bytes of this block's slice of a PE's chunk.
     #[inline(always)]
     pub(super) fn length(&self, pe: u32) -> u64 {
         let chunk = self.args.bytes.saturating_sub(pe as u64 * self.args.chunk).min(self.args.chunk);
         chunk.saturating_sub(self.begin).min(self.step)
     }
 
-    /// Puts of this block's slice of a PE's chunk.
+    /// Returns the number of puts for this block's slice of a PE's chunk.
     #[inline(always)]
     fn packets(&self, pe: u32) -> u64 {
         self.length(pe).div_ceil(self.args.packet)
@@ -69,7 +70,7 @@ impl<const SEVERAL: bool> Turn<'_, SEVERAL> {
         SEVERAL && self.args.flags & GATHERED != 0
     }
 
-    /// Parts that an all-to-all sends to other nodes, those of other blocks included.
+    /// Returns the number of parts that an all-to-all sends to other nodes, over all blocks.
     #[inline(always)]
     fn parts(&self) -> u32 {
         if !SEVERAL {
@@ -78,7 +79,8 @@ impl<const SEVERAL: bool> Turn<'_, SEVERAL> {
         (if self.gathers() { self.nodes() - 1 } else { self.pes - self.local }) * self.args.parts
     }
 
-    /// The `number`-th of these, where it is this block's. Sender and receiver agree on whose it is: the sum of their numbers says it.
+    /// Returns part `number`, if this block sends it. Sender and receiver agree on the block, because it depends on the
+    /// sum of their indices.
     #[inline(always)]
     fn part(&self, number: u32) -> Option<Part> {
         let args = self.args;
@@ -95,7 +97,8 @@ impl<const SEVERAL: bool> Turn<'_, SEVERAL> {
         ((sum * args.parts + part) % thread::grid_dim_x() == self.block).then_some(Part { pe, begin, length })
     }
 
-    /// Puts of an all-to-all that come to this block from other nodes: as many as it sends there.
+    /// Returns the number of puts of an all-to-all that this block receives from other nodes, which is the number it
+    /// sends there.
     #[inline(always)]
     fn crossing(&self) -> u64 {
         let mut count = 0;
@@ -107,13 +110,13 @@ impl<const SEVERAL: bool> Turn<'_, SEVERAL> {
         count
     }
 
-    /// Where the slice of a PE's chunk begins.
+    /// Returns the offset of this block's slice of a PE's chunk.
     #[inline(always)]
     pub(super) fn at(&self, pe: u32) -> u64 {
         pe as u64 * self.args.chunk + self.begin
     }
 
-    /// The steps of this operation, a bit each: to walk past the others takes a microsecond.
+    /// Returns the steps of this operation as a bit set: checking all the other steps would take a microsecond.
     #[inline(always)]
     pub(super) fn steps(&self) -> u32 {
         match (self.args.operation, SEVERAL) {
@@ -123,7 +126,7 @@ impl<const SEVERAL: bool> Turn<'_, SEVERAL> {
             (_, false) => const { set_of(&[EXCHANGE]) },
             (BROADCAST, true) => const { set_of(&[SCATTER, GATHER, FORWARD]) },
             (REDUCE_SCATTER, true) => const { set_of(&[REDUCE, PARTIAL, FINISH]) },
-            // In one node the sums are stored to everyone where they are made.
+            // With a single node, the sums are stored directly to every PE.
             (ALL_REDUCE, true) => const { set_of(&[REDUCE, PARTIAL, FINISH, GATHER, FORWARD]) },
             (ALL_GATHER, true) => const { set_of(&[GATHER, FORWARD]) },
             (_, true) if self.gathers() => const { set_of(&[COLLECT, EXCHANGE, ARRIVE]) },
@@ -131,8 +134,9 @@ impl<const SEVERAL: bool> Turn<'_, SEVERAL> {
         }
     }
 
-    /// The signal that a step begins with: which, this PE's number among those that raise it at one another, how many they are, and the
-    /// first of them. Behind a fence: who counts it sees what this PE has stored so far, and may send it on, or write what it has read.
+    /// Returns the signal raised at the start of a step: its number, this PE's index in the group of PEs that raise it
+    /// on each other, the size of the group, and its first PE. A fence precedes it. A PE that observes the signal may
+    /// forward what this PE has stored so far, or overwrite what this PE has read.
     #[inline(always)]
     pub(super) fn tells(&self, step: u32) -> Option<(u32, u32, u32, u32)> {
         let near = (self.place, self.local, self.node * self.local);
@@ -145,7 +149,7 @@ impl<const SEVERAL: bool> Turn<'_, SEVERAL> {
         Some((signal, mine, count, base))
     }
 
-    /// The signal that a step waits for, and how often it is raised until then.
+    /// Returns the signal that a step waits for, and the number of times it is raised until then.
     #[inline(always)]
     pub(super) fn awaits(&self, step: u32) -> (u32, u64) {
         let (operation, root) = (self.args.operation, self.args.root);
@@ -169,7 +173,7 @@ impl<const SEVERAL: bool> Turn<'_, SEVERAL> {
         }
     }
 
-    /// Moves of a step.
+    /// Returns the number of moves of a step.
     #[inline(always)]
     pub(super) fn moves(&self, step: u32) -> u32 {
         let (local, nodes) = (self.local, self.nodes());
@@ -184,24 +188,25 @@ impl<const SEVERAL: bool> Turn<'_, SEVERAL> {
         }
     }
 
-    /// As [`Self::one_move`], in registers of its own (inline 868 bytes are spilled of 128 registers, so 404).
+    /// Like [`Self::one_move`], but out of line, with its own registers: inlined, a kernel with 128 registers spills
+    /// twice as much.
     #[inline(never)]
     pub(super) fn one_move_apart(&self, step: u32, number: u32) -> Option<Move> {
         self.one_move(step, number)
     }
 
-    /// The `number`-th move of a step, beginning behind this PE; none where nothing goes there.
+    /// Returns move `number` of a step, counted from this PE on, or `None` if it sends nothing.
     #[inline(always)]
     pub(super) fn one_move(&self, step: u32, number: u32) -> Option<Move> {
         let args = self.args;
         let (local, nodes, me) = (self.local, self.nodes(), self.me);
         let root = if args.operation == BROADCAST { args.root } else { u32::MAX };
-        // A chunk may end before this block's slice begins.
+        // A chunk may end before this block's slice starts.
         let slice = |object: Sym<u8>, at: u64, length: u64| object.slice(at.min(object.len()), length);
         let cross = |number: u32| (self.node + number) % nodes;
         match step {
             SCATTER => {
-                // Each chunk to its PE, and all of them to oneself.
+                // Each chunk goes to its PE, and all chunks to this PE.
                 let pe = (me + number) % self.pes;
                 let own = number >= self.pes;
                 if !own && pe == me {
@@ -229,7 +234,7 @@ impl<const SEVERAL: bool> Turn<'_, SEVERAL> {
                 let length = self.length(me);
                 let to = slice(args.to, self.at(me), length);
                 let from = if args.operation == ALL_GATHER { slice(args.from, self.begin, length) } else { to };
-                // The other nodes first, then this one; number 0 of the nodes is this PE itself.
+                // Other nodes come first, then this one. Number 0 of the nodes is this PE itself.
                 let pe = if number < nodes {
                     cross(number) * local + self.place
                 } else {
@@ -247,7 +252,7 @@ impl<const SEVERAL: bool> Turn<'_, SEVERAL> {
                 goes.then_some(Move { to, from: to, pe, signal: LOCAL })
             }
             COLLECT => {
-                // Of each part what this PE has: its own chunk for that node's PE of each place.
+                // This PE's share of each part: its own chunk for the PE of each place in that node.
                 let part = self.part(number / local)?;
                 let (place, chunk) = (number % local, args.chunk);
                 let mine = self.place as u64 * chunk;
@@ -262,7 +267,7 @@ impl<const SEVERAL: bool> Turn<'_, SEVERAL> {
                 (begin < end).then_some(Move { to, from, pe: self.node * local + place, signal: PARTS })
             }
             _ => {
-                // The wire first, then this node.
+                // Transfers to other nodes come first, then this node.
                 let far = self.parts();
                 if number < far {
                     let Part { pe, begin, length } = self.part(number)?;

@@ -1,4 +1,4 @@
-//! A part: what a warp sends of it to each PE, and its sum.
+//! Sends of one part by a warp to each PE, and its sum.
 
 use super::{AT_ONCE, Grid, Stored};
 use crate::collective::sum::{NONE_APART, Spread, added, sum};
@@ -6,48 +6,50 @@ use crate::collective::{ALL_GATHER, ALL_REDUCE, BF16, F16, F32, MUTE};
 use crate::gin::copy::copy_apart;
 use cuda_std::vector::{load_words, store_words};
 
-/// Bytes of a vector of each lane of a warp.
+/// Bytes of one 16-byte vector per lane of a warp.
 const VECTORS_OF_LANES: u64 = 512;
 
 impl Grid<'_> {
-    /// Bytes of a PE's chunk.
+    /// Returns the bytes of a PE's chunk.
     #[inline(always)]
     fn length(&self, pe: u32) -> u64 {
         self.args.bytes.saturating_sub(u64::from(pe) * self.args.chunk).min(self.args.chunk)
     }
 
-    /// Where a part begins in its chunk.
+    /// Returns the offset of a part in its chunk.
     #[inline(always)]
     fn at(&self, piece: u32, part: u32) -> u64 {
         u64::from(piece * self.parts + part) * u64::from(self.part)
     }
 
-    /// Where in its chunk a part begins that goes to the PE so many behind this one: to each another one of the same piece.
+    /// Returns the offset in its chunk of the part that goes to the PE `step` after this one. Each PE receives a
+    /// different part of the same piece.
     #[inline(always)]
     fn shifted(&self, piece: u32, part: u32, step: u32) -> u64 {
         let shifted = part + step * self.apart;
         self.at(piece, if shifted < self.parts { shifted } else { shifted - self.parts })
     }
 
-    /// This lane's vector of what goes to the PE so many behind this one, and where it goes.
+    /// Returns the source address of this lane's first vector for the PE `step` after this one, and its destination
+    /// address.
     #[inline(always)]
     pub(super) fn way(&self, step: u32) -> (u64, u64) {
         let (args, pe) = (self.args, self.behind(step));
         let object = if self.sums { args.scratch } else { args.to };
-        // All-gather: everyone gets this PE's chunk.
+        // All-gather sends this PE's only chunk to every PE.
         let source = if args.operation == ALL_GATHER { 0 } else { u64::from(pe) * args.chunk };
         let (mine, lane) = (u64::from(self.world.me) * args.chunk, u64::from(self.lane) * 16);
         (self.world.heap as u64 + args.from.offset() + source + lane, self.heap(pe) + object.offset() + mine + lane)
     }
 
-    /// A part of a piece to each PE.
+    /// Sends one part of a piece to each PE.
     #[inline(always)]
     pub(super) fn send(&self, piece: u32, part: u32, stored: &mut Stored) {
         if !self.whole || self.args.flags & MUTE != 0 {
             return self.send_any(piece, part, stored);
         }
-        // SAFETY: the bytes of both are of objects that the host made, in heaps that are mapped; everybody has begun, or it is scratch memory
-        // whose turn before is over.
+        // SAFETY: both ranges are in objects that the host made, in mapped heaps. All PEs have entered the iteration,
+        // or the destination is scratch memory whose previous iteration is over.
         unsafe {
             match (self.world.pes, self.many) {
                 (2, 1) => self.send_to::<1, 8, 1>(1, (self.from, self.to), piece, part),
@@ -71,10 +73,11 @@ impl Grid<'_> {
         stored.parts += others;
     }
 
-    /// To the `N` PEs from the one `step` behind this one on, in `R` rounds: `V` vectors of each lane are loaded, then each is stored to all in turn.
+    /// Sends to `N` PEs, starting at the one `step` after this one, in `R` rounds. In each round every lane loads `V`
+    /// vectors, then stores each to all PEs in turn.
     ///
     /// # Safety
-    /// A part is so many vectors.
+    /// The addresses must meet the requirements of [`send`](Grid::send), and a part must be `V * R` vectors per lane.
     #[inline(always)]
     unsafe fn send_to<const N: usize, const V: usize, const R: usize>(
         &self,
@@ -90,21 +93,22 @@ impl Grid<'_> {
             for (vector, loaded) in loaded.iter_mut().enumerate() {
                 let offset = first + vector as u64 * VECTORS_OF_LANES;
                 for (place, words) in loaded.iter_mut().enumerate() {
-                    // SAFETY: the caller's contract.
+                    // SAFETY: the caller guarantees that a part of the source is `V * R` vectors of the warp, all
+                    // readable.
                     *words = unsafe { load_words((from[place] + at[place] + offset) as *const u32) };
                 }
             }
             for (vector, loaded) in loaded.iter().enumerate() {
                 let offset = first + vector as u64 * VECTORS_OF_LANES;
                 for (place, words) in loaded.iter().enumerate() {
-                    // SAFETY: the caller's contract.
+                    // SAFETY: the caller guarantees the same of the destination, which is writable.
                     unsafe { store_words((to[place] + at[place] + offset) as *mut u32, *words) };
                 }
             }
         }
     }
 
-    /// As [`send`](Grid::send), of parts of any length, by any number of lanes.
+    /// Like [`send`](Grid::send), but for parts of any length and any number of lanes.
     #[inline(always)]
     fn send_any(&self, piece: u32, part: u32, stored: &mut Stored) {
         let args = self.args;
@@ -118,7 +122,7 @@ impl Grid<'_> {
             let bytes = length.saturating_sub(at).min(u64::from(self.part));
             let (from, to) = self.way(step);
             let lane = u64::from(self.lane) * 16;
-            // SAFETY: as `send` has it.
+            // SAFETY: as in `send`, both ranges are in objects in mapped heaps, and the destination is free.
             unsafe {
                 copy_apart((to - lane + at) as *mut u8, (from - lane + at) as *const u8, bytes, self.lane, self.lanes)
             };
@@ -129,7 +133,7 @@ impl Grid<'_> {
         }
     }
 
-    /// A part of a piece of this PE's own chunk: its sum, to everyone or to this PE.
+    /// Sums one part of a piece of this PE's own chunk, and stores the sum to every PE or to this PE.
     #[inline(always)]
     pub(super) fn add(&self, piece: u32, part: u32, stored: &mut Stored) {
         let (args, at) = (self.args, self.at(piece, part));
@@ -137,8 +141,8 @@ impl Grid<'_> {
         if args.operation == ALL_REDUCE {
             stored.bytes += bytes * u64::from(self.world.pes - 1);
         }
-        // SAFETY: objects that the host made, in heaps that are mapped; the parts of this piece have come from everyone, who have read theirs of this chunk
-        // then: it may be where the result goes.
+        // SAFETY: all ranges are in objects that the host made, in mapped heaps. The parts of this piece have arrived
+        // from every PE, so every PE has read its part of this chunk: the chunk may be where the result goes.
         unsafe {
             match (self.world.pes, args.element) {
                 (2, F32) if self.whole => self.add_of::<F32, 2, 8>(at),
@@ -151,10 +155,10 @@ impl Grid<'_> {
         }
     }
 
-    /// A whole part of `V` vectors of each lane, of `N` PEs in all.
+    /// Sums a whole part of `V` vectors per lane from `N` PEs.
     ///
     /// # Safety
-    /// As [`Grid::add`] has it.
+    /// The requirements of [`Grid::add`] must hold, and a part must be `V` vectors per lane.
     #[inline(always)]
     unsafe fn add_of<const ELEMENT: u32, const N: usize, const V: usize>(&self, at: u64) {
         let all = self.args.operation == ALL_REDUCE;
@@ -162,14 +166,14 @@ impl Grid<'_> {
         for (vector, loaded) in loaded.iter_mut().enumerate() {
             let offset = at + vector as u64 * VECTORS_OF_LANES;
             for (source, words) in self.sources.iter().zip(loaded.iter_mut()) {
-                // SAFETY: the caller's contract.
+                // SAFETY: the caller guarantees that the sources of a whole part are readable.
                 *words = unsafe { load_words((source + offset) as *const u32) };
             }
         }
         for (vector, loaded) in loaded.iter().enumerate() {
             let offset = at + vector as u64 * VECTORS_OF_LANES;
             let sums = added::<ELEMENT, N>(loaded);
-            // SAFETY: the caller's contract.
+            // SAFETY: the caller guarantees that the destinations of a whole part are writable.
             let store = |to: u64| unsafe { store_words((to + offset) as *mut u32, sums) };
             if all {
                 for to in self.sums_to.iter().take(N - 1) {
@@ -180,10 +184,10 @@ impl Grid<'_> {
         }
     }
 
-    /// As [`add`](Grid::add), of parts of any length, by any number of lanes.
+    /// Like [`add`](Grid::add), but for parts of any length and any number of lanes.
     ///
     /// # Safety
-    /// As [`Grid::add`] has it.
+    /// The requirements of [`Grid::add`] must hold.
     #[inline(always)]
     unsafe fn add_any(&self, at: u64, bytes: u64) {
         let (args, world) = (self.args, *self.world);
@@ -198,7 +202,7 @@ impl Grid<'_> {
         } else {
             Spread::own(&world, args.to.offset() + at, 0, 1)
         };
-        // SAFETY: the caller's contract.
+        // SAFETY: the caller guarantees that the parts have arrived and that the destinations are free.
         unsafe { sum(&world, args.element, &sources, &targets, bytes, (self.lane, self.lanes)) };
     }
 }

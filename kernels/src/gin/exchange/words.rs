@@ -1,4 +1,4 @@
-//! The words of an exchange: how a thread sends its chunks, and takes those that have come.
+//! The words of an exchange: how a thread sends its chunks and takes those that arrive.
 
 use super::{Exchange, Plan};
 use crate::gin::chunk::{is_of, joined, missing, read_chunk, tagged, write_chunk};
@@ -8,49 +8,49 @@ use crate::gin::{Scope, World};
 use crate::ring::Status;
 use cuda_std::memory::{WordPair, fence_acq_rel_sys, load_relaxed_sys_v2_u64, store_relaxed_sys_v2_u64};
 
-/// A chunk; `WHOLE` as [`Parts::is_whole`].
+/// Reads a chunk. `WHOLE` has the meaning of [`Parts::is_whole`](super::Parts::is_whole).
 ///
 /// # Safety
-/// `left` bytes can be read, at least one.
+/// `from` must be valid for reads of `left` bytes, at least one, and aligned to 8 bytes if `WHOLE`.
 #[inline(always)]
 pub(super) unsafe fn read<const WHOLE: bool>(from: u64, left: u32) -> u64 {
-    // SAFETY: the caller's contract.
+    // SAFETY: the caller guarantees validity, and alignment if `WHOLE`.
     unsafe { if WHOLE { (from as *const u64).read() } else { read_chunk(from as *const u8, left as u64) } }
 }
 
-/// As [`read`].
+/// Writes a chunk, like [`read`].
 ///
 /// # Safety
-/// `left` bytes can be written, at least one.
+/// `to` must be valid for writes of `left` bytes, at least one, and aligned to 8 bytes if `WHOLE`.
 #[inline(always)]
 pub(super) unsafe fn write<const WHOLE: bool>(to: u64, value: u64, left: u32) {
-    // SAFETY: the caller's contract.
+    // SAFETY: the caller guarantees validity, and alignment if `WHOLE`.
     unsafe { if WHOLE { (to as *mut u64).write(value) } else { write_chunk(to as *mut u8, value, left as u64) } }
 }
 
-/// Where chunk number `chunk` lies behind `base`.
+/// Returns the address of chunk `chunk` of the data at `base`.
 #[inline(always)]
 pub(super) fn at(base: u64, chunk: u32) -> u64 {
     base + chunk as u64 * 8
 }
 
-/// Where the words of chunk number `chunk` lie behind `base`.
+/// Returns the address of the words of chunk `chunk` in the message at `base`.
 #[inline(always)]
 fn words_at(base: u64, chunk: u32) -> u64 {
     base + chunk as u64 * 16
 }
 
-/// The words of a chunk.
+/// Returns the words of a chunk.
 ///
 /// # Safety
-/// An inbox has words at this place, a multiple of 16.
+/// `place` must be the address of words of an inbox, a multiple of 16.
 #[inline(always)]
 unsafe fn pair<'a>(place: u64) -> &'a WordPair {
-    // SAFETY: the caller's contract.
+    // SAFETY: the caller guarantees that words of an inbox are at `place`.
     unsafe { &*(place as *const WordPair) }
 }
 
-/// What ends a wait.
+/// Bound of one wait.
 pub(super) struct Wait {
     looks: u32,
     limit: Limit,
@@ -58,15 +58,19 @@ pub(super) struct Wait {
 
 impl Wait {
     #[inline(always)]
-    pub(super) fn new(timeout_ns: u64) -> Wait {
-        Wait { looks: 0, limit: Limit::new(timeout_ns) }
+    pub(super) fn new(timeout_ns: u64, looks: u32) -> Wait {
+        Wait { looks, limit: Limit::new(timeout_ns) }
     }
 
-    /// So many looks were in vain: whether to go on. Out of line, since it seldom comes to that.
+    /// Records [`LOOKS`] unsuccessful polls. Fails if the wait must end. Not inlined, because it is rarely called.
     #[cold]
     #[inline(never)]
     fn ask(&mut self, world: &World, pe: u32, seen: u64, round: u32) -> Result<(), Status> {
-        // SAFETY: the host's word is there while the grid runs.
+        if world.has_failed() {
+            // The report names the call that failed.
+            return Err(Status::ENDED);
+        }
+        // SAFETY: the host keeps `abort` valid while the grid runs.
         self.limit.ask(unsafe { &*world.abort }).inspect_err(|stop| {
             note(world, *stop, Failure { call: Call::Receive, pe, detail: 0, seen, wanted: round as u64 });
         })
@@ -74,17 +78,17 @@ impl Wait {
 }
 
 impl<S: Scope> Exchange<'_, S> {
-    /// To every PE, the next one first.
+    /// Sends this thread's chunks to every PE, starting with the next one.
     ///
     /// # Safety
-    /// As for [`all_to_all`](Exchange::all_to_all).
+    /// The requirements of [`all_to_all`](Exchange::all_to_all) must hold.
     #[inline(always)]
     pub(super) unsafe fn send<const N: usize, const WHOLE: bool>(&self, round: u32, plan: &Plan) {
         let (mut pe, mut inbox) = (self.me, self.next);
         for step in 1..self.pes {
             pe = if pe + 1 == self.pes { 0 } else { pe + 1 };
             if step > 1 {
-                // SAFETY: one entry for each PE.
+                // SAFETY: `peers` has one entry per PE, and `pe` is below `pes`.
                 inbox = unsafe { (*self.world.peers.add(pe as usize)).heap } + self.offset;
             }
             let source = plan.source + pe as u64 * plan.from_step as u64;
@@ -94,13 +98,13 @@ impl<S: Scope> Exchange<'_, S> {
                 let mut held = [0; N];
                 for (index, held) in held.iter_mut().enumerate() {
                     let chunk = first + index as u32 * self.lanes;
-                    // SAFETY: the caller's contract.
+                    // SAFETY: the caller guarantees what `all_to_all` requires.
                     *held = unsafe { self.given::<WHOLE>(source, chunk, plan) };
                 }
                 for (index, &held) in held.iter().enumerate() {
                     let chunk = first + index as u32 * self.lanes;
                     if chunk < plan.chunks {
-                        // SAFETY: an inbox has words for each chunk of the capacity.
+                        // SAFETY: an inbox has words for each chunk of its capacity.
                         let pair = unsafe { pair(words_at(words, chunk)) };
                         store_relaxed_sys_v2_u64(pair, tagged(held as u32, round), tagged((held >> 32) as u32, round));
                     }
@@ -108,39 +112,42 @@ impl<S: Scope> Exchange<'_, S> {
                 first += N as u32 * self.lanes;
             }
             if self.blocking {
-                // Each thread for its own stores.
+                // Each thread fences its own stores.
                 fence_acq_rel_sys();
             }
         }
     }
 
-    /// Whether this warp has chunks left, of which this lane's next one is `first`: all its lanes go on together, those of a block too.
+    /// Returns whether this warp has chunks left; `first` is this lane's next chunk. The result is the same for all
+    /// lanes of a warp, also in a block.
     #[inline(always)]
-    pub(super) fn goes_on(&self, first: u32, chunks: u32) -> bool {
+    pub(super) fn keep_running(&self, first: u32, chunks: u32) -> bool {
         first - self.of_warp < chunks
     }
 
-    /// Where the words of a chunk of a PE's message lie, or of its last chunk where it has no such one.
+    /// Returns the address of the words of chunk `chunk` of a PE's message, or of its last chunk if there is no such
+    /// chunk.
     #[inline(always)]
     pub(super) fn place(&self, words: u64, pe: u32, chunk: u32, chunks: u32) -> u64 {
         words_at(words + pe as u64 * self.sender as u64, chunk.min(chunks - 1))
     }
 
-    /// A chunk of what this PE gives, or 0 where there is no such one.
+    /// Returns a chunk of this PE's source, or 0 if there is no such chunk.
     ///
     /// # Safety
-    /// As for [`all_to_all`](Exchange::all_to_all).
+    /// The requirements of [`all_to_all`](Exchange::all_to_all) must hold.
     #[inline(always)]
     pub(super) unsafe fn given<const WHOLE: bool>(&self, source: u64, chunk: u32, plan: &Plan) -> u64 {
-        // SAFETY: the caller's contract; no more is read than there is.
+        // SAFETY: the caller guarantees what `all_to_all` requires, and no byte after the part's end is read.
         if chunk < plan.chunks { unsafe { read::<WHOLE>(at(source, chunk), plan.bytes - chunk * 8) } } else { 0 }
     }
 
-    /// What the words at these places say once they are all of this round; 0: no place. Each look is at all of them: they come at about one
-    /// time, and looks one after the other would each be a trip to memory behind the first.
+    /// Returns the chunks at these places once their words are all of this round; a place of 0 yields 0. Each poll
+    /// loads all of them: they arrive at about the same time, and polling one after the other would add a round trip to
+    /// memory for each.
     ///
     /// # Safety
-    /// The places are of this PE's inbox.
+    /// Each place must be 0 or the address of words of this PE's inbox.
     #[inline(always)]
     pub(super) unsafe fn settled<const N: usize>(
         &self,
@@ -153,7 +160,7 @@ impl<S: Scope> Exchange<'_, S> {
             for (found, &place) in found.iter_mut().zip(&places) {
                 *found = match place {
                     0 => (tagged(0, round), tagged(0, round)),
-                    // SAFETY: the caller's contract.
+                    // SAFETY: the caller guarantees that words of the inbox are at `place`.
                     _ => load_relaxed_sys_v2_u64(unsafe { pair(place) }),
                 };
             }

@@ -1,11 +1,11 @@
-//! A block's barrier, and the end of its lanes.
+//! Block barrier, and the return of lanes.
 
 use super::super::site::{Site, has_returned, one_has_left, two_barriers};
 use super::SIZE;
 use super::state::{Block, Lane, Stop};
 
 impl Block {
-    /// The block barrier, with a vote.
+    /// Block barrier with a vote. Returns whether any lane's `predicate` is true.
     pub fn barrier(&self, lane: &Lane, predicate: bool, site: Site) -> bool {
         let (warp, thread) = (lane.warp(), lane.position.thread_idx_x);
         let first = if self.arrived.get() == 0 { None } else { self.first.get() };
@@ -21,7 +21,7 @@ impl Block {
         self.vote.set(self.vote.get() | predicate);
         warp.at_barrier.set(warp.at_barrier.get() | lane.bit());
         if self.release_barrier() && !self.seeded {
-            // The last one goes on at once: it need not be woken.
+            // The last lane to arrive continues immediately and need not be woken.
             warp.runnable.set(warp.runnable.get() & !lane.bit());
         } else {
             lane.stop(Stop::Waits);
@@ -29,12 +29,12 @@ impl Block {
         self.voted.get()
     }
 
-    /// Whether no lane has returned.
+    /// Returns whether no lane has returned.
     fn is_whole(&self) -> bool {
         self.alive.get() as usize == self.lanes.len()
     }
 
-    /// Why this lane may not wait at this barrier.
+    /// Returns the reason for which this lane must not wait at this barrier, if any.
     #[cold]
     fn refused(&self, lane: &Lane, first: Option<(u32, Site)>, site: Site) -> Option<String> {
         let here = (lane.position.thread_idx_x, site);
@@ -50,7 +50,7 @@ impl Block {
         Some(format!("thread {} waits at {site}, and {waits}", here.0))
     }
 
-    /// Lets all go on when all are there; whether they were.
+    /// Releases the barrier if all lanes have arrived. Returns whether they had.
     fn release_barrier(&self) -> bool {
         if (self.arrived.get() as usize) < self.lanes.len() {
             return false;
@@ -69,7 +69,7 @@ impl Block {
         true
     }
 
-    /// A lane has returned.
+    /// Records that a lane has returned.
     pub fn leave(&self, lane: &Lane) -> Result<(), String> {
         self.alive.set(self.alive.get() - 1);
         let (warp, thread) = (lane.warp(), lane.position.thread_idx_x);
@@ -84,7 +84,7 @@ impl Block {
         Err(format!("block {}: {why}", self.index()))
     }
 
-    /// Why nobody can go on, though not all have returned.
+    /// Describes the deadlock when no lane is runnable, but not all have returned.
     pub fn stuck(&self) -> String {
         let at_barrier: u32 = self.warps.iter().map(|warp| warp.at_barrier.get().count_ones()).sum();
         let mut text = format!("block {}: all its threads wait for one another", self.index());

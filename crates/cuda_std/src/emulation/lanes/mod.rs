@@ -1,4 +1,4 @@
-//! Lanes as coroutines.
+//! Backend of the emulated device with lanes as coroutines.
 
 mod barrier;
 mod rendezvous;
@@ -20,16 +20,19 @@ use std::panic::Location;
 use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Lanes of a full warp.
+/// Number of lanes of a full warp.
 pub const SIZE: u32 = 32;
 
 thread_local! {
-    /// The lane that runs on this CPU thread. A lane never changes its worker, so what a function has read of it stays right when
-    /// the lane has stopped in between.
+    /// The lane that runs on this CPU thread. A lane never changes its worker, so the value that a function has read
+    /// stays valid across a stop of the lane.
     static CURRENT: Cell<*const Lane> = const { Cell::new(ptr::null()) };
+    /// Whether a lane of this CPU thread has changed memory since the worker last checked. Waiting lanes change no
+    /// memory: they load, repeat a store, or fail to exchange.
+    static PROGRESS: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Grids that run with a seed, or observed: while there is none, an access to shared memory has nothing to tell.
+/// Number of running grids that are seeded or observed. If 0, accesses to shared memory skip the bookkeeping.
 static WATCHED: AtomicUsize = AtomicUsize::new(0);
 
 /// Runs `turn` as this lane.
@@ -44,14 +47,15 @@ fn become_lane<R>(lane: &Lane, turn: impl FnOnce() -> R) -> R {
     turn()
 }
 
-/// The lane that runs here; none on any other thread of the CPU.
+/// Returns the lane that runs on this CPU thread, or `None` outside the emulated device.
 #[inline(always)]
 fn current<'a>() -> Option<&'a Lane> {
-    // SAFETY: set by `become_lane` while the lane runs; whoever calls this is that lane and keeps the reference no longer.
+    // SAFETY: `become_lane` sets the pointer while the lane runs. The caller is that lane and keeps the reference no
+    // longer.
     unsafe { CURRENT.get().as_ref() }
 }
 
-/// The position of the calling thread.
+/// Returns the position of the calling thread.
 #[inline(always)]
 pub fn position() -> Position {
     current().map_or(ALONE, |lane| lane.position)
@@ -72,7 +76,7 @@ pub fn sync_threads_or(predicate: bool) -> bool {
     barrier(predicate, Site { meeting: Meeting::SyncThreadsOr, location: Location::caller() })
 }
 
-/// The block's barrier; of a thread alone, whose turns a test gives, a place where it may have to wait.
+/// Block barrier. A [`Stepped`] thread returns control to its owner.
 fn barrier(predicate: bool, site: Site) -> bool {
     match current() {
         Some(lane) => lane.block().barrier(lane, predicate, site),
@@ -83,7 +87,7 @@ fn barrier(predicate: bool, site: Site) -> bool {
     }
 }
 
-/// In a spin: the others have their turns.
+/// Lets the other threads run, in a spin loop.
 pub fn relax() {
     match current() {
         Some(lane) => lane.stop(Stop::Spins),
@@ -122,7 +126,7 @@ pub fn vote(mask: u32, kind: Vote, predicate: bool) -> u32 {
     meet(Meeting::Vote(kind), mask, predicate.into(), 0, predicate.into()) as u32
 }
 
-/// Before an access to memory that others share: with a seed, another lane may have its turn.
+/// Called before an access to shared memory: with a seed, may switch to another lane.
 #[inline(always)]
 pub fn step() {
     if WATCHED.load(Ordering::Relaxed) != 0 {
@@ -132,7 +136,7 @@ pub fn step() {
 
 #[cold]
 fn maybe_turn() {
-    // One in four: lanes meet in all orders, and still get somewhere.
+    // With probability 1/4: lanes interleave in all orders, but still make progress.
     if let Some(lane) = current()
         && lane.block().is_seeded()
         && lane.block().random().is_multiple_of(4)
@@ -141,7 +145,7 @@ fn maybe_turn() {
     }
 }
 
-/// This lane has fenced.
+/// Records that this lane has fenced.
 #[inline(always)]
 pub fn fenced() {
     if WATCHED.load(Ordering::Relaxed) != 0
@@ -152,9 +156,26 @@ pub fn fenced() {
     }
 }
 
-/// This lane stores to this word, by a release or not.
+/// Records that this lane changes memory.
 #[inline(always)]
-pub fn stored(word: &Word, release: bool) {
+pub fn changes() {
+    PROGRESS.set(true);
+}
+
+/// Called before a read-modify-write: like [`step`], and records that the lane changes memory.
+#[inline(always)]
+pub fn modifies() {
+    step();
+    changes();
+}
+
+/// Records a store of this lane to `word`. `changes` returns whether it changes the value, `release` is whether it is
+/// a release.
+#[inline(always)]
+pub fn stored(word: &Word, changes: impl FnOnce() -> bool, release: bool) {
+    if changes() {
+        self::changes();
+    }
     if WATCHED.load(Ordering::Relaxed) != 0
         && let Some(lane) = current()
         && let Some(orders) = &lane.block().orders
@@ -163,9 +184,10 @@ pub fn stored(word: &Word, release: bool) {
     }
 }
 
-/// The shared memory of this lane's block, of so many words of 16 bytes; none outside a grid. Nobody has written it before.
+/// Returns the shared memory of this lane's block, of `words` 16-byte words, or `None` outside a grid. Its initial
+/// content is not zero.
 pub fn shared_memory(words: usize) -> Option<*mut u8> {
-    /// What unwritten shared memory reads as: nobody may rely on zeros.
+    /// Initial content, so that kernels cannot rely on zeros.
     const UNWRITTEN: u128 = 0xa5a5_a5a5_a5a5_a5a5_a5a5_a5a5_a5a5_a5a5;
     let lane = current()?;
     let memory = lane.block().shared.get_or_init(|| (0..words).map(|_| UnsafeCell::new(UNWRITTEN)).collect());

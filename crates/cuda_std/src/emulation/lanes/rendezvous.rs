@@ -1,9 +1,11 @@
-//! What the 32 lanes of a warp ask each other.
+//! Rendezvous: exchanges between the 32 lanes of a warp.
 //!
-//! A rendezvous names its lanes by a mask. It is complete when each of them has come to the same call with the same mask. Two lanes that
-//! wait for each other at different calls or with different masks are a bug of the kernel here, also where the hardware would let them
-//! pass, and so is what the hardware leaves undefined: a lane that has returned, a lane outside its own mask, a value of a lane outside
-//! the mask. The message has the lanes and the lines of the source.
+//! A rendezvous names its lanes by a mask. It is complete when each of them has arrived at the same call with the same
+//! mask. Two lanes that wait for each other at different calls or with different masks are reported as a bug of the
+//! kernel, even if the hardware would let them pass.
+//!
+//! The same holds for cases that the hardware leaves undefined: a lane that has returned, a lane outside its own mask,
+//! and the value of a lane outside the mask. The message contains the lanes and the source lines.
 
 use super::super::Vote;
 use super::super::site::{Meeting, has_returned};
@@ -21,7 +23,7 @@ impl Call {
     }
 }
 
-/// The lanes of a mask.
+/// Iterates over the lanes of a mask.
 fn lanes(mut mask: u32) -> impl Iterator<Item = usize> {
     std::iter::from_fn(move || {
         let lane = mask.trailing_zeros();
@@ -31,52 +33,49 @@ fn lanes(mut mask: u32) -> impl Iterator<Item = usize> {
 }
 
 impl Warp {
-    /// Lanes that wait at a rendezvous with others, and their calls.
+    /// Returns the lanes of `among` that wait at a rendezvous, and their calls.
     fn calls(&self, among: u32) -> impl Iterator<Item = (usize, Call)> {
         lanes(self.meeting.get() & among).filter_map(|lane| Some((lane, self.calls[lane].get()?)))
     }
 
-    /// A lane for a message.
+    /// Returns the name of a lane for messages.
     fn named(&self, lane: usize) -> String {
         format!("lane {lane} of warp {}", self.index)
     }
 
-    /// Whether no lane waits at a rendezvous.
+    /// Returns whether no lane waits at a rendezvous.
     #[inline]
     pub fn has_no_meeting(&self) -> bool {
         self.meeting.get() == 0
     }
 
-    /// One that waits at a rendezvous for this lane, in words.
+    /// Describes a lane that waits at a rendezvous for lane `number`, if any.
     pub fn waits_for(&self, number: u32) -> Option<String> {
         let (lane, call) = self.calls(u32::MAX).find(|(_, call)| call.names(number as usize))?;
         Some(format!("{} waits for it at {}, mask {:#x}", self.named(lane), call.site, call.mask))
     }
 
-    /// Who waits at what, for a message.
+    /// Describes up to four waiting lanes and their calls, for messages.
     pub fn waiting(&self) -> String {
         let line =
             |(lane, call): (usize, Call)| format!("; {} at {}, mask {:#x}", self.named(lane), call.site, call.mask);
         self.calls(u32::MAX).take(4).map(line).collect()
     }
 
-    /// Why this lane may not make this call, if it may not.
+    /// Returns the reason for which this lane must not make this call, if any.
     #[cold]
     fn refused(&self, lane: &Lane, call: &Call) -> Option<String> {
         let number = (lane.position.thread_idx_x % SIZE) as usize;
         let Call { site, mask, source, .. } = *call;
         if !call.names(number) {
-            return Some(format!(
-                "{} calls {site} with mask {mask:#x}, to which it does not belong",
-                self.named(number)
-            ));
+            return Some(format!("{} calls {site} with mask {mask:#x}, which does not contain it", self.named(number)));
         }
         let gone = mask & !self.alive.get();
         if gone != 0 {
             let first = self.index as usize * SIZE as usize + lanes(gone).next().unwrap_or(0);
             let known = lane.block().lanes.get(first).map(|gone| has_returned((first as u32, gone.last.get())));
             return Some(format!(
-                "{} waits at {site} with mask {mask:#x}, of which {gone:#x} have returned or never were{}{}",
+                "{} waits at {site} with mask {mask:#x}, of which {gone:#x} have returned or never existed{}{}",
                 self.named(number),
                 if known.is_some() { ": " } else { "" },
                 known.unwrap_or_default()
@@ -84,14 +83,14 @@ impl Warp {
         }
         if site.meeting == Meeting::Shuffle && (source >= SIZE || mask >> source & 1 == 0) {
             return Some(format!(
-                "{} wants a value of lane {source}, which is not among the lanes {mask:#x} of {site}",
+                "{} requests a value of lane {source}, which is not in mask {mask:#x} of {site}",
                 self.named(number)
             ));
         }
         if let Some(other) = lanes(self.at_barrier.get() & mask).next() {
             let there = lane.block().lanes[self.index as usize * SIZE as usize + other].last.get();
             return Some(format!(
-                "{} waits at {site} with mask {mask:#x}, and lane {other}, which is of the mask, at {}",
+                "{} waits at {site} with mask {mask:#x}, and lane {other}, which is in the mask, at {}",
                 self.named(number),
                 there.map_or("the block barrier".into(), |site| site.to_string())
             ));
@@ -106,12 +105,12 @@ impl Warp {
         ))
     }
 
-    /// Brings lanes of a mask together and returns this lane's answer.
+    /// Waits for the lanes of the mask, and returns this lane's result.
     pub fn meet(&self, lane: &Lane, call: Call) -> u64 {
         let (block, number) = (lane.block(), (lane.position.thread_idx_x % SIZE) as usize);
         let mask = call.mask;
         let waiting = self.meeting.get() & mask;
-        // Mostly the first one that waits is at this call with this mask, and then all are that wait for this lane.
+        // Usually the first waiting lane is at this call with this mask; then all lanes that wait for this one are.
         let first = if waiting == 0 { None } else { self.calls[waiting.trailing_zeros() as usize].get() };
         let is_right = call.names(number)
             && mask & (self.at_barrier.get() | !self.alive.get()) == 0
@@ -123,7 +122,7 @@ impl Warp {
         lane.last.set(Some(call.site));
         self.calls[number].set(Some(call));
         self.meeting.set(self.meeting.get() | lane.bit());
-        // One of the mask may still wait at another rendezvous, with a mask that this lane is not of.
+        // A lane of the mask may still wait at another rendezvous, whose mask does not include this lane.
         let has_come = |other: usize| self.calls[other].get().is_some_and(|other| other.is_same(&call));
         if waiting | lane.bit() != mask || !lanes(mask).all(has_come) {
             lane.stop(Stop::Waits);
@@ -140,14 +139,14 @@ impl Warp {
         self.answers[number].get()
     }
 
-    /// All have come.
+    /// Computes the results; all lanes have arrived.
     fn answer(&self, block: &Block, meeting: Meeting, mask: u32) {
         let call = |lane: usize| self.calls[lane].get();
         let value = |lane: usize| call(lane).map_or(0, |call| call.value);
         let yes = || lanes(mask).filter(|lane| value(*lane) != 0).fold(0, |yes: u32, lane| yes | 1 << lane);
         let all = |answer: u64| lanes(mask).for_each(|lane| self.answers[lane].set(answer));
         match meeting {
-            // The block's own, which are not met at here.
+            // Block barriers, which do not use a rendezvous.
             Meeting::SyncThreads | Meeting::SyncThreadsOr => {}
             Meeting::Synchronize => {
                 if let Some(orders) = &block.orders {
@@ -172,8 +171,8 @@ impl Warp {
         }
     }
 
-    /// The lanes that are active together with this one: those that come to the same place of the source before every lane of the
-    /// warp that can go on has stopped somewhere. By the seed, some of them.
+    /// Returns the lanes that are active together with this one: those that arrive at the same source location before
+    /// every runnable lane of the warp has stopped. If seeded, a random subset of them.
     pub fn active(&self, lane: &Lane, site: &'static Location<'static>) -> u32 {
         let (block, number) = (lane.block(), (lane.position.thread_idx_x % SIZE) as usize);
         self.sites[number].set(Some(site));
@@ -182,7 +181,7 @@ impl Warp {
         if !block.is_seeded() && self.runnable.get() & !self.spinning.get() == 0 {
             let group = self.group(number);
             if group == self.asking.get() {
-                // The last one that can come: it need not stop.
+                // This is the last lane that can arrive, and it need not stop.
                 self.found(block, group, group & !lane.bit());
                 return group;
             }
@@ -191,7 +190,7 @@ impl Warp {
         self.answers[number].get() as u32
     }
 
-    /// The lanes that ask at the same place as this one.
+    /// Returns the lanes that wait for `active_mask` at the same source location as this one.
     fn group(&self, number: usize) -> u32 {
         let site = self.sites[number].get();
         lanes(self.asking.get()).filter(|lane| self.sites[*lane].get() == site).fold(0, |group, lane| group | 1 << lane)
@@ -205,9 +204,9 @@ impl Warp {
 }
 
 impl Block {
-    /// Every lane of the warp that can go on has stopped: those that ask are answered, one place of the source at a time. Those who
-    /// came first go first, so that they can still come to where the others are: the two sides of a branch meet behind it. False
-    /// when none asks.
+    /// Answers the lanes that wait for `active_mask` when every runnable lane of the warp has stopped, one source
+    /// location at a time. The location of the lane that arrived first is answered first, so that its lanes can catch
+    /// up with the others: both sides of a branch reconverge after it. Returns false if no lane waits.
     pub fn gather(&self, warp: &Warp) -> bool {
         let asking = warp.asking.get();
         let oldest = lanes(asking).min_by_key(|lane| warp.asked[*lane].get());

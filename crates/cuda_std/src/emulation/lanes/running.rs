@@ -1,4 +1,4 @@
-//! A block that runs: its lanes' coroutines, and whose turn it is.
+//! A running block: the coroutines of its lanes, and their scheduling.
 
 use super::super::{Orders, Position};
 use super::stacks::{Place, Stacks};
@@ -12,10 +12,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::{io, ptr};
 
-/// A warp's turn ends after so many of its lanes' turns, also when some could go on: others want to be seen as well.
+/// Number of resumed lanes after which a visit to a warp ends even if lanes are runnable, so that other warps are
+/// scheduled too.
 const MOST_TURNS: u32 = 4096;
 
-/// What a worker needs to know of a grid to begin its blocks.
+/// Parameters of a grid that a worker needs to start its blocks.
 pub struct Launch<'a> {
     pub blocks: u32,
     pub threads: u32,
@@ -27,17 +28,17 @@ pub struct Launch<'a> {
 /// A block with the coroutines of its lanes.
 pub struct Running {
     coroutines: Vec<Option<Coroutine<(), Stop, (), Place>>>,
-    /// Counted, and not boxed: the lanes have its address too.
+    /// `Rc` instead of `Box`, because the lanes also hold its address.
     block: Rc<Block>,
-    /// Warps that have not had their turn in this round.
+    /// Warps that have not been visited in this round, one bit each.
     left: u32,
 }
 
 impl Running {
-    /// Makes the block; its lanes have not begun.
+    /// Creates the block; its lanes have not started.
     ///
     /// # Safety
-    /// `launch` outlives what is returned.
+    /// `launch` must outlive the returned value.
     pub unsafe fn new(launch: &Launch, index: u32, stacks: &mut Stacks) -> io::Result<Running> {
         let threads = launch.threads;
         let places = stacks.take(threads as usize)?;
@@ -47,7 +48,8 @@ impl Running {
             Lane::new(position, place.lowest())
         };
         let warps: Box<[Warp]> = (0..threads.div_ceil(SIZE)).map(|warp| Warp::new(warp, threads)).collect();
-        // By the block's number and not by the worker's: what a seed gives does not depend on the workers.
+        // Depends on the index of the block, not on the worker, so that the order for a seed is independent of the
+        // workers.
         let random = launch.seed.unwrap_or_default().wrapping_mul(0x2545_f491_4f6c_dd1d).wrapping_add(index.into());
         let block = Rc::new(Block {
             lanes: (0..).zip(&places).map(lane).collect(),
@@ -70,8 +72,8 @@ impl Running {
         }
         let begin = |(place, lane): (Place, &Lane)| {
             let (lane, launch) = (ptr::from_ref(lane), ptr::from_ref(launch));
-            // SAFETY: the closure's pointers are good while the coroutine is: the block is dropped after it, the launch outlives
-            // both (contract of the caller).
+            // SAFETY: the pointers in the closure are valid as long as the coroutine: the block is dropped after it,
+            // and the caller guarantees that the launch outlives both.
             Some(unsafe {
                 Coroutine::with_stack_unchecked(place, move |yielder: &Yielder<(), Stop>, ()| {
                     (*lane).begins(yielder);
@@ -83,10 +85,11 @@ impl Running {
         Ok(Running { coroutines, block, left: 0 })
     }
 
-    /// Gives each lane that can go on a turn or more, up to about so many lanes; the next visit begins with the others.
+    /// Resumes each runnable lane one or more times, for about `most` lanes at most. The next visit continues with the
+    /// remaining warps.
     ///
     /// # Errors
-    /// A bug of the kernel, with block and thread.
+    /// Returns a description of a bug of the kernel, with block and thread.
     pub fn visit(&mut self, most: u32, stacks: &mut Stacks) -> Result<Session, String> {
         if self.left == 0 {
             self.left = self.block.ready.get();
@@ -103,12 +106,12 @@ impl Running {
         Ok(visit)
     }
 
-    /// Whether every lane that can go on has had its turn.
+    /// Returns whether every warp with a runnable lane has been visited in this round.
     pub fn is_round_over(&self) -> bool {
         self.left == 0
     }
 
-    /// Whether all lanes have returned.
+    /// Returns whether all lanes have returned.
     pub fn is_done(&self) -> bool {
         self.block.alive.get() == 0
     }
@@ -146,7 +149,7 @@ impl Running {
                     if let Some(coroutine) = self.coroutines[thread].take() {
                         let place = coroutine.into_stack();
                         if place.is_overrun() {
-                            return Err(format!("{}: the kernel's stack has overflown", name(&block.lanes[thread])));
+                            return Err(format!("{}: the kernel's stack has overflowed", name(&block.lanes[thread])));
                         }
                         stacks.give_back(place);
                     }
@@ -161,7 +164,7 @@ impl Running {
         Ok(Session { lanes: seen.count_ones(), spun: spun.count_ones() })
     }
 
-    /// Ends the lanes that have not returned: unwinds their stacks.
+    /// Ends the lanes that have not returned, by unwinding their stacks.
     pub fn end(mut self, stacks: &mut Stacks) {
         self.block.ending.set(true);
         for (lane, coroutine) in self.block.lanes.iter().zip(&mut self.coroutines) {
@@ -173,12 +176,12 @@ impl Running {
     }
 }
 
-/// What a visit to a block, or to several, has found.
+/// Result of a visit to one or more blocks.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Session {
-    /// Lanes that had a turn.
+    /// Number of lanes resumed.
     pub lanes: u32,
-    /// Of these, the ones that spin.
+    /// Number of these lanes that spin.
     pub spun: u32,
 }
 
@@ -189,10 +192,10 @@ impl AddAssign for Session {
     }
 }
 
-/// One turn of a lane; `None` when it has returned.
+/// Resumes a lane until it stops. Returns `None` if it has returned.
 fn resume(lane: &Lane, coroutine: &mut Option<Coroutine<(), Stop, (), Place>>) -> Result<Option<Stop>, String> {
     let Some(coroutine) = coroutine else {
-        return Err(format!("{}: has a turn after its end", name(lane)));
+        return Err(format!("{}: resumed after it had ended", name(lane)));
     };
     let result = become_lane(lane, || catch_unwind(AssertUnwindSafe(|| coroutine.resume(()))));
     match result {
@@ -208,5 +211,5 @@ fn name(lane: &Lane) -> String {
 
 pub fn text(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<&str>().copied();
-    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("with no text")
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("without a message")
 }

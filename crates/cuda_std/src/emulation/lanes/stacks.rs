@@ -1,9 +1,11 @@
-//! Stacks for lanes: many, small, and not one mapping more than needed.
+//! Stacks for lanes: many and small, with as few mappings as possible.
 //!
-//! A slab is one mapping for many stacks. Each stack has [`STACK_BYTES`] of address space and takes the memory that it touches.
-//! A guard page for each would be two mappings for each, and a system allows 65,530 in all; so one guard stands below a slab, and
-//! each stack is checked instead: its pointer at every stop of its lane, and its last word, which nobody may have written, when
-//! the lane has returned.
+//! A slab is one mapping for many stacks. Each stack has [`STACK_BYTES`] of address space, and uses only the memory
+//! that it touches. A guard page per stack would need two mappings per stack, and Linux allows 65,530 in total by
+//! default.
+//!
+//! Therefore a slab has a single guard below it, and each stack is checked instead. The checks are of its stack pointer
+//! at every stop of the lane, and of its last word, which must still be zero when the lane has returned.
 
 use corosensei::stack::{STACK_ALIGNMENT, Stack, StackPointer};
 use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap_anonymous, mprotect, munmap};
@@ -13,29 +15,31 @@ use std::ptr::NonNull;
 use std::sync::{Mutex, PoisonError};
 use std::{io, iter};
 
-/// Address space of a stack. Kernels keep a few hundred bytes; the message of a panic and its backtrace want more.
+/// Address space per stack. Kernels use a few hundred bytes; a panic message and its backtrace need more.
 pub const STACK_BYTES: usize = 128 * 1024;
-/// A lane that stops with less than this left is about to overflow.
+/// Minimum space that must remain when a lane stops; less means that it is about to overflow.
 const RESERVE_BYTES: usize = 16 * 1024;
 const STACKS_PER_SLAB: usize = 1024;
 const GUARD_BYTES: usize = 64 * 1024;
-/// Slabs that are kept for the next grid: their pages need not be found and cleared again.
+/// Number of slabs kept for the next grid, so that their pages need not be faulted in and cleared again.
 const KEPT_SLABS: usize = 16;
 
-/// A stack begins so many lines below the end of its place, by its number, that the hot ends of neighbours lie in different sets
-/// of the first cache. Few enough that a small kernel still needs one page alone.
+/// Cache colouring: the base of each stack is offset by a number of cache lines that depends on its index. The hot ends
+/// of neighbouring stacks then map to different sets of the L1 cache. Small enough that a small kernel still touches
+/// only one page.
 const COLOURS: usize = 32;
 const COLOUR_BYTES: usize = 64;
 const _: () = assert!(COLOUR_BYTES.is_multiple_of(STACK_ALIGNMENT));
 
-/// One stack, of a slab that outlives it.
+/// One stack, in a slab that outlives it.
 #[derive(Clone, Copy, Debug)]
 pub struct Place {
     base: StackPointer,
     limit: StackPointer,
 }
 
-// SAFETY: from `limit` to `base` is memory of one slab that nobody else uses. It has no guard page of its own: see the module.
+// SAFETY: the memory from `limit` to `base` is in one slab and used by no other stack. It has no guard page; the module
+// documentation describes the checks that replace it.
 unsafe impl Stack for Place {
     fn base(&self) -> StackPointer {
         self.base
@@ -47,21 +51,22 @@ unsafe impl Stack for Place {
 }
 
 impl Place {
-    /// The lowest address that a lane may stop at.
+    /// Returns the lowest permitted stack pointer at a stop.
     pub fn lowest(&self) -> usize {
         self.limit.get() + RESERVE_BYTES
     }
 
-    /// Whether the last word has been written: the lane has overflown, maybe into its neighbour.
+    /// Returns whether the last word has been written: the stack has overflowed, possibly into the neighbouring one.
     pub fn is_overrun(&self) -> bool {
-        // SAFETY: the slab is mapped and the lane has returned; a page that nobody touched reads as zeros and takes no memory.
+        // SAFETY: the slab is mapped, and the lane has returned. A page that was never touched reads as zeros and uses
+        // no memory.
         unsafe { (self.limit.get() as *const u64).read() != 0 }
     }
 }
 
 struct Slab(NonNull<c_void>);
 
-// SAFETY: a mapping; whoever holds the slab holds its memory.
+// SAFETY: a slab owns its mapping, which is not tied to a thread.
 unsafe impl Send for Slab {}
 
 const SLAB_BYTES: usize = GUARD_BYTES + STACKS_PER_SLAB * STACK_BYTES;
@@ -77,11 +82,12 @@ impl Slab {
         const BYTES: NonZeroUsize = NonZeroUsize::new(SLAB_BYTES).expect("not zero");
         let (access, flags) =
             (ProtFlags::PROT_READ | ProtFlags::PROT_WRITE, MapFlags::MAP_PRIVATE | MapFlags::MAP_NORESERVE);
-        // SAFETY: a new mapping; the calls below are within it.
+        // SAFETY: a new mapping; the calls below stay within it.
         unsafe {
             let slab = Slab(mmap_anonymous(None, BYTES, access, flags)?);
             mprotect(slab.0, GUARD_BYTES, ProtFlags::PROT_NONE)?;
-            // A huge page would take the memory of sixteen stacks for the first one. A system without them has nothing to refuse.
+            // A huge page would allocate the memory of sixteen stacks for the first one. An error is ignored: a system
+            // without huge pages needs no advice.
             let _ = madvise(slab.0, SLAB_BYTES, MmapAdvise::MADV_NOHUGEPAGE);
             Ok(slab)
         }
@@ -97,7 +103,7 @@ impl Slab {
 
 impl Drop for Slab {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours, and its stacks are gone (contract of `Stacks`).
+        // SAFETY: this slab owns the mapping, and its stacks are no longer in use (contract of `Stacks`).
         let _ = unsafe { munmap(self.0, SLAB_BYTES) };
     }
 }
@@ -110,7 +116,7 @@ pub struct Stacks {
 }
 
 impl Stacks {
-    /// So many stacks, which come back by [`give_back`](Stacks::give_back) before `self` is dropped.
+    /// Takes `count` stacks, which must be returned by [`give_back`](Stacks::give_back) before `self` is dropped.
     pub fn take(&mut self, count: usize) -> io::Result<Vec<Place>> {
         while self.free.len() < count {
             let slab = Slab::new()?;
@@ -120,7 +126,7 @@ impl Stacks {
         Ok(iter::repeat_with(|| self.free.pop()).take(count).flatten().collect())
     }
 
-    /// A stack that nobody uses any more.
+    /// Returns a stack that is no longer in use.
     pub fn give_back(&mut self, place: Place) {
         self.free.push(place);
     }

@@ -1,8 +1,9 @@
-//! A block, its warps and its lanes: what each of them is, and how a lane gives its worker back. One machine, whose parts point at
-//! one another; what they do together, at a barrier and at a rendezvous, stands above.
+//! State of a block, its warps and its lanes, and how a lane returns control to its worker. These types refer to one
+//! another. Their joint operations, the barrier and the rendezvous, are in `barrier.rs` and `rendezvous.rs`.
 //!
-//! All of a block happens on one worker, so its state is in cells and takes neither locks nor atomic operations. Lanes reach it
-//! through [`super::current`] while they run; the worker reaches it between two lanes. The two never hold a `&mut` to any of it.
+//! All lanes of a block run on one worker, so its state is in cells and needs neither locks nor atomic operations.
+//! Lanes access it through [`super::current`] while they run; the worker accesses it between two lanes. Neither ever
+//! holds a `&mut` to any of it.
 
 use super::super::site::Site;
 use super::super::{Orders, Position};
@@ -12,26 +13,26 @@ use std::cell::{Cell, OnceCell, UnsafeCell};
 use std::panic::Location;
 use std::ptr;
 
-/// A block's state.
+/// State of a block.
 pub struct Block {
     pub lanes: Box<[Lane]>,
     pub warps: Box<[Warp]>,
-    /// Warps in which a lane can go on.
+    /// Warps that have a runnable lane, one bit each.
     pub ready: Cell<u32>,
     pub alive: Cell<u32>,
     pub arrived: Cell<u32>,
-    /// The number of the first of these, and where it waits.
+    /// Index of the first thread that arrived, and its barrier.
     pub first: Cell<Option<(u32, Site)>>,
-    /// Why the grid must end: see [`Lane::fail`].
+    /// Reason to abort the grid; see [`Lane::fail`].
     pub failed: Cell<Option<String>>,
     pub vote: Cell<bool>,
     pub voted: Cell<bool>,
     pub seeded: bool,
-    /// State of the random numbers.
+    /// State of the random number generator.
     pub random: Cell<u64>,
     pub ending: Cell<bool>,
     pub orders: Option<Orders>,
-    /// The block's shared memory, once somebody asks for it.
+    /// Shared memory of the block, allocated on first use.
     pub shared: OnceCell<Box<[UnsafeCell<u128>]>>,
 }
 
@@ -46,7 +47,7 @@ impl Block {
         self.seeded
     }
 
-    /// The next random number (splitmix64).
+    /// Returns the next random number (splitmix64).
     #[inline]
     pub fn random(&self) -> u64 {
         let state = self.random.get().wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -56,7 +57,7 @@ impl Block {
         mixed ^ mixed >> 31
     }
 
-    /// One of the bits that are set: the lowest, or any by the seed.
+    /// Returns the index of one of the set bits: the lowest, or a random one if seeded.
     #[inline]
     pub fn pick(&self, mut bits: u32) -> u32 {
         if self.is_seeded() {
@@ -67,7 +68,7 @@ impl Block {
         bits.trailing_zeros()
     }
 
-    /// These lanes of a warp can go on.
+    /// Marks `lanes` of `warp` as runnable.
     #[inline]
     pub fn wake(&self, warp: &Warp, lanes: u32) {
         warp.runnable.set(warp.runnable.get() | lanes);
@@ -75,32 +76,32 @@ impl Block {
     }
 }
 
-/// A lane at a rendezvous.
+/// A lane's call of a rendezvous.
 #[derive(Clone, Copy)]
 pub struct Call {
     pub site: Site,
     pub mask: u32,
     pub value: u64,
-    /// The lane whose value it wants.
+    /// The lane whose value is requested.
     pub source: u32,
 }
 
-/// A warp's state.
+/// State of a warp.
 pub struct Warp {
     pub index: u32,
-    /// Lanes that the launch has, and have not returned.
+    /// Lanes that were launched and have not returned.
     pub alive: Cell<u32>,
     pub runnable: Cell<u32>,
-    /// Of these, the ones that spin: not again in this turn of the warp.
+    /// The runnable lanes that spin; they are not resumed again in this pass over the warp.
     pub spinning: Cell<u32>,
     pub at_barrier: Cell<u32>,
-    /// Lanes that ask who is active.
+    /// Lanes that wait for the result of `active_mask`.
     pub asking: Cell<u32>,
     pub sites: [Cell<Option<&'static Location<'static>>>; SIZE as usize],
-    /// Who of them came first.
+    /// Order in which these lanes arrived.
     pub asked: [Cell<u64>; SIZE as usize],
     pub asks: Cell<u64>,
-    /// Lanes at a rendezvous.
+    /// Lanes that wait at a rendezvous.
     pub meeting: Cell<u32>,
     pub calls: [Cell<Option<Call>>; SIZE as usize],
     pub answers: [Cell<u64>; SIZE as usize],
@@ -126,38 +127,38 @@ impl Warp {
     }
 }
 
-/// Why a lane gives the worker back.
+/// Reason for which a lane returns control to its worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stop {
-    /// It spins: it looks again when the others have had their turns.
+    /// Spins: polls again when the other lanes have been scheduled.
     Spins,
-    /// It waits at a barrier or for lanes of its warp, which will make it ready again.
+    /// Waits at a barrier or for lanes of its warp, which will make it runnable again.
     Waits,
-    /// The seed has taken the worker from it.
+    /// Preempted by the seeded scheduler.
     Turns,
-    /// It has found a bug of the kernel ([`Lane::fail`]) and never goes on.
+    /// Found a bug of the kernel ([`Lane::fail`]); is never resumed.
     Failed,
 }
 
-/// Lines of a lane's stack that it needs to go on: the frames of its stop, and the kernel's own.
+/// Number of cache lines of a lane's stack that are needed to resume it: the frames of `stop` and of the kernel.
 #[cfg(target_arch = "x86_64")]
 const FETCHED_LINES: usize = 6;
 
-/// A lane.
+/// State of a lane.
 pub struct Lane {
     pub position: Position,
     block: Cell<*const Block>,
     yielder: Cell<*const Yielder<(), Stop>>,
-    /// Its stack pointer may not be below this when it stops.
+    /// Lowest permitted stack pointer at a stop.
     lowest: usize,
-    /// Where it was when it stopped.
+    /// Stack pointer at the last stop.
     stopped_at: Cell<usize>,
-    /// Where it has met others for the last time, or waits for them.
+    /// The last call at which the lane met others, or at which it is waiting.
     pub last: Cell<Option<Site>>,
 }
 
 impl Lane {
-    /// A lane whose stack pointer may not be below `lowest`; it has not begun.
+    /// Creates a lane that has not started. Its stack pointer must not be below `lowest` at a stop.
     pub fn new(position: Position, lowest: usize) -> Lane {
         Lane {
             position,
@@ -169,19 +170,19 @@ impl Lane {
         }
     }
 
-    /// The lane is of this block, which outlives its coroutine.
+    /// Sets the block of the lane. The block must outlive the lane's coroutine.
     pub fn belongs_to(&self, block: *const Block) {
         self.block.set(block);
     }
 
-    /// The lane's coroutine has begun.
+    /// Records that the lane's coroutine has started.
     pub fn begins(&self, yielder: &Yielder<(), Stop>) {
         self.yielder.set(yielder);
     }
 
     #[inline]
     pub fn block(&self) -> &Block {
-        // SAFETY: set when the block was made, which outlives its lanes' coroutines.
+        // SAFETY: set when the block was created, and the block outlives the coroutines of its lanes.
         unsafe { &*self.block.get() }
     }
 
@@ -195,39 +196,39 @@ impl Lane {
         1 << (self.position.thread_idx_x % SIZE)
     }
 
-    /// Ends the grid for a bug of the kernel; the text says where. Comes back only while the grid is ending already, to destructors.
+    /// Aborts the grid because of a bug of the kernel that `why` describes. Returns only if the grid is already ending,
+    /// to destructors.
     #[cold]
     pub fn fail(&self, why: String) {
         self.block().failed.set(Some(format!("block {}: {why}", self.position.block_idx_x)));
         self.stop(Stop::Failed);
     }
 
-    /// Fetches the end of its stack into the cache, while another lane has its turn: a block's stacks are more than the first
-    /// cache holds (AMD EPYC, least of three runs in turns, 256 lanes: a barrier takes 7.9 instead of 8.3 us).
+    /// Prefetches the top of the lane's stack while another lane runs: the stacks of a block exceed the L1 cache.
     #[inline(always)]
     pub fn fetch(&self) {
         #[cfg(target_arch = "x86_64")]
         for line in 0..FETCHED_LINES {
             use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            // SAFETY: a hint; it may name any address.
+            // SAFETY: a prefetch is a hint, and accepts any address.
             unsafe { _mm_prefetch::<_MM_HINT_T0>(ptr::without_provenance(self.stopped_at.get() + 64 * line)) };
         }
     }
 
-    /// Gives the worker back, until the lane is ready and has its turn.
+    /// Returns control to the worker until the lane is scheduled again.
     pub fn stop(&self, stop: Stop) {
         if self.block().ending.get() || std::thread::panicking() {
-            // Destructors of a lane that is being unwound wait for nobody: the grid has ended.
+            // Destructors of a lane that is being unwound must not wait: the grid has ended.
             return;
         }
         let here = ptr::from_ref(&stop).addr();
         assert!(
             here >= self.lowest,
-            "the kernel's stack is nearly full: {} bytes are left to it",
+            "the kernel's stack is nearly full: {} bytes are left",
             super::stacks::STACK_BYTES
         );
         self.stopped_at.set(here);
-        // SAFETY: set when the coroutine began, in which we are.
+        // SAFETY: set when this coroutine started, and this code runs in it.
         unsafe { (*self.yielder.get()).suspend(stop) };
     }
 }

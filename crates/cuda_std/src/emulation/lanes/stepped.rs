@@ -1,4 +1,4 @@
-//! One thread whose turns the caller gives.
+//! A single emulated thread that the caller steps.
 
 use super::running::text;
 use super::stacks::{Place, STACK_BYTES, Stacks};
@@ -9,24 +9,24 @@ use std::rc::Rc;
 use std::{io, ptr};
 
 thread_local! {
-    /// What gives the turn back, while a [`Stepped`] thread runs on this CPU thread.
+    /// The [`Stepped`] thread that runs on this CPU thread.
     static RUNNING: Cell<*const Running> = const { Cell::new(ptr::null()) };
     static STACKS: RefCell<Stacks> = RefCell::default();
 }
 
-/// Where a [`Stepped`] thread has ended its turn.
+/// Reason for which a [`Stepped`] thread returned control to its owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Turn {
-    /// In a spin: it has looked in vain, and looks again in its next turn.
+    /// The thread spins: its condition does not hold, and is polled again on the next call of [`Stepped::turn`].
     Spins,
-    /// At a barrier of its block, which it passes in its next turn.
+    /// The thread is at a block barrier, which it passes on the next call of [`Stepped::turn`].
     Meets,
-    /// It has returned.
+    /// The thread has returned.
     Ended,
 }
 
-/// The only thread of a grid of one, which runs when its owner says so, and no longer than to its next spin or block barrier. For tests
-/// that choose who goes on, step by step: several of these in one CPU thread are the kernels of several devices.
+/// The only thread of a grid of one, which its owner runs until the next spin or block barrier. For tests that control
+/// the interleaving step by step: several of these on one CPU thread represent the kernels of several devices.
 pub struct Stepped {
     coroutine: Option<Coroutine<(), Turn, (), Place>>,
     running: Rc<Running>,
@@ -34,15 +34,15 @@ pub struct Stepped {
 
 struct Running {
     yielder: Cell<*const Yielder<(), Turn>>,
-    /// The stack pointer may not be below this when a turn ends.
+    /// Lowest permitted stack pointer when control returns to the owner.
     lowest: usize,
 }
 
 impl Stepped {
-    /// The thread; it has not begun.
+    /// Creates a thread that has not started.
     ///
     /// # Errors
-    /// When the system refuses memory for its stack.
+    /// Returns an error if the system refuses memory for its stack.
     pub fn new(body: impl FnOnce() + 'static) -> io::Result<Stepped> {
         let place = STACKS.with_borrow_mut(|stacks| stacks.take(1))?.remove(0);
         let running = Rc::new(Running { yielder: Cell::new(ptr::null()), lowest: place.lowest() });
@@ -54,10 +54,10 @@ impl Stepped {
         Ok(Stepped { coroutine: Some(coroutine), running })
     }
 
-    /// One turn. [`Turn::Ended`] from its end on.
+    /// Runs the thread until its next spin or block barrier. Returns [`Turn::Ended`] once the thread has returned.
     ///
     /// # Errors
-    /// The message of a panic, which has ended the thread.
+    /// Returns the message of a panic, which has ended the thread.
     pub fn turn(&mut self) -> Result<Turn, String> {
         let Some(coroutine) = &mut self.coroutine else { return Ok(Turn::Ended) };
         let before = RUNNING.replace(Rc::as_ptr(&self.running));
@@ -72,14 +72,14 @@ impl Stepped {
         result
     }
 
-    /// Unwinds what has not returned, and gives the stack back.
+    /// Unwinds the thread if it has not returned, and returns its stack.
     fn end(&mut self) {
         let Some(mut coroutine) = self.coroutine.take() else { return };
         let before = RUNNING.replace(Rc::as_ptr(&self.running));
         coroutine.force_unwind();
         RUNNING.set(before);
         let place = coroutine.into_stack();
-        assert!(!place.is_overrun() || std::thread::panicking(), "the stack of a stepped thread has overflown");
+        assert!(!place.is_overrun() || std::thread::panicking(), "the stack of a stepped thread has overflowed");
         STACKS.with_borrow_mut(|stacks| stacks.give_back(place));
     }
 }
@@ -90,17 +90,17 @@ impl Drop for Stepped {
     }
 }
 
-/// Ends the turn of the stepped thread that runs here; false where none does.
+/// Returns control from the stepped thread that runs here to its owner. Returns false if there is none.
 pub fn pause(turn: Turn) -> bool {
-    // SAFETY: set while its `Stepped` gives it a turn, which keeps it; whoever calls this runs in that turn.
+    // SAFETY: set during `Stepped::turn`, which keeps it alive; the caller runs within that call.
     let Some(running) = (unsafe { RUNNING.get().as_ref() }) else { return false };
     if std::thread::panicking() {
-        // Destructors of a thread that is being unwound wait for nobody.
+        // Destructors of a thread that is being unwound must not wait.
         return true;
     }
     let here = ptr::from_ref(&turn).addr();
-    assert!(here >= running.lowest, "the kernel's stack is nearly full: {STACK_BYTES} bytes are left to it");
-    // SAFETY: set when the coroutine began, in which we are.
+    assert!(here >= running.lowest, "the kernel's stack is nearly full: {STACK_BYTES} bytes are left");
+    // SAFETY: set when this coroutine started, and this code runs in it.
     unsafe { (*running.yielder.get()).suspend(turn) };
     true
 }
@@ -111,7 +111,7 @@ mod tests {
     use crate::thread;
 
     #[test]
-    fn a_turn_ends_at_spins_and_barriers_and_others_go_on_meanwhile() {
+    fn stepped_thread_stops_at_spins_and_barriers() {
         let steps = Rc::new(Cell::new(0));
         let make = |by: u32| {
             let steps = steps.clone();
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_is_told_and_ends_the_thread() {
+    fn panic_is_reported_and_ends_thread() {
         let mut stepped = Stepped::new(|| panic!("expected by the test")).expect("a stack");
         assert_eq!(stepped.turn(), Err("expected by the test".to_owned()));
         assert_eq!(stepped.turn(), Ok(Turn::Ended));

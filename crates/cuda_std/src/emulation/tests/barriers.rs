@@ -1,15 +1,15 @@
-//! Faults around barriers: each ends the grid, and the text has the lines of the source.
+//! Tests of errors around barriers: each aborts the grid, and the message contains the source lines.
 
 use super::*;
 
-/// `barriers.rs:LINE:` of this file, as far as a message has them, in their order.
+/// Returns the line numbers of all `barriers.rs:LINE:` in a message, in order.
 fn lines(text: &str) -> Vec<u32> {
     let file = concat!(file!(), ":");
     let number = |rest: &str| rest.split(':').next().and_then(|line| line.parse().ok());
     text.split(file).skip(1).filter_map(number).collect()
 }
 
-/// The grid fails under all of these orders; the text of the first one.
+/// Asserts that the grid fails in all orders. Returns the message of the unseeded run.
 fn fails_in_all_orders(blocks: u32, threads: u32, body: impl Fn() + Sync) -> String {
     let text = failure(Grid::new(blocks, threads), &body);
     for seed in 0..10 {
@@ -21,7 +21,7 @@ fn fails_in_all_orders(blocks: u32, threads: u32, body: impl Fn() + Sync) -> Str
 
 #[test]
 #[expect(clippy::if_same_then_else, reason = "the same call at two places is the fault")]
-fn threads_that_wait_at_two_barriers_are_named_with_both_lines() {
+fn threads_at_two_barriers_are_reported_with_lines() {
     let line = line!();
     let text = fails_in_all_orders(2, 8, || {
         if thread::thread_idx_x() == 5 {
@@ -36,9 +36,9 @@ fn threads_that_wait_at_two_barriers_are_named_with_both_lines() {
     assert!(text.contains("thread 5 waits at") && text.contains("all threads of a block must meet"), "{text}");
 }
 
-/// The hardware forbids to mix the two; a library's call may have both on one line of its user.
+/// The hardware forbids mixing the two. A library function can contain both, attributed to one line of its caller.
 #[test]
-fn a_barrier_with_a_vote_is_not_one_without() {
+fn voting_barrier_differs_from_plain_barrier() {
     #[track_caller]
     fn call() {
         if thread::thread_idx_x() == 0 {
@@ -54,7 +54,7 @@ fn a_barrier_with_a_vote_is_not_one_without() {
 }
 
 #[test]
-fn a_barrier_in_a_loop_is_one_place() {
+fn barrier_in_loop_is_one_site() {
     for seed in 0..10 {
         let body = || {
             let mut round = 0;
@@ -71,7 +71,7 @@ fn a_barrier_in_a_loop_is_one_place() {
 }
 
 #[test]
-fn one_thread_that_leaves_is_named_with_where_it_was_and_where_others_wait() {
+fn early_return_is_reported_with_both_sites() {
     let line = line!();
     let text = fails_in_all_orders(2, 8, || {
         thread::sync_threads();
@@ -80,19 +80,19 @@ fn one_thread_that_leaves_is_named_with_where_it_was_and_where_others_wait() {
         }
         thread::sync_threads_or(false);
     });
-    assert!(text.contains("block 1: thread 5 has returned (has met others last at "), "{text}");
+    assert!(text.contains("block 1: thread 5 has returned (last met other threads at "), "{text}");
     assert_eq!(lines(&text), [line + 2, line + 6], "{text}");
     let text = fails_in_all_orders(1, 8, || {
         if thread::thread_idx_x() != 0 {
             thread::sync_threads();
         }
     });
-    assert!(text.contains("thread 0 has returned (has met nobody before)"), "{text}");
+    assert!(text.contains("thread 0 has returned (has not met other threads)"), "{text}");
 }
 
-/// The hardware lets the others pass then, or says "illegal instruction".
+/// The hardware then lets the other threads pass, or reports "illegal instruction".
 #[test]
-fn a_warp_that_leaves_is_a_fault_too() {
+fn early_return_of_warp_is_reported() {
     let line = line!();
     let text = fails_in_all_orders(1, 96, || {
         if thread::thread_idx_x() / 32 == 1 {
@@ -104,7 +104,7 @@ fn a_warp_that_leaves_is_a_fault_too() {
 }
 
 #[test]
-fn a_block_that_leaves_is_none() {
+fn early_return_of_block_is_allowed() {
     run(3, 40, || {
         if thread::block_idx_x() == 1 {
             return;

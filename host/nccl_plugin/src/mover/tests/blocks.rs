@@ -1,4 +1,4 @@
-//! The kernel alone, by its rings: long copies by several blocks.
+//! Tests of the kernel through its rings only: long copies by several blocks.
 
 #[path = "../../../../../tests/random/mod.rs"]
 mod random;
@@ -9,24 +9,24 @@ use cuda_std::emulation::{set_seed, set_workers};
 use cuda_std::memory::{Word, load_acquire_host_u64};
 use random::Random;
 
-/// A time that no test waits for.
+/// Timeout that no test reaches.
 const LONG_TIME: Duration = Duration::from_secs(30);
 const LONG_BYTES: usize = LONG as usize + 1;
 
-/// A kernel that runs, and its rings.
+/// A running kernel and its rings.
 struct Running {
     kernel: OnCpu,
     rings: Rings,
     number: u64,
     marks: [u64; LANES as usize],
-    /// What is asked for is shown later, together with more.
+    /// Whether entries are published later, together with further ones.
     holds: bool,
 }
 
 impl Running {
     fn new(blocks: u32, timeout: Duration) -> Running {
         let kernel = OnCpu::new(blocks).unwrap();
-        // SAFETY: the kernel's memory is as old.
+        // SAFETY: the rings are in memory of the kernel, which lives as long.
         let rings = unsafe { Rings::at(kernel.lanes()) };
         let mut running = Running { kernel, rings, number: 0, marks: [0; LANES as usize], holds: false };
         running.launch(timeout);
@@ -37,7 +37,7 @@ impl Running {
         self.number += 1;
         let (lanes, jobs, first) = (self.kernel.lanes(), self.kernel.jobs(), self.rings.unread());
         let args = MoverArgs { lanes, jobs, first, number: self.number, timeout_ns: timeout.as_nanos() as u64 };
-        // SAFETY: each test keeps what it names until it has waited.
+        // SAFETY: each test keeps the memory that its entries refer to until it has waited for them.
         unsafe { self.kernel.launch(args, true) }.unwrap();
     }
 
@@ -60,7 +60,7 @@ impl Running {
         mark
     }
 
-    /// Asks for a mark, and waits for it: no mark before may come behind it.
+    /// Requests a mark and waits for it. Asserts that marks pass in order.
     fn settle(&mut self, queue: Queue) {
         let mark = self.mark(queue);
         let mut last = 0;
@@ -72,14 +72,14 @@ impl Running {
         });
     }
 
-    /// The first job that the first block of a lane has given the others.
+    /// Returns the first job that a lane's first block has given to the other blocks.
     fn first_job(&self, queue: Queue) -> Option<Step> {
-        // SAFETY: jobs begin with the words of their entries.
+        // SAFETY: jobs start with the words of their entries.
         let words = unsafe { &*self.kernel.jobs().add(queue as usize).cast::<[Word; 4]>() };
         Step::decode(words.each_ref().map(load_acquire_host_u64), 0, JOBS)
     }
 
-    /// Copies until the lane's other blocks are there.
+    /// Copies until the lane's other blocks have started.
     fn wait_for_others(&mut self, queue: Queue) {
         let (from, to) = (noise(LONG_BYTES), vec![0u8; LONG_BYTES]);
         until("the other blocks", || {
@@ -116,7 +116,8 @@ fn noise(bytes: usize) -> Vec<u8> {
     (0..bytes).map(|_| random.below(255) as u8 + 1).collect()
 }
 
-/// Every byte and no other, of any length and alignment, by any number of blocks; and one kernel after another with the same memory.
+/// Copies write every byte and no other, for any length, alignment and number of blocks, and for successive kernels
+/// with the same memory.
 #[test]
 fn long_copies_are_whole() {
     const ROOM: usize = 300 << 10;
@@ -130,7 +131,7 @@ fn long_copies_are_whole() {
                 running.copy(queue, to.as_ptr() as u64 + shift, from.as_ptr() as u64 + skew, bytes);
                 running.settle(queue);
                 let (shift, skew) = (shift as usize, skew as usize);
-                // Only now the compiler may know of the bytes.
+                // Hides from the compiler that the bytes were zero.
                 let to = std::hint::black_box(to);
                 assert!(to[shift..shift + bytes] == from[skew..skew + bytes], "{bytes} B by {blocks} blocks");
                 assert!(to[..shift].iter().chain(&to[shift + bytes..]).all(|byte| *byte == 0));
@@ -149,9 +150,9 @@ fn long_copies_are_whole() {
     }
 }
 
-/// Who sees a word sees what long copies before it wrote, and a mark comes behind the word.
+/// A thread that sees a word also sees what long copies before it wrote, and a mark follows its word.
 #[test]
-fn a_word_is_behind_long_copies_and_a_mark_behind_it() {
+fn word_follows_long_copies_and_precedes_mark() {
     const ROOM: usize = 4 * LONG_BYTES;
     set_workers(2);
     let mut running = Running::new(4, LONG_TIME);
@@ -162,7 +163,7 @@ fn a_word_is_behind_long_copies_and_a_mark_behind_it() {
             let at = (part * LONG_BYTES) as u64;
             running.copy(Queue::In, to.as_ptr() as u64 + at, from.as_ptr() as u64 + at, LONG_BYTES);
             if round.is_multiple_of(2) {
-                // A mark by the block that arrives last.
+                // The block that arrives last writes this mark.
                 running.mark(Queue::In);
             }
         }
@@ -180,9 +181,10 @@ fn a_word_is_behind_long_copies_and_a_mark_behind_it() {
     running.end();
 }
 
-/// Copies of all lengths that read and write what others write, words and marks, in any order: as if one were behind another.
+/// Copies of all lengths that read and write the same bytes, words and marks, in any order, have the same effect as one
+/// after another.
 #[test]
-fn steps_that_touch_the_same_bytes_are_in_order() {
+fn overlapping_steps_keep_order() {
     const ROOM: usize = 256 << 10;
     let zeros = || vec![0u64; ROOM / 8];
     for seed in 0..6 {
@@ -191,10 +193,10 @@ fn steps_that_touch_the_same_bytes_are_in_order() {
         let mut random = Random(seed + 1);
         let mut running = Running::new(2 + seed as u32 % 4, LONG_TIME);
         let (mut expected, memory) = (noise(ROOM), zeros());
-        // SAFETY: so many bytes, which the kernel does not know yet.
+        // SAFETY: both have `ROOM` bytes, and the kernel has no reference to them yet.
         unsafe { std::ptr::copy_nonoverlapping(expected.as_ptr(), memory.as_ptr().cast_mut().cast::<u8>(), ROOM) };
         let base = memory.as_ptr() as u64;
-        // Short ones in a row, too.
+        // Odd seeds have more short copies, so that several follow each other.
         let long = if seed % 2 == 0 { 6 } else { 4 };
         for round in 0..300u64 {
             running.holds = round % 100 < 99 && random.below(4) > 0;
@@ -208,7 +210,7 @@ fn steps_that_touch_the_same_bytes_are_in_order() {
                 kind => {
                     let bytes = if kind < long { LONG_BYTES + random.below(1 << 14) } else { 1 + random.below(9000) };
                     let (to, from) = (random.below(ROOM / 2 - bytes), random.below(ROOM / 2 - bytes));
-                    // Not within one another, as a copy's contract says.
+                    // Source and destination do not overlap, as the contract of a copy requires.
                     let (to, from) = if random.below(2) == 0 { (to, ROOM / 2 + from) } else { (ROOM / 2 + to, from) };
                     expected.copy_within(from..from + bytes, to);
                     running.copy(Queue::In, base + to as u64, base + from as u64, bytes);
@@ -216,7 +218,7 @@ fn steps_that_touch_the_same_bytes_are_in_order() {
             }
             if round % 100 == 99 {
                 running.settle(Queue::In);
-                // SAFETY: so many bytes, and nothing is under way.
+                // SAFETY: the memory has `ROOM` bytes, and no copy is in flight.
                 let came = unsafe { std::slice::from_raw_parts(base as *const u8, ROOM) };
                 assert!(came == expected, "seed {seed}, round {round}");
             }
@@ -225,7 +227,8 @@ fn steps_that_touch_the_same_bytes_are_in_order() {
     }
 }
 
-/// More long copies than the ring of jobs and more steps than the host's have room for, both ways at once.
+/// More long copies than the job ring can contain, and more steps than the host's rings, in both directions
+/// concurrently.
 #[test]
 fn rings_wrap_around_both_ways() {
     let mut running = Running::new(3, LONG_TIME);
@@ -257,9 +260,9 @@ fn rings_wrap_around_both_ways() {
     running.end();
 }
 
-/// What was asked for before the end is done, and then no block is left.
+/// Everything requested before the end is done, and then no block is left.
 #[test]
-fn the_end_is_behind_all_and_of_all_blocks() {
+fn exit_follows_all_copies_of_all_blocks() {
     const PART: usize = 1 << 20;
     set_workers(3);
     let from = noise(8 * PART);
@@ -276,7 +279,7 @@ fn the_end_is_behind_all_and_of_all_blocks() {
             }
             running.ask(Queue::Out, Step::End);
             until("the lane's end", || running.rings.gone(1)[Queue::Out as usize]);
-            // At once, and not when the kernel has ended.
+            // Checked immediately, before the kernel has ended.
             let (came, end) = (std::hint::black_box(&to), copies * PART);
             assert!(came[..end].iter().rev().take(PART).all(|byte| *byte != 0), "{blocks} blocks, {copies} copies");
             assert!(came[..end] == from[..end] && came[end..].iter().all(|byte| *byte == 0));
@@ -286,9 +289,9 @@ fn the_end_is_behind_all_and_of_all_blocks() {
     }
 }
 
-/// Its deadline ends all blocks, also those that have had jobs, and a lane whose other one goes on.
+/// The deadline ends all blocks, including those that have had jobs, and both lanes.
 #[test]
-fn the_deadline_ends_all_blocks() {
+fn deadline_ends_all_blocks() {
     let (from, to) = (noise(LONG_BYTES), vec![0u8; LONG_BYTES]);
     for copies in [0, 1, 20] {
         let mut running = Running::new(4, Duration::from_millis(30));

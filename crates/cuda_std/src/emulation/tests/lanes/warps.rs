@@ -1,9 +1,9 @@
-//! Warps: what lanes tell each other, and what is a bug of the kernel.
+//! Tests of warps: exchanges between lanes, and detected bugs of kernels.
 
 use super::super::failure;
 use super::*;
 
-/// The grid as it is, and under some seeds.
+/// Runs the grid unseeded, and with several seeds.
 fn in_all_orders(block: u32, body: impl Fn() + Sync) {
     Grid::new(2, block).run(&body).expect("runs without a seed");
     for seed in 0..20 {
@@ -12,7 +12,7 @@ fn in_all_orders(block: u32, body: impl Fn() + Sync) {
 }
 
 #[test]
-fn lanes_of_a_mask_tell_each_other_what_they_hold() {
+fn lanes_of_mask_exchange_values() {
     in_all_orders(72, || {
         let (lane, mask) = (warp::lane(), warp::launched_mask());
         assert_eq!(mask, if thread::thread_idx_x() < 64 { u32::MAX } else { 0xff });
@@ -23,7 +23,7 @@ fn lanes_of_a_mask_tell_each_other_what_they_hold() {
         assert_eq!(warp::ballot(mask, lane % 2 == 1), 0xaaaa_aaaa & mask);
         assert!(warp::any(mask, lane == 5) && !warp::any(mask, lane == 40));
         assert!(warp::all(mask, lane < 32) && !warp::all(mask, lane != 5));
-        // Two halves of a warp, each for itself.
+        // The two halves of a warp exchange separately.
         if mask == u32::MAX {
             let half = if lane < 16 { 0xffff } else { 0xffff_0000 };
             for round in 0..5 {
@@ -36,7 +36,7 @@ fn lanes_of_a_mask_tell_each_other_what_they_hold() {
 }
 
 #[test]
-fn a_rendezvous_orders_what_lanes_do() {
+fn rendezvous_orders_accesses_of_lanes() {
     let words: Vec<Word> = (0..128).map(|_| Word::new(0)).collect();
     in_all_orders(64, || {
         let me = thread::index() as usize;
@@ -65,7 +65,7 @@ fn those_that_come_together_are_active_together() {
 }
 
 #[test]
-fn a_seed_makes_groups_of_those_that_come_together() {
+fn seed_groups_lanes_that_arrive_together() {
     let mut sizes = std::collections::BTreeSet::new();
     for seed in 0..20 {
         let groups = Mutex::new(Vec::new());
@@ -86,10 +86,10 @@ fn a_seed_makes_groups_of_those_that_come_together() {
     assert!(sizes.len() > 5 && sizes.contains(&32), "{sizes:?}");
 }
 
-/// The bug that a trace of the put kernel once showed on the GPU: a leader that does something alone is not back with its warp
-/// because the source's branch has ended.
+/// Reproduces a bug that a trace of the put kernel showed on the GPU: after a branch for the leader only, the leader
+/// does not reconverge with its warp.
 #[test]
-fn a_leader_that_does_not_come_back_to_its_warp_is_seen() {
+fn leader_missing_from_rendezvous_is_detected() {
     let answer = Word::new(0);
     let kernel = |comes_back: bool| {
         let (answer, seen) = (&answer, Mutex::new(Vec::new()));
@@ -97,7 +97,7 @@ fn a_leader_that_does_not_come_back_to_its_warp_is_seen() {
         Grid::new(1, 64)
             .run(|| {
                 if thread::thread_idx_x() == 0 {
-                    // Waits for what another warp does.
+                    // Waits for a store of another warp.
                     while load_relaxed_gpu_u64(answer) == 0 {
                         thread::relax();
                     }
@@ -108,7 +108,7 @@ fn a_leader_that_does_not_come_back_to_its_warp_is_seen() {
                 if thread::thread_idx_x() == 40 {
                     store_relaxed_gpu_u64(answer, 1);
                 }
-                // The warp's lanes divide a piece of work by the mask that they find.
+                // The lanes of the warp divide work by this mask.
                 let together = warp::active_mask();
                 if thread::thread_idx_x() < 32 {
                     seen.lock().expect("no panic").push(together);
@@ -126,14 +126,14 @@ fn a_leader_that_does_not_come_back_to_its_warp_is_seen() {
 }
 
 #[test]
-fn what_the_hardware_leaves_undefined_ends_the_grid() {
+fn undefined_behaviour_of_hardware_ends_grid() {
     let failing: [(&str, &(dyn Fn() + Sync)); 4] = [
-        ("thread 3 has returned (has met nobody before), and lane 0 of warp 0 waits for it at", &|| {
+        ("thread 3 has returned (has not met other threads), and lane 0 of warp 0 waits for it at", &|| {
             if warp::lane() != 3 {
                 warp::broadcast_u64(u32::MAX, 1, 0);
             }
         }),
-        ("of which 0xff000000 have returned or never were: thread 24 has returned", &|| {
+        ("of which 0xff000000 have returned or never existed: thread 24 has returned", &|| {
             if warp::lane() < 24 {
                 for _ in 0..3 {
                     thread::relax();
@@ -141,12 +141,12 @@ fn what_the_hardware_leaves_undefined_ends_the_grid() {
                 warp::broadcast_u64(u32::MAX, 1, 30);
             }
         }),
-        ("wants a value of lane 9, which is not among the lanes 0xff", &|| {
+        ("requests a value of lane 9, which is not in mask 0xff", &|| {
             if warp::lane() < 8 {
                 warp::shuffle_u64(0xff, 1, 9);
             }
         }),
-        ("to which it does not belong", &|| warp::synchronize(0xff)),
+        ("which does not contain it", &|| warp::synchronize(0xff)),
     ];
     for (expected, body) in failing {
         for seed in 0..5 {
@@ -161,7 +161,7 @@ fn what_the_hardware_leaves_undefined_ends_the_grid() {
     }
 }
 
-/// `warps.rs:LINE:` of this file, as far as a message has them, from the smallest on.
+/// Returns the line numbers of all `warps.rs:LINE:` in a message, in ascending order.
 fn lines(text: &str) -> Vec<u32> {
     let number = |rest: &str| rest.split(':').next().and_then(|line| line.parse().ok());
     let mut lines: Vec<u32> = text.split(concat!(file!(), ":")).skip(1).filter_map(number).collect();
@@ -171,10 +171,10 @@ fn lines(text: &str) -> Vec<u32> {
 
 #[test]
 #[expect(clippy::if_same_then_else, reason = "the same call at two places is the fault")]
-fn lanes_that_wait_for_each_other_at_two_calls_are_named_with_both_lines() {
+fn lanes_at_two_calls_are_reported_with_lines() {
     let all = u32::MAX;
     let first = line!() + 3;
-    // Votes with different masks; two calls of a kind; calls of two kinds; a rendezvous and the block barrier, whichever comes first.
+    // Votes with different masks; two calls of one kind; calls of two kinds; a rendezvous and the block barrier.
     let failing: [(&str, &(dyn Fn() + Sync)); 5] = [
         ("same mask", &|| assert!(warp::any(if warp::lane() < 8 { 0xffff } else { all }, true))),
         ("same mask", &|| if warp::lane() == 8 { warp::synchronize(all) } else { warp::synchronize(all) }),
@@ -192,9 +192,9 @@ fn lanes_that_wait_for_each_other_at_two_calls_are_named_with_both_lines() {
     }
 }
 
-/// Lanes of a mask may come to it after a rendezvous of their own.
+/// Lanes of a mask may arrive at it after a rendezvous of a subset of them.
 #[test]
-fn a_rendezvous_of_some_lanes_may_come_before_that_of_all() {
+fn partial_rendezvous_may_precede_full_one() {
     in_all_orders(64, || {
         if warp::lane() < 8 {
             warp::synchronize(0xff);
@@ -204,9 +204,10 @@ fn a_rendezvous_of_some_lanes_may_come_before_that_of_all() {
     });
 }
 
-/// The rules of [`Orders`]: barriers order memory, shuffles do not, and a fence covers what its lane knew by then.
+/// The rules of [`Orders`]: barriers order memory, shuffles do not, and a fence covers the clock of its lane at that
+/// time.
 #[test]
-fn a_fence_covers_what_a_barrier_has_brought_before_it() {
+fn fence_covers_stores_ordered_by_earlier_barrier() {
     #[derive(Clone, Copy, PartialEq)]
     enum Way {
         Fenced,

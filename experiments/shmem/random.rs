@@ -1,0 +1,51 @@
+//! Random shapes of `ginlab shmem`: call, scope, size, alignments, block and grid.
+//!
+//! A lane moves at most [`LANE_BYTES`] in a call and [`LANE_VOLUME`] in a launch: a baseline that copies byte by byte
+//! takes some 10 ms for the former, so that 200 shapes take less than five minutes.
+
+use super::args::{Args, Case, Tuple};
+use crate::random::Random;
+use crate::world::Scope;
+use ginlab::report::each_once;
+
+const CASES: [Case; 5] =
+    [Case::PutLatency, Case::GetLatency, Case::PutSignalPingPong, Case::PutBandwidth, Case::GetBandwidth];
+const LANE_BYTES: u64 = 64 << 10;
+const LANE_VOLUME: u64 = 256 << 10;
+/// Largest grid.
+const BLOCKS: u64 = 32;
+
+/// Returns the random shapes that the options select, or `None` without `--random`.
+pub fn tuples(args: &Args) -> Option<Vec<Tuple>> {
+    Some(each_once(args.random.generators()?.map(|random| shape(args, random))))
+}
+
+fn shape(args: &Args, mut random: Random) -> Tuple {
+    let case = random.one(&CASES);
+    let blocks = 32 * random.from(1, 32) as u32;
+    let (scope, block) = match random.from(0, 2) {
+        _ if case.is_bandwidth() => (Scope::Block, blocks),
+        0 => (Scope::Thread, 1),
+        1 => (Scope::Warp, 32),
+        _ => (Scope::Block, blocks),
+    };
+    let grid = if case.is_bandwidth() { random.from(2, BLOCKS) } else { 1 };
+    let lanes = grid * u64::from(block);
+    // Every block of a grid moves at least one byte.
+    let least = args.sizes.begin.max(grid).min(args.sizes.end);
+    let bytes = random.size_within(least, args.sizes.end.min(lanes * LANE_BYTES).max(least));
+    let volume = args.volume.min(lanes * LANE_VOLUME);
+    let iterations = (volume / bytes).clamp(1, args.iterations.into()) as u32;
+    Tuple {
+        case,
+        scope,
+        bytes,
+        grid: grid as u32,
+        block,
+        iterations,
+        warmup: args.warmup.min(iterations),
+        by_messages: false,
+        to_at: random.from(0, 15) as u32,
+        from_at: random.from(0, 15) as u32,
+    }
+}

@@ -1,0 +1,168 @@
+//! Tracking of which ranks make progress. A wait at a step for a busy rank continues while that rank makes progress.
+//!
+//! Each rank has a counter (`ginlab_base::progress`) that changes when the rank has completed something. A thread reads
+//! it once a second while the rank is in no step, and reports a change to rank 0. Rank 0 reports to all ranks which
+//! ranks have made progress. For a rank that is alive but completes nothing, the thread reports nothing: waits for it
+//! end after a whole timeout, and name it.
+
+use std::fmt::Write;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use super::Bootstrap;
+use super::error::human;
+use super::link::Link;
+use super::star::Star;
+use super::wait::Clock;
+
+/// Maximum interval of progress reports, and of reports of the ranks missing at a step.
+const REPORT_EVERY: Duration = Duration::from_secs(1);
+
+/// Returns the interval between reports in a job whose waits have this limit: at most a quarter of it.
+pub(super) fn report_every(timeout: Duration) -> Duration {
+    (timeout / 4).clamp(Duration::from_millis(1), REPORT_EVERY)
+}
+
+/// Progress of all ranks, as known to this rank.
+pub(super) struct Heard {
+    rank: usize,
+    /// Time at which each rank was last known to have made progress; `None` for this rank.
+    last: Vec<Option<Instant>>,
+    /// Number of reported progresses of other ranks.
+    others: u64,
+    /// On rank 0: ranks that have made progress since the last report.
+    unreported: Vec<u32>,
+    counter: &'static AtomicU64,
+    counted: u64,
+}
+
+impl Heard {
+    pub fn new(rank: usize, size: usize) -> Heard {
+        let counter = ginlab_base::progress::counter();
+        Heard { rank, last: vec![None; size], others: 0, unreported: Vec::new(), counter, counted: 0 }
+    }
+
+    /// Counts this rank's progress with another counter.
+    pub fn count_by(&mut self, counter: &'static AtomicU64) {
+        (self.counter, self.counted) = (counter, counter.load(Ordering::Relaxed));
+    }
+
+    /// Returns the number of times that other ranks were known to make progress.
+    pub fn others(&self) -> u64 {
+        self.others
+    }
+
+    /// Processes the reports that arrived on the link to `rank`.
+    pub fn hear(&mut self, rank: usize, link: &mut Link) {
+        for payload in link.reports.drain(..) {
+            if self.rank != 0 {
+                for bytes in payload.as_chunks::<4>().0 {
+                    self.progressed(u32::from_le_bytes(*bytes) as usize);
+                }
+                continue;
+            }
+            self.progressed(rank);
+            if !self.unreported.contains(&(rank as u32)) {
+                self.unreported.push(rank as u32);
+            }
+        }
+    }
+
+    fn progressed(&mut self, rank: usize) {
+        // Rank 0 sends this rank's own reports back; ignore them.
+        if rank != self.rank
+            && let Some(last) = self.last.get_mut(rank)
+        {
+            *last = Some(Instant::now());
+            self.others += 1;
+        }
+    }
+
+    /// Returns the payload of the next report: the ranks that have made progress since the last one. `None` if there
+    /// are none.
+    pub fn take(&mut self) -> Option<Vec<u8>> {
+        let mut ranks = std::mem::take(&mut self.unreported);
+        let count = self.counter.load(Ordering::Relaxed);
+        if std::mem::replace(&mut self.counted, count) != count {
+            ranks.push(self.rank as u32);
+        }
+        (!ranks.is_empty()).then(|| ranks.iter().flat_map(|rank| rank.to_le_bytes()).collect())
+    }
+
+    /// Counts the timeout of a wait for these ranks from their last progress. A rank that waits for rank 0 does not
+    /// know which other ranks are missing, and counts from the last progress of any.
+    pub fn renew(&self, clock: &mut Clock, missing: &[usize]) {
+        let last = if missing == [0] { self.last.iter().flatten().max() } else { self.times(missing).max() };
+        if let Some(last) = last {
+            clock.count_from(*last);
+        }
+    }
+
+    fn times<'a>(&'a self, ranks: &'a [usize]) -> impl Iterator<Item = &'a Instant> {
+        ranks.iter().filter_map(|rank| self.last.get(*rank)?.as_ref())
+    }
+
+    /// Returns the times at which these ranks last made progress, for the error of a wait for them. Empty if no
+    /// progress of any of them is known.
+    pub fn note(&self, ranks: &[usize]) -> String {
+        let mut text = String::new();
+        for rank in ranks {
+            if let Some(Some(last)) = self.last.get(*rank) {
+                let seconds = Duration::from_secs(last.elapsed().as_secs());
+                let _ = write!(text, "; the last progress of rank {rank} was {} ago", human(seconds));
+            }
+        }
+        text
+    }
+}
+
+/// The thread that reports this rank's progress. Dropping this ends it.
+pub(super) struct Reporter {
+    stop: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Reporter {
+    /// Starts the thread. If it cannot be started, progress is not reported.
+    pub fn start(star: &Arc<Mutex<Star>>, timeout: Duration) -> Reporter {
+        let every = report_every(timeout);
+        let (stop, stopped) = channel();
+        let star = Arc::clone(star);
+        let body = move || {
+            while stopped.recv_timeout(every) == Err(RecvTimeoutError::Timeout) {
+                // While the lock is held, this rank is in a step: it waits for other ranks and has nothing to report.
+                match star.try_lock() {
+                    Ok(mut star) => star.report_progress(),
+                    Err(TryLockError::Poisoned(star)) => star.into_inner().report_progress(),
+                    Err(TryLockError::WouldBlock) => {}
+                }
+            }
+        };
+        let thread = std::thread::Builder::new().name("progress".into()).spawn(body).ok();
+        Reporter { stop: Some(stop), thread }
+    }
+}
+
+impl Drop for Reporter {
+    fn drop(&mut self) {
+        self.stop = None;
+        // The result is an error if the thread panicked; ignore it.
+        let _ = self.thread.take().map(JoinHandle::join);
+    }
+}
+
+impl Bootstrap {
+    /// Returns the number of times that other ranks were known to have made progress, as of the last step or check of
+    /// the peers.
+    pub fn progress_of_others(&self) -> u64 {
+        lock(&self.star).progress.others()
+    }
+}
+
+/// Locks the star for a step.
+pub(super) fn lock(star: &Mutex<Star>) -> MutexGuard<'_, Star> {
+    star.lock().unwrap_or_else(PoisonError::into_inner)
+}

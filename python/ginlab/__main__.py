@@ -1,0 +1,5 @@
+"""`python -m ginlab`: the command `ginlab`."""
+
+from ginlab._program import main
+
+main()
