@@ -11,7 +11,7 @@ use std::fmt::Write;
 #[derive(Parser)]
 #[command(name = "ginlab", version = "", disable_version_flag = true, arg_required_else_help = true)]
 #[command(
-    after_help = "Exit codes: 0 ok, 1 run failed or wrong data, 2 usage, 3 not fit (doctor), 124 timed out, 130 interrupted.\n\
+    after_help = "Exit codes: 0 ok, 1 run failed or wrong data, 2 usage, 3 not fit (doctor, write --at-least), 124 timed out, 130 interrupted.\n\
                         GINLAB_LIBFABRIC=PATH loads that libfabric and no other.\n\
                         `ginlab COMMAND --help` lists the options of a command."
 )]

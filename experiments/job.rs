@@ -4,10 +4,11 @@
 use crate::columns::{AGAIN, COMPLETION, RAIL_BYTES};
 use crate::error::Failure;
 use crate::mps::MpsArgs;
+pub use crate::payload::MemoryKind;
+use crate::rail_rates::RailPlace;
 use crate::rails;
-use crate::runner::Ranks;
+use crate::runner::{Ranks, added};
 use crate::values::{self, List, Pin, corruption, seconds};
-use clap::ValueEnum;
 use ginlab::bootstrap::{Bootstrap, Kind};
 use ginlab::cuda::{Choice, Device, Place};
 use ginlab::fabric::any::AnyRail;
@@ -22,15 +23,6 @@ use ginlab::report::{Header, Key, Row};
 use ginlab::versions::Versions;
 use ginlab::{cores, signals};
 use std::time::Duration;
-
-/// Memory that holds the payload.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum MemoryKind {
-    /// Pinned host memory
-    Pinned,
-    /// Device memory
-    Device,
-}
 
 /// Options for the number of ranks and their bootstrap.
 #[derive(clap::Args, Clone, Debug)]
@@ -92,13 +84,14 @@ pub struct JobArgs {
     /// if there is one)
     #[arg(short = 'd', long, value_enum, default_value_t = Choice::Auto, hide_possible_values = true)]
     pub device: Choice,
-    /// Memory that holds the payload: pinned (pinned host memory) or device (GPU memory)
+    /// Memory that holds the payload: auto (GPU memory if every rank has a GPU whose NICs access it directly, otherwise
+    /// pinned), pinned (pinned host memory) or device (GPU memory)
     #[arg(
         long,
         alias = "mem",
         value_enum,
         value_name = "MEM",
-        default_value_t = MemoryKind::Pinned,
+        default_value_t = MemoryKind::Auto,
         hide_possible_values = true
     )]
     pub memory: MemoryKind,
@@ -133,6 +126,8 @@ pub struct Job {
     pub device: Device,
     pub provider: String,
     chosen: RailPlan,
+    /// Memory that holds the payload. Never [`MemoryKind::Auto`].
+    memory: MemoryKind,
     pub notes: Vec<String>,
     /// Number of immediates that each rail's completion queue holds while it is not polled.
     pub immediates: usize,
@@ -234,7 +229,8 @@ impl Job {
             ..RailOptions::default()
         };
         let fabric = rails::check_provider(args.provider.as_deref(), &args.domain)?;
-        let chosen = seat.choose_rails(ranks, RailWants { fabric: &fabric, count: rails, options })?.clone();
+        let mut chosen = seat.choose_rails(ranks, RailWants { fabric: &fabric, count: rails, options })?.clone();
+        let memory = args.memory.choose(&seat.device, &mut chosen, &mut seat.notes, ranks)?;
         let immediates = chosen.immediates();
         check_room(ranks.size(), 1, immediates)?;
         seat.choose_cores(ranks, CoreWants { pin: &args.pin, threads: 1, busy: ranks.local_size() })?;
@@ -252,12 +248,17 @@ impl Job {
             flow.give_way(true);
         }
         let connections = Vec::new();
-        Ok(Job { flow, device, provider: chosen.name(), chosen, notes, immediates, connections, timeout })
+        Ok(Job { flow, device, provider: chosen.name(), chosen, memory, notes, immediates, connections, timeout })
+    }
+
+    /// Returns the memory that an option selects.
+    fn memory(&self, asked: MemoryKind) -> MemoryKind {
+        if asked == MemoryKind::Auto { self.memory } else { asked }
     }
 
     /// Allocates memory of this kind and registers it on every rail for the uses `access`.
     pub fn register(&self, kind: MemoryKind, bytes: u64, access: Access) -> Result<Region<AnyRail>, Failure> {
-        let place = if kind == MemoryKind::Device { Place::Device } else { self.chosen.place() };
+        let place = if self.memory(kind) == MemoryKind::Device { Place::Device } else { self.chosen.place() };
         let bytes =
             usize::try_from(bytes.max(64)).map_err(|_| Failure::Usage("exceeds the available memory".into()))?;
         let buffer = self.device.allocate(place, bytes)?;
@@ -288,7 +289,10 @@ impl Job {
         header
             .set(Key::Provider, self.provider.as_str())
             .set(Key::Rails, self.rail_names())
-            .set(Key::Memory, values::name(memory));
+            .set(Key::Memory, values::name(self.memory(memory)));
+        if matches!(self.device, Device::Gpu(_)) {
+            header.set(Key::Gpu, self.device.name());
+        }
         header.notes(&self.notes).notes(ranks.notes()).note(format!(
             "{} ranks by the {} bootstrap",
             ranks.size(),
@@ -302,7 +306,7 @@ impl Job {
         let mut row = Row::new(experiment, case, "cpu", &self.provider);
         row.ranks = self.connections.len() as u32;
         row.rails = Some(rails as u32);
-        row.memory = Some(values::name(args.memory));
+        row.memory = Some(values::name(self.memory(args.memory)));
         row.set(&COMPLETION, values::name(args.completion));
         row
     }
@@ -316,6 +320,21 @@ impl Job {
     pub fn rail_names(&self) -> Vec<String> {
         let name = |rail| self.flow.with_rail(rail, |rail| ginlab::fabric::Rail::name(rail).to_owned());
         (0..self.flow.rails()).filter_map(name).collect()
+    }
+
+    /// Returns the identities of the rails of this rank, on the host of this name.
+    pub fn rail_places(&self, host: &str) -> Vec<RailPlace> {
+        let place = |(rail, name): (usize, String)| {
+            let domain = self.domains().get(rail);
+            RailPlace {
+                host: host.to_owned(),
+                gpu: self.device.pci_address(),
+                domain: domain.map_or(name, |domain| domain.name.clone()),
+                pci: domain.and_then(|domain| domain.pci).map(|address| address.to_string()),
+                line: self.chosen.line_rate_of(rail),
+            }
+        };
+        self.rail_names().into_iter().enumerate().map(place).collect()
     }
 
     /// Returns the domains of the rails.
@@ -339,6 +358,27 @@ impl Job {
             }
         }
     }
+}
+
+/// Returns the totals of the proxy threads of a rank. Threads use a rail concurrently, so that its time with transfers
+/// in flight is that of the thread with the longest.
+pub fn of_threads<'a>(threads: impl IntoIterator<Item = &'a Counters>) -> Counters {
+    let mut all = Counters::default();
+    for thread in threads {
+        all.rail_bytes = added([&all.rail_bytes, &thread.rail_bytes]);
+        all.rail_transfers = added([&all.rail_transfers, &thread.rail_transfers]);
+        all.rail_busy.resize(thread.rail_busy.len().max(all.rail_busy.len()), Duration::ZERO);
+        all.rail_busy.iter_mut().zip(&thread.rail_busy).for_each(|(most, busy)| *most = (*most).max(*busy));
+        all.again += thread.again;
+    }
+    all
+}
+
+/// Returns the microseconds in which each rail had transfers in flight between two snapshots of the counters. Empty if
+/// the rails are not timed.
+pub fn busy_us(since: &Counters, until: &Counters, rails: usize) -> Vec<f64> {
+    let rails = until.rail_busy.iter().zip(&since.rail_busy).take(rails);
+    rails.map(|(until, since)| until.saturating_sub(*since).as_secs_f64() * 1e6).collect()
 }
 
 /// Returns the payload bytes per rail between two snapshots of the counters.

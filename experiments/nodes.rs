@@ -24,11 +24,14 @@ pub const GPU_MIN: Column =
 /// Rate of the fastest sender.
 pub const GPU_MAX: Column = Column::measured("gpu_gbits_s_max", "Gb/s", "Rate of the fastest sender");
 /// Rate of the slowest rail of any sender.
-pub const RAIL_MIN: Column =
-    Column::measured("rail_gbits_s_min", "Gb/s", "Rate of the rail that carried the fewest bytes, over all senders");
+pub const RAIL_MIN: Column = Column::measured(
+    "rail_gbits_s_min",
+    "Gb/s",
+    "Rate of the slowest rail of any sender, over the time in which it had transfers in flight; empty if rails are not \
+     timed",
+);
 /// Rate of the fastest rail of any sender.
-pub const RAIL_MAX: Column =
-    Column::measured("rail_gbits_s_max", "Gb/s", "Rate of the rail that carried the most bytes, over all senders");
+pub const RAIL_MAX: Column = Column::measured("rail_gbits_s_max", "Gb/s", "Rate of the fastest rail of any sender");
 
 /// One rank's contribution to a row.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -43,15 +46,26 @@ pub struct Sender {
     pub operations: u64,
     /// Bytes per rail over all repeats.
     pub rail_bytes: Vec<u64>,
+    /// Microseconds over all repeats in which a rail had transfers in flight, per rail. Empty if rails are not timed.
+    pub rail_us: Vec<f64>,
 }
 
 impl Sender {
     /// Returns the sender's rate at the median time, in Gb/s, and the rates of its rails.
     fn rates(&self) -> Option<(f64, Vec<f64>)> {
         let rate = Micros(Summary::of(&self.times)?.p50).gbytes_s(self.bytes)? * 8.0;
-        let all = self.rail_bytes.iter().sum::<u64>().max(1) as f64;
-        let rails = self.rail_bytes.iter().map(|bytes| rate * *bytes as f64 / all).collect();
+        let rails = self.rail_rates().into_iter().flatten().collect();
         Some((rate, rails))
+    }
+
+    /// Returns the rate of each rail in Gb/s over the time in which it had transfers in flight. `None` for a rail that
+    /// carried no bytes.
+    ///
+    /// A share of the sender's rate would hide a slow rail: strategies give all rails equal shares of the bytes, and a
+    /// fast rail is idle until the slow one has completed its share.
+    pub fn rail_rates(&self) -> Vec<Option<f64>> {
+        let rate = |(bytes, us): (&u64, &f64)| Some(Micros(*us).gbytes_s(*bytes)? * 8.0).filter(|rate| *rate > 0.0);
+        self.rail_bytes.iter().zip(&self.rail_us).map(rate).collect()
     }
 }
 
@@ -126,8 +140,9 @@ mod tests {
 
     use super::*;
 
-    fn sender(rank: usize, times: &[f64], rail_bytes: &[u64]) -> Sender {
-        Sender { rank, times: times.to_vec(), bytes: 1_000_000, operations: 1, rail_bytes: rail_bytes.to_vec() }
+    fn sender(rank: usize, times: &[f64], rail_bytes: &[u64], rail_us: &[f64]) -> Sender {
+        let (times, rail_bytes, rail_us) = (times.to_vec(), rail_bytes.to_vec(), rail_us.to_vec());
+        Sender { rank, times, bytes: 1_000_000, operations: 1, rail_bytes, rail_us }
     }
 
     #[test]
@@ -136,14 +151,17 @@ mod tests {
         base.wrong = Some(0);
         // 1 MB in 100 us is 80 Gb/s, in 125 us 64 Gb/s. The slower sender of each repeat determines the time. Each has
         // 200 Gb/s of line rate.
-        let (one, two) = (sender(0, &[100.0, 100.0], &[3, 1]), sender(1, &[125.0, 125.0], &[2, 2]));
+        let equal = [1_000_000, 1_000_000];
+        let one = sender(0, &[100.0, 100.0], &equal, &[200.0, 100.0]);
+        let two = sender(1, &[125.0, 125.0], &equal, &[250.0, 160.0]);
         let (row, times) = sum(&base, Some("a".into()), &[&one, &two], Some(200_000_000_000));
         assert_eq!(times, [125.0, 125.0]);
         assert_eq!(row.bandwidth_gbits_s.map(|rate| rate.round()), Some(128.0));
         assert_eq!(row.line_rate_pct.map(|percent| percent.round()), Some(32.0));
         let number = |name: &str| row.own(name).number().unwrap().round();
         assert_eq!((number("gpu_gbits_s_min"), number("gpu_gbits_s_max")), (64.0, 80.0));
-        assert_eq!((number("rail_gbits_s_min"), number("rail_gbits_s_max")), (20.0, 60.0));
+        // Equal shares of the bytes; the rail that was busy for 250 us is the slowest.
+        assert_eq!((number("rail_gbits_s_min"), number("rail_gbits_s_max")), (32.0, 80.0));
         assert_eq!(
             (row.case.as_str(), row.own("of_case").text(), row.own("node").text()),
             ("node", Some("cpu-write"), Some("a"))
@@ -156,7 +174,8 @@ mod tests {
         let ranks = Bootstrap::alone().unwrap();
         let base = Row::new("write", "write", "cpu", "tcp");
         let here = of_ranks(&ranks, None);
-        let rows = sums(&base, &[sender(0, &[10.0], &[1]), Sender { rank: 0, ..Sender::default() }], None, &here);
+        let rows = sums(&base, &[sender(0, &[10.0], &[1], &[]), Sender { rank: 0, ..Sender::default() }], None, &here);
+        assert_eq!(rows[0].0.own("rail_gbits_s_min").number(), None, "a rail that is not timed has no rate");
         let host = ranks.members()[0].host.as_str();
         let of: Vec<_> = rows.iter().map(|(row, _)| (row.case.as_str(), row.own("node").text().unwrap())).collect();
         assert_eq!(of, [("node", host), ("job", "")]);

@@ -3,7 +3,7 @@
 use crate::error::Failure;
 use clap::ValueEnum;
 use ginlab::environment::{self, Counters};
-use ginlab::report::{About, Ending, Header, Key, Options, Report, Row};
+use ginlab::report::{About, Ending, Header, Key, Options, Report, Row, Target, WholeFile};
 use ginlab::signals;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::IsTerminal;
@@ -66,6 +66,18 @@ impl OutputArgs {
         [&self.csv, &self.json].into_iter().any(|target| target.as_deref() == Some("-"))
     }
 
+    /// Prints a table of results to stdout, or to stderr if rows or a document are written to stdout.
+    ///
+    /// # Errors
+    /// Returns the system's error, or [`Failure::StdoutClosed`] if the reader has closed stdout.
+    pub fn print_table(&self, table: &str) -> Result<(), Failure> {
+        if self.takes_stdout() {
+            eprint!("{table}");
+            return Ok(());
+        }
+        Ok(WholeFile::create("table", &Target::Stdout)?.write(table.as_bytes())?)
+    }
+
     fn options(&self) -> Options {
         Options {
             csv: self.csv.as_deref().map(Into::into),
@@ -92,7 +104,8 @@ impl Output {
     pub fn open(args: &OutputArgs, header: &Header, about: &About, steps: u64) -> Result<Output, Failure> {
         let options = args.options();
         let mut header = header.clone();
-        if on_gpu(&header) {
+        // Checked first, because querying the clocks may have to wake up the driver.
+        if header.is_on_gpu() {
             header.set(Key::GpuClocks, environment::gpu_clocks());
         }
         let report = Report::open(&options, &header, about)?;
@@ -105,7 +118,7 @@ impl Output {
     fn look_around(&mut self) {
         // stderr reports only counters that indicate problems; the files record every counter that changed.
         let mut talk = Header::default();
-        if on_gpu(&self.header) {
+        if self.header.is_on_gpu() {
             let clocks = environment::gpu_clocks();
             talk.set(Key::GpuClocksAfter, clocks.clone());
             self.header.set(Key::GpuClocksAfter, clocks);
@@ -148,11 +161,6 @@ impl Output {
         finished?;
         Ok(value)
     }
-}
-
-/// Returns whether the run uses a GPU. Checked first, because querying the clocks may have to wake up the driver.
-fn on_gpu(header: &Header) -> bool {
-    header.get(Key::Gpu).and_then(|name| name.as_str()).is_some_and(|name| name.starts_with("gpu:"))
 }
 
 /// Creates the progress bar. Indicatif hides it if stderr is not a terminal.

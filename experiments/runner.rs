@@ -284,8 +284,9 @@ async fn rank<E: Experiment>(
         Some(output) => output.close(result),
         None => result,
     }?;
-    experiment.close(&header, &args.output, ranks).await?;
-    wrong.map_or(Ok(returned), Err)
+    let closed = experiment.close(&header, &args.output, ranks).await;
+    // Wrong data is the more severe result.
+    wrong.map_or(closed.map(|()| returned), Err)
 }
 
 /// Fraction of a software NIC's own time by which it may fall behind before its rows are marked as doubtful.

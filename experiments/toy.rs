@@ -89,7 +89,7 @@ mod tests {
         assert_eq!(rows.iter().map(|row| row.own("calls").list().unwrap()).collect::<Vec<_>>(), [[1], [2], [4]]);
 
         let mut table = Vec::new();
-        Table::new(&mut table, false, &Toy::ABOUT).row(&rows[2]).unwrap();
+        Table::new(&mut table, false, &Toy::ABOUT, false).row(&rows[2]).unwrap();
         let table = String::from_utf8(table).unwrap();
         assert!(
             table.lines().next().unwrap().contains("calls") && table.lines().nth(2).unwrap().contains(" 4 "),

@@ -2,7 +2,7 @@
 
 use crate::columns::RULE;
 use crate::error::Failure;
-use crate::job::MeetArgs;
+use crate::job::{self, MeetArgs};
 use crate::mps;
 use crate::rails;
 use crate::runner::{Ranks, added};
@@ -13,6 +13,7 @@ use ginlab::cuda::{self, Buffer, Choice, DeviceError};
 use ginlab::gin::{Fabric, GinError, Options, Path, Rule, World};
 use ginlab::nccl::{Communicator, NcclError};
 use ginlab::proxy::Fault;
+use ginlab::rails::Counters;
 use ginlab::rails::strategy::Strategy;
 use ginlab::report::{Header, Key, Row};
 use ginlab::signals;
@@ -132,6 +133,12 @@ impl WorldArgs {
 pub fn rail_bytes(world: &World) -> Result<Vec<u64>, Failure> {
     let snapshots = world.snapshots().map_err(GinError::from)?;
     Ok(added(snapshots.iter().map(|snapshot| &snapshot.counters.rail_bytes)))
+}
+
+/// Returns the totals of this rank's proxies so far.
+pub fn rail_counters(world: &World) -> Result<Counters, Failure> {
+    let snapshots = world.snapshots().map_err(GinError::from)?;
+    Ok(job::of_threads(snapshots.iter().map(|snapshot| &snapshot.counters)))
 }
 
 /// Returns the time from the first start to the last end of any block, in microseconds. Each block stamps both in

@@ -6,7 +6,7 @@ use super::round::{All2all, Cut};
 use super::{ALGBW, BUSBW, RAIL_START, RECEIVED};
 use crate::columns::{AGAIN, IMBALANCE, RAIL_BYTES, SLOT_BYTES};
 use crate::error::Failure;
-use crate::job::{check_room, moved};
+use crate::job::{busy_us, check_room, moved};
 use crate::nodes::{self, Sender};
 use crate::runner::{Rows, added, slowest, timed};
 use ginlab::bootstrap::Bootstrap;
@@ -45,8 +45,14 @@ impl All2all {
         }
         let after = self.job.flow.counters();
         let others = ranks as u64 - 1;
-        let rail_bytes = moved(&before, &after, tuple.rails);
-        let sender = Sender { rank: all.rank(), times, bytes: tuple.bytes * others, operations: others, rail_bytes };
+        let sender = Sender {
+            rank: all.rank(),
+            times,
+            bytes: tuple.bytes * others,
+            operations: others,
+            rail_bytes: moved(&before, &after, tuple.rails),
+            rail_us: busy_us(&before, &after, tuple.rails),
+        };
         let mine = Part { sender, again: after.again - before.again, wrong };
         // No transfer is in flight: all writes of this rank are complete. Completions that it owed to others were sent
         // with what it received.

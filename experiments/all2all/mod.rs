@@ -69,6 +69,7 @@ impl Experiment for All2all {
             nodes::RAIL_MAX,
         ],
         without: &["mode", "grid"],
+        shows_memory: true,
         headlines: &[Headline::most("all-to-all, highest bandwidth of a rank", "busbw_gbytes_s", &[])],
         plots: &[Plot::BANDWIDTH, Plot::TIME],
         ..About::new("all2all", "Measure a CPU-initiated all-to-all over rails")
@@ -96,6 +97,9 @@ impl Experiment for All2all {
         let source = job.register(args.job.memory, memory, Access::SOURCE)?;
         let destination = job.register(args.job.memory, memory, Access::REMOTE_WRITE)?;
         job.connect(&[&destination], ranks)?;
+        if args.per_node {
+            job.flow.time_rails();
+        }
         // Drives the rails even while a rank waits for the others.
         drive(&job.flow);
         let mut header = job.header(args.job.memory, ranks);

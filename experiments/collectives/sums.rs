@@ -21,6 +21,8 @@ impl Collectives {
             bytes: outcome.mapped + outcome.rails.iter().sum::<u64>(),
             operations: 1,
             rail_bytes: outcome.rails.clone(),
+            // The bytes are those of an operation of the verified pass, which is not timed.
+            rail_us: Vec::new(),
         };
         let senders: Vec<Sender> = all.iter().enumerate().map(sender).collect();
         // The percentage of line rate is only defined if rails carry all bytes.

@@ -109,13 +109,14 @@ pub struct Args {
     /// Device that runs kernels: gpu, emulated (CPU threads), or auto (the GPU if there is one)
     #[arg(short = 'd', long, value_enum, default_value_t = Choice::Auto, hide_possible_values = true)]
     pub device: Choice,
-    /// Memory that holds the payload: pinned (pinned host memory) or device (GPU memory)
+    /// Memory that holds the payload: auto (GPU memory if every rank has a GPU whose NICs access it directly, otherwise
+    /// pinned), pinned (pinned host memory) or device (GPU memory)
     #[arg(
         long,
         alias = "mem",
         value_enum,
         value_name = "MEM",
-        default_value_t = MemoryKind::Pinned,
+        default_value_t = MemoryKind::Auto,
         hide_possible_values = true
     )]
     pub memory: MemoryKind,

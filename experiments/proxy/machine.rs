@@ -114,13 +114,22 @@ pub fn choose_rails(args: &Args, ranks: &mut Bootstrap, seat: &mut Seat) -> Resu
         notes.push(format!("bytes of the modelled cards are copied through shared memory{when}"));
     }
     notes.extend(args.why_null.iter().chain(&args.why_fewer).cloned());
-    memory_path(args, device, chosen, notes)
+    let memory = match args.memory {
+        // These rails have no NICs.
+        MemoryKind::Auto if args.is_null() || args.is_model() => MemoryKind::Pinned,
+        asked => asked.choose(device, chosen, notes, ranks)?,
+    };
+    if args.memory == MemoryKind::Auto && memory == MemoryKind::Device {
+        return Ok(MemoryPath::Device);
+    }
+    memory_path(args, memory, device, chosen, notes)
 }
 
 /// Determines how the rails access the payload. Registers a test buffer to determine whether NICs can access device
 /// memory, and adds a note if they cannot.
 fn memory_path(
     args: &Args,
+    memory: MemoryKind,
     device: &Device,
     chosen: &mut RailPlan,
     notes: &mut Vec<String>,
@@ -128,7 +137,7 @@ fn memory_path(
     if matches!(device, Device::Emulated) {
         return Ok(MemoryPath::Host);
     }
-    if args.memory == MemoryKind::Pinned {
+    if memory == MemoryKind::Pinned {
         return Ok(MemoryPath::Pinned);
     }
     if args.is_null() {

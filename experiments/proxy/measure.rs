@@ -11,12 +11,14 @@ use super::verify;
 use super::{FILL, FILL_AHEAD, POST_RATE, PROXY_THREADS, RING_MEMORY};
 use crate::columns::{AGAIN, COMPLETION, POST, RAIL_BYTES, RING_SLOTS, SCOPE, WINDOW};
 use crate::error::Failure;
+use crate::job::{busy_us, moved, of_threads};
 use crate::mps;
 use crate::nodes::{self, Sender};
 use crate::runner::{Rows, TOLERATED, added, slowest, timed};
 use crate::values;
 use ginlab::bootstrap::Bootstrap;
 use ginlab::measure::stats::{Micros, Summary};
+use ginlab::rails::Counters;
 use ginlab::report::{Row, Status};
 use serde::{Deserialize, Serialize};
 use std::time::{Duration, Instant};
@@ -33,6 +35,8 @@ struct Findings {
     wrong: Option<u64>,
     again: u64,
     rail_bytes: Vec<u64>,
+    /// Microseconds in which each rail had transfers in flight. Empty if the rails are not timed.
+    rail_us: Vec<f64>,
     /// Microseconds that a modelled NIC has waited for this machine.
     behind: f64,
 }
@@ -138,10 +142,8 @@ fn without_queues(rank: &Rank) -> Option<&str> {
     rank.queues.as_ref()?.as_ref().err().map(String::as_str)
 }
 
-fn counters(rank: &Rank) -> Result<(u64, Vec<u64>), Failure> {
-    let all =
-        rank.group.proxies().iter().map(|proxy| Ok(proxy.snapshot()?.counters)).collect::<Result<Vec<_>, Failure>>()?;
-    Ok((all.iter().map(|counters| counters.again).sum(), added(all.iter().map(|counters| &counters.rail_bytes))))
+fn counters(rank: &Rank) -> Result<Counters, Failure> {
+    Ok(of_threads(rank.group.snapshots()?.iter().map(|snapshot| &snapshot.counters)))
 }
 
 impl Findings {
@@ -154,10 +156,12 @@ impl Findings {
             .then(|| format!("slower than the modelled card, which waited for this machine {percent:.0} % of the time"))
     }
 
-    fn add(&mut self, before: &(u64, Vec<u64>), after: &(u64, Vec<u64>)) {
-        self.again += after.0 - before.0;
-        let moved = after.1.iter().zip(&before.1).map(|(after, before)| after - before).collect();
-        self.rail_bytes = added([&self.rail_bytes, &moved]);
+    fn add(&mut self, before: &Counters, after: &Counters) {
+        self.again += after.again - before.again;
+        self.rail_bytes = added([&self.rail_bytes, &moved(before, after, usize::MAX)]);
+        let busy = busy_us(before, after, usize::MAX);
+        self.rail_us.resize(busy.len().max(self.rail_us.len()), 0.0);
+        self.rail_us.iter_mut().zip(busy).for_each(|(sum, us)| *sum += us);
     }
 }
 
@@ -280,6 +284,7 @@ fn senders(shape: &Shape<'_>, all: &[Vec<Findings>], case: usize) -> Vec<Sender>
             bytes: shape.layout.producers * shape.tuple.bytes,
             operations: shape.layout.producers,
             rail_bytes: found.rail_bytes.iter().take(shape.tuple.rails).copied().collect(),
+            rail_us: found.rail_us.iter().take(shape.tuple.rails).copied().collect(),
         })
     };
     all.iter().enumerate().filter_map(of_rank).collect()

@@ -83,6 +83,7 @@ impl Experiment for Proxy {
             nodes::RAIL_MIN,
             nodes::RAIL_MAX,
         ],
+        shows_memory: true,
         headlines: &[
             Headline::least(
                 "a put of 64 B until quiet returns",

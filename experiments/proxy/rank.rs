@@ -123,6 +123,9 @@ impl Rank {
             next_iteration: 1,
         };
         rank.group.connect::<Failure>(ranks)?;
+        if args.per_node {
+            rank.group.time_rails()?;
+        }
         Ok(rank)
     }
 

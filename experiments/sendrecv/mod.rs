@@ -128,6 +128,7 @@ impl Experiment for Sendrecv {
     const ABOUT: About = About {
         columns: &[WINDOW, COMPLETION, AGAIN, RAIL_BYTES, ACK[0], ACK[1], ACK[2]],
         without: &["grid"],
+        shows_memory: true,
         headlines: &[Headline::least(
             "half a round trip of 8 B",
             "time_us_p50",

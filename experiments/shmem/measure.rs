@@ -9,6 +9,7 @@ use super::verify::{self, Slots};
 use crate::agreed::Agreed;
 use crate::columns::{ALIGNMENT, PROXIES, SCOPE};
 use crate::error::Failure;
+use crate::job::{busy_us, moved};
 use crate::nodes::{self, Sender};
 use crate::random::Ratios;
 use crate::runner::{Rows, percentile};
@@ -147,7 +148,7 @@ impl Shmem {
         let wrong = if self.args.repeat.no_check { None } else { self.verify(tuple, part, ranks)? };
         let slots = Slots::timed(tuple, self.world.n_pes().into());
         let (mut all, mut ours, mut theirs, mut beside) = (Vec::new(), Vec::new(), Vec::new(), None);
-        let before = world::rail_bytes(&self.world)?;
+        let before = world::rail_counters(&self.world)?;
         for _ in 0..self.args.repeat.repeats {
             // Read the signal before any PE adds to it again.
             let counted = self.world.signal(self.signal)?;
@@ -172,10 +173,10 @@ impl Shmem {
             _ => tuple.bytes,
         };
         let senders: Vec<Sender> = if self.args.per_node && tuple.case.sums() {
-            // Includes warm-up iterations, because only the distribution over rails matters.
-            let rail_bytes =
-                world::rail_bytes(&self.world)?.iter().zip(&before).map(|(after, before)| after - before).collect();
-            let mine = Sender { rank: ranks.rank(), times: ours.clone(), bytes, operations: 1, rail_bytes };
+            // Includes warm-up iterations, for bytes and for times.
+            let after = world::rail_counters(&self.world)?;
+            let (rail_bytes, rail_us) = (moved(&before, &after, usize::MAX), busy_us(&before, &after, usize::MAX));
+            let mine = Sender { rank: ranks.rank(), times: ours.clone(), bytes, operations: 1, rail_bytes, rail_us };
             ranks.all_gather_values(&mine, "bytes moved by each PE")?
         } else {
             Vec::new()

@@ -18,7 +18,7 @@ use crate::values::usage;
 use crate::world;
 use args::{Args, Tuple, tuples};
 use ginlab::bootstrap::Bootstrap;
-use ginlab::gin::World;
+use ginlab::gin::{GinError, World};
 use ginlab::report::{About, Column, Header, Headline, Plot};
 use measure::Shmem;
 
@@ -77,6 +77,9 @@ impl Experiment for Shmem {
         let heap_bytes = Shmem::heap_bytes(tuples, pes, args.longest_message());
         let world = World::open(ranks, &args.world.options(args.path, heap_bytes)?)?;
         measure::fit(args, tuples, &world, ranks)?;
+        if args.per_node {
+            world.time_rails().map_err(GinError::from)?;
+        }
         let mut header = world::header(&world, ranks);
         header.note(
             "each iteration is timed inside the kernel; time_us of the ping-pongs is half of an iteration, the one-way \

@@ -1,7 +1,8 @@
 //! Options of `ginlab write`.
 
 use crate::args::{RepeatArgs, SizeArgs};
-use crate::job::JobArgs;
+use crate::job::{JobArgs, USUAL_RAILS, usual_rails};
+use crate::rail_rates::AtLeast;
 use crate::values::{List, counts, list};
 use clap::ValueEnum;
 use ginlab::measure::size;
@@ -14,13 +15,15 @@ Examples:
   ginlab write -b 64 -e 16M -f 4 --rails 1 --window 64 --buffers 1 --bare   compare with a minimal fi_write loop
   ginlab write -b 64M -e 64M --rails 1,4 --strategy single,split --window 1 --buffers 1   stripe one large buffer over four rails
   ginlab write --np 4 --targets turn,all                  write from rank 0 to each other rank in turn, then to all at the same time
+  ginlab write --each-rail --at-least 85%                 name rails below 85 % of the line rate, and exit with code 3
   mpirun -np 2 ginlab write --provider efa                run ranks started by MPI (build with --features mpi)
   RANK=0 WORLD_SIZE=2 MASTER_ADDR=10.0.0.1 GINLAB_TOKEN=secret ginlab write   run one of two hosts, over TCP";
 
 /// Options of `ginlab write`.
 #[derive(clap::Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
-#[command(mut_arg("begin", |arg| arg.default_value("4K")), mut_arg("end", |arg| arg.default_value("4M")))]
+#[command(mut_arg("begin", |arg| arg.default_value("4K").default_value_if("each_rail", "true", "16M")))]
+#[command(mut_arg("end", |arg| arg.default_value("4M").default_value_if("each_rail", "true", "16M")))]
 #[command(mut_arg("factor", |arg| arg.default_value("4")))]
 pub struct Args {
     #[command(flatten)]
@@ -66,8 +69,30 @@ pub struct Args {
     /// node's line rate
     #[arg(long)]
     pub per_node: bool,
+    /// Measure each rail alone, then all rails concurrently, in both directions of each pair of ranks. Prints one row
+    /// per rail with host, GPU, domain and PCI address, and names slow rails [default size: 16M; rails: 4]
+    #[arg(long, conflicts_with_all = ["strategy", "targets", "buffers", "batch", "bare", "per_node"])]
+    pub each_rail: bool,
+    /// Minimum rate of every rail, in percent of its NIC's line rate (85%) or in Gb/s (90). Without --each-rail, of the
+    /// rails of the fastest row over one rail and over several. If a rail is slower, it is named and the exit code is 3
+    #[arg(long, value_name = "RATE")]
+    pub at_least: Option<AtLeast>,
     #[command(flatten)]
     pub job: JobArgs,
+}
+
+impl Args {
+    /// Replaces unspecified rails by the usual ones: one and those of a GPU, or with --each-rail only the latter, each
+    /// of which is measured alone too.
+    pub fn usual_rails(&mut self) {
+        if self.each_rail {
+            let JobArgs { provider, domain, .. } = &self.job;
+            let usual = &USUAL_RAILS[USUAL_RAILS.len() - 1..];
+            self.job.why_fewer = usual_rails(&mut self.rails, usual, provider.as_deref(), domain);
+        } else {
+            self.job.usual_rails(&mut self.rails);
+        }
+    }
 }
 
 /// Targets of writes.

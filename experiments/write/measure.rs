@@ -5,8 +5,9 @@ use super::Tuple;
 use super::args::{Args, Targets};
 use crate::columns::{ACK, SLOT_BYTES, WINDOW};
 use crate::error::Failure;
-use crate::job::{Job, moved};
+use crate::job::{Job, busy_us, moved};
 use crate::nodes::{self, Sender};
+use crate::rail_rates::{RailPlace, RailRate, Way};
 use crate::runner::{Rows, percentiles, slowest, timed};
 use crate::values::{self, usage};
 use ginlab::bootstrap::Bootstrap;
@@ -37,18 +38,22 @@ struct Part {
 }
 
 /// Role of this rank in a tuple.
-struct Round<'a> {
-    tuple: &'a Tuple,
-    targets: Vec<Target>,
+pub(super) struct Round<'a> {
+    pub(super) tuple: &'a Tuple,
+    pub(super) targets: Vec<Target>,
     /// Number of ranks that write to this rank.
     writers: u64,
     /// Time of the last notification of the targets.
     told: Cell<Instant>,
 }
 
-impl Round<'_> {
+impl<'a> Round<'a> {
+    pub(super) fn new(tuple: &'a Tuple, targets: Vec<Target>, writers: u64) -> Round<'a> {
+        Round { tuple, targets, writers, told: Cell::new(Instant::now()) }
+    }
+
     /// Starts all ranks together, and with them the deadlines of targets.
-    fn begin(&self, ranks: &mut Bootstrap, what: &str) -> Result<(), Failure> {
+    pub(super) fn begin(&self, ranks: &mut Bootstrap, what: &str) -> Result<(), Failure> {
         ranks.barrier(what)?;
         self.told.set(Instant::now());
         Ok(())
@@ -62,6 +67,11 @@ pub struct Write {
     pub source: Region<AnyRail>,
     pub destination: Region<AnyRail>,
     pub pairing: Pairing,
+    /// Rails of all ranks, indexed by rank and rail.
+    pub places: Vec<Vec<RailPlace>>,
+    /// Rates of rails that rank 0 has gathered: all of them with --each-rail, otherwise those of the fastest row over one
+    /// rail and of the fastest over several.
+    pub rates: Vec<RailRate>,
     /// Number of the next verified pass, so that every pass has a different pattern.
     pub iteration: u32,
 }
@@ -73,7 +83,7 @@ impl Write {
         let mine = tuple.targets.of(rank, &self.pairing);
         let targets = mine.iter().map(|rank| self.job.connections[*rank].target(0)).collect::<Result<Vec<_>, _>>()?;
         let writers = (0..size).filter(|other| tuple.targets.of(*other, &self.pairing).contains(&rank)).count() as u64;
-        let round = Round { tuple, targets, writers, told: Cell::new(Instant::now()) };
+        let round = Round::new(tuple, targets, writers);
         self.job.flow.use_rails(tuple.rails, tuple.strategy);
 
         let wrong = if self.args.repeat.no_check { None } else { Some(self.verify(&round, ranks).await?) };
@@ -96,6 +106,7 @@ impl Write {
             bytes: tuple.bytes * operations,
             operations,
             rail_bytes: moved(&before, &after, tuple.rails),
+            rail_us: busy_us(&before, &after, tuple.rails),
         };
         let Some(all) = ranks.gather_values(&Part { sender, bare, wrong }, "results of a row")? else {
             return Ok(Rows::new());
@@ -118,8 +129,9 @@ impl Write {
         percentiles(&mut row, &ACK, singles);
         row.verified(all.iter().filter_map(|part| part.wrong).reduce(|a, b| a + b));
         let mut sums = Rows::new();
+        let senders: Vec<Sender> = all.into_iter().map(|part| part.sender).collect();
+        self.keep_rates(tuple, &senders);
         if self.args.per_node {
-            let senders: Vec<Sender> = all.into_iter().map(|part| part.sender).collect();
             sums = nodes::sums(&row, &senders, self.job.line_rate(tuple.rails), &nodes::of_ranks(ranks, None));
         }
         let mut beside = Rows::new();
@@ -130,6 +142,26 @@ impl Write {
             beside.push((bare_row, bare));
         }
         Ok([vec![(row, times)], beside, sums].concat())
+    }
+
+    /// Keeps the rates of the rails of this row, unless an earlier row over one rail, or over several, was faster. Small
+    /// writes do not reach the line rate on any rail.
+    fn keep_rates(&mut self, tuple: &Tuple, senders: &[Sender]) {
+        let (places, way, bytes) = (&self.places, Way::of(tuple.rails), tuple.bytes);
+        let of_sender = |sender: &Sender| {
+            let rank = sender.rank;
+            let to = tuple.targets.of(rank, &self.pairing).first().and_then(|to| places[*to].first());
+            let peer = to.map(|place| place.host.clone()).unwrap_or_default();
+            let rate = |(rail, gbits_s): (usize, Option<f64>)| {
+                let place = places[rank].get(rail)?.clone();
+                Some(RailRate { rank, rail, place, peer: peer.clone(), way, bytes, gbits_s: gbits_s? })
+            };
+            sender.rail_rates().into_iter().enumerate().filter_map(rate).collect::<Vec<_>>()
+        };
+        let new: Vec<RailRate> = senders.iter().flat_map(of_sender).collect();
+        let sum = |rates: &[RailRate]| rates.iter().map(|rate| rate.gbits_s).sum::<f64>();
+        let (same, others): (Vec<RailRate>, Vec<RailRate>) = self.rates.drain(..).partition(|rate| rate.way == way);
+        self.rates = [others, if sum(&new) > sum(&same) { new } else { same }].concat();
     }
 
     fn row(&self, tuple: &Tuple, case: &str) -> Row {
@@ -203,7 +235,12 @@ impl Write {
     }
 
     /// Notifies the targets that this rank's writes are complete, and waits until its own writers have finished.
-    async fn end(&self, targets: &[Target], round: &Round<'_>, ranks: &mut Bootstrap) -> Result<(), Failure> {
+    pub(super) async fn end(
+        &self,
+        targets: &[Target],
+        round: &Round<'_>,
+        ranks: &mut Bootstrap,
+    ) -> Result<(), Failure> {
         self.tell(targets, DONE).await?;
         if round.writers > 0 {
             self.job.wait_signal(DONE, round.writers, ranks).await?;
@@ -214,11 +251,11 @@ impl Write {
 
     /// Returns whether a notification is due. Targets do not observe the arrival of writes, and treat a rank as stalled
     /// if it does not notify them before their deadline.
-    fn is_late(&self, round: &Round<'_>) -> bool {
+    pub(super) fn is_late(&self, round: &Round<'_>) -> bool {
         round.told.get().elapsed() > self.job.timeout / 4
     }
 
-    async fn goes_on(&self, round: &Round<'_>) -> Result<(), Failure> {
+    pub(super) async fn goes_on(&self, round: &Round<'_>) -> Result<(), Failure> {
         self.tell(&round.targets, GOES_ON).await?;
         round.told.set(Instant::now());
         Ok(())

@@ -1,22 +1,40 @@
 //! `ginlab write`: measures CPU-initiated writes through the fabric layer, compared with a minimal loop of `fi_write`.
 
 mod args;
+mod each_rail;
 mod measure;
 
 use crate::columns::{ACK, AGAIN, COMPLETION, RAIL_BYTES, SLOT_BYTES, WINDOW};
 use crate::error::Failure;
 use crate::job::{Job, USUAL_RAILS, rails_text};
 use crate::nodes;
+use crate::output::OutputArgs;
 use crate::program::Program;
+use crate::rail_rates::RailRate;
 use crate::runner::{Experiment, Plan, Rows, drive, program};
 use crate::values::usage;
 use args::{Args, Targets};
 use ginlab::bootstrap::Bootstrap;
 use ginlab::fabric::Access;
 use ginlab::rails::strategy::Strategy;
-use ginlab::report::{About, Header, Headline, Plot, Row};
+use ginlab::report::{About, Column, Header, Headline, Plot, Row};
 use itertools::iproduct;
 use measure::Write;
+
+/// Rank that wrote over a rail.
+const RANK: Column = Column::chosen("rank", "", "Rank that wrote over the rail of the row");
+/// Host that was written to.
+const PEER: Column = Column::chosen("peer", "", "Host that was written to over the rail of the row");
+/// Index of a rail.
+const RAIL: Column = Column::chosen("rail", "", "Index of the rail of the row among the rails of its rank");
+const DOMAIN: Column = Column::follows("domain", "", "Domain of the rail of the row");
+const PCI: Column = Column::follows("pci", "", "PCI address of the NIC of the rail of the row");
+const GPU: Column = Column::follows("gpu", "", "PCI address of the GPU of the rank that wrote");
+const MEDIAN_PCT: Column = Column::measured(
+    "of_median_pct",
+    "%",
+    "Rate of the rail of the row in percent of the median of all rails of all hosts",
+);
 
 pub const PROGRAMS: &[Program] = &[program::<Write>()];
 
@@ -47,7 +65,9 @@ fn tuples(args: &Args) -> Result<Vec<Tuple>, Failure> {
     let tuple = |(&targets, &rails, &strategy, &window, &bytes): (&_, &_, &_, &u32, &u64)| {
         let most = (args.volume / bytes).max(u64::from(window.min(4)));
         let writes = u64::from(args.iterations).min(most).max(1);
-        Tuple { bytes, rails, strategy, window, buffers: args.buffers.unwrap_or(window), targets, writes }
+        // With --each-rail, each rail has its own buffer.
+        let buffers = if args.each_rail { rails as u32 } else { args.buffers.unwrap_or(window) };
+        Tuple { bytes, rails, strategy, window, buffers, targets, writes }
     };
     Ok(iproduct!(&args.targets, rails, &args.strategy, &args.window, &sizes).map(tuple).collect())
 }
@@ -80,8 +100,16 @@ impl Experiment for Write {
             nodes::GPU_MAX,
             nodes::RAIL_MIN,
             nodes::RAIL_MAX,
+            RANK,
+            PEER,
+            RAIL,
+            DOMAIN,
+            PCI,
+            GPU,
+            MEDIAN_PCT,
         ],
         without: &["grid"],
+        shows_memory: true,
         headlines: &[
             Headline::most("CPU-initiated writes, highest bandwidth", "bandwidth_gbytes_s", &[("case", "write")]),
             Headline::least(
@@ -98,16 +126,18 @@ impl Experiment for Write {
         if args.sizes.begin == 0 {
             return Err(usage("--begin", "must be at least 1 byte"));
         }
-        args.job.usual_rails(&mut args.rails);
+        args.usual_rails();
         let tuples = tuples(args)?;
         memory(&tuples)?;
         let options = format!(
-            "{}x{} batch {} bare {} check {} {:?} {:?}",
+            "{}x{} batch {} bare {} check {} each rail {} at least {:?} {:?} {:?}",
             args.iterations,
             args.repeat.repeats,
             args.batch,
             args.bare,
             !args.repeat.no_check,
+            args.each_rail,
+            args.at_least,
             args.job.memory,
             args.job.completion
         );
@@ -134,6 +164,14 @@ impl Experiment for Write {
         job.connect(&[&destination], ranks)?;
         // Drives the rails even while a rank waits for the others.
         drive(&job.flow);
+        if args.per_node || args.at_least.is_some() {
+            job.flow.time_rails();
+        }
+        let places = job.rail_places(&ranks.members()[ranks.rank()].host);
+        let places = ranks.all_gather_values(&places, "names of the rails")?;
+        if let Some(at_least) = args.at_least {
+            at_least.check(&places)?;
+        }
         let pairing = ranks.pairing();
         let mut header = job.header(args.job.memory, ranks);
         header.notes(pairing.note().filter(|_| args.targets.contains(&Targets::One)));
@@ -142,11 +180,30 @@ impl Experiment for Write {
              single writes from post to completion, in a separate pass; rates and bandwidths count all targets and \
              pairs of ranks",
         );
-        Ok((Write { args: args.clone(), job, source, destination, pairing, iteration: 1 }, header))
+        if args.each_rail {
+            header.note(
+                "case rail: each rail of a rank alone, then all of its rails concurrently; the time of a rail is that \
+                 until its own last write is complete",
+            );
+        }
+        let args = args.clone();
+        let write = Write { args, job, source, destination, pairing, places, rates: Vec::new(), iteration: 1 };
+        Ok((write, header))
     }
 
     async fn tuple(&mut self, tuple: &Tuple, ranks: &mut Bootstrap) -> Result<Rows, Failure> {
-        self.measure(tuple, ranks).await
+        if self.args.each_rail { self.each_rail(tuple, ranks).await } else { self.measure(tuple, ranks).await }
+    }
+
+    async fn close(self, _: &Header, output: &OutputArgs, ranks: &mut Bootstrap) -> Result<(), Failure> {
+        if self.args.each_rail && ranks.rank() == 0 {
+            output.print_table(&RailRate::table(&self.rates))?;
+            RailRate::slow(&self.rates).iter().for_each(|line| eprintln!("# {line}"));
+        }
+        let Some(at_least) = self.args.at_least else { return Ok(()) };
+        // All ranks exit with the same code.
+        let verdicts = ranks.all_gather_values(&at_least.verdict(&self.rates), "rates of the rails")?;
+        verdicts.into_iter().flatten().next().map_or(Ok(()), |text| Err(Failure::Unfit(text)))
     }
 
     fn what(_: &Row) -> String {

@@ -117,7 +117,7 @@ impl Acceptor {
             match self.listener.accept() {
                 Ok((stream, from)) => {
                     if self.callers.len() >= self.room {
-                        self.let_oldest_go();
+                        self.let_oldest_go(CROWDED_OUT);
                     }
                     if let Ok(link) = Link::new(stream, from) {
                         self.callers.push(Caller { link, since: Instant::now(), leaving: false });
@@ -126,24 +126,26 @@ impl Acceptor {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
                 // The connector gave up before the connection was accepted.
                 Err(error) if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::ConnectionAborted) => {}
-                // For example too many open files: drop the oldest unauthenticated connections.
-                Err(error) if !self.let_oldest_go() => {
-                    return Err(BootstrapError::system("accept a connection", explain(&error)));
+                // For example too many open files: drop the oldest unauthenticated connections, and name the limit.
+                Err(error) => {
+                    let why = explain(&error);
+                    if !self.let_oldest_go(&why) {
+                        return Err(BootstrapError::system("accept a connection", why));
+                    }
                 }
-                Err(_) => {}
             }
         }
         Ok(())
     }
 
-    /// Drops the oldest connection. Returns whether there was one.
-    fn let_oldest_go(&mut self) -> bool {
+    /// Drops the oldest connection for the reason `why`. Returns whether there was one.
+    fn let_oldest_go(&mut self, why: &str) -> bool {
         if self.callers.is_empty() {
             return false;
         }
         let oldest = self.callers.remove(0);
         if !oldest.leaving {
-            self.notices.tell(oldest.link.from, CROWDED_OUT);
+            self.notices.tell(oldest.link.from, why);
         }
         true
     }

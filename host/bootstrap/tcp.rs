@@ -8,7 +8,8 @@ use super::handshake::MAX_TOKEN_BYTES;
 use super::host::checked_host;
 use super::local::TOKEN;
 use super::star::Star;
-use super::{Bootstrap, Kind, Options, checked_size};
+use super::{Bootstrap, Ending, Kind, Options, checked_size};
+use ginlab_base::limits;
 
 /// torchrun's default port.
 const DEFAULT_PORT: u16 = 29400;
@@ -78,6 +79,10 @@ impl Bootstrap {
             return Bootstrap::leaf(Kind::Tcp, (rank, size), resolve, &format!("{master}:{port}"), token, options);
         }
         checked_size(size)?;
+        // Otherwise the connection that exceeds the limit is refused after all others have been waited for.
+        if let Some(why) = limits::lacking_files(size as u64) {
+            return Err(BootstrapError::Other(Ending::Usage, format!("connections of {size} ranks: {why}")));
+        }
         let listener = if size > 1 { Some((listen(master, port)?, token.as_str())) } else { None };
         Bootstrap::centre(Kind::Tcp, Star::new(0, size, None), listener, options)
     }

@@ -216,6 +216,15 @@ impl RailPlan {
         card::line_rate(&self.domains[..rails.min(self.domains.len())])
     }
 
+    /// Returns the line rate of the NIC of one rail in bits per second, if known.
+    #[must_use]
+    pub fn line_rate_of(&self, rail: usize) -> Option<u64> {
+        match &self.model {
+            Some(model) => Some(model.line_rate()),
+            None => card::line_rate(self.domains.get(rail..=rail)?),
+        }
+    }
+
     /// Returns whether the bytes go through memory that processes of this machine share.
     #[must_use]
     pub fn shares_memory(&self) -> bool {
@@ -258,6 +267,11 @@ impl RailPlan {
         };
         self.options.cuda_memory = reaches.is_ok();
         reaches.map_err(|error| error.to_string())
+    }
+
+    /// Opens rails for host memory from now on, even if [`prove_gpu`](RailPlan::prove_gpu) has succeeded.
+    pub fn use_host_memory(&mut self) {
+        self.options.cuda_memory = false;
     }
 
     /// Passes the rails of proxy thread number `proxy` to `taker`.

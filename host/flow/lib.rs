@@ -185,6 +185,11 @@ impl<R: Messages> Flow<R> {
         state.scheduler = Scheduler::new(strategy, rails.clamp(1, state.lanes.len().max(1)));
     }
 
+    /// Measures the time with transfers in flight on each rail from now on ([`Counters::rail_busy`]).
+    pub fn time_rails(&self) {
+        self.0.borrow_mut().lanes.iter_mut().for_each(rails::RailQueue::time);
+    }
+
     /// Sets whether the driver yields its core when polls are unsuccessful, for machines with more ranks than cores.
     pub fn give_way(&self, gives: bool) {
         self.0.borrow_mut().backoff = gives.then(|| Backoff::every(POLLS_BEFORE_YIELD));

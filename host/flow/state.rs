@@ -238,9 +238,11 @@ impl<R: Messages> State<R> {
         let mut completions = std::mem::take(&mut self.completions);
         let mut failed: Option<FabricError> = None;
         for lane in &mut self.lanes {
+            let first = completions.len();
             if let Err(error) = lane.rail.poll(&mut completions) {
                 failed = failed.or(Some(error));
             }
+            lane.completed(&completions[first..]);
         }
         let mut raised = false;
         for completion in completions.drain(..) {

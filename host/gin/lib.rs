@@ -251,6 +251,15 @@ impl World {
         self.line_rate
     }
 
+    /// Measures the time with transfers in flight on each rail of the proxies from now on. Must not be called while
+    /// kernels run.
+    ///
+    /// # Errors
+    /// Returns the error of a proxy that has failed.
+    pub fn time_rails(&self) -> Result<(), ProxyError> {
+        self.group.as_ref().map_or(Ok(()), ProxyGroup::time_rails).map_err(|error| self.named(error))
+    }
+
     /// Returns the proxies' counters.
     ///
     /// # Errors

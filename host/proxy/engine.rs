@@ -206,6 +206,12 @@ impl<R: Rail> Engine<R> {
         self.scheduler = Scheduler::new(strategy, self.active_rails);
     }
 
+    /// Measures the time with transfers in flight on each rail from now on ([`Counters::rail_busy`]). Must not be called
+    /// while commands are in flight.
+    pub fn time_rails(&mut self) {
+        self.lanes.iter_mut().for_each(RailQueue::time);
+    }
+
     /// Returns the number of commands that can be submitted now.
     #[inline]
     pub fn room(&self) -> usize {
@@ -329,9 +335,11 @@ impl<R: Rail> Engine<R> {
         // A failed rail must not hide the completions of the others.
         let mut dead = None;
         for lane in &mut self.lanes[..polled] {
+            let first = self.completions.len();
             if let Err(error) = lane.rail.poll(&mut self.completions) {
                 dead = dead.or(Some(error));
             }
+            lane.completed(&self.completions[first..]);
         }
         if self.completions.is_empty() {
             return dead.map_or(Ok(false), |error| Err(error.into()));

@@ -170,6 +170,15 @@ impl ProxyGroup {
         self.proxies.iter().try_for_each(|proxy| proxy.configure(rails, strategy))
     }
 
+    /// Measures the time with transfers in flight on each rail from now on. Must not be called while commands are in
+    /// flight.
+    ///
+    /// # Errors
+    /// Returns an error if a thread has failed.
+    pub fn time_rails(&self) -> Result<(), ProxyError> {
+        self.proxies.iter().try_for_each(Proxy::time_rails)
+    }
+
     /// Returns the threads.
     pub fn proxies(&self) -> &[Proxy] {
         &self.proxies

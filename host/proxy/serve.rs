@@ -66,6 +66,7 @@ pub(super) type Halt = Option<EngineError>;
 pub(super) trait Orders {
     fn connect(&mut self, addresses: &[Vec<Vec<u8>>], regions: &[Vec<Vec<RemoteRegion>>]) -> Result<(), Halt>;
     fn configure(&mut self, rails: usize, strategy: Strategy) -> Result<(), Halt>;
+    fn time_rails(&mut self) -> Result<(), Halt>;
     fn write(&mut self, writes: &Writes) -> Result<Duration, Halt>;
     fn bare_write(&mut self, route: (u32, u32, u32), bytes: u64, count: u64) -> Result<Option<Duration>, Halt>;
     fn put(&mut self, commands: &[Command]) -> Result<(), Halt>;
@@ -355,6 +356,11 @@ impl<R: Rail> Orders for Server<'_, R> {
 
     fn configure(&mut self, rails: usize, strategy: Strategy) -> Result<(), Halt> {
         self.engine.configure(rails, strategy);
+        Ok(())
+    }
+
+    fn time_rails(&mut self) -> Result<(), Halt> {
+        self.engine.time_rails();
         Ok(())
     }
 

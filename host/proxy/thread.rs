@@ -129,6 +129,15 @@ impl Proxy {
         self.ask(move |thread| thread.configure(rails, strategy))
     }
 
+    /// Measures the time with transfers in flight on each rail from now on
+    /// ([`Counters::rail_busy`](ginlab_rails::Counters::rail_busy)). Must not be called while commands are in flight.
+    ///
+    /// # Errors
+    /// Returns an error if the thread has failed.
+    pub fn time_rails(&self) -> Result<(), ProxyError> {
+        self.ask(|thread| thread.time_rails())
+    }
+
     /// Sets whether a thread that shares its core keeps polling, without sleeping, when nothing seems to happen. For
     /// measurements of peers' writes to this rank.
     pub fn set_busy_poll(&self, awake: bool) {

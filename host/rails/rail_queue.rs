@@ -1,7 +1,8 @@
 //! A rail with its queue of pieces to post and its counters.
 
 use super::Counters;
-use ginlab_fabric::{FabricError, Post, Rail};
+use super::busy::Busy;
+use ginlab_fabric::{Completion, FabricError, Post, Rail};
 
 /// Maximum number of posts per doorbell (FI_MORE). A provider may hold the doorbell while more posts follow, but not
 /// for long.
@@ -28,12 +29,28 @@ pub struct RailQueue<R, P> {
     bytes: u64,
     transfers: u64,
     again: u64,
+    /// Time with transfers in flight. `None` unless [`RailQueue::time`] was called.
+    busy: Option<Busy>,
 }
 
 impl<R: Rail, P: Piece> RailQueue<R, P> {
     /// Creates a lane with an empty queue.
     pub fn new(rail: R) -> RailQueue<R, P> {
-        RailQueue { rail, pieces: Vec::new(), first: 0, bytes: 0, transfers: 0, again: 0 }
+        RailQueue { rail, pieces: Vec::new(), first: 0, bytes: 0, transfers: 0, again: 0, busy: None }
+    }
+
+    /// Measures the time with transfers in flight from now on. Must be called while none are. Costs two reads of the
+    /// clock each time the rail becomes busy and idle again.
+    pub fn time(&mut self) {
+        self.busy.get_or_insert_default();
+    }
+
+    /// Counts polled completions of this rail, for the time with transfers in flight.
+    #[inline(always)]
+    pub fn completed(&mut self, completions: &[Completion]) {
+        if let Some(busy) = &mut self.busy {
+            busy.completed(completions);
+        }
     }
 
     /// Returns the pieces that the rail has not accepted yet.
@@ -72,11 +89,17 @@ impl<R: Rail, P: Piece> RailQueue<R, P> {
         bytes: u64,
         post: impl FnOnce(&mut R) -> Result<Post, FabricError>,
     ) -> Result<Post, FabricError> {
+        if let Some(busy) = &mut self.busy {
+            busy.start();
+        }
         let posted = post(&mut self.rail);
         match &posted {
             Ok(Post::Accepted) => {
                 self.bytes += bytes;
                 self.transfers += 1;
+                if let Some(busy) = &mut self.busy {
+                    busy.posted(1);
+                }
             }
             Ok(Post::Again) => self.again += 1,
             Err(_) => {}
@@ -94,6 +117,9 @@ impl<R: Rail, P: Piece> RailQueue<R, P> {
     ) -> (usize, Result<(), FabricError>) {
         if self.is_free() {
             return (0, Ok(()));
+        }
+        if let Some(busy) = &mut self.busy {
+            busy.start();
         }
         let waiting = &self.pieces[self.first..];
         let (mut taken, mut bytes, mut outcome) = (0, 0, Ok(()));
@@ -116,6 +142,9 @@ impl<R: Rail, P: Piece> RailQueue<R, P> {
         }
         self.bytes += bytes;
         self.transfers += taken as u64;
+        if let Some(busy) = &mut self.busy {
+            busy.posted(taken as u64);
+        }
         self.first += taken;
         self.clear();
         (taken, outcome)
@@ -162,6 +191,7 @@ pub fn counters<R: Rail, P: Piece>(lanes: &[RailQueue<R, P>]) -> Counters {
     Counters {
         rail_bytes: lanes.iter().map(|lane| lane.bytes).collect(),
         rail_transfers: lanes.iter().map(|lane| lane.transfers).collect(),
+        rail_busy: lanes.iter().filter_map(|lane| lane.busy.as_ref()).map(Busy::total).collect(),
         again: lanes.iter().map(|lane| lane.again).sum(),
     }
 }
@@ -172,6 +202,7 @@ mod tests {
 
     use super::*;
     use ginlab_fabric::null::NullRail;
+    use std::time::Duration;
 
     impl Piece for u64 {
         fn bytes(&self) -> u64 {
@@ -272,13 +303,32 @@ mod tests {
     }
 
     #[test]
+    fn only_timed_rails_report_busy_time() {
+        let (mut timed, untimed) = (lane([1, 2]), lane([]));
+        assert_eq!(counters(&[untimed]).rail_busy, []);
+        timed.time();
+        pump(&mut timed, 2);
+        let done = |token| Completion::Done { token };
+        timed.completed(&[done(0)]);
+        let first = counters(std::slice::from_ref(&timed)).rail_busy[0];
+        let second = counters(std::slice::from_ref(&timed)).rail_busy[0];
+        assert!(second > first && first > Duration::ZERO, "one transfer is in flight: {first:?}, {second:?}");
+        timed.completed(&[Completion::Immediate { value: 1 }, done(1)]);
+        let idle = counters(std::slice::from_ref(&timed)).rail_busy[0];
+        assert!(idle >= second);
+        assert_eq!(counters(std::slice::from_ref(&timed)).rail_busy[0], idle, "nothing is in flight");
+        assert_eq!(timed.post(9, |_| Ok(Post::Again)), Ok(Post::Again));
+        assert_eq!(counters(std::slice::from_ref(&timed)).rail_busy[0], idle, "a refused post is not in flight");
+    }
+
+    #[test]
     fn direct_post_is_counted() {
         let mut lane = lane([]);
         assert_eq!(lane.post(9, |_| Ok(Post::Accepted)), Ok(Post::Accepted));
         assert_eq!(lane.post(9, |_| Ok(Post::Again)), Ok(Post::Again));
         let error = lane.rail.has_none("this");
         assert_eq!(lane.post(9, |_| Err(error.clone())), Err(error));
-        let expected = Counters { rail_bytes: vec![9], rail_transfers: vec![1], again: 1 };
+        let expected = Counters { rail_bytes: vec![9], rail_transfers: vec![1], rail_busy: Vec::new(), again: 1 };
         assert_eq!(counters(&[lane]), expected);
     }
 }

@@ -18,6 +18,8 @@ pub struct About {
     pub columns: &'static [Column],
     /// Columns of [`Row::COMMON`] that it never fills; the table omits them.
     pub without: &'static [&'static str],
+    /// Whether the table shows the memory of the payload if the device is a GPU.
+    pub shows_memory: bool,
     /// Headline figures.
     pub headlines: &'static [Headline],
     /// Charts, the most informative one first.
@@ -27,7 +29,7 @@ pub struct About {
 impl About {
     /// Creates a declaration without additional columns, and with the default charts.
     pub const fn new(name: &'static str, question: &'static str) -> Self {
-        Self { name, question, columns: &[], without: &[], headlines: &[], plots: Plot::USUAL }
+        Self { name, question, columns: &[], without: &[], shows_memory: false, headlines: &[], plots: Plot::USUAL }
     }
 }
 

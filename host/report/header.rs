@@ -90,6 +90,11 @@ impl Header {
         self.entries.get(&key).filter(|value| !value.is_null())
     }
 
+    /// Returns whether the device of the run is a GPU.
+    pub fn is_on_gpu(&self) -> bool {
+        self.get(Key::Gpu).and_then(Value::as_str).is_some_and(|name| name.starts_with("gpu:"))
+    }
+
     /// Adds a note that a reader of the figures must know.
     pub fn note(&mut self, text: impl Into<String>) -> &mut Self {
         self.notes.push(text.into());

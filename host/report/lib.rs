@@ -162,7 +162,7 @@ impl Report {
         }
         let data_on_stdout =
             [&options.csv, &options.json].into_iter().flatten().any(|target| *target == Target::Stdout);
-        let table = (!data_on_stdout).then(|| Table::new(io::stdout(), options.color, about));
+        let table = (!data_on_stdout).then(|| Table::new(io::stdout(), options.color, about, header.is_on_gpu()));
         Ok(Self { table, csv, json })
     }
 

@@ -51,6 +51,14 @@ const CHOSEN: [Shown; 7] = [
     left("fabric", "fabric", "", 13, |row, _| row.fabric.clone()),
 ];
 
+/// Column that a table has after the chosen ones if the device is a GPU.
+const MEMORY: Shown = left("memory", "memory", "", 8, |row, _| {
+    let memory = row.memory.as_deref().unwrap_or_default();
+    memory.strip_prefix("device-").unwrap_or(memory).to_owned()
+});
+/// Width of the column `fabric` next to [`MEMORY`].
+const NARROW_FABRIC: usize = 11;
+
 /// Columns with measured values, after them. The status is the last column and has no fixed width.
 const MEASURED: [Shown; 7] = [
     right("time_us_p50", "p50", "us", 8, |row, shown| figure(row.time_us_p50, shown.width)),
@@ -69,7 +77,7 @@ const MEASURED: [Shown; 7] = [
 
 /// Returns the columns of an experiment's table. They are fixed from the start, because rows are printed before later
 /// ones are known.
-fn columns(about: &About) -> Vec<Shown> {
+fn columns(about: &About, on_gpu: bool) -> Vec<Shown> {
     let own = about.columns.iter().filter_map(|column| {
         let (title, width) = column.shown?;
         let cell = |row: &Row, shown: &Shown| match row.own(shown.of) {
@@ -82,7 +90,13 @@ fn columns(about: &About) -> Vec<Shown> {
         Some(Shown { of: column.name, title, unit: column.unit, width, left: column.unit.is_empty(), cell })
     });
     let filled = |shown: &Shown| !about.without.contains(&shown.of);
-    CHOSEN.into_iter().filter(filled).chain(own).chain(MEASURED.into_iter().filter(filled)).collect()
+    let memory = (on_gpu && about.shows_memory).then_some(MEMORY);
+    let narrowed = |shown: Shown| match shown.of {
+        "fabric" if memory.is_some() => Shown { width: NARROW_FABRIC, ..shown },
+        _ => shown,
+    };
+    let chosen = CHOSEN.into_iter().filter(filled).map(narrowed).chain(memory);
+    chosen.chain(own).chain(MEASURED.into_iter().filter(filled)).collect()
 }
 
 /// Prints the columns that a person needs, row by row, within 140 characters.
@@ -95,9 +109,9 @@ pub struct Table<W: Write> {
 }
 
 impl<W: Write> Table<W> {
-    /// Creates a table that prints to `out`.
-    pub fn new(out: W, color: bool, about: &About) -> Self {
-        Self { out, color, begun: false, columns: columns(about) }
+    /// Creates a table that prints to `out`. With `on_gpu`, the device is a GPU.
+    pub fn new(out: W, color: bool, about: &About, on_gpu: bool) -> Self {
+        Self { out, color, begun: false, columns: columns(about, on_gpu) }
     }
 
     /// Prints one row, preceded by the heading if it is the first, and flushes the output.
@@ -148,9 +162,15 @@ fn line(cells: &[String], columns: &[Shown]) -> String {
     text
 }
 
-/// Returns the width of a full line of an experiment's table in characters, without the status.
+/// Returns the width of a full line of an experiment's table in characters, without the status: the wider of its tables
+/// with and without a GPU.
 pub fn width(about: &About) -> usize {
-    columns(about).iter().map(|shown| shown.width + 1).sum::<usize>() - 7
+    let width = |on_gpu| line_width(&columns(about, on_gpu));
+    width(false).max(width(true))
+}
+
+fn line_width(columns: &[Shown]) -> usize {
+    columns.iter().map(|shown| shown.width + 1).sum::<usize>() - 7
 }
 
 /// Formats a number in at most `width` characters with about four significant digits.

@@ -260,7 +260,7 @@ fn closed_pipe_is_silent_and_full_disk_reported() {
 #[test]
 fn table_columns_are_aligned() {
     let mut text = Vec::new();
-    let mut table = Table::new(&mut text, false, &ABOUT);
+    let mut table = Table::new(&mut text, false, &ABOUT, false);
     for row in rows() {
         table.row(&row).unwrap();
     }
@@ -275,10 +275,31 @@ fn table_columns_are_aligned() {
 }
 
 #[test]
+fn memory_is_shown_for_gpus() {
+    let about = About { shows_memory: true, ..ABOUT };
+    let mut row = Row::new("test", "put", "gpu:NVIDIA H200", "efa");
+    let mut print = |memory: &str, on_gpu| {
+        let mut text = Vec::new();
+        row.memory = Some(memory.into());
+        Table::new(&mut text, false, &about, on_gpu).row(&row).unwrap();
+        String::from_utf8(text).unwrap()
+    };
+    for (memory, shown) in
+        [("device", "device "), ("pinned", "pinned "), ("device-staged", "staged "), ("device-modelled", "modelled ")]
+    {
+        let text = print(memory, true);
+        let lines: Vec<&str> = text.lines().collect();
+        let at = lines[0].find("memory").unwrap();
+        assert!(lines[2][at..].starts_with(shown), "{text}");
+        assert!(!print(memory, false).contains("memory"));
+    }
+}
+
+#[test]
 fn colour_is_only_difference() {
     let print = |color| {
         let mut text = Vec::new();
-        let mut table = Table::new(&mut text, color, &ABOUT);
+        let mut table = Table::new(&mut text, color, &ABOUT, false);
         rows().iter().for_each(|row| table.row(row).unwrap());
         String::from_utf8(text).unwrap()
     };

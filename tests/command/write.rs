@@ -83,6 +83,8 @@ fn invalid_options_print_one_line() {
         ("write -b 0", "--begin: must be at least 1 byte"),
         ("write -b 0 -e 0", "must be at least 1 byte"),
         ("write --np 1", "at least 2 ranks"),
+        ("write --at-least fast", "expected percent of the line rate, such as 85%, or Gb/s, such as 90"),
+        ("write -p tcp --at-least 85%", "is not known; specify Gb/s, such as --at-least 90"),
         ("write --np 3", "even number"),
         ("write --provider nope", "nope"),
         ("write --csv - --json -", "stdout"),
@@ -128,6 +130,66 @@ fn repeat_can_exceed_timeout() {
     let rows = common::rows(&run(command).expect(0).stdout);
     common::all_verified(&rows);
     assert!(rows[0].time_us_p50.unwrap() * 56.0 > 1.05e6, "{rows:?}");
+}
+
+/// Returns the values of columns of a row, joined by spaces.
+fn texts(row: &Row, names: &[&str]) -> String {
+    names.iter().map(|name| row.own(name).text().unwrap_or_default().to_owned()).collect::<Vec<_>>().join(" ")
+}
+
+/// One of four rails of a node sends at a quarter of the rate of the others. Strategies give all rails equal shares, so
+/// that only the rail's own time shows it.
+#[test]
+fn slow_rail_is_found_and_named() {
+    // Slow enough that a busy machine is not the limit.
+    let Some(lab) = Lab::up("--rate 80mbit") else { return };
+    let node = lab.namespace(0);
+    let slow = format!("tc -n {node} qdisc change dev rail2 root tbf rate 20mbit burst 128kb latency 400ms");
+    lab::command(&slow).unwrap();
+    let both = |args: &str| {
+        let args = format!("write -d emulated -p tcp -n 12 -r 2 --window 4 {args}");
+        let [first, second] = [0, 1].map(|node| Job::start(lab.ginlab(node, &args)));
+        [first.finish(), second.finish()]
+    };
+    let [first, second] = both("--each-rail -b 64K -e 64K --at-least 0.04 --csv -");
+    let (first, second) = (first.expect(3), second.expect(3));
+    let found = common::rows(&first.stdout);
+    common::all_verified(&found);
+    assert_eq!(found.len(), 2 * 4 * 2, "each of four rails in both directions, alone and together");
+    let hosts = [texts(&found[0], &["node"]), texts(&found[0], &["peer"])];
+    assert!(found.iter().all(|row| row.case == "rail" && row.line_rate_pct.is_none()), "{found:?}");
+    let is_slow = |row: &&Row| row.own("rank").number() == Some(0.0) && row.own("domain").text() == Some("rail2");
+    let index = found.iter().find(is_slow).unwrap().own("rail").number().unwrap();
+    for mode in ["alone", "together"] {
+        let of_mode: Vec<&Row> = found.iter().filter(|row| row.mode.as_deref() == Some(mode)).collect();
+        let rate = |row: &&Row| row.bandwidth_gbits_s.unwrap();
+        let slowest = of_mode.iter().copied().find(|row| is_slow(row)).unwrap();
+        let others = of_mode.iter().copied().filter(|row| !is_slow(row)).map(|row| rate(&row)).fold(f64::MAX, f64::min);
+        assert!(rate(&slowest) < 0.6 * others, "{mode}: {} and {others}", rate(&slowest));
+        assert_eq!(texts(slowest, &["node", "peer", "domain"]), format!("{} {} rail2", hosts[0], hosts[1]));
+    }
+    let named = format!("{} rank 0 rail {index} (rail2) to {}: ", hosts[0], hosts[1]);
+    let lines: Vec<&str> = first.stderr.lines().filter(|line| line.contains("slow rail: ")).collect();
+    assert!(lines.iter().any(|line| line.starts_with(&format!("# slow rail: {named}"))), "{lines:?}");
+    assert!(first.stderr.contains("of median") && first.stderr.contains("together"), "{}", first.stderr);
+    for done in [&first, &second] {
+        let verdict = format!("ginlab: 1 of 8 rails is below 0.04 Gb/s: {named}");
+        assert!(done.complaints().iter().any(|line| line.starts_with(&verdict)), "{}", done.stderr);
+    }
+
+    // The sums of a node have each rail's own rate, although all rails carry equal shares.
+    let [first, second] = both("-b 256K -e 256K --rails 4 --strategy split --per-node --csv -");
+    second.expect(0);
+    let rows = common::rows(&first.expect(0).stdout);
+    let sum = rows.iter().find(|row| row.case == "node").unwrap();
+    let bytes = sum.own("rail_bytes").list().unwrap();
+    assert!(bytes.len() == 4 && bytes.iter().all(|share| *share == bytes[0]), "{bytes:?}");
+    let [least, most] = ["rail_gbits_s_min", "rail_gbits_s_max"].map(|name| sum.own(name).number().unwrap());
+    assert!(least < 0.6 * most, "{least} and {most}");
+    // Without --each-rail, the rails of the fastest row are judged.
+    let [first, _] = both("-b 256K -e 256K --rails 4 --strategy split --at-least 0.04 --csv -");
+    let first = first.expect(3);
+    assert!(first.stderr.contains(&format!("1 of 4 rails is below 0.04 Gb/s: {named}")), "{}", first.stderr);
 }
 
 #[test]

@@ -1,0 +1,61 @@
+//! Memory that holds the payload of transfers: options, and the choice of the default.
+
+use crate::error::Failure;
+use clap::ValueEnum;
+use ginlab::bootstrap::Bootstrap;
+use ginlab::cuda::{Device, Place};
+use ginlab::fabric::{Memory, RailPlan};
+
+/// Size of the GPU memory that is registered to find out whether NICs can access it.
+const PROBE_BYTES: usize = 2 << 20;
+
+/// Memory that holds the payload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum MemoryKind {
+    /// GPU memory if every rank has a GPU and its NICs access GPU memory directly, otherwise pinned host memory
+    Auto,
+    /// Pinned host memory
+    Pinned,
+    /// Device memory
+    Device,
+}
+
+impl MemoryKind {
+    /// Chooses the memory of all ranks if this is `Auto`, and prepares the rails for it. Adds a note if a GPU is used
+    /// but not its memory. Collective if this is `Auto`.
+    ///
+    /// # Errors
+    /// Returns an error if the memory for the probe cannot be allocated or a rank has disconnected.
+    pub fn choose(
+        self,
+        device: &Device,
+        rails: &mut RailPlan,
+        notes: &mut Vec<String>,
+        ranks: &mut Bootstrap,
+    ) -> Result<MemoryKind, Failure> {
+        if self != MemoryKind::Auto {
+            return Ok(self);
+        }
+        let refused = refused(device, rails)?;
+        let all = ranks.all_gather_values(&refused, "memory of the ranks")?;
+        let Some((rank, why)) = all.into_iter().enumerate().find_map(|(rank, why)| Some((rank, why?))) else {
+            return Ok(MemoryKind::Device);
+        };
+        rails.use_host_memory();
+        if matches!(device, Device::Gpu(_)) {
+            notes.push(format!("the payload is in pinned host memory, not in GPU memory: rank {rank}: {why}"));
+        }
+        Ok(MemoryKind::Pinned)
+    }
+}
+
+/// Returns the reason for which the rails cannot access GPU memory of this device, if they cannot.
+fn refused(device: &Device, rails: &mut RailPlan) -> Result<Option<String>, Failure> {
+    if matches!(device, Device::Emulated) {
+        return Ok(Some("it has no GPU".into()));
+    }
+    let probe = device.allocate(Place::Device, PROBE_BYTES)?;
+    let memory = Memory { address: probe.address(), bytes: probe.bytes(), cuda_device: probe.cuda_device() };
+    // SAFETY: the buffer outlives the call.
+    Ok(unsafe { rails.prove_gpu(memory) }.err())
+}
