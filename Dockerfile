@@ -4,7 +4,7 @@
 #   docker build --target laptop --build-arg GINLAB_COMMIT="$(git rev-parse HEAD)" -t ginlab:laptop .
 #   docker build --target efa    --build-arg GINLAB_COMMIT="$(git rev-parse HEAD)" -t ginlab .
 #   docker run --rm ginlab:laptop
-#   docker run --rm --gpus all $(printf -- '--device %s ' /dev/infiniband/uverbs*) --ulimit memlock=-1 --shm-size 8g ginlab ginlab doctor --require-efa
+#   docker run --rm --gpus all $(printf -- '--device %s ' /dev/infiniband/uverbs* /dev/gdrdrv) --ulimit memlock=-1 --shm-size 8g ginlab ginlab doctor --require-efa
 #
 # Build arguments: GINLAB_COMMIT, DEBIAN, CUDA_VERSION, UBUNTU_VERSION, EFA_INSTALLER_VERSION and _SHA256,
 # GDRCOPY_COMMIT, RUST_VERSION. Built by scripts/image-lab.sh (buildah, a base of Debian packages): builder and laptop.

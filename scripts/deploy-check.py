@@ -70,16 +70,16 @@ def where(document, found, path=()):
 
 def variables():
     """Checks that an instance's values replace all values of a p5."""
-    own = {"type": "x9.metal", "gpus": 3, "cards": 21, "rails": 7}
-    for base, kind, places in [("mpijob", "MPIJob", [2, 5, 4, 1]), ("job", "Job", [2, 3, 2, 1])]:
+    own = {"type": "x9.metal", "gpus": 3, "cards": 21, "rails": 7, "label": "ml.x9.metal"}
+    for base, kind, places in [("mpijob", "MPIJob", [1, 5, 4, 1, 1]), ("job", "Job", [1, 3, 2, 1, 1])]:
         document = next(one for one in overlay(base, own) if one["kind"] == kind)
         found = [len(where(document, value)) for value in own.values()]
         left = [value for value in ("p5.48xlarge", "32") if where(document, value)]
         if found != places or left:
-            problems.append(f"deploy/k8s/{base}: type, gpus, cards, rails reach {found} fields, expected {places}; values of a p5: {left}")
+            problems.append(f"deploy/k8s/{base}: type, gpus, cards, rails, label reach {found} fields, expected {places}; values of a p5: {left}")
         if kind == "MPIJob" and document["spec"]["slotsPerWorker"] != own["gpus"]:
             problems.append("deploy/k8s/mpijob: slotsPerWorker is not a number")
-    say("checked that type, gpus, cards and rails of an instance reach MPIJob and Job")
+    say("checked that type, gpus, cards, rails and label of an instance reach MPIJob and Job")
 
 
 def fits(name, document, schema):
@@ -98,7 +98,7 @@ def fits(name, document, schema):
 
 def components(schema):
     """Checks the components `dra` and `claim`, applied after an instance's values."""
-    own = {"type": "x9.metal", "gpus": 3, "cards": 21, "rails": 7}
+    own = {"type": "x9.metal", "gpus": 3, "cards": 21, "rails": 7, "label": "ml.x9.metal"}
     for base, names, kinds in [
         ("mpijob", ["dra", "claim"], {"MPIJob", "ResourceClaimTemplate", "PersistentVolumeClaim"}),
         ("job", ["dra"], {"Job", "Service", "ResourceClaimTemplate"}),
@@ -170,14 +170,17 @@ def aws():
         "AWS_ENDPOINT_URL": "http://127.0.0.1:9",
         "AWS_EC2_METADATA_DISABLED": "true",
         "AWS_MAX_ATTEMPTS": "1",
-        **{name: f"{name.lower()}-0123" for name in ("VPC", "SUBNET", "AMI", "KEY", "RESERVATION")},
+        **{name: f"{name.lower()}-0123" for name in ("VPC", "SUBNET", "AMI", "KEY", "RESERVATION", "IDS", "ADDRESS")},
+        "INSTANCE": "p5.48xlarge",
+        "FROM": "203.0.113.7/32",
     }
     template = subprocess.run([ROOT / "aws/interfaces.sh", "p5.48xlarge", "subnet-0123", "sg-0123"], capture_output=True, text=True)
     with tempfile.TemporaryDirectory() as folder:
         (pathlib.Path(folder) / "template.json").write_text(template.stdout)
         lines = [line for block in script for line in block.splitlines() if line]
         # The last line is invalid and must be rejected.
-        for line, wanted in [(line, True) for line in lines] + [(lines[-1].replace("CapacityReservationId", "CapacityReservation"), False)]:
+        launch = next(line for line in lines if "CapacityReservationId" in line)
+        for line, wanted in [(line, True) for line in lines] + [(launch.replace("CapacityReservationId", "CapacityReservation"), False)]:
             command = f"GROUP=sg-0123; {line}"
             said = subprocess.run(["bash", "-c", command], cwd=folder, env=nobody, capture_output=True, text=True, timeout=120).stderr
             taken = "Could not connect to the endpoint" in said

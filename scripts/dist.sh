@@ -7,7 +7,8 @@
 #   scripts/dist.sh --in BASE.tar    also start the archive in a bare root file system, such as debootstrap makes; needs root
 #
 # The program loads libfabric and the GPU driver at start, so the archive works with and without them. It has no MPI:
-# ranks use the tcp bootstrap, also under srun (for MPI: make build FEATURES=mpi). Exit codes: 0 ok, 1 failed, 2 usage.
+# ranks use the tcp bootstrap, also under srun (for MPI: make build FEATURES=mpi). A build without kernels for GPUs is
+# refused. Exit codes: 0 ok, 1 failed, 2 usage.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 fail() { printf 'dist.sh: %s\n' "$1" >&2; exit "${2:-1}"; }
@@ -33,6 +34,10 @@ name=ginlab-$version-$(uname -m)-linux
 dist=$target/dist
 rm -rf "${dist:?}/$name"
 mkdir -p "$dist/$name"
+# Without the GPU's code, the program would measure the CPU on every GPU host.
+if "$target/release/ginlab" --version | grep -q '^kernels by  *none'; then
+    fail 'the program has no kernels for GPUs: rustc of kernels/rustc-version is missing; run scripts/setup.sh build, then repeat'
+fi
 for file in ginlab libnccl_ginlab.so libsoft_efa.so; do objcopy --strip-debug "$target/release/$file" "$dist/$name/$file"; done
 # The program and the libraries that it loads from its own directory may only depend on the C library's own files.
 needed=$(objdump -p "$dist/$name/ginlab" "$dist/$name"/*.so | awk '/NEEDED/ {print $2}' | sort -u)

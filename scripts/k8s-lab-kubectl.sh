@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Replacement for kubectl on top of scripts/k8s-lab.sh, for tests that run the commands of a page without a cluster:
-# `apply -k` runs the commands of the overlay's containers, each in its own root file system, and `logs` prints their
-# output. Lines of the lab begin with `lab:`. Other commands go to the real kubectl. Must be first on PATH as kubectl.
+# `apply -k` runs the commands of the overlay's containers, each in its own root file system, `wait` reports that doctor
+# has stopped the workers, and `logs` prints their output. Lines of the lab begin with `lab:`. Other commands go to the real kubectl. Must be first on PATH as kubectl.
 #
 #   LAB_PODS  working directory
 set -euo pipefail
@@ -17,11 +17,12 @@ case "${1:-} ${2:-}" in
     if ((code)); then tail -n 40 "$out/lab.txt" >&2 && exit "$code"; fi
     echo "lab: no cluster: the commands of the containers of $3, in three root file systems, have ended"
     ;;
-"get pods") echo 'lab: ginlab-worker-0, ginlab-worker-1 and ginlab-launcher have ended' ;;
-"logs ginlab-worker-0")
-    echo 'lab: the cards in software are on no PCI bus: doctor stops this pod, and the lab goes on'
-    cat "$out/doctor.log"
+"wait "*)
+    echo 'lab: the software NICs are on no PCI bus: doctor stops the workers, and the lab goes on' >&2
+    exit 1
     ;;
+"logs -l") cat "$out/doctor.log" ;;
+"delete -k") echo "lab: the pods of $3 have ended" ;;
 "logs -f") cat "$out/launcher.log" ;;
 *) exec "$real" "$@" ;;
 esac

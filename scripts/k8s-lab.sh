@@ -11,7 +11,7 @@
 #   MANIFEST  file with an MPIJob, the output of `kubectl kustomize`; runs only this job
 #   RATE      rate of a rail     [default: 200mbit]
 #   SLOTS     ranks per worker   [default: 1]
-#   PROXY, ALL2ALL   options of the experiments [default: a short sweep]
+#   WRITE, PROXY, ALL2ALL   options of the experiments [default: short sweeps]
 #
 # Needs root, overlayfs, openssh-server, Open MPI and python3-yaml. Removes everything that it makes. Exit codes: 0 ok,
 # 1 failed, 77 skipped with the reason.
@@ -45,7 +45,7 @@ scripts/rails-lab.sh up --name "$name" --nodes 3 --rate "${RATE:-200mbit}" || sk
 python3 - "$work" <<'PYTHON'
 import os, re, shlex, sys, yaml
 
-small = {"PROXY": "-b 1M -e 4M -f 4 -n 16 -r 5 --mode nbi --strategy split", "ALL2ALL": "-b 256K -e 1M -f 4 -n 20 --strategy split"}
+small = {"WRITE": "-b 256K -e 256K -n 8 -r 2", "PROXY": "-b 1M -e 4M -f 4 -n 16 -r 5 --mode nbi --strategy split", "ALL2ALL": "-b 256K -e 1M -f 4 -n 20 --strategy split"}
 here = {"PROVIDER": os.environ.get("PROVIDER") or "tcp", "DEVICE": "emulated", "RAILS": "4", "WAIT": "0", "EFA": "0", "RANKS_PER_NODE": "1"}
 here.update({name: os.environ.get(name) or value for name, value in small.items()})
 

@@ -10,7 +10,7 @@
 #   RATE    rate of a rail                       [default: 200mbit]
 #   TASKS   ranks per node                       [default: 1]
 #   PAGE    file with commands to run instead on the first node, in the caller's directory
-#   PROXY, ALL2ALL   options of the experiments  [default: short sweeps]
+#   WRITE, PROXY, ALL2ALL   options of the experiments  [default: short sweeps]
 #
 # Needs root, Debian's slurm-wlm and munge, and Open MPI. Removes everything that it makes: namespaces, daemons, a
 # directory in /tmp. Exit codes: 0 ok, 1 failed, 77 skipped with the reason.
@@ -132,7 +132,9 @@ until_there 'two idle nodes' both_idle
 if [[ -n $page ]]; then
     # Not in the checkout: files that a job writes go to the caller's directory.
     cd "$caller"
-    export GINLAB=$ginlab
+    # As installed by a user: the batch file finds the program on PATH.
+    unset GINLAB
+    PATH=$(dirname "$ginlab"):$PATH
     timeout 400 "$work/enter" 0 bash -euo pipefail "$page" || { code=$?; tail -n 20 "$work"/*.log >&2; fail "$page ended with exit code $code"; }
     exit
 fi
@@ -140,6 +142,7 @@ fi
 kinds=$("$work/enter" 0 srun --mpi=list 2>&1)
 if grep -q pmix <<<"$kinds"; then mpi=pmix bootstrap=mpi; else mpi=none bootstrap=tcp; fi
 export GINLAB=$ginlab PROVIDER=tcp DEVICE=emulated RAILS=4 MPI=$mpi BOOTSTRAP=$bootstrap MASTER_ADDR=10.99.0.1
+export WRITE="${WRITE:--b 256K -e 256K -n 8 -r 2}"
 export PROXY="${PROXY:--b 1M -e 4M -f 4 -n 16 -r 5 --mode nbi --strategy split}" ALL2ALL="${ALL2ALL:--b 256K -e 1M -f 4 -n 20 --strategy split}"
 read -ra proxy <<<"$PROXY"
 read -ra all2all <<<"$ALL2ALL"

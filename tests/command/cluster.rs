@@ -14,6 +14,7 @@ fn script(name: &str, folder: &Path) -> bool {
     let mut command = Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts").join(name));
     clean(&mut command);
     command.arg(folder).env("GINLAB", env!("CARGO_BIN_EXE_ginlab")).env("RATE", "1gbit");
+    command.env("WRITE", "-b 64K -e 64K -n 4 -r 2");
     command.env("PROXY", "-b 64K -e 64K -n 4 -w 1 -r 2 --mode nbi").env("ALL2ALL", "-b 64K -e 64K -n 4 -w 1");
     let done = command.output().unwrap();
     let (stdout, stderr) = (String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
@@ -43,7 +44,7 @@ fn slurm_runs_batch_file() {
     }
     let slurm = folder.path().join("slurm");
     assert_eq!(state(&slurm.join("doctor.json"), "peers-rails"), "ok");
-    for name in ["proxy.csv", "all2all.csv"] {
+    for name in ["rails.csv", "proxy.csv", "proxy-pinned.csv", "all2all.csv"] {
         let rows = rows_of(&slurm.join(name));
         all_verified(&rows);
         assert!(rows.iter().all(|row| row.ranks == 2));
@@ -57,7 +58,7 @@ fn mpijob_containers_run_their_commands() {
         return;
     }
     assert_eq!(state(&folder.path().join("doctor.json"), "peers-rails"), "ok");
-    for name in ["proxy.json", "all2all.json"] {
+    for name in ["rails.json", "proxy.json", "proxy-pinned.json", "all2all.json"] {
         let text = std::fs::read_to_string(folder.path().join(name)).unwrap();
         let document: serde_json::Value = serde_json::from_str(&text).unwrap();
         let rows = document["rows"].as_array().unwrap();

@@ -10,9 +10,10 @@ use std::process::Command;
 use crate::common::lab::Lab;
 use crate::common::{Done, Job, all_verified, clean, ginlab, rows_of, run, skip};
 use ginlab::doctor::instances::{INSTANCES, Instance};
+use ginlab::fabric::model::Profile;
 
 /// Values of the page's variables in the lab. One rank per host, because both share this machine's cores.
-const VALUES: [(&str, &str); 19] = [
+const VALUES: [(&str, &str); 22] = [
     ("INSTANCE", "p5.48xlarge"),
     ("GPUS", "1"),
     ("CARDS", "32"),
@@ -20,6 +21,8 @@ const VALUES: [(&str, &str); 19] = [
     ("PROVIDER", "soft-efa:p5,cards=32"),
     ("DEVICE", "emulated"),
     ("SIZES", "-b 64K -e 64K -n 4 -r 2"),
+    ("WRITE", "-b 64K -e 64K -n 4 -r 2 --at-least 0"),
+    ("WAIT", "0"),
     ("REGISTRY", "registry.example.com"),
     ("TAG", "first"),
     ("SUBNET", "subnet-0123"),
@@ -27,6 +30,7 @@ const VALUES: [(&str, &str); 19] = [
     ("AMI", "ami-0123"),
     ("KEY", "key"),
     ("RESERVATION", "cr-0123"),
+    ("FROM", "203.0.113.7/32"),
     ("GROUP", "sg-0123"),
     ("RANK", "0"),
     ("WORLD_SIZE", "2"),
@@ -99,10 +103,12 @@ fn bash(words: &[&str], folder: &Path, script: &str) -> Command {
     command
 }
 
-/// Creates a host's directory with the launch files and the saved dumps.
+/// Creates a host's directory as `scripts/dist.sh` packs it, with programs and launch files, and the saved dumps, which
+/// the page's readers find in the repository.
 fn host(folder: &Path) {
     std::fs::create_dir_all(folder).unwrap();
     let root = env!("CARGO_MANIFEST_DIR");
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_ginlab"), folder.join("ginlab")).unwrap();
     let copied = Command::new("cp").args(["-r", &format!("{root}/deploy"), "."]).current_dir(folder).status().unwrap();
     assert!(copied.success());
     std::fs::create_dir(folder.join("tests")).unwrap();
@@ -113,7 +119,8 @@ fn host(folder: &Path) {
 fn first_hour_commands_run_as_documented() {
     let Some(lab) = Lab::up("--rails 1 --rate none") else { return };
     let folder = tempfile::tempdir().unwrap();
-    let hosts = [folder.path().join("host-a"), folder.path().join("host-b")];
+    let archive = format!("ginlab-{}-x86_64-linux", env!("CARGO_PKG_VERSION"));
+    let hosts = ["host-a", "host-b"].map(|host| folder.path().join(host).join(&archive));
     hosts.iter().for_each(|folder| host(folder));
     let mut transcript = Transcript::default();
     for block in blocks() {
@@ -153,7 +160,7 @@ fn first_hour_commands_run_as_documented() {
     let template: serde_json::Value =
         serde_json::from_str(&std::fs::read_to_string(hosts[0].join("template.json")).unwrap()).unwrap();
     assert_eq!(template["NetworkInterfaces"].as_array().unwrap().len(), 33);
-    for name in ["write.csv", "proxy.csv", "node.csv"] {
+    for name in ["rails.csv", "write.csv", "proxy.csv", "proxy-pinned.csv", "node-rails.csv", "node.csv"] {
         let rows = rows_of(&hosts[0].join(name));
         assert!(
             rows.iter().all(|row| row.ranks == 2 && row.fabric == "efa/soft:p5" && row.status.to_string() == "ok"),
@@ -171,7 +178,8 @@ fn slurm(block: &Block, folder: &Path, transcript: &mut Transcript) {
     std::fs::write(&page, &block.text).unwrap();
     let lab = concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/slurm-lab.sh");
     let mut command = bash(&[], folder, &format!("exec {lab} \"$PWD/lab\""));
-    command.env("PAGE", &page).env("GINLAB", env!("CARGO_BIN_EXE_ginlab")).env("RATE", "1gbit");
+    command.env("PAGE", &page).env("GINLAB", folder.join("ginlab")).env("RATE", "1gbit");
+    command.env("WRITE", "-b 64K -e 64K -n 4 -r 2");
     command.env("PROXY", "-b 64K -e 64K -n 4 -w 1 -r 2 --mode nbi").env("ALL2ALL", "-b 64K -e 64K -n 4 -w 1");
     // The NICs of one GPU, because each rank of doctor opens each NIC, and libfabric fills 60 MB per NIC.
     command.env("PROVIDER", "soft-efa:p5,cards=4");
@@ -185,7 +193,7 @@ fn slurm(block: &Block, folder: &Path, transcript: &mut Transcript) {
     assert!(done.stdout.contains("== results in"), "{}", done.stdout);
     let results = folder.read_dir().unwrap().map(|entry| entry.unwrap().path());
     let results = results.filter(|path| path.is_dir()).find(|path| path.join("proxy.csv").is_file()).unwrap();
-    for name in ["proxy.csv", "all2all.csv"] {
+    for name in ["rails.csv", "proxy.csv", "proxy-pinned.csv", "all2all.csv"] {
         all_verified(&rows_of(&results.join(name)));
     }
     let hosts = std::fs::read_to_string(results.join("hosts.txt")).unwrap();
@@ -203,6 +211,7 @@ fn pods(block: &Block, folder: &Path, transcript: &mut Transcript) {
     std::os::unix::fs::symlink(lab, first.join("kubectl")).unwrap();
     let mut command = bash(&[], folder, &format!("PATH={}:$PATH\n{}", first.display(), block.text));
     command.env("LAB_PODS", folder.join("pods")).env("GINLAB", env!("CARGO_BIN_EXE_ginlab")).env("RATE", "1gbit");
+    command.env("WRITE", "-b 64K -e 64K -n 4 -r 2");
     command.env("PROXY", "-b 64K -e 64K -n 4 -w 1 -r 2 --mode nbi").env("ALL2ALL", "-b 64K -e 64K -n 4 -w 1");
     command.env_remove("RANK").env_remove("WORLD_SIZE");
     let done = Job::start(command).runs(5).finish();
@@ -216,7 +225,7 @@ fn pods(block: &Block, folder: &Path, transcript: &mut Transcript) {
         "doctor looked for this instance: {}",
         done.stdout
     );
-    for name in ["proxy.json", "all2all.json"] {
+    for name in ["rails.json", "proxy.json", "proxy-pinned.json", "all2all.json"] {
         let text = std::fs::read_to_string(folder.join("pods").join(name)).unwrap();
         let document: serde_json::Value = serde_json::from_str(&text).unwrap();
         let rows = document["rows"].as_array().unwrap();
@@ -239,6 +248,54 @@ fn documented_output_is_printed() {
         seen += 1;
     }
     assert!(seen > 1);
+}
+
+/// The hour must measure GPU memory, and pinned host memory as the comparison.
+#[test]
+fn gpu_memory_is_measured_before_pinned_memory() {
+    let commands: Vec<String> =
+        blocks().iter().flat_map(|block| block.text.lines().map(str::to_owned).collect::<Vec<_>>()).collect();
+    let proxies: Vec<&String> = commands.iter().filter(|line| line.contains("ginlab proxy ")).collect();
+    let with = |memory: &str| proxies.iter().filter(|line| line.contains(&format!("--memory {memory} "))).count();
+    assert!(with("device") >= 2 && with("pinned") >= 1, "{proxies:?}");
+    assert_eq!(with("device") + with("pinned"), proxies.len(), "a command of the page leaves the memory open");
+    for file in [
+        "slurm/ginlab.sbatch",
+        "k8s/mpijob/mpijob.yaml",
+        "k8s/job/job.yaml",
+        "skypilot/ginlab.yaml",
+        "skypilot/kubernetes.yaml",
+    ] {
+        let text = std::fs::read_to_string(format!("{}/deploy/{file}", env!("CARGO_MANIFEST_DIR"))).unwrap();
+        let default = |line: &&str| line.contains("MEMORY") && line.contains("device pinned") && !line.starts_with('#');
+        assert_eq!(text.lines().filter(default).count(), 1, "{file}: GPU memory, then pinned memory");
+        let runs: Vec<&str> = text.lines().filter(|line| line.contains(" proxy --") && !line.contains('#')).collect();
+        assert!(!runs.is_empty() && runs.iter().all(|line| line.contains("--memory \"$memory\"")), "{file}: {runs:?}");
+    }
+    let all = std::fs::read_to_string(format!("{}/deploy/run-all.sh", env!("CARGO_MANIFEST_DIR"))).unwrap();
+    let at = |memory: &str| all.find(&format!("proxy --per-node --memory {memory}")).unwrap();
+    assert!(at("device") < at("pinned"));
+}
+
+/// The page's expected rates are those of the modelled NICs, which have sources.
+#[test]
+fn expected_rates_match_profiles() {
+    let page = page();
+    let mut seen = 0;
+    for (name, profile) in Profile::all().unwrap() {
+        let Some(line) = page.lines().find(|line| line.starts_with(&format!("| {name} | "))) else {
+            assert!(page.contains(&format!("{name} has no RDMA write")) && profile.rdma_write.value == 0.0, "{name}");
+            continue;
+        };
+        let cells: Vec<&str> = line.trim_matches('|').split('|').map(str::trim).collect();
+        let rate = profile.line_rate_gbps.value * profile.peak_share.value;
+        let rails = profile.cards_per_gpu();
+        let short = |rate: f64| format!("{rate:.1}").trim_end_matches(".0").to_owned();
+        let expected = [profile.line_rate_gbps.value, rate, rate / 8.0, rails * rate / 8.0].map(short);
+        assert_eq!(cells[1..5], expected, "{line}");
+        seen += 1;
+    }
+    assert_eq!(seen, 3);
 }
 
 /// Each block specifies where it runs, the variables of the page are those of the lab, and other checks that it names
@@ -302,7 +359,8 @@ fn instances_match_doctor() {
         let file = format!("{}/deploy/k8s/{family}/kustomization.yaml", env!("CARGO_MANIFEST_DIR"));
         let instance = Instance::named(&format!("{family}.48xlarge")).unwrap();
         let (gpus, cards, rails) = (instance.gpus, instance.cards, instance.rails());
-        let values = format!("[type={}, gpus={gpus}, cards={cards}, rails={rails}]", instance.name);
+        let name = instance.name;
+        let values = format!("[type={name}, gpus={gpus}, cards={cards}, rails={rails}, label={name}]");
         assert!(std::fs::read_to_string(file).unwrap().contains(&values), "{family}: {values} is meant");
     }
 }

@@ -43,6 +43,7 @@ mod ranks;
 mod replay;
 mod report;
 mod ring_shift;
+mod run_all;
 mod serve;
 mod shmem;
 mod soak;
