@@ -23,8 +23,8 @@ ARG UBUNTU_VERSION=24.04
 # using a checksum". Nothing here needs a version above 1.50.
 ARG EFA_INSTALLER_VERSION=1.50.0
 ARG EFA_INSTALLER_SHA256=fa6dff8593d866866c13cb4640d9059835cd4efa427971f100ab40c97bef2841
-# The commit of release 2.5.1; the hash also authenticates it.
-ARG GDRCOPY_COMMIT=0f7366e73b019e7facf907381f6b0b2f5a1576e4
+# The commit of release 2.5.2; the hash also authenticates it.
+ARG GDRCOPY_COMMIT=c91ad9f178e5fb729fc5b6dc62a77c3bb364d6c9
 # Compiler of the kernels, as in kernels/rustc-version; scripts/setup.sh installs Debian's package.
 ARG RUST_VERSION=1.96.0
 

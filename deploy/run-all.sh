@@ -17,7 +17,7 @@
 #   RSH        remote shell, called as RSH HOST LINE   [default: ssh -o BatchMode=yes]
 #   MASTER_ADDR  address of the first host for the others   [default: the first HOST]
 #
-# The last lines are the verdict. Exit codes: 0 as expected, 1 a run failed, 2 usage, 3 a host is not ready or a rail is
+# The last lines are the verdict, also in OUT/verdict.txt. OUT/rails-HOST.txt has the table of the rails. Exit codes: 0 as expected, 1 a run failed, 2 usage, 3 a host is not ready or a rail is
 # too slow. Run so far: tests/command/run_all.rs (two network namespaces, software NICs). Not run: ssh, EFA, GPUs.
 set -euo pipefail
 if (($# < 2)); then
@@ -114,9 +114,9 @@ for ginlab in "$program" "$here/ginlab" "$(command -v ginlab || true)"; do
 done
 
 if ((${#problems[@]} == 0)); then
-    printf 'verdict: %s hosts and their rails are as expected\n' "${#hosts[@]}"
+    printf 'verdict: %s hosts and their rails are as expected\n' "${#hosts[@]}" | tee "$out/verdict.txt"
     exit 0
 fi
-printf 'verdict: %s\n' "${problems[@]}"
+printf 'verdict: %s\n' "${problems[@]}" | tee "$out/verdict.txt"
 if [[ $failed == yes ]]; then exit 1; fi
 exit 3

@@ -49,8 +49,12 @@ impl MemoryKind {
     }
 }
 
-/// Returns the reason for which the rails cannot access GPU memory of this device, if they cannot.
-fn refused(device: &Device, rails: &mut RailPlan) -> Result<Option<String>, Failure> {
+/// Returns the reason for which the rails cannot access memory of this device, if they cannot. Prepares them for GPU
+/// memory if they can.
+///
+/// # Errors
+/// Returns an error if the memory for the probe cannot be allocated.
+pub fn refused(device: &Device, rails: &mut RailPlan) -> Result<Option<String>, Failure> {
     if matches!(device, Device::Emulated) {
         return Ok(Some("it has no GPU".into()));
     }

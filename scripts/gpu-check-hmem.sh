@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Checks that claims of GPU memory support by a provider are tested, on a machine with a GPU and without EFA:
 # libfabric's EFA provider runs over a software NIC, which cannot access a GPU, and tests/hmem_double.c claims GPU
-# memory like a libfabric with CUDA. doctor must detect each false claim, and rows of `proxy --memory device` must report
-# staging.
+# memory like a libfabric with CUDA. doctor must detect each false claim, rows of `proxy --memory device` must report
+# staging, and `proxy` without the option must use pinned host memory and name the reason.
 #
 #   scripts/gpu-check-hmem.sh DIR
 #
@@ -47,10 +47,10 @@ look() { # NAME VARIABLE=VALUE...: runs doctor on GPU memory; exit code 3 is als
     env "$@" timeout 60 "$ginlab" doctor -p "$cards" -d gpu --only gpu-direct,rma,gpu-register,smoke >"$out/$name.txt" 2>&1 || code=$?
     ((code == 0 || code == 3)) || { printf 'WRONG doctor, %s: exit code %d\n' "$name" "$code" && wrong=1; }
 }
-put() { # NAME VARIABLE=VALUE...
-    local name=$1 code=0
-    shift
-    env "$@" timeout 60 "$ginlab" proxy --np 2 -p "$cards" -d gpu --memory device -b 64K -e 64K -n 8 -w 2 -r 3 --mode nbi \
+put() { # NAME MEMORY VARIABLE=VALUE...
+    local name=$1 memory=$2 code=0
+    shift 2
+    env "$@" timeout 60 "$ginlab" proxy --np 2 -p "$cards" -d gpu --memory "$memory" -b 64K -e 64K -n 8 -w 2 -r 3 --mode nbi \
         --csv "$out/$name.csv" >"$out/$name.txt" 2>&1 || code=$?
     ((code == 0)) || { printf 'WRONG proxy, %s: exit code %d\n' "$name" "$code" && wrong=1; }
 }
@@ -60,6 +60,9 @@ for mode in copies lies registers; do look "doctor-$mode" GINLAB_LIBFABRIC="$dou
 expect "$out/doctor-copies.txt" 'GPU memory (FI_HMEM) claimed, by CUDA copies of the provider'
 expect "$out/doctor-lies.txt" 'GPU memory (FI_HMEM) claimed, but a write failed'
 expect "$out/doctor-registers.txt" 'GPU memory (FI_HMEM) claimed, but a write failed'
-put proxy-copies GINLAB_LIBFABRIC="$double" HMEM_DOUBLE=copies
+put proxy-copies device GINLAB_LIBFABRIC="$double" HMEM_DOUBLE=copies
 expect "$out/proxy-copies.csv" 'staged'
+put proxy-auto auto GINLAB_LIBFABRIC="$double" HMEM_DOUBLE=copies
+expect "$out/proxy-auto.csv" ',pinned,'
+expect "$out/proxy-auto.txt" 'the payload is in pinned host memory, not in GPU memory: rank 0: '
 exit "$wrong"

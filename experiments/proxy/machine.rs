@@ -1,12 +1,13 @@
 //! Resources of a rank on this machine: domains, access to the payload, memory, cores.
 
 use super::args::Args;
-use super::layout::{Layout, PLACEHOLDER, memory_of};
+use super::layout::{Layout, PLACEHOLDER};
 use crate::error::Failure;
 use crate::job::MemoryKind;
+use crate::payload::refused;
 use cuda_std::emulation;
 use ginlab::bootstrap::Bootstrap;
-use ginlab::cuda::{Device, Place};
+use ginlab::cuda::Device;
 use ginlab::fabric::RailPlan;
 use ginlab::fabric::libfabric::RailOptions;
 use ginlab::gin::seat::{CoreWants, MemoryWants, RailWants, Seat};
@@ -146,15 +147,9 @@ fn memory_path(
     if args.is_model() {
         return Ok(if args.moves() { MemoryPath::Staged } else { MemoryPath::Modelled });
     }
-    let probe = device.allocate(Place::Device, 2 << 20)?;
-    // SAFETY: the buffer outlives the call.
-    match unsafe { chosen.prove_gpu(memory_of(&probe, device, true)) } {
-        Ok(()) => Ok(MemoryPath::Device),
-        Err(why) => {
-            notes.push(format!("GPU memory is staged: {why}"));
-            Ok(MemoryPath::Staged)
-        }
-    }
+    let Some(why) = refused(device, chosen)? else { return Ok(MemoryPath::Device) };
+    notes.push(format!("GPU memory is staged: {why}"));
+    Ok(MemoryPath::Staged)
 }
 
 /// Chooses the cores of this rank's proxy threads: one each, near the GPU or the NICs, if the machine also has one for

@@ -29,8 +29,9 @@ pub struct RailQueue<R, P> {
     bytes: u64,
     transfers: u64,
     again: u64,
-    /// Time with transfers in flight. `None` unless [`RailQueue::time`] was called.
-    busy: Option<Busy>,
+    /// Time with transfers in flight. `None` unless [`RailQueue::time`] was called. Boxed, so that the fields that each
+    /// post uses stay in few cache lines.
+    busy: Option<Box<Busy>>,
 }
 
 impl<R: Rail, P: Piece> RailQueue<R, P> {
@@ -191,7 +192,7 @@ pub fn counters<R: Rail, P: Piece>(lanes: &[RailQueue<R, P>]) -> Counters {
     Counters {
         rail_bytes: lanes.iter().map(|lane| lane.bytes).collect(),
         rail_transfers: lanes.iter().map(|lane| lane.transfers).collect(),
-        rail_busy: lanes.iter().filter_map(|lane| lane.busy.as_ref()).map(Busy::total).collect(),
+        rail_busy: lanes.iter().filter_map(|lane| lane.busy.as_deref()).map(Busy::total).collect(),
         again: lanes.iter().map(|lane| lane.again).sum(),
     }
 }

@@ -56,6 +56,8 @@ fn one_command_measures_reports_and_judges() {
     assert!(done.stdout.ends_with("verdict: rails: not as expected\n"), "{}", done.stdout);
     assert!(done.stdout.contains("node-0: ginlab: 1 of 4 rails is below 0.04 Gb/s: "), "{}", done.stdout);
     assert!(folder.path().join("slow/node.csv").is_file(), "the other experiments ran");
+    let verdict = std::fs::read_to_string(folder.path().join("slow/verdict.txt")).unwrap();
+    assert_eq!(verdict, "verdict: rails: not as expected\n");
 }
 
 #[test]
