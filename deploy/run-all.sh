@@ -17,8 +17,9 @@
 #   RSH        remote shell, called as RSH HOST LINE   [default: ssh -o BatchMode=yes]
 #   MASTER_ADDR  address of the first host for the others   [default: the first HOST]
 #
-# The last lines are the verdict, also in OUT/verdict.txt. OUT/rails-HOST.txt has the table of the rails. Exit codes: 0 as expected, 1 a run failed, 2 usage, 3 a host is not ready or a rail is
-# too slow. Run so far: tests/command/run_all.rs (two network namespaces, software NICs). Not run: ssh, EFA, GPUs.
+# The last lines are the verdict, also in OUT/verdict.txt. OUT/rails-HOST.txt has the table of the rails. Exit codes: 0
+# as expected, 1 a run failed, 2 usage, 3 a host is not ready or a rail is too slow. Run so far:
+# tests/command/run_all.rs (two network namespaces, shaped rails). Not run: ssh, EFA, GPUs.
 set -euo pipefail
 if (($# < 2)); then
     echo 'run-all.sh: expected at least two hosts: run-all.sh HOST HOST...' >&2

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Replacement for kubectl on top of scripts/k8s-lab.sh, for tests that run the commands of a page without a cluster:
 # `apply -k` runs the commands of the overlay's containers, each in its own root file system, `wait` reports that doctor
-# has stopped the workers, and `logs` prints their output. Lines of the lab begin with `lab:`. Other commands go to the real kubectl. Must be first on PATH as kubectl.
+# has stopped the workers, and `logs` prints their output. Lines of the lab begin with `lab:`. Other commands go to the
+# real kubectl. Must be first on PATH as kubectl.
 #
 #   LAB_PODS  working directory
 set -euo pipefail
