@@ -65,6 +65,24 @@ pub unsafe fn load_words<const W: usize>(address: *const u32) -> [u32; W] {
     }
 }
 
+/// Loads one byte by one `ld.global`, ordered among the other loads of this module like [`load_words`].
+///
+/// # Safety
+/// `address` must be global memory and valid for the load. No thread may write the byte concurrently.
+#[inline(always)]
+pub unsafe fn load_byte(address: *const u8) -> u32 {
+    #[cfg(target_arch = "nvptx64")]
+    // SAFETY: the caller guarantees that `address` is valid and that no thread writes the byte.
+    unsafe {
+        written!(reg32, "ld.global.u8 {out}, [{address}];", address = in(reg64) address, options(nostack))
+    }
+    #[cfg(not(target_arch = "nvptx64"))]
+    // SAFETY: the caller guarantees that `address` is valid and that no thread writes the byte.
+    unsafe {
+        address.read() as u32
+    }
+}
+
 /// Like [`store_words`] of four words, but only if `condition` is not 0. Uses a predicate instead of a branch, after
 /// which a warp would have to reconverge.
 ///

@@ -336,9 +336,15 @@ fn successors(statements: &[String]) -> Vec<Vec<usize>> {
     statements.iter().enumerate().map(|(at, statement)| next(at, statement)).collect()
 }
 
-/// Returns the scope of a function: the last parameter of a call that stores is the number of threads that copy.
-/// Without such a call, the name of the function determines it.
+/// Returns the scope of a function: the type parameter in its name, or the last parameter of a call that stores, which
+/// is the number of threads that copy. Without either, the end of the name determines it.
 fn scope(name: &str, statements: &[String], stores: &HashSet<usize>) -> Scope {
+    match name.rsplit_once("::scope::") {
+        Some((_, "Thread")) => return Scope::Thread,
+        Some((_, "Warp")) => return Scope::Warp,
+        Some((_, "Block")) => return Scope::Block,
+        _ => {}
+    }
     let by_name = || match name {
         _ if name.ends_with("_thread") => Scope::Thread,
         _ if name.ends_with("_warp") => Scope::Warp,
@@ -354,13 +360,17 @@ fn scope(name: &str, statements: &[String], stores: &HashSet<usize>) -> Scope {
     let parameters = statements[..*call].iter().rev().take_while(|statement| callee(statement).is_none());
     let Some((_, threads)) = parameters.filter_map(parameter).take(8).max() else { return by_name() };
     let made = |register: &str| statements.iter().find(|statement| written(statement) == Some(register));
-    let of_block = |register: &str| made(register).is_some_and(|made| made.contains("%ntid.x"));
-    let widened = |register: &str| {
+    let converted = |register: &str| {
         made(register).filter(|made| made.starts_with("cvt")).and_then(|made| made.split_whitespace().last())
     };
-    match threads.as_str() {
+    // At most widened and narrowed again.
+    let mut register = threads.as_str();
+    for _ in 0..2 {
+        register = converted(register).unwrap_or(register);
+    }
+    match register {
         "1" => Scope::Thread,
-        register if of_block(register) || widened(register).is_some_and(of_block) => Scope::Block,
+        register if made(register).is_some_and(|made| made.contains("%ntid.x")) => Scope::Block,
         _ => Scope::Warp,
     }
 }

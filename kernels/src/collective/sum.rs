@@ -8,8 +8,10 @@ use cuda_std::vector::{load_words, store_words};
 /// The sum of the contents of one word: one 4-byte number, or two 2-byte numbers.
 type Held = [f32; 2];
 
-/// Number of 16-byte vectors that a thread has in flight from each source.
+/// Number of 16-byte vectors that a thread has in flight from each source, if these are aligned and if not: then each
+/// takes the registers of two.
 const UNROLL: usize = 4;
+const UNROLL_SHIFTED: usize = 2;
 
 #[inline(always)]
 fn first(element: u32, word: u32) -> Held {
@@ -114,21 +116,23 @@ pub(super) unsafe fn sum(
     bytes: u64,
     (rank, threads): (u32, u32),
 ) {
-    let aligned =
-        (sources.offset | sources.apart.1 | sources.stride | targets.offset | targets.stride).is_multiple_of(16);
-    let vectors = if aligned { bytes / 16 } else { 0 };
+    // The targets have one alignment, since heaps are aligned and there are several targets only if their stride is.
+    let size = if element == F32 { 4 } else { 2 };
+    let head = ((targets.offset.wrapping_neg()) % 16).min(bytes);
+    let vectors = if targets.stride.is_multiple_of(16) { (bytes - head) / 16 } else { 0 };
+    let place = Place { head, bytes, rank, threads };
     // SAFETY: the caller guarantees that all ranges are mapped and that no other thread accesses the targets.
     unsafe {
         match element {
-            F32 => whole::<F32>(world, sources, targets, vectors, rank, threads),
-            BF16 => whole::<BF16>(world, sources, targets, vectors, rank, threads),
-            _ => whole::<{ super::F16 }>(world, sources, targets, vectors, rank, threads),
+            F32 => whole::<F32>(world, sources, targets, vectors, &place),
+            BF16 => whole::<BF16>(world, sources, targets, vectors, &place),
+            _ => whole::<{ super::F16 }>(world, sources, targets, vectors, &place),
         }
     }
-    // The remainder, number by number.
-    let size = if element == F32 { 4 } else { 2 };
-    let mut at = vectors * 16 + rank as u64 * size;
-    while at < bytes {
+    // The numbers before and after the vectors, one by one.
+    let mut number = rank as u64;
+    while number * size < bytes - vectors * 16 {
+        let at = number * size + if number * size < head { 0 } else { vectors * 16 };
         let load = |number: u32| {
             let address = sources.source(world, number) + at;
             // SAFETY: `at` is below `bytes` and aligned to the number's size.
@@ -150,34 +154,107 @@ pub(super) unsafe fn sum(
                 }
             }
         }
-        at += threads as u64 * size;
+        number += threads as u64;
     }
 }
 
-/// Sums whole 16-byte vectors: with four sources by [`by_four`], otherwise in rounds of [`UNROLL`] and then one at a
-/// time.
+/// A thread's place in a sum.
+struct Place {
+    /// Number of bytes before the first vector of the targets.
+    head: u64,
+    bytes: u64,
+    rank: u32,
+    threads: u32,
+}
+
+/// Loads the 16 bytes at offset `at` of a source that starts at `start`. If the address is not aligned to 16 bytes,
+/// loads the two aligned vectors that hold them.
+///
+/// # Safety
+/// The source must be `bytes` long, inside an allocation of whole vectors, and not written during the call.
 #[inline(always)]
-unsafe fn whole<const ELEMENT: u32>(
+unsafe fn load_vector<const SHIFTED: bool>(start: u64, at: u64, bytes: u64) -> [u32; 4] {
+    let (address, inside) = (start + at, (start + at) as u32 % 16);
+    if !SHIFTED || inside == 0 {
+        // SAFETY: the caller guarantees that the 16 bytes are readable.
+        return unsafe { load_words(address as *const u32) };
+    }
+    let low = address - inside as u64;
+    // SAFETY: both vectors hold a byte of the source.
+    let [low, high] = [low, low + 16].map(|vector| unsafe { load_covering(vector, start, start + bytes) });
+    across(low, high, inside)
+}
+
+/// Loads the vector at `address`, of which only the bytes in `begin..end` are used.
+///
+/// # Safety
+/// The vector must hold a byte of the range, and be inside an allocation of whole vectors.
+#[inline(always)]
+unsafe fn load_covering(address: u64, begin: u64, end: u64) -> [u32; 4] {
+    // Other bytes of the vector may be written by other threads at the same time. A GPU loads bytes independently of
+    // their neighbours.
+    #[cfg(target_arch = "nvptx64")]
+    {
+        let _ = (begin, end);
+        // SAFETY: the caller guarantees that the vector is readable.
+        unsafe { load_words(address as *const u32) }
+    }
+    // In Rust's memory model that would be a data race.
+    #[cfg(not(target_arch = "nvptx64"))]
+    {
+        // SAFETY: only bytes of the range are read.
+        let byte = |at: u64| if (begin..end).contains(&at) { unsafe { *(at as *const u8) } } else { 0 };
+        core::array::from_fn(|word| {
+            u32::from_le_bytes(core::array::from_fn(|at| byte(address + 4 * word as u64 + at as u64)))
+        })
+    }
+}
+
+/// Returns the 16 bytes that start at byte `inside` (below 16) of two adjacent vectors.
+#[inline(always)]
+fn across(low: [u32; 4], high: [u32; 4], inside: u32) -> [u32; 4] {
+    let all: [u32; 8] = core::array::from_fn(|at| if at < 4 { low[at] } else { high[at - 4] });
+    // By two words, by one word, by bytes: no indexed array, which would be in local memory.
+    let by_two: [u32; 6] = core::array::from_fn(|at| if inside & 8 != 0 { all[at + 2] } else { all[at] });
+    let by_one: [u32; 5] = core::array::from_fn(|at| if inside & 4 != 0 { by_two[at + 1] } else { by_two[at] });
+    core::array::from_fn(|at| (((by_one[at + 1] as u64) << 32 | by_one[at] as u64) >> (inside % 4 * 8)) as u32)
+}
+
+/// Sums `count` vectors of the targets after the head: four aligned sources by [`by_four`], others in rounds of several
+/// vectors and then one at a time.
+#[inline(always)]
+unsafe fn whole<const ELEMENT: u32>(world: &World, sources: &Spread, targets: &Spread, count: u64, place: &Place) {
+    let aligned = |offset: u64| (offset + place.head).is_multiple_of(16);
+    let apart = sources.apart.0 == NONE_APART.0 || aligned(sources.apart.1);
+    // SAFETY: the caller guarantees that the ranges are mapped and have `count` vectors after the head.
+    unsafe {
+        if !(apart && aligned(sources.offset) && sources.stride.is_multiple_of(16)) {
+            rounds::<ELEMENT, UNROLL_SHIFTED, true>(world, sources, targets, count, place);
+        } else if sources.count == 4 {
+            by_four::<ELEMENT>(world, sources, targets, count, place);
+        } else {
+            rounds::<ELEMENT, UNROLL, false>(world, sources, targets, count, place);
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn rounds<const ELEMENT: u32, const N: usize, const SHIFTED: bool>(
     world: &World,
     sources: &Spread,
     targets: &Spread,
     count: u64,
-    rank: u32,
-    threads: u32,
+    place: &Place,
 ) {
-    let (mut index, step) = (rank as u64, threads as u64);
-    if sources.count == 4 {
-        // SAFETY: the caller guarantees that the ranges are mapped and have `count` vectors.
-        return unsafe { by_four::<ELEMENT>(world, sources, targets, count, index, step) };
-    }
-    while index + (UNROLL as u64 - 1) * step < count {
+    let (mut index, step) = (place.rank as u64, place.threads as u64);
+    while index + (N as u64 - 1) * step < count {
         // SAFETY: the caller guarantees that the ranges are mapped, and all indices of the round are below `count`.
-        unsafe { round::<ELEMENT, UNROLL>(world, sources, targets, index, step) };
-        index += UNROLL as u64 * step;
+        unsafe { round::<ELEMENT, N, SHIFTED>(world, sources, targets, place, index) };
+        index += N as u64 * step;
     }
     while index < count {
         // SAFETY: the caller guarantees that the ranges are mapped, and `index` is below `count`.
-        unsafe { round::<ELEMENT, 1>(world, sources, targets, index, step) };
+        unsafe { round::<ELEMENT, 1, SHIFTED>(world, sources, targets, place, index) };
         index += step;
     }
 }
@@ -199,22 +276,16 @@ pub(super) fn added<const ELEMENT: u32, const N: usize>(loaded: &[[u32; 4]; N]) 
 /// Sums four sources. All four are loaded at the same time, and while the sums of the previous round are stored:
 /// sequential loads with the stores between rounds leave the links idle.
 #[inline(always)]
-unsafe fn by_four<const ELEMENT: u32>(
-    world: &World,
-    sources: &Spread,
-    targets: &Spread,
-    count: u64,
-    rank: u64,
-    threads: u64,
-) {
-    let starts = [0, 1, 2, 3].map(|number| sources.source(world, number));
+unsafe fn by_four<const ELEMENT: u32>(world: &World, sources: &Spread, targets: &Spread, count: u64, place: &Place) {
+    let (rank, threads, head) = (place.rank as u64, place.threads as u64, place.head);
+    let starts = [0, 1, 2, 3].map(|number| sources.source(world, number) + head);
     // SAFETY: the caller guarantees that the sources are mapped, and `index` is below `count`.
     let load = |index: u64| starts.map(|start| unsafe { load_words((start + index * 16) as *const u32) });
     let store = |index: u64, loaded: [[u32; 4]; 4]| {
         let sums = added::<ELEMENT, 4>(&loaded);
         for number in 0..targets.count {
             // SAFETY: the caller guarantees that the targets are mapped, and `index` is below `count`.
-            unsafe { store_words((targets.address(world, number) + index * 16) as *mut u32, sums) };
+            unsafe { store_words((targets.address(world, number) + head + index * 16) as *mut u32, sums) };
         }
     };
     let mut index = rank;
@@ -233,19 +304,20 @@ unsafe fn by_four<const ELEMENT: u32>(
 /// Sums `N` vectors of each source. Loads of the next source are in flight while those of the previous source are
 /// added.
 #[inline(always)]
-unsafe fn round<const ELEMENT: u32, const N: usize>(
+unsafe fn round<const ELEMENT: u32, const N: usize, const SHIFTED: bool>(
     world: &World,
     sources: &Spread,
     targets: &Spread,
+    place: &Place,
     index: u64,
-    step: u64,
 ) {
+    let offset = |vector: usize| place.head + (index + vector as u64 * place.threads as u64) * 16;
     let load = |number: u32| {
         let start = sources.source(world, number);
         let mut loaded = [[0u32; 4]; N];
         for (vector, loaded) in loaded.iter_mut().enumerate() {
             // SAFETY: the caller guarantees that the sources are mapped and have these vectors.
-            *loaded = unsafe { load_words((start + (index + vector as u64 * step) * 16) as *const u32) };
+            *loaded = unsafe { load_vector::<SHIFTED>(start, offset(vector), place.bytes) };
         }
         loaded
     };
@@ -267,7 +339,31 @@ unsafe fn round<const ELEMENT: u32, const N: usize>(
         for (vector, held) in held.iter().enumerate() {
             let sums = held.map(|held| word(ELEMENT, held));
             // SAFETY: the caller guarantees that the targets are mapped and have these vectors.
-            unsafe { store_words((start + (index + vector as u64 * step) * 16) as *mut u32, sums) };
+            unsafe { store_words((start + offset(vector)) as *mut u32, sums) };
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn unaligned_vectors_hold_the_16_bytes_at_their_address(start in 0usize..16, at in 0usize..100) {
+            #[repr(align(16))]
+            struct Bytes([u8; 256]);
+            let memory = Bytes(core::array::from_fn(|at| (at * 7 + 1) as u8));
+            let source = memory.0.as_ptr() as u64 + start as u64;
+            // SAFETY: source and vectors are inside the array.
+            let vector = unsafe { load_vector::<true>(source, at as u64, at as u64 + 16) };
+            let found: Vec<u8> = vector.into_iter().flat_map(u32::to_le_bytes).collect();
+            prop_assert_eq!(&found[..], &memory.0[start + at..start + at + 16]);
+            // As a GPU computes it from whole vectors.
+            let vectors = |at: usize| core::array::from_fn(|word| u32::from_le_bytes(core::array::from_fn(|byte| memory.0[at + 4 * word + byte])));
+            let (low, inside) = ((start + at) / 16 * 16, (start + at) % 16);
+            prop_assert_eq!(across(vectors(low), vectors(low + 16), inside as u32), vector);
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Copies by the lanes of a scope: the loads and stores of a put over NVLink.
 
 use cuda_std::call::by_address;
-use cuda_std::vector::{fresh_u32, load_words, opaque_u64, store_words};
+use cuda_std::vector::{fresh_u32, fresh_u64, load_byte, load_words, opaque_u64, store_words};
 
 /// Number of vectors per lane in flight, for few lanes and for many: a large block saturates its SM's path to memory
 /// with few vectors per thread, and has few registers.
@@ -9,33 +9,51 @@ const DEEP: usize = 8;
 const WIDE: usize = 4;
 /// Number of lanes from which a block counts as large.
 const MANY: u32 = 512;
-/// Number of bytes per lane from which words assembled from two loads are faster than single bytes: the call saves
-/// registers first (H200, 256 lanes: 512 B take 1.23 us by bytes and 2.07 us by words, 4 KiB 3.46 and 2.13 us).
-const PARTS_FROM: u64 = 16;
+/// Number of lanes from which the bytes after the last vector are copied by one lane each.
+const LANES_OF_REST: u32 = 16;
+/// Number of bytes per lane up to which unaligned bytes are copied one by one: faster than words with partial words at
+/// both ends.
+const FEW: u32 = 4;
+/// Number of bytes per lane from which a call is worthwhile that copies words without assembling them.
+const LONG: u64 = 128;
+/// Copies of more bytes are made in pieces, so that [`Words`] counts in 32 bits.
+const PIECE: u64 = 1 << 30;
 
 /// Copies `bytes` bytes. All `lanes` lanes must call it, each with its own `rank`. Orders nothing.
 ///
 /// # Safety
-/// `from` must be valid for reads and `to` for writes of `bytes` bytes. They must not overlap, and no other thread may
-/// write either during the copy.
+/// `from` must be valid for reads and `to` for writes of `bytes` bytes, both in allocations that are aligned to 8 bytes
+/// and end at a multiple of 8. They must not overlap, and no other thread may write either during the copy.
 #[inline(always)]
 pub(crate) unsafe fn copy(to: *mut u8, from: *const u8, bytes: u64, rank: u32, lanes: u32) {
-    // Aligned copies are inlined: a call takes as long to save registers as a copy of some KiB takes (H200: 0.2 us by a
-    // warp, 1 us by 1024 threads). Addresses are computed where they are used: computed before a loop, the compiler
-    // would keep them in local memory, which misses L1 after each acquire.
-    let (each, whole) = (fresh_u32(rank), to as u64 | from as u64 | bytes);
-    // SAFETY: the caller guarantees both ranges; the inlined copies use only accesses for which both are aligned.
+    // Inlined: a call takes as long to save registers as a copy of some KiB takes (H200: 0.2 us by a warp, 1 us by 1024
+    // threads). Addresses are computed where they are used: computed before a loop, the compiler would keep them in
+    // local memory, which misses L1 after each acquire.
+    let (to, from, each) = (fresh_u64(to as u64) as *mut u8, fresh_u64(from as u64) as *const u8, fresh_u32(rank));
+    let bases = to as u64 | from as u64;
+    // SAFETY: the caller guarantees both ranges; accesses of several bytes are only used for what is aligned for them.
     unsafe {
-        if whole.is_multiple_of(16) {
+        if bases.is_multiple_of(16) && (bytes.is_multiple_of(16) || lanes >= LANES_OF_REST) {
+            let at = bytes / 16 * 16 + (lanes - 1 - each) as u64;
+            let rest = Rest::load(from, at, bytes);
             if bytes <= lanes as u64 * 16 {
-                one::<4>(to, from, bytes, each as u64 * 16);
+                one::<4>(to, from, bytes / 16 * 16, each as u64 * 16);
             } else if lanes >= MANY {
                 vectors::<4, WIDE>(to, from, bytes / 16, each, lanes);
             } else {
                 vectors::<4, DEEP>(to, from, bytes / 16, each, lanes);
             }
-        } else if whole.is_multiple_of(8) && bytes <= lanes as u64 * 8 {
+            rest.store(to, at, bytes);
+        } else if (bases | bytes).is_multiple_of(8) && bytes <= lanes as u64 * 8 {
             one::<2>(to, from, bytes, each as u64 * 8);
+        } else if bytes <= lanes as u64 {
+            if (each as u64) < bytes {
+                to.add(each as usize).write(from.add(each as usize).read());
+            }
+        } else if bytes <= (lanes * FEW).max(8) as u64 {
+            copy_bytes(to, from, bytes as u32, each, lanes);
+        } else if bytes <= PIECE && !((bases | bytes).is_multiple_of(8) && bytes > lanes as u64 * LONG) {
+            Words::of(to, from, bytes as u32).copy(each, lanes);
         } else {
             copy_apart(to, from, bytes, rank, lanes);
         }
@@ -48,16 +66,36 @@ pub(crate) unsafe fn copy(to: *mut u8, from: *const u8, bytes: u64, rank: u32, l
 /// The requirements of [`copy`] must hold.
 #[inline(always)]
 pub(crate) unsafe fn copy_apart(to: *mut u8, from: *const u8, bytes: u64, rank: u32, lanes: u32) {
-    let alignment = to as u64 | from as u64;
-    let copy = if alignment.is_multiple_of(16) {
-        copy_by::<4, DEEP>
-    } else if alignment.is_multiple_of(4) || bytes < lanes as u64 * PARTS_FROM {
-        copy_any
+    let bases = to as u64 | from as u64;
+    let copy = if bases.is_multiple_of(16) && lanes >= LANES_OF_REST {
+        copy_vectors
+    } else if (bases | bytes).is_multiple_of(8) {
+        copy_aligned_words
     } else {
-        copy_parts
+        copy_words
     };
     // SAFETY: the caller guarantees what `copy` requires.
     unsafe { by_address(copy as unsafe fn(_, _, _, _, _))(to, from, bytes, rank, lanes) };
+}
+
+/// A byte after the last vector: loaded before the vectors and stored after them, by a lane that has few of them. One
+/// wait for memory instead of two.
+struct Rest(u32);
+
+impl Rest {
+    #[inline(always)]
+    unsafe fn load(from: *const u8, at: u64, bytes: u64) -> Rest {
+        // SAFETY: `at` is below `bytes`.
+        Rest(if at < bytes { unsafe { from.add(at as usize).read() as u32 } } else { 0 })
+    }
+
+    #[inline(always)]
+    unsafe fn store(self, to: *mut u8, at: u64, bytes: u64) {
+        if at < bytes {
+            // SAFETY: `at` is below `bytes`.
+            unsafe { to.add(at as usize).write(self.0 as u8) };
+        }
+    }
 }
 
 /// Copies `W` words at byte offset `at`, if that is below `bytes`.
@@ -72,103 +110,238 @@ unsafe fn one<const W: usize>(to: *mut u8, from: *const u8, bytes: u64, at: u64)
     }
 }
 
+/// Copies vectors of 16 bytes, for which both addresses must be aligned, and the remaining bytes, by at least
+/// [`LANES_OF_REST`] lanes. Not inlined: a kernel calls it in several places, and each inlined copy would take the
+/// driver as long to compile as a kernel.
+///
+/// # Safety
+/// The requirements of [`copy`] must hold.
+#[inline(never)]
+unsafe fn copy_vectors(to: *mut u8, from: *const u8, bytes: u64, rank: u32, lanes: u32) {
+    let at = bytes / 16 * 16 + (lanes - 1 - rank) as u64;
+    // SAFETY: the caller guarantees both ranges and the alignment.
+    unsafe {
+        let rest = Rest::load(from, at, bytes);
+        vectors::<4, DEEP>(to, from, bytes / 16, rank, lanes);
+        rest.store(to, at, bytes);
+    }
+}
+
+/// Copies words of 8 bytes, of which addresses and length must be multiples.
+///
+/// # Safety
+/// The requirements of [`copy`] must hold.
+#[inline(never)]
+unsafe fn copy_aligned_words(to: *mut u8, from: *const u8, bytes: u64, rank: u32, lanes: u32) {
+    // SAFETY: the caller guarantees both ranges and the alignment.
+    unsafe { vectors::<2, DEEP>(to, from, bytes / 8, rank, lanes) };
+}
+
 /// Copies any length, at any alignment.
 ///
 /// # Safety
 /// The requirements of [`copy`] must hold.
 #[inline(never)]
-unsafe fn copy_any(to: *mut u8, from: *const u8, bytes: u64, rank: u32, lanes: u32) {
-    let alignment = to as u64 | from as u64;
-    // SAFETY: the caller guarantees both ranges, and the alignment has been checked.
-    unsafe {
-        if alignment.is_multiple_of(8) {
-            copy_by::<2, WIDE>(to, from, bytes, rank, lanes);
-        } else if alignment.is_multiple_of(4) {
-            copy_by::<1, WIDE>(to, from, bytes, rank, lanes);
-        } else {
-            copy_bytes(to, from, 0, bytes, rank, lanes);
+unsafe fn copy_words(to: *mut u8, from: *const u8, bytes: u64, rank: u32, lanes: u32) {
+    if bytes <= 8 {
+        // SAFETY: the caller guarantees both ranges.
+        return unsafe { copy_bytes(to, from, bytes as u32, rank, lanes) };
+    }
+    let mut done = 0;
+    while done < bytes {
+        // No piece of 8 bytes or less remains.
+        let piece = if bytes - done > PIECE + 8 { PIECE } else { bytes - done };
+        // SAFETY: the piece is inside the ranges that the caller guarantees.
+        unsafe { Words::of(to.add(done as usize), from.add(done as usize), piece as u32).copy(rank, lanes) };
+        done += piece;
+    }
+}
+
+/// A copy of more than 8 bytes by aligned words of 8 bytes of the target. Each is assembled from the one or two aligned
+/// words of the source that hold its bytes; of the target's first and last word only the bytes of the copy are stored.
+struct Words {
+    /// First word of the target, and the word of the source in which its bytes start.
+    target: u64,
+    source: u64,
+    /// Number of bytes of the first target word that precede the copy.
+    skip: u32,
+    /// Offset in a source word at which the bytes of a target word start.
+    inside: u32,
+    /// Number of bytes from the start of the first target word to the end of the copy.
+    span: u32,
+}
+
+impl Words {
+    #[inline(always)]
+    fn of(to: *mut u8, from: *const u8, bytes: u32) -> Words {
+        let (to, from) = (fresh_u64(to as u64), fresh_u64(from as u64));
+        let skip = to as u32 % 8;
+        let start = from.wrapping_sub(skip as u64);
+        let inside = start as u32 % 8;
+        Words { target: to - skip as u64, source: start.wrapping_sub(inside as u64), skip, inside, span: skip + bytes }
+    }
+
+    /// Copies the words of lane `rank`. The partial words at the ends are loaded before the others and stored after
+    /// them, so that their latencies overlap. They belong to the first two lanes: warps without words do nothing.
+    ///
+    /// # Safety
+    /// The requirements of [`copy`] must hold, for more than 8 bytes.
+    #[inline(always)]
+    unsafe fn copy(&self, rank: u32, lanes: u32) {
+        if 8 * rank >= self.span {
+            return;
+        }
+        let (step, whole) = (8 * lanes, self.span & !7);
+        let (head, tail) = ((0, self.skip, 8), (whole, 0, self.span & 7));
+        let edge = if rank == 0 { head } else { tail };
+        let has_edge = if rank == 0 { self.skip != 0 } else { rank == 1 && whole != self.span };
+        let has_both = lanes == 1 && whole != self.span;
+        // SAFETY: the caller guarantees both ranges. More than 8 bytes are not within one word, so each partial word
+        // reaches to one end of its word.
+        unsafe {
+            let held = if has_edge { self.load_edge(edge.0) } else { [0; 2] };
+            let held_tail = if has_both { self.load_edge(whole) } else { [0; 2] };
+            let begin = if self.skip != 0 { 8 } else { 0 };
+            let mut at = begin + 8 * rank;
+            // The same for all lanes with words, so that they stay together.
+            let mut left = whole as i32 - begin as i32;
+            while left > 2 * step as i32 {
+                self.pass::<WIDE>(at, step, whole);
+                at += WIDE as u32 * step;
+                left -= (WIDE as u32 * step) as i32;
+            }
+            // A large block spends more time on the conditions of a pass than on the bytes.
+            if left > step as i32 {
+                self.pass::<2>(at, step, whole);
+            } else if at < whole {
+                self.pass::<1>(at, step, whole);
+            }
+            if has_edge {
+                self.store_edge(edge, held);
+            }
+            if has_both {
+                self.store_edge(tail, held_tail);
+            }
+        }
+    }
+
+    /// Copies the words at offsets `at`, `at + step`, ..., at most `N` and only those below `end`, all of which are
+    /// whole. All loads precede the stores. A lane without a word loads the last one, since a condition on a load would
+    /// make the compiler wait for each.
+    #[inline(always)]
+    unsafe fn pass<const N: usize>(&self, at: u32, step: u32, end: u32) {
+        let high = if self.inside != 0 { 8 } else { 0 };
+        let mut held = [[0; 2]; N];
+        for (round, held) in held.iter_mut().enumerate() {
+            let at = (at + round as u32 * step).min(end - 8);
+            // SAFETY: the target word is whole, so both source words hold bytes of the source.
+            *held = unsafe { [self.load(at), self.load(at + high)] };
+        }
+        for (round, held) in held.into_iter().enumerate() {
+            let at = at + round as u32 * step;
+            if at < end {
+                let word = self.assemble(held);
+                // SAFETY: the target word is whole.
+                unsafe { store_words((self.target + at as u64) as *mut u32, [word as u32, (word >> 32) as u32]) };
+            }
+        }
+    }
+
+    /// Returns the target word for its two source words.
+    #[inline(always)]
+    fn assemble(&self, [low, high]: [u64; 2]) -> u64 {
+        let shift = 8 * self.inside;
+        // In two steps, because 64 bits cannot be shifted by 64. Without a shift both words are the same, and nothing
+        // of the second is left.
+        low >> shift | high << 1 << (63 - shift)
+    }
+
+    /// Loads the source words for the partial target word at offset `at`. If one of them holds no byte of the source,
+    /// loads a neighbour that does, whose value is not used.
+    #[inline(always)]
+    unsafe fn load_edge(&self, at: u32) -> [u64; 2] {
+        let (first, last) = ((self.skip + self.inside) & !7, (self.inside + self.span - 1) & !7);
+        let high = if self.inside != 0 { 8 } else { 0 };
+        // SAFETY: both words hold a byte of the source.
+        unsafe { [self.load(at.clamp(first, last)), self.load((at + high).clamp(first, last))] }
+    }
+
+    /// Loads the source word at offset `at`, which must hold a byte of the source.
+    #[inline(always)]
+    unsafe fn load(&self, at: u32) -> u64 {
+        let word = self.source.wrapping_add(at as u64);
+        // Other bytes of the word may be written by other threads at the same time. A GPU loads bytes independently of
+        // their neighbours, whose values are not used.
+        #[cfg(target_arch = "nvptx64")]
+        {
+            // SAFETY: the word holds a byte of the source, and allocations consist of whole words.
+            let [low, high] = unsafe { load_words(word as *const u32) };
+            (high as u64) << 32 | low as u64
+        }
+        // In Rust's memory model that would be a data race.
+        #[cfg(not(target_arch = "nvptx64"))]
+        {
+            let (begin, end) = (self.skip + self.inside, self.inside + self.span);
+            if begin <= at && at + 8 <= end {
+                // SAFETY: the whole word is inside the source.
+                return unsafe { (word as *const u64).read() };
+            }
+            // SAFETY: only bytes of the source are read.
+            let byte = |byte: u32| unsafe { ((word + byte as u64) as *const u8).read() as u64 };
+            let inside = |byte: &u32| (begin..end).contains(&(at + byte));
+            (0..8).filter(inside).fold(0, |word, at| word | byte(at) << (8 * at))
+        }
+    }
+
+    /// Stores bytes `begin..end` of the target word at offset `at`, which reach to one end of the word: one, two and four
+    /// bytes, as aligned.
+    #[inline(always)]
+    unsafe fn store_edge(&self, (at, begin, end): (u32, u32, u32), held: [u64; 2]) {
+        // The compiler would otherwise shift where it loads, and wait there.
+        let (word, target) = (self.assemble(held.map(opaque_u64)), self.target + at as u64);
+        let (begin_2, end_2) = (begin + (begin & 1), end - (end & 1));
+        let (begin_4, end_4) = (begin_2 + (begin_2 & 2), end_2 - (end_2 & 2));
+        // SAFETY: each store is aligned and inside the target.
+        unsafe {
+            if (begin | end) & 1 != 0 {
+                let at = if begin & 1 != 0 { begin } else { end_2 };
+                ((target + at as u64) as *mut u8).write((word >> (8 * at)) as u8);
+            }
+            if (begin_2 | end_2) & 2 != 0 {
+                let at = if begin_2 & 2 != 0 { begin_2 } else { end_4 };
+                ((target + at as u64) as *mut u16).write((word >> (8 * at)) as u16);
+            }
+            if begin_4 < end_4 {
+                ((target + begin_4 as u64) as *mut u32).write((word >> (8 * begin_4)) as u32);
+            }
         }
     }
 }
 
-/// Copies data of which source, target or both are not aligned to 4 bytes. Stores whole words, each assembled from the
-/// two source words that hold its bytes. Source words that extend beyond the source are not loaded.
+/// Copies bytes one by one, [`FEW`] of each lane at a time. All loads of a pass precede its stores.
 ///
 /// # Safety
-/// The requirements of [`copy`] must hold.
-#[inline(never)]
-unsafe fn copy_parts(to: *mut u8, from: *const u8, bytes: u64, rank: u32, lanes: u32) {
-    // `begin` is the offset at which the target's whole words start. Each starts `inside` bytes into a source word, and
-    // the first of these source words must not start before the source.
-    let inside = (from as u64).wrapping_sub(to as u64) % 4;
-    let begin = (to as u64).wrapping_neg() % 4;
-    let begin = if begin < inside { begin + 4 } else { begin }.min(bytes);
-    // The second source word of the last target word must not extend beyond the source.
-    let count = (bytes - begin + inside).saturating_sub(4) / 4;
-    // SAFETY: the caller guarantees both ranges; both source words of each target word are inside the source.
-    unsafe {
-        copy_bytes(to, from, 0, begin, rank, lanes);
-        copy_bytes(to, from, begin + 4 * count, bytes, rank, lanes);
-        let source = from.add(begin as usize).wrapping_sub(inside as usize) as *const u32;
-        let target = to.add(begin as usize) as *mut u32;
-        let mut first = rank as u64;
-        while first < count {
-            let mut held = [[0; 2]; WIDE];
-            for (round, held) in held.iter_mut().enumerate() {
-                let at = (first + round as u64 * lanes as u64) as usize;
-                if (at as u64) < count {
-                    let [low] = load_words(source.add(at));
-                    let [high] = load_words(source.add(at + 1));
-                    *held = [low, high];
-                }
-            }
-            for (round, [low, high]) in held.into_iter().enumerate() {
-                let at = (first + round as u64 * lanes as u64) as usize;
-                if (at as u64) < count {
-                    store_words(
-                        target.add(at),
-                        [((high as u64) << 32 | low as u64).wrapping_shr(8 * inside as u32) as u32],
-                    );
-                }
-            }
-            first += WIDE as u64 * lanes as u64;
-        }
-    }
-}
-
-/// Copies vectors of `W` words, for which both addresses must be aligned, and the remaining bytes. Not inlined: a
-/// kernel calls it in several places, and each inlined copy would take the driver as long to compile as a kernel.
-///
-/// # Safety
-/// The requirements of [`copy`] must hold.
-#[inline(never)]
-unsafe fn copy_by<const W: usize, const UNROLL: usize>(
-    to: *mut u8,
-    from: *const u8,
-    bytes: u64,
-    rank: u32,
-    lanes: u32,
-) {
-    let width = 4 * W as u64;
-    // SAFETY: the caller guarantees both ranges. (The last bytes are copied first, so that their parameters need not be
-    // kept.)
-    unsafe {
-        copy_bytes(to, from, bytes / width * width, bytes, rank, lanes);
-        vectors::<W, UNROLL>(to, from, bytes / width, rank, lanes);
-    }
-}
-
-/// Copies the bytes from offset `first` to `bytes` one by one.
-///
-/// # Safety
-/// The requirements of [`copy`] must hold.
+/// The requirements of [`copy`] must hold, for at least one byte.
 #[inline(always)]
-unsafe fn copy_bytes(to: *mut u8, from: *const u8, first: u64, bytes: u64, rank: u32, lanes: u32) {
-    let mut at = first + rank as u64;
-    while at < bytes {
-        // SAFETY: `at` is below `bytes`.
-        unsafe { to.add(at as usize).write(from.add(at as usize).read()) };
-        at += lanes as u64;
+unsafe fn copy_bytes(to: *mut u8, from: *const u8, bytes: u32, rank: u32, lanes: u32) {
+    let mut first = rank;
+    while first < bytes {
+        // SAFETY: the offset is below `bytes`.
+        let load = |at: u32| unsafe { load_byte(from.add(at.min(bytes - 1) as usize)) };
+        let store = |at: u32, byte: u32| {
+            if at < bytes {
+                // SAFETY: the offset is below `bytes`.
+                unsafe { to.add(at as usize).write(byte as u8) };
+            }
+        };
+        // Written out, because the compiler does not unroll the loop and would keep its array in local memory.
+        let at = [first, first + lanes, first + 2 * lanes, first + 3 * lanes];
+        let held = [load(at[0]), load(at[1]), load(at[2]), load(at[3])];
+        store(at[0], held[0]);
+        store(at[1], held[1]);
+        store(at[2], held[2]);
+        store(at[3], held[3]);
+        first += FEW * lanes;
     }
 }
 

@@ -11,7 +11,7 @@ use cuda_std::{kernel, thread, warp};
 /// The arguments must be objects of the world's heap. `times` must have two words per block.
 #[kernel(resident)]
 pub unsafe fn shmem_bandwidth_block(program: Program<ShmemArgs>) {
-    timed(&program, || stream(&program, program.world.context(Block).batched(32), thread::block_idx_x(), 1));
+    stream(&program, Block, 32, (thread::block_idx_x(), 1));
 }
 
 /// Like [`shmem_bandwidth_block`], but each warp has its own part.
@@ -22,7 +22,7 @@ pub unsafe fn shmem_bandwidth_block(program: Program<ShmemArgs>) {
 pub unsafe fn shmem_bandwidth_warp(program: Program<ShmemArgs>) {
     let warps = thread::block_dim_x().div_ceil(warp::SIZE);
     let number = thread::block_idx_x() * warps + thread::thread_idx_x() / warp::SIZE;
-    timed(&program, || stream(&program, program.world.context(Warp::this()), number, warps));
+    stream(&program, Warp::this(), 1, (number, warps));
 }
 
 /// Like [`shmem_bandwidth_block`], but each thread has its own part.
@@ -31,29 +31,34 @@ pub unsafe fn shmem_bandwidth_warp(program: Program<ShmemArgs>) {
 /// The requirements of [`shmem_bandwidth_block`] apply.
 #[kernel(resident)]
 pub unsafe fn shmem_bandwidth_thread(program: Program<ShmemArgs>) {
-    timed(&program, || stream(&program, program.world.context(Thread), thread::index(), thread::block_dim_x()));
+    stream(&program, Thread, 1, (thread::index(), thread::block_dim_x()));
 }
 
-/// Runs a block's work between two timestamps.
+/// Writes the block's start time (0) or end time (1).
 #[inline(always)]
-fn timed(program: &Program<ShmemArgs>, work: impl FnOnce()) {
-    // SAFETY: `times` has two words per block (contract of the kernels).
-    let times = unsafe { program.args.times.add(2 * thread::block_idx_x() as usize) };
+fn stamp(args: &ShmemArgs, number: usize) {
     if thread::thread_idx_x() == 0 {
         // SAFETY: `times` has two words per block (contract of the kernels).
-        unsafe { *times = thread::global_timer_ns() };
+        unsafe { *args.times.add(2 * thread::block_idx_x() as usize + number) = thread::global_timer_ns() };
     }
-    work();
+}
+
+/// Runs the iterations of a scope, the `number`th of `in_block` scopes of each block. (No closures: one that is not
+/// inlined would keep the program in local memory.)
+#[inline(always)]
+fn stream<S: Scope>(program: &Program<ShmemArgs>, scope: S, batch: u32, place: (u32, u32)) {
+    stamp(&program.args, 0);
+    // Without rails the compiler omits the batch of commands, which takes registers from the copies.
+    match program.world.mapped() {
+        Some(world) => stream_of(&program.args, world.context(scope), place),
+        None => stream_of(&program.args, program.world.context(scope).batched(batch), place),
+    }
     thread::sync_threads();
-    if thread::thread_idx_x() == 0 {
-        // SAFETY: `times` has two words per block (contract of the kernels).
-        unsafe { *times.add(1) = thread::global_timer_ns() };
-    }
+    stamp(&program.args, 1);
 }
 
 #[inline(always)]
-fn stream<S: Scope>(program: &Program<ShmemArgs>, mut line: Context<S>, number: u32, in_block: u32) {
-    let args = &program.args;
+fn stream_of<S: Scope>(args: &ShmemArgs, mut line: Context<S>, (number, in_block): (u32, u32)) {
     let all = thread::grid_dim_x() as u64 * in_block as u64;
     // The last part includes the remainder.
     let part = args.from.len() / all;

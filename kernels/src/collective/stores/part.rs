@@ -1,10 +1,11 @@
 //! Sends of one part by a warp to each PE, and its sum.
 
-use super::{AT_ONCE, Grid, Stored};
+use super::{AT_ONCE, Grid, Stored, part_bytes};
 use crate::collective::sum::{NONE_APART, Spread, added, sum};
 use crate::collective::{ALL_GATHER, ALL_REDUCE, BF16, F16, F32, MUTE};
 use crate::gin::copy::copy_apart;
 use cuda_std::vector::{load_words, store_words};
+use cuda_std::warp;
 
 /// Bytes of one 16-byte vector per lane of a warp.
 const VECTORS_OF_LANES: u64 = 512;
@@ -42,10 +43,27 @@ impl Grid<'_> {
         (self.world.heap as u64 + args.from.offset() + source + lane, self.heap(pe) + object.offset() + mine + lane)
     }
 
+    /// Returns whether the parts of a piece that go to the PEs at the same time are all whole: if not all are, those at
+    /// the ends of chunks are not.
+    #[inline(always)]
+    fn sends_whole(&self, piece: u32, part: u32) -> bool {
+        self.whole
+            || self.lanes == warp::SIZE
+                && self.part == part_bytes(self.world.pes) as u32
+                && (1..=self.many).all(|step| {
+                    let length = if self.args.operation == ALL_GATHER {
+                        self.args.chunk
+                    } else {
+                        self.length(self.behind(step))
+                    };
+                    self.shifted(piece, part, step) + u64::from(self.part) <= length
+                })
+    }
+
     /// Sends one part of a piece to each PE.
     #[inline(always)]
     pub(super) fn send(&self, piece: u32, part: u32, stored: &mut Stored) {
-        if !self.whole || self.args.flags & MUTE != 0 {
+        if !self.sends_whole(piece, part) || self.args.flags & MUTE != 0 {
             return self.send_any(piece, part, stored);
         }
         // SAFETY: both ranges are in objects that the host made, in mapped heaps. All PEs have entered the iteration,
@@ -141,15 +159,19 @@ impl Grid<'_> {
         if args.operation == ALL_REDUCE {
             stored.bytes += bytes * u64::from(self.world.pes - 1);
         }
+        let is_whole = self.whole
+            || self.lanes == warp::SIZE && bytes == u64::from(self.part) && bytes == part_bytes(self.world.pes);
         // SAFETY: all ranges are in objects that the host made, in mapped heaps. The parts of this piece have arrived
         // from every PE, so every PE has read its part of this chunk: the chunk may be where the result goes.
         unsafe {
             match (self.world.pes, args.element) {
-                (2, F32) if self.whole => self.add_of::<F32, 2, 8>(at),
-                (3, F32) if self.whole => self.add_of::<F32, 3, 4>(at),
-                (4, F32) if self.whole => self.add_of::<F32, 4, 2>(at),
-                (4, BF16) if self.whole => self.add_of::<BF16, 4, 2>(at),
-                (4, F16) if self.whole => self.add_of::<F16, 4, 2>(at),
+                (2, F32) if is_whole => self.add_of::<F32, 2, 8>(at),
+                (2, BF16) if is_whole => self.add_of::<BF16, 2, 8>(at),
+                (2, F16) if is_whole => self.add_of::<F16, 2, 8>(at),
+                (3, F32) if is_whole => self.add_of::<F32, 3, 4>(at),
+                (4, F32) if is_whole => self.add_of::<F32, 4, 2>(at),
+                (4, BF16) if is_whole => self.add_of::<BF16, 4, 2>(at),
+                (4, F16) if is_whole => self.add_of::<F16, 4, 2>(at),
                 _ => self.add_any(at, bytes),
             }
         }
