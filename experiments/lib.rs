@@ -24,6 +24,7 @@ mod listing;
 mod model;
 mod moe;
 mod mps;
+mod museum;
 mod nccl;
 mod nodes;
 mod output;
@@ -90,7 +91,7 @@ fn register() {
             ],
         ),
         ("Show results", &[chart::PROGRAMS, report::PROGRAMS, compare::PROGRAMS]),
-        ("Tools", &[soak::PROGRAMS, soft_efa::PROGRAMS, complete::PROGRAMS]),
+        ("Tools", &[museum::PROGRAMS, soak::PROGRAMS, soft_efa::PROGRAMS, complete::PROGRAMS]),
     ];
     program::register(groups, &[proxy::STAGES, model::JACOBI, model::MOE]);
 }

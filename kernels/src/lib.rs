@@ -15,7 +15,7 @@
 //! - [`ipc`]: parts shared by the kernels that write to another GPU's memory;
 //! - the kernels, one file each: [`put_kernel`], [`put_batch`], [`ping_pong`], [`direct_put`], [`ipc_kernel`],
 //!   [`ipc_parts`], [`ipc_together`], [`ipc_wait`], [`ipc_bulk`], and over [`gin`] [`ring_shift`], [`signal_check`],
-//!   [`data_check`], [`shmem`], [`tutorial`];
+//!   [`data_check`], [`shmem`], [`tutorial`], and [`museum`], programs with known bugs;
 //! - applications over [`gin`]: [`collective`], [`jacobi`], [`moe`];
 //! - [`queue`]: the study of queues; [`mover`]: copies for NCCL's kernels.
 //!
@@ -70,6 +70,8 @@ pub mod jacobi;
 pub mod moe;
 #[cfg(feature = "mover")]
 pub mod mover;
+#[cfg(feature = "checks")]
+pub mod museum;
 #[cfg(feature = "puts")]
 pub mod ping_pong;
 #[cfg(any(feature = "puts", feature = "direct"))]

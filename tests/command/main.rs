@@ -37,6 +37,7 @@ mod libraries;
 mod model;
 mod moe;
 mod mps;
+mod museum;
 mod nccl;
 mod pages;
 mod ranks;

@@ -4,8 +4,8 @@
 //! one seed:
 //!
 //! - **Delays are counted in events**: a later post of the rail, a poll at which something arrived or was delivered, or
-//!   64 polls (or 20 us) without any of these. A put can therefore be overtaken by later ones of its sender, however
-//!   fast that polls, and everything arrives in the end.
+//!   64 polls (or 20 us; `idle=N`: N polls) without any of these. A put can therefore be overtaken by later ones of
+//!   its sender, however fast that polls, and everything arrives in the end.
 //! - **A write is split into packets** at random bytes. Each packet arrives at its own event, in any order.
 //! - **Packets are written again** ("retransmission"), read from the source anew. This stops when the target is
 //!   notified of the write's immediate or the poster of its completion: a NIC drops duplicates of a message that it has
@@ -56,7 +56,7 @@ use std::time::{Duration, Instant};
 /// Maximum number of transfers in flight.
 const OUTSTANDING: usize = 512;
 /// Number of polls without an event that count as an event.
-const IDLE_POLLS: u32 = 64;
+const IDLE_POLLS: u64 = 64;
 /// Time without an event that counts as an event, so that an application that polls rarely does not wait longer.
 const IDLE_TIME: Duration = Duration::from_micros(20);
 /// Number of idle polls between two reads of the clock.
@@ -177,10 +177,9 @@ impl WorstRail {
         })
     }
 
-    /// Returns the byte with which destinations are filled until the put arrives. A counter of such bytes is large, and
-    /// a floating-point number is implausible.
+    /// Returns the byte with which destinations are filled until the put arrives, if they are.
     fn poison(&self) -> Option<u8> {
-        self.spec.poison.then_some(0xDB ^ (self.spec.seed as u8 & 0x1f))
+        self.spec.poison.then_some(self.spec.poison_byte())
     }
 
     fn answers_again(&mut self) -> bool {
@@ -265,8 +264,8 @@ impl WorstRail {
             return u64::from(moved);
         }
         self.idle += 1;
-        let mut events = u64::from(self.idle >= IDLE_POLLS);
-        if events == 0 && self.idle.is_multiple_of(IDLE_LOOK) {
+        let mut events = u64::from(u64::from(self.idle) >= self.spec.idle.unwrap_or(IDLE_POLLS));
+        if events == 0 && self.spec.idle.is_none() && self.idle.is_multiple_of(IDLE_LOOK) {
             let waited = self.idle_since.get_or_insert_with(Instant::now).elapsed();
             events = (waited.as_micros() / IDLE_TIME.as_micros()) as u64;
         }

@@ -9,7 +9,7 @@ pub const NAME: &str = "worst";
 
 /// All options, for messages.
 const KEYS: &str = "seed=N, delay=1..4096 (events), packets=1..64, again=0..90 (percent of posts), resend=0..100 (percent of packets), \
-                    longest=SIZE (of one transfer), queue=1..65536 (immediates), poison=on|off, watch=on|strict|off, messages=ordered|any";
+                    longest=SIZE (of one transfer), queue=1..65536 (immediates), poison=on|off, watch=on|strict|off, messages=ordered|any, idle=1..4096 (polls)";
 
 /// The parameters of a rail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +37,9 @@ pub struct Spec {
     pub strict: bool,
     /// Whether messages of one sender are matched with receives in the order of their posts (FI_ORDER_SAS).
     pub ordered_messages: bool,
+    /// Number of polls without an event that count as an event. Time then does not count, so that a program on one
+    /// thread repeats a run exactly. `None`: 64 polls, or 20 us.
+    pub idle: Option<u64>,
 }
 
 impl Default for Spec {
@@ -53,6 +56,7 @@ impl Default for Spec {
             watch: true,
             strict: false,
             ordered_messages: true,
+            idle: None,
         }
     }
 }
@@ -72,6 +76,13 @@ fn either(text: &str, yes: &str, no: &str) -> Option<bool> {
 }
 
 impl Spec {
+    /// Returns the byte with which destinations are filled until a put arrives. A counter of such bytes is large, and a
+    /// floating-point number is implausible.
+    #[must_use]
+    pub fn poison_byte(&self) -> u8 {
+        0xDB ^ (self.seed as u8 & 0x1f)
+    }
+
     /// Returns a note for headers.
     #[must_use]
     pub fn note(&self) -> String {
@@ -95,6 +106,7 @@ impl Spec {
             "poison" => self.poison = either(value, "on", "off")?,
             "watch" => (self.watch, self.strict) = (value != "off", value == "strict"),
             "messages" => self.ordered_messages = either(value, "ordered", "any")?,
+            "idle" => self.idle = Some(within(value, 1, 4096)?),
             _ => return None,
         }
         Some(())
@@ -152,7 +164,10 @@ impl fmt::Display for Spec {
             (true, true) => f.write_str(",watch=strict")?,
             (true, false) => {}
         }
-        if self.ordered_messages { Ok(()) } else { f.write_str(",messages=any") }
+        if !self.ordered_messages {
+            f.write_str(",messages=any")?;
+        }
+        self.idle.map_or(Ok(()), |idle| write!(f, ",idle={idle}"))
     }
 }
 
@@ -165,7 +180,7 @@ mod tests {
     fn spec_formats_back_to_its_source() {
         assert_eq!("worst".parse(), Ok(Spec::default()));
         assert_eq!(Spec::default().to_string(), "worst:seed=1");
-        let all = "worst:seed=18446744073709551615,delay=9,packets=1,again=0,resend=100,longest=4096,queue=7,poison=off,watch=off,messages=any";
+        let all = "worst:seed=18446744073709551615,delay=9,packets=1,again=0,resend=100,longest=4096,queue=7,poison=off,watch=off,messages=any,idle=4";
         let spec: Spec = all.parse().unwrap();
         assert_eq!(spec.to_string(), all);
         assert_eq!("worst:watch=strict".parse::<Spec>().unwrap().to_string(), "worst:seed=1,watch=strict");
@@ -190,6 +205,7 @@ mod tests {
             "worst:queue=0",
             "worst:poison=yes",
             "worst:watch=1",
+            "worst:idle=0",
             "worst:speed=3",
             "worst:seed=1,,delay=3",
             "worst seed=3",
