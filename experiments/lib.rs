@@ -21,6 +21,7 @@ mod ipc;
 mod jacobi;
 mod job;
 mod listing;
+mod litmus;
 mod model;
 mod moe;
 mod mps;
@@ -91,7 +92,7 @@ fn register() {
             ],
         ),
         ("Show results", &[chart::PROGRAMS, report::PROGRAMS, compare::PROGRAMS]),
-        ("Tools", &[museum::PROGRAMS, soak::PROGRAMS, soft_efa::PROGRAMS, complete::PROGRAMS]),
+        ("Tools", &[museum::PROGRAMS, litmus::PROGRAMS, soak::PROGRAMS, soft_efa::PROGRAMS, complete::PROGRAMS]),
     ];
     program::register(groups, &[proxy::STAGES, model::JACOBI, model::MOE]);
 }

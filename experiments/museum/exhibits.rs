@@ -19,7 +19,7 @@ pub struct Exhibit {
     pub name: &'static str,
     /// Project and number of the public issue.
     pub issue: &'static str,
-    /// What the broken form assumes.
+    /// Assumption of the broken form.
     pub assumed: &'static str,
     /// The rule of the network that breaks it.
     pub rule: &'static str,
@@ -32,8 +32,11 @@ pub struct Exhibit {
     pub seed: u64,
 }
 
-/// Options for exhibits whose words are polled in memory: a word of 8 bytes arrives as a whole, and nothing else stands
-/// in it before.
+/// Number of PEs of an exhibit that is a rule.
+const PES: usize = 2;
+
+/// Options for exhibits whose words are polled in memory: a word of 8 bytes arrives as a whole, and is not poisoned
+/// before.
 const WHOLE_WORDS: &str = "packets=1,poison=off";
 
 /// All exhibits.
@@ -62,7 +65,7 @@ pub const ALL: &[Exhibit] = &[
         name: "slot-rewritten",
         issue: "ROCm/mori #80, deepseek-ai/DeepEP #166",
         assumed: "a slot is free when the put into it is complete",
-        rule: "a completion says nothing about the reader",
+        rule: "a completion does not imply that the reader has finished",
         code: Code::Kernel(museum::museum_slot),
         source: "kernels/src/museum/slot.rs",
         options: "",
@@ -160,12 +163,12 @@ impl Exhibit {
         options.into_iter().filter(|options| !options.is_empty()).collect::<Vec<_>>().join(",")
     }
 
-    /// Runs one form with a seed. Returns what has gone wrong.
+    /// Runs one form with a seed. Returns the mistake as an error.
     pub fn run(&self, fixed: bool, calm: bool, seed: u64) -> Result<(), String> {
         let spec = network::spec(&self.network(calm), seed)?;
         match self.code {
             Code::Kernel(kernel) => kernel::run(kernel, fixed, &spec),
-            Code::Rule(body) => port::run(body, fixed, &spec),
+            Code::Rule(body) => port::run(body, fixed, PES, &spec),
         }
     }
 

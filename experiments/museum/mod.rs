@@ -3,8 +3,8 @@
 
 mod exhibits;
 mod kernel;
-mod network;
-mod port;
+pub mod network;
+pub mod port;
 mod rules;
 
 use crate::error::Failure;
@@ -68,9 +68,9 @@ pub struct Args {
 /// Form of an exhibit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Form {
-    /// With the bug
+    /// Form with the bug
     Broken,
-    /// Without it
+    /// Form without the bug
     Fixed,
 }
 

@@ -67,12 +67,12 @@ pub enum Step {
     Moved,
     /// The party only polled.
     Idle,
-    /// The party has nothing left to do.
+    /// The program of the party has ended. Its rail is still polled.
     Ended,
 }
 
 /// Runs the parties in an order drawn from `seed` until the first `programs` of them have ended. Returns false if
-/// nothing happens any more before that: the run hangs.
+/// the run hangs before that.
 pub fn run(
     seed: u64,
     parties: usize,
@@ -87,11 +87,8 @@ pub fn run(
             match step(party)? {
                 Step::Moved => idle = 0,
                 Step::Idle => idle += 1,
-                Step::Ended => {
-                    idle = if ended[party] { idle + 1 } else { 0 };
-                    ended[party] = true;
-                    break;
-                }
+                Step::Ended if ended[party] => idle += 1,
+                Step::Ended => (idle, ended[party]) = (0, true),
             }
         }
         if ended[..programs].iter().all(|ended| *ended) {

@@ -9,25 +9,27 @@ use ginlab::fabric::{Completion, FabricError, Post, Rail, RemoteRegion, Transfer
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-/// Result of a rule: what has gone wrong.
+/// Result of a rule, with its mistake as the error.
 pub type Done = Result<(), String>;
 
 /// The code of a PE: the PE's port, and whether to run the fixed form.
 pub type Body = fn(&Port, bool) -> Done;
 
-/// Number of PEs of an exhibit.
-const PES: usize = 2;
+/// Start of the mistake of a run that hangs.
+pub const HANGS: &str = "hangs";
 /// Number of words of a PE's memory.
 const WORDS: u64 = 1024;
 /// Maximum number of polls until the transfers of a run have ended.
 const ENDING_POLLS: u32 = 100_000;
 
-/// A write of words to the other PE.
+/// A write of words to another PE.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Write {
+    /// The other PE. `None` if there are two.
+    pub pe: Option<usize>,
     /// First word, in this PE's memory.
     pub from: u64,
-    /// First word in the memory of the other PE.
+    /// First word, in the memory of the other PE.
     pub to: u64,
     /// Number of words. 0 if only the immediate is sent.
     pub words: u64,
@@ -117,9 +119,9 @@ impl Port {
         unsafe { self.pointer(index).write_volatile(value) };
     }
 
-    /// Posts a write to the other PE, which the rail may refuse for now.
+    /// Posts a write, which the rail may refuse for now.
     pub fn try_write(&self, write: Write) -> Result<Post, String> {
-        let (other, bytes) = (1 - self.me, 8 * write.words);
+        let (other, bytes) = (write.pe.unwrap_or(1 - self.me.min(1)), 8 * write.words);
         let remote = self.remotes.borrow()[other];
         let mut transfer = Transfer::new(8 * write.from, (other, remote, 8 * write.to), bytes, write.token);
         transfer.immediate = write.immediate;
@@ -175,6 +177,7 @@ impl Port {
     pub fn until(&self, mut enough: impl FnMut(Events) -> Result<bool, String>, what: impl Fn() -> String) -> Done {
         loop {
             if enough(self.poll()?)? {
+                self.waits.borrow_mut().clear();
                 return Ok(());
             }
             *self.waits.borrow_mut() = what();
@@ -194,13 +197,13 @@ fn injected(token: u64) -> FabricError {
     }
 }
 
-/// Runs a rule over the network. Returns the mistake that a PE or the network has found.
-pub fn run(body: Body, fixed: bool, spec: &Spec) -> Done {
-    let nodes = network::open(spec, PES, 8 * WORDS as usize)?;
+/// Runs a rule on `pes` PEs over the network. Returns the mistake that a PE or the network has found.
+pub fn run(body: Body, fixed: bool, pes: usize, spec: &Spec) -> Done {
+    let nodes = network::open(spec, pes, 8 * WORDS as usize)?;
     let ports = nodes.into_iter().enumerate().map(|(me, node)| Port::open(me, node, spec).map(Rc::new));
     let ports = ports.collect::<Result<Vec<_>, String>>()?;
     let remotes: Vec<_> = ports.iter().map(|port| port.rail.borrow().remote(&port.region)).collect();
-    let results: Rc<RefCell<[Option<Done>; PES]>> = Rc::default();
+    let results: Rc<RefCell<Vec<Option<Done>>>> = Rc::new(RefCell::new(vec![None; pes]));
     let mut programs = Vec::new();
     for port in &ports {
         *port.remotes.borrow_mut() = remotes.clone();
@@ -211,7 +214,7 @@ pub fn run(body: Body, fixed: bool, spec: &Spec) -> Done {
         });
         programs.push(program.map_err(|error| format!("no memory for the stack of a program: {error}"))?);
     }
-    let ended = network::run(spec.seed, PES, PES, |me| {
+    let ended = network::run(spec.seed, pes, pes, |me| {
         let port = &ports[me];
         if programs[me].turn()? != Turn::Ended {
             return Ok(if port.moved.take() { Step::Moved } else { Step::Idle });
@@ -228,7 +231,7 @@ pub fn run(body: Body, fixed: bool, spec: &Spec) -> Done {
     }
     let waits: Vec<String> =
         ports.iter().map(|port| port.waits.borrow().clone()).filter(|text| !text.is_empty()).collect();
-    Err(format!("hangs: {}", waits.join("; ")))
+    Err(format!("{HANGS}: {}", waits.join("; ")))
 }
 
 /// Ends the transfers of a run, so that the rails can be closed.

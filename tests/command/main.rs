@@ -34,6 +34,7 @@ mod ipc;
 mod jacobi;
 mod lab;
 mod libraries;
+mod litmus;
 mod model;
 mod moe;
 mod mps;

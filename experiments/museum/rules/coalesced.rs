@@ -21,7 +21,7 @@ pub fn coalesced(port: &Port, fixed: bool) -> Done {
     while posted < SIGNALS || in_flight {
         signals = (signals + 1).min(SIGNALS);
         let may_post = if fixed {
-            // At most one value is in flight. Signals meanwhile are coalesced into the next value.
+            // At most one value is in flight. Later signals are coalesced into the next value.
             !in_flight
         } else {
             // Two values in flight can arrive in any order, and the older one can remain.
@@ -30,7 +30,7 @@ pub fn coalesced(port: &Port, fixed: bool) -> Done {
         if signals > posted && may_post {
             // A source word per value, so that no source is rewritten in flight.
             port.set_word(signals, signals);
-            port.write(Write { from: signals, to: COUNTER, words: 1, immediate: None, token: signals })?;
+            port.write(Write { from: signals, to: COUNTER, words: 1, token: signals, ..Write::default() })?;
             (posted, in_flight) = (signals, true);
         }
         in_flight &= !port.poll()?.done.contains(&posted);

@@ -27,8 +27,8 @@ pub fn dropped(port: &Port, fixed: bool) -> Done {
                 // The descriptor has left the queue before its post is known to be accepted.
                 next += 1;
             }
-            let put = Write { from: descriptor, to: descriptor, words: 1, immediate: Some(0), token: descriptor };
-            match port.try_write(put)? {
+            let put = Write { from: descriptor, to: descriptor, words: 1, token: descriptor, ..Write::default() };
+            match port.try_write(Write { immediate: Some(0), ..put })? {
                 Post::Accepted if fixed => next += 1,
                 Post::Accepted => {}
                 // The rail is full for now: nothing was posted, and the same descriptor must be posted again.

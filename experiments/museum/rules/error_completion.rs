@@ -12,7 +12,7 @@ pub fn error_completion(port: &Port, fixed: bool) -> Done {
     }
     port.break_write(port.seed() % PUTS);
     for put in 0..PUTS {
-        port.write(Write { from: put, to: put, words: 1, immediate: None, token: put })?;
+        port.write(Write { from: put, to: put, words: 1, token: put, ..Write::default() })?;
     }
     let complete = std::cell::Cell::new(0);
     let mut status = None;

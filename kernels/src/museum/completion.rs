@@ -5,8 +5,8 @@ use crate::gin::{Context, Program, Thread};
 use crate::ring::Status;
 use cuda_std::kernel;
 
-/// PE 0 puts a block with a signal, waits for the completion, and tells PE 1 by a second signal that the first one is
-/// there. PE 1 then uses the count of the first signal.
+/// PE 0 puts a block with a signal, waits for the completion, and announces the first signal to PE 1 by a second
+/// one. PE 1 then uses the count of the first signal.
 ///
 /// # Safety
 /// The arguments must be objects of the world's heap.

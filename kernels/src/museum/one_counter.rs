@@ -21,7 +21,7 @@ fn stream(program: &Program<ExhibitArgs>, mut line: Context<Thread>) -> Result<(
     let Program { world, args } = program;
     for round in 0..args.rounds {
         let (to, from) = (args.block(args.to, round), args.block(args.from, round));
-        // Broken: a sum of `round + 1` shows that so many puts have arrived, but not which ones.
+        // Broken: a sum of `round + 1` shows the number of puts that have arrived, but not which ones.
         let (signal, at_least) =
             if args.is_fixed() { (args.arrived.at(round), 1) } else { (args.arrived, u64::from(round) + 1) };
         if world.my_pe() == 0 {

@@ -26,7 +26,7 @@ fn reuse(program: &Program<ExhibitArgs>, mut line: Context<Thread>) -> Result<()
                 // The reader has returned the slot after each earlier round.
                 line.signal_wait_until(args.told, u64::from(round))?;
             }
-            // Returns when the bytes are at the target. That says nothing about its reader.
+            // Returns when the bytes are at the target, whether or not its reader has read the earlier ones.
             line.put_signal(slot, args.block(args.from, round), args.arrived, 1, 1)?;
         } else {
             line.signal_wait_until(args.arrived, u64::from(round) + 1)?;
