@@ -17,7 +17,7 @@ fn rows(command: &str) -> Vec<Value> {
 /// The page shows the counts of these seeds, which are the same on every machine.
 #[test]
 fn allowed_outcomes_are_seen_and_forbidden_are_not() {
-    let rows = rows("--seeds 300");
+    let rows = rows("--seeds 100");
     let of = |allowed: bool| rows.iter().filter(move |row| row["allowed"] == allowed);
     let names = |allowed| of(allowed).map(|row| row["test"].as_str().unwrap()).collect::<BTreeSet<_>>();
     assert!(names(true) == names(false) && names(true).len() >= 7, "{rows:#?}");
