@@ -61,6 +61,7 @@ impl MeetArgs {
             interfaces: self.bootstrap_if.clone(),
             fingerprint,
             mps: None,
+            partial: false,
         }
     }
 }

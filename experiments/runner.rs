@@ -110,6 +110,8 @@ pub struct Ranks {
     pub fingerprint: Vec<(String, String)>,
     /// Settings of MPS for ranks that share a GPU. `None` if ranks run no kernels.
     pub mps: Option<Kernels>,
+    /// Whether the run continues without ranks that do not connect, leave or fail.
+    pub partial: bool,
 }
 
 impl Ranks {
@@ -118,6 +120,7 @@ impl Ranks {
             timeout: self.timeout,
             fingerprint: self.fingerprint.clone(),
             interfaces: self.interfaces.clone(),
+            partial: self.partial,
             ..Options::default()
         }
     }

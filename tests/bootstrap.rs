@@ -3,6 +3,8 @@
 
 #![allow(clippy::unwrap_used)]
 
+#[path = "bootstrap/partial.rs"]
+mod partial;
 #[path = "bootstrap/progress.rs"]
 mod progress;
 

@@ -1,7 +1,9 @@
 //! `ginlab doctor`: checks for obstacles to a run. Prints a line per check, with the command that fixes it. Meant to
 //! run first on every node of a cluster, and with `--peers` over all ranks.
 
+mod meet;
 mod peers;
+mod reach;
 mod smoke;
 mod table;
 

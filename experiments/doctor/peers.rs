@@ -1,67 +1,116 @@
-//! `--peers`: each rank's findings, comparisons between ranks, and a write from every rank to every other one on each
-//! rail.
+//! `--peers`: each host's findings, comparisons between hosts, and a write from every rank to every other one on each
+//! rail. A missing rank, a host without rails and a rail without a peer are findings: the table and the document are
+//! written in any case.
 
-use super::{Args, Looked, examine, table, wanted};
+use super::meet::{self, Sizes};
+use super::{Args, Looked, examine, reach, table, wanted};
 use crate::error::Failure;
-use crate::job::{Job, JobArgs};
-use crate::runner::{drive, in_event_loop, with_ranks};
-use ginlab::bootstrap::Bootstrap;
-use ginlab::doctor::peers::{RankInfo, compare};
+use crate::runner::{Ranks, with_ranks};
+use ginlab::bootstrap::{Bootstrap, is_spawned_child};
+use ginlab::doctor::peers::{self, RankInfo, compare};
 use ginlab::doctor::{Finding, Machine};
-use ginlab::fabric::Access;
-use ginlab::flow::FlowError;
-use ginlab::measure::pattern;
 use ginlab::versions::Versions;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Immediate of each write.
-const HERE: u32 = 0x6e_0d0c;
-/// Bytes per write.
-const BYTES: usize = 256;
 /// Number of clock comparisons. The one with the shortest round trip is used.
 const ROUNDS: usize = 8;
 
-/// Returns all findings on rank 0, and `None` on other ranks.
-pub fn run(args: &Args) -> Result<Option<Vec<Finding>>, Failure> {
-    let ranks = args.job.ranks(Vec::new(), |_| Ok(()))?;
-    let mut all = None;
-    with_ranks(Some(ranks), |ranks| {
-        all = gather(args, ranks)?;
-        Ok(())
-    })?;
-    Ok(all)
+/// What rank 0 has gathered so far.
+#[derive(Default)]
+struct Gathered {
+    /// Whether this is rank 0 of a job that has started.
+    is_first: bool,
+    findings: Vec<Finding>,
+    notes: Vec<String>,
+    cards: Vec<RankInfo>,
+    clocks: Vec<(f64, f64)>,
 }
 
-fn gather(args: &Args, ranks: &mut Bootstrap) -> Result<Option<Vec<Finding>>, Failure> {
+/// Returns all findings on rank 0, and `None` on other ranks.
+pub fn run(args: &Args) -> Result<Option<Vec<Finding>>, Failure> {
+    let ranks = Ranks { partial: true, ..args.job.ranks(Vec::new(), |_| Ok(()))? };
+    let mut all = Gathered::default();
+    let mut started = false;
+    let ended = with_ranks(Some(ranks), |ranks| {
+        started = true;
+        gather(args, ranks, &mut all)
+    });
+    let lost = match ended {
+        Ok(()) if !all.is_first => return Ok(None),
+        Ok(()) => None,
+        Err(failure @ (Failure::Interrupted | Failure::Stopped(_) | Failure::StdoutClosed)) => return Err(failure),
+        Err(failure) => match failure.text() {
+            Some(text) if all.is_first => Some(text),
+            // Rank 0 never answered: this host's findings are printed here.
+            Some(text) if !started && matches!(failure, Failure::Timeout(_)) && !is_spawned_child() => {
+                return alone(args, &text).map(Some);
+            }
+            _ => return Err(failure),
+        },
+    };
+    let Gathered { mut findings, cards, clocks, notes, .. } = all;
+    findings.extend(compare(&cards, &clocks));
+    findings.extend(lost.map(|text| peers::lost(&text)));
+    let mut header = Versions::header();
+    header.notes(&notes);
+    table::write(args, &header, &findings, None)?;
+    Ok(Some(findings))
+}
+
+/// Checks this machine for a job whose rank 0 cannot be reached, without trials, which other ranks of this machine
+/// would make at the same time.
+fn alone(args: &Args, why: &str) -> Result<Vec<Finding>, Failure> {
+    let mut findings = examine(&Args { no_smoke: true, ..args.clone() }).findings;
+    findings.push(peers::lost(why));
+    table::print(&findings)?;
+    Ok(findings)
+}
+
+fn gather(args: &Args, ranks: &mut Bootstrap, all: &mut Gathered) -> Result<(), Failure> {
+    all.is_first = ranks.rank() == 0;
     // Other ranks wait while one rank per machine runs its checks, whose trials have their own limits.
     ranks.set_timeout(args.job.meet.timeout * 2 + Duration::from_secs(args.wait + 180));
     // Only one rank per machine checks it. The others would find the same, and would occupy the same NICs at the same
     // time.
     let mine = if ranks.local_rank() == 0 { examine(args) } else { Looked::default() };
+    all.findings.clone_from(&mine.findings);
     let machine = Machine::bus(wanted(args));
     let seen = |count: usize| machine.bus_unseen().is_none().then_some(count);
     let mut card = RankInfo::here(versions(), seen(machine.usable_cards()), seen(machine.gpus().len()));
+    if let Some(findings) = ranks.gather_values(&mine.findings, "findings")? {
+        all.findings = findings.concat();
+    }
     let clock = clock(ranks)?;
-    if !args.no_smoke {
+    let opened = (!args.no_smoke).then(|| {
+        let sizes = Sizes { source: reach::BYTES, inbox: reach::BYTES * ranks.size() };
+        meet::open(args, args.rails, sizes, false, ranks)
+    });
+    // Without results of writes, for the case that a rank does not survive them.
+    card.unopened = opened.as_ref().and_then(|opened| opened.as_ref().err().cloned());
+    if let Some(cards) = ranks.gather_values(&card, "facts to compare")? {
+        all.cards = cards;
+    }
+    if let Some(clocks) = ranks.gather_values(&clock, "clocks")? {
+        all.clocks = clocks;
+    }
+    all.notes = vec![mine.took];
+    all.notes.push(format!("{} ranks by the {} bootstrap", ranks.size(), ranks.kind()));
+    let note_missing = |all: &mut Gathered, ranks: &Bootstrap| {
+        all.findings.retain(|finding| finding.check != peers::RANKS);
+        all.findings.push(peers::ranks(ranks.size(), ranks.missing()));
+    };
+    note_missing(all, ranks);
+    if let Some(opened) = opened {
+        let met = meet::connect(opened, ranks)?;
+        note_missing(all, ranks);
+        all.notes.extend(ranks.notes().iter().cloned());
         card.rails = Some(args.rails);
-        card.unreached = reach(args, ranks)?;
+        card.unreached = reach::run(&met, args.job.meet.timeout, ranks)?;
+        if let Some(cards) = ranks.gather_values(&card, "results of writes")? {
+            all.cards = cards;
+        }
     }
-    let findings = ranks.all_gather_values(&mine.findings, "findings")?;
-    let cards = ranks.all_gather_values(&card, "facts to compare")?;
-    let clocks = ranks.all_gather_values(&clock, "clocks")?;
-    if ranks.rank() != 0 {
-        return Ok(None);
-    }
-    let mut all = findings.concat();
-    all.extend(compare(&cards, &clocks));
-    let mut header = Versions::header();
-    header.note(&mine.took).notes(ranks.notes()).note(format!(
-        "{} ranks by the {} bootstrap",
-        ranks.size(),
-        ranks.kind()
-    ));
-    table::write(args, &header, &all, None)?;
-    Ok(Some(all))
+    Ok(())
 }
 
 /// Returns the versions that must be equal on all ranks.
@@ -93,78 +142,4 @@ fn clock(ranks: &mut Bootstrap) -> Result<(f64, f64), Failure> {
         }
     }
     Ok(if ranks.rank() == 0 { (0.0, 0.0) } else { best.unwrap_or_default() })
-}
-
-/// Writes to every rank on each rail, waits for their writes, and compares the bytes. Returns a line for each write
-/// that failed.
-fn reach(args: &Args, ranks: &mut Bootstrap) -> Result<Vec<String>, Failure> {
-    let (size, rank) = (ranks.size(), ranks.rank());
-    // Excludes this rank itself: the EFA provider of libfabric 2.1 rejects such writes (EOPNOTSUPP), because it does
-    // not learn that its own endpoint accepts immediates without a posted receive.
-    let others = || (0..size).filter(move |other| *other != rank);
-    let slots = (size * args.rails * BYTES) as u64;
-    let job_args = JobArgs { memory: crate::job::MemoryKind::Pinned, ..args.job.clone() };
-    let mut job = Job::open(&job_args, args.rails, false, slots * 2, ranks)?;
-    let source = job.register(job_args.memory, slots, Access::SOURCE)?;
-    let inbox = job.register(job_args.memory, slots, Access::REMOTE_WRITE)?;
-    job.connect(&[&inbox], ranks)?;
-    let payload = |from: usize, rail: usize| {
-        let mut bytes = [0u8; BYTES];
-        pattern::fill(&mut bytes, pattern::seed(from as u32, rail as u32, 1));
-        bytes
-    };
-    let slot = |rank: usize, rail: usize| ((rank * args.rails + rail) * BYTES) as u64;
-    for rail in 0..args.rails {
-        source.buffer().write(slot(ranks.rank(), rail) as usize, &payload(ranks.rank(), rail))?;
-    }
-    let names = job.rail_names();
-    let mut missing = Vec::new();
-    in_event_loop(async {
-        drive(&job.flow);
-        job.flow.expect_immediates(HERE);
-        let mut writes = Vec::new();
-        for peer in others() {
-            let target = job.connections[peer].target(0)?;
-            for rail in 0..args.rails {
-                let at = slot(ranks.rank(), rail);
-                writes.push((peer, rail, job.flow.write_on(rail, &source, at, &target, at, BYTES as u64, Some(HERE))));
-            }
-        }
-        for (peer, rail, write) in writes {
-            if let Err(error) = write.await {
-                let host = ranks.members().get(peer).map_or("", |member| &member.host);
-                missing.push(format!("rank {peer} ({host}) over {} (rail {rail}): {error}", names[rail]));
-                // After a stall the state of this flow is unknown.
-                if matches!(error, FlowError::Stalled { .. }) {
-                    return Ok(());
-                }
-            }
-        }
-        if missing.is_empty() && size > 1 {
-            job.wait_signal(HERE, ((size - 1) * args.rails) as u64, ranks).await?;
-        }
-        Ok(())
-    })
-    .or_else(|failure| match failure {
-        // A timeout is a finding; every other failure ends the run.
-        Failure::Timeout(text) => {
-            missing.push(format!("writes of peers to this rank: {text}"));
-            Ok(())
-        }
-        other => Err(other),
-    })?;
-    if !missing.is_empty() {
-        return Ok(missing);
-    }
-    for from in others() {
-        for rail in 0..args.rails {
-            let mut arrived = [0u8; BYTES];
-            inbox.buffer().read(slot(from, rail) as usize, &mut arrived)?;
-            if arrived != payload(from, rail) {
-                missing.push(format!("from rank {from} on rail {rail}: wrong bytes"));
-                break;
-            }
-        }
-    }
-    Ok(missing)
 }

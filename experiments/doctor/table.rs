@@ -5,6 +5,7 @@ use crate::error::Failure;
 use ginlab::doctor::{Finding, State, worst};
 use ginlab::report::Header;
 use serde::Serialize;
+use std::io::Write;
 
 /// Version of the columns.
 const SCHEMA: u32 = 1;
@@ -30,6 +31,12 @@ pub fn write(args: &Args, header: &Header, findings: &[Finding], fit: Option<&st
         text.push('\n');
     }
     args.output.write(header, &COLUMNS, findings, &document, &text)
+}
+
+/// Prints the findings as lines only.
+pub fn print(findings: &[Finding]) -> Result<(), Failure> {
+    let written = ginlab::signals::stdout().write_all(lines(findings, crate::output::color()).as_bytes());
+    written.map_err(|error| Failure::Run(format!("cannot write the table to stdout: {error}")))
 }
 
 /// Formats a line per check, with the remedy at the end. Lines start with the host if there are several.

@@ -90,6 +90,7 @@ impl Experiment for Ipc {
             interfaces: None,
             fingerprint: plan.fingerprint(),
             mps: Some(args.mps.on(args.device)),
+            partial: false,
         };
         Ok(runner::Plan::of_ranks(plan.tuples(), ranks))
     }

@@ -61,6 +61,21 @@ impl Children {
         Some(status.to_string())
     }
 
+    /// Numbers the ranks anew. Children that are not among `left` are killed.
+    pub fn renumber(&mut self, left: &[usize]) {
+        self.list.retain_mut(|(rank, child)| match left.iter().position(|old| old == rank) {
+            Some(new) => {
+                *rank = new;
+                true
+            }
+            None => {
+                let _ = child.kill();
+                let _ = child.wait();
+                false
+            }
+        });
+    }
+
     /// Returns the process ID of `rank`.
     pub fn pid(&self, rank: usize) -> Option<u32> {
         self.list.iter().find(|(other, _)| *other == rank).map(|(_, child)| child.id())

@@ -40,6 +40,7 @@ mod local;
 mod middle;
 #[cfg(feature = "mpi")]
 mod mpi;
+mod partial;
 mod progress;
 mod seal;
 pub mod session;
@@ -58,6 +59,7 @@ pub use detect::{Kind, Launcher, process_env};
 pub use error::{BootstrapError, Ending};
 pub use identity::Member;
 pub use local::{is_spawned_child, random_token};
+pub use partial::Missing;
 pub use tcp::{TcpSettings, token_for};
 
 use acceptor::Acceptor;
@@ -103,6 +105,8 @@ pub struct Options {
     /// Number of bytes of a rank's part that are sent in one step of a gather; longer parts take several steps.
     /// Default: 1 MiB. Reduced if the pieces of all ranks would not fit into one message. Ranks need not agree on it.
     pub piece_bytes: usize,
+    /// Whether the job continues without ranks that do not connect, leave or fail, other than rank 0. Default: no.
+    pub partial: bool,
 }
 
 impl Default for Options {
@@ -110,7 +114,8 @@ impl Default for Options {
         let timeout = Duration::from_secs(60);
         let interrupt = ginlab_base::signals::flag();
         let progress = ginlab_base::progress::counter();
-        Options { timeout, progress, interrupt, fingerprint: Vec::new(), interfaces: None, piece_bytes: 1 << 20 }
+        let (fingerprint, interfaces, piece_bytes, partial) = (Vec::new(), None, 1 << 20, false);
+        Options { timeout, progress, interrupt, fingerprint, interfaces, piece_bytes, partial }
     }
 }
 
@@ -131,6 +136,11 @@ pub struct Bootstrap {
     members: Vec<Member>,
     /// Facts about the ranks that a reader of results needs.
     notes: Vec<String>,
+    /// Whether the job continues without ranks that are missing.
+    partial: bool,
+    /// Numbers of the ranks at the start of the job.
+    first_numbers: Vec<usize>,
+    missing: Vec<Missing>,
     broken: Option<BootstrapError>,
     /// Declared last: connections are closed before MPI is finalized.
     #[cfg(feature = "mpi")]
@@ -175,8 +185,8 @@ impl Bootstrap {
             Kind::Mpi => return Err(detect::no_mpi(&process_env)),
         };
         match ranks {
-            Some(asked) if asked != opened.size() => {
-                let size = opened.size();
+            Some(asked) if asked != opened.size() + opened.missing.len() => {
+                let size = opened.size() + opened.missing.len();
                 let error = BootstrapError::usage(format!(
                     "{asked} ranks were requested, but the {kind} bootstrap has {size}; omit the number, or start that \
                      many"
@@ -257,12 +267,16 @@ impl Bootstrap {
         mut clock: Clock,
         options: Options,
     ) -> Result<Self, BootstrapError> {
-        let Options { timeout, progress, interrupt, fingerprint, piece_bytes, .. } = options;
+        let Options { timeout, progress, interrupt, fingerprint, piece_bytes, partial, .. } = options;
         star.progress.count_by(progress);
+        star.partial = partial;
         let mut opened = Bootstrap {
             kind,
             rank: star.rank,
             size: star.size,
+            first_numbers: (0..star.size).collect(),
+            missing: Vec::new(),
+            partial,
             reporter: None,
             star: Arc::new(Mutex::new(star)),
             timeout,
@@ -275,9 +289,15 @@ impl Bootstrap {
             session: None,
         };
         let mine = greeting::json(&Member::here());
-        let infos = opened.guard(|star| star.exchange(&mine, usize::MAX, "start", &mut clock, acceptor.as_mut()))?;
+        let mut infos =
+            opened.guard(|star| star.exchange(&mine, usize::MAX, "start", &mut clock, acceptor.as_mut()))?;
         // All ranks have connected: close the port.
         drop(acceptor);
+        let gone: Vec<bool> = infos.iter().map(|info| partial && info.is_empty()).collect();
+        if gone.contains(&true) {
+            opened.leave_out(&gone);
+            infos.retain(|info| !info.is_empty());
+        }
         for (rank, info) in infos.iter().enumerate() {
             let garbage = |error| BootstrapError::garbage(format_args!("rank {rank}"), error);
             opened.members.push(serde_json::from_slice::<Member>(info).map_err(garbage)?);

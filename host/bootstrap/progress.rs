@@ -45,6 +45,13 @@ impl Heard {
         Heard { rank, last: vec![None; size], others: 0, unreported: Vec::new(), counter, counted: 0 }
     }
 
+    /// Numbers the ranks anew: this one is `rank`, and `left` are the previous numbers of those that remain.
+    pub fn renumber(&mut self, rank: usize, left: &[usize]) {
+        self.rank = rank;
+        self.last = left.iter().map(|rank| self.last[*rank]).collect();
+        self.unreported.clear();
+    }
+
     /// Counts this rank's progress with another counter.
     pub fn count_by(&mut self, counter: &'static AtomicU64) {
         (self.counter, self.counted) = (counter, counter.load(Ordering::Relaxed));

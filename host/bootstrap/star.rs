@@ -16,6 +16,7 @@ use super::frame::{self, FrameKind, MAX_BYTES};
 use super::greeting::{self, Hello};
 use super::identity::Member;
 use super::link::{Link, last_words_of};
+use super::partial::Excluded;
 use super::progress::{Heard, lock, report_every};
 use super::wait::Clock;
 
@@ -34,12 +35,17 @@ pub(super) struct Star {
     pub children: Option<Children>,
     step: u64,
     pub progress: Heard,
+    /// Whether the job continues without ranks that are missing.
+    pub partial: bool,
+    /// Ranks that rank 0 has excluded since the last numbering.
+    pub excluded: Vec<Option<Excluded>>,
 }
 
 impl Star {
     pub fn new(rank: usize, size: usize, children: Option<Children>) -> Self {
         let links = (0..size).map(|_| None).collect();
-        Star { rank, size, links, children, step: 0, progress: Heard::new(rank, size) }
+        let excluded = (0..size).map(|_| None).collect();
+        Star { rank, size, links, children, step: 0, progress: Heard::new(rank, size), partial: false, excluded }
     }
 
     /// Returns the bytes of all ranks, by rank. Ranks other than 0 receive only the first `spread` bytes of each part.
@@ -126,6 +132,9 @@ impl Star {
             }
             self.look(what)?;
             for (rank, part) in parts.iter_mut().enumerate().skip(1) {
+                if part.is_none() && self.is_excluded(rank) {
+                    *part = Some(Vec::new());
+                }
                 if part.is_none()
                     && let Some(frame) = self.links[rank].as_mut().and_then(|link| link.frames.pop_front())
                 {
@@ -147,6 +156,9 @@ impl Star {
                 return Ok(parts.into_iter().flatten().collect());
             }
             self.progress.renew(clock, &missing);
+            if self.exclude_late(&missing, what, clock) {
+                continue;
+            }
             self.check_clock(what, clock, &missing, || {
                 acceptor.as_ref().map(|d| d.notices.clause()).unwrap_or_default()
             })?;
@@ -232,18 +244,19 @@ impl Star {
             let Some(link) = self.links[rank].as_mut() else { continue };
             let filled = link.fill();
             self.progress.hear(rank, link);
-            if let Err(text) = filled {
-                return Err(self.garbage(rank, text));
-            }
-            if let Some(told) = link.abort() {
-                return Err(told);
-            }
-            if link.closed {
-                return Err(self.lost(rank, what));
-            }
+            let failed = match (filled, link.abort(), link.closed) {
+                (Err(text), ..) => self.garbage(rank, text),
+                (Ok(()), Some(told), _) => told,
+                // Complete parts that arrived before the end of the connection still count.
+                (Ok(()), None, true) if self.partial && !link.frames.is_empty() => continue,
+                (Ok(()), None, true) => self.lost(rank, what),
+                (Ok(()), None, false) => continue,
+            };
+            self.exclude_failed(rank, failed)?;
         }
-        if let Some(rank) = self.children.as_mut().and_then(Children::ended) {
-            return Err(self.lost(rank, what));
+        if let Some(rank) = self.children.as_mut().and_then(Children::ended).filter(|rank| !self.is_excluded(*rank)) {
+            let failed = self.lost(rank, what);
+            self.exclude_failed(rank, failed)?;
         }
         Ok(())
     }
@@ -308,11 +321,15 @@ impl Star {
                 if !link.flush() {
                     late.push(rank);
                 } else if link.closed {
-                    return Err(self.lost(rank, what));
+                    let failed = self.lost(rank, what);
+                    self.exclude_failed(rank, failed)?;
                 }
             }
             if late.is_empty() {
                 return Ok(());
+            }
+            if self.exclude_late(&late, what, clock) {
+                continue;
             }
             self.check_clock(what, clock, &late, || "; they do not receive".into())?;
             let links = late.iter().filter_map(|&rank| self.links[rank].as_ref());

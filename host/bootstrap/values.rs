@@ -72,6 +72,7 @@ impl Bootstrap {
         // Makes all ranks' pieces fit into one message, each with its length and its first byte.
         let most = self.piece_bytes.min((MAX_BYTES / self.size()).saturating_sub(8)).max(1);
         let mut all = vec![Vec::new(); self.size()];
+        let mut gone = vec![false; self.size()];
         let mut rest = bytes;
         loop {
             let (now, later) = rest.split_at(rest.len().min(most));
@@ -81,6 +82,10 @@ impl Bootstrap {
             let mut more = false;
             for (rank, (part, piece)) in all.iter_mut().zip(&pieces).enumerate() {
                 let Some((follows, piece)) = piece.split_first() else {
+                    if self.partial {
+                        gone[rank] = true;
+                        continue;
+                    }
                     let text = format!("a part of {what:?} without its first byte");
                     return Err(BootstrapError::garbage(format_args!("rank {rank}"), text));
                 };
@@ -91,6 +96,10 @@ impl Bootstrap {
                 }
             }
             if !more {
+                if gone.contains(&true) {
+                    self.leave_out(&gone);
+                    all = all.into_iter().zip(&gone).filter(|(_, gone)| !**gone).map(|(part, _)| part).collect();
+                }
                 return Ok(all);
             }
             rest = later;

@@ -21,6 +21,7 @@ pub mod peers;
 mod sharing;
 #[cfg(test)]
 mod tests;
+pub mod tournament;
 pub mod trial;
 pub mod verbs;
 

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{Checked, Finding, fail, of, ok, skipped, warn};
-use ginlab_bootstrap::Member;
+use ginlab_bootstrap::{Member, Missing};
 
 /// Information that a rank sends to the others.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -20,6 +20,8 @@ pub struct RankInfo {
     pub cards: Option<usize>,
     /// Number of GPUs on the bus; `None` if the bus is not visible.
     pub gpus: Option<usize>,
+    /// Reason for which the rails could not be opened; `None` if they could, or if none were requested.
+    pub unopened: Option<String>,
     /// Failed writes to peers: one line each with peer, rail and reason.
     pub unreached: Vec<String>,
     /// Number of rails over which every peer was written to; `None` if no writes were tried.
@@ -44,6 +46,38 @@ impl RankInfo {
     }
 }
 
+/// Name of the check of which ranks take part.
+pub const RANKS: &str = "peers-ranks";
+/// Description of that check.
+const RANKS_EXAMINED: &str = "all ranks of the job: connected, and still there at the end";
+
+/// Reports which ranks are missing from a job of which `present` ranks are left.
+#[must_use]
+pub fn ranks(present: usize, missing: &[Missing]) -> Finding {
+    let line = |missing: &Missing| {
+        let host = missing.host.as_ref().map_or("never connected".to_owned(), |host| format!("host {host}"));
+        format!("rank {} ({host}): {}", missing.rank, missing.why)
+    };
+    let said = match missing.len() {
+        0 => ok(format!("{present} ranks")),
+        count => fail(
+            format!(
+                "{count} of {} ranks are missing: {}",
+                present + count,
+                missing.iter().map(line).collect::<Vec<_>>().join("; ")
+            ),
+            "on a host without a row in this table: did the launcher start it, and does `ginlab doctor` run there?",
+        ),
+    };
+    of("all", RANKS, RANKS_EXAMINED, said)
+}
+
+/// Reports why the job ended before all checks were made.
+#[must_use]
+pub fn lost(why: &str) -> Finding {
+    of("all", RANKS, RANKS_EXAMINED, fail(why, "`ginlab doctor` on the rank that is named, then run --peers again"))
+}
+
 /// Compares the information of all ranks. `clocks` contains, per rank, the time in seconds by which its clock is ahead
 /// of rank 0's, and the uncertainty due to message latency.
 #[must_use]
@@ -55,7 +89,17 @@ pub fn compare(cards: &[RankInfo], clocks: &[(f64, f64)]) -> Vec<Finding> {
         ("peers-processes", "process namespaces of the ranks of one machine", processes(cards)),
         ("peers-rails", "write from every rank to every other rank on each rail", rails(cards)),
     ];
-    all.into_iter().map(|(name, looks_at, said)| of("all", name, looks_at, said)).collect()
+    let unopened = cards.iter().filter_map(|card| Some((card, card.unopened.as_ref()?)));
+    let unopened = unopened.map(|(card, why)| {
+        let mend = "`ginlab doctor --only efa-devices,efa-driver,libfabric` on this host; the others were tested \
+                    without it";
+        of(&card.host, "peers-rails", "rails of this host", fail(format!("its rails cannot be opened: {why}"), mend))
+    });
+    let mut findings: Vec<Finding> = unopened.collect();
+    // Ranks of one host usually fail for the same reason.
+    findings.dedup();
+    findings.extend(all.into_iter().map(|(name, looks_at, said)| of("all", name, looks_at, said)));
+    findings
 }
 
 /// Returns the first rank whose value differs from that of rank 0, with both values.
@@ -139,8 +183,14 @@ fn rails(cards: &[RankInfo]) -> Checked {
         let more = if more > 0 { format!(" ({more} more)") } else { String::new() };
         return fail(format!("{}: {text}{more}", card.host), MEND);
     }
-    match cards.first().and_then(|card| card.rails) {
+    let open: Vec<&RankInfo> = cards.iter().filter(|card| card.unopened.is_none()).collect();
+    match open.iter().find_map(|card| card.rails) {
+        Some(_) if open.len() == 1 && cards.len() > 1 => skipped("only one rank has rails: no write was possible"),
+        Some(rails) if open.len() < cards.len() => {
+            ok(format!("{} of {} ranks, {rails} rails: writes to every peer verified", open.len(), cards.len()))
+        }
         Some(rails) => ok(format!("{} ranks, {rails} rails: writes to every peer verified", cards.len())),
-        None => skipped("not tested (--no-smoke)"),
+        None if open.is_empty() && !cards.is_empty() => skipped("no rank could open its rails"),
+        None => skipped("not tested (--no-smoke, or the job ended before)"),
     }
 }

@@ -20,6 +20,7 @@ mod containers;
 mod corrupt;
 mod direct;
 mod doctor;
+mod doctor_peers;
 mod echo;
 mod efa;
 mod efa_verbs;

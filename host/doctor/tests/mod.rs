@@ -5,6 +5,7 @@
 mod clusters;
 mod fake;
 mod mistakes;
+mod tournament;
 mod unseen;
 
 use super::trial::Trial;
@@ -439,6 +440,7 @@ fn reports_of_ranks_are_compared() {
         versions: vec![("libfabric".into(), "2.1".into()), ("driver".into(), "580".into())],
         cards: Some(32),
         gpus: Some(8),
+        unopened: None,
         unreached: Vec::new(),
         rails: Some(4),
     };

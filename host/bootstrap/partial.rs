@@ -1,0 +1,115 @@
+//! Jobs that continue without ranks that are missing ([`Options::partial`](super::Options::partial)).
+//!
+//! In such a job, a rank that does not connect in time, leaves, or reports an error does not end the job. Rank 0
+//! excludes it from the step that it is missing from, by an empty part. All other ranks see the empty part in the same
+//! step, and every rank then numbers the remaining ranks anew.
+
+use super::Bootstrap;
+use super::error::{BootstrapError, Ending, human};
+use super::link::Link;
+use super::progress::lock;
+use super::star::Star;
+use super::wait::Clock;
+
+/// A rank that is missing from a job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Missing {
+    /// Number of the rank at the start of the job.
+    pub rank: usize,
+    /// Host name of the rank; `None` if it did not connect.
+    pub host: Option<String>,
+    /// Reason for which it is missing, if this rank knows it. Only rank 0 does.
+    pub why: String,
+}
+
+/// A rank that rank 0 has excluded.
+pub(super) struct Excluded {
+    host: Option<String>,
+    why: String,
+}
+
+impl Star {
+    /// Excludes the ranks from the job. Returns whether this job continues without them.
+    pub(super) fn exclude(&mut self, ranks: &[usize], why: &str) -> bool {
+        if !self.partial || self.rank != 0 {
+            return false;
+        }
+        for rank in ranks.iter().copied().filter(|rank| *rank != 0) {
+            let link = self.links[rank].take();
+            let host = link.map(|link| {
+                let host = link.member.host.clone();
+                // The rank may still be waiting: it learns that the job goes on without it.
+                Link::close(link);
+                host
+            });
+            self.excluded[rank].get_or_insert(Excluded { host, why: why.to_owned() });
+        }
+        true
+    }
+
+    /// Excludes the ranks if the time is over. Returns whether it has.
+    pub(super) fn exclude_late(&mut self, ranks: &[usize], what: &str, clock: &Clock) -> bool {
+        let late = clock.expired() && !clock.interrupted();
+        late && self.exclude(ranks, &format!("it did not arrive at {what:?} within {}", human(clock.timeout)))
+    }
+
+    /// Excludes a rank that has failed. Returns the error if the job does not continue without it.
+    pub(super) fn exclude_failed(&mut self, rank: usize, error: BootstrapError) -> Result<(), BootstrapError> {
+        // Ctrl-C ends every rank.
+        if error.ending() == Ending::Interrupted || !self.exclude(&[rank], &error.to_string()) {
+            return Err(error);
+        }
+        Ok(())
+    }
+
+    /// Returns whether the rank is excluded.
+    pub(super) fn is_excluded(&self, rank: usize) -> bool {
+        self.excluded[rank].is_some()
+    }
+
+    /// Numbers the ranks anew: `left` are the current numbers of those that remain.
+    fn renumber(&mut self, left: &[usize]) {
+        let mut links = std::mem::take(&mut self.links);
+        self.links = left.iter().map(|rank| links[*rank].take()).collect();
+        self.excluded = left.iter().map(|_| None).collect();
+        self.rank = left.iter().position(|rank| *rank == self.rank).unwrap_or(self.rank);
+        self.size = left.len();
+        self.progress.renumber(self.rank, left);
+        if let Some(children) = &mut self.children {
+            children.renumber(left);
+        }
+    }
+}
+
+impl Bootstrap {
+    /// Returns the ranks that are missing from the job.
+    #[must_use]
+    pub fn missing(&self) -> &[Missing] {
+        &self.missing
+    }
+
+    /// Sets whether the job continues without ranks that leave from now on. Every rank must call it in the same place.
+    pub fn set_partial(&mut self, partial: bool) {
+        self.partial = partial;
+        lock(&self.star).partial = partial;
+    }
+
+    /// Removes the ranks without a part from the job.
+    pub(super) fn leave_out(&mut self, gone: &[bool]) {
+        let mut star = lock(&self.star);
+        let left: Vec<usize> = (0..gone.len()).filter(|rank| !gone[*rank]).collect();
+        for rank in (0..gone.len()).filter(|rank| gone[*rank]) {
+            let excluded = star.excluded[rank].take();
+            let known = self.members.get(rank).map(|member| member.host.clone());
+            let (host, why) = excluded.map_or((None, String::new()), |excluded| (excluded.host, excluded.why));
+            self.missing.push(Missing { rank: self.first_numbers[rank], host: host.or(known), why });
+        }
+        star.renumber(&left);
+        (self.rank, self.size) = (star.rank, star.size);
+        drop(star);
+        let first_numbers = std::mem::take(&mut self.first_numbers);
+        self.first_numbers = left.iter().map(|rank| first_numbers[*rank]).collect();
+        let mut members = std::mem::take(&mut self.members);
+        self.members = left.iter().filter_map(|rank| members.get_mut(*rank).map(std::mem::take)).collect();
+    }
+}

@@ -1,0 +1,162 @@
+//! Rates between all pairs of nodes: the schedule by which they are measured, and the rule that distinguishes a slow
+//! NIC from a slow pair.
+//!
+//! **Schedule.** A round-robin tournament by the circle method: in each round every node measures with one other node,
+//! and after all rounds every pair has met once. Therefore, no node measures with two others at the same time.
+//!
+//! **Rule.** Rail `i` of a node is measured with rail `i` of each partner, in both directions. A NIC is slow if more
+//! than half of its partners measure less than the limit with it, in the same direction: its median over the partners
+//! is then below the limit. A slow measurement between two NICs that are not slow is a slow pair.
+
+use serde::Serialize;
+
+/// Returns the number of rounds in which all pairs of `nodes` nodes meet.
+#[must_use]
+pub fn rounds(nodes: usize) -> usize {
+    match nodes {
+        0 | 1 => 0,
+        _ => nodes - 1 + nodes % 2,
+    }
+}
+
+/// Returns the node that `node` meets in round `round`. `None` if it pauses, which happens only if their number is odd.
+#[must_use]
+pub fn partner(node: usize, round: usize, nodes: usize) -> Option<usize> {
+    let turning = rounds(nodes);
+    if turning == 0 {
+        return None;
+    }
+    // All nodes but the last stand on a circle. In each round, nodes whose sum is the round, modulo the size of the
+    // circle, meet. The node that would meet itself meets the last one, which does not exist if their number is odd.
+    let met = if node == turning {
+        round * turning.div_ceil(2) % turning
+    } else {
+        let other = (round % turning + turning - node) % turning;
+        if other == node { turning } else { other }
+    };
+    (met < nodes).then_some(met)
+}
+
+/// A node of the tournament.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Node {
+    /// Host name.
+    pub host: String,
+    /// Names of its rails.
+    pub nics: Vec<String>,
+}
+
+/// Rates of all pairs in Gb/s.
+#[derive(Clone, Debug, Default)]
+pub struct Rates {
+    /// The nodes.
+    pub nodes: Vec<Node>,
+    /// By sender, receiver and rail. 0 for a transfer that failed; `None` if it was not measured.
+    pub rates: Vec<Vec<Vec<Option<f32>>>>,
+}
+
+/// Verdict on one NIC.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct NicRate {
+    /// Host name of its node.
+    pub host: String,
+    /// Number of its node.
+    pub node: usize,
+    /// Number of the rail.
+    pub rail: usize,
+    /// Name of the rail.
+    pub nic: String,
+    /// Number of partners that it was measured with.
+    pub partners: usize,
+    /// Median rate of its transfers to its partners, in Gb/s.
+    pub sends_gbits_s: f32,
+    /// Median rate of the transfers of its partners to it, in Gb/s.
+    pub receives_gbits_s: f32,
+    /// Whether a median is below the limit, while it has at least two partners.
+    pub slow: bool,
+}
+
+/// A slow transfer between two NICs of which neither is slow itself.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct SlowPair {
+    /// Host name of the sender.
+    pub from: String,
+    /// Host name of the receiver.
+    pub to: String,
+    /// Numbers of the sender and the receiver.
+    pub nodes: (usize, usize),
+    /// Number of the rail.
+    pub rail: usize,
+    /// Rate in Gb/s.
+    pub gbits_s: f32,
+}
+
+/// Verdict on all NICs and pairs.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Verdict {
+    /// Median of the medians of all NICs in Gb/s.
+    pub median_gbits_s: f32,
+    /// Rate below which a NIC or a pair is slow, in Gb/s: a share of the median.
+    pub limit_gbits_s: f32,
+    /// All NICs, by node and rail.
+    pub nics: Vec<NicRate>,
+    /// Slow pairs.
+    pub pairs: Vec<SlowPair>,
+}
+
+/// Returns the median; the larger of the two in the middle. Thus, it is below a limit only if more than half of the
+/// values are.
+fn median(values: &mut [f32]) -> f32 {
+    if values.is_empty() {
+        return 0.0;
+    }
+    let middle = values.len() / 2;
+    *values.select_nth_unstable_by(middle, f32::total_cmp).1
+}
+
+impl Rates {
+    fn of(&self, from: usize, to: usize, rail: usize) -> Option<f32> {
+        self.rates.get(from)?.get(to)?.get(rail).copied().flatten()
+    }
+
+    /// Judges all NICs and pairs. `at_least` is the share of the median of all NICs below which a rate is slow.
+    #[must_use]
+    pub fn judge(&self, at_least: f64) -> Verdict {
+        let mut nics = Vec::new();
+        for (node, known) in self.nodes.iter().enumerate() {
+            nics.extend(known.nics.iter().enumerate().map(|(rail, name)| self.nic(node, rail, name)));
+        }
+        // Not of all rates: one slow NIC slows the rates of all its partners.
+        let mut all: Vec<f32> = nics.iter().flat_map(|nic| [nic.sends_gbits_s, nic.receives_gbits_s]).collect();
+        let median_gbits_s = median(&mut all);
+        let limit = (f64::from(median_gbits_s) * at_least) as f32;
+        for nic in &mut nics {
+            // A NIC with one partner cannot be distinguished from this partner.
+            nic.slow = nic.partners > 1 && (nic.sends_gbits_s < limit || nic.receives_gbits_s < limit);
+        }
+        let mut slow = vec![Vec::new(); self.nodes.len()];
+        nics.iter().for_each(|nic: &NicRate| slow[nic.node].push(nic.slow));
+        let is_slow = |node: usize, rail: usize| slow[node].get(rail).copied().unwrap_or(false);
+        let mut pairs = Vec::new();
+        for (from, rails) in slow.iter().enumerate() {
+            for (to, rail) in (0..self.nodes.len()).flat_map(|to| (0..rails.len()).map(move |rail| (to, rail))) {
+                let Some(gbits_s) = self.of(from, to, rail).filter(|rate| *rate < limit) else { continue };
+                if !is_slow(from, rail) && !is_slow(to, rail) {
+                    let host = |node: usize| self.nodes[node].host.clone();
+                    pairs.push(SlowPair { from: host(from), to: host(to), nodes: (from, to), rail, gbits_s });
+                }
+            }
+        }
+        Verdict { median_gbits_s, limit_gbits_s: limit, nics, pairs }
+    }
+
+    fn nic(&self, node: usize, rail: usize, name: &str) -> NicRate {
+        let others = || 0..self.nodes.len();
+        let mut sends: Vec<f32> = others().filter_map(|to| self.of(node, to, rail)).collect();
+        let mut receives: Vec<f32> = others().filter_map(|from| self.of(from, node, rail)).collect();
+        let partners = sends.len().max(receives.len());
+        let (sends_gbits_s, receives_gbits_s) = (median(&mut sends), median(&mut receives));
+        let host = self.nodes[node].host.clone();
+        NicRate { host, node, rail, nic: name.to_owned(), partners, sends_gbits_s, receives_gbits_s, slow: false }
+    }
+}

@@ -1,0 +1,96 @@
+//! `ginlab doctor --peers`: the table and the document are written whatever is missing, and name it.
+
+use crate::common::{Job, Record, both, free_port, records, run, tcp_rank};
+use crate::soft_efa::has_provider;
+
+fn found<'a>(rows: &'a [Record], check: &str) -> Vec<(&'a str, &'a str)> {
+    let of = rows.iter().filter(|row| row["check"] == check);
+    of.map(|row| (&*row["state"], &*row["found"])).collect()
+}
+
+/// A host with 3 of 4 NICs: its rails are a finding, with the findings of both hosts, and not a usage error.
+#[test]
+fn host_with_fewer_nics_is_named() {
+    if !has_provider() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let json = folder.path().join("doctor.json");
+    let port = free_port();
+    let rank = |rank: usize, cards: usize, outputs: &str| {
+        let only = "--only memlock,efa-devices,network";
+        let args = format!("doctor --peers --rails 4 -p soft-efa:p5,cards={cards} -d emulated {only} -t 3 {outputs}");
+        tcp_rank(rank, port, "doctor", &args)
+    };
+    let (first, second) = both(rank(0, 4, &format!("--json {} --csv -", json.display())), rank(1, 3, ""));
+    second.expect(0);
+    let first = first.expect(3);
+    let rows = records(&first.stdout);
+    let rails = found(&rows, "peers-rails");
+    let short = "4 rails need 4 NICs, but there are 3";
+    assert!(rails[0].0 == "fail" && rails[0].1.contains(short), "{rails:?}");
+    assert_eq!(rails[1].0, "skipped", "{rails:?}");
+    assert_eq!(found(&rows, "peers-ranks"), [("ok", "2 ranks")]);
+    assert_eq!(found(&rows, "memlock").len(), 1, "the ranks share a machine, which is examined once");
+    assert!(first.complaint().contains("peers-rails on "), "{}", first.stderr);
+    let document: serde_json::Value = serde_json::from_slice(&std::fs::read(json).unwrap()).unwrap();
+    assert_eq!(document["worst"], "fail");
+    assert_eq!(document["findings"].as_array().unwrap().len(), rows.len());
+}
+
+/// Rank 1 of 3 never starts: the other two are examined, compared and tested.
+#[test]
+fn absent_rank_is_named_after_results_of_others() {
+    let port = free_port();
+    let rank = |rank: usize| {
+        let args = "doctor --peers --rails 2 -p tcp -d emulated --only memlock,network -t 1 --csv -";
+        let mut command = tcp_rank(rank, port, "doctor", args);
+        command.env("WORLD_SIZE", "3");
+        command
+    };
+    let (first, third) = both(rank(0), rank(2));
+    third.expect(0);
+    let first = first.expect(3);
+    let rows = records(&first.stdout);
+    let (state, text) = found(&rows, "peers-ranks")[0];
+    assert_eq!(state, "fail");
+    assert!(text.starts_with("1 of 3 ranks are missing: rank 1 (never connected): it did not arrive"), "{text}");
+    assert_eq!(found(&rows, "peers-rails"), [("ok", "2 ranks, 2 rails: writes to every peer verified")]);
+    assert_eq!(found(&rows, "memlock").len(), 1);
+    assert!(first.complaint().contains("peers-ranks on all"), "{}", first.stderr);
+}
+
+/// Without rank 0 nobody gathers: each rank prints what it found itself.
+#[test]
+fn ranks_without_rank_0_print_their_own_findings() {
+    let args = "doctor --peers -p tcp -d emulated --only memlock -t 1";
+    let done = run(tcp_rank(1, free_port(), "doctor", args)).expect(3);
+    assert!(done.stdout.contains("memlock"), "{}", done.stdout);
+    assert!(
+        done.stdout.contains("peers-ranks") && done.stdout.contains("connecting rank 1 to rank 0"),
+        "{}",
+        done.stdout
+    );
+}
+
+/// A rank that is killed before it has reported is missing, and the others are still compared.
+#[test]
+fn killed_rank_is_named() {
+    let port = free_port();
+    let rank = |rank: usize| {
+        let args = "doctor --peers --no-smoke -p tcp -d emulated --only memlock,network -t 2 --csv -";
+        let mut command = tcp_rank(rank, port, "doctor", args);
+        command.env("WORLD_SIZE", "3");
+        command
+    };
+    // It connects, and waits for rank 2, which has not started.
+    let (first, second) = (Job::start(rank(0)), Job::start(rank(1)));
+    crate::common::until_listening(port);
+    second.signal(nix::sys::signal::Signal::SIGKILL);
+    let third = Job::start(rank(2));
+    let first = first.finish().expect(3);
+    third.finish().expect(0);
+    let rows = records(&first.stdout);
+    let (state, text) = found(&rows, "peers-ranks")[0];
+    assert!(state == "fail" && text.starts_with("1 of 3 ranks are missing: rank 1 ("), "{text}");
+}
