@@ -120,6 +120,7 @@ fn wanted(args: &Args) -> Requirements {
         other_provider: args.job.provider.as_deref().is_some_and(|provider| !provider.starts_with("efa")),
         instance: args.instance.clone(),
         cards: args.cards,
+        emulated: args.job.device == ginlab::cuda::Choice::Emulated,
         developer: args.dev,
         interfaces: args.job.meet.bootstrap_if.clone(),
     }

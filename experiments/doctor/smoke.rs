@@ -2,8 +2,9 @@
 //! the proxy between two ranks in child processes.
 
 use super::{Args, wants};
-use ginlab::cuda::{Choice, Device};
+use ginlab::cuda::{self, Choice, Device};
 use ginlab::doctor::Machine;
+use ginlab::doctor::near::share_out;
 use ginlab::doctor::trial::{self, Trial};
 use ginlab::fabric::discover::{self, Domain, Reach};
 use ginlab::{scratch, signals};
@@ -18,29 +19,28 @@ const MOST_RAILS: usize = 64;
 /// Runs the trials and stores their results in `machine`.
 pub fn try_out(args: &Args, machine: &mut Machine) {
     let timeout = args.job.meet.timeout.min(Duration::from_secs(10));
-    let choice = if args.job.device == Choice::Emulated { Choice::Emulated } else { Choice::Auto };
-    let device =
-        machine.took.of("a GPU's context", || Device::open(choice, 0)).map_or(Device::Emulated, |(device, _)| device);
-    if matches!(device, Device::Gpu(_)) && wants(args, "gdrcopy") {
-        machine.asked.gdrcopy = Some(machine.took.of("GDRCopy", || trial::gdrcopy(&device)));
-    }
     let mut trials = Vec::new();
+    let gpus = machine.took.of("contexts of the GPUs", || open_gpus(args, &mut trials));
+    if let Some(gpu) = gpus.first().filter(|_| wants(args, "gdrcopy")) {
+        machine.asked.gdrcopy = Some(machine.took.of("GDRCopy", || trial::gdrcopy(gpu)));
+    }
     match domains(args, machine) {
         Ok((provider, domains)) => {
             let tries_gpu = ["gpu-register", "rma"].iter().any(|check| wants(args, check));
-            let of_efa = || domains.iter().filter(|domain| domain.provider.starts_with("efa"));
-            if tries_gpu && matches!(device, Device::Gpu(_)) && of_efa().next().is_some() {
-                let register = || trial::register_with_cards(of_efa(), &device);
+            let pairs = pairs(machine, &gpus, &domains);
+            let of_efa = || pairs.iter().copied().filter(|(domain, _)| domain.provider.starts_with("efa"));
+            if tries_gpu && of_efa().next().is_some() {
+                let register = || trial::register_with_cards(of_efa());
                 machine.asked.registered = Some(machine.took.of("GPU memory by the cards", register));
             }
-            for domain in domains.iter().take_while(|_| !signals::interrupted()) {
-                if wants(args, "smoke") {
-                    let tried = machine.took.of(&domain.name, || trial::loop_back(domain, &device, false, timeout));
-                    trials.push(tried);
-                }
-                if tries_gpu && matches!(device, Device::Gpu(_)) && machine.takes_gpu_memory(domain) {
-                    let what = format!("{} from the GPU", domain.name);
-                    trials.push(machine.took.of(&what, || trial::loop_back(domain, &device, true, timeout)));
+            for domain in domains.iter().filter(|_| wants(args, "smoke")).take_while(|_| !signals::interrupted()) {
+                let device = gpus.first().unwrap_or(&Device::Emulated);
+                trials.push(machine.took.of(&domain.name, || trial::loop_back(domain, device, false, timeout)));
+            }
+            for (domain, gpu) in pairs.into_iter().filter(|_| tries_gpu).take_while(|_| !signals::interrupted()) {
+                if machine.takes_gpu_memory(domain) {
+                    let what = format!("{} from {}", domain.name, gpu.pci_address().unwrap_or_default());
+                    trials.push(machine.took.of(&what, || trial::loop_back(domain, gpu, true, timeout)));
                 }
             }
             if wants(args, "smoke") {
@@ -49,7 +49,7 @@ pub fn try_out(args: &Args, machine: &mut Machine) {
                     Ok(program) => {
                         let run = || puts(args, &program, provider, domains.len().min(4));
                         let outcome = machine.took.of("two ranks with a proxy", run);
-                        trials.push(Trial { rail: "proxy".into(), gpu: false, copied: false, outcome, paces: None });
+                        trials.push(Trial::named("proxy", outcome));
                     }
                     Err(why) => {
                         machine.asked.untried = Some(format!(
@@ -60,10 +60,41 @@ pub fn try_out(args: &Args, machine: &mut Machine) {
             }
         }
         Err(why) => {
-            trials.push(Trial { rail: "rails".into(), gpu: false, copied: false, outcome: Err(why), paces: None });
+            trials.push(Trial::named("rails", Err(why)));
         }
     }
     machine.asked.trials = Some(trials);
+}
+
+/// Opens every GPU that CUDA shows. A GPU that cannot be opened is a failed trial.
+fn open_gpus(args: &Args, trials: &mut Vec<Trial>) -> Vec<Device> {
+    if args.job.device == Choice::Emulated {
+        return Vec::new();
+    }
+    let visible = cuda::visible_gpus().unwrap_or_default();
+    // Without a visible GPU, the first one is opened only to learn why -d gpu fails.
+    let count = if args.job.device == Choice::Gpu { visible.len().max(1) } else { visible.len() };
+    let mut open = Vec::new();
+    for ordinal in 0..count {
+        match Device::open(args.job.device, ordinal) {
+            Ok((device @ Device::Gpu(_), _)) => open.push(device),
+            Ok(_) => {}
+            Err(why) => {
+                let address = visible.get(ordinal).and_then(|gpu| gpu.address);
+                let name = address.map_or_else(|| format!("GPU {ordinal}"), |address| format!("GPU {address}"));
+                trials.push(Trial::named(name, Err(why.to_string())));
+            }
+        }
+    }
+    open
+}
+
+/// Returns each GPU with the domains of the NICs that its rank would use.
+fn pairs<'a>(machine: &Machine, gpus: &'a [Device], domains: &'a [Domain]) -> Vec<(&'a Domain, &'a Device)> {
+    let addresses: Vec<_> = gpus.iter().map(|gpu| gpu.pci_address().and_then(|text| text.parse().ok())).collect();
+    let nics: Vec<_> = domains.iter().map(|domain| domain.pci).collect();
+    let shares = share_out(machine.tree(), &addresses, &nics);
+    shares.iter().zip(gpus).flat_map(|(share, gpu)| share.iter().map(move |nic| (&domains[*nic], gpu))).collect()
 }
 
 /// Returns the domains that this machine's ranks would open: each EFA device once, otherwise the loopback.
@@ -89,8 +120,10 @@ fn puts(args: &Args, program: &Path, provider: &str, rails: usize) -> Result<(),
     command.args(["proxy", "--np", "2", "--bootstrap", "local", "-p", provider, "-b", "64K", "-e", "64K"]);
     command.args(["-n", "4", "-w", "1", "-r", "1", "--mode", "nbi", "--no-header", "--csv", "-", "-t", "20"]);
     command.args(["--rails", &rails.max(1).to_string()]);
-    if args.job.device == Choice::Emulated {
-        command.args(["-d", "emulated"]);
+    match args.job.device {
+        Choice::Emulated => _ = command.args(["-d", "emulated"]),
+        Choice::Gpu => _ = command.args(["-d", "gpu"]),
+        Choice::Auto => {}
     }
     // The child must not use the environment of the launcher that started this process.
     let launchers = ["OMPI_", "PMIX_", "PMI_", "SLURM_", "SKYPILOT_", "TORCHELASTIC_", "GINLAB_RANK"];

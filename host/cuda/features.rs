@@ -3,6 +3,7 @@
 use super::DeviceError;
 use super::driver::{failed, is_there};
 use cudarc::driver::sys::CUdevice_attribute as Attribute;
+use cudarc::driver::sys::CUresult as Status;
 use cudarc::driver::{CudaContext, result};
 use ginlab_topology::pci::PciAddress;
 
@@ -23,6 +24,18 @@ pub struct VisibleGpu {
     pub gpu_direct_virtual: bool,
     /// Whether CPU and GPU can access managed memory at the same time.
     pub concurrent_managed: bool,
+}
+
+/// Returns the driver's error if it does not initialize: for example, 802 while the fabric manager is not ready. `None`
+/// if it does, without a driver, and if the driver reports that there is no device, which CUDA_VISIBLE_DEVICES can
+/// cause on a machine with GPUs.
+#[must_use]
+pub fn initialization_error() -> Option<String> {
+    if !is_there() {
+        return None;
+    }
+    let error = CudaContext::device_count().err()?;
+    (error.0 != Status::CUDA_ERROR_NO_DEVICE).then(|| failed("cuInit")(error).to_string())
 }
 
 /// Returns the GPUs that this process sees; empty without a driver.

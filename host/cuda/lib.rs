@@ -30,7 +30,7 @@ pub use card_writes::{CardWrites, Flush};
 pub use copies::{Copies, CopyQueue};
 pub use dma_buf::{DmaBuf, dma_buf};
 pub use driver::driver_version;
-pub use features::{VisibleGpu, visible_gpus};
+pub use features::{VisibleGpu, initialization_error, visible_gpus};
 pub use gdr::gdrcopy_version;
 pub use gpu_module::{ForeignModule, Function};
 pub use mapped::{MappedBuffer, flush_stores};

@@ -7,16 +7,10 @@ use ginlab_topology::visible as cuda_visible;
 
 /// Rate of checksum errors of a GPU's links from which they matter. DCGM's limit, which its authors received from
 /// NVIDIA's driver developers.
-const CHECKSUMS_PER_SECOND: f64 = 100.0;
+pub(super) const CHECKSUMS_PER_SECOND: f64 = 100.0;
 
-/// Returns whether a line of the kernel log is about an error that NVIDIA's list of Xids attributes to an application.
-/// These are an exception in its kernels (13), an invalid address (31), and the reset (43) or cleanup (45) of its
-/// channel as a consequence.
-fn is_of_a_program(xid: &str) -> bool {
-    let number = xid.split_once("): ").map_or("", |(_, rest)| rest);
-    let number: String = number.chars().take_while(char::is_ascii_digit).collect();
-    ["13", "31", "43", "45"].contains(&number.as_str())
-}
+/// Remedy for errors of a GPU's memory.
+const REPLACE: &str = "nvidia-smi --gpu-reset, or replace the instance";
 
 /// Skips a check if there is no GPU on the bus or, if the bus is not visible, if the driver reports none either.
 pub(super) fn needed(machine: &Machine) -> Checked<()> {
@@ -188,7 +182,23 @@ pub fn gdrcopy(machine: &Machine) -> Checked {
     }
 }
 
+/// Returns a failure if GPUs of the instance are missing from the PCI bus.
+fn all_on_the_bus(machine: &Machine) -> Checked<()> {
+    let (there, expected) = (machine.gpus().len(), machine.kind().map_or(0, |instance| instance.gpus));
+    if machine.bus_unseen().is_some() || machine.wanted.emulated || there >= expected {
+        return Ok(());
+    }
+    let kind = machine.instance().unwrap_or_default();
+    let shown: Vec<String> = machine.gpus().iter().map(ToString::to_string).collect();
+    let shown = if shown.is_empty() { String::new() } else { format!(": {}", shown.join(", ")) };
+    fail(
+        format!("{there} of {expected} GPUs of a {kind} are on the PCI bus{shown}"),
+        "restart the machine; replace the instance if a GPU is still missing",
+    )
+}
+
 pub fn state(machine: &Machine) -> Checked {
+    all_on_the_bus(machine)?;
     needed(machine)?;
     let Some(answer) = &machine.asked.gpus else { return skipped("the driver was not queried") };
     let mend = "nvidia-smi (a driver that does not match its library: reboot)";
@@ -205,15 +215,28 @@ pub fn state(machine: &Machine) -> Checked {
             "containers: --gpus all; hosts: install the driver's libcuda",
         );
     }
-    let xids = machine.asked.xids.as_deref().unwrap_or_default();
-    if let Some(xid) = xids.iter().rfind(|xid| !is_of_a_program(xid)) {
-        return fail(format!("{versions}; the kernel's log has {xid}"), "nvidia-smi -r, or replace the instance");
-    }
     if let Some(gpu) = gpus.iter().find(|gpu| gpu.ecc_uncorrected.is_some_and(|count| count > 0)) {
         let count = gpu.ecc_uncorrected.unwrap_or_default();
+        return fail(format!("{versions}; {} has {count} uncorrected ECC errors", gpu.address), REPLACE);
+    }
+    let rows = gpus.iter().filter_map(|gpu| Some((gpu, gpu.remapped?)));
+    if let Some((gpu, rows)) = rows.into_iter().find(|(_, rows)| rows.failed) {
+        return fail(format!("{versions}; {}: remapping of a memory row failed ({rows})", gpu.address), REPLACE);
+    }
+    let pending = gpus.iter().find(|gpu| gpu.remapped.is_some_and(|rows| rows.pending));
+    if let Some(gpu) = pending {
+        return warn(
+            format!("{versions}; {}: a memory row is remapped at the next reset of the GPU", gpu.address),
+            "drain the GPU and nvidia-smi --gpu-reset",
+        );
+    }
+    let (shown, there) = (gpus.len(), machine.gpus().len());
+    if shown < there && !launched(machine) && !machine.in_container() {
+        let lost = machine.gpus().into_iter().find(|address| gpus.iter().all(|gpu| gpu.address != *address));
+        let lost = lost.map_or(String::new(), |address| format!(": not {address}"));
         return fail(
-            format!("{versions}; {} has {count} uncorrected ECC errors", gpu.address),
-            "nvidia-smi -r, or replace the instance",
+            format!("{versions}: the driver shows {shown} of {there} GPUs on the PCI bus{lost}"),
+            "ginlab doctor --only xid; restart the machine",
         );
     }
     if let Some((gpu, why)) = gpus.iter().find_map(|gpu| Some((gpu, gpu.held_back.as_ref()?))) {
@@ -228,20 +251,13 @@ pub fn state(machine: &Machine) -> Checked {
             "nvidia-smi -pm 1",
         );
     }
-    if let Some(xid) = xids.last() {
-        let xid = xid.split_once("Xid").map_or(xid.as_str(), |(_, rest)| rest.trim());
-        return warn(
-            format!("{versions}; the kernel's log has a fault of a program: Xid {xid}"),
-            "other programs need no remedy; compute-sanitizer finds the fault of that program",
-        );
-    }
     // Only values that were read are reported as good.
     let ecc = gpus.iter().all(|gpu| gpu.ecc_uncorrected.is_some());
-    let rest = match (machine.asked.xids.is_some(), ecc) {
-        (true, true) => "no Xid or ECC error",
-        (false, true) => "no ECC error; the kernel's log (Xid) cannot be read",
-        (true, false) => "no Xid error; the driver does not report ECC",
-        (false, false) => "the driver does not report ECC, and the kernel's log (Xid) cannot be read",
+    let rows = gpus.iter().all(|gpu| gpu.remapped.is_some());
+    let rest = match (ecc, rows) {
+        (true, true) => "no ECC error, no row to remap",
+        (true, false) => "no ECC error; the driver does not report remapped rows",
+        (false, _) => "the driver does not report ECC",
     };
     ok(format!("{versions}, clocks free, {rest}"))
 }
@@ -319,6 +335,11 @@ pub fn visible(machine: &Machine) -> Checked {
         format!(" (CUDA_VISIBLE_DEVICES={list}){}", stop.map_or(String::new(), |why| format!("; {why}")))
     });
     let found = format!("{} of {} GPUs{set}", visible.len(), there.len());
+    if let (true, Some(why)) = (visible.is_empty(), &machine.asked.hidden) {
+        let mend = "`nvidia-smi -q | grep -A2 Fabric` and `systemctl status nvidia-fabricmanager` (its version must be \
+                    the driver's); `ginlab doctor --only xid`";
+        return fail(format!("CUDA shows no GPU: {why}"), mend);
+    }
     if visible.is_empty() {
         return fail(
             format!("CUDA shows {found}"),

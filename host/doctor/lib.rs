@@ -13,10 +13,12 @@ mod environment;
 mod fit;
 mod gpu;
 pub mod instances;
+mod kernel_log;
 mod launch;
 mod libraries;
 mod limits;
 mod machine;
+pub mod near;
 pub mod peers;
 mod sharing;
 #[cfg(test)]
@@ -26,7 +28,7 @@ pub mod trial;
 pub mod verbs;
 
 pub use fit::only_emulated;
-pub use machine::{Asked, GpuState, LinkErrors, Machine, Requirements, Took};
+pub use machine::{Asked, GpuState, LinkErrors, Machine, RemappedRows, Requirements, Took};
 
 use serde::{Deserialize, Serialize};
 
@@ -109,7 +111,7 @@ const fn check(name: &'static str, looks_at: &'static str, run: fn(&Machine) -> 
 
 /// All checks of a machine, in the order in which problems should be fixed: limits, then NICs, then the software that
 /// uses them.
-pub const CHECKS: [Check; 25] = [
+pub const CHECKS: [Check; 26] = [
     check("memlock", "locked memory allowed for this process", limits::memlock),
     check("memory", "huge pages, and memory available to this process", limits::memory),
     check("shm", "size of /dev/shm, open files, ptrace scope", limits::shm),
@@ -130,7 +132,8 @@ pub const CHECKS: [Check; 25] = [
     ),
     check("gpu-register", "2 MiB of GPU memory registered with each EFA device and rail, and written", gpu::register),
     check("gdrcopy", "GDRCopy: module, device node, library, a page mapped and read back", gpu::gdrcopy),
-    check("gpu", "driver, persistence, clocks, ECC, Xid", gpu::state),
+    check("gpu", "number of GPUs, driver, persistence, clocks, ECC, remapped rows", gpu::state),
+    check("xid", "Xid errors of the GPUs in the kernel's log", kernel_log::xid),
     check("nvlink", "every NVLink up and without errors, and the same number on all GPUs", gpu::nvlink),
     check(
         "mps",
@@ -144,7 +147,7 @@ pub const CHECKS: [Check; 25] = [
     check("launch", "the launcher's variables, compared with this program's build", launch::launch),
     check("network", "interfaces that connect ranks, and the address of the host's name", launch::network),
     check("container", "contents of a container: device nodes, IPC_LOCK", container::container),
-    check("toolchain", "the kernels' PTX in this program (with --dev)", libraries::toolchain),
+    check("toolchain", "the kernels' PTX in this program (if there is a GPU, or with --dev)", libraries::toolchain),
     check("counters", "counters of drops, errors and retransmissions of the EFA devices", efa::counters),
     check("smoke", "a write from each rail to itself, and puts by the proxy, verified", launch::smoke),
 ];

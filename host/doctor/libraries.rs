@@ -150,12 +150,18 @@ fn by_gpu(machine: &Machine, claimed: Option<bool>) -> String {
 }
 
 pub fn toolchain(machine: &Machine) -> Checked {
-    if !machine.wanted.developer {
-        return skipped("only with --dev");
+    let for_gpus = !machine.usable_gpus().is_empty() && !machine.wanted.emulated;
+    if !machine.wanted.developer && !for_gpus {
+        return skipped("only with a GPU, or with --dev");
     }
     match machine.asked.ptx.as_deref() {
         None => skipped("a recorded machine has no program"),
+        Some("") if for_gpus => fail(
+            "this program contains no PTX: it runs no kernel on the GPUs of this machine",
+            "scripts/setup.sh build; make build; or install a release, whose `ginlab --version` has `kernels by`",
+        ),
         Some("") => fail("this program contains no PTX: kernels run only on the emulated device", "make build"),
+        Some(text) if !machine.wanted.developer => ok(format!("kernels by rustc {text}")),
         Some(text) if text.contains("not the project's") => {
             warn(format!("kernels by rustc {text}"), "scripts/setup.sh build; make build")
         }

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use super::instances::Instance;
+use super::kernel_log;
 use super::trial::Trial;
 use ginlab_cuda::{self as cuda, VisibleGpu};
 use ginlab_fabric::discover::Domain;
@@ -13,7 +14,7 @@ use ginlab_fabric::libfabric;
 use ginlab_fabric::listing::Listing;
 use ginlab_fabric::model::Profile;
 use ginlab_topology::nvml;
-pub use ginlab_topology::nvml::{GpuState, LinkErrors};
+pub use ginlab_topology::nvml::{GpuState, LinkErrors, RemappedRows};
 use ginlab_topology::pci::{Kind, PciAddress};
 use ginlab_topology::tree::{Function, Tree};
 use nvml_wrapper::Nvml;
@@ -29,6 +30,8 @@ pub struct Requirements {
     pub instance: Option<String>,
     /// Number of EFA devices that must exist, instead of the number of the instance type.
     pub cards: Option<usize>,
+    /// Whether runs will use the emulated device, so that GPUs need not exist or work.
+    pub emulated: bool,
     /// Whether to check what is needed to build kernels.
     pub developer: bool,
     /// Interfaces over which the ranks connect.
@@ -52,13 +55,15 @@ pub struct Asked {
     pub cuda: Option<String>,
     /// GPUs that are visible to CUDA.
     pub visible: Option<Vec<VisibleGpu>>,
+    /// CUDA's error, if it shows no GPU because of one.
+    pub hidden: Option<String>,
     /// Version of GDRCopy's library if a page of GPU memory could be mapped and read back, or the reason for the
     /// failure.
     pub gdrcopy: Option<Result<String, String>>,
     /// Addresses to which this host's name resolves.
     pub addresses: Option<Result<Vec<std::net::IpAddr>, String>>,
-    /// Messages of the kernel log about Xid errors.
-    pub xids: Option<Vec<String>>,
+    /// Messages of the kernel log about Xid errors, or the reason for which it was not read.
+    pub xids: Option<Result<Vec<String>, String>>,
     /// Compiler of the PTX in this executable; empty without PTX.
     pub ptx: Option<String>,
     /// Whether an MPS server responds at the location where CUDA expects one.
@@ -131,10 +136,11 @@ impl Machine {
             driver: nvml::driver_version(),
             cuda: cuda::driver_version(),
             visible: took.of("CUDA", || cuda::visible_gpus().ok()),
+            hidden: cuda::initialization_error(),
             libfabric: Some(took.of("libfabric", libfabric::library_text)),
             mpi: Some(ginlab_bootstrap::mpi_version().unwrap_or_default()),
             addresses: Some(took.of("this host's name", || addresses(&host))),
-            xids: took.of("the kernel's log", xids),
+            xids: Some(took.of("the kernel's log", kernel_log::read)),
             mps: Some(ginlab_sharing::mps::is_there()),
             ptx: Some(ginlab_cuda::ptx().rustc.unwrap_or_default().to_owned()),
             ..Asked::default()
@@ -243,6 +249,12 @@ impl Machine {
         self.tree.iter().flat_map(|tree| tree.of(Kind::Nic)).filter(|nic| nic.efa).collect()
     }
 
+    /// Returns the PCI bus; `None` if it is not visible.
+    #[must_use]
+    pub fn tree(&self) -> Option<&Tree> {
+        self.tree.as_ref()
+    }
+
     /// Returns a short reason for which the devices on the bus are unknown. `None` if the bus is visible.
     pub fn bus_unseen(&self) -> Option<String> {
         let why = self.unseen.as_ref().map_or("it was not recorded", String::as_str);
@@ -271,6 +283,11 @@ impl Machine {
     #[must_use]
     pub fn gpus(&self) -> Vec<PciAddress> {
         self.tree.iter().flat_map(|tree| tree.of(Kind::Gpu)).map(|gpu| gpu.address).collect()
+    }
+
+    /// Returns the instance type with its numbers, if it is known.
+    pub(super) fn kind(&self) -> Option<Instance> {
+        Instance::named(&self.instance()?)
     }
 
     /// Returns whether there are as many EFA devices as the user or the instance type specifies. True if neither does.
@@ -414,11 +431,4 @@ fn addresses(host: &str) -> Result<Vec<std::net::IpAddr>, String> {
     use std::net::ToSocketAddrs;
     let found = (host, 0).to_socket_addrs().map_err(|error| error.to_string())?;
     Ok(found.map(|address| address.ip()).collect())
-}
-
-/// Returns the lines of the kernel log about Xid errors of GPUs. `None` if this process may not read it.
-fn xids() -> Option<Vec<String>> {
-    let said = std::process::Command::new("dmesg").output().ok().filter(|said| said.status.success())?;
-    let text = String::from_utf8_lossy(&said.stdout).into_owned();
-    Some(text.lines().filter(|line| line.contains("NVRM: Xid")).map(str::to_owned).collect())
 }

@@ -14,6 +14,7 @@ use ginlab_fabric::libfabric::{GpuMemory, LibfabricRail, RailOptions};
 use ginlab_fabric::verbs::VerbsRail;
 use ginlab_fabric::{Access, Messages};
 use ginlab_flow::{self as flow, Flow, FlowError, Target};
+use ginlab_topology::pci::PciAddress;
 
 /// Number of bytes that are registered and written.
 const BYTES: usize = 2 << 20;
@@ -27,12 +28,46 @@ pub struct Trial {
     pub rail: String,
     /// Whether the memory was GPU memory.
     pub gpu: bool,
+    /// PCI address of the GPU whose memory was used, if it is known.
+    pub device: Option<PciAddress>,
     /// Whether the provider supports GPU memory only with its own CUDA calls, so that ginlab stages it.
     pub copied: bool,
     /// Reason for the failure, in one line.
     pub outcome: Result<(), String>,
     /// Times for GPU memory whose data arrived, for the rail and for staging through the host.
     pub paces: Option<TransferTimes>,
+    /// Minimum time of the write, whether from GPU memory or from host memory.
+    pub fastest: Option<Duration>,
+}
+
+impl Trial {
+    /// Creates the result of a trial without times and without GPU memory.
+    #[must_use]
+    pub fn named(rail: impl Into<String>, outcome: Result<(), String>) -> Trial {
+        Trial { rail: rail.into(), gpu: false, device: None, copied: false, outcome, paces: None, fastest: None }
+    }
+
+    /// Creates the result of a trial with times.
+    fn timed(domain: &Domain, gpu: Option<&Device>, copied: bool, outcome: Result<Timed, String>) -> Trial {
+        let address = gpu.and_then(Device::pci_address).and_then(|text| text.parse().ok());
+        let times = outcome.as_ref().ok();
+        Trial {
+            rail: domain.name.clone(),
+            gpu: gpu.is_some(),
+            device: address,
+            copied,
+            paces: times.and_then(|times| times.paces),
+            fastest: times.map(|times| times.fastest),
+            outcome: outcome.map(drop),
+        }
+    }
+}
+
+/// Times of a trial whose data arrived.
+#[derive(Clone, Copy)]
+struct Timed {
+    fastest: Duration,
+    paces: Option<TransferTimes>,
 }
 
 /// Minimum times for 2 MiB from GPU memory to GPU memory.
@@ -71,8 +106,7 @@ pub fn loop_back(domain: &Domain, device: &Device, gpu: bool, timeout: Duration)
     if ginlab_fabric::verbs::is_asked(&domain.provider) {
         let opened = VerbsRail::open(&domain.name, 64, None).map_err(|error| told("opening the rail", &error));
         let outcome = opened.and_then(|rail| write_to_oneself(rail, device, gpu, timeout));
-        let paces = outcome.as_ref().ok().copied().flatten();
-        return Trial { rail: domain.name.clone(), gpu, copied: false, outcome: outcome.map(drop), paces };
+        return Trial::timed(domain, gpu.then_some(device), false, outcome);
     }
     let options = RailOptions { cuda_memory: gpu, ..RailOptions::default() };
     let (mut copied, opened) = (false, LibfabricRail::open(domain, &options));
@@ -86,17 +120,16 @@ pub fn loop_back(domain: &Domain, device: &Device, gpu: bool, timeout: Duration)
             _ => write_to_oneself(rail, device, gpu, timeout),
         },
     };
-    let paces = outcome.as_ref().ok().copied().flatten();
-    Trial { rail: domain.name.clone(), gpu, copied, outcome: outcome.map(drop), paces }
+    Trial::timed(domain, gpu.then_some(device), copied, outcome)
 }
 
-/// Writes and compares the data. For GPU memory, also measures the times.
+/// Writes and compares the data, and measures the times.
 fn write_to_oneself<R: Messages + 'static>(
     rail: R,
     device: &Device,
     gpu: bool,
     timeout: Duration,
-) -> Result<Option<TransferTimes>, String> {
+) -> Result<Timed, String> {
     let told = |what: &str, error: &dyn std::fmt::Display| format!("{what}: {error}");
     let flow = Flow::new(vec![rail], timeout);
     let region = |place: Place| {
@@ -130,7 +163,8 @@ fn write_to_oneself<R: Messages + 'static>(
             return Err(format!("{wrong} of {BYTES} bytes are wrong after a write that was reported as delivered"));
         }
     }
-    let Some((from, to)) = &staging else { return Ok(None) };
+    let by_rail = fastest(|| write(&source, &target))?;
+    let Some((from, to)) = &staging else { return Ok(Timed { fastest: by_rail, paces: None }) };
     let staged = || {
         // SAFETY: here and below, the buffer is pinned host memory of this length, and no write is in flight while the
         // CPU accesses it.
@@ -141,7 +175,7 @@ fn write_to_oneself<R: Messages + 'static>(
         let bytes = unsafe { std::slice::from_raw_parts(to.buffer().pointer::<u8>(), BYTES) };
         destination.buffer().write(0, bytes).map_err(|error| error.to_string())
     };
-    Ok(Some(TransferTimes { by_rail: fastest(|| write(&source, &target))?, staged: fastest(staged)? }))
+    Ok(Timed { fastest: by_rail, paces: Some(TransferTimes { by_rail, staged: fastest(staged)? }) })
 }
 
 /// Returns the minimum duration of [`TURNS`] repetitions.
@@ -155,15 +189,15 @@ fn fastest(turn: impl Fn() -> Result<(), String>) -> Result<Duration, String> {
     Ok(best)
 }
 
-/// Registers 2 MiB of GPU memory with the NICs of these EFA domains directly, bypassing libfabric. Describes how they
-/// were registered.
+/// Registers 2 MiB of the memory of GPUs with the NICs of these EFA domains directly, bypassing libfabric. Describes how
+/// they were registered.
 ///
 /// # Errors
 /// Returns the reason for which a NIC rejects the memory, in one line.
-pub fn register_with_cards<'a>(domains: impl Iterator<Item = &'a Domain>, device: &Device) -> Result<String, String> {
-    let memory = device.allocate(Place::Device, BYTES).map_err(|error| error.to_string())?;
+pub fn register_with_cards<'a>(pairs: impl Iterator<Item = (&'a Domain, &'a Device)>) -> Result<String, String> {
     let mut ways = Vec::new();
-    for domain in domains {
+    for (domain, device) in pairs {
+        let memory = device.allocate(Place::Device, BYTES).map_err(|error| error.to_string())?;
         // The provider names a domain after the NIC and the endpoint type: rdmap16s0-rdm.
         let card = domain.name.strip_suffix("-rdm").unwrap_or(&domain.name);
         ways.push(verbs::register(card, &memory)?);

@@ -1,11 +1,13 @@
 //! Queries of NVML: versions, clocks, reasons for reduced clocks, links and errors.
 
 use crate::pci::PciAddress;
-use nvml_wrapper::Nvml;
 use nvml_wrapper::bitmasks::InitFlags;
 use nvml_wrapper::bitmasks::device::ThrottleReasons;
 use nvml_wrapper::enum_wrappers::device::{Clock, EccCounter, MemoryError};
 use nvml_wrapper::enum_wrappers::nv_link::ErrorCounter;
+use nvml_wrapper::enums::device::SampleValue;
+use nvml_wrapper::structs::device::FieldId;
+use nvml_wrapper::{Device, Nvml};
 use std::ffi::OsStr;
 use std::fmt;
 
@@ -60,12 +62,57 @@ pub struct GpuState {
     pub held_back: Option<String>,
     /// Number of uncorrected memory errors since the driver was loaded.
     pub ecc_uncorrected: Option<u64>,
+    /// Rows of its memory that were replaced by spare ones; `None` if they are not reported.
+    pub remapped: Option<RemappedRows>,
     /// Number of NVLinks.
     pub links: u32,
     /// Number of active NVLinks.
     pub links_up: u32,
     /// Error counters, summed over all links.
     pub link_errors: LinkErrors,
+}
+
+/// Rows of a GPU's memory that were replaced by spare ones.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RemappedRows {
+    /// Number of rows that were remapped because of correctable errors.
+    pub correctable: u64,
+    /// Number of rows that were remapped because of uncorrectable errors.
+    pub uncorrectable: u64,
+    /// Whether a row will be remapped at the next reset of the GPU.
+    pub pending: bool,
+    /// Whether remapping of a row has failed.
+    pub failed: bool,
+}
+
+impl RemappedRows {
+    /// Queries them. `None` if the GPU or the driver does not report them.
+    fn of(device: &Device<'_>) -> Option<RemappedRows> {
+        use nvml_wrapper::sys_exports::field_id as id;
+        let ids = [
+            id::NVML_FI_DEV_REMAPPED_COR,
+            id::NVML_FI_DEV_REMAPPED_UNC,
+            id::NVML_FI_DEV_REMAPPED_PENDING,
+            id::NVML_FI_DEV_REMAPPED_FAILURE,
+        ];
+        let values = device.field_values_for(&ids.map(FieldId)).ok()?;
+        let number = |value: SampleValue| match value {
+            SampleValue::U32(value) => u64::from(value),
+            SampleValue::U64(value) => value,
+            SampleValue::I64(value) => value.max(0) as u64,
+            SampleValue::F64(value) => value.max(0.0) as u64,
+        };
+        let numbers: Option<Vec<u64>> = values.into_iter().map(|value| Some(number(value.ok()?.value.ok()?))).collect();
+        let [correctable, uncorrectable, pending, failed] = numbers?[..] else { return None };
+        Some(RemappedRows { correctable, uncorrectable, pending: pending != 0, failed: failed != 0 })
+    }
+}
+
+impl fmt::Display for RemappedRows {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let RemappedRows { correctable, uncorrectable, .. } = self;
+        write!(f, "{correctable} rows remapped for correctable errors, {uncorrectable} for uncorrectable ones")
+    }
 }
 
 /// Error counters of links since the driver was loaded or the counters were reset. The links have recovered from all
@@ -127,6 +174,7 @@ pub fn states(nvml: &Nvml) -> Result<Vec<GpuState>, String> {
             persistent: device.is_in_persistent_mode().ok(),
             held_back: device.current_throttle_reasons().ok().and_then(trouble),
             ecc_uncorrected: device.total_ecc_errors(MemoryError::Uncorrected, EccCounter::Volatile).ok(),
+            remapped: RemappedRows::of(&device),
             links: links.len() as u32,
             links_up: up().count() as u32,
             link_errors: LinkErrors {

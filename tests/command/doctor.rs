@@ -14,16 +14,16 @@ fn found<'a>(rows: &'a [Record], check: &str) -> (&'a str, &'a str) {
 fn recorded_p5_has_32_efa_devices() {
     let done = run(ginlab(&format!("{P5} --csv -"))).expect(0);
     let rows = records(&done.stdout);
-    assert_eq!(rows.len(), 25);
+    assert_eq!(rows.len(), 26);
     assert_eq!(found(&rows, "efa-devices"), ("ok", "32 EFA devices, 32 expected"));
     assert_eq!(found(&rows, "libfabric"), ("ok", "libfabric recorded: RDM domains 32 of efa"));
     assert!(found(&rows, "rma").1.contains("GPU memory (FI_HMEM) claimed"));
     // A check without a recording must not pass.
-    for check in ["memlock", "efa-driver", "efa-links", "gpu", "gdrcopy", "network", "counters", "smoke"] {
+    for check in ["memlock", "efa-driver", "efa-links", "gpu", "xid", "gdrcopy", "network", "counters", "smoke"] {
         assert_eq!(found(&rows, check).0, "skipped", "{check}");
     }
     let lines = run(ginlab(P5)).expect(0).stdout;
-    assert_eq!(lines.lines().count(), 25);
+    assert_eq!(lines.lines().count(), 26);
     assert!(lines.contains("\nok       efa-devices   32 EFA devices, 32 expected\n"), "{lines}");
 }
 

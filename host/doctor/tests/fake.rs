@@ -1,7 +1,7 @@
 //! A fake machine for tests: a directory tree, and the answers of the running system.
 
 use super::super::trial::{TransferTimes, Trial};
-use super::super::{Asked, GpuState, LinkErrors, Machine, Requirements};
+use super::super::{Asked, GpuState, LinkErrors, Machine, RemappedRows, Requirements};
 use ginlab_cuda::VisibleGpu;
 use ginlab_topology::pci::PciAddress;
 use std::fs;
@@ -37,6 +37,7 @@ pub fn gpu_state(bus: u8) -> GpuState {
         persistent: Some(true),
         held_back: None,
         ecc_uncorrected: Some(0),
+        remapped: Some(RemappedRows::default()),
         links: 18,
         links_up: 18,
         link_errors: LinkErrors::default(),
@@ -46,7 +47,8 @@ pub fn gpu_state(bus: u8) -> GpuState {
 pub fn trial(gpu: bool, outcome: Result<(), String>) -> Trial {
     // 185 us by the NIC, as at 12 GB/s. Staging takes two more copies.
     let paces = (gpu && outcome.is_ok()).then_some(paces(185, 270));
-    Trial { rail: "rdmap16s0-rdm".into(), gpu, copied: false, outcome, paces }
+    let fastest = outcome.is_ok().then_some(Duration::from_micros(185));
+    Trial { gpu, paces, fastest, device: gpu.then_some(address(0x20)), ..Trial::named("rdmap16s0-rdm", outcome) }
 }
 
 pub fn paces(by_rail: u64, staged: u64) -> TransferTimes {
@@ -87,7 +89,8 @@ impl Fake {
             ),
             gdrcopy: Some(Ok("2.5".into())),
             addresses: Some(Ok(vec!["10.0.0.7".parse().unwrap()])),
-            xids: Some(Vec::new()),
+            hidden: None,
+            xids: Some(Ok(Vec::new())),
             mps: None,
             ptx: Some("1.96.0, LLVM 22".into()),
             registered: Some(Ok(format!("{cards} EFA devices can register GPU memory by dma-buf"))),
@@ -101,6 +104,7 @@ impl Fake {
                 "proc/self/limits",
                 "Limit  Soft  Hard  Units\nMax locked memory  unlimited  unlimited  bytes\nMax open files  65536  65536  files\n",
             ),
+            ("proc/uptime", "9000.50 8000.00\n"),
             ("proc/meminfo", "MemTotal: 2000000000 kB\nMemAvailable: 1900000000 kB\n"),
             ("proc/self/mountinfo", "25 20 0:22 / /dev/shm rw,nosuid - tmpfs tmpfs rw,size=8388608k\n"),
             ("proc/sys/kernel/yama/ptrace_scope", "0\n"),
@@ -219,6 +223,18 @@ impl Fake {
                 fs::write(file, format!("{text}\n")).unwrap();
             }
         }
+    }
+
+    /// Changes the state of one GPU, as NVML reports it.
+    pub fn gpu(&mut self, change: impl FnOnce(&mut GpuState)) {
+        if let Some(Ok(gpus)) = &mut self.asked.gpus {
+            change(&mut gpus[3]);
+        }
+    }
+
+    /// Sets the lines of the kernel log about Xid errors.
+    pub fn xids(&mut self, lines: &[&str]) {
+        self.asked.xids = Some(Ok(lines.iter().map(|line| (*line).to_owned()).collect()));
     }
 
     pub fn closed_driver(&self) {

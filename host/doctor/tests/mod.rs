@@ -7,6 +7,7 @@ mod fake;
 mod mistakes;
 mod tournament;
 mod unseen;
+mod xids;
 
 use super::trial::Trial;
 use super::*;
@@ -131,19 +132,45 @@ const CASES: &[(&str, State, &str, Harm)] = &[
         fake.asked.gpus = Some(Err("NVML: driver/library version mismatch".into()));
     }),
     ("gpu", State::Fail, "3 uncorrected ECC errors", |fake| {
-        fake.asked.gpus = Some(Ok(vec![GpuState { ecc_uncorrected: Some(3), ..gpu_state(0x20) }]));
+        fake.gpu(|gpu| gpu.ecc_uncorrected = Some(3));
     }),
-    ("gpu", State::Fail, "Xid (PCI:0000:20:00): 79", |fake| {
-        fake.asked.xids = Some(vec!["NVRM: Xid (PCI:0000:20:00): 79".into()])
+    ("gpu", State::Fail, "7 of 8 GPUs of a p6-b200.48xlarge are on the PCI bus: 0000:20:00.0, 0000:21:00.0", |fake| {
+        fake.remove(&format!("sys/bus/pci/devices/{}", fake::address(0x25)));
     }),
-    ("gpu", State::Warn, "a fault of a program: Xid (PCI:0000:20:00): 43", |fake| {
-        fake.asked.xids = Some(vec!["NVRM: Xid (PCI:0000:20:00): 43, pid=7, name=kernels".into()])
+    ("gpu", State::Fail, "0 of 8 GPUs of a p6-b200.48xlarge are on the PCI bus", |fake| {
+        (0x20..0x28).for_each(|bus| fake.remove(&format!("sys/bus/pci/devices/{}", fake::address(bus))));
+    }),
+    ("gpu", State::Fail, "the driver shows 7 of 8 GPUs on the PCI bus: not 0000:25:00.0", |fake| {
+        if let Some(Ok(gpus)) = &mut fake.asked.gpus {
+            gpus.remove(5);
+        }
+    }),
+    ("gpu", State::Fail, "0000:23:00.0: remapping of a memory row failed (0 rows remapped", |fake| {
+        fake.gpu(|gpu| gpu.remapped = Some(RemappedRows { failed: true, ..RemappedRows::default() }));
+    }),
+    ("gpu", State::Warn, "0000:23:00.0: a memory row is remapped at the next reset", |fake| {
+        fake.gpu(|gpu| gpu.remapped = Some(RemappedRows { pending: true, ..RemappedRows::default() }));
     }),
     ("gpu", State::Warn, "are reduced by power brake", |fake| {
-        fake.asked.gpus = Some(Ok(vec![GpuState { held_back: Some("power brake".into()), ..gpu_state(0x20) }]));
+        fake.gpu(|gpu| gpu.held_back = Some("power brake".into()));
     }),
-    ("gpu", State::Warn, "persistence mode is off", |fake| {
-        fake.asked.gpus = Some(Ok(vec![GpuState { persistent: Some(false), ..gpu_state(0x20) }]));
+    ("gpu", State::Warn, "persistence mode is off", |fake| fake.gpu(|gpu| gpu.persistent = Some(false))),
+    (
+        "xid",
+        State::Fail,
+        "Xid (PCI:0000:20:00): 79, GPU has fallen off the bus. (restart the machine, 2.5 h ago); 2 Xid errors in all",
+        |fake| {
+            fake.xids(&[
+                "[   60.500000] NVRM: Xid (PCI:0000:20:00): 79, GPU has fallen off the bus.",
+                "[ 8000.000000] NVRM: Xid (PCI:0000:21:00): 31, pid=7, name=kernels",
+            ]);
+        },
+    ),
+    ("xid", State::Fail, "Xid (PCI:0000:20:00): 48, DBE (reset the GPU, at an unknown time)", |fake| {
+        fake.xids(&["kernel: NVRM: Xid (PCI:0000:20:00): 48, DBE"]);
+    }),
+    ("xid", State::Warn, "31, pid=7, name=kernels (a fault of a program, 90 s ago)", |fake| {
+        fake.xids(&["[ 8910.500000] NVRM: Xid (PCI:0000:20:00): 31, pid=7, name=kernels"]);
     }),
     ("gpu", State::Fail, "libcuda cannot be loaded", |fake| fake.asked.cuda = None),
     ("nvlink", State::Fail, "0000:21:00.0 has 17 NVLinks up, others 18", |fake| {
@@ -195,6 +222,10 @@ const CASES: &[(&str, State, &str, Harm)] = &[
     ("visible", State::Fail, "CUDA shows 0 of 8 GPUs (CUDA_VISIBLE_DEVICES=9)", |fake| {
         fake.variable("CUDA_VISIBLE_DEVICES=9");
         fake.asked.visible = Some(Vec::new());
+    }),
+    ("visible", State::Fail, "CUDA shows no GPU: cuInit failed: system not yet initialized", |fake| {
+        fake.asked.visible = Some(Vec::new());
+        fake.asked.hidden = Some("cuInit failed: system not yet initialized (CUDA_ERROR_SYSTEM_NOT_READY)".into());
     }),
     ("visible", State::Warn, "CUDA shows 1 of 8 GPUs", |fake| fake.asked.visible.as_mut().unwrap().truncate(1)),
     ("environment", State::Fail, "FI_PROVIDER=tcp hides efa", |fake| {
@@ -263,6 +294,10 @@ const CASES: &[(&str, State, &str, Harm)] = &[
         fake.remove("dev/gdrdrv");
     }),
     ("toolchain", State::Fail, "no PTX", |fake| fake.asked.ptx = Some(String::new())),
+    ("toolchain", State::Fail, "it runs no kernel on the GPUs of this machine", |fake| {
+        fake.wanted.developer = false;
+        fake.asked.ptx = Some(String::new());
+    }),
     ("toolchain", State::Warn, "not the project's", |fake| {
         fake.asked.ptx = Some("1.99.0, LLVM 24 (not the project's)".into())
     }),
@@ -374,6 +409,7 @@ fn missing_hardware_skips_checks() {
         "gpu-register",
         "gdrcopy",
         "gpu",
+        "xid",
         "nvlink",
         "mps",
         "visible",

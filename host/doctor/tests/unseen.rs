@@ -52,6 +52,10 @@ const HIDDEN: &[(&str, &str, Harm)] = &[
         fake.remove("proc/driver");
         fake.remove("sys/module");
     }),
+    ("xid", "the kernel's log was not read: dmesg: read kernel buffer failed: Operation not permitted", |fake| {
+        fake.asked.xids = Some(Err("dmesg: read kernel buffer failed: Operation not permitted".into()));
+    }),
+    ("xid", "a recorded machine has no kernel log", |fake| fake.asked.xids = None),
     ("gpu-async", "the version of the EFA installer cannot be read", |fake| fake.remove("opt")),
     ("gdrcopy", "/sys/module cannot be read", |fake| fake.remove("sys/module")),
     ("gdrcopy", "/dev was not recorded", |fake| fake.remove("dev")),
@@ -91,14 +95,19 @@ fn hidden_bus_fails_no_check() {
 #[test]
 fn unreported_facts_are_not_ok() {
     let mut fake = Fake::healthy();
-    fake.asked.xids = None;
-    assert!(said(&fake, "gpu").found.ends_with("no ECC error; the kernel's log (Xid) cannot be read"));
-    if let Some(Ok(gpus)) = &mut fake.asked.gpus {
-        gpus[0].ecc_uncorrected = None;
-    }
-    assert!(
-        said(&fake, "gpu").found.ends_with("the driver does not report ECC, and the kernel's log (Xid) cannot be read")
-    );
+    assert!(said(&fake, "gpu").found.ends_with("no ECC error, no row to remap"));
+    fake.gpu(|gpu| gpu.remapped = None);
+    assert!(said(&fake, "gpu").found.ends_with("no ECC error; the driver does not report remapped rows"));
+    fake.gpu(|gpu| gpu.ecc_uncorrected = None);
+    assert!(said(&fake, "gpu").found.ends_with("the driver does not report ECC"));
+    // Runs on the emulated device need neither the GPUs nor their kernels.
+    let mut emulated = Fake::healthy();
+    (emulated.wanted.emulated, emulated.wanted.developer) = (true, false);
+    emulated.asked.ptx = Some(String::new());
+    emulated.remove(&format!("sys/bus/pci/devices/{}", address(0x25)));
+    emulated.gpu(|_| {});
+    assert_eq!(said(&emulated, "toolchain").state, State::Skipped);
+    assert!(!said(&emulated, "gpu").found.contains("on the PCI bus"));
 }
 
 #[test]
