@@ -11,6 +11,7 @@ use crate::error::Failure;
 use crate::job::JobArgs;
 use crate::listing::{ListingArgs, recorded};
 use crate::program::{Program, program};
+use ginlab::doctor::instances::Instance;
 use ginlab::doctor::{self, CHECKS, Finding, Machine, Requirements, State};
 use ginlab::versions::Versions;
 use std::path::PathBuf;
@@ -48,7 +49,7 @@ pub struct Args {
     #[arg(long, value_name = "N")]
     cards: Option<usize>,
     /// Instance type, if the machine does not report it
-    #[arg(long, value_name = "TYPE")]
+    #[arg(long, value_name = "TYPE", value_parser = instance_type)]
     instance: Option<String>,
     /// Maximum seconds to wait for EFA devices that appear late
     #[arg(long, value_name = "SECONDS", default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=3600))]
@@ -75,6 +76,15 @@ pub struct Args {
     job: JobArgs,
     #[command(flatten)]
     output: ListingArgs,
+}
+
+/// Parses an instance type, with or without HyperPod's prefix.
+fn instance_type(text: &str) -> Result<String, String> {
+    if let Some(instance) = Instance::named(text) {
+        return Ok(instance.name.to_owned());
+    }
+    let names: Vec<&str> = Instance::all().map(|instance| instance.name).collect();
+    Err(format!("unknown instance type {text:?}: expected one of {}; for another: --cards N", names.join(", ")))
 }
 
 /// Parses the name of a check.
@@ -155,6 +165,7 @@ fn examine(args: &Args) -> Looked {
     }
     let tries = ["smoke", "rma", "gpu-register", "gdrcopy"].iter().any(|name| wants(args, name));
     if tries && !args.no_smoke {
+        machine.read_counters();
         smoke::try_out(args, &mut machine);
     } else {
         machine.asked.trials = Some(Vec::new());

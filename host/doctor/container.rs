@@ -4,11 +4,14 @@ use super::machine::Machine;
 use super::{Checked, fail, ok, skipped, warn};
 
 /// Files that a container's runtime creates, and the name of the runtime.
-const FILES: [(&str, &str); 4] = [
+const FILES: [(&str, &str); 6] = [
     (".dockerenv", "Docker"),
     ("run/.containerenv", "Podman"),
     (".singularity.d", "Apptainer or Singularity"),
     ("run/host/container-manager", "systemd"),
+    // Processes that sshd starts in a pod do not have Kubernetes' variables.
+    ("run/secrets/kubernetes.io", "Kubernetes"),
+    ("var/run/secrets/kubernetes.io", "Kubernetes"),
 ];
 
 /// Environment variables that a runtime sets for processes in its containers.
@@ -72,7 +75,10 @@ fn by_paths(machine: &Machine) -> Option<String> {
         // A service of the host has such a name too: containerd.service does not run in a container.
         text.lines().any(|line| line.contains(part) && !line.ends_with(".service"))
     };
-    PATHS.iter().find(|(part, _)| has(&groups, part) || root.contains(part)).map(|(_, name)| (*name).to_owned())
+    let known = PATHS.iter().find(|(part, _)| has(&groups, part) || root.contains(part));
+    // After the separator: type of the file system, source, options.
+    let layered = || root.split_once(" - ").is_some_and(|(_, rest)| rest.starts_with("overlay "));
+    known.map(|(_, name)| (*name).to_owned()).or_else(|| layered().then(|| "an overlay root".to_owned()))
 }
 
 pub fn container(machine: &Machine) -> Checked {

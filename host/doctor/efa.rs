@@ -2,10 +2,11 @@
 
 use super::machine::Machine;
 use super::{Checked, fail, ok, skipped, warn};
-use ginlab_topology::environment::Counters;
+use ginlab_topology::Way;
+use ginlab_topology::near;
 
 /// Skips a check if there is no EFA device and none is required.
-fn needed(machine: &Machine) -> Checked<()> {
+pub(super) fn needed(machine: &Machine) -> Checked<()> {
     match (machine.means_efa(), machine.bus_unseen()) {
         (true, _) => Ok(()),
         (false, Some(why)) => skipped(format!("{why}, and EFA is not required (--require-efa)")),
@@ -19,13 +20,28 @@ pub fn devices(machine: &Machine) -> Checked {
     }
     let found = machine.efa_cards().len();
     let instance = machine.instance();
+    if let (Some(asked), Some(firmware)) = (&machine.wanted.instance, machine.firmware_instance())
+        && super::instances::plain(asked) != firmware
+    {
+        return fail(
+            format!("the firmware reports a {firmware}, but --instance is {asked}"),
+            "omit --instance, or name the type of this machine",
+        );
+    }
+    let unbound: Vec<String> = machine.unbound_cards().iter().map(ToString::to_string).collect();
+    if !unbound.is_empty() {
+        let text =
+            format!("{} of {found} EFA devices on the PCI bus have no driver: {}", unbound.len(), unbound.join(", "));
+        let mend = "modprobe efa; the kernel's log has the reason: dmesg | grep -i efa";
+        return if machine.means_efa() { fail(text, mend) } else { warn(text, mend) };
+    }
     let expected = machine.expected_cards();
     let mend = "attach all EFA interfaces in the launch template (InterfaceType efa or efa-only on each network card), \
                 or wait for late ones: `ginlab doctor --wait 60`; if a part of them is intended: --cards N";
     match (expected, found) {
         (Some(expected), _) if found < expected => {
             let of = instance.map_or(String::new(), |instance| format!(" of a {instance}"));
-            let text = format!("{found} of {expected} EFA devices{of}");
+            let text = format!("{found} of {expected} EFA devices{of}{}", fewer_near(machine));
             if machine.means_efa() || machine.wanted.cards.is_some() { fail(text, mend) } else { warn(text, mend) }
         }
         (Some(expected), _) => ok(format!("{found} EFA devices, {expected} expected")),
@@ -35,9 +51,59 @@ pub fn devices(machine: &Machine) -> Checked {
             let name = instance.unwrap_or_else(|| "this machine".to_owned());
             warn(
                 format!("{found} EFA devices; the expected number for {name} is unknown"),
-                "ginlab doctor --cards N, or --instance p5.48xlarge",
+                "ginlab doctor --cards N, or --instance TYPE if the firmware does not report it",
             )
         }
+    }
+}
+
+/// Returns which GPUs have fewer EFA devices below their switch or root than others; empty if all have the same number.
+fn fewer_near(machine: &Machine) -> String {
+    let Some(tree) = machine.tree() else { return String::new() };
+    let counts: Vec<(String, usize)> = near(tree)
+        .into_iter()
+        .map(|near| {
+            let own = matches!(near.way, Some(Way::Switch | Way::Root));
+            (near.gpu.address.to_string(), if own { near.nics.iter().filter(|nic| nic.efa).count() } else { 0 })
+        })
+        .collect();
+    let most = counts.iter().map(|(_, count)| *count).max().unwrap_or(0);
+    let fewer: Vec<String> =
+        counts.iter().filter(|(_, count)| *count < most).map(|(gpu, count)| format!("{count} near {gpu}")).collect();
+    if fewer.is_empty() { String::new() } else { format!(": {}, {most} near other GPUs", fewer.join(", ")) }
+}
+
+/// Returns the rates of the ports of the EFA devices in Gb/s, as the driver reports them.
+pub(super) fn port_rates(machine: &Machine) -> Vec<(String, f64)> {
+    let rate = |name: String| {
+        // "100 Gb/sec (4X EDR)".
+        let text = machine.text(&format!("sys/class/infiniband/{name}/ports/1/rate"))?;
+        let rate = text.split_once(" Gb/sec")?.0.trim().parse().ok()?;
+        Some((name, rate))
+    };
+    machine.efa_devices().into_iter().filter_map(rate).collect()
+}
+
+/// Rate that an efa driver reports if it does not know that of the device (`EFA_DEFAULT_LINK_SPEED_GBPS` of the driver).
+const CONSTANT_RATE: f64 = 100.0;
+
+/// Returns the rate of all ports for a table, or a failure if one is slower than the others or than the instance's.
+fn equal_rates(machine: &Machine) -> Checked<String> {
+    let rates = port_rates(machine);
+    let most = rates.iter().map(|(_, rate)| *rate).fold(0.0, f64::max);
+    let mend = "replace the instance, or reload: modprobe -r efa; modprobe efa";
+    if let Some((name, rate)) = rates.iter().find(|(_, rate)| *rate < most) {
+        return fail(format!("the port of {name} runs at {rate} Gb/s, others at {most}"), mend);
+    }
+    let expected = machine.kind().and_then(|instance| instance.port_gbits_s).map(f64::from);
+    match expected.filter(|expected| most > 0.0 && most < *expected) {
+        Some(expected) if most != CONSTANT_RATE => {
+            let kind = machine.instance().unwrap_or_default();
+            fail(format!("the ports run at {most} Gb/s, those of a {kind} at {expected}"), mend)
+        }
+        Some(expected) => Ok(format!(", ports at {most} Gb/s (the driver's constant; expected {expected})")),
+        None if rates.is_empty() => Ok(String::new()),
+        None => Ok(format!(", ports at {most} Gb/s")),
     }
 }
 
@@ -97,38 +163,9 @@ pub fn links(machine: &Machine) -> Checked {
             "replace the instance, or reload: modprobe -r efa; modprobe efa",
         ),
         None if efa.is_empty() => fail(format!("no RDMA device belongs to the efa driver{beside}"), "modprobe efa"),
-        None => ok(format!("{} devices of the efa driver, all active{beside}", efa.len())),
-    }
-}
-
-pub fn counters(machine: &Machine) -> Checked {
-    let counters = Counters::read(&machine.root);
-    if counters.devices().filter(|device| device.contains('/')).count() == 0 {
-        needed(machine)?;
-        return if machine.shows_classes() && !machine.names("sys/class/infiniband").is_empty() {
-            warn("no counter of an RDMA device can be read", "mount the host's /sys into the container")
-        } else {
-            skipped("/sys/class/infiniband cannot be read")
-        };
-    }
-    // If there are EFA devices, the counters of other drivers' devices are irrelevant.
-    let efa = machine.efa_devices();
-    let trouble: Vec<String> = counters
-        .trouble()
-        .into_iter()
-        .filter(|line| {
-            line.split_once('/').is_some_and(|(device, _)| efa.is_empty() || efa.iter().any(|name| name == device))
-        })
-        .collect();
-    match trouble.len() {
-        0 => ok("no drops, errors or retransmissions since the devices came up"),
-        count => warn(
-            format!(
-                "{count} error counters increased since the devices came up: {}",
-                trouble[..count.min(3)].join(", ")
-            ),
-            "compare before and after a run (header key nic_counters); if a device keeps counting, replace the \
-             instance",
-        ),
+        None => {
+            let rates = equal_rates(machine)?;
+            ok(format!("{} devices of the efa driver, all active{rates}{beside}", efa.len()))
+        }
     }
 }

@@ -25,6 +25,18 @@ pub fn variables(machine: &Machine) -> Checked {
                 None => "is ignored: libfabric accepts 0, 1, true, false, yes, no, on, off",
             },
             "FI_HMEM_CUDA_USE_GDRCOPY" if truth(value) == Some(false) => "keeps small copies to GPU memory slow",
+            "FI_HMEM_DISABLE_P2P" if truth(value) == Some(true) => {
+                "keeps NICs from GPU memory: payloads are staged through the host"
+            }
+            "FI_HMEM"
+                if !value.is_empty() && !value.split([',', ':', ';']).any(|part| part.eq_ignore_ascii_case("cuda")) =>
+            {
+                "excludes CUDA: libfabric rejects GPU memory"
+            }
+            "FI_HMEM_CUDA_USE_DMABUF" if truth(value) == Some(false) => {
+                "prevents registration of GPU memory by dma-buf, which leaves only efa_nv_peermem"
+            }
+            "FI_EFA_IFACE" if !value.is_empty() && value != "all" => "hides the other EFA devices from libfabric",
             _ if name.starts_with("RDMAV_") => "is internal to rdma-core and should not be set",
             "NCCL_SOCKET_IFNAME" | "FI_TCP_IFACE" | "OMPI_MCA_btl_tcp_if_include"
                 if !interfaces.is_empty() && !names_one(name, value, &interfaces) =>

@@ -61,13 +61,34 @@ pub fn direct(machine: &Machine) -> Checked {
     let found = format!("{driver}, {}; {cards}", if dma_buf { "dma-buf" } else { "no dma-buf" });
     const MEND: &str = "modprobe efa_nv_peermem (EFA installer), or NVIDIA's open kernel modules (nvidia-open) on \
                         Linux 5.12 or later; nvidia_peermem is for other NICs";
+    let libfabric = libfabric_version(machine);
     match (provider.is_some() || (ways.is_empty() && module), dma_buf) {
         (true, _) => ok(found),
+        (false, true) if libfabric.is_some_and(|version| version >= DMA_BUF_SINCE) => {
+            ok(format!("{found}; libfabric registers GPU memory by dma-buf"))
+        }
+        (false, true) if libfabric.is_some() => {
+            let (major, minor) = libfabric.unwrap_or_default();
+            warn(
+                format!("{found}; libfabric {major}.{minor} registers GPU memory only by a p2p provider"),
+                "modprobe efa_nv_peermem (EFA installer), or libfabric 2.5 or later (EFA installer 1.50 has 2.6)",
+            )
+        }
         (false, true) if ways.is_empty() => ok(found),
         (false, true) => warn(format!("{found}; only a libfabric with dma-buf support reaches GPU memory"), MEND),
         (false, false) if machine.means_efa() => fail(found, MEND),
         (false, false) => warn(found, MEND),
     }
+}
+
+/// First version of libfabric whose EFA provider registers CUDA memory by dma-buf (commit c9e3c0c1b; before,
+/// `ibv_reg_mr` alone: ofiwg/libfabric #12019).
+const DMA_BUF_SINCE: (u32, u32) = (2, 5);
+
+/// Returns the version of the loaded libfabric; `None` if it is unknown.
+fn libfabric_version(machine: &Machine) -> Option<(u32, u32)> {
+    let mut parts = machine.asked.libfabric.as_ref()?.split(|c: char| !c.is_ascii_digit()).map(str::parse);
+    Some((parts.next()?.ok()?, parts.next()?.ok()?))
 }
 
 /// Checks access to GPU memory for NICs of other vendors.

@@ -8,6 +8,7 @@
 
 mod affinity;
 mod container;
+mod counters;
 mod efa;
 mod environment;
 mod fit;
@@ -115,9 +116,9 @@ pub const CHECKS: [Check; 26] = [
     check("memlock", "locked memory allowed for this process", limits::memlock),
     check("memory", "huge pages, and memory available to this process", limits::memory),
     check("shm", "size of /dev/shm, open files, ptrace scope", limits::shm),
-    check("efa-devices", "EFA devices on the PCI bus, compared with the number of the instance type", efa::devices),
+    check("efa-devices", "EFA devices on the PCI bus, compared with the instance type; their driver", efa::devices),
     check("efa-driver", "modules efa, ib_uverbs and ib_core, and their device nodes", efa::driver),
-    check("efa-links", "each RDMA device: owned by the efa driver, link active", efa::links),
+    check("efa-links", "each RDMA device: owned by the efa driver, link active, rate of its port", efa::links),
     check("libfabric", "the loaded libfabric, and a domain for each EFA device", libraries::libfabric),
     check(
         "rma",
@@ -148,7 +149,11 @@ pub const CHECKS: [Check; 26] = [
     check("network", "interfaces that connect ranks, and the address of the host's name", launch::network),
     check("container", "contents of a container: device nodes, IPC_LOCK", container::container),
     check("toolchain", "the kernels' PTX in this program (if there is a GPU, or with --dev)", libraries::toolchain),
-    check("counters", "counters of drops, errors and retransmissions of the EFA devices", efa::counters),
+    check(
+        "counters",
+        "counters of the EFA devices: drops and retransmissions per packet, impaired connections, growth in the trials",
+        counters::counters,
+    ),
     check("smoke", "a write from each rail to itself, and puts by the proxy, verified", launch::smoke),
 ];
 

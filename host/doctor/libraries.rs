@@ -36,7 +36,8 @@ pub fn libfabric(machine: &Machine) -> Checked {
     } else {
         format!("libfabric {library}: RDM domains {}", fabrics.join(", "))
     };
-    let cards = machine.usable_cards();
+    // A part of a node may be intended.
+    let cards = machine.usable_cards().min(machine.wanted.cards.unwrap_or(usize::MAX));
     if domains == 0 && machine.means_efa() {
         let mend = match machine.environment.get(filter::VARIABLE) {
             Some(value) if !filter::shows(value, "efa") => format!("unset FI_PROVIDER (it is {value})"),
@@ -47,6 +48,9 @@ pub fn libfabric(machine: &Machine) -> Checked {
     }
     if domains < cards && machine.means_efa() {
         let text = format!("{found}; {cards} EFA devices are present");
+        if let Some(value) = machine.variable("FI_EFA_IFACE").filter(|value| value != "all") {
+            return fail(text, format!("unset FI_EFA_IFACE (it is {value}, which hides the other devices)"));
+        }
         return fail(
             text,
             "compare `ls /dev/infiniband` with `ls /sys/class/infiniband_verbs`: each EFA device needs its node",

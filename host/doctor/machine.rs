@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use super::instances::Instance;
+use super::instances::{Instance, plain};
 use super::kernel_log;
 use super::trial::Trial;
 use ginlab_cuda::{self as cuda, VisibleGpu};
@@ -13,6 +13,7 @@ use ginlab_fabric::discover::Domain;
 use ginlab_fabric::libfabric;
 use ginlab_fabric::listing::Listing;
 use ginlab_fabric::model::Profile;
+use ginlab_topology::environment::Counters;
 use ginlab_topology::nvml;
 pub use ginlab_topology::nvml::{GpuState, LinkErrors, RemappedRows};
 use ginlab_topology::pci::{Kind, PciAddress};
@@ -72,6 +73,8 @@ pub struct Asked {
     pub registered: Option<Result<String, String>>,
     /// Results of trial writes.
     pub trials: Option<Vec<Trial>>,
+    /// Counters of the NICs before the trials.
+    pub counters_before: Option<Counters>,
     /// Reason for which trials were not run, if it is due to this executable and not to the machine.
     pub untried: Option<String>,
 }
@@ -167,6 +170,11 @@ impl Machine {
         Machine { root: "/".into(), environment, tree, unseen, wanted, ..Machine::default() }
     }
 
+    /// Reads the counters of the NICs, for their changes during the trials.
+    pub fn read_counters(&mut self) {
+        self.asked.counters_before = Some(Counters::read(&self.root));
+    }
+
     /// Queries the GPUs again, for changes of their counters.
     pub fn look_again(&mut self) {
         let Some((first, watch)) = &self.watch else { return };
@@ -200,6 +208,10 @@ impl Machine {
         });
         let (root, environment) = (folder.to_owned(), variables.collect());
         Ok(Machine { root, host, environment, tree, listing, wanted, ..Machine::default() })
+    }
+
+    pub(super) fn root(&self) -> &Path {
+        &self.root
     }
 
     /// Returns a file's text, trimmed. `None` if it cannot be read.
@@ -247,6 +259,14 @@ impl Machine {
     #[must_use]
     pub fn efa_cards(&self) -> Vec<&Function> {
         self.tree.iter().flat_map(|tree| tree.of(Kind::Nic)).filter(|nic| nic.efa).collect()
+    }
+
+    /// Returns the addresses of the EFA devices on the bus that no driver has bound; empty if drivers are unknown.
+    pub(super) fn unbound_cards(&self) -> Vec<PciAddress> {
+        if !self.exists("sys/bus/pci/devices") {
+            return Vec::new();
+        }
+        self.efa_cards().iter().filter(|card| card.driver.is_none()).map(|card| card.address).collect()
     }
 
     /// Returns the PCI bus; `None` if it is not visible.
@@ -389,12 +409,27 @@ impl Machine {
     }
 
     /// Returns the instance type, as specified by the user or by the machine's firmware.
-    pub(super) fn instance(&self) -> Option<String> {
-        let firmware = || {
-            let vendor = self.text("sys/class/dmi/id/sys_vendor")?;
-            (vendor == "Amazon EC2").then(|| self.text("sys/class/dmi/id/product_name"))?
-        };
-        self.wanted.instance.clone().or_else(firmware)
+    #[must_use]
+    pub fn instance(&self) -> Option<String> {
+        let asked = self.wanted.instance.as_deref().map(|name| plain(name).to_owned());
+        asked.or_else(|| self.firmware_instance())
+    }
+
+    /// Returns whether the machine is an EC2 instance, by its firmware.
+    fn is_on_ec2(&self) -> bool {
+        self.text("sys/class/dmi/id/sys_vendor").as_deref() == Some("Amazon EC2")
+    }
+
+    /// Returns the instance type that the machine's firmware reports.
+    pub(super) fn firmware_instance(&self) -> Option<String> {
+        let name = self.is_on_ec2().then(|| self.text("sys/class/dmi/id/product_name"))??;
+        Some(plain(&name).to_owned())
+    }
+
+    /// Returns the id of the EC2 instance, which its firmware reports as the tag of the board.
+    #[must_use]
+    pub fn instance_id(&self) -> Option<String> {
+        self.is_on_ec2().then(|| self.text("sys/class/dmi/id/board_asset_tag"))?.filter(|id| id.starts_with("i-"))
     }
 
     /// Returns the modelled properties of the whole instance, if they are known.

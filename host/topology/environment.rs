@@ -48,17 +48,19 @@ pub fn gpu_clocks() -> Value {
     if lines.is_empty() { Value::Null } else { lines.into() }
 }
 
-/// Counters of all NICs: by device (`rdmap79s0/1` is port 1 of an RDMA device), then by name.
+/// Counters of all NICs: by device (`rdmap79s0/1` is port 1 of an RDMA device, `rdmap79s0/device` the device itself),
+/// then by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counters(BTreeMap<String, BTreeMap<String, u64>>);
 
 impl Counters {
-    /// Reads the counters: `hw_counters` and `counters` of RDMA devices' ports, and `statistics` of hardware network
+    /// Reads the counters: `hw_counters` and `counters` of RDMA devices' ports, `hw_counters` of the devices, and `statistics` of hardware network
     /// interfaces. `root` is `/`, or a recorded tree.
     pub fn read(root: &Path) -> Counters {
         let mut counters = Counters::default();
         let class = root.join("sys/class");
         for (device, path) in entries(&class.join("infiniband")) {
+            counters.add(format!("{device}/device"), &path.join("hw_counters"));
             for (port, path) in entries(&path.join("ports")) {
                 for kind in ["hw_counters", "counters"] {
                     counters.add(format!("{device}/{port}"), &path.join(kind));
@@ -74,16 +76,27 @@ impl Counters {
         counters
     }
 
-    /// Returns the devices that have counters. Names with a `/` are ports of RDMA devices.
+    /// Returns the devices that have counters. Names with a `/` are RDMA devices and their ports.
     pub fn devices(&self) -> impl Iterator<Item = &str> {
         self.0.keys().map(String::as_str)
     }
 
-    /// Returns the nonzero counters that indicate problems, one line each: `rdmap79s0/1 rx_drops 0 -> 7`.
-    pub fn trouble(&self) -> Vec<String> {
-        let mut before = self.clone();
-        before.0.values_mut().flat_map(BTreeMap::values_mut).for_each(|value| *value = 0);
-        trouble(&before.changes(self))
+    /// Returns the value of a counter; `None` if the device does not have it.
+    #[must_use]
+    pub fn get(&self, device: &str, counter: &str) -> Option<u64> {
+        self.0.get(device)?.get(counter).copied()
+    }
+
+    /// Returns the increments since `before`.
+    #[must_use]
+    pub fn since(&self, before: &Counters) -> Counters {
+        let mut grown = self.clone();
+        for (device, counters) in &mut grown.0 {
+            for (name, value) in counters {
+                *value = value.saturating_sub(before.get(device, name).unwrap_or(0));
+            }
+        }
+        grown
     }
 
     fn add(&mut self, device: String, folder: &Path) {
@@ -116,9 +129,10 @@ impl Counters {
     }
 }
 
-/// Returns the changes of counters that indicate problems, one line each: drops, errors, retransmissions, timeouts.
+/// Returns the changes of counters that indicate problems, one line each: drops, errors, retransmissions, timeouts, and
+/// connections of EFA devices that do not respond or are impaired.
 pub fn trouble(changes: &Value) -> Vec<String> {
-    const TROUBLE: [&str; 6] = ["drop", "err", "retrans", "timeout", "discard", "out_of_"];
+    const TROUBLE: [&str; 8] = ["drop", "err", "retrans", "timeout", "discard", "out_of_", "unresponsive", "impaired"];
     let devices = changes.as_object().into_iter().flatten();
     let counters = devices.flat_map(|(device, counters)| {
         let counters = counters.as_object().into_iter().flatten();
@@ -182,6 +196,7 @@ mod tests {
         write("infiniband/rdmap79s0/ports/1/hw_counters/tx_bytes", &format!("{sent}\n"));
         write("infiniband/rdmap79s0/ports/1/hw_counters/rx_drops", "7\n");
         write("infiniband/rdmap79s0/ports/1/hw_counters/lifespan", "ten\n");
+        write("infiniband/rdmap79s0/hw_counters/reg_mr_err", "3\n");
         write("infiniband/mlx5_0/ports/2/counters/port_xmit_data", &format!("{}\n", sent / 4));
         write("net/eth0/statistics/tx_packets", &format!("{}\n", sent / 100));
         write("net/eth0/device/vendor", "0x1d0f\n");
@@ -204,12 +219,19 @@ mod tests {
                 "rdmap79s0/1": { "tx_bytes": [1000, 9000] },
             })
         );
-        let changes =
-            serde_json::json!({ "eth0": { "tx_packets": [1, 2], "rx_errors": [0, 3] }, "x/1": { "rx_drops": [7, 9] } });
-        assert_eq!(trouble(&changes), ["eth0 rx_errors 0 -> 3", "x/1 rx_drops 7 -> 9"]);
+        let changes = serde_json::json!({
+            "eth0": { "tx_packets": [1, 2], "rx_errors": [0, 3] },
+            "x/1": { "rx_drops": [7, 9], "impaired_remote_conn_events": [0, 1] },
+        });
+        assert_eq!(
+            trouble(&changes),
+            ["eth0 rx_errors 0 -> 3", "x/1 impaired_remote_conn_events 0 -> 1", "x/1 rx_drops 7 -> 9"]
+        );
         assert!(trouble(&Value::Null).is_empty());
-        assert_eq!(before.trouble(), ["rdmap79s0/1 rx_drops 0 -> 7"]);
-        assert_eq!(before.devices().collect::<Vec<_>>(), ["eth0", "mlx5_0/2", "rdmap79s0/1"]);
+        assert_eq!(before.devices().collect::<Vec<_>>(), ["eth0", "mlx5_0/2", "rdmap79s0/1", "rdmap79s0/device"]);
+        assert_eq!(before.get("rdmap79s0/device", "reg_mr_err"), Some(3));
+        let grown = Counters::read(root.path()).since(&before);
+        assert_eq!((grown.get("rdmap79s0/1", "tx_bytes"), grown.get("rdmap79s0/1", "rx_drops")), (Some(8000), Some(0)));
         // A NIC that has disappeared in the meantime is not an error.
         assert_eq!(before.changes(&Counters::default()), serde_json::json!({}));
     }

@@ -36,6 +36,8 @@ fn exit_code_matches_worst_finding() {
     let fail = &document["findings"].as_array().unwrap()[1];
     assert_eq!((&fail["check"], &fail["state"]), (&"efa-devices".into(), &"fail".into()));
     assert!(fail["mend"].as_str().unwrap().contains("--wait"));
+    // HyperPod's name of the same instance.
+    run(ginlab("doctor --from tests/fixtures/p5 --instance ml.p5.48xlarge --only efa-devices --strict")).expect(0);
     // For an unknown instance, an unexpected number of NICs is a warning.
     let unknown = "doctor --from tests/fixtures/p5 --only efa-devices";
     assert!(run(ginlab(unknown)).expect(0).stdout.starts_with("warn     efa-devices"));
@@ -67,6 +69,7 @@ fn invalid_options_print_one_line() {
     for (args, part) in [
         ("--only all", "unknown check \"all\": expected one of memlock, memory,"),
         ("--from Cargo.toml", "not a recorded machine"),
+        ("--instance p5.48xlagre", "unknown instance type \"p5.48xlagre\": expected one of p4d.24xlarge,"),
         ("--rails 4", "--peers"),
         ("--csv - --json -", "cannot both go to stdout"),
     ] {

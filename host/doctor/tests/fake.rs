@@ -1,5 +1,6 @@
 //! A fake machine for tests: a directory tree, and the answers of the running system.
 
+use super::super::instances::Instance;
 use super::super::trial::{TransferTimes, Trial};
 use super::super::{Asked, GpuState, LinkErrors, Machine, RemappedRows, Requirements};
 use ginlab_cuda::VisibleGpu;
@@ -67,7 +68,7 @@ impl Fake {
         let folder = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
         let gpus = 0x20..0x20 + gpus;
         let asked = Asked {
-            libfabric: Some("2.1 (/opt/amazon/efa/lib/libfabric.so.1)".into()),
+            libfabric: Some("2.6.0amzn1.0 (/opt/amazon/efa/lib/libfabric.so.1)".into()),
             mpi: Some("Open MPI v4.1.4".into()),
             gpus: Some(Ok(gpus.clone().map(gpu_state).collect())),
             gpus_later: None,
@@ -95,6 +96,7 @@ impl Fake {
             ptx: Some("1.96.0, LLVM 22".into()),
             registered: Some(Ok(format!("{cards} EFA devices can register GPU memory by dma-buf"))),
             trials: Some(vec![trial(false, Ok(())), trial(true, Ok(()))]),
+            counters_before: None,
             untried: None,
         };
         let wanted = Requirements { developer: true, ..Requirements::default() };
@@ -142,8 +144,15 @@ impl Fake {
             fake.device(bus, "0x020000", "0x1d0f", Some("efa"));
             fs::write(fake.place(bus).join("p2p"), "NVIDIA\n").unwrap();
             fake.rdma(&format!("rdmap{bus}s0"), &format!("uverbs{card}"), bus);
+            let rate = Instance::named(instance).and_then(|instance| instance.port_gbits_s).unwrap_or(100);
+            fake.write(&format!("sys/class/infiniband/rdmap{bus}s0/ports/1/rate"), &format!("{rate} Gb/sec (4X)\n"));
         }
         fake
+    }
+
+    /// Sets a counter of a NIC's port.
+    pub fn counter(&self, card: &str, name: &str, value: u64) {
+        self.write(&format!("sys/class/infiniband/{card}/ports/1/hw_counters/{name}"), &format!("{value}\n"));
     }
 
     /// Makes libfabric list `count` domains of efa. A container may have fewer than the host.
@@ -156,8 +165,13 @@ impl Fake {
     pub fn rdma(&self, name: &str, node: &str, bus: u8) {
         let place = self.place(bus);
         fs::create_dir_all(place.join("infiniband").join(name)).unwrap();
-        for (file, text) in [("state", "4: ACTIVE\n"), ("hw_counters/rx_drops", "0\n"), ("hw_counters/tx_bytes", "9\n")]
-        {
+        for (file, text) in [
+            ("state", "4: ACTIVE\n"),
+            ("hw_counters/rx_drops", "0\n"),
+            ("hw_counters/retrans_pkts", "0\n"),
+            ("hw_counters/tx_pkts", "1000000\n"),
+            ("hw_counters/rx_pkts", "1000000\n"),
+        ] {
             self.write(&format!("sys/class/infiniband/{name}/ports/1/{file}"), text);
         }
         symlink(&place, self.path("sys/class/infiniband").join(name).join("device")).unwrap();
@@ -207,6 +221,9 @@ impl Fake {
             ("max_link_width", "16"),
         ] {
             fs::write(place.join(name), text).unwrap();
+        }
+        if driver == Some("efa") {
+            fs::write(place.join("device"), "0xefa1").unwrap();
         }
         if let Some(driver) = driver {
             symlink(Path::new("/sys/bus/pci/drivers").join(driver), place.join("driver")).unwrap();

@@ -60,13 +60,32 @@ const CASES: &[(&str, State, &str, Harm)] = &[
         fake.write("proc/sys/kernel/yama/ptrace_scope", "1\n");
         fake.variable("FI_EFA_ENABLE_SHM_TRANSFER=1");
     }),
-    ("efa-devices", State::Fail, "7 of 8 EFA devices of a p6-b200.48xlarge", |fake| fake.lose_card(3)),
+    (
+        "efa-devices",
+        State::Fail,
+        "7 of 8 EFA devices of a p6-b200.48xlarge: 0 near 0000:23:00.0, 1 near other GPUs",
+        |fake| fake.lose_card(3),
+    ),
+    ("efa-devices", State::Fail, "1 of 8 EFA devices on the PCI bus have no driver: 0000:13:00.0", |fake| {
+        fs::remove_file(fake.place(0x13).join("driver")).unwrap();
+    }),
+    ("efa-devices", State::Fail, "the firmware reports a p6-b200.48xlarge, but --instance is p5en.48xlarge", |fake| {
+        fake.wanted.instance = Some("p5en.48xlarge".into())
+    }),
     ("efa-devices", State::Fail, "8 of 16", |fake| fake.wanted.cards = Some(16)),
     ("efa-devices", State::Warn, "is unknown", |fake| fake.write("sys/class/dmi/id/product_name", "x9.large\n")),
     ("efa-driver", State::Fail, "not loaded: ib_uverbs", |fake| fake.remove("sys/module/ib_uverbs")),
     ("efa-driver", State::Fail, "no /dev/infiniband/uverbs*", |fake| fake.remove("dev/infiniband")),
     ("efa-links", State::Fail, "the link of rdmap18s0 is not active", |fake| {
         fake.write("sys/class/infiniband/rdmap18s0/ports/1/state", "1: DOWN\n");
+    }),
+    ("efa-links", State::Fail, "the port of rdmap18s0 runs at 100 Gb/s, others at 400", |fake| {
+        fake.write("sys/class/infiniband/rdmap18s0/ports/1/rate", "100 Gb/sec (4X EDR)\n");
+    }),
+    ("efa-links", State::Fail, "the ports run at 10 Gb/s, those of a p6-b200.48xlarge at 400", |fake| {
+        for bus in 0x10..0x10 + fake::CARDS {
+            fake.write(&format!("sys/class/infiniband/rdmap{bus}s0/ports/1/rate"), "10 Gb/sec (1X SDR)\n");
+        }
     }),
     ("efa-links", State::Fail, "no RDMA device", |fake| fake.remove("sys/class/infiniband")),
     ("libfabric", State::Fail, "no RDM domain of efa", |fake| {
@@ -93,7 +112,18 @@ const CASES: &[(&str, State, &str, Harm)] = &[
             fake.write("sys/module/nvidia_peermem/refcnt", "0\n");
         },
     ),
-    ("gpu-direct", State::Warn, "no provider; only a libfabric with dma-buf support", |fake| fake.p2p("")),
+    ("gpu-direct", State::Warn, "no provider; only a libfabric with dma-buf support", |fake| {
+        fake.p2p("");
+        fake.asked.libfabric = None;
+    }),
+    ("gpu-direct", State::Warn, "no provider; libfabric 2.4 registers GPU memory only by a p2p provider", |fake| {
+        fake.p2p("");
+        fake.asked.libfabric = Some("2.4.0amzn1.0 (/opt/amazon/efa/lib/libfabric.so.1)".into());
+    }),
+    ("gpu-direct", State::Warn, "no p2p attribute; libfabric 1.17 registers", |fake| {
+        (0x10..0x10 + fake::CARDS).for_each(|bus| fs::remove_file(fake.place(bus).join("p2p")).unwrap());
+        fake.asked.libfabric = Some("1.17 (libfabric.so.1)".into());
+    }),
     ("gpu-direct", State::Fail, "the NVIDIA driver is not loaded", |fake| fake.remove("proc/driver")),
     ("gpu-async", State::Warn, "EFA installer 1.43.2", |fake| {
         fake.write("opt/amazon/efa_installed_packages", "# EFA installer version: 1.43.2\n");
@@ -235,6 +265,14 @@ const CASES: &[(&str, State, &str, Harm)] = &[
     ("environment", State::Fail, "NCCL_SOCKET_IFNAME=eth names no interface", |fake| {
         fake.variable("NCCL_SOCKET_IFNAME=eth")
     }),
+    ("environment", State::Warn, "FI_HMEM_DISABLE_P2P=1 keeps NICs from GPU memory", |fake| {
+        fake.variable("FI_HMEM_DISABLE_P2P=1")
+    }),
+    ("environment", State::Warn, "FI_HMEM=system excludes CUDA", |fake| fake.variable("FI_HMEM=system")),
+    ("environment", State::Warn, "FI_EFA_IFACE=rdmap24s0 hides", |fake| fake.variable("FI_EFA_IFACE=rdmap24s0")),
+    ("environment", State::Warn, "FI_HMEM_CUDA_USE_DMABUF=0 prevents", |fake| {
+        fake.variable("FI_HMEM_CUDA_USE_DMABUF=0")
+    }),
     ("environment", State::Warn, "FI_EFA_USE_DEVICE_RDMA=0 disables RDMA", |fake| {
         fake.variable("FI_EFA_USE_DEVICE_RDMA=0")
     }),
@@ -301,8 +339,21 @@ const CASES: &[(&str, State, &str, Harm)] = &[
     ("toolchain", State::Warn, "not the project's", |fake| {
         fake.asked.ptx = Some("1.99.0, LLVM 24 (not the project's)".into())
     }),
-    ("counters", State::Warn, "rdmap17s0/1 rx_drops 0 -> 7", |fake| {
-        fake.write("sys/class/infiniband/rdmap17s0/ports/1/hw_counters/rx_drops", "7\n");
+    ("counters", State::Warn, "up: rdmap17s0/1 rx_drops 1000 of 1000000 packets (1000.0 per million)", |fake| {
+        fake.counter("rdmap17s0", "rx_drops", 1000);
+    }),
+    ("counters", State::Warn, "up: rdmap18s0/1 impaired_remote_conn_events 900", |fake| {
+        fake.counter("rdmap18s0", "unresponsive_remote_events", 40);
+        fake.counter("rdmap18s0", "impaired_remote_conn_events", 900);
+    }),
+    ("counters", State::Warn, "during the trials: rdmap17s0/1 unresponsive_remote_events 2", |fake| {
+        fake.asked.counters_before = Some(ginlab_topology::environment::Counters::read(fake.folder.path()));
+        fake.counter("rdmap17s0", "unresponsive_remote_events", 2);
+    }),
+    ("counters", State::Warn, "during the trials: rdmap17s0/1 retrans_pkts 5 of 100 packets", |fake| {
+        fake.asked.counters_before = Some(ginlab_topology::environment::Counters::read(fake.folder.path()));
+        fake.counter("rdmap17s0", "retrans_pkts", 5);
+        fake.counter("rdmap17s0", "tx_pkts", 1_000_100);
     }),
     ("smoke", State::Fail, "rdmap16s0-rdm: nothing has completed", |fake| {
         fake.asked.trials = Some(vec![trial(false, Err("nothing has completed for 10s".into()))]);
@@ -510,4 +561,72 @@ fn reports_of_ranks_are_compared() {
     );
     assert_eq!(states(&good, &[(0.0, 0.0), (-3.0, 0.5)])[2], State::Warn);
     assert_eq!(states(&good, &[(0.0, 0.0), (3.0, 2.5)])[2], State::Ok, "the message's way may be all of it");
+}
+
+/// A few retransmissions in many packets, and peers that left, are reported without a warning.
+#[test]
+fn rare_retransmissions_are_ok() {
+    let mut fake = Fake::healthy();
+    fake.counter("rdmap17s0", "retrans_pkts", 17);
+    fake.counter("rdmap17s0", "unresponsive_remote_events", 40);
+    let found = said(&fake, "counters");
+    assert_eq!(found.state, State::Ok, "{found:?}");
+    assert_eq!(
+        found.found,
+        "since the devices came up: rdmap17s0/1 retrans_pkts 17 of 1000000 packets (17.0 per million); rdmap17s0/1 \
+         unresponsive_remote_events 40"
+    );
+    fake.asked.counters_before = Some(ginlab_topology::environment::Counters::read(fake.folder.path()));
+    assert!(said(&fake, "counters").found.ends_with("; nothing during the trials"));
+}
+
+/// A driver that does not know the rate of a device reports 100 Gb/s.
+#[test]
+fn constant_rate_of_driver_is_ok() {
+    let fake = Fake::healthy();
+    assert!(said(&fake, "efa-links").found.contains("ports at 400 Gb/s"));
+    for bus in 0x10..0x10 + fake::CARDS {
+        fake.write(&format!("sys/class/infiniband/rdmap{bus}s0/ports/1/rate"), "100 Gb/sec (4X EDR)\n");
+    }
+    let found = said(&fake, "efa-links");
+    assert!(found.state == State::Ok && found.found.contains("the driver's constant; expected 400"), "{found:?}");
+}
+
+/// A process of sshd in a pod with half of the node's EFA devices has no variable of Kubernetes.
+#[test]
+fn half_of_node_is_enough_with_its_number() {
+    let mut fake = Fake::of("p5en.48xlarge", 8, 16);
+    (8..16).for_each(|card| fake.remove(&format!("dev/infiniband/uverbs{card}")));
+    fake.domains(8);
+    fake.wanted.cards = Some(8);
+    assert_eq!(said(&fake, "libfabric").state, State::Ok, "{:?}", said(&fake, "libfabric"));
+    fake.wanted.cards = None;
+    assert_eq!(said(&fake, "libfabric").state, State::Fail);
+    fake.write("run/secrets/kubernetes.io/serviceaccount/namespace", "default");
+    assert_eq!(said(&fake, "libfabric").state, State::Ok);
+    fake.remove("run");
+    fake.variable("FI_EFA_IFACE=rdmap16s0");
+    assert!(said(&fake, "libfabric").mend.starts_with("unset FI_EFA_IFACE"));
+}
+
+/// Each instance type is known with and without HyperPod's prefix, and a lost GPU or NIC of it fails.
+#[test]
+fn every_known_instance_is_counted() {
+    use super::instances::Instance;
+    let names: std::collections::BTreeSet<&str> = Instance::all().map(|instance| instance.name).collect();
+    assert_eq!(names.len(), Instance::all().count());
+    for instance in super::instances::COUNTED {
+        assert_eq!(Instance::named(&format!("ml.{}", instance.name)), Some(instance));
+        let mut fake = Fake::of(&format!("ml.{}", instance.name), instance.gpus as u8, instance.cards as u8);
+        for check in ["gpu", "efa-devices", "efa-links"] {
+            assert_eq!(said(&fake, check).state, State::Ok, "{}: {:?}", instance.name, said(&fake, check));
+        }
+        fake.wanted.efa = true;
+        fake.lose_card(0);
+        let text = format!("{} of {} EFA devices of a {}", instance.cards - 1, instance.cards, instance.name);
+        assert!(said(&fake, "efa-devices").found.starts_with(&text), "{:?}", said(&fake, "efa-devices"));
+        fake.remove(&format!("sys/bus/pci/devices/{}", fake::address(0x20)));
+        assert_eq!(said(&fake, "gpu").state, State::Fail, "{}", instance.name);
+    }
+    assert_eq!(Instance::named("p5.48xlagre"), None);
 }

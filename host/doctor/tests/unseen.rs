@@ -155,6 +155,11 @@ fn fi_variables_are_parsed_like_libfabric() {
         ("FI_EFA_FORK_SAFE=yes", State::Warn),
         ("RDMAV_FORK_SAFE=0", State::Warn),
         ("FI_HMEM_CUDA_USE_GDRCOPY=no", State::Warn),
+        ("FI_HMEM_DISABLE_P2P=0", State::Ok),
+        ("FI_HMEM=cuda", State::Ok),
+        ("FI_HMEM=system,cuda", State::Ok),
+        ("FI_EFA_IFACE=all", State::Ok),
+        ("FI_HMEM_CUDA_USE_DMABUF=1", State::Ok),
         ("FI_HMEM_CUDA_USE_GDRCOPY=1", State::Ok),
         ("FI_TCP_IFACE=ens", State::Fail),
         ("NCCL_SOCKET_IFNAME=ens", State::Ok),
@@ -185,10 +190,12 @@ fn lists_of_visible_gpus_say_where_they_stop() {
 
 #[test]
 fn containers_are_detected_by_runtime_traces() {
-    let files: [(&str, &str, &str); 14] = [
+    let files: [(&str, &str, &str); 16] = [
         (".dockerenv", "", "Docker"),
         ("run/.containerenv", "", "Podman"),
         (".singularity.d/env/01-base.sh", "", "Apptainer or Singularity"),
+        ("run/secrets/kubernetes.io/serviceaccount/namespace", "default", "Kubernetes"),
+        ("proc/self/mountinfo", "1 0 0:42 / / rw - overlay overlay rw,lowerdir=/x/1/fs\n", "an overlay root"),
         ("proc/self/environ", "APPTAINER_CONTAINER=/x.sif", "Apptainer"),
         ("proc/self/environ", "SINGULARITY_CONTAINER=/x.sif", "Singularity"),
         ("proc/self/environ", "container=lxc", "lxc"),
