@@ -69,7 +69,10 @@ pub const HEADINGS: &[(&str, &[&str])] = &[
     ("Rows", &["x", "y", "names", "series", "filters", "range", "against", "newest", "fail_slower", "ignore"]),
     ("Chart", &["log", "linear", "bars", "stacked", "x_label", "y_label", "width", "height"]),
     ("Machine", &["from", "all", "instance"]),
-    ("Checks", &["require_efa", "cards", "wait", "only", "dev", "strict", "no_smoke", "peers"]),
+    (
+        "Checks",
+        &["require_efa", "cards", "wait", "only", "dev", "strict", "gate", "at_least", "no_smoke", "peers", "rates"],
+    ),
     ("Connection", &["listen", "connect", "clients", "visits"]),
     ("Device", &["device", "memory", "ring_memory", "ring_slots", "pin"]),
     (

@@ -11,11 +11,13 @@ use crate::error::Failure;
 use crate::job::JobArgs;
 use crate::listing::{ListingArgs, recorded};
 use crate::program::{Program, program};
+use ginlab::doctor::gate;
 use ginlab::doctor::instances::Instance;
 use ginlab::doctor::{self, CHECKS, Finding, Machine, Requirements, State};
 use ginlab::versions::Versions;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
+use table::{InstanceName, More};
 
 pub const PROGRAMS: &[Program] = &[program!(
     "doctor",
@@ -29,6 +31,7 @@ Examples:
   ginlab doctor                                check this machine, one line per check
   ginlab doctor --require-efa --cards 32       check a node of an EFA cluster before running on it
   srun --mpi=pmix ginlab doctor --peers --rails 4     write from every rank to every other one on each rail; compare versions and clocks
+  ginlab doctor --gate --json -                figures and limits for a scheduler: exit code 3 takes the node out
   ginlab doctor --only memlock,efa-driver --json -    run two checks, print JSON
   ginlab doctor --from tests/fixtures/p5 --instance p5.48xlarge     check saved files of another machine
 
@@ -63,6 +66,13 @@ pub struct Args {
     /// Exit with 3 for warnings too
     #[arg(long)]
     strict: bool,
+    /// Decide whether this machine may take jobs: figures of GPUs, NVLinks, NICs and counters with their limits; one
+    /// that cannot be read fails
+    #[arg(long, conflicts_with_all = ["peers", "only", "no_smoke"])]
+    gate: bool,
+    /// Share of the median of all NICs that the rate of each NIC must reach (--gate, --rates)
+    #[arg(long, value_name = "PERCENT", default_value = "85%", value_parser = share)]
+    at_least: f64,
     /// Skip trials: open no rails and register no memory
     #[arg(long)]
     no_smoke: bool,
@@ -76,6 +86,13 @@ pub struct Args {
     job: JobArgs,
     #[command(flatten)]
     output: ListingArgs,
+}
+
+/// Parses a percentage as a share.
+fn share(text: &str) -> Result<f64, String> {
+    let percent: Option<f64> = text.strip_suffix('%').unwrap_or(text).parse().ok();
+    let share = percent.filter(|percent| *percent > 0.0 && *percent <= 100.0).map(|percent| percent / 100.0);
+    share.ok_or_else(|| format!("invalid share {text:?}: expected a percentage above 0 and up to 100, such as 85%"))
 }
 
 /// Parses an instance type, with or without HyperPod's prefix.
@@ -102,21 +119,21 @@ fn run(args: &Args) -> Result<(), Failure> {
     let findings = if args.peers {
         peers::run(args)?
     } else {
-        let (header, looked) = match &args.from {
+        let (header, mut looked) = match &args.from {
             Some(folder) => {
                 let machine = Machine::recorded(folder, wanted(args))
                     .map_err(|error| Failure::Usage(format!("--from {error}")))?;
-                (recorded(folder), Looked::at(args, &machine))
+                (recorded(folder), Looked::at(args, &machine)?)
             }
             None => {
                 let mut header = Versions::header();
-                let looked = examine(args);
+                let looked = examine(args)?;
                 header.note(&looked.took);
                 (header, looked)
             }
         };
-        table::write(args, &header, &looked.findings, looked.fit.as_deref())?;
-        Some(looked.findings)
+        table::write(args, &header, &looked.findings, &looked.more)?;
+        Some(std::mem::take(&mut looked.findings))
     };
     if ginlab::signals::interrupted() {
         return Err(Failure::Interrupted);
@@ -126,7 +143,7 @@ fn run(args: &Args) -> Result<(), Failure> {
 
 fn wanted(args: &Args) -> Requirements {
     Requirements {
-        efa: args.require_efa || args.job.provider.as_deref() == Some("efa"),
+        efa: args.require_efa || args.gate || args.job.provider.as_deref() == Some("efa"),
         other_provider: args.job.provider.as_deref().is_some_and(|provider| !provider.starts_with("efa")),
         instance: args.instance.clone(),
         cards: args.cards,
@@ -142,20 +159,37 @@ struct Looked {
     findings: Vec<Finding>,
     /// Duration of the checks, in one line.
     took: String,
-    /// Last line for a machine that can only use the emulated device. `None` for other machines, or if `--only` is
-    /// given.
-    fit: Option<String>,
+    /// The line `fit` for a machine that can only use the emulated device, unless `--only` is given; the instance; the
+    /// figures of `--gate`.
+    more: More,
 }
 
 impl Looked {
-    fn at(args: &Args, machine: &Machine) -> Looked {
+    fn at(args: &Args, machine: &Machine) -> Result<Looked, Failure> {
         let fit = if args.only.is_empty() { doctor::only_emulated(machine) } else { None };
-        Looked { findings: doctor::examine(machine, &args.only), took: machine.took.text(), fit }
+        let mut findings = doctor::examine(machine, &args.only);
+        let named = InstanceName { kind: machine.instance(), id: machine.instance_id() };
+        let instance = (named.kind.is_some() || named.id.is_some()).then_some(named);
+        let mut figures = None;
+        if args.gate {
+            if machine.kind().is_none() {
+                let name = machine.instance().unwrap_or_else(|| "unknown".to_owned());
+                return Err(Failure::Usage(format!(
+                    "--gate: nothing is known about the instance type {name}: name it by --instance, or run without \
+                     --gate and with --cards N"
+                )));
+            }
+            let all = gate::figures(machine, args.at_least);
+            findings.push(gate::finding(&machine.host, &all));
+            figures = Some(all);
+        }
+        let more = More { fit, instance, figures, rates: None };
+        Ok(Looked { findings, took: machine.took.text(), more })
     }
 }
 
 /// Checks this machine, and runs trials.
-fn examine(args: &Args) -> Looked {
+fn examine(args: &Args) -> Result<Looked, Failure> {
     let deadline = Instant::now() + Duration::from_secs(args.wait);
     let mut machine = Machine::here(wanted(args));
     // On some instances, EFA devices appear only after the system has started.

@@ -3,6 +3,7 @@
 //! written in any case.
 
 use super::meet::{self, Sizes};
+use super::table::More;
 use super::{Args, Looked, examine, reach, table, wanted};
 use crate::error::Failure;
 use crate::runner::{Ranks, with_ranks};
@@ -53,14 +54,14 @@ pub fn run(args: &Args) -> Result<Option<Vec<Finding>>, Failure> {
     findings.extend(lost.map(|text| peers::lost(&text)));
     let mut header = Versions::header();
     header.notes(&notes);
-    table::write(args, &header, &findings, None)?;
+    table::write(args, &header, &findings, &More::default())?;
     Ok(Some(findings))
 }
 
 /// Checks this machine for a job whose rank 0 cannot be reached, without trials, which other ranks of this machine
 /// would make at the same time.
 fn alone(args: &Args, why: &str) -> Result<Vec<Finding>, Failure> {
-    let mut findings = examine(&Args { no_smoke: true, ..args.clone() }).findings;
+    let mut findings = examine(&Args { no_smoke: true, ..args.clone() })?.findings;
     findings.push(peers::lost(why));
     table::print(&findings)?;
     Ok(findings)
@@ -72,7 +73,7 @@ fn gather(args: &Args, ranks: &mut Bootstrap, all: &mut Gathered) -> Result<(), 
     ranks.set_timeout(args.job.meet.timeout * 2 + Duration::from_secs(args.wait + 180));
     // Only one rank per machine checks it. The others would find the same, and would occupy the same NICs at the same
     // time.
-    let mine = if ranks.local_rank() == 0 { examine(args) } else { Looked::default() };
+    let mine = if ranks.local_rank() == 0 { examine(args)? } else { Looked::default() };
     all.findings.clone_from(&mine.findings);
     let machine = Machine::bus(wanted(args));
     let seen = |count: usize| machine.bus_unseen().is_none().then_some(count);

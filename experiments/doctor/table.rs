@@ -2,31 +2,59 @@
 
 use super::Args;
 use crate::error::Failure;
-use ginlab::doctor::{Finding, State, worst};
+use ginlab::doctor::gate::Figure;
+use ginlab::doctor::tournament::Verdict;
+use ginlab::doctor::{Finding, Severity, State, worst};
 use ginlab::report::Header;
 use serde::Serialize;
 use std::io::Write;
 
 /// Version of the columns.
-const SCHEMA: u32 = 1;
+const SCHEMA: u32 = 2;
 
 /// Columns of the CSV, which are also the keys of a finding in the JSON document.
-const COLUMNS: [&str; 6] = ["host", "check", "state", "looks_at", "found", "mend"];
+const COLUMNS: [&str; 7] = ["host", "check", "state", "looks_at", "found", "mend", "severity"];
+
+/// Results in addition to the findings, which only some runs have.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct More {
+    /// Last line of the text.
+    pub fit: Option<String>,
+    /// Instance type and id, if they are known.
+    pub instance: Option<InstanceName>,
+    /// Figures of `--gate`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub figures: Option<Vec<Figure>>,
+    /// Rates of `--rates`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rates: Option<Verdict>,
+}
+
+/// Type and id of an EC2 instance.
+#[derive(Clone, Debug, Serialize)]
+pub struct InstanceName {
+    #[serde(rename = "type")]
+    pub kind: Option<String>,
+    pub id: Option<String>,
+}
 
 #[derive(Serialize)]
 struct Document<'a> {
     schema: u32,
     header: &'a Header,
     worst: Option<State>,
-    fit: Option<&'a str>,
+    severity: Severity,
+    #[serde(flatten)]
+    more: &'a More,
     findings: &'a [Finding],
 }
 
-/// Writes the requested outputs. `fit` is the last line of the text, and a key of the JSON document.
-pub fn write(args: &Args, header: &Header, findings: &[Finding], fit: Option<&str>) -> Result<(), Failure> {
-    let document = Document { schema: SCHEMA, header, worst: worst(findings), fit, findings };
+/// Writes the requested outputs.
+pub fn write(args: &Args, header: &Header, findings: &[Finding], more: &More) -> Result<(), Failure> {
+    let severity = findings.iter().map(|finding| finding.severity).max().unwrap_or_default();
+    let document = Document { schema: SCHEMA, header, worst: worst(findings), severity, more, findings };
     let mut text = lines(findings, crate::output::color());
-    if let Some(fit) = fit {
+    if let Some(fit) = &more.fit {
         text.push_str(fit);
         text.push('\n');
     }

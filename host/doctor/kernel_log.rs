@@ -1,7 +1,7 @@
 //! Kernel log: Xid errors of GPUs, with their time and the action that NVIDIA's catalog names.
 
 use super::machine::Machine;
-use super::{Checked, State, fail, gpu, ok, skipped, warn};
+use super::{Checked, Severity, State, fail, gpu, ok, skipped, warn};
 use std::process::Command;
 
 /// Immediate action for an Xid: "Resolution Bucket" of NVIDIA's catalog of Xid errors for driver r590, as listed by
@@ -158,6 +158,18 @@ pub fn xid(machine: &Machine) -> Checked {
         State::Warn => warn(found, mend),
         State::Fail => fail(found, mend),
         State::Ok | State::Skipped => ok(found),
+    }
+}
+
+/// Returns the severity of the gravest Xid error of a machine.
+pub fn severity(machine: &Machine) -> Severity {
+    let Some(Ok(lines)) = &machine.asked.xids else { return Severity::None };
+    match xids(lines).iter().map(|xid| xid.action).max() {
+        None | Some(Action::Ignore) => Severity::None,
+        Some(Action::RestartProgram | Action::Monitor) => Severity::Monitor,
+        Some(Action::Reset) => Severity::Reset,
+        Some(Action::Reboot) => Severity::Reboot,
+        Some(Action::Replace) => Severity::Isolate,
     }
 }
 

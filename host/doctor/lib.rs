@@ -12,6 +12,7 @@ mod counters;
 mod efa;
 mod environment;
 mod fit;
+pub mod gate;
 mod gpu;
 pub mod instances;
 mod kernel_log;
@@ -21,6 +22,7 @@ mod limits;
 mod machine;
 pub mod near;
 pub mod peers;
+mod severity;
 mod sharing;
 #[cfg(test)]
 mod tests;
@@ -30,6 +32,8 @@ pub mod verbs;
 
 pub use fit::only_emulated;
 pub use machine::{Asked, GpuState, LinkErrors, Machine, RemappedRows, Requirements, Took};
+
+pub use severity::Severity;
 
 use serde::{Deserialize, Serialize};
 
@@ -104,6 +108,8 @@ pub struct Finding {
     pub found: String,
     /// Remedy; empty if none is needed.
     pub mend: String,
+    /// What the finding asks for.
+    pub severity: Severity,
 }
 
 const fn check(name: &'static str, looks_at: &'static str, run: fn(&Machine) -> Checked) -> Check {
@@ -161,13 +167,18 @@ pub const CHECKS: [Check; 26] = [
 #[must_use]
 pub fn examine(machine: &Machine, only: &[String]) -> Vec<Finding> {
     let wanted = |check: &&Check| only.is_empty() || only.iter().any(|name| name == check.name);
-    let finding = |check: &Check| of(&machine.host, check.name, check.looks_at, (check.run)(machine));
+    let finding = |check: &Check| {
+        let finding = of(&machine.host, check.name, check.looks_at, (check.run)(machine));
+        if check.name == "xid" { Finding { severity: kernel_log::severity(machine), ..finding } } else { finding }
+    };
     CHECKS.iter().filter(wanted).map(finding).collect()
 }
 
 fn of(host: &str, check: &str, looks_at: &str, checked: Checked) -> Finding {
     let (Ok(Said { state, found, mend }) | Err(Said { state, found, mend })) = checked;
-    Finding { host: host.to_owned(), check: check.to_owned(), state, looks_at: looks_at.to_owned(), found, mend }
+    let (host, check, looks_at) = (host.to_owned(), check.to_owned(), looks_at.to_owned());
+    let severity = Severity::of(&check, state);
+    Finding { host, check, state, looks_at, found, mend, severity }
 }
 
 /// Returns the worst state. `None` if there are no findings.

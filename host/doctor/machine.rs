@@ -83,7 +83,8 @@ pub struct Asked {
 #[derive(Debug, Default)]
 pub struct Machine {
     pub(super) root: PathBuf,
-    pub(super) host: String,
+    /// Host name.
+    pub host: String,
     pub(super) environment: BTreeMap<String, String>,
     pub(super) tree: Option<Tree>,
     /// Reason for which there is no tree.
@@ -306,7 +307,8 @@ impl Machine {
     }
 
     /// Returns the instance type with its numbers, if it is known.
-    pub(super) fn kind(&self) -> Option<Instance> {
+    #[must_use]
+    pub fn kind(&self) -> Option<Instance> {
         Instance::named(&self.instance()?)
     }
 

@@ -17,7 +17,7 @@ use ginlab_flow::{self as flow, Flow, FlowError, Target};
 use ginlab_topology::pci::PciAddress;
 
 /// Number of bytes that are registered and written.
-const BYTES: usize = 2 << 20;
+pub(super) const BYTES: usize = 2 << 20;
 /// Number of repetitions, of which the fastest counts.
 const TURNS: usize = 8;
 

@@ -44,6 +44,31 @@ fn exit_code_matches_worst_finding() {
     run(ginlab(&format!("{unknown} --strict"))).expect(3);
 }
 
+/// The document of a gate has every figure with its limit. Nothing was recorded of the GPUs' memory: it does not pass.
+#[test]
+fn gate_reports_figures_with_limits() {
+    let done = run(ginlab(&format!("{P5} --gate --json -"))).expect(3);
+    assert!(done.complaint().contains("gate on recorded"), "{}", done.stderr);
+    let document: serde_json::Value = serde_json::from_str(&done.stdout).unwrap();
+    assert_eq!((&document["instance"]["type"], &document["schema"]), (&"p5.48xlarge".into(), &2.into()));
+    let figures = document["figures"].as_array().unwrap();
+    let figure = |name: &str| figures.iter().find(|figure| figure["name"] == name).unwrap();
+    for (name, value, state) in [("gpus", 8.0, "ok"), ("efa_devices", 32.0, "ok")] {
+        let figure = figure(name);
+        assert_eq!((&figure["value"], &figure["state"]), (&value.into(), &state.into()), "{figure}");
+        assert_eq!(figure["limit"]["at_least"], value);
+    }
+    assert_eq!(
+        (&figure("ecc_uncorrected")["value"], &figure("ecc_uncorrected")["state"]),
+        (&serde_json::Value::Null, &"skipped".into())
+    );
+    let gate = document["findings"].as_array().unwrap().last().unwrap();
+    assert_eq!(
+        (&gate["check"], &gate["state"], &gate["severity"]),
+        (&"gate".into(), &"fail".into(), &"configure".into())
+    );
+}
+
 /// On a machine without GPU and NIC, the last line reports what the machine can run, and the command for it.
 #[test]
 fn machine_without_gpu_and_nic_gets_suggestion() {
@@ -71,6 +96,8 @@ fn invalid_options_print_one_line() {
         ("--from Cargo.toml", "not a recorded machine"),
         ("--instance p5.48xlagre", "unknown instance type \"p5.48xlagre\": expected one of p4d.24xlarge,"),
         ("--rails 4", "--peers"),
+        ("--at-least 0", "invalid share \"0\": expected a percentage above 0 and up to 100"),
+        ("--from tests/fixtures/p5 --gate", "--gate: nothing is known about the instance type unknown"),
         ("--csv - --json -", "cannot both go to stdout"),
     ] {
         let done = run(ginlab(&format!("doctor {args}"))).expect(2);

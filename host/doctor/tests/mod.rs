@@ -4,6 +4,7 @@
 
 mod clusters;
 mod fake;
+mod gate;
 mod mistakes;
 mod tournament;
 mod unseen;

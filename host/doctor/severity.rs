@@ -1,0 +1,55 @@
+//! Severity of findings, for schedulers: what to do with the machine.
+
+use super::State;
+use serde::{Deserialize, Serialize};
+
+/// What a finding asks for. The words are those of awslabs/awsome-distributed-ai's cluster health check, apart from
+/// `configure`.
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Serialize,
+    Deserialize,
+    strum::Display,
+    strum::IntoStaticStr,
+)]
+#[serde(rename_all = "lowercase")]
+#[strum(serialize_all = "lowercase")]
+pub enum Severity {
+    /// Nothing.
+    #[default]
+    None,
+    /// Watch the machine; jobs may run.
+    Monitor,
+    /// Change the configuration of the machine, the container or the job.
+    Configure,
+    /// Reset a GPU.
+    Reset,
+    /// Restart the machine.
+    Reboot,
+    /// Take the machine out and replace it.
+    Isolate,
+}
+
+/// Checks of hardware, whose failures are not a matter of configuration.
+const HARDWARE: [&str; 5] = ["efa-links", "nvlink", "pcie", "gate", "peers-rates"];
+
+impl Severity {
+    /// Returns the severity of a check with this outcome.
+    #[must_use]
+    pub fn of(check: &str, state: State) -> Severity {
+        match state {
+            State::Skipped | State::Ok => Severity::None,
+            State::Warn => Severity::Monitor,
+            State::Fail if check == "gpu" => Severity::Reset,
+            State::Fail if HARDWARE.contains(&check) => Severity::Isolate,
+            State::Fail => Severity::Configure,
+        }
+    }
+}
