@@ -25,6 +25,8 @@ pub struct OwnRail {
     pub inbox: Region<AnyRail>,
     /// Destinations by rank; `None` for ranks without this rail.
     pub targets: Vec<Option<Target>>,
+    /// Line rate of the NIC in bits per second, if the provider reports it.
+    pub line_rate: Option<u64>,
 }
 
 /// Sizes of the memory of each rail.
@@ -37,6 +39,10 @@ pub struct Sizes {
 /// Rails of this rank, connected with those of its peers.
 pub struct Met {
     pub rails: Vec<OwnRail>,
+    /// Names of the rails of each rank; the reason if the rank has none.
+    pub of_ranks: Vec<Result<Vec<String>, String>>,
+    /// Peers whose address a rail rejects, one line each. Such a rail has no target for the peer.
+    pub rejected: Vec<String>,
 }
 
 impl Met {
@@ -53,7 +59,7 @@ impl Met {
     }
 }
 
-/// Opens `rails` rails of this rank. With `all`, the choice does not depend on a GPU.
+/// Opens `rails` rails of this rank. With `all`, the choice depends neither on a GPU nor on other ranks of the host.
 pub fn open(args: &Args, rails: usize, sizes: Sizes, all: bool, ranks: &Bootstrap) -> Result<Vec<OwnRail>, String> {
     let said = |failure: Failure| failure.text().unwrap_or_default();
     let fabric = check_provider(args.job.provider.as_deref(), &args.job.domain).map_err(said)?;
@@ -62,8 +68,9 @@ pub fn open(args: &Args, rails: usize, sizes: Sizes, all: bool, ranks: &Bootstra
         reach: if ranks.same_host() { Reach::SameHost } else { Reach::Network },
         one_machine: ranks.on_this_machine().len() == ranks.size(),
         gpu: if all { None } else { near_gpu(args, ranks.local_rank()) },
-        local_rank: ranks.local_rank(),
-        local_size: ranks.local_size(),
+        // Ranks that share NICs open them in different orders. With all NICs, a rail must be the same one on every node.
+        local_rank: if all { 0 } else { ranks.local_rank() },
+        local_size: if all { 1 } else { ranks.local_size() },
     };
     let options = RailOptions { level: args.job.completion, ..RailOptions::default() };
     let plan = fabric.choose(rails, &place, options)?;
@@ -74,12 +81,13 @@ pub fn open(args: &Args, rails: usize, sizes: Sizes, all: bool, ranks: &Bootstra
         flow.register(buffer, access).map_err(|error| error.to_string())
     };
     let mut own = Vec::new();
-    for rail in opened {
+    for (index, rail) in opened.into_iter().enumerate() {
         let name = rail.name().to_owned();
         let flow = Flow::new(vec![rail], args.job.meet.timeout);
         let source = memory(&flow, sizes.source, Access::SOURCE)?;
         let inbox = memory(&flow, sizes.inbox, Access::REMOTE_WRITE)?;
-        own.push(OwnRail { flow, name, source, inbox, targets: Vec::new() });
+        let line_rate = plan.domains().get(index).and_then(|domain| domain.link_bits_per_second);
+        own.push(OwnRail { flow, name, source, inbox, targets: Vec::new(), line_rate });
     }
     Ok(own)
 }
@@ -113,17 +121,26 @@ pub fn connect(opened: Result<Vec<OwnRail>, String>, ranks: &mut Bootstrap) -> R
     if addresses.iter().all(|addresses| !addresses.is_empty()) {
         ranks.check_addresses(addresses.iter().map(|addresses| &addresses[..]))?;
     }
+    let mut rejected = Vec::new();
     for (index, rail) in rails.iter_mut().enumerate() {
-        for offers in &offers {
-            let target = offers.as_ref().ok().and_then(|offers| offers.get(index)).map(|offer| {
-                let peer = rail.flow.add_peer(offer)?;
-                Target::new(peer, offer, 0)
-            });
-            rail.targets.push(target.transpose()?);
+        for (rank, offers) in offers.iter().enumerate() {
+            let Some(offer) = offers.as_ref().ok().and_then(|offers| offers.get(index)) else {
+                rail.targets.push(None);
+                continue;
+            };
+            // A peer that chose another provider has addresses of another form.
+            let target = rail.flow.add_peer(offer).and_then(|peer| Target::new(peer, offer, 0));
+            if let Err(error) = &target {
+                let host = ranks.members().get(rank).map_or("", |member| &member.host);
+                let theirs = offer.rails.join(", ");
+                rejected.push(format!("rank {rank} ({host}, {theirs}) over {} (rail {index}): {error}", rail.name));
+            }
+            rail.targets.push(target.ok());
         }
     }
     // EFA devices reject writes from a peer whose address has not been inserted, so that no rank may write before all
     // have inserted all addresses.
     ranks.barrier("connected")?;
-    Ok(Met { rails })
+    let names = |offers: Vec<Offer>| offers.iter().flat_map(|offer| offer.rails.iter().cloned()).collect();
+    Ok(Met { rails, rejected, of_ranks: offers.into_iter().map(|offers| offers.map(names)).collect() })
 }

@@ -3,6 +3,7 @@
 
 mod meet;
 mod peers;
+mod rates;
 mod reach;
 mod smoke;
 mod table;
@@ -14,6 +15,7 @@ use crate::program::{Program, program};
 use ginlab::doctor::gate;
 use ginlab::doctor::instances::Instance;
 use ginlab::doctor::{self, CHECKS, Finding, Machine, Requirements, State};
+use ginlab::measure::size;
 use ginlab::versions::Versions;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -32,6 +34,7 @@ Examples:
   ginlab doctor --require-efa --cards 32       check a node of an EFA cluster before running on it
   srun --mpi=pmix ginlab doctor --peers --rails 4     write from every rank to every other one on each rail; compare versions and clocks
   ginlab doctor --gate --json -                figures and limits for a scheduler: exit code 3 takes the node out
+  srun --mpi=pmix --ntasks-per-node=1 ginlab doctor --peers --rates     rates of all pairs of nodes on all rails
   ginlab doctor --only memlock,efa-driver --json -    run two checks, print JSON
   ginlab doctor --from tests/fixtures/p5 --instance p5.48xlarge     check saved files of another machine
 
@@ -79,13 +82,28 @@ pub struct Args {
     /// Connect to the other ranks, compare versions and clocks, and write to each of them on each rail
     #[arg(long)]
     peers: bool,
-    /// Number of rails for --peers
-    #[arg(long, default_value_t = 1, value_name = "N", requires = "peers")]
-    rails: usize,
+    /// Measure the rates between all pairs of nodes on each rail, and name slow NICs and slow pairs; start one rank per
+    /// node
+    #[arg(long, requires = "peers", conflicts_with = "no_smoke")]
+    rates: bool,
+    /// Bytes per rail and pair for --rates
+    #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = bytes, requires = "rates")]
+    bytes: u64,
+    /// Number of rails for --peers [default: 1; with --rates, all NICs of the node]
+    #[arg(long, value_name = "N", requires = "peers")]
+    rails: Option<usize>,
     #[command(flatten)]
     job: JobArgs,
     #[command(flatten)]
     output: ListingArgs,
+}
+
+/// Parses a size that is not 0.
+fn bytes(text: &str) -> Result<u64, String> {
+    match size::parse(text).map_err(|error| error.to_string())? {
+        0 => Err("expected a size above 0, such as 64M".to_owned()),
+        bytes => Ok(bytes),
+    }
 }
 
 /// Parses a percentage as a share.

@@ -4,12 +4,14 @@
 
 use super::meet::{self, Sizes};
 use super::table::More;
-use super::{Args, Looked, examine, reach, table, wanted};
+use super::{Args, Looked, examine, rates, reach, table, wanted};
 use crate::error::Failure;
 use crate::runner::{Ranks, with_ranks};
 use ginlab::bootstrap::{Bootstrap, is_spawned_child};
 use ginlab::doctor::peers::{self, RankInfo, compare};
+use ginlab::doctor::tournament::Verdict;
 use ginlab::doctor::{Finding, Machine};
+use ginlab::fabric::discover;
 use ginlab::versions::Versions;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -25,6 +27,7 @@ struct Gathered {
     notes: Vec<String>,
     cards: Vec<RankInfo>,
     clocks: Vec<(f64, f64)>,
+    rates: Option<Verdict>,
 }
 
 /// Returns all findings on rank 0, and `None` on other ranks.
@@ -49,12 +52,12 @@ pub fn run(args: &Args) -> Result<Option<Vec<Finding>>, Failure> {
             _ => return Err(failure),
         },
     };
-    let Gathered { mut findings, cards, clocks, notes, .. } = all;
+    let Gathered { mut findings, cards, clocks, notes, rates, .. } = all;
     findings.extend(compare(&cards, &clocks));
     findings.extend(lost.map(|text| peers::lost(&text)));
     let mut header = Versions::header();
     header.notes(&notes);
-    table::write(args, &header, &findings, &More::default())?;
+    table::write(args, &header, &findings, &More { rates, ..More::default() })?;
     Ok(Some(findings))
 }
 
@@ -82,9 +85,13 @@ fn gather(args: &Args, ranks: &mut Bootstrap, all: &mut Gathered) -> Result<(), 
         all.findings = findings.concat();
     }
     let clock = clock(ranks)?;
+    // With --rates, a rank stands for its node and opens all of its NICs.
+    let all_nics = || if args.rates { discover::cards(args.job.provider.as_deref()) } else { None };
+    let rails = args.rails.or_else(all_nics).unwrap_or(1);
     let opened = (!args.no_smoke).then(|| {
-        let sizes = Sizes { source: reach::BYTES, inbox: reach::BYTES * ranks.size() };
-        meet::open(args, args.rails, sizes, false, ranks)
+        let chunk = if args.rates { rates::CHUNK } else { 0 };
+        let sizes = Sizes { source: reach::BYTES.max(chunk), inbox: (reach::BYTES * ranks.size()).max(chunk) };
+        meet::open(args, rails, sizes, args.rates, ranks)
     });
     // Without results of writes, for the case that a rank does not survive them.
     card.unopened = opened.as_ref().and_then(|opened| opened.as_ref().err().cloned());
@@ -105,10 +112,18 @@ fn gather(args: &Args, ranks: &mut Bootstrap, all: &mut Gathered) -> Result<(), 
         let met = meet::connect(opened, ranks)?;
         note_missing(all, ranks);
         all.notes.extend(ranks.notes().iter().cloned());
-        card.rails = Some(args.rails);
+        card.rails = Some(rails);
         card.unreached = reach::run(&met, args.job.meet.timeout, ranks)?;
         if let Some(cards) = ranks.gather_values(&card, "results of writes")? {
             all.cards = cards;
+        }
+        if args.rates
+            && let Some(rates) = rates::run(&met, args, ranks)?
+        {
+            let line = met.rails.first().and_then(|rail| rail.line_rate).map(|bits| bits as f64 / 1e9);
+            let verdict = rates.judge(args.at_least);
+            all.findings.extend(verdict.findings(ranks.size(), line, args.at_least));
+            all.rates = Some(verdict);
         }
     }
     Ok(())

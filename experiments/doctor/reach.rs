@@ -25,7 +25,7 @@ fn payload(from: usize, rail: usize) -> [u8; BYTES] {
 pub fn run(met: &Met, limit: Duration, ranks: &mut Bootstrap) -> Result<Vec<String>, Failure> {
     let rank = ranks.rank();
     let hosts: Vec<String> = ranks.members().iter().map(|member| member.host.clone()).collect();
-    let mut failed = Vec::new();
+    let mut failed = met.rejected.clone();
     for (index, rail) in met.rails.iter().enumerate() {
         rail.source.buffer().write(0, &payload(rank, index))?;
     }

@@ -84,7 +84,7 @@ pub(super) fn port_rates(machine: &Machine) -> Vec<(String, f64)> {
     machine.efa_devices().into_iter().filter_map(rate).collect()
 }
 
-/// Rate that an efa driver reports if it does not know that of the device (`EFA_DEFAULT_LINK_SPEED_GBPS` of the driver).
+/// Rate that the efa driver reports if it does not know that of the device (its `EFA_DEFAULT_LINK_SPEED_GBPS`).
 const CONSTANT_RATE: f64 = 100.0;
 
 /// Returns the rate of all ports for a table, or a failure if one is slower than the others or than the instance's.

@@ -65,8 +65,8 @@ fn figure(
 /// The whole machine, as an item.
 const MACHINE: &str = "machine";
 
-/// Returns the figures of a machine whose instance type is known. `at_least` is the share of the median of its NICs that
-/// the loop-back rate of each must have.
+/// Returns the figures of a machine whose instance type is known. `at_least` is the share of the median of its NICs
+/// that the loop-back rate of each must have.
 #[must_use]
 pub fn figures(machine: &Machine, at_least: f64) -> Vec<Figure> {
     let Some(kind) = machine.kind() else { return Vec::new() };

@@ -3,8 +3,8 @@
 //! Sources: AWS EC2 User Guide, "Maximize network bandwidth on Amazon EC2 instances with multiple network cards" (p5,
 //! p5e, p6-b200, p6-b300: 17 network cards, of which card 0 supports only ENA), as of 2026-11-23; AWS ParallelCluster's
 //! profiles (p4d, p5en); `MaximumEfaInterfaces` as printed by `aws ec2 describe-instance-types` (g6e);
-//! aws/sagemaker-hyperpod-cli, src/sagemaker/hyperpod/training/constants.py, at 011ca92 of 2026-06-22 (further g6e, g7e,
-//! p5.4xlarge); awslabs/awsome-distributed-ai, 2.gpu-cluster-healthcheck/instance-profiles.conf, at 95b939cd of
+//! aws/sagemaker-hyperpod-cli, src/sagemaker/hyperpod/training/constants.py, at 011ca92 of 2026-06-22 (further g6e,
+//! g7e, p5.4xlarge); awslabs/awsome-distributed-ai, 2.gpu-cluster-healthcheck/instance-profiles.conf, at 95b939cd of
 //! 2026-07-23 (p6e-gb200: 4 EFA devices; the former source has 0). For p6e-gb300, no public number was found.
 //!
 //! Rates of a port: bandwidth of the instance over its EFA devices (`host/fabric/model/profiles.toml` names the source

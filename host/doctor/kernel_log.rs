@@ -39,8 +39,8 @@ impl Action {
             48 | 64 | 74 | 95 | 109 | 110 | 119 | 120 | 136 | 140 | 143 | 155 | 156 | 158 => Action::Reset,
             79 | 151 | 168 => Action::Reboot,
             54 => Action::Replace,
-            // 81, 125 and 157: contact support. 144 to 150: NVLink 5. 159: only if managed memory is in use. 162 to 165:
-            // lifetime of a repair.
+            // 81, 125 and 157: contact support. 144 to 150: NVLink 5. 159: only if managed memory is in use. 162 to
+            // 165: lifetime of a repair.
             _ => Action::Monitor,
         }
     }

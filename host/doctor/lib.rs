@@ -26,14 +26,15 @@ mod severity;
 mod sharing;
 #[cfg(test)]
 mod tests;
+mod took;
 pub mod tournament;
 pub mod trial;
 pub mod verbs;
 
 pub use fit::only_emulated;
-pub use machine::{Asked, GpuState, LinkErrors, Machine, RemappedRows, Requirements, Took};
-
+pub use machine::{Asked, GpuState, LinkErrors, Machine, RemappedRows, Requirements};
 pub use severity::Severity;
+pub use took::Took;
 
 use serde::{Deserialize, Serialize};
 

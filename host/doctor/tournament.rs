@@ -8,6 +8,7 @@
 //! than half of its partners measure less than the limit with it, in the same direction: its median over the partners
 //! is then below the limit. A slow measurement between two NICs that are not slow is a slow pair.
 
+use super::{Finding, fail, of, ok, warn};
 use serde::Serialize;
 
 /// Returns the number of rounds in which all pairs of `nodes` nodes meet.
@@ -102,6 +103,73 @@ pub struct Verdict {
     pub nics: Vec<NicRate>,
     /// Slow pairs.
     pub pairs: Vec<SlowPair>,
+}
+
+impl Verdict {
+    /// Returns a finding for each slow NIC, one for the slow pairs, and one for all. `line` is the line rate of a NIC
+    /// in Gb/s, if it is known; `at_least` is the share of it that the median must reach.
+    #[must_use]
+    pub fn findings(&self, nodes: usize, line: Option<f64>, at_least: f64) -> Vec<Finding> {
+        const CHECK: &str = "peers-rates";
+        const EXAMINED: &str = "rates between all pairs of nodes on each rail";
+        let limit = format!("limit {}, median of all {}", digits(self.limit_gbits_s), digits(self.median_gbits_s));
+        let of_nic = |nic: &NicRate| {
+            let NicRate { nic, rail, partners, sends_gbits_s: sends, receives_gbits_s: receives, .. } = nic;
+            let (sends, receives) = (digits(*sends), digits(*receives));
+            let found = format!(
+                "{nic} (rail {rail}) sends {sends} and receives {receives} Gb/s with {partners} partners; {limit}"
+            );
+            fail(found, "`ginlab doctor --gate` on this host; replace the instance if only its NIC is slow")
+        };
+        let slow = self.nics.iter().filter(|nic| nic.slow);
+        let mut findings: Vec<Finding> = slow.map(|nic| of(&nic.host, CHECK, EXAMINED, of_nic(nic))).collect();
+        if !self.pairs.is_empty() {
+            let line = |pair: &SlowPair| {
+                format!("{} to {} on rail {}: {} Gb/s", pair.from, pair.to, pair.rail, digits(pair.gbits_s))
+            };
+            let shown: Vec<String> = self.pairs.iter().take(4).map(line).collect();
+            let more = self.pairs.len() - shown.len();
+            let more = if more > 0 { format!(" ({more} more)") } else { String::new() };
+            let why = if nodes > 2 { "" } else { "; two nodes do not show which of both NICs is slow" };
+            let found = format!("slow pairs: {}{more}; {limit}{why}", shown.join("; "));
+            let mend = "run it again; a pair that stays slow has a slow path between its hosts: place the nodes in one \
+                        placement group, or leave one of them out";
+            findings.push(of("all", CHECK, EXAMINED, warn(found, mend)));
+        }
+        let rates = self.nics.iter().flat_map(|nic| [nic.sends_gbits_s, nic.receives_gbits_s]);
+        let (least, most) = rates.fold((f32::MAX, 0.0f32), |(least, most), rate| (least.min(rate), most.max(rate)));
+        let share = line.map(|line| f64::from(self.median_gbits_s) / line);
+        let of_line = share.map_or(String::new(), |share| format!(", {:.0} % of the line rate", share * 100.0));
+        let found = format!(
+            "{nodes} nodes, {} NICs: medians from {} to {} Gb/s, median of all {}{of_line}",
+            self.nics.len(),
+            digits(least),
+            digits(most),
+            digits(self.median_gbits_s)
+        );
+        let said = match share {
+            _ if self.nics.iter().all(|nic| nic.partners == 0) => {
+                warn("no rate was measured: fewer than two nodes have rails", "see peers-rails")
+            }
+            // All NICs are equally slow: the cause is common to them.
+            Some(share) if share < at_least => warn(
+                found,
+                "payloads are in host memory: compare with `ginlab write --bare`; is another job running on these nodes?",
+            ),
+            _ => ok(found),
+        };
+        findings.push(of("all", CHECK, EXAMINED, said));
+        findings
+    }
+}
+
+/// Formats a rate with enough digits for NICs of a modelled network too.
+fn digits(gbits_s: f32) -> String {
+    match gbits_s {
+        10.0.. => format!("{gbits_s:.1}"),
+        0.1.. => format!("{gbits_s:.2}"),
+        _ => format!("{gbits_s:.4}"),
+    }
 }
 
 /// Returns the median; the larger of the two in the middle. Thus, it is below a limit only if more than half of the

@@ -189,8 +189,8 @@ fn fastest(turn: impl Fn() -> Result<(), String>) -> Result<Duration, String> {
     Ok(best)
 }
 
-/// Registers 2 MiB of the memory of GPUs with the NICs of these EFA domains directly, bypassing libfabric. Describes how
-/// they were registered.
+/// Registers 2 MiB of the memory of GPUs with the NICs of these EFA domains directly, bypassing libfabric. Describes
+/// how they were registered.
 ///
 /// # Errors
 /// Returns the reason for which a NIC rejects the memory, in one line.

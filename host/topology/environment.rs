@@ -54,8 +54,8 @@ pub fn gpu_clocks() -> Value {
 pub struct Counters(BTreeMap<String, BTreeMap<String, u64>>);
 
 impl Counters {
-    /// Reads the counters: `hw_counters` and `counters` of RDMA devices' ports, `hw_counters` of the devices, and `statistics` of hardware network
-    /// interfaces. `root` is `/`, or a recorded tree.
+    /// Reads the counters: `hw_counters` and `counters` of RDMA devices' ports, `hw_counters` of the devices, and
+    /// `statistics` of hardware network interfaces. `root` is `/`, or a recorded tree.
     pub fn read(root: &Path) -> Counters {
         let mut counters = Counters::default();
         let class = root.join("sys/class");

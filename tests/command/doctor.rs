@@ -1,7 +1,7 @@
 //! `ginlab doctor`: for a recorded p5, for this machine, and for the ranks of two nodes.
 
 use crate::common::lab::{Lab, command};
-use crate::common::{Job, Record, ginlab, records, run};
+use crate::common::{Job, Record, ginlab, records, run, skip};
 
 const P5: &str = "doctor --from tests/fixtures/p5 --instance p5.48xlarge";
 
@@ -96,6 +96,8 @@ fn invalid_options_print_one_line() {
         ("--from Cargo.toml", "not a recorded machine"),
         ("--instance p5.48xlagre", "unknown instance type \"p5.48xlagre\": expected one of p4d.24xlarge,"),
         ("--rails 4", "--peers"),
+        ("--rates", "--peers"),
+        ("--peers --rates --bytes 0", "expected a size above 0, such as 64M"),
         ("--at-least 0", "invalid share \"0\": expected a percentage above 0 and up to 100"),
         ("--from tests/fixtures/p5 --gate", "--gate: nothing is known about the instance type unknown"),
         ("--csv - --json -", "cannot both go to stdout"),
@@ -113,6 +115,17 @@ fn this_machine_writes_to_itself() {
     let done = run(ginlab("doctor --only smoke --require-efa -d emulated -p nothing --csv -")).expect(3);
     let rows = records(&done.stdout);
     assert!(found(&rows, "smoke").1.contains("unknown provider \"nothing\""), "{}", done.stdout);
+}
+
+/// With -d gpu, neither the trials nor the two ranks fall back to the emulated device.
+#[test]
+fn smoke_test_with_gpu_needs_one() {
+    if ginlab::cuda::visible_gpus().is_ok_and(|gpus| !gpus.is_empty()) {
+        return skip("there is a GPU");
+    }
+    let done = run(ginlab("doctor --only smoke -d gpu -p tcp --csv -")).expect(3);
+    let rows = records(&done.stdout);
+    assert!(found(&rows, "smoke").0 == "fail" && found(&rows, "smoke").1.starts_with("GPU 0: "), "{}", done.stdout);
 }
 
 #[test]

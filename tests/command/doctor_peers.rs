@@ -94,3 +94,60 @@ fn killed_rank_is_named() {
     let (state, text) = found(&rows, "peers-ranks")[0];
     assert!(state == "fail" && text.starts_with("1 of 3 ranks are missing: rank 1 ("), "{text}");
 }
+
+/// Four nodes over software NICs, of which node 2 has a slow first NIC: every NIC meets three partners, and this one is
+/// named. Others may differ too, by the load of the test machine.
+#[test]
+fn slow_nic_is_named_among_four_nodes() {
+    if !has_provider() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let json = folder.path().join("rates.json");
+    let port = free_port();
+    let rank = |rank: usize, outputs: &str| {
+        let slow = if rank == 2 { ",slow=20000" } else { "" };
+        let args = format!(
+            "doctor --peers --rates --bytes 64K --at-least 20% --only memlock -p soft-efa:p5,cards=2{slow} -d emulated \
+             -t 20 {outputs}"
+        );
+        let mut command = tcp_rank(rank, port, "doctor", &args);
+        command.env("WORLD_SIZE", "4");
+        command
+    };
+    let others: Vec<Job> = (1..4).map(|number| Job::start(rank(number, ""))).collect();
+    let first = run(rank(0, &format!("--json {} --csv -", json.display()))).expect(3);
+    others.into_iter().for_each(|other| drop(other.finish().expect(0)));
+    let document: serde_json::Value = serde_json::from_slice(&std::fs::read(json).unwrap()).unwrap();
+    let nics = document["rates"]["nics"].as_array().unwrap();
+    assert_eq!(nics.len(), 8, "{document}");
+    for nic in nics {
+        assert_eq!(nic["partners"], 3, "{nic}");
+        assert!(
+            nic["sends_gbits_s"].as_f64().unwrap() > 0.0 && nic["receives_gbits_s"].as_f64().unwrap() > 0.0,
+            "{nic}"
+        );
+    }
+    let slow = nics.iter().find(|nic| nic["node"] == 2 && nic["nic"] == "efa:rdmap79s0-rdm").unwrap();
+    assert_eq!((&slow["slow"], &slow["rail"]), (&true.into(), &0.into()), "{document}");
+    let rows = records(&first.stdout);
+    let is_named =
+        |row: &Record| row["check"] == "peers-rates" && row["found"].starts_with("efa:rdmap79s0-rdm (rail 0) sends");
+    let named = rows.iter().find(|row| is_named(row) && row["host"].ends_with("/2")).unwrap();
+    assert_eq!((&*named["state"], &*named["severity"]), ("fail", "isolate"), "{rows:?}");
+}
+
+/// Over the loopback, with ranks that ginlab starts itself.
+#[test]
+fn all_pairs_are_measured_over_loopback() {
+    let args = "doctor --peers --rates --bytes 256K --at-least 1% --only memlock --np 3 --rails 2 -p tcp -d emulated \
+                -t 10 --json -";
+    let done = run(crate::common::ginlab(args));
+    let document: serde_json::Value = serde_json::from_str(&done.stdout).unwrap();
+    let nics = document["rates"]["nics"].as_array().unwrap();
+    assert_eq!(nics.len(), 6, "{document}");
+    for nic in nics {
+        assert_eq!(nic["partners"], 2, "{nic}");
+        assert!(nic["sends_gbits_s"].as_f64().unwrap() > 0.0, "{nic}");
+    }
+}

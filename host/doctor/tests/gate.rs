@@ -6,7 +6,8 @@ use super::super::{GpuState, LinkErrors, RemappedRows, Severity, State, examine}
 use super::fake::{Fake, address, card_bus, gpu_state};
 use std::time::Duration;
 
-/// Returns a p6-b200 with a trial of each NIC from its GPU, which takes 185 us for 2 MiB, and a second query of the GPUs.
+/// Returns a p6-b200 with a trial of each NIC from its GPU, which takes 185 us for 2 MiB, and a second query of the
+/// GPUs.
 fn fleet_node() -> Fake {
     let mut fake = Fake::healthy();
     let trials = (0..8u8).map(|card| Trial {

@@ -161,6 +161,26 @@ fn two_nodes_have_slow_pairs_only() {
     assert_eq!((verdict.pairs[0].from.as_str(), verdict.pairs[0].to.as_str()), ("n0", "n1"));
 }
 
+/// The findings name the host and the NIC, and the pair.
+#[test]
+fn findings_name_host_and_nic_or_pair() {
+    use super::super::State;
+    let mut fleet = Fleet { nodes: 8, rails: 2, nics: [((5, 1), (0.3, 0.3))].into(), ..Fleet::default() };
+    fleet.pairs.insert((2, 3, 0), 0.5);
+    let verdict = fleet.play(&mut Draws(9)).0.judge(0.85);
+    let findings = verdict.findings(8, Some(LINE_GBITS), 0.85);
+    let said: Vec<(&str, State)> = findings.iter().map(|finding| (finding.host.as_str(), finding.state)).collect();
+    assert_eq!(said, [("n5", State::Fail), ("all", State::Warn), ("all", State::Ok)]);
+    assert!(findings[0].found.starts_with("nic1 (rail 1) sends "), "{}", findings[0].found);
+    assert!(findings[0].found.contains("with 7 partners"), "{}", findings[0].found);
+    assert!(findings[1].found.starts_with("slow pairs: n2 to n3 on rail 0: "), "{}", findings[1].found);
+    assert!(findings[2].found.starts_with("8 nodes, 16 NICs: medians from "), "{}", findings[2].found);
+    // All NICs at half of their line rate: a warning, and no NIC is named.
+    let slow = verdict.findings(8, Some(2.0 * LINE_GBITS), 0.85);
+    assert_eq!((slow.len(), slow[2].state), (3, State::Warn));
+    assert_eq!(Rates::default().judge(0.85).findings(1, None, 0.85)[0].state, State::Warn);
+}
+
 /// A node with fewer rails is judged by those that it has, and a failed transfer counts as a rate of 0.
 #[test]
 fn missing_rails_and_failed_transfers_are_judged() {
