@@ -32,10 +32,10 @@ const UNORDERED: [(&str, usize); 11] = [
     ("collective_puts_", 1),
     // Programs with known bugs (`ginlab museum`): a signal that follows no fence is the bug of the first one. The others
     // request or acknowledge blocks, or announce a put that is complete.
-    ("museum_overtaking", 1),
-    ("museum_completion", 1),
-    ("museum_slot", 1),
-    ("museum_source", 1),
+    ("museum_overtaking_thread", 1),
+    ("museum_completion_thread", 1),
+    ("museum_slot_thread", 1),
+    ("museum_source_thread", 1),
     // The ping-pong of bare signals.
     ("shmem_signal", 2),
 ];

@@ -12,7 +12,7 @@ const DEEP: usize = 8;
 const WIDE: usize = 4;
 /// Number of lanes from which a block counts as large.
 const MANY: u32 = 512;
-/// Number of lanes from which the bytes after the last vector are copied by one lane each.
+/// Number of lanes that copy one byte each after the last vector.
 const LANES_OF_REST: u32 = 16;
 /// Number of bytes per lane up to which unaligned bytes are copied one by one: faster than words with partial words at
 /// both ends.
@@ -32,33 +32,46 @@ pub(crate) unsafe fn copy(to: *mut u8, from: *const u8, bytes: u64, rank: u32, l
     // Inlined: a call takes as long to save registers as a copy of some KiB takes (H200: 0.2 us by a warp, 1 us by 1024
     // threads). Addresses are computed where they are used: computed before a loop, the compiler would keep them in
     // local memory, which misses L1 after each acquire.
-    let (to, from, each) = (fresh_u64(to as u64) as *mut u8, fresh_u64(from as u64) as *const u8, fresh_u32(rank));
-    let bases = to as u64 | from as u64;
+    let (each, bases) = (fresh_u32(rank), to as u64 | from as u64);
     // SAFETY: the caller guarantees both ranges; accesses of several bytes are only used for what is aligned for them.
     unsafe {
-        if bases.is_multiple_of(16) && (bytes.is_multiple_of(16) || lanes >= LANES_OF_REST) {
-            let at = bytes / 16 * 16 + (lanes - 1 - each) as u64;
-            let rest = Rest::load(from, at, bytes);
+        if (bases | bytes).is_multiple_of(16) {
             if bytes <= lanes as u64 * 16 {
-                one::<4>(to, from, bytes / 16 * 16, each as u64 * 16);
+                one::<4>(to, from, bytes, each as u64 * 16);
             } else if lanes >= MANY {
                 vectors::<4, WIDE>(to, from, bytes / 16, each, lanes);
             } else {
                 vectors::<4, DEEP>(to, from, bytes / 16, each, lanes);
             }
-            rest.store(to, at, bytes);
         } else if (bases | bytes).is_multiple_of(8) && bytes <= lanes as u64 * 8 {
             one::<2>(to, from, bytes, each as u64 * 8);
-        } else if bytes <= lanes as u64 {
-            if (each as u64) < bytes {
-                to.add(each as usize).write(from.add(each as usize).read());
+        } else {
+            copy_unaligned(fresh_u64(to as u64) as *mut u8, fresh_u64(from as u64) as *const u8, bytes, each, lanes);
+        }
+    }
+}
+
+/// Copies what is not a multiple of 16 bytes or not aligned to them.
+///
+/// # Safety
+/// The requirements of [`copy`] must hold.
+#[inline(always)]
+unsafe fn copy_unaligned(to: *mut u8, from: *const u8, bytes: u64, rank: u32, lanes: u32) {
+    let bases = to as u64 | from as u64;
+    // SAFETY: the caller guarantees both ranges.
+    unsafe {
+        if bytes <= lanes as u64 {
+            if (rank as u64) < bytes {
+                to.add(rank as usize).write(from.add(rank as usize).read());
             }
         } else if bytes <= (lanes * FEW).max(8) as u64 {
-            copy_bytes(to, from, bytes as u32, each, lanes);
-        } else if bytes <= PIECE && !((bases | bytes).is_multiple_of(8) && bytes > lanes as u64 * LONG) {
-            Words::of(to, from, bytes as u32).copy(each, lanes);
-        } else {
+            copy_bytes(to, from, bytes as u32, rank, lanes);
+        } else if bytes > lanes as u64 * LONG && (bases.is_multiple_of(16) || (bases | bytes).is_multiple_of(8))
+            || bytes > PIECE
+        {
             copy_apart(to, from, bytes, rank, lanes);
+        } else {
+            Words::of(to, from, bytes as u32).copy(rank, lanes);
         }
     }
 }
@@ -81,26 +94,6 @@ pub(crate) unsafe fn copy_apart(to: *mut u8, from: *const u8, bytes: u64, rank: 
     unsafe { by_address(copy as unsafe fn(_, _, _, _, _))(to, from, bytes, rank, lanes) };
 }
 
-/// A byte after the last vector: loaded before the vectors and stored after them, by a lane that has few of them. One
-/// wait for memory instead of two.
-struct Rest(u32);
-
-impl Rest {
-    #[inline(always)]
-    unsafe fn load(from: *const u8, at: u64, bytes: u64) -> Rest {
-        // SAFETY: `at` is below `bytes`.
-        Rest(if at < bytes { unsafe { from.add(at as usize).read() as u32 } } else { 0 })
-    }
-
-    #[inline(always)]
-    unsafe fn store(self, to: *mut u8, at: u64, bytes: u64) {
-        if at < bytes {
-            // SAFETY: `at` is below `bytes`.
-            unsafe { to.add(at as usize).write(self.0 as u8) };
-        }
-    }
-}
-
 /// Copies `W` words at byte offset `at`, if that is below `bytes`.
 ///
 /// # Safety
@@ -121,12 +114,16 @@ unsafe fn one<const W: usize>(to: *mut u8, from: *const u8, bytes: u64, at: u64)
 /// The requirements of [`copy`] must hold.
 #[inline(never)]
 unsafe fn copy_vectors(to: *mut u8, from: *const u8, bytes: u64, rank: u32, lanes: u32) {
+    // The lanes with the fewest vectors copy a byte after the last one, loaded before the vectors and stored after them:
+    // one wait for memory instead of two.
     let at = bytes / 16 * 16 + (lanes - 1 - rank) as u64;
-    // SAFETY: the caller guarantees both ranges and the alignment.
+    // SAFETY: the caller guarantees both ranges and the alignment; `at` is below `bytes` where it is used.
     unsafe {
-        let rest = Rest::load(from, at, bytes);
+        let byte = if at < bytes { load_byte(from.add(at as usize)) } else { 0 };
         vectors::<4, DEEP>(to, from, bytes / 16, rank, lanes);
-        rest.store(to, at, bytes);
+        if at < bytes {
+            to.add(at as usize).write(byte as u8);
+        }
     }
 }
 

@@ -11,7 +11,7 @@ use cuda_std::kernel;
 /// # Safety
 /// The arguments must be objects of the world's heap.
 #[kernel(resident)]
-pub unsafe fn museum_completion(program: Program<ExhibitArgs>) {
+pub unsafe fn museum_completion_thread(program: Program<ExhibitArgs>) {
     let line = program.world.context(Thread);
     // A failure is recorded in the world's report.
     let _ = complete(&program, line);

@@ -12,7 +12,7 @@ use cuda_std::memory::{Word, store_relaxed_sys_u64};
 /// # Safety
 /// The arguments must be objects of the world's heap.
 #[kernel(resident)]
-pub unsafe fn museum_generation(program: Program<ExhibitArgs>) {
+pub unsafe fn museum_generation_thread(program: Program<ExhibitArgs>) {
     let line = program.world.context(Thread);
     // A failure is recorded in the world's report.
     let _ = exchange(&program, line);

@@ -14,7 +14,7 @@ const PUTS: u32 = 4;
 /// # Safety
 /// The arguments must be objects of the world's heap.
 #[kernel(resident)]
-pub unsafe fn museum_overtaking(program: Program<ExhibitArgs>) {
+pub unsafe fn museum_overtaking_thread(program: Program<ExhibitArgs>) {
     let line = program.world.context(Thread);
     // A failure is recorded in the world's report.
     let _ = announce(&program, line);
