@@ -1,7 +1,7 @@
 //! Copies at any alignment, by words of 8 bytes.
 
 use super::WIDE;
-use cuda_std::vector::{fresh_u64, load_words, opaque_u64, store_words};
+use cuda_std::vector::{fresh_u64, opaque_u64, store_words};
 
 /// A copy of more than 8 bytes by aligned words of 8 bytes of the target. Each is assembled from the one or two aligned
 /// words of the source that hold its bytes; of the target's first and last word only the bytes of the copy are stored.
@@ -121,7 +121,7 @@ impl Words {
         #[cfg(target_arch = "nvptx64")]
         {
             // SAFETY: the word holds a byte of the source, and allocations consist of whole words.
-            let [low, high] = unsafe { load_words(word as *const u32) };
+            let [low, high] = unsafe { cuda_std::vector::load_words(word as *const u32) };
             (high as u64) << 32 | low as u64
         }
         // In Rust's memory model that would be a data race.
