@@ -22,6 +22,7 @@ const EXAMPLES: &str = "\
 Examples:
   ginlab model moe                                        model 8 to 1024 GPUs of three machine types, every unit; compare with published figures
   ginlab model moe -p p5en --gpus 16,64 --count signal,word,immediate --proxy-threads 1   compare the ways of sending counts
+  ginlab model moe -p p5en --unit rank --gpus 32,64 --chunk 1024 --spread 1,2   compare whole writes with writes over both NICs
   ginlab model moe -p p5 --tokens 4096 --unit node,rank --gpus 16,32,64 --csv throughput.csv   model large batches; write rows to a file";
 
 /// Options of `ginlab model moe`.
@@ -67,6 +68,9 @@ pub struct Args {
     /// Maximum number of messages from a GPU to another one that are sent in one write; a list to sweep
     #[arg(long, default_value = "1", value_name = "LIST", value_parser = counts::<u32>(1 << 20))]
     chunk: List<u32>,
+    /// Number of NICs over which each write is split; a list to sweep
+    #[arg(long, default_value = "1", value_name = "LIST", value_parser = counts::<u32>(64))]
+    spread: List<u32>,
     /// Posting threads per GPU
     #[arg(long, alias = "proxies", default_value_t = 4, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
     proxy_threads: u32,
@@ -80,6 +84,7 @@ pub struct Tuple {
     count: Count,
     kind: Type,
     chunk: u32,
+    spread: u32,
 }
 
 /// One-way time of a put with a signal over NVLink, in microseconds: 8 B by a block of 256 threads, two H200
@@ -114,6 +119,7 @@ fn published() -> Result<Vec<Published>, Failure> {
 const PROXY_THREADS: Column = crate::columns::PROXIES;
 const CHUNK: Column =
     Column::chosen("chunk", "", "Maximum number of messages to one target that are sent in one write over rails");
+const SPREAD: Column = Column::chosen("spread", "", "Number of NICs over which each write is split");
 const NODE_RATES: [Column; 2] = [
     Column::measured(
         "dispatch_node_gbytes_s",
@@ -156,6 +162,7 @@ impl Experiment for Model {
             SKEW,
             PROXY_THREADS,
             CHUNK,
+            SPREAD,
             DISPATCH,
             COMBINE,
             NODE_RATES[0],
@@ -205,6 +212,10 @@ impl Experiment for Model {
                     format!("GPUs of a {profile} share cards, which this simulation does not support"),
                 ));
             }
+            if let Some(spread) = args.spread.iter().find(|spread| **spread > args.rails.unwrap_or(cards)) {
+                let rails = args.rails.unwrap_or(cards);
+                return Err(usage("--spread", format!("{spread}: a GPU of a {profile} uses {rails} NICs here")));
+            }
             if let Some(rails) = args.rails.filter(|rails| *rails > cards) {
                 return Err(usage("--rails", format!("{rails}: a GPU of a {profile} has only {cards} cards")));
             }
@@ -216,14 +227,23 @@ impl Experiment for Model {
         if most > MOST_CHOICES {
             return Err(usage("--gpus", format!("{most} choices of tokens: at most {MOST_CHOICES} can be simulated")));
         }
-        let all = iproduct!(&args.profile, &args.unit, &args.count, &args.kind, &args.chunk[..], &args.gpus[..]);
-        let tuple = |(profile, &unit, &count, &kind, &chunk, &gpus): (&String, _, _, _, _, _)| Tuple {
+        let all = iproduct!(
+            &args.profile,
+            &args.unit,
+            &args.count,
+            &args.kind,
+            &args.chunk[..],
+            &args.spread[..],
+            &args.gpus[..]
+        );
+        let tuple = |(profile, &unit, &count, &kind, &chunk, &spread, &gpus): (&String, _, _, _, _, _, _)| Tuple {
             profile: profile.clone(),
             gpus,
             unit,
             count,
             kind,
             chunk,
+            spread,
         };
         Ok(Plan::alone(all.map(tuple).collect()))
     }
@@ -261,6 +281,7 @@ impl Experiment for Model {
             rails,
             proxies: args.proxy_threads,
             chunk: tuple.chunk,
+            spread: tuple.spread,
             near,
             seed: args.seed,
         };
@@ -352,6 +373,6 @@ impl Model {
             .set(&TOKENS, u64::from(problem.tokens))
             .set(&HIDDEN, u64::from(problem.hidden));
         row.set(&EXPERTS, u64::from(problem.experts)).set(&TOPK, u64::from(problem.topk));
-        row.set(&CHUNK, u64::from(tuple.chunk));
+        row.set(&CHUNK, u64::from(tuple.chunk)).set(&SPREAD, u64::from(tuple.spread));
     }
 }

@@ -1,8 +1,9 @@
 //! Simulation of a mixture of experts' dispatch or combine: the messages of all GPUs over modelled NICs and NVLink.
 //! Results are deterministic.
 //!
-//! All data is available at time 0. A proxy thread posts one message after another, to the GPU's NICs round-robin. A
-//! NIC sends one message at a time and receives one at a time. Within a machine a GPU stores to the others, and
+//! All data is available at time 0. A proxy thread posts one write after another, to the GPU's NICs round-robin, split
+//! over several NICs if wanted. Of writes that are ready at the same time, those to the next GPU are posted first, so
+//! that not all GPUs send to the same one. A NIC sends one message at a time and receives one at a time. Within a machine a GPU stores to the others, and
 //! receives, at the profile's NVLink rate. With unit `node`, a message is forwarded when it arrives. Partial sums are
 //! sent to the GPU that adds them up when they are available.
 
@@ -23,6 +24,8 @@ pub struct Setting {
     pub proxies: u32,
     /// Maximum number of messages from a GPU to another one that are sent in one write over rails.
     pub chunk: u32,
+    /// Number of NICs over which a write is split.
+    pub spread: u32,
     /// One-way time within a machine.
     pub near: Picoseconds,
     pub seed: u64,
@@ -123,44 +126,54 @@ pub fn run(setting: &Setting, profile: &Profile, router: &Router) -> [Outcome; 2
 impl Wires<'_> {
     /// Sends messages, those of one GPU in the order in which they become ready. Returns the arrival time of each.
     fn carry(&mut self, mut messages: Vec<Message>) -> (Vec<(Message, Picoseconds)>, Outcome) {
-        let Setting { problem, rails, proxies, near, .. } = *self.setting;
+        let Setting { problem, rails, proxies, spread, near, .. } = *self.setting;
         let pes = problem.pes as usize;
         messages.sort_by_key(|message| message.ready);
         let mut threads = vec![0; pes * proxies as usize];
         let (mut posted, mut bytes) = (vec![0u64; pes], vec![0u64; pes]);
         let (mut storing, mut taking) = (vec![0; pes], vec![0; pes]);
         let mut there = Vec::with_capacity(messages.len());
-        // Arrivals at NICs: time of the first byte, NIC, and messages of the write.
-        let mut coming: Vec<(Picoseconds, usize, Vec<Message>)> = Vec::new();
-        for chunk in self.chunked(messages, &mut |message| {
+        let chunks = self.chunked(messages, &mut |message| {
             let Message { ready, from, to, bytes: length, .. } = message;
             let (from, to) = (from as usize, to as usize);
             let store = if from == to { 0 } else { (length as f64 * self.picoseconds_per_byte) as Picoseconds };
             storing[from] = ready.max(storing[from]) + store;
             taking[to] = (storing[from] + if from == to { 0 } else { near }).max(taking[to] + store);
             there.push((message, taking[to]));
-        }) {
+        });
+        // Arrivals at NICs: time of the first byte, NIC, index of the write, and length.
+        let mut coming: Vec<(Picoseconds, usize, usize, u64)> = Vec::new();
+        for (index, chunk) in chunks.iter().enumerate() {
             let (from, to) = (chunk[0].from as usize, chunk[0].to as usize);
             let ready = chunk.iter().map(|message| message.ready).max().unwrap_or(0);
-            let length = chunk.iter().map(|message| message.bytes).sum();
-            let number = posted[from];
-            let thread = &mut threads[from * proxies as usize + (number % u64::from(proxies)) as usize];
-            *thread = ready.max(*thread) + self.post;
-            let rail = (number % u64::from(rails)) as usize;
-            let course = self.nics[from * rails as usize + rail].post(*thread, length);
-            // The first byte arrives one one-way latency after it was sent.
-            coming.push((course.begun + (course.delivered - course.sent), to * rails as usize + rail, chunk));
-            posted[from] += 1;
-            bytes[from] += length;
+            let length: u64 = chunk.iter().map(|message| message.bytes).sum();
+            let parts = u64::from(spread.clamp(1, rails)).min(length.max(1));
+            for part in 0..parts {
+                let length = length * (part + 1) / parts - length * part / parts;
+                let number = posted[from];
+                let thread = &mut threads[from * proxies as usize + (number % u64::from(proxies)) as usize];
+                *thread = ready.max(*thread) + self.post;
+                let rail = (number % u64::from(rails)) as usize;
+                let course = self.nics[from * rails as usize + rail].post(*thread, length);
+                // The first byte arrives one one-way latency after it was sent.
+                let at = course.begun + (course.delivered - course.sent);
+                coming.push((at, to * rails as usize + rail, index, length));
+                posted[from] += 1;
+                bytes[from] += length;
+            }
         }
-        coming.sort_by_key(|(at, card, _)| (*card, *at));
+        coming.sort_by_key(|(at, card, ..)| (*card, *at));
         let (mut card_before, mut free) = (usize::MAX, 0);
-        for (at, card, chunk) in coming {
+        let mut whole = vec![0; chunks.len()];
+        for (at, card, index, length) in coming {
             if card != card_before {
                 (card_before, free) = (card, 0);
             }
-            free = at.max(free) + self.nics[card].wire(chunk.iter().map(|message| message.bytes).sum());
-            there.extend(chunk.into_iter().map(|message| (message, free)));
+            free = at.max(free) + self.nics[card].wire(length);
+            whole[index] = free.max(whole[index]);
+        }
+        for (chunk, at) in chunks.into_iter().zip(whole) {
+            there.extend(chunk.into_iter().map(|message| (message, at)));
         }
         let time = there.iter().map(|(_, at)| *at).max().unwrap_or(0);
         let most = |of: &[u64]| of.iter().copied().max().unwrap_or(0);
@@ -189,7 +202,13 @@ impl Wires<'_> {
                 }
             }
         }
-        chunks.sort_by_key(|chunk| chunk.iter().map(|message| message.ready).max());
+        let pes = self.setting.problem.pes;
+        // Single messages keep the order of their tokens, which is that of no target.
+        let distance = |chunk: &[Message]| match self.setting.chunk {
+            1 => 0,
+            _ => (chunk[0].to + pes - chunk[0].from) % pes,
+        };
+        chunks.sort_by_key(|chunk| (chunk.iter().map(|message| message.ready).max(), distance(chunk)));
         chunks
     }
 }
@@ -200,8 +219,18 @@ mod tests {
 
     fn both(pes: u32, unit: Unit, count: Count) -> [Outcome; 2] {
         let problem = Problem { tokens: 128, hidden: 7168, experts: 256, topk: 8, pes, local: 8 };
-        let setting =
-            Setting { problem, unit, count, kind: Type::Fp8, rails: 2, proxies: 1, chunk: 1, near: 2_400_000, seed: 1 };
+        let setting = Setting {
+            problem,
+            unit,
+            count,
+            kind: Type::Fp8,
+            rails: 2,
+            proxies: 1,
+            chunk: 1,
+            spread: 1,
+            near: 2_400_000,
+            seed: 1,
+        };
         run(&setting, &Profile::named("p5en").expect("known"), &Router::drawn(1, 256, 0.0))
     }
 
@@ -214,6 +243,20 @@ mod tests {
             }
             assert_eq!(both(32, unit, Count::Signal), both(32, unit, Count::Signal));
         }
+    }
+
+    #[test]
+    fn split_writes_use_all_nics() {
+        let problem = Problem { tokens: 128, hidden: 7168, experts: 256, topk: 8, pes: 32, local: 8 };
+        let time = |spread| {
+            let (unit, count, kind) = (Unit::Rank, Count::Immediate, Type::Fp8);
+            let setting =
+                Setting { problem, unit, count, kind, rails: 2, proxies: 1, chunk: 1024, spread, near: 0, seed: 1 };
+            run(&setting, &Profile::named("p5en").expect("known"), &Router::drawn(1, 256, 0.0))[0]
+        };
+        let (whole, split) = (time(1), time(2));
+        assert_eq!((split.bytes, split.posted), (whole.bytes, 2 * whole.posted));
+        assert!(split.time < whole.time, "{whole:?} {split:?}");
     }
 
     #[test]

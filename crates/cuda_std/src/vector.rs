@@ -65,6 +65,37 @@ pub unsafe fn load_words<const W: usize>(address: *const u32) -> [u32; W] {
     }
 }
 
+/// Like [`load_words`], but only the bytes in `begin..end` are used, and the others may be written concurrently.
+///
+/// # Safety
+/// `address` must be a multiple of the width, and the words must hold at least one byte of `begin..end`, which must be
+/// global memory, valid for loads. No thread may write these bytes concurrently. A GPU maps whole pages, so words that
+/// share a page with a valid byte can be loaded.
+#[inline(always)]
+pub unsafe fn load_words_of<const W: usize>(address: *const u32, (begin, end): (u64, u64)) -> [u32; W] {
+    // A GPU loads bytes independently of their neighbours.
+    #[cfg(target_arch = "nvptx64")]
+    {
+        let _ = (begin, end);
+        // SAFETY: the words are in the page of a valid byte; the values of other bytes are not used.
+        unsafe { load_words(address) }
+    }
+    // In Rust's memory model, loading a byte that another thread writes is a data race.
+    #[cfg(not(target_arch = "nvptx64"))]
+    {
+        let at = address as u64;
+        if begin <= at && at + 4 * W as u64 <= end {
+            // SAFETY: all bytes are in the range that the caller guarantees.
+            return unsafe { load_words(address) };
+        }
+        // SAFETY: only bytes of the range are read.
+        let byte = |at: u64| if (begin..end).contains(&at) { unsafe { *(at as *const u8) } } else { 0 };
+        core::array::from_fn(|word| {
+            u32::from_le_bytes(core::array::from_fn(|place| byte(at + 4 * word as u64 + place as u64)))
+        })
+    }
+}
+
 /// Loads one byte by one `ld.global`, ordered among the other loads of this module like [`load_words`].
 ///
 /// # Safety

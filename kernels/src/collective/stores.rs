@@ -92,7 +92,9 @@ struct Grid<'a> {
     apart: u32,
     /// Number of PEs that receive parts, starting at the next one: all but this PE, or all.
     many: u32,
-    /// Whether all parts have `part` bytes and all lanes are active.
+    /// Whether all lanes are active and `part` is the length that the unrolled loops copy.
+    full: bool,
+    /// Whether in addition all parts have `part` bytes.
     whole: bool,
     /// Source of this lane's vector, its destination, and the destination of sums, for the [`AT_ONCE`] PEs after this
     /// one. This PE's own sums come last.
@@ -359,6 +361,7 @@ pub unsafe fn collective_stores(program: Program<CollectiveArgs>) {
     let mine = u64::from(world.me) * args.chunk;
     let in_place = args.from.offset() == args.to.offset() + mine;
     let (pieces, parts) = (args.chunk.div_ceil(args.whole) as u32, args.whole.div_ceil(args.part) as u32);
+    let full = scope.size() == warp::SIZE && args.part == part_bytes(world.pes);
     let even = args.operation == ALL_GATHER || args.bytes == args.chunk * u64::from(world.pes);
     let mut grid = Grid {
         args,
@@ -373,10 +376,8 @@ pub unsafe fn collective_stores(program: Program<CollectiveArgs>) {
         part: args.part as u32,
         apart: parts / world.pes,
         many: if sums || in_place { world.pes - 1 } else { world.pes },
-        whole: even
-            && args.chunk == u64::from(pieces) * u64::from(parts) * args.part
-            && args.part == part_bytes(world.pes)
-            && scope.size() == warp::SIZE,
+        full,
+        whole: full && even && args.chunk == u64::from(pieces) * u64::from(parts) * args.part,
         from: [0; AT_ONCE],
         to: [0; AT_ONCE],
         sums_to: [0; AT_ONCE],

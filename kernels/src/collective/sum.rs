@@ -3,7 +3,7 @@
 use super::{BF16, F32};
 use crate::gin::{Fold, World};
 use cuda_std::half::{pack_bf16, pack_f16, unpack_bf16, unpack_f16};
-use cuda_std::vector::{load_words, store_words};
+use cuda_std::vector::{load_words, load_words_of, store_words};
 
 /// The sum of the contents of one word: one 4-byte number, or two 2-byte numbers.
 type Held = [f32; 2];
@@ -105,7 +105,9 @@ impl Spread {
 ///
 /// # Safety
 /// All ranges must be mapped and `bytes` long. No other thread may write a source or access a target during the call. A
-/// target may be one of the sources: each thread stores only what it has loaded itself.
+/// target may be one of the sources: each thread stores only bytes that no other thread has loaded. That holds because
+/// a target and an identical source have the same alignment, so after the head this source's vectors are aligned and a
+/// thread loads no neighbouring bytes from it.
 // Out of line, and instantiated per element type, so that its registers are allocated separately.
 #[inline(never)]
 pub(super) unsafe fn sum(
@@ -171,7 +173,7 @@ struct Place {
 /// loads the two aligned vectors that hold them.
 ///
 /// # Safety
-/// The source must be `bytes` long, inside an allocation of whole vectors, and not written during the call.
+/// The source must be `bytes` long and mapped. No other thread may write it during the call.
 #[inline(always)]
 unsafe fn load_vector<const SHIFTED: bool>(start: u64, at: u64, bytes: u64) -> [u32; 4] {
     let (address, inside) = (start + at, (start + at) as u32 % 16);
@@ -181,33 +183,9 @@ unsafe fn load_vector<const SHIFTED: bool>(start: u64, at: u64, bytes: u64) -> [
     }
     let low = address - inside as u64;
     // SAFETY: both vectors hold a byte of the source.
-    let [low, high] = [low, low + 16].map(|vector| unsafe { load_covering(vector, start, start + bytes) });
+    let [low, high] =
+        [low, low + 16].map(|vector| unsafe { load_words_of(vector as *const u32, (start, start + bytes)) });
     across(low, high, inside)
-}
-
-/// Loads the vector at `address`, of which only the bytes in `begin..end` are used.
-///
-/// # Safety
-/// The vector must hold a byte of the range, and be inside an allocation of whole vectors.
-#[inline(always)]
-unsafe fn load_covering(address: u64, begin: u64, end: u64) -> [u32; 4] {
-    // Other bytes of the vector may be written by other threads at the same time. A GPU loads bytes independently of
-    // their neighbours.
-    #[cfg(target_arch = "nvptx64")]
-    {
-        let _ = (begin, end);
-        // SAFETY: the caller guarantees that the vector is readable.
-        unsafe { load_words(address as *const u32) }
-    }
-    // In Rust's memory model that would be a data race.
-    #[cfg(not(target_arch = "nvptx64"))]
-    {
-        // SAFETY: only bytes of the range are read.
-        let byte = |at: u64| if (begin..end).contains(&at) { unsafe { *(at as *const u8) } } else { 0 };
-        core::array::from_fn(|word| {
-            u32::from_le_bytes(core::array::from_fn(|at| byte(address + 4 * word as u64 + at as u64)))
-        })
-    }
 }
 
 /// Returns the 16 bytes that start at byte `inside` (below 16) of two adjacent vectors.

@@ -25,8 +25,9 @@ const PIECE: u64 = 1 << 30;
 /// Copies `bytes` bytes. All `lanes` lanes must call it, each with its own `rank`. Orders nothing.
 ///
 /// # Safety
-/// `from` must be valid for reads and `to` for writes of `bytes` bytes, both in allocations that are aligned to 8 bytes
-/// and end at a multiple of 8. They must not overlap, and no other thread may write either during the copy.
+/// `from` must be valid for reads and `to` for writes of `bytes` bytes. They must not overlap, and no other thread may
+/// write either during the copy. Bytes that share an aligned word of 8 bytes with `from` may be loaded too, and are not
+/// used.
 #[inline(always)]
 pub(crate) unsafe fn copy(to: *mut u8, from: *const u8, bytes: u64, rank: u32, lanes: u32) {
     // Inlined: a call takes as long to save registers as a copy of some KiB takes (H200: 0.2 us by a warp, 1 us by 1024

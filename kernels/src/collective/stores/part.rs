@@ -1,11 +1,10 @@
 //! Sends of one part by a warp to each PE, and its sum.
 
-use super::{AT_ONCE, Grid, Stored, part_bytes};
+use super::{AT_ONCE, Grid, Stored};
 use crate::collective::sum::{NONE_APART, Spread, added, sum};
 use crate::collective::{ALL_GATHER, ALL_REDUCE, BF16, F16, F32, MUTE};
 use crate::gin::copy::copy_apart;
 use cuda_std::vector::{load_words, store_words};
-use cuda_std::warp;
 
 /// Bytes of one 16-byte vector per lane of a warp.
 const VECTORS_OF_LANES: u64 = 512;
@@ -43,13 +42,12 @@ impl Grid<'_> {
         (self.world.heap as u64 + args.from.offset() + source + lane, self.heap(pe) + object.offset() + mine + lane)
     }
 
-    /// Returns whether the parts of a piece that go to the PEs at the same time are all whole: if not all are, those at
-    /// the ends of chunks are not.
+    /// Returns whether the parts of a piece that go to the PEs at the same time are all whole: one at the end of a chunk
+    /// may not be.
     #[inline(always)]
     fn sends_whole(&self, piece: u32, part: u32) -> bool {
         self.whole
-            || self.lanes == warp::SIZE
-                && self.part == part_bytes(self.world.pes) as u32
+            || self.full
                 && (1..=self.many).all(|step| {
                     let length = if self.args.operation == ALL_GATHER {
                         self.args.chunk
@@ -159,8 +157,7 @@ impl Grid<'_> {
         if args.operation == ALL_REDUCE {
             stored.bytes += bytes * u64::from(self.world.pes - 1);
         }
-        let is_whole = self.whole
-            || self.lanes == warp::SIZE && bytes == u64::from(self.part) && bytes == part_bytes(self.world.pes);
+        let is_whole = self.full && bytes == u64::from(self.part);
         // SAFETY: all ranges are in objects that the host made, in mapped heaps. The parts of this piece have arrived
         // from every PE, so every PE has read its part of this chunk: the chunk may be where the result goes.
         unsafe {

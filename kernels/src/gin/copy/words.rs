@@ -1,7 +1,7 @@
 //! Copies at any alignment, by words of 8 bytes.
 
 use super::WIDE;
-use cuda_std::vector::{fresh_u64, opaque_u64, store_words};
+use cuda_std::vector::{load_words_of, opaque_u64, store_words};
 
 /// A copy of more than 8 bytes by aligned words of 8 bytes of the target. Each is assembled from the one or two aligned
 /// words of the source that hold its bytes; of the target's first and last word only the bytes of the copy are stored.
@@ -20,7 +20,7 @@ pub(super) struct Words {
 impl Words {
     #[inline(always)]
     pub fn of(to: *mut u8, from: *const u8, bytes: u32) -> Words {
-        let (to, from) = (fresh_u64(to as u64), fresh_u64(from as u64));
+        let (to, from) = (to as u64, from as u64);
         let skip = to as u32 % 8;
         let start = from.wrapping_sub(skip as u64);
         let inside = start as u32 % 8;
@@ -116,27 +116,11 @@ impl Words {
     #[inline(always)]
     unsafe fn load(&self, at: u32) -> u64 {
         let word = self.source.wrapping_add(at as u64);
-        // Other bytes of the word may be written by other threads at the same time. A GPU loads bytes independently of
-        // their neighbours, whose values are not used.
-        #[cfg(target_arch = "nvptx64")]
-        {
-            // SAFETY: the word holds a byte of the source, and allocations consist of whole words.
-            let [low, high] = unsafe { cuda_std::vector::load_words(word as *const u32) };
-            (high as u64) << 32 | low as u64
-        }
-        // In Rust's memory model that would be a data race.
-        #[cfg(not(target_arch = "nvptx64"))]
-        {
-            let (begin, end) = (self.skip + self.inside, self.inside + self.span);
-            if begin <= at && at + 8 <= end {
-                // SAFETY: the whole word is inside the source.
-                return unsafe { (word as *const u64).read() };
-            }
-            // SAFETY: only bytes of the source are read.
-            let byte = |byte: u32| unsafe { ((word + byte as u64) as *const u8).read() as u64 };
-            let inside = |byte: &u32| (begin..end).contains(&(at + byte));
-            (0..8).filter(inside).fold(0, |word, at| word | byte(at) << (8 * at))
-        }
+        let (begin, end) = (self.skip + self.inside, self.inside + self.span);
+        let used = (self.source.wrapping_add(begin as u64), self.source.wrapping_add(end as u64));
+        // SAFETY: the caller guarantees that the word holds a byte of the source.
+        let [low, high] = unsafe { load_words_of(word as *const u32, used) };
+        (high as u64) << 32 | low as u64
     }
 
     /// Stores bytes `begin..end` of the target word at offset `at`, which reach to one end of the word: one, two and four
