@@ -16,7 +16,7 @@ ERRORS = "error completion "
 HEAD = """# Faults
 
 Behaviour of ginlab if something fails during a run, for users who interpret a failed run and for maintainers. `scripts/faults.sh` runs {faults} faults
-with {programs} programs over {fabrics} fabrics: {cells} applicable cells (combinations of program, fabric and fault). Of these, {counts}
+with {programs} programs over {fabrics} fabrics: {cells} applicable cells (combinations of program, fabric and fault). {counts}
 [{folder}](../{folder}/README.md) has machine, commit and every cell; `scripts/faults.sh --page {folder}` generates this page.
 
 A run with a fault:
@@ -42,8 +42,8 @@ Software NICs have further faults ([soft-efa.md](soft-efa.md#options)), as do [d
 
 ## Exit codes
 
-Exit codes of all programs over one fabric, the most frequent first; 0 means that the run continued and was correct. `.`: not applicable. The last column is the
-longest time from the fault to the exit of the last process, or that of the whole run if an option injects the fault or the run succeeds.
+Exit codes of all programs over one fabric, the most frequent first; 0 means that the run continued and was correct. `.`: not applicable. The last column is
+the longest time from a fault to the exit of the last process (of the whole run if an option injects the fault or the run succeeds).
 `xzcat {folder}/faults.csv.xz | grep ',tcp,peer killed,'` prints single cells.
 """
 FABRICS = {
@@ -109,23 +109,36 @@ def page(folder):
     apply = [row for row in rows if not row["status"].startswith("not applicable")]
     count = lambda begin: sum(row["status"].startswith(begin) for row in apply)
     again = sum(row["status"] == "ok" and row["first_try"] != "" for row in apply)
-    counts = (f"{count('ok')} ended as expected ({again} of them only when repeated on an idle machine), {count('failed')} failed and "
-              f"{count('not run') + count('skipped')} were not run.")
+    counts = (f"Of these, {count('ok')} ended as expected, {count('failed')} failed, and {count('not run') + count('skipped')} were not run. "
+              f"On a busy machine {again} had to be repeated.")
     parts = [HEAD.format(faults=len(unique(row["fault"] for row in rows)), programs=len(unique(row["program"] for row in rows)), fabrics=len(fabrics),
                          cells=len(apply), folder=folder, counts=counts)]
     lines, messages = [], []
     for fault in faults:
         ran = [row for row in apply if merged(row["fault"]) == fault and row["status"] == "ok"]
-        longest = f"{max(float(row['seconds']) for row in ran):.1f}" if ran else "."
+        longest = f"{max(float(row['seconds']) for row in ran):.1f}" if ran else "0"
         shown = FAULTS.get(fault, fault)
-        lines.append([shown, *(codes(by_cell[fabric, fault]) for fabric in fabrics), longest])
+        line = [shown, *(codes(by_cell[fabric, fault]) for fabric in fabrics), longest]
+        # Faults with the same exit codes share a row.
+        same = next((earlier for earlier in lines if earlier[1:-1] == line[1:-1]), None)
+        if same:
+            same[0] += f"; {shown}"
+            same[-1] = max(same[-1], longest, key=float)
+        else:
+            lines.append(line)
         said = next((row["said"] for row in ran if row["said"] and row["code"] != "0"), None)
         if said:
-            messages.append([shown, plain(said)])
-    parts.append(table(["fault", *fabrics, "longest, s"], lines) + "\n")
+            # Faults whose messages start alike, apart from numbers, share one example.
+            start = lambda text: re.sub(r"\d+", "", text)[:45]
+            alike = next((line for line in messages if start(line[1]) == start(plain(said))), None)
+            if alike:
+                alike[0] += f"; {shown}"
+            else:
+                messages.append([shown, plain(said)])
+    parts.append(table(["faults", *fabrics, "longest, s"], lines) + "\n")
     parts.append("\n".join(f"- `{fabric}`: {FABRICS[fabric]}" for fabric in fabrics) + "\n")
-    parts.append("## Messages\n\nStart of one message per fault, as the measured build printed it. The rest names peer, rail, sizes and, if known, the remedy.\n")
-    parts.append(table(["fault", "message"], messages) + "\n")
+    parts.append("## Messages\n\nStarts of messages, as the measured build printed them. The rest names peer, rail, sizes and, if known, the remedy.\n")
+    parts.append(table(["faults", "message"], messages) + "\n")
     short = [row for row in apply if row["status"].startswith("failed")]
     if short:
         parts.append("## Failed cells\n\n" + "\n".join(
