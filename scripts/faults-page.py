@@ -16,8 +16,9 @@ ERRORS = "error completion "
 HEAD = """# Faults
 
 Behaviour of ginlab if something fails during a run, for users who interpret a failed run and for maintainers. `scripts/faults.sh` runs {faults} faults
-with {programs} programs over {fabrics} fabrics: {cells} applicable cells (combinations of program, fabric and fault). {counts}
-[{folder}](../{folder}/README.md) has machine, commit and every cell; `scripts/faults.sh --page {folder}` generates this page.
+with {programs} programs over {fabrics} fabrics: {cells} applicable cells (combinations of program, fabric and fault).
+{counts} [The data](../{folder}/README.md) has machine, commit and every cell;
+`scripts/faults.sh --page {folder}` generates this page.
 
 A run with a fault:
 
@@ -146,7 +147,7 @@ def page(folder):
     parts.append(f"## Known failures\n\n{section(folder, 'Known failures')}\n")
     first = lambda name: section(folder, name).split("\n\n")[0]
     parts.append(f"## Soak and parser fuzzing\n\n{first('Soak')}\n\n{first('Parser fuzzing')}\n\n"
-                 f"[{folder}](../{folder}/README.md) has the seeds and counts of both, and the tests of faults that this table does not cover.\n")
+                 f"[The data](../{folder}/README.md) has the seeds and counts of both, and the tests of faults that this table does not cover.\n")
     return "\n".join(parts)
 
 
