@@ -17,8 +17,8 @@ HEAD = """# Faults
 
 Behaviour of ginlab if something fails during a run, for users who interpret a failed run and for maintainers. `scripts/faults.sh` runs {faults} faults
 with {programs} programs over {fabrics} fabrics: {cells} applicable cells (combinations of program, fabric and fault).
-{counts} [The data](../{folder}/README.md) has machine, commit and every cell;
-`scripts/faults.sh --page {folder}` generates this page.
+{counts}
+[The data](../{folder}/README.md) has machine, commit and every cell; `scripts/faults.sh --page {folder}` generates this page.
 
 A run with a fault:
 
