@@ -127,7 +127,7 @@ const MISTAKES: &[Mistake] = &[
         mend: "unset FI_PROVIDER",
     },
     Mistake {
-        what: "NVIDIA's closed driver, and `nvidia_peermem` in place of `efa_nv_peermem`",
+        what: "NVIDIA's closed driver, and `nvidia_peermem` instead of `efa_nv_peermem`",
         places: ALL,
         harm: |fake| {
             fake.closed_driver();
@@ -153,7 +153,7 @@ const MISTAKES: &[Mistake] = &[
         mend: "built with CUDA",
     },
     Mistake {
-        what: "a provider that takes GPU memory by CUDA calls alone",
+        what: "a provider that accepts GPU memory only by CUDA calls",
         places: ALL,
         harm: super::copies,
         says: &[("rma", State::Warn), ("gpu-register", State::Fail)],
