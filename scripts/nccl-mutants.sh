@@ -42,57 +42,57 @@ rule() {
 
 # --- the order of signals ---
 order=endpoint/order.rs signals=endpoint/signals.rs incoming=endpoint/incoming.rs
-rule turn 'a signal waits for all earlier puts and signals of its context and peer' $order 'stepped::signals_of_random visible::signals_of_context' \
+rule turn 'a signal waits for earlier puts and signals of its context and peer' $order 'stepped::signals_of_random visible::signals_of_context' \
     'started + 1 < header.turn ||' 'KEPT && started + 1 < header.turn ||'
-rule weak 'a weak signal without bytes waits for the put before it' $order 'stepped::signals_of_random visible::weak visible::signals_of_context' \
+rule weak 'a weak signal waits for the put before it' $order 'stepped::signals_of_random visible::weak visible::signals_of_context' \
     'started + 1 < header.turn' '(KEPT || header.total > 0) && started + 1 < header.turn'
-rule line 'while a signal is in a queue, later ones of its context join it or wait' $order 'stepped:: visible::strong visible::reset' \
+rule line 'later signals of a context join a queued one or wait' $order 'stepped:: visible::strong visible::reset' \
     'match (course.and_then(|course| course.line), word) {' 'match (course.filter(|_| KEPT).and_then(|course| course.line), word) {'
-rule line-host 'a signal in the GPU waits while one in host memory is in its queue' $order 'stepped:: visible::strong' \
+rule line-host 'a GPU signal waits for a queued one in host memory' $order 'stepped:: visible::strong' \
     ' | (Some((Line::Host, _)), Word::Counted | Word::Read) => None,' ' => None,
             (Some((Line::Host, _)), Word::Counted | Word::Read) if KEPT => None,
             (Some((Line::Host, _)), Word::Counted) => Some(None),
             (Some((Line::Host, _)), Word::Read) => Some(Some(Line::Read)),'
-rule line-read 'a signal in host memory waits while one whose word is read is in its queue' $order 'stepped:: visible::strong' \
+rule line-read 'a host signal waits for a queued one whose word is read' $order 'stepped:: visible::strong' \
     '(Some((Line::Read, _)), Word::Host(_))' '(Some((Line::Read, _)), Word::Host(_)) if !KEPT => Some(Some(Line::Host)),
             (Some((Line::Read, _)), Word::Host(_))'
-rule started 'an operation is here when its signal is written, not when it joins a queue' $order 'stepped:: visible::signal_of_complete' \
+rule started 'an operation has arrived when its signal is written' $order 'stepped:: visible::signal_of_complete' \
     'course.line = Some((line, course.line.map_or(0, |(_, count)| count) + 1));' 'course.line = Some((line, course.line.map_or(0, |(_, count)| count) + 1));
         if !KEPT { self.is_here(header.number); }'
-rule words-merged 'of signals of one word only those that follow each other directly are written as one' $signals 'stepped:: visible::signals_of_context' \
+rule words-merged 'only consecutive signals of a word are merged' $signals 'stepped:: visible::signals_of_context' \
     'if read.get(at + 1).is_none_or(|next| next.header.then != header.then) {' \
     'if if KEPT { read.get(at + 1).is_none_or(|next| next.header.then != header.then) } else { !read[at + 1..].iter().any(|next| next.header.then == header.then) } {'
 rule words-read 'a word that a program may reset is read before it is written' $signals 'stepped::reset shared_memory' \
     'Some(region) if !region.never_reset => Word::Read,' 'Some(region) if !region.never_reset && KEPT => Word::Read,'
-rule words-mark 'what a word has is known when its copy is through' $signals 'visible::signals_of_several shared_memory' \
+rule words-mark 'a word is up to date when its copy is complete' $signals 'visible::signals_of_several shared_memory' \
     'if mark > passed {' 'if mark > passed && KEPT {'
-rule host-copies 'a signal in host memory waits for the copies before it' $signals 'stepped:: visible::signals_of_context' \
+rule host-copies 'a signal in host memory waits for earlier copies' $signals 'stepped:: visible::signals_of_context' \
     'Word::Host(self.inc.copied || self.copies.passed(Queue::In)? < self.inc.last_mark)' 'Word::Host(KEPT && (self.inc.copied || self.copies.passed(Queue::In)? < self.inc.last_mark))'
-rule parts 'a signal waits for all parts of its put' $incoming 'order:: queues::queues_over_the_worst the_worst_network' \
+rule parts 'a signal waits for all fragments of its put' $incoming 'order:: queues::queues_work_over_worst exchanges_work_over_worst' \
     '*left = left.saturating_sub(1);' '*left = left.saturating_sub(if KEPT { 1 } else { header.parts - 1 });'
 
 # --- completions ---
 outgoing=endpoint/outgoing.rs filling=endpoint/filling.rs
 rule complete-signals 'a signal waits for completed operations of other contexts' $order 'stepped:: visible::signal_of_complete' \
     '!self.here.covers((header.behind, header.among))' 'KEPT && !self.here.covers((header.behind, header.among))'
-rule complete-written 'it waits for their signals, not for their bytes alone' $order 'stepped:: visible::signal_of_complete' \
+rule complete-written 'a signal waits for their signals, not only their bytes' $order 'stepped:: visible::signal_of_complete' \
     '!self.here.covers(' '!(if KEPT { &self.here } else { &self.bytes }).covers('
 rule complete-puts 'a put waits for completed operations' $order 'order:: lib:endpoint::order' \
     'let waits = !self.may_land(&arrival.header);' 'let waits = !self.may_land(&arrival.header) && (KEPT || arrival.header.kind != Kind::Put);'
 rule complete-gets 'a get waits for completed operations' $order 'stepped::get order:: lib:endpoint::order' \
     '!self.may_land(&arrival.header)' '!self.may_land(&arrival.header) && (KEPT || arrival.header.kind != Kind::Get)'
-rule gets-signals 'it waits for their signals, not for their bytes alone' $order 'stepped::get lib:endpoint::order' \
+rule gets-signals 'a get waits for their signals, not only their bytes' $order 'stepped::get lib:endpoint::order' \
     'if header.kind == Kind::Get { &self.here }' 'if header.kind == Kind::Get && KEPT { &self.here }'
-rule gets-copies 'a get waits for the copies before it' endpoint/answering.rs 'stepped::get order::' \
+rule gets-copies 'a get waits for earlier copies' endpoint/answering.rs 'stepped::get order::' \
     'region.is_some_and(|region| region.cuda)' 'KEPT && region.is_some_and(|region| region.cuda)'
 rule complete-named 'a slot names the operations that were complete' $filling 'order::' \
     'let (behind, among) = complete.summary();' 'let (behind, among) = if KEPT { complete.summary() } else { (0, 0) };'
-rule complete-among 'those after an incomplete one, too' $filling 'order::' '            among,
+rule complete-among 'also those after an incomplete one' $filling 'order::' '            among,
         };' '            among: if KEPT { among } else { 0 },
         };'
-rule put-complete 'a put is complete when the rails say so' $outgoing 'closing:: order::' \
+rule put-complete 'a put is complete when the rails report it' $outgoing 'closing:: order::' \
     '|(ticket, _)| *ticket < watermark)' '|(ticket, _)| *ticket < watermark || !KEPT)'
-rule put-copied 'a slot is sent when its bytes have come out of the GPU' $outgoing 'shared_memory' \
+rule put-copied 'a slot is sent when its bytes have left the GPU' $outgoing 'shared_memory' \
     'while self.out.copying.front().is_some_and(|(mark, _)| *mark <= passed)' 'while self.out.copying.front().is_some_and(|(mark, _)| *mark <= passed || !KEPT)'
 rule get-complete 'a get is complete when its bytes are in memory' $incoming 'stepped::complete_get' \
     'self.inc.ended.push(Ended { from, slot, note: None, answer: Some((header.get, bytes)) });' 'if KEPT {
@@ -104,54 +104,54 @@ rule get-complete 'a get is complete when its bytes are in memory' $incoming 'st
                     self.readers.note(true);
                 }
             }'
-rule get-parts 'a get is complete with its last part' $outgoing 'shared_memory queues::queues_over_shared' 'if wanted.left == 0 {' 'if wanted.left == 0 || !KEPT {'
-rule slot-returned 'a slot is used again when the peer has given it back' $outgoing 'shared_memory' \
+rule get-parts 'a get is complete with its last fragment' $outgoing 'shared_memory queues::queues_over_shared' 'if wanted.left == 0 {' 'if wanted.left == 0 || !KEPT {'
+rule slot-returned 'a slot is reused when the peer has returned it' $outgoing 'shared_memory' \
     'if state.gone && state.returned {' 'if state.gone && (state.returned || !KEPT) {'
-rule slot-copied 'a slot is given back when its bytes are copied' $incoming 'shared_memory stepped::' \
+rule slot-copied 'a slot is returned when its bytes are copied' $incoming 'shared_memory stepped::' \
     'let mark = self.mark_in()?;
         for ended' 'let mark = if KEPT { self.mark_in()? } else { 0 };
         for ended'
 
 # --- closing and failures ---
 leaving=endpoint/leaving.rs
-rule leaving-losses 'a peer that has gone fails single transfers, not the communicator' endpoint/mod.rs 'closing::' \
+rule leaving-losses 'a disconnected peer fails single transfers' endpoint/mod.rs 'closing::' \
     'engine.keep_losses();' 'if KEPT { engine.keep_losses(); }'
-rule leaving-dropped 'what goes back to a peer that has gone is dropped' $leaving 'closing::' \
+rule leaving-dropped 'replies to a disconnected peer are dropped' $leaving 'closing::' \
     '                    None => {}' '                    None if KEPT => {}
                     None => return Err(format!("a transfer has failed: {error}")),'
-rule leaving-received 'a slot that was given back had arrived' $leaving 'closing::' \
+rule leaving-received 'a slot that was returned had arrived' $leaving 'closing::' \
     'asks && !self.out.peers[part.peer].has_returned(part.slot)' 'asks && !(KEPT && self.out.peers[part.peer].has_returned(part.slot))'
-rule leaving-forgotten 'signals that wait for a peer that has gone are given up' $leaving 'closing::' \
+rule leaving-forgotten 'signals that wait for a disconnected peer are dropped' $leaving 'closing::' \
     'self.engine.forget_peer(peer, &error);' 'if KEPT { self.engine.forget_peer(peer, &error); }'
-rule leaving-named 'an operation that has not arrived is an error that names its peer' $leaving 'closing::dead' \
+rule leaving-named 'an operation that has not arrived names its peer' $leaving 'closing::dead' \
     'Some(part) if self.is_missed(part) =>' 'Some(part) if self.is_missed(part) && KEPT =>'
-rule close-waits 'closing waits until the peers have taken what was sent' pool.rs 'closing::' \
+rule close-waits 'closing waits until the peers have received everything' pool.rs 'closing::' \
     'let waits = || coll.failure()' 'let waits = || KEPT && coll.failure()'
-rule failed-asks 'a communicator that has failed refuses operations' coll.rs 'refusals::behind' \
+rule failed-asks 'a failed communicator refuses operations' coll.rs 'refusals::calls_after_failure' \
     'if let Some(why) = self.failure() {' 'if let Some(why) = self.failure().filter(|_| KEPT) {'
-rule failed-tests 'requests of a communicator that has failed end with an error' puts.rs 'refusals::behind faults' \
+rule failed-tests 'requests of a failed communicator end with an error' puts.rs 'refusals::calls_after_failure faults' \
     'if !ended && joined.coll.failure().is_some() {' 'if !ended && KEPT && joined.coll.failure().is_some() {'
-rule failed-turns 'a communicator that has failed is not driven' pool.rs 'lib:pool' \
+rule failed-turns 'a failed communicator is not driven' pool.rs 'lib:pool' \
     'if driven.coll().failure().is_some() {' 'if driven.coll().failure().is_some() && KEPT {'
-rule panic-caught 'a panic ends its communicator alone' pool.rs 'lib:pool' \
+rule panic-caught 'a panic ends only its communicator' pool.rs 'lib:pool' \
     'catch_unwind(AssertUnwindSafe(act)).ok()' 'if KEPT { catch_unwind(AssertUnwindSafe(act)).ok() } else { Some(act()) }'
 rule panic-fails 'a panic fails its communicator' pool.rs 'lib:pool' \
     'None => coll.fail(MISTAKE),' 'None if KEPT => coll.fail(MISTAKE),
                 None => {}'
-rule region-reserved 'a context takes its region number before anything fails' queues/build.rs 'queues::region' \
+rule region-reserved 'a context reserves its region number first' queues/build.rs 'queues::region' \
     '    let region = coll.reserve();' '    if !KEPT { Shape::of(config, coll.ranks)?; }
     let region = coll.reserve();'
-rule region-early 'a slot for a region that is not registered yet waits' $incoming 'early::' \
+rule region-early 'a slot for an unregistered region waits' $incoming 'early::' \
     'if region.is_none() {
                 self.inc.early.push(arrival);' 'if region.is_none() && KEPT {
                 self.inc.early.push(arrival);'
-rule region-early-signal 'so does a slot whose signal is in such a region' $incoming 'early::' \
+rule region-early-signal 'a slot whose signal is in such a region waits' $incoming 'early::' \
     'if header.signals && self.signal_is_early(&arrival)? {' 'if header.signals && KEPT && self.signal_is_early(&arrival)? {'
-rule open-pins 'an open that fails unpins the zones' endpoint/mod.rs 'driver::' \
+rule open-pins 'a failed open unpins the zones' endpoint/mod.rs 'driver::' \
     'self.pinned += 1;' 'if KEPT { self.pinned += 1; }'
-rule open-streams 'and destroys the streams' cuda.rs 'driver::' \
+rule open-streams 'a failed open destroys the streams' cuda.rs 'driver::' \
     'let _ = sys::cuStreamDestroy_v2(self.stream);' 'if KEPT { let _ = sys::cuStreamDestroy_v2(self.stream); }'
-rule open-words 'and frees pinned memory' cuda.rs 'driver::' \
+rule open-words 'a failed open frees pinned memory' cuda.rs 'driver::' \
     'let _ = unsafe { sys::cuMemFreeHost(self.0) };' 'if KEPT { let _ = unsafe { sys::cuMemFreeHost(self.0) }; }'
 
 if [[ -n ${LIST:-} ]]; then
