@@ -68,7 +68,7 @@ root=$(mktemp -d /var/tmp/ginlab-dist.XXXXXX)
 trap 'rm -rf "$root"' EXIT
 tar -xf "$base" -C "$root"
 cp "$dist/$name.tar.gz" "$dist/$name.tar.gz.sha256" "$root/root/"
-# The mounts end with their namespace. There is no network, so that only the archive's contents are available.
+# The mounts end with their namespace. The namespace has no network, so that only the archive's contents are available.
 # shellcheck disable=SC2016  # expanded there
 unshare --mount --pid --fork --kill-child --net -- bash -euo pipefail -c '
     root=$1 name=$2

@@ -10,7 +10,7 @@
 #   --twice                 run `make test` again, with the build outputs of the first run
 #   --only soft-efa         instead run scripts/soft-efa-matrix.sh over the distribution's libfabric, with the local
 #                           ginlab; the matrix is written to DIR/soft-efa-RELEASE
-#   --only wheel            instead install the wheel of target/dist (make wheel) with python3 alone: scripts/wheel-check.sh
+#   --only wheel            instead install the wheel of target/dist (make wheel) with only python3: scripts/wheel-check.sh
 #   --prepare               only make the root file system, for later calls; those of soft-efa then need no network
 #   --keep                  keep the root directory
 #   --work DIR              [default: /var/tmp/ginlab-fresh]

@@ -116,7 +116,7 @@ over() {
 }
 if wanted cases; then
     # CPU-initiated writes, ring and proxy, and the NICs' queues, alternating and verified; then small puts without
-    # verification, to time the path alone.
+    # verification, to time only the path.
     if [ "$device" = gpu ]; then small=(-n 200 -r 5); else small=(-n 5 -r 1); fi
     over cases 60 proxy -p efa-verbs/soft:p5 --cases cpu-write,put,direct -b 64 -e 1M -f 16 "${small[@]}" --rails 1,4 --mode quiet,nbi --check -t 20
     over cases-small 45 proxy -p efa-verbs/soft:fast --cases cpu-write,put,direct -b 64 -e 64 "${small[@]}" --rails 1 --grid 1,8 --block 32 \

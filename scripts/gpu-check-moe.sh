@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Checks and measures mixture-of-experts dispatch and combine on one GPU with 2, 4 and 8 PEs, which share it through
-# MPS: first every unit, count and path with verification on a small problem (same GPU, modelled p5, `worst`, software
+# MPS. First every unit, count and path with verification on a small problem (same GPU, modelled p5, `worst`, software
 # NICs through proxies and from the kernel), then the published problem.
 #
 #   scripts/gpu-check-moe.sh [GINLAB]
@@ -35,7 +35,7 @@ for np in $pes; do
     step 60 "check-p5-$np" --np "$np" --path rails -p model:p5 --rails 2 "${small[@]}" --scope warp,block
     # Nodes of half of the PEs each.
     step 90 "check-worst-$np" --np "$np" --node-size "$node" -p worst:seed="$np" "${small[@]}"
-    # Software NICs behind verbs: through proxies, and with requests written by the kernel.
+    # Software NICs through verbs: through proxies, and with requests written by the kernel.
     step 60 "check-verbs-$np" --np "$np" --path rails -p "$verbs,seed=$np" "${small[@]}"
     step 60 "check-direct-$np" --np "$np" --path direct -p "$verbs,seed=$np" "${small[@]}" --scope thread,warp,block
 done

@@ -40,7 +40,7 @@ run() { # NAME SECONDS ARGUMENTS...
 run shmem-verbs 60 shmem --np 2 -d "$device" --path rails --rails 1 -p efa-verbs/soft:fast,seed=7,reorder=9 --cases signal-order -n 200 -r 1 --grid 1 --block 33 -t 20
 run proxy-verbs 40 proxy --np 2 -d "$device" -p efa-verbs/soft:p5 -b 4K -e 1M -f 16 -n 20 -r 2 --rails 1,4 --mode quiet,nbi --check -t 20
 run collective-verbs 60 collective --np 2 -d "$device" --path rails -p efa-verbs/soft:p5 -b 64K -e 64K -n 10 -r 2 -t 20
-# Cost of libfabric: posts alone, and whole writes, alternating with verbs.
+# Cost of libfabric: only posts, and whole writes, alternating with verbs.
 for turn in 1 2; do
     if [ -x "$post_cost" ]; then
         step "post-libfabric-$turn" 20 "$post_cost" --csv "$OUT/post-libfabric-$turn.csv"

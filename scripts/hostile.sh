@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Measures how an attacker on the rails slows ranks down: runs each program alternately without and with the attacker
-# and compares the medians. (tests/command/stranger.rs checks that all data stays correct.)
+# and compares the medians. (The tests of the attacker check that all data stays correct.)
 #
 #   scripts/hostile.sh DIR [PROGRAM...]     writes DIR/hostile.csv; PROGRAM: name in the table below [default: all]
 #

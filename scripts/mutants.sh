@@ -83,7 +83,7 @@ profile = "mutants"
 # Ends the other tests after the first failure: many mutants make a test wait for its limit.
 test_tool = "nextest"
 additional_cargo_test_args = ["--max-fail=1:immediate"]
-# A test that waits in vain ends at its own limit; this limit is for tests that have none.
+# A wait without progress ends at its own limit; this limit is for tests that have none.
 minimum_test_timeout = 15.0
 timeout_multiplier = 2.0
 TOML

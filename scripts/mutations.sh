@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# Mutations that one build has together: in a copy of the tree (yours stays as it is) each place asks by name whether it is left out, and
-# GINLAB_LEFT_OUT says which one is. Sourced from the repository's root by worst-mutants.sh and nccl-mutants.sh. They set:
+# Mutations of one build: in a copy of the tree each place checks by name whether it is omitted, and GINLAB_LEFT_OUT
+# names the one that is. Sourced from the repository's root by worst-mutants.sh and nccl-mutants.sh. They set:
 #
 #   script      their name, for messages
 #   tree        the folder of the copy

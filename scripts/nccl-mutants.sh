@@ -4,11 +4,11 @@
 #
 #   scripts/nccl-mutants.sh [FOLDER]     results go to FOLDER (default: target/nccl-mutants)
 #   ROUNDS=3             rounds of the tests with chance (GINLAB_ROUNDS)
-#   TIMES=1              runs of each mutation; the table says how many of them a test has failed in
+#   TIMES=1              runs of each mutation; the table has the number of runs in which a test failed
 #   ONLY='turn|get'      some of the mutations, by the beginning of their name
 #   LIST=1               only list the mutations, their rules and their tests
 #
-# One build has all mutations (scripts/mutations.sh). The same program with nothing left out must pass all the same tests first.
+# One build has all mutations (scripts/mutations.sh). The same program without a mutation must pass all tests first.
 #
 # Leaves nccl-mutants.md, a table: mutation, rule, code, caught by. Exit code 1: one was not caught, or a test fails with nothing left out. 2: a mutation
 # no longer fits the code, or does not compile.
@@ -25,7 +25,7 @@ rounds=${ROUNDS:-3} times=${TIMES:-1}
 # shellcheck source=scripts/mutations.sh
 source scripts/mutations.sh
 
-# Seconds. Tests that have not ended by then have failed, too; a wait of the double, and a run of the tests of one mutation.
+# Limits in seconds: a wait of the double, and a run of the tests of one mutation.
 PATIENCE=15
 EACH=200
 

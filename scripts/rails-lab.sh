@@ -169,8 +169,8 @@ remove() {
 }
 
 # At most --queue of data is queued; TCP retransmits dropped data. The bucket holds 1 ms of data and at least 128 KiB.
-# The kernel passes up to 64 KiB at a time, and splits it into packets if it does not fit the bucket, for which two
-# cores are too slow: four rails of 1 Gbit/s at MTU 1500 reach 220 to 260 MB/s with a bucket of 16 to 64 KiB, 477 with
+# The kernel passes up to 64 KiB at a time, and splits it into packets if it does not fit the bucket. Two cores are too
+# slow for that: four rails of 1 Gbit/s at MTU 1500 reach 220 to 260 MB/s with a bucket of 16 to 64 KiB, 477 with
 # 128 KiB. After a pause, one bucket passes unshaped.
 shape() { # NAMESPACE LINK
     if [[ $rate == none ]]; then return; fi

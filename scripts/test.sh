@@ -34,7 +34,7 @@ step() {
     current=$1
     printf '\n=== %s (after %d s)\n' "$1" "$SECONDS"
 }
-# start NAME COMMAND...: runs the command in the background in its own process group; its output goes to
+# start NAME COMMAND...: runs the command in the background in its own process group. Writes its output to
 # $target/NAME.out.
 start() {
     set -m

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs the wheel in a bare root file system with python3 alone, without a network, and uses it there.
+# Installs the wheel in a bare root file system that has only python3, without a network, and uses it there.
 #
 #   scripts/wheel-check.sh BASE.tar WHEEL     BASE.tar: see scripts/fresh.sh --only wheel
 #
@@ -23,7 +23,7 @@ else
     python3 -m pip download -q --disable-pip-version-check --no-deps -d "$root/root/pip" pip || fail 'no pip: set PIP to the file of its wheel'
 fi
 cp "$wheel" python/tests/bare.py "$root/root/"
-# The mounts end with their namespace. There is no network, so that only the wheel's contents are available.
+# The mounts end with their namespace. The namespace has no network, so that only the wheel's contents are available.
 # shellcheck disable=SC2016  # expanded there
 unshare --mount --pid --fork --kill-child --net -- bash -euo pipefail -c '
     root=$1
