@@ -21,7 +21,7 @@ const BYTES: u64 = 64;
 /// Maximum wait for a window's completions.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-const ABOUT: About = About { without: &["grid"], ..About::new("post", "What a post costs the thread that posts") };
+const ABOUT: About = About { without: &["grid"], ..About::new("post", "Cost of a post for the posting thread") };
 
 /// Posts a window of writes. Not inlined or mangled, so that tools find it by name.
 #[unsafe(no_mangle)]

@@ -46,7 +46,7 @@ pub const IMBALANCE: Column = Column::measured(
 pub const RULE: Column = Column::chosen(
     "rule",
     "",
-    "How a put and its signal are kept in order on rails: count, own, drain, sequence, kernel",
+    "Rule that keeps a put and its signal in order on rails: count, own, drain, sequence, kernel",
 );
 /// Number of proxy threads of a rank.
 pub const PROXIES: Column = Column::chosen("proxies", "", "Proxy threads per rank, if rails are used");

@@ -30,7 +30,7 @@ pub struct MeetArgs {
     /// Number of ranks [default: 2; 1 without a network; the launcher's number under mpirun or srun]
     #[arg(long, value_name = "N")]
     pub np: Option<usize>,
-    /// How ranks connect: local (started by ginlab), mpi (mpirun, srun), or tcp (RANK, WORLD_SIZE, MASTER_ADDR)
+    /// Connection of ranks: local (started by ginlab), mpi (mpirun, srun), or tcp (RANK, WORLD_SIZE, MASTER_ADDR)
     /// [default: detected from the environment]
     #[arg(long, value_enum, value_name = "KIND", hide_possible_values = true)]
     pub bootstrap: Option<Kind>,
@@ -78,7 +78,7 @@ pub struct JobArgs {
     /// Domains on which to open rails, in this order [default: automatic, nearest to the GPU first]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub domain: Vec<String>,
-    /// When a transfer counts as complete: delivery (data is at the target) or transmit (handed to the transport)
+    /// Completion of a transfer: delivery (data is at the target) or transmit (handed to the transport)
     #[arg(long, value_enum, value_name = "LEVEL", default_value_t = Level::Delivery, hide_possible_values = true)]
     pub completion: Level,
     /// Device that provides the memory and whose nearest rails are used: gpu, emulated (CPU threads), or auto (the GPU

@@ -292,7 +292,7 @@ async fn rank<E: Experiment>(
     wrong.map_or(closed.map(|()| returned), Err)
 }
 
-/// Fraction of a software NIC's own time by which it may fall behind before its rows are marked as doubtful.
+/// Fraction of a software NIC's own time by which it may be late before its rows are marked as doubtful.
 pub const TOLERATED: f64 = 0.15;
 
 /// Marks rows as doubtful if a software NIC on any rank waited for this machine's polls or bytes. The rates then show

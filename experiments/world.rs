@@ -45,12 +45,12 @@ pub struct WorldArgs {
     /// Number of rails of each proxy
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=64))]
     pub rails: usize,
-    /// How puts are distributed over rails: single, split, round-robin, auto
+    /// Distribution of puts over rails: single, split, round-robin, auto
     #[arg(long, default_value = "auto", value_name = "NAME")]
     pub strategy: Strategy,
-    /// How a put and its signal are kept in order on rails: count, own, drain, sequence. For path direct: count (a CPU
-    /// thread reads arrivals), kernel (the waiting kernel reads them) or counter (like kernel, and the NIC counts the
-    /// first signals, on p5en and p6)
+    /// Rule that keeps a put and its signal in order on rails: count, own, drain, sequence. For path direct: count (a
+    /// CPU thread reads arrivals), kernel (the waiting kernel reads them) or counter (like kernel, and the NIC counts
+    /// the first signals, on p5en and p6)
     #[arg(long, default_value_t = Rule::default(), value_name = "RULE")]
     pub rule: Rule,
     /// Pin proxy threads: auto (one core each, near the GPU or the NICs, if there are enough), off, or a list by rank

@@ -33,7 +33,7 @@ pub struct Args {
     /// (`lspci -tv`) and ls_sys_bus_pci_devices.txt (`ls -l /sys/bus/pci/devices`), or an NCCL topology file (XML)
     #[arg(long, value_name = "PATH")]
     from: Option<PathBuf>,
-    /// Also write GPUs and NICs as a topology file for NCCL (NCCL_TOPO_FILE)
+    /// Write GPUs and NICs to this topology file for NCCL (NCCL_TOPO_FILE)
     #[arg(long, value_name = "FILE")]
     nccl_topo: Option<PathBuf>,
     #[command(flatten)]

@@ -37,7 +37,7 @@ pub struct Args {
     /// Number of rails per rank; a list to sweep [default: 1,4, limited to the number of NICs]
     #[arg(long, value_name = "LIST", value_parser = counts::<usize>(64))]
     pub rails: Option<List<usize>>,
-    /// How blocks are distributed over rails: single (rail 0), round-robin (whole blocks on alternating rails), split
+    /// Distribution of blocks over rails: single (rail 0), round-robin (whole blocks on alternating rails), split
     /// (striped over all), auto (split from 256 KiB); a list to sweep
     #[arg(long, default_value = "auto", value_name = "LIST", value_parser = list::<Strategy>)]
     pub strategy: List<Strategy>,
@@ -48,7 +48,7 @@ pub struct Args {
     /// Do not verify every byte in separate rounds
     #[arg(long)]
     pub no_check: bool,
-    /// Also print one row per node and one for the job: totals, slowest and fastest sender and rail, percent of the
+    /// Add one row per node and one for the job: totals, slowest and fastest sender and rail, percent of the
     /// node's line rate
     #[arg(long)]
     pub per_node: bool,

@@ -130,7 +130,7 @@ mod tests {
     }
 
     proptest! {
-        /// Over the rounds of a row, every rank sends and receives the same number of bytes on each rail, and every
+        /// Every rank sends and receives the same number of bytes on each rail over the rounds of a row, and every
         /// byte of a block is sent exactly once.
         #[test]
         fn rails_carry_equal_bytes(

@@ -103,8 +103,8 @@ pub enum Mode {
 pub enum Route {
     /// Each rank writes to each other rank
     Direct,
-    /// Over NVLink to the rank at the target's position in this node, which sends all chunks of its node for the target
-    /// in one write
+    /// Through NVLink to the rank at the target's position in this node, which sends all chunks of its node for the
+    /// target in one write
     Gathered,
 }
 
@@ -137,7 +137,7 @@ pub struct Args {
         value_enum
     )]
     elements: Vec<Element>,
-    /// Where results are stored; a list to sweep
+    /// Location of results; a list to sweep
     #[arg(
         long,
         conflicts_with = "random",
@@ -147,7 +147,7 @@ pub struct Args {
         value_enum
     )]
     place: Vec<Place>,
-    /// How an operation is started; a list to sweep
+    /// Start of an operation; a list to sweep
     #[arg(
         long,
         conflicts_with = "random",
@@ -235,13 +235,13 @@ pub struct Args {
     /// Root of broadcasts
     #[arg(long, default_value_t = 0, value_name = "RANK")]
     pub root: u32,
-    /// How PEs are reached: auto, nvlink, rails, direct (the kernel drives the NIC: -p efa-verbs, efa-verbs/soft:p5)
+    /// Path between PEs: auto, nvlink, rails, direct (the kernel drives the NIC: -p efa-verbs, efa-verbs/soft:p5)
     #[arg(long, default_value_t = Path::Auto, value_name = "PATH")]
     pub path: Path,
     /// Number of ranks that count as a node, even on one machine, with rails between nodes
     #[arg(long, value_name = "N")]
     pub node_size: Option<usize>,
-    /// Also print one row per node and one for the job: bytes that ginlab's kernels moved to other ranks, slowest and
+    /// Add one row per node and one for the job: bytes that ginlab's kernels moved to other ranks, slowest and
     /// fastest rank and rail
     #[arg(long)]
     pub per_node: bool,

@@ -293,7 +293,7 @@ impl Ours {
         }))
     }
 
-    /// Returns the number of blocks for puts within a node, according to the table in the README.
+    /// Returns the number of blocks for puts within a node.
     fn puts_grid(&self, shape: &Shape, resident: u32) -> u32 {
         let processors = self.processors;
         // Sums need many outstanding loads. Stores in both directions are faster with fewer blocks, in particular if

@@ -76,9 +76,9 @@ impl Element {
 /// Location of results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Place {
-    /// In separate memory
+    /// Separate memory
     OutOfPlace,
-    /// Over the input
+    /// Memory of the input
     InPlace,
 }
 

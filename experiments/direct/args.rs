@@ -40,7 +40,7 @@ pub struct Args {
         hide_possible_values = true
     )]
     pub cases: Vec<Case>,
-    /// When the kernel waits: quiet (after each put), nbi (once at the end)
+    /// Waits of the kernel: quiet (after each put), nbi (once at the end)
     #[arg(
         short = 'm',
         long,
@@ -113,9 +113,9 @@ pub enum Case {
 /// Waits of a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Mode {
-    /// After each put
+    /// Wait after each put
     Quiet,
-    /// Once at the end
+    /// One wait at the end
     Nbi,
 }
 

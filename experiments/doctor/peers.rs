@@ -18,7 +18,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 /// Number of clock comparisons. The one with the shortest round trip is used.
 const ROUNDS: usize = 8;
 
-/// What rank 0 has gathered so far.
+/// Findings that rank 0 has gathered so far.
 #[derive(Default)]
 struct Gathered {
     /// Whether this is rank 0 of a job that has started.

@@ -47,7 +47,7 @@ pub struct Args {
     /// Bytes per store or load of a thread: 4, 8, 16; a list to sweep
     #[arg(long, default_value = "16", value_name = "LIST", value_delimiter = ',', value_parser = width, help_heading = "Measurement")]
     pub width: Vec<u32>,
-    /// How kernels store: plain (a fixed part per thread), parts (of 32 KiB, which warps take one after another; only
+    /// Stores of kernels: plain (a fixed part per thread), parts (of 32 KiB, which warps take one after another; only
     /// write), together (one launch for all targets of a rank, with the grid's blocks for each; only write), bulk (TMA,
     /// compute capability 9.0); a list to sweep
     #[arg(
@@ -65,8 +65,7 @@ pub struct Args {
     /// Threads per block; a list to sweep [default: 256]
     #[arg(long, default_value = "256", hide_default_value = true, value_name = "LIST", value_parser = counts::<u32>(u32::MAX))]
     pub block: List<u32>,
-    /// How launches are submitted: stream (one by one), graph (recorded and launched together); a list to
-    /// sweep
+    /// Submission of launches: stream (one by one), graph (recorded and launched together); a list to sweep
     #[arg(
         long,
         default_value = "stream",

@@ -67,7 +67,7 @@ pub enum When {
     Now,
     /// While later iterations run, several norms at a time ([`DELAYED_NORMS`](super::run::DELAYED_NORMS)).
     Delayed,
-    /// Once per this number of iterations, before the next one starts.
+    /// Every this number of iterations, before the next one starts.
     Every(u32),
 }
 
@@ -130,19 +130,19 @@ impl FromStr for Grid {
 #[command(mut_arg("repeats", |arg| arg.help("Number of runs").default_value("5")))]
 #[command(mut_arg("no_check", |arg| arg.help("Do not compare the field with that of one device")))]
 pub struct Args {
-    /// How boundary rows are sent to the neighbours; a list to sweep [default: all, those of NCCL only on GPUs]
+    /// Method of sending boundary rows to the neighbours; a list to sweep [default: all, those of NCCL only on GPUs]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_enum)]
     pub exchange: Vec<Exchange>,
-    /// How the squares of the changes are summed; a list to sweep
+    /// Summation of the squares of the changes; a list to sweep
     #[arg(long, default_value = "block", value_name = "LIST", value_delimiter = ',', value_enum)]
     pub norm: Vec<Norm>,
-    /// When the CPU receives the norm: now, delayed, every=K; a list to sweep
+    /// Time at which the CPU receives the norm: now, delayed, every=K; a list to sweep
     #[arg(long, default_value = "delayed", value_name = "LIST", value_parser = list::<When>)]
     pub norm_when: List<When>,
     /// Synchronization between two iterations; a list to sweep
     #[arg(long, default_value = "neighbours", value_name = "LIST", value_delimiter = ',', value_enum)]
     pub sync: Vec<SyncBy>,
-    /// How PEs are reached: auto, nvlink, rails, direct; a list to sweep
+    /// Path between PEs: auto, nvlink, rails, direct; a list to sweep
     #[arg(long, default_value = "auto", value_name = "LIST", value_parser = list::<Path>)]
     pub path: List<Path>,
     /// Columns of the field; a list to sweep [default: 4096; 64 on the emulated device]
@@ -160,7 +160,7 @@ pub struct Args {
     /// Threads per block, a multiple of 32; a list to sweep. resident uses as many as a row requires
     #[arg(long, default_value = "256", value_name = "LIST", value_parser = threads)]
     pub block: List<u32>,
-    /// Rows per tile of the launched kernel; 0 to choose by the field
+    /// Rows per tile of the launched kernel, or 0 to choose by the field
     #[arg(long, default_value_t = 0, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=4096))]
     pub strip: u32,
     #[command(flatten)]

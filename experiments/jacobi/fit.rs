@@ -49,7 +49,7 @@ pub fn waiting(
     let most = device.resident_blocks_of(step, tuple.block)?;
     Ok((waiting >= most).then(|| {
         format!(
-            "{waiting} blocks wait for neighbours, but for each of the {} PEs on the GPU only {most} blocks of {} \
+            "{waiting} blocks wait for neighbours, and for each of the {} PEs on the GPU only {most} blocks of {} \
              threads are resident: try a smaller --nx, or --sync barrier",
             device.sharers(),
             tuple.block

@@ -172,7 +172,7 @@ impl Jacobi {
         self.run_part(tuple, How { traced, ..How::default() }, ranks)
     }
 
-    /// Runs the tuple, either on all ranks together or on each rank alone.
+    /// Runs the tuple, either on all ranks together or on each rank separately.
     pub fn run_part(&mut self, tuple: &Tuple, how: How, ranks: &mut Bootstrap) -> Result<Ran, Failure> {
         let How { alone, traced, poisoned } = how;
         let fields = laid_out(&self.fields)?;

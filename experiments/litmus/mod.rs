@@ -47,9 +47,9 @@ pub struct Args {
 /// A litmus test in one variant.
 struct Test {
     name: &'static str,
-    /// What precedes the second operation, or what the reader waits for.
+    /// Event that precedes the second operation, or for which the reader waits.
     wait: &'static str,
-    /// Why the network permits or forbids the weak outcome.
+    /// Reason for which the network permits or forbids the weak outcome.
     rule: &'static str,
     body: Body,
     waits: bool,

@@ -52,7 +52,7 @@ pub struct Args {
     /// Factor between consecutive sizes
     #[arg(short = 'f', long, default_value_t = 4, value_name = "N")]
     factor: u64,
-    /// How blocks are distributed over rails; a list to sweep
+    /// Distribution of blocks over rails; a list to sweep
     #[arg(long, value_enum, value_delimiter = ',', default_value = "round-robin")]
     strategy: Vec<Strategy>,
     /// Order in which a GPU writes to the others; a list to sweep
@@ -87,8 +87,8 @@ enum Strategy {
 pub enum Route {
     /// Each GPU writes to each other GPU
     Direct,
-    /// Over NVLink to the GPU at the target's position in this machine, which sends all blocks of its machine for the
-    /// target in one write
+    /// Through NVLink to the GPU at the target's position in this machine, which sends all blocks of its machine for
+    /// the target in one write
     Gathered,
 }
 

@@ -1,5 +1,5 @@
-//! Simulation of Jacobi iterations on many machines: the time of the exchange of boundary rows that is not hidden
-//! behind computation. Results are deterministic.
+//! Simulation of Jacobi iterations on many machines: the time of the exchange of boundary rows that does not
+//! overlap with computation. Results are deterministic.
 //!
 //! GPUs form a ring in which those of a machine are adjacent, so that two GPUs of each machine have a neighbour across
 //! the network. An iteration computes its boundary tiles first, once the neighbours' rows have arrived, and sends them.

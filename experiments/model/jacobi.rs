@@ -28,13 +28,13 @@ pub struct Args {
     /// Memory bandwidth of a GPU available to the stencil, in GB/s [assumed: 85 % of an H100's 3350]
     #[arg(long, default_value_t = 2850.0, value_name = "GB/S")]
     memory: f64,
-    /// How boundary rows are sent; a list to sweep
+    /// Method of sending boundary rows; a list to sweep
     #[arg(long, value_enum, value_delimiter = ',', default_value = "p,block,row")]
     exchange: Vec<Exchange>,
     /// Synchronization between two iterations; a list to sweep
     #[arg(long, value_enum, value_delimiter = ',', default_value = "barrier,neighbours")]
     sync: Vec<Sync>,
-    /// When the norm is known; a list to sweep
+    /// Time at which the norm is available; a list to sweep
     #[arg(long, value_enum, value_delimiter = ',', default_value = "now,delayed")]
     norm_when: Vec<When>,
     /// Number of iterations
@@ -46,9 +46,9 @@ pub struct Args {
 enum Exchange {
     /// Element by element
     P,
-    /// In pieces of 4 KiB
+    /// Pieces of 4 KiB
     Block,
-    /// In one piece
+    /// One piece
     Row,
 }
 

@@ -38,7 +38,7 @@ pub struct Args {
     /// Unit that is sent as one message; a list to sweep
     #[arg(long, value_enum, value_delimiter = ',', default_value = "expert,rank,node", value_name = "LIST")]
     unit: Vec<Unit>,
-    /// How counts are sent; a list to sweep
+    /// Method of sending counts; a list to sweep
     #[arg(long, value_enum, value_delimiter = ',', default_value = "signal", value_name = "LIST")]
     count: Vec<Count>,
     /// Element type on the way to the experts (bf16 on the way back); a list to sweep
@@ -56,7 +56,7 @@ pub struct Args {
     /// Experts per token
     #[arg(long, default_value_t = 8, value_name = "N")]
     topk: u32,
-    /// Preference of the router for some experts: shares fall as this power of their rank; 0 for equal shares
+    /// Preference of the router for some experts: shares fall as this power of their rank (0 for equal shares)
     #[arg(long, default_value_t = 0.0, value_name = "POWER")]
     skew: f64,
     /// Seed of the router and of the latencies

@@ -39,7 +39,7 @@ pub struct Args {
     /// Element type on the way to the experts (bf16 on the way back); a list to sweep
     #[arg(long = "type", value_enum, value_delimiter = ',', default_value = "fp8", value_name = "LIST")]
     pub kind: Vec<Type>,
-    /// Preference of the router for some experts: shares fall as this power of their rank; 0 for equal shares
+    /// Preference of the router for some experts: shares fall as this power of their rank (0 for equal shares)
     #[arg(long, default_value_t = 0.0, value_name = "POWER")]
     pub skew: f64,
     /// Seed of the router
@@ -51,7 +51,7 @@ pub struct Args {
     /// Unit that is sent as one message; a list to sweep
     #[arg(long, value_enum, value_delimiter = ',', default_value = "expert,rank,node", value_name = "LIST")]
     pub unit: Vec<Unit>,
-    /// How counts are sent; a list to sweep
+    /// Method of sending counts; a list to sweep
     #[arg(long, value_enum, value_delimiter = ',', default_value = "signal", value_name = "LIST")]
     pub count: Vec<Count>,
     /// Threads that put; a list to sweep
@@ -78,7 +78,7 @@ pub struct Args {
     /// Rounds of the verified launch, each with different tokens and choices
     #[arg(long, default_value_t = 3, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
     pub check_rounds: u32,
-    /// How PEs are reached: auto, nvlink, rails
+    /// Path between PEs: auto, nvlink, rails
     #[arg(long, default_value_t = Path::Auto, value_name = "PATH")]
     pub path: Path,
     /// Number of PEs that count as a node, with only rails between nodes

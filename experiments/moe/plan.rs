@@ -24,7 +24,7 @@ pub enum Unit {
     Node,
 }
 
-/// How a receiver learns that all messages have arrived.
+/// Method by which a receiver detects that all messages have arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Count {
     /// A signal with the count plus one
@@ -309,7 +309,7 @@ mod tests {
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
-        /// In every unit, every token reaches each of its experts exactly once: its message is sent to the expert's PE,
+        /// Every token reaches each of its experts exactly once in every unit: its message is sent to the expert's PE,
         /// or to one on the same node that forwards it.
         #[test]
         fn tokens_reach_every_chosen_expert_once(

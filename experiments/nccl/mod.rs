@@ -48,7 +48,7 @@ pub struct Args {
     /// Rails: shared (shared memory, no model), model:p5, soft-efa:p5, worst:seed=N, tcp, efa
     #[arg(short = 'p', long, value_name = "PROVIDER", default_value = "shared")]
     provider: String,
-    /// How NCCL's kernels reach the rails: proxy (GIN type 2, through NCCL's thread), queues (type 5: kernels write a
+    /// Path of NCCL's kernels to the rails: proxy (GIN type 2, through NCCL's thread), queues (type 5: kernels write a
     /// NIC's queues themselves)
     #[arg(
         long = "type",
@@ -62,10 +62,10 @@ pub struct Args {
     /// Number of rails
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=64))]
     rails: u8,
-    /// How puts are distributed over rails: single, split, round-robin, auto
+    /// Distribution of puts over rails: single, split, round-robin, auto
     #[arg(long, default_value = "round-robin", value_name = "STRATEGY")]
     strategy: Strategy,
-    /// How a put and its signal are kept in order on rails: count, own, drain, sequence
+    /// Rule that keeps a put and its signal in order on rails: count, own, drain, sequence
     #[arg(long, default_value = "count", value_name = "RULE")]
     rule: Rule,
     /// Start the program this many times, as ranks of this machine (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR,
@@ -91,7 +91,7 @@ pub struct Args {
     /// CUDA MPS for ranks that share a GPU: auto (start a private server if none is running), off
     #[arg(long, value_enum, default_value_t = Choice::Auto, value_name = "WHICH", hide_possible_values = true)]
     mps: Choice,
-    /// Also give each process its own host name, for libraries that use it to find ranks of the same machine (NCCL EP)
+    /// Give each process its own host name, for libraries that use it to find ranks of the same machine (NCCL EP)
     #[arg(long)]
     hostnames: bool,
     /// Print the variables as shell commands, and start nothing

@@ -68,7 +68,7 @@ pub struct Args {
         hide_possible_values = true
     )]
     pub cases: Vec<Way>,
-    /// When the kernel waits: quiet (after every put), nbi (once at the end), quiet-every=K (after every K puts),
+    /// Waits of the kernel: quiet (after every put), nbi (once at the end), quiet-every=K (after every K puts),
     /// nbi-batch=K (once at the end; a block publishes K puts after a single fence, or, for case direct, with a single
     /// doorbell)
     #[arg(short = 'm', long, default_value = "quiet,nbi", value_name = "LIST", value_parser = list::<Mode>)]
@@ -89,7 +89,7 @@ pub struct Args {
     /// Number of rails per rank; a list to sweep [default: 4, limited to the number of NICs]
     #[arg(long, value_name = "LIST", value_parser = counts::<usize>(64))]
     pub rails: Option<List<usize>>,
-    /// How puts are distributed over rails: single, split, round-robin, auto; a list to sweep
+    /// Distribution of puts over rails: single, split, round-robin, auto; a list to sweep
     #[arg(long, default_value = "auto", value_name = "LIST", value_parser = list::<Strategy>)]
     pub strategy: List<Strategy>,
     /// libfabric provider (efa, tcp, shm, ...), null, modelled cards (model:p4d, p5, p5en, p6-b200), or worst (the
@@ -102,7 +102,7 @@ pub struct Args {
     /// Modelled cards move data only in the verification pass (for rates above memory bandwidth)
     #[arg(long)]
     pub no_move: bool,
-    /// When a put counts as complete: delivery (data is at the target, as quiet requires) or transmit (handed to the
+    /// Completion of a put: delivery (data is at the target, as quiet requires) or transmit (handed to the
     /// transport)
     #[arg(long, value_enum, value_name = "LEVEL", default_value_t = Level::Delivery, hide_possible_values = true)]
     pub completion: Level,
@@ -139,14 +139,14 @@ pub struct Args {
     /// Do not verify
     #[arg(long, action = ArgAction::SetTrue, overrides_with = "check")]
     pub no_check: bool,
-    /// Also time a minimal fi_write loop, in rows with one rail (uses a single buffer: compare with --window 1)
+    /// Time a minimal fi_write loop in addition, in rows with one rail (uses a single buffer: compare with --window 1)
     #[arg(long)]
     pub bare: bool,
-    /// Also measure CPU-initiated writes in batches of each of these sizes; all writes of a batch complete before the
+    /// Measure CPU-initiated writes in batches of each of these sizes, too; all writes of a batch complete before the
     /// next batch is posted
     #[arg(long, value_name = "LIST", value_parser = counts::<u32>(1 << 16))]
     pub cpu_batch: Option<List<u32>>,
-    /// Also print one row per node and one for the job: totals, slowest and fastest sender and rail, percent of the
+    /// Add one row per node and one for the job: totals, slowest and fastest sender and rail, percent of the
     /// node's line rate
     #[arg(long)]
     pub per_node: bool,

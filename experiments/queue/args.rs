@@ -54,7 +54,7 @@ pub struct Args {
     /// Distance between the slots of a ring in bytes, a power of two [default: the element size]
     #[arg(long, value_name = "BYTES")]
     pub slot_bytes: Option<Words<4096>>,
-    /// When producers wait: blocking (until each push is acknowledged), nbi (once at the end); a list to sweep
+    /// Waits of producers: blocking (until each push is acknowledged), nbi (once at the end); a list to sweep
     #[arg(
         short = 'm',
         long,
@@ -150,9 +150,9 @@ impl Algorithm {
 /// Waits of producers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Mode {
-    /// Until each push is acknowledged
+    /// Wait until each push is acknowledged
     Blocking,
-    /// Once at the end
+    /// One wait at the end
     Nbi,
 }
 

@@ -40,7 +40,7 @@ pub struct Args {
     /// Number of rails per rank; a list to sweep
     #[arg(long, default_value = "1", value_name = "LIST", value_parser = counts::<u8>(64))]
     rails: List<u8>,
-    /// How puts are distributed over rails: single, split, round-robin, auto; a list to sweep
+    /// Distribution of puts over rails: single, split, round-robin, auto; a list to sweep
     #[arg(long, default_value = "round-robin", value_name = "LIST", value_parser = list::<Strategy>)]
     strategy: List<Strategy>,
     /// Arrivals that a put is assumed to have waited for; a list to sweep

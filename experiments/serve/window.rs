@@ -80,7 +80,7 @@ impl Ahead {
         bounded(limit, may).await.map_err(|ended| match ended {
             Ended::Interrupted => Failure::Interrupted,
             Ended::TimedOut => Failure::Timeout(format!(
-                "{number} writes are complete or in flight, but for {} s the server has not acknowledged more than {} \
+                "{number} writes are complete or in flight; for {} s the server has not acknowledged more than {} \
                  of them",
                 limit.as_secs(),
                 self.counted.get()
@@ -103,7 +103,7 @@ mod tests {
         assert!(matches!(share_out(2, 3), Err(Failure::Usage(_))));
     }
 
-    /// For every window, the server counts nothing until the peer is blocked, and then counts one write at a time.
+    /// The server counts nothing until the peer is blocked, and then one write at a time, for every window.
     #[test]
     fn peer_stays_within_window_and_progresses() {
         for window in 1..=9 {

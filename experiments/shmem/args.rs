@@ -173,13 +173,13 @@ pub struct Args {
     /// all-to-all by one thread of a GPU through mapped memory]
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub message_limit: Option<u64>,
-    /// How PEs are reached: auto, nvlink, rails, direct (the kernel drives the NIC: -p efa-verbs, efa-verbs/soft:p5)
+    /// Path between PEs: auto, nvlink, rails, direct (the kernel drives the NIC: -p efa-verbs, efa-verbs/soft:p5)
     #[arg(long, default_value_t = Path::Auto, value_name = "PATH")]
     pub path: Path,
     /// Command that runs NVSHMEM's side (experiments/shmem/baseline/nvshmem.cu) on two GPUs, interleaved with ginlab's
     #[arg(long, value_name = "COMMAND")]
     pub nvshmem: Option<String>,
-    /// Also print one row per node and one for the job, for cases in which many PEs move bytes at the same time:
+    /// Add one row per node and one for the job, for cases in which many PEs move bytes at the same time:
     /// totals, slowest and fastest PE and rail
     #[arg(long)]
     pub per_node: bool,

@@ -17,7 +17,7 @@ use std::time::Instant;
 
 /// Difference between an expected byte and the byte that its destination holds before the pass.
 const POISON: u8 = 0xA5;
-/// Bytes of an L1 line, and a number of bytes that exceeds L1 (H100, H200: 256 KiB).
+/// Bytes of an L1 line, and a number of bytes that exceeds L1, which has 256 KiB.
 const LINE: u64 = 128;
 const BEYOND_L1: u64 = 1 << 20;
 /// Maximum bytes of all slots of a verified pass, unless one slot is longer.

@@ -45,7 +45,7 @@ pub struct Args {
     /// Number of rails per rank; a list to sweep [default: 1,4, limited to the number of NICs]
     #[arg(long, value_name = "LIST", value_parser = counts::<usize>(64))]
     pub rails: Option<List<usize>>,
-    /// How writes are distributed over rails: single, split, round-robin, auto; a list to sweep
+    /// Distribution of writes over rails: single, split, round-robin, auto; a list to sweep
     #[arg(long, default_value = "auto", value_name = "LIST", value_parser = list::<Strategy>)]
     pub strategy: List<Strategy>,
     /// Targets: one (half of the ranks write to one of the other half each, on another host if there is one), turn
@@ -62,15 +62,15 @@ pub struct Args {
     /// Defer the doorbell (FI_MORE) for up to this many posts, while older writes are complete; 1 for never
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
     pub batch: u32,
-    /// Also time a minimal fi_write loop over one buffer, in rows with one rail and one target
+    /// Time a minimal fi_write loop over one buffer in addition, in rows with one rail and one target
     #[arg(long)]
     pub bare: bool,
-    /// Also print one row per node and one for the job: totals, slowest and fastest sender and rail, percent of the
+    /// Add one row per node and one for the job: totals, slowest and fastest sender and rail, percent of the
     /// node's line rate
     #[arg(long)]
     pub per_node: bool,
-    /// Measure each rail alone, then all rails concurrently, in both directions of each pair of ranks. Prints one row
-    /// per rail with host, GPU, domain and PCI address, and names slow rails [default size: 16M; rails: 4]
+    /// Measure each rail separately, then all rails concurrently, in both directions of each pair of ranks. Prints one
+    /// row per rail with host, GPU, domain and PCI address, and names slow rails [default size: 16M; rails: 4]
     #[arg(long, conflicts_with_all = ["strategy", "targets", "buffers", "batch", "bare", "per_node"])]
     pub each_rail: bool,
     /// Minimum rate of every rail, in percent of its NIC's line rate (85%) or in Gb/s (90). Without --each-rail, of the
@@ -83,7 +83,7 @@ pub struct Args {
 
 impl Args {
     /// Replaces unspecified rails by the usual ones: one and those of a GPU, or with --each-rail only the latter, each
-    /// of which is measured alone too.
+    /// of which is also measured separately.
     pub fn usual_rails(&mut self) {
         if self.each_rail {
             let JobArgs { provider, domain, .. } = &self.job;

@@ -1,5 +1,5 @@
-//! `--each-rail`: writes over each rail alone, then over all rails concurrently, in both directions of each pair of
-//! ranks. Every rail has its own time, so that a slow card is visible on its own row.
+//! `--each-rail`: writes over each rail separately, then over all rails concurrently, in both directions of each pair
+//! of ranks. Every rail has its own time, so that a slow card is visible on its own row.
 
 use super::measure::{Round, Write};
 use super::{DOMAIN, GPU, MEDIAN_PCT, PCI, PEER, RAIL, RANK, Tuple};

@@ -182,8 +182,8 @@ impl Experiment for Write {
         );
         if args.each_rail {
             header.note(
-                "case rail: each rail of a rank alone, then all of its rails concurrently; the time of a rail is that \
-                 until its own last write is complete",
+                "case rail: each rail of a rank separately, then all of its rails concurrently; the time of a rail is \
+                 that until its own last write is complete",
             );
         }
         let args = args.clone();

@@ -11,7 +11,7 @@ use nix::libc::O_NONBLOCK;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket};
 use nix::unistd::geteuid;
 
-/// Environment variable with the directory in which CUDA looks for a server.
+/// Environment variable with the directory in which CUDA searches for a server.
 pub const PIPE: &str = "CUDA_MPS_PIPE_DIRECTORY";
 /// Environment variable with the directory of a server's log.
 pub const LOG: &str = "CUDA_MPS_LOG_DIRECTORY";

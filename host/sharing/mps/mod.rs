@@ -166,7 +166,7 @@ pub fn tried() -> Option<Result<(), String>> {
     })
 }
 
-/// Returns the number of GPUs that CUDA will show to this process, without initializing CUDA; 0 without a driver.
+/// Returns the number of GPUs that CUDA will show to this process, without initializing CUDA, or 0 without a driver.
 pub fn gpu_count() -> usize {
     if cuda::driver_version().is_none() {
         return 0;
@@ -175,7 +175,7 @@ pub fn gpu_count() -> usize {
     gpus::count(Path::new("/"), visible.as_deref(), topology::nvml::gpu_count)
 }
 
-/// Returns whether a server responds where CUDA looks for one. For drivers that do not report this themselves.
+/// Returns whether a server responds where CUDA searches for one. For drivers that do not report this themselves.
 pub fn is_there() -> bool {
     let named = bootstrap::process_env(existing::PIPE).map(PathBuf::from);
     matches!(existing::existing(named, Path::new(existing::DEFAULT)), Existing::Answers(_))
