@@ -15,7 +15,7 @@ use std::error::Error;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-// The page shows this function as it stands.
+// The page shows this function unchanged.
 fn scaled(device: &Device, numbers: &[u64], factor: u64) -> Result<Vec<u64>, DeviceError> {
     let buffer = device.allocate(Place::Device, size_of_val(numbers))?;
     buffer.write(0, numbers)?;

@@ -34,7 +34,7 @@ int double_calls(void) {
     return calls;
 }
 
-// What has not been given back, or was used wrongly, as a number for each kind.
+// Numbers of resources that were not freed or were misused, one per kind.
 const char *double_left(void) {
     static char text[128];
     snprintf(text, sizeof text, "streams %d events %d pinned %d registered %d device %d wrong %d", made[STREAMS], made[EVENTS], made[PINNED],
@@ -133,7 +133,7 @@ int cuMemHostAlloc(void **host, size_t bytes, unsigned flags) {
     return make(PINNED, host, bytes);
 }
 
-// What was never allocated is given back, too, where the allocation has failed.
+// Resources that were never allocated are also freed, if their allocation has failed.
 int cuMemFreeHost(void *host) {
     return host == NULL ? SUCCESS : end(PINNED, host);
 }
@@ -201,7 +201,7 @@ int cuMemcpyDtoHAsync_v2(void *host, uint64_t device, size_t bytes, void *stream
     return SUCCESS;
 }
 
-// Operations of 48 bytes: writes of words alone.
+// Operations of 48 bytes: only writes of words.
 int cuStreamBatchMemOp_v2(void *stream, unsigned count, const uint64_t *operations, unsigned flags) {
     (void)flags;
     wrong += stream == NULL;

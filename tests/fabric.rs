@@ -217,7 +217,7 @@ fn local_rails_use_loopback() {
     assert!(rail.limits().immediate_bytes >= 4 && rail.limits().max_outstanding > 0);
 }
 
-/// Only selects domains; nothing is opened outside the loopback.
+/// Only selects domains, and opens nothing outside the loopback.
 #[test]
 fn network_plan_excludes_loopback() {
     match discover::select_domains("tcp", 2, Reach::Network, &[], None, 0, 1) {

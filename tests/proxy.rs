@@ -166,7 +166,7 @@ struct Grid {
     peer: u32,
     /// Number of payloads that a block writes between two barriers.
     ahead: u32,
-    /// Number of puts per batch; 0 for the put kernel without batches.
+    /// Number of puts per batch, or 0 for the put kernel without batches.
     batch: u32,
 }
 
@@ -787,7 +787,7 @@ fn vanished_target_ends_kernel() {
     let stop = (0..1000).find_map(|_| channel.put(&put_to(1, 0, 4096)).err());
     assert_eq!(stop, Some(Status::FABRIC));
     let failure = a.failure();
-    // Nothing fails if the provider reconnects, during which it returns "again", or if the write was accepted just
+    // No error occurs if the provider reconnects, during which it returns "again", or if the write was accepted just
     // before the connection broke. The proxy then reports a stall.
     let stalled =
         failure.contains("no progress") && failure.contains("1 commands in flight") && failure.contains("tcp");

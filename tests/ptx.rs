@@ -2,7 +2,7 @@
 //!
 //! There are two kinds of tests. The assertions hold for any compiler and cannot be blessed. The snapshot is the
 //! ordered list, by function, of all instructions that order, scope, synchronize or wait. It is checked only with the
-//! project's compiler ([`BLESSED`]), because another one may lay out branches in another order. The output of another
+//! project's compiler ([`BLESSED`]), because another one may place branches in another order. The output of another
 //! compiler is not compared, and the test reports that.
 //!
 //! After an intended change: `INSTA_UPDATE=always cargo test --test ptx`, then read the difference of
@@ -30,7 +30,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 /// Release and LLVM of the compiler that generated the stored snapshot: Debian's rustc-web.
 const BLESSED: &str = "1.96.0, LLVM 22.1.8";
-/// Maximum registers that the driver is told to use, for small and for large blocks (host/cuda/gpu.rs), and the bytes
+/// Maximum registers that the driver may use, for small and for large blocks (host/cuda/gpu.rs), and the bytes
 /// that a function may spill with them. The first number of bytes is for kernels that measure the cost of a put. The
 /// second is for those that use the device API of programs ([`OF_GIN`]), of which `signal_check_warp`, a check without
 /// measurements, spills most.

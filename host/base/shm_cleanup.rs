@@ -229,7 +229,7 @@ mod tests {
         // This process has mapped its peer's endpoint too. Dropping the record releases the lock, as the end of a
         // process does.
         drop(record(path, &[NAME, PEER]));
-        // This is no endpoint's name: other files stay even if a record contains them.
+        // This is not an endpoint's name: other files stay even if a record contains them.
         drop(record(path, &["notes"]));
         let exist = || [NAME, PEER, "notes", "notes_6b00_1c4d4a8e_0000"].map(|name| path.join(name).exists());
         remove_recorded(path);

@@ -3,7 +3,7 @@
 /// Maximum number of characters; longer texts are truncated, so that a message stays on one line.
 const LONGEST: usize = 1000;
 
-/// Returns the text with `?` in place of characters that could control a terminal or hide other text: control
+/// Returns the text with `?` instead of characters that could control a terminal or hide other text: control
 /// characters (including ESC) and invisible marks of direction and format. Truncated to 1000 characters.
 #[must_use]
 pub fn printable(text: &str) -> String {

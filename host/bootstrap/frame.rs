@@ -27,8 +27,8 @@ pub(super) enum FrameKind {
     Part = 4,
     /// All parts, from rank 0.
     All = 5,
-    /// From rank 0 to the ranks that wait: the ranks that are still missing. It also shows that rank 0 is alive and at
-    /// the same step.
+    /// Ranks that are still missing, from rank 0 to the ranks that wait. It also shows that rank 0 is alive and at the
+    /// same step.
     Missing = 6,
     /// An error that stops the job. The step field is the rank that it came from, the label is its
     /// [`Ending`](super::error::Ending).
@@ -39,8 +39,8 @@ pub(super) enum FrameKind {
     Word = 9,
     /// Listener to connector: its message of the handshake, which proves that it knows the token.
     Proof = 10,
-    /// To rank 0: this rank has made progress. From rank 0: the ranks that have made progress. Sent at most once a
-    /// second.
+    /// Ranks that have made progress: this rank if sent to rank 0, all such ranks if sent by rank 0. Sent at most once
+    /// a second.
     Progress = 11,
 }
 

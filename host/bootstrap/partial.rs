@@ -38,7 +38,7 @@ impl Star {
             let link = self.links[rank].take();
             let host = link.map(|link| {
                 let host = link.member.host.clone();
-                // The rank may still be waiting: it learns that the job goes on without it.
+                // The rank may still be waiting: notify it that the job continues without it.
                 Link::close(link);
                 host
             });

@@ -177,7 +177,7 @@ impl Drop for Connection {
 pub(super) struct Mapping<M> {
     handle: PinHandle,
     bytes: usize,
-    /// Address for the CPU; 0 until it is mapped.
+    /// Address for the CPU, or 0 until it is mapped.
     address: u64,
     // Dropped in this order, after unpinning: the memory is freed, and then the connection is closed.
     _memory: M,
@@ -268,7 +268,7 @@ mod tests {
             match compiler {
                 Ok(output) => assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr)),
                 Err(error) => {
-                    // Not `println!`, whose output is hidden if the test passes.
+                    // `println!` is not suitable: its output is hidden if the test passes.
                     let _ = writeln!(std::io::stderr(), "skipped: no C compiler (cc): {error}");
                     return None;
                 }

@@ -2,7 +2,7 @@
 //! or those of a software NIC in this process ([`SoftNic`]).
 //!
 //! The software NIC consists of CPU threads that process the queues as a NIC would: they poll doorbells, read and
-//! validate requests, write completions and update counters. There is no network: a write copies bytes between
+//! validate requests, write completions and update counters. No network is simulated: a write copies bytes between
 //! registered ranges of this process, or nothing at all. Measurements over it therefore cover the kernel's side
 //! (requests, doorbells, completions over PCIe) but no network; their rows show `null`.
 //!

@@ -106,7 +106,7 @@ pub fn counters(machine: &Machine) -> Checked {
     if !during.is_empty() {
         return warn(format!("during the trials: {}", listed(&during)), MEND);
     }
-    // A job that was killed leaves unresponsive peers behind, which says nothing about this machine.
+    // Unresponsive peers remain after a job was killed. They do not indicate a fault of this machine.
     let since = trouble(&counters, &ports, |name| name == "impaired_remote_conn_events");
     if !since.is_empty() {
         return warn(format!("since the devices came up: {}", listed(&since)), MEND);

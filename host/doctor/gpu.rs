@@ -81,8 +81,8 @@ pub fn direct(machine: &Machine) -> Checked {
     }
 }
 
-/// First version of libfabric whose EFA provider registers CUDA memory by dma-buf (commit c9e3c0c1b; before,
-/// `ibv_reg_mr` alone: ofiwg/libfabric #12019).
+/// First version of libfabric whose EFA provider registers CUDA memory by dma-buf (commit c9e3c0c1b; older versions
+/// only use `ibv_reg_mr`: ofiwg/libfabric #12019).
 const DMA_BUF_SINCE: (u32, u32) = (2, 5);
 
 /// Returns the version of the loaded libfabric; `None` if it is unknown.

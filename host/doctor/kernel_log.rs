@@ -12,7 +12,7 @@ pub(super) enum Action {
     Ignore,
     /// Restart the program that caused it.
     RestartProgram,
-    /// None yet: the catalog asks for observation or support, or does not list the number.
+    /// No action: the catalog asks for observation or support, or does not list the number.
     Monitor,
     /// Reset the GPU.
     Reset,

@@ -43,7 +43,7 @@ use serde::{Deserialize, Serialize};
 #[serde(rename_all = "lowercase")]
 #[strum(serialize_all = "lowercase")]
 pub enum State {
-    /// Not checked, or not observable from here.
+    /// The check did not run, or its subject is not observable from here.
     Skipped,
     /// No problem was found.
     Ok,
@@ -109,7 +109,7 @@ pub struct Finding {
     pub found: String,
     /// Remedy; empty if none is needed.
     pub mend: String,
-    /// What the finding asks for.
+    /// Action that the finding requires.
     pub severity: Severity,
 }
 

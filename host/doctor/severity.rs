@@ -3,8 +3,8 @@
 use super::State;
 use serde::{Deserialize, Serialize};
 
-/// What a finding asks for. The words are those of awslabs/awsome-distributed-ai's cluster health check, apart from
-/// `configure`.
+/// Action that a finding requires. The words are those of awslabs/awsome-distributed-ai's cluster health check, apart
+/// from `configure`.
 #[derive(
     Clone,
     Copy,

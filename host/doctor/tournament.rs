@@ -27,7 +27,7 @@ pub fn partner(node: usize, round: usize, nodes: usize) -> Option<usize> {
     if turning == 0 {
         return None;
     }
-    // All nodes but the last stand on a circle. In each round, nodes whose sum is the round, modulo the size of the
+    // All nodes except the last form a circle. In each round, nodes whose sum is the round, modulo the size of the
     // circle, meet. The node that would meet itself meets the last one, which does not exist if their number is odd.
     let met = if node == turning {
         round * turning.div_ceil(2) % turning
@@ -52,7 +52,7 @@ pub struct Node {
 pub struct Rates {
     /// The nodes.
     pub nodes: Vec<Node>,
-    /// By sender, receiver and rail. 0 for a transfer that failed; `None` if it was not measured.
+    /// Rates by sender, receiver and rail. 0 for a transfer that failed; `None` if it was not measured.
     pub rates: Vec<Vec<Vec<Option<f32>>>>,
 }
 
@@ -194,7 +194,7 @@ impl Rates {
         for (node, known) in self.nodes.iter().enumerate() {
             nics.extend(known.nics.iter().enumerate().map(|(rail, name)| self.nic(node, rail, name)));
         }
-        // Not of all rates: one slow NIC slows the rates of all its partners.
+        // A median of all rates would not suffice: one slow NIC slows the rates of all its partners.
         let mut all: Vec<f32> = nics.iter().flat_map(|nic| [nic.sends_gbits_s, nic.receives_gbits_s]).collect();
         let median_gbits_s = median(&mut all);
         let limit = (f64::from(median_gbits_s) * at_least) as f32;

@@ -5,7 +5,7 @@
 //! a proxy, it reads the completion queues of the receive sides and adds the values in the immediates to the signals,
 //! but it posts nothing. With rule `kernel`, the waiting kernels count instead.
 //!
-//! There is no flow control between a sender and that thread. A completion queue that the thread has not read for a
+//! A sender and that thread have no flow control. A completion queue that the thread has not read for a
 //! whole lap loses signals, and the kernel that waits for them fails at its deadline. With [`ARRIVALS`] entries, a pair
 //! accepts that many signals from all PEs while the thread is delayed.
 

@@ -1,8 +1,8 @@
 //! Output of every experiment: rows with common columns and the experiment's own ([`About`]), as a table, CSV and JSON.
 //!
-//! An experiment fills a [`Header`] once and passes each [`Row`] to a [`Report`] as soon as it is measured. Data goes
-//! to stdout and messages to stderr. The header is printed to stderr as `# key: value` lines, and is part of the JSON
-//! document. Next to a CSV file it is written as `<stem>.header.json`, because a CSV file contains only rows.
+//! An experiment fills a [`Header`] once and passes each [`Row`] to a [`Report`] as soon as it is measured. Data is
+//! written to stdout and messages to stderr. The header is printed to stderr as `# key: value` lines, and is part of
+//! the JSON document. Next to a CSV file it is written as `<stem>.header.json`, because a CSV file contains only rows.
 //!
 //! Outputs are opened before the first measurement, so that a path that is not writable costs no run. The table and the
 //! CSV are written row by row, so they contain all rows measured before an interrupt. The JSON document is written as a

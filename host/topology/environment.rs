@@ -101,7 +101,7 @@ impl Counters {
 
     fn add(&mut self, device: String, folder: &Path) {
         for (name, path) in entries(folder) {
-            // Some files of a NIC are settings, or cannot be read.
+            // A NIC's directory also has settings, and files that cannot be read.
             let Some(value) = fs::read_to_string(path).ok().and_then(|text| text.trim().parse().ok()) else { continue };
             self.0.entry(device.clone()).or_default().insert(name, value);
         }

@@ -1,10 +1,10 @@
 //! Batches: many small puts of one scope, published together.
 //!
 //! A put is a command in the ring, and a system-scope fence for its payload precedes the command. That fence waits
-//! until the commands that this thread stored earlier have arrived over PCIe: single puts reach 0.6 Mops (H200),
+//! until the commands that this thread stored earlier have arrived over PCIe: single puts reach 0.6 Mops,
 //! whatever their size. A scope can therefore batch its puts: each of its first lanes keeps one command in its
-//! registers, and one warp instruction pushes all of them after a single fence. (H200: 4 commands per fence reach 2.4
-//! Mops, 16 reach 9.6, 32 reach 19.)
+//! registers, and one warp instruction pushes all of them after a single fence: 4 commands per fence reach 2.4
+//! Mops, 16 reach 9.6, 32 reach 19.
 //!
 //! The ordering is unchanged: a put's payload was written before the put's call, whose barrier every lane has passed
 //! before it fences. The price is latency: a put waits until its batch is full, until a call that publishes

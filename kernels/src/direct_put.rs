@@ -22,7 +22,7 @@ pub struct DirectPutArgs {
     pub queue_count: u32,
     /// Number of puts per thread.
     pub iterations: u32,
-    /// Number of puts between two waits; 0 for a single wait at the end.
+    /// Number of puts between two waits, or 0 for a single wait at the end.
     pub quiet_every: u32,
     /// Number of slots of each thread in source and destination, at least 1: put `i` uses slot `i % window`.
     pub window: u32,
@@ -127,7 +127,7 @@ pub unsafe fn direct_put(args: DirectPutArgs) {
     }
 }
 
-/// Rings the doorbell with a count that no NIC accepts: one that is behind what the NIC has already processed.
+/// Rings the doorbell with a count that no NIC accepts: less than the number that the NIC has already processed.
 #[inline(never)]
 fn ring_back(queue: &Queue) {
     // SAFETY: the queue's words are valid while the grid runs.

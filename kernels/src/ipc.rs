@@ -23,7 +23,7 @@ pub struct IpcArgs {
     pub seed: u32,
     /// Value that is combined with each word of the pattern by XOR: 0, or [`POISON`].
     pub xor: u32,
-    /// For reads: one sum per thread of the grid.
+    /// Sums of reads, one per thread of the grid.
     pub sums: *mut u32,
     /// Device memory. Number of blocks that have finished, counted from 0 over all launches of a pass; or number of
     /// wrong bytes.

@@ -125,7 +125,7 @@ unsafe fn load_round<const W: usize>(way: &Way<W>, source: *const u8) -> [[u32; 
     held
 }
 
-/// Loads the rest of the last round; 0 for accesses beyond the end.
+/// Loads the rest of the last round. Accesses beyond the end yield 0.
 #[inline(always)]
 unsafe fn load_rest<const W: usize>(way: &Way<W>, source: *const u8) -> [[u32; W]; UNROLL] {
     let mut held = [[0; W]; UNROLL];

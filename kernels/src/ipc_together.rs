@@ -14,8 +14,8 @@ use cuda_std::{args, kernel};
 const AT_ONCE: usize = 8;
 
 /// Number of 16-byte vectors of a part: 2 KiB to each target. All warps then write within one short range and finish
-/// together. Larger parts are slower (four H200, 64 MiB, 16 to 128 blocks: at least 1428 GB/s with 2 KiB, 1404 with 32
-/// KiB, 757 with 1 MiB).
+/// together. Larger parts are slower: on four GPUs, 64 MiB by 16 to 128 blocks reach at least 1428 GB/s with 2 KiB,
+/// 1404 with 32 KiB, 757 with 1 MiB.
 const PART: u64 = 128;
 
 /// Arguments of [`ipc_together_write`].

@@ -165,7 +165,7 @@ pub unsafe fn mover(args: MoverArgs) {
     }
 }
 
-/// Performs a step that one warp does alone, after everything that the block did before a barrier. Returns `false` for
+/// Performs a step that only one warp does, after everything that the block did before a barrier. Returns `false` for
 /// other steps. All lanes of the warp must call it together.
 ///
 /// # Safety
@@ -197,7 +197,7 @@ unsafe fn short(ring: &Lane, step: Step, open: &mut bool, lane: u32) -> bool {
         }
         Step::Mark(mark) => {
             if lane == 0 {
-                // Orders the mark after the same writes as a word, but for the host, which acquires the mark.
+                // Orders the mark after the same writes as a word, for the host, which acquires the mark.
                 if *open {
                     fence_acq_rel_sys();
                 }

@@ -56,9 +56,9 @@ pub struct PutArgs {
     pub iterations: u32,
     /// Number of the first iteration, for the payload's pattern.
     pub first_iteration: u32,
-    /// Number of puts between two calls of `quiet`; 0 for a single one at the end.
+    /// Number of puts between two calls of `quiet`, or 0 for a single one at the end.
     pub quiet_every: u32,
-    /// 1: write the payload before each put; 0: put the existing bytes.
+    /// 1 to write the payload before each put, or 0 to put the existing bytes.
     pub fill: u32,
     /// Number of payloads that a block of the emulated device writes between two barriers, if it does not wait for each
     /// put: 1 to half its window. Always 1 on a GPU, where a block writes the next payload while its leader puts the
@@ -171,8 +171,8 @@ unsafe fn put_loop(args: &PutArgs, channel: &mut Channel, producer: u32, leads: 
     // If there are more slots than puts in flight, the leader waits for the next slots while the block still fills the
     // current ones, and one barrier serves both. Not if each put must be quiet before the next payload is written.
     let ahead = fill && args.scope == SCOPE_BLOCK && args.window > 1 && args.quiet_every == 0;
-    // Constant when compiled for a GPU: a loop around each put costs 0.5 us there (H100, 64 B, null rail: 2.26 us
-    // instead of 1.72).
+    // Constant when compiled for a GPU: a loop around each put costs 0.5 us there, 2.26 us
+    // instead of 1.72 for 64 B.
     let group = if ahead && cfg!(not(target_arch = "nvptx64")) { args.ahead } else { 1 };
     let mut first = 0;
     while first < args.iterations {

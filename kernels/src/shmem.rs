@@ -23,13 +23,13 @@ pub const MOVES_GETS: u32 = 1;
 /// Measure `put_signal_nbi`: each put has a signal.
 pub const MOVES_PUT_SIGNALS: u32 = 2;
 
-/// In ping-pongs: set signals instead of adding to them.
+/// Set signals instead of adding to them, in ping-pongs.
 pub const SIGNALS_SET: u32 = 3;
 
 /// Arguments of all kernels of this module.
 #[args]
 pub struct ShmemArgs {
-    /// For bandwidth: [`MOVES_PUTS`], [`MOVES_GETS`] or [`MOVES_PUT_SIGNALS`]. For ping-pongs of puts with signals:
+    /// [`MOVES_PUTS`], [`MOVES_GETS`] or [`MOVES_PUT_SIGNALS`] for bandwidth. For ping-pongs of puts with signals:
     /// [`SIGNALS_SET`], or another value to add.
     pub moves: u32,
     /// Number of iterations without a time stamp, before the others.

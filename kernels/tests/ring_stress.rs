@@ -288,7 +288,7 @@ fn status_ends_every_wait() {
     }
 }
 
-/// There is no proxy: the deadline ends the waits for space and those for completion.
+/// No proxy runs: the deadline ends the waits for space and those for completion.
 #[test]
 fn deadline_ends_every_wait() {
     let memory = Memory::new(1, Duration::from_millis(50));

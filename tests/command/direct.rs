@@ -135,7 +135,7 @@ fn programs_verify_over_nic_queues() {
         let orders = format!(
             "shmem -d emulated --np 2 --cases signal-order,data-order {cards} -n 30 -r 1 --grid 1 --block 33 --scope warp,block"
         );
-        // Nothing is timed there.
+        // The run has no times.
         let found = rows(&run(ginlab(&orders)).expect(0).stdout);
         assert!(found.len() == 4 && found.iter().all(|row| row.wrong == Some(0)), "{found:#?}");
         let line = format!(

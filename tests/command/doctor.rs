@@ -117,7 +117,7 @@ fn this_machine_writes_to_itself() {
     assert!(found(&rows, "smoke").1.contains("unknown provider \"nothing\""), "{}", done.stdout);
 }
 
-/// With -d gpu, neither the trials nor the two ranks fall back to the emulated device.
+/// The trials and the two ranks do not fall back to the emulated device with -d gpu.
 #[test]
 fn smoke_test_with_gpu_needs_one() {
     if ginlab::cuda::visible_gpus().is_ok_and(|gpus| !gpus.is_empty()) {

@@ -60,7 +60,7 @@ fn absent_rank_is_named_after_results_of_others() {
     assert!(first.complaint().contains("peers-ranks on all"), "{}", first.stderr);
 }
 
-/// Without rank 0 nobody gathers: each rank prints what it found itself.
+/// Each rank prints its own findings if rank 0, which gathers them, is missing.
 #[test]
 fn ranks_without_rank_0_print_their_own_findings() {
     let args = "doctor --peers -p tcp -d emulated --only memlock -t 1";
@@ -83,7 +83,7 @@ fn killed_rank_is_named() {
         command.env("WORLD_SIZE", "3");
         command
     };
-    // It connects, and waits for rank 2, which has not started.
+    // The rank connects, and waits for rank 2, which has not started.
     let (first, second) = (Job::start(rank(0)), Job::start(rank(1)));
     crate::common::until_listening(port);
     second.signal(nix::sys::signal::Signal::SIGKILL);
@@ -137,7 +137,7 @@ fn slow_nic_is_named_among_four_nodes() {
     assert_eq!((&*named["state"], &*named["severity"]), ("fail", "isolate"), "{rows:?}");
 }
 
-/// Over the loopback, with ranks that ginlab starts itself.
+/// Ranks that ginlab starts itself, over the loopback.
 #[test]
 fn all_pairs_are_measured_over_loopback() {
     let args = "doctor --peers --rates --bytes 256K --at-least 1% --only memlock --np 3 --rails 2 -p tcp -d emulated \

@@ -37,7 +37,7 @@ struct Case {
 
 fn cases() -> Vec<Case> {
     let rows = "-d emulated --np 2 --csv - --no-header --path rails -p worst";
-    // So many values that a proxy has not taken all when it fails: some threads of a block have sent theirs, others
+    // Enough values that a proxy has not taken all when it fails: some threads of a block have sent theirs, others
     // have not.
     let jacobi = ["p", "host-write", "block", "row", "resident"].map(|exchange| Case {
         args: format!("jacobi {rows} -n 7 -r 99 --nx 1000 --ny 16 --block 256 --no-check --exchange {exchange}"),

@@ -316,7 +316,7 @@ async fn attack(port: u16) -> Vec<String> {
     leave(gone).await;
     let (mine, theirs) = (own.offer.regions[0][0], old.offer.regions[0][0]);
     let mut wrong = Vec::new();
-    // Its own place must be writable; otherwise the failures below would prove nothing.
+    // The peer's own slot must be writable; otherwise the failures below would prove nothing.
     if let Err(error) = reach_for(&own, mine, 0, true).await {
         wrong.push(format!("its own place: {error}"));
     }

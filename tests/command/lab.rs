@@ -193,7 +193,7 @@ fn missing_tools_print_one_line() {
         assert!(run(script("up")).expect(1).complaint().contains("need root"));
         return;
     }
-    // Root becomes the user nobody, which may not be permitted to read this directory.
+    // Root becomes the unprivileged user, which may not be permitted to read this directory.
     let mut up = std::process::Command::new("setpriv");
     up.args(["--reuid", "65534", SCRIPT, "up"]);
     if command(&format!("setpriv --reuid 65534 test -x {SCRIPT}")).is_err() {

@@ -204,7 +204,7 @@ fn next_run_removes_leftovers_of_killed_run() {
     let machine = Machine::new("");
     let job = machine.long_run();
     job.signal(Signal::SIGKILL);
-    // Its ranks exit with it.
+    // The ranks exit with their launcher.
     assert_eq!(job.finish().code, 137);
     assert_eq!((machine.servers().is_empty(), machine.record()), (false, vec!["start".to_owned()]));
     // A run that needs no server suffices.

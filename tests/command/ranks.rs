@@ -101,7 +101,7 @@ fn incomplete_launcher_variables_are_reported() {
         let line = with(&job, "-p tcp -t 600");
         assert!(line.contains(&format!("MASTER_ADDR={master:?} is not valid: {part}")), "{line}");
     }
-    // One of several ranks that mpirun started, which treats itself as the only one.
+    // A rank of several that mpirun started, which treats itself as the only one.
     let line = with(&[("OMPI_COMM_WORLD_SIZE", "2"), ("OMPI_COMM_WORLD_RANK", "0")], "--bootstrap local");
     assert!(line.contains("mpirun started 2 ranks, but the local bootstrap reports 1"), "{line}");
     if !cfg!(feature = "mpi") {

@@ -157,7 +157,7 @@ fn begin_with_headlines(data: &Path) {
     for experiment in ["proxy", "queue", "ipc", "shmem", "collective", "jacobi"] {
         assert_eq!(all(&html, &format!("section#{experiment} figure")).len(), 1, "{experiment}");
     }
-    // The rest is behind links, which lead to pages and back.
+    // Links lead to pages with the rest, and back.
     let links: Vec<&str> = all(&html, "main a").iter().map(|link| link.value().attr("href").unwrap()).collect();
     assert_eq!(links.len(), all(&html, "main > section").len() - 2, "all but the findings and the explanation");
     for link in links {

@@ -41,7 +41,7 @@ fn killed_peer_is_reported_and_next_served() {
         let (writes, bytes): (u64, u64) = (died["writes"].parse().unwrap(), died["bytes"].parse().unwrap());
         assert!(writes > 0 && bytes == writes << 20, "{died:?}");
         assert!(died["why"].contains("_disconnected_at_\"writes\""), "{died:?}");
-        // Its place is not reused yet; another one is free.
+        // The slot is not reused yet; another one is free.
         verified(run(server.join("-b 1M -n 20 --csv -")));
         stays.signal(Signal::SIGINT);
         stays.until(Stream::Stderr, "interrupted");

@@ -21,7 +21,7 @@ fn every_case_verifies_by_memory_and_rails() {
     }
 }
 
-/// Without a baseline the shapes are only verified.
+/// The shapes are only verified without a baseline.
 #[test]
 fn random_shapes_verify_and_repeat() {
     let shapes = |seed: &str, count: &str| {

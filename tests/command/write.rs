@@ -137,8 +137,8 @@ fn texts(row: &Row, names: &[&str]) -> String {
     names.iter().map(|name| row.own(name).text().unwrap_or_default().to_owned()).collect::<Vec<_>>().join(" ")
 }
 
-/// One of four rails of a node sends at a quarter of the rate of the others. Strategies give all rails equal shares, so
-/// that only the rail's own time shows it.
+/// A slow rail, one of four of a node, sends at a quarter of the rate of the others. Strategies give all rails equal
+/// shares, so that only the rail's own time shows it.
 #[test]
 fn slow_rail_is_found_and_named() {
     // Slow enough that a busy machine is not the limit.

@@ -77,8 +77,8 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Returns the memory that an input of this length explains: text is split into fields and words with some tens of
-/// bytes of their own, and a chart or a table is drawn from it.
+/// Returns the memory that an input of this length explains: text is split into fields and words that have some
+/// tens of additional bytes, and a chart or a table is drawn from it.
 fn explained(bytes: usize) -> isize {
     (1 << 20) + 512 * bytes as isize
 }
@@ -141,7 +141,7 @@ fn make(input: &mut Vec<u8>, samples: &[Vec<u8>], words: &[&str], random: &mut R
     let start = if sample.len() <= LONGEST { 0 } else { random.below(sample.len() - LONGEST / 2) };
     let line = sample[..start].iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
     input.clear();
-    // Mostly short parts, so that more of them can be tried.
+    // Usually short parts, so that more of them can be tried.
     let length = if sample.len() <= LONGEST { LONGEST } else { 64 << random.below(5) };
     input.extend_from_slice(&sample[line..sample.len().min(line + length)]);
     spoil(input, &samples[random.below(samples.len())], words, random);

@@ -209,7 +209,7 @@ fn exchanges_refuse_inboxes_of_1_gib() {
                 description.exchanges(Thread, Inbox { capacity, ..small }, false);
             };
             let panic = std::panic::catch_unwind(std::panic::AssertUnwindSafe(opened)).err()?;
-            // Not an overflow, against which a release build has no check.
+            // An overflow would not be detected: a release build has no check.
             Some(panic.downcast_ref::<&str>().unwrap().to_string())
         };
         assert_eq!(with(Inbox::MOST_EXCHANGED), None);

@@ -110,7 +110,7 @@ fn messages_count_as_progress() {
     let recorded = || ginlab::progress::counter().load(Ordering::Relaxed);
     let before = recorded();
     goes_on_by(store).unwrap();
-    // Other ranks are told of it. The end of the wait counts as one progress.
+    // Other ranks are notified of it. The end of the wait counts as one progress.
     assert!(recorded() > before + 1);
 }
 

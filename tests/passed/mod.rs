@@ -40,7 +40,7 @@ fn once_in(folder: &Path, (name, program, inputs): (&str, &[u8], &[u8]), test: i
     }
 }
 
-/// With another program or other inputs the test runs. A test that failed or was skipped runs again, whatever passed
+/// The test runs if the program or an input has changed. A test that failed or was skipped runs again, whatever passed
 /// before it.
 #[test]
 fn passed_checks_are_repeated_for_other_programs() {

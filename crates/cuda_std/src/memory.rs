@@ -268,8 +268,8 @@ pub fn store_relaxed_sys_v2_u64(pair: &WordPair, first: u64, second: u64) {
 }
 
 /// Release store by a CPU thread. Like `store_release_sys_u64`, but not an access of an emulated thread, so it skips
-/// the lookup of the current emulated thread. In the proxy's loop that lookup reduces the ring's throughput from 630 to
-/// 370 Mops (host of an H200).
+/// the lookup of the current emulated thread. In the proxy's loop that lookup would nearly halve the ring's
+/// throughput.
 #[cfg(not(target_arch = "nvptx64"))]
 #[inline(always)]
 pub fn store_release_host_u64(word: &Word, value: u64) {

@@ -132,7 +132,7 @@ pub fn from_lane_below_f32(value: f32) -> f32 {
     shuffle_f32(u32::MAX >> (u32::BITS - SIZE), value, lane().saturating_sub(1))
 }
 
-/// Like [`from_lane_below_f32`], but for the lane above; the last lane receives its own value.
+/// Like [`from_lane_below_f32`], with the lane above. The last lane receives its own value.
 #[inline(always)]
 #[track_caller]
 pub fn from_lane_above_f32(value: f32) -> f32 {

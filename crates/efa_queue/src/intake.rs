@@ -1,4 +1,4 @@
-//! Intake of a send queue: the rules that a software NIC enforces on whoever writes the queue (a kernel, C).
+//! Intake of a send queue: the rules that a software NIC enforces on the writer of the queue (a kernel, C).
 //!
 //! A NIC polls ([`Intake::poll`]), and checks each request that the doorbell covers ([`Intake::check`] on its first
 //! word, or [`Intake::decode`] on all words). Each violated rule is a [`Refusal`]; the NIC decides what it ends.

@@ -212,7 +212,7 @@ impl Reading {
 
 #[cfg(test)]
 pub mod tests {
-    #![allow(clippy::unwrap_used, reason = "a test ends by panicking")]
+    #![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
 
     use super::*;
 

@@ -56,7 +56,7 @@ fn healthy_node_keeps_every_limit() {
     assert_eq!(finding.found, format!("{} figures within their limits", all.len()));
 }
 
-/// What is wrong, and the figure and item that shows it.
+/// A fault, and the figure and item that show it.
 type Case = (fn(&mut Fake), &'static str, &'static str);
 
 const CASES: &[Case] = &[

@@ -121,7 +121,7 @@ fn fleet_of_512_nodes_takes_seconds() {
 
 /// Random faults in fleets of 3 to 512 nodes: exactly the slow NICs and the slow pairs are named.
 #[test]
-fn slow_nics_and_slow_pairs_are_told_apart() {
+fn slow_nics_and_slow_pairs_are_distinguished() {
     let mut draws = Draws(7);
     let sizes = [3, 4, 5, 8, 9, 16, 33, 64, 128, 512];
     for nodes in sizes.into_iter().flat_map(|nodes| std::iter::repeat_n(nodes, if nodes > 100 { 1 } else { 20 })) {
@@ -151,7 +151,7 @@ fn slow_nics_and_slow_pairs_are_told_apart() {
     }
 }
 
-/// With two nodes nothing tells which of both NICs is slow.
+/// Two nodes do not suffice to distinguish which of both NICs is slow.
 #[test]
 fn two_nodes_have_slow_pairs_only() {
     let fleet = Fleet { nodes: 2, rails: 4, nics: [((1, 2), (0.5, 0.5))].into(), ..Fleet::default() };

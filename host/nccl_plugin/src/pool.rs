@@ -265,7 +265,7 @@ mod tests {
     /// Panics in each call if `panics` is set.
     struct Broken {
         coll: Arc<Coll>,
-        /// Gets `panics` in each turn.
+        /// Receives `panics` in each iteration.
         turns: Sender<bool>,
         panics: bool,
     }

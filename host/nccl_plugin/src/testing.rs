@@ -163,7 +163,7 @@ impl Late {
 }
 
 /// Copies that run one step of a queue for each call of `passed` or `turn`. With [`Steps`], the queue into GPU memory
-/// proceeds only as far as they allow.
+/// proceeds only to the extent that they allow.
 #[derive(Default)]
 pub struct LateCopies {
     into: Late,

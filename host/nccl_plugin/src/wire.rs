@@ -88,7 +88,7 @@ pub struct Header {
     pub bytes: u32,
     /// Number of the operation among the sender's operations to this rank, from 1.
     pub number: u64,
-    /// Number among the puts of its context to this rank, from 1; 0 for gets and answers.
+    /// Number among the puts of its context to this rank, from 1, or 0 for gets and answers.
     pub turn: u64,
     /// Number of slots of the operation.
     pub parts: u32,

@@ -36,7 +36,7 @@ pub enum PageError {
     Marker {
         /// Page, line and start of the marker.
         place: String,
-        /// What is wrong.
+        /// Description of the fault.
         why: String,
     },
     /// A page could not be read.

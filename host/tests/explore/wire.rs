@@ -92,7 +92,7 @@ impl Wire {
     }
 
     fn memory(&self, pe: usize, offset: u64, bytes: usize) -> *mut [u8] {
-        // SAFETY: the engine has checked that the range lies in the heap.
+        // SAFETY: the engine has checked that the range is in the heap.
         std::ptr::slice_from_raw_parts_mut(unsafe { self.heaps[pe].add(offset as usize) }, bytes)
     }
 

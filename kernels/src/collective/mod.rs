@@ -16,7 +16,7 @@
 //!
 //! **Chunks and slices.** The bytes are split into one chunk per PE, and each chunk into one slice per block of the
 //! grid. A block processes its own slice of every chunk and waits only for blocks with the same index on other PEs.
-//! There is no grid barrier, and in a persistent kernel blocks may be iterations apart.
+//! No grid barrier is used, and in a persistent kernel blocks may be iterations apart.
 //!
 //! The chunks that an all-to-all sends to another node are not copied by threads, and a NIC writes few long fragments
 //! faster than many short ones. There a block therefore processes whole chunks, or parts of them if there are more

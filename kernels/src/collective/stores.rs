@@ -225,8 +225,8 @@ impl Grid<'_> {
     #[inline(always)]
     fn turn(&self, (turn, last): (u64, u64), first: u64, stored: &mut Stored) -> Done {
         if !self.sums {
-            // Not needed for sums: their parts go to scratch memory. Results are stored to another PE only after its
-            // parts have arrived, and so after it has started.
+            // Sums need no check: their parts are stored to scratch memory. Results are stored to another PE only after
+            // its parts have arrived, and so after it has started.
             if thread::block_idx_x() == 0 && thread::thread_idx_x() < warp::SIZE {
                 self.tell(READY, 1, self.world.pes - 1);
             }

@@ -2,7 +2,7 @@
 //! and from the NIC's counters of arrived writes. No CPU thread counts signals.
 //!
 //! Of the threads that wait, one reads the queues for all. It adds the immediates to the signals' words in device
-//! memory, which the other threads poll. Entries stay in a queue until some thread waits. A queue that is a lap behind
+//! memory, which the other threads poll. Entries stay in a queue until some thread waits. A queue with an unread lap
 //! loses signals, and waits for them end at the deadline.
 //!
 //! A counter belongs to one signal. Every thread that waits for that signal reads the counter itself. The mark is the

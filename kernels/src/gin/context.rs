@@ -94,7 +94,7 @@ impl<S: Scope> Context<S> {
     /// Looks up the heap of PE `pe` in advance. Returns `false` if there is no such PE.
     ///
     /// Every call does this lookup itself and checks the PE of the previous lookup first. Calling `find` before a loop
-    /// that communicates with a single PE tells the compiler which PE that is.
+    /// that communicates with a single PE makes that PE known to the compiler.
     #[inline(always)]
     pub fn find(&mut self, pe: u32) -> bool {
         if pe >= self.world.pes {

@@ -30,8 +30,8 @@ const PIECE: u64 = 1 << 30;
 /// used.
 #[inline(always)]
 pub(crate) unsafe fn copy(to: *mut u8, from: *const u8, bytes: u64, rank: u32, lanes: u32) {
-    // Inlined: a call takes as long to save registers as a copy of some KiB takes (H200: 0.2 us by a warp, 1 us by 1024
-    // threads). Addresses are computed where they are used: computed before a loop, the compiler would keep them in
+    // Inlined: a call takes as long to save registers as a copy of some KiB takes: 0.2 us by a warp, 1 us by 1024
+    // threads. Addresses are computed where they are used: computed before a loop, the compiler would keep them in
     // local memory, which misses L1 after each acquire.
     let (each, bases) = (fresh_u32(rank), to as u64 | from as u64);
     // SAFETY: the caller guarantees both ranges; accesses of several bytes are only used for what is aligned for them.

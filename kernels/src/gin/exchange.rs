@@ -81,7 +81,7 @@ pub struct Exchange<'a, S> {
     pes: u32,
     rank: u32,
     lanes: u32,
-    /// Index of this lane in its warp; 0 for a single thread.
+    /// Index of this lane in its warp, or 0 for a single thread.
     of_warp: u32,
     /// Address of the inbox here, and of this PE's slots in the next PE's inbox.
     here: u64,

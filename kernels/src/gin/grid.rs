@@ -27,9 +27,9 @@ impl<'a> Grid<'a> {
         Grid { world, blocks: unsafe { &*word }, met: 0, worker: scope.of_block() }
     }
 
-    /// Waits until all threads of the grid have called it. What they have written, and what they have observed of other
-    /// PEs, is then visible to all of them. If one of them passes an error, all fail, in this call or a later one.
-    /// CUDA: `grid.sync()` of cooperative groups.
+    /// Waits until all threads of the grid have called it. Their writes, and the writes of other PEs that they
+    /// have observed, are then visible to all of them. If one of them passes an error, all fail, in this call or a
+    /// later one. CUDA: `grid.sync()` of cooperative groups.
     ///
     /// It belongs to no context and publishes no batch: call `flush` of a [batched](super::Context::batched) context
     /// before it.

@@ -96,7 +96,7 @@ impl Control {
 /// Bound of one wait.
 pub(super) struct Limit {
     timeout_ns: u64,
-    /// Time at which the clock was first read; 0 before that, since most waits end sooner.
+    /// Time at which the clock was first read, or 0 before that, since most waits end sooner.
     began: u64,
     /// Two counters: the remainder by [`LOOKS`] is the number of polls since the clock was read, the quotient is the
     /// number of checks of the host's word.
@@ -237,7 +237,7 @@ mod tests {
         assert_eq!(check(&control, 4000, false), Ok(()), "the host has seen something");
         assert_eq!(check(&control, 5000, false), Ok(()));
         assert_eq!(check(&control, 5001, false), Err(Status::DEADLINE), "nothing since");
-        assert_eq!(load_relaxed_sys_u64(&control.moved), 2600, "what the host has seen is not told to it again");
+        assert_eq!(load_relaxed_sys_u64(&control.moved), 2600, "progress that the host has seen is not reported again");
         // With continued progress a wait never ends.
         assert!((6..1000).all(|step| check(&control, step * 900, true).is_ok()));
     }

@@ -173,7 +173,7 @@ impl<T: Plain> Sym<T> {
 /// |---|---|---|
 /// | `count` | when all transfers of the put are at the target | nothing |
 /// | `own` | after the put's completion at the sender | nothing |
-/// | `drain` | when all that its ring has sent to that PE is complete | these have arrived; nothing on other rings |
+/// | `drain` | when all that its ring has sent to that PE is complete | these have arrived, not those of other rings |
 /// | `kernel` | path `direct` only: like `count`, by the waiting kernel | nothing |
 /// | `sequence` | in the order of its ring's signalled puts to that PE | these have arrived; not unsignalled puts |
 ///

@@ -240,7 +240,7 @@ pub(crate) unsafe fn signal_word<'a>(heap: u64, signal: Signal) -> &'a cuda_std:
 }
 
 impl Context<Thread> {
-    /// Returns this PE's signal. What was put before it was signalled is visible. OpenSHMEM: `shmem_signal_fetch`.
+    /// Returns this PE's signal. Puts that preceded the signal are visible. OpenSHMEM: `shmem_signal_fetch`.
     #[inline(always)]
     pub fn signal_fetch(&self, signal: Signal) -> u64 {
         if signal.0 < SIGNALS { self.world.planes(signal).sum() } else { 0 }

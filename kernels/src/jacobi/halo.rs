@@ -106,7 +106,7 @@ pub unsafe fn take<const RAILS: bool>(
     }
 }
 
-/// Like [`take`], but for one side.
+/// Like [`take`], with one side.
 #[inline(always)]
 unsafe fn one_side(args: &ResidentArgs, place: u64, tag: u32, side: usize, columns: &Columns) -> (Points, u32) {
     // SAFETY: the caller guarantees that `args` is valid and that `place` is 0 or a row of words.

@@ -12,7 +12,7 @@ pub type Points = [f32; WIDTH];
 /// The columns of a thread.
 #[derive(Clone, Copy)]
 pub struct Columns {
-    /// The first of four columns; 0 for a thread without columns.
+    /// The first of four columns, or 0 for a thread without columns.
     pub first: u32,
     /// Whether the thread has columns.
     pub any: bool,

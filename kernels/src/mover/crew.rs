@@ -1,4 +1,4 @@
-//! Long copies by several blocks: one SM reads 10 to 12 GB/s over PCIe (H200), which can transfer 50.
+//! Long copies by several blocks: one SM reads 10 to 12 GB/s over PCIe, which can transfer 50.
 //!
 //! ```text
 //! first block    entry of the host's ring, a long copy -> an entry of a ring in GPU memory (a job)
@@ -91,7 +91,7 @@ pub(super) struct CopyBlocks<'a> {
     /// this block.
     given: u64,
     done: u64,
-    /// In thread `n`: the last published copy whose number is `n` modulo [`UNDER_WAY`] (destination, source and
+    /// Thread `n` has the last published copy whose number is `n` modulo [`UNDER_WAY`] (destination, source and
     /// length), and its number.
     kept: (u64, u64, u32),
     kept_number: u64,
@@ -170,7 +170,7 @@ impl<'a> CopyBlocks<'a> {
         }
         if self.me == 0 {
             let all = all_done(self.workers, until - 1);
-            // Acquire: pairs with the fence in `arrive`. What the blocks wrote before they arrived is visible here, and
+            // Acquire: pairs with the fence in `arrive`. The blocks' writes before they arrived are visible here, and
             // after the barrier to all threads of this block.
             while load_acquire_gpu_u64(self.jobs.arrived(until - 1)) != all {
                 thread::relax();

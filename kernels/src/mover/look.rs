@@ -44,7 +44,7 @@ impl Look {
     /// Polls the host's entries from `number` with the first warp, until there is one or the time `until`. Returns
     /// whether there is one.
     ///
-    /// A poll takes 1.3 us over PCIe (H200). Interleaved polls of several warps, or several polls in flight of one
+    /// A poll takes 1.3 us over PCIe. Interleaved polls of several warps, or several polls in flight of one
     /// warp, find entries no sooner, and a fence waits for the polls in flight (`experiments/nccl/README.md`).
     ///
     /// Acquire: pairs with the release by which the host wrote the entry. This warp, and after a barrier all threads of

@@ -1,5 +1,5 @@
 //! Short copies to the host: each word of 8 bytes holds 4 bytes and a tag and is written by one store, so that no mark
-//! has to follow. A mark after a system-scope fence takes 0.6 us (H200).
+//! has to follow. A mark after a system-scope fence takes 0.6 us.
 
 use crate::ring::CachePadded;
 #[cfg(not(target_arch = "nvptx64"))]

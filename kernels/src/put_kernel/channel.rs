@@ -51,7 +51,7 @@ impl Channel {
     #[inline(always)]
     fn post(&mut self, command: &Command, observe: &mut impl Observe) -> Result<u64, Status> {
         let ticket = if self.ring.is_to_card() {
-            // Not observed: a NIC queue does not have the stages of a ring.
+            // The stage is not observed: a NIC queue does not have the stages of a ring.
             self.ring.post_to_card(command.encode())?
         } else {
             self.ring.push_observed(command, observe)?

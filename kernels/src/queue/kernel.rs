@@ -31,9 +31,9 @@ pub struct QueueArgs {
     pub words: u32,
     /// Number of pushes per producer.
     pub pushes: u32,
-    /// 1: wait for each push; 0: wait only for the last one.
+    /// 1 to wait for each push, or 0 to wait only for the last one.
     pub blocking: u32,
-    /// Maximum number of samples per producer; 0 for none.
+    /// Maximum number of samples per producer, or 0 for none.
     pub samples_each: u32,
     /// Samples in device memory: cycles until pushed, and cycles until acknowledged (if `blocking`).
     pub samples: *mut [u32; 2],

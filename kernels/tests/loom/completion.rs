@@ -144,7 +144,7 @@ fn error_ends_pushes_and_waits() {
     error_everywhere(Cast::Product);
 }
 
-/// There is no proxy: a push into the full ring and a wait both time out, whichever detects the deadline first.
+/// No proxy runs: a push into the full ring and a wait both time out, whichever detects the deadline first.
 #[test]
 fn deadline_ends_push_and_wait() {
     explore(2, || {

@@ -141,8 +141,8 @@ pub enum Stream {
     Stderr,
 }
 
-/// A running process group. All its processes hold its stderr, so it ends with the last of them. Processes that have
-/// not ended by the deadline, or when the job is dropped, are killed.
+/// A running process group. All its processes hold its stderr, so it ends with the last of them. Processes that
+/// still run at the deadline, or when the job is dropped, are killed.
 pub struct Job {
     child: Child,
     lines: Receiver<(Stream, String)>,

@@ -22,7 +22,7 @@ const FILL_AT_ONCE: usize = 128 << 10;
 pub(super) struct Sending {
     pub operation: Operation,
     pub number: u64,
-    /// Number among the puts of its context to this peer, from 1; 0 for gets and answers.
+    /// Number among the puts of its context to this peer, from 1, or 0 for gets and answers.
     pub turn: u64,
     pub parts: u32,
     pub next: u32,

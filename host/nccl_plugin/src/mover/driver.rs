@@ -8,8 +8,8 @@ use std::ffi::c_void;
 use std::ptr::null_mut;
 use std::time::{Duration, Instant};
 
-/// Number of threads in a block. More threads do not read faster over the bus (H200: 256 as fast as 1024), and take
-/// registers of a multiprocessor from NCCL's kernels.
+/// Number of threads in a block. More threads do not read faster over the bus, and take registers of a multiprocessor
+/// from NCCL's kernels.
 const THREADS: u32 = 256;
 /// Maximum wait for the trial launch. The GPU is usually idle when a communicator is connected, and the kernel then
 /// starts immediately. If it does not start in time, for example because a kernel of the application fills the GPU,

@@ -94,9 +94,9 @@ pub struct Poster {
     pub submitted_count: u64,
     /// Number of slots.
     pub sq_size: u32,
-    /// Not used.
+    /// Unused.
     pub putvalue_pad: u32,
-    /// Not used, since requests contain values inline.
+    /// Unused, since requests contain values inline.
     pub putvalue_slice_base: u64,
 }
 
@@ -136,7 +136,7 @@ pub struct ContextHandle {
     pub rail_id: u32,
     /// Local key for puts without bytes.
     pub scratch_lkey: u32,
-    /// Not used.
+    /// Unused.
     pub scratch_pad: u32,
     pub(crate) pad: u32,
     /// Local address for puts without bytes.
@@ -145,9 +145,9 @@ pub struct ContextHandle {
     pub scratch_remote_addrs: u64,
     /// Address of the table of remote keys (u32) for puts without bytes, by rank.
     pub scratch_remote_rkeys: u64,
-    /// Not used, since requests contain values inline.
+    /// Unused, since requests contain values inline.
     pub putvalue_lkey: u32,
-    /// Not used.
+    /// Unused.
     pub putvalue_slot_size: u32,
 }
 
@@ -171,7 +171,7 @@ pub struct MemoryPeer {
     pub remote_addr: u64,
     /// Remote key.
     pub rkey: u32,
-    /// Not used.
+    /// Unused.
     pub pad: u32,
 }
 

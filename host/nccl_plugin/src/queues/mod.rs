@@ -46,7 +46,7 @@ pub struct Queue {
 }
 
 /// A copy of a counter in GPU memory. Before each request NCCL's kernels check whether the queue has a free slot, which
-/// takes 1.3 us over the bus and 0.2 us in GPU memory (H200).
+/// takes 1.3 us over the bus and 0.2 us in GPU memory.
 #[derive(Clone, Copy, Debug)]
 pub struct DeviceCounter {
     /// Address in GPU memory.

@@ -6,7 +6,7 @@ use std::process::Command;
 /// Variable that marks a process that was started again.
 const AGAIN: &str = "GINLAB_DOUBLE_AGAIN";
 
-/// Returns whether this process runs one test alone.
+/// Returns whether this process runs only one test.
 pub fn is_alone() -> bool {
     std::env::var_os(AGAIN).is_some()
 }

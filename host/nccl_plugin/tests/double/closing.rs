@@ -120,7 +120,7 @@ fn closing_receiver_does_not_fail_landed_puts() {
 
 /// Closing delivers puts that no caller has waited for. They are held back for a while, so that they are not sent before the close.
 #[test]
-fn closing_delivers_what_was_posted() {
+fn closing_delivers_posted_operations() {
     for case in [CASES[0], CASES[3]] {
         let with: Vec<(&str, &str)> =
             case.iter().copied().chain([(PRETEND, "1"), (TIMEOUT, "20"), (FAULT, "slow:20000")]).collect();

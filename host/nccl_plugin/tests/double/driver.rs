@@ -44,7 +44,7 @@ impl Driver {
         function
     }
 
-    /// Lets the call of this number fail, from 1; 0: none.
+    /// Number of the call that must fail, from 1, or 0 for none.
     fn fail(&self, call: c_int) {
         // SAFETY: its type in tests/cuda_double.c.
         unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C" fn(c_int)>(self.function("double_fail"))(call) };

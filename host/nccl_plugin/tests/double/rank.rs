@@ -33,7 +33,7 @@ impl Meeting {
     }
 }
 
-/// Maximum time of a wait. `GINLAB_PATIENCE` sets it in seconds: with a mutation of the plugin many waits are in vain.
+/// Maximum time of a wait. `GINLAB_PATIENCE` sets it in seconds: with a mutation of the plugin many waits time out.
 fn patience() -> Duration {
     Duration::from_secs(std::env::var("GINLAB_PATIENCE").map_or(100, |text| text.parse().unwrap()))
 }
@@ -173,7 +173,7 @@ impl Rank {
         self.try_put_in(context, from, bytes, to, peer, signal).unwrap()
     }
 
-    /// As [`put_in`](Rank::put_in), where the plugin may refuse it.
+    /// Like [`put_in`](Rank::put_in), if the plugin may refuse it.
     pub fn try_put_in(
         &self,
         context: c_int,

@@ -53,7 +53,7 @@ fn word(kind: usize, all: &[Memory], index: u64) -> Word<'_> {
     if kind == 0 { Word::Index(&all[2], index) } else { Word::Address(&all[2 + kind], index * 8) }
 }
 
-/// Runs two ranks, and allows copies at rank 1 alone. The program counts what it finds wrong.
+/// Runs two ranks, and allows copies only at rank 1. The program counts what it finds wrong.
 fn stepped(case: &[(&str, &str)], program: impl Fn(&Rank, &Steps, &AtomicUsize) -> Vec<Memory> + Sync) {
     let (meeting, steps, wrong) = (Meeting::of(2), Arc::new(Steps::default()), AtomicUsize::new(0));
     let with: Vec<(&str, &str)> = case.iter().copied().chain([(PRETEND, "1"), (TIMEOUT, "100")]).collect();
@@ -177,7 +177,7 @@ fn pairs() -> Vec<Vec<Operation>> {
 }
 
 #[test]
-fn signal_is_visible_after_what_precedes_it() {
+fn signal_is_visible_after_preceding_operations() {
     run(CASES[0], &pairs(), |_| true);
 }
 
@@ -279,7 +279,7 @@ fn complete_get_has_its_bytes() {
             rank.meeting.meet();
             if rank.me == 1 {
                 let request = rank.get((&all[0], 0), bytes, (&all[1], 0), 0);
-                // The request is tested after each step: with the bytes in a slot alone, it is found there.
+                // The request is tested after each step: with the bytes only in a slot, it is found there.
                 until("a get", || {
                     advance(rank, steps);
                     rank.test(request) == (OK, true)

@@ -206,7 +206,7 @@ impl<const SEVERAL: bool> Turn<'_, SEVERAL> {
         let cross = |number: u32| (self.node + number) % nodes;
         match step {
             SCATTER => {
-                // Each chunk goes to its PE, and all chunks to this PE.
+                // Each chunk is sent to its PE, and all chunks to this PE.
                 let pe = (me + number) % self.pes;
                 let own = number >= self.pes;
                 if !own && pe == me {

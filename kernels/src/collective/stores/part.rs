@@ -22,7 +22,7 @@ impl Grid<'_> {
         u64::from(piece * self.parts + part) * u64::from(self.part)
     }
 
-    /// Returns the offset in its chunk of the part that goes to the PE `step` after this one. Each PE receives a
+    /// Returns the offset in its chunk of the part for the PE `step` after this one. Each PE receives a
     /// different part of the same piece.
     #[inline(always)]
     fn shifted(&self, piece: u32, part: u32, step: u32) -> u64 {
@@ -124,7 +124,7 @@ impl Grid<'_> {
         }
     }
 
-    /// Like [`send`](Grid::send), but for parts of any length and any number of lanes.
+    /// Like [`send`](Grid::send), with parts of any length and any number of lanes.
     #[inline(always)]
     fn send_any(&self, piece: u32, part: u32, stored: &mut Stored) {
         let args = self.args;
@@ -203,7 +203,7 @@ impl Grid<'_> {
         }
     }
 
-    /// Like [`add`](Grid::add), but for parts of any length and any number of lanes.
+    /// Like [`add`](Grid::add), with parts of any length and any number of lanes.
     ///
     /// # Safety
     /// The requirements of [`Grid::add`] must hold.
