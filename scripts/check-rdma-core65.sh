@@ -1,7 +1,7 @@
 #!/bin/sh
 # Fetches newer libraries than those of Debian 13, for crates/soft_efa and crates/verbs-sys:
 #  - compares their declarations with the headers of rdma-core 65 or newer from Debian sid;
-#  - unpacks libfabric 2.5.1 from the PyPI wheel mpich 5.0.2 into target/libfabric25, for scripts/soft-efa-matrix.sh.
+#  - unpacks libfabric 2.5.1 from the PyPI wheel mpich 5.0.2 into target/libfabric25, for scripts/tables/soft-efa.toml.
 #
 #   scripts/check-rdma-core65.sh [CARGO ARGUMENTS...]     the arguments of the other tests
 #   scripts/check-rdma-core65.sh --fetch                  only fetch

@@ -23,11 +23,12 @@ A table is TOML. Keys of a row; those of its [[group]] and of `row` are defaults
   reads      regular expression of the output whose named groups are variables    record    {file, columns}: a line "HEADER=VARIABLE" per row
   stdout     file for standard output    header  object for NAME.header.json      merge     file that collects the rows' CSV files
   finish     runs at the end in any case                                          always    is not thinned out by --every
+  when       expression of a combination's variables; without it the combination is no row
   jobs       (a group's) rows at the same time, each on its own core
 
 `{name}` is a variable, `{$NAME}` one of the environment, `{=EXPRESSION}` is Python, `{{` a brace. Variables: [vars], and of it [vars.gpu] or
 [vars.emulated] (the table's `gpus` is what it needs to use a GPU); ginlab, root, out, tmp, csv, device, gpus, gpu0, gpu01, cores, arch, target,
-number, group, name; results: code, seconds, said, command, rows, wrong, first_COLUMN, last_COLUMN.
+number, group, name, load; results: code, seconds, said, command, rows, wrong, first_COLUMN, last_COLUMN.
 A group with `use = TABLE` has the rows of that table for which `matching` occurs in GROUP/ARGS, with its own keys on top.
 """
 
@@ -141,7 +142,7 @@ class Table:
         needed = table.get("gpus", 0)
         self.names = dict(ginlab=options.ginlab, root=ROOT, out=self.out, tmp=options.tmp, gpus=machine.gpus, needed=needed, gpu0=machine.visible[0],
                           gpu01=",".join(machine.visible[:2]), device="gpu" if needed and machine.gpus >= needed else "emulated", rank="", args="",
-                          arch=os.uname().machine, cores=os.cpu_count(), target=os.environ.get("CARGO_TARGET_DIR", "target"), table=table["stem"])
+                          arch=os.uname().machine, cores=os.cpu_count(), target=ROOT / os.environ.get("CARGO_TARGET_DIR", "target"), table=table["stem"])
         self.names |= variables(table, self.names["device"]) | options.set
         self.seconds = options.seconds or table.get("seconds") or float("inf")
         self.rows = expand(table, self.names)
@@ -180,7 +181,7 @@ class Table:
 
     def one(self, row, pinned):
         """Runs a row. Returns its variables with the results, and its output."""
-        names = self.names_of(row)
+        names = self.names_of(row) | dict(load=f"{os.getloadavg()[0]:.2f}")
         for need in as_list(row.get("needs", [])):
             if why := self.machine.lacks(need, names):
                 return names | dict(result="skipped", code="", seconds=0, said=why), ""
@@ -228,18 +229,19 @@ class Table:
 
         text, others = place / "text", place / "others"
         out = filled(row["stdout"], names) if row.get("stdout") else None
-        beside = as_list(row.get("beside", []))
-        ranks = row.get("ranks", 0)
         names["port"] = free_port()
+        beside = [line for line in as_list(row.get("beside", [])) if filled(line, names | {"pid": "0"})]
+        late = [line for line in beside if "\0" in filled(line, names | {"pid": "\0"})]
+        ranks = row.get("ranks", 0)
         place_of = dict(WORLD_SIZE=str(ranks), MASTER_ADDR=filled(names.get("address", "127.0.0.1"), names), MASTER_PORT=str(names["port"])) if ranks else {}
         begun = time.monotonic()
         try:
             for rank in range(1, ranks):
                 start(self.words(row, names | {"rank": rank}), others, place_of | {"RANK": str(rank)}, rank)
-            for line in (line for line in beside if "{pid}" not in line):
+            for line in [line for line in beside if line not in late]:
                 start(self.words(row, names, line), others)
             first = start(self.words(row, names | {"rank": 0}), text, place_of | {"RANK": "0"} if ranks else {}, 0, out)
-            for line in (line for line in beside if "{pid}" in line):
+            for line in late:
                 start(self.words(row, names | {"pid": first.pid}, line), text)
             if "signal" in row:
                 self.send(row["signal"], names, first, text, limit)
@@ -310,7 +312,7 @@ class Table:
             if row.get("record") and result != "skipped":
                 columns = [column.partition("=") for column in row["record"]["columns"]]
                 append(self.out / filled(row["record"]["file"], names), [head for head, _, _ in columns],
-                       ["|".join(map(str, as_list(names.get(source or head, "")))) for head, _, source in columns])
+                       ["|".join(filled(one, names) for one in as_list(names.get(source or head, ""))) for head, _, source in columns])
             if row.get("header") and result == "ok":
                 (self.out / f"{row['name']}.header.json").write_text(json.dumps({k: filled(v, names) for k, v in row["header"].items()}, indent=2) + "\n")
             if row.get("merge"):

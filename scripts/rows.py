@@ -8,7 +8,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 KEYS = set("name limit command shell args env let each needs exit says not verify least then leaves beside ranks signal gives optional reads record "
-           "stdout header merge finish always jobs group matching".split())
+           "stdout header merge finish always jobs when group matching".split())
 OF_GROUP = {"rows", "use", "matching"}
 FIELD = re.compile(r"(?<!\{)\{(=[^{}]+|\$?\w+)\}(?!\})")
 
@@ -32,7 +32,7 @@ def fill(text, names):
         word = match[1]
         try:
             if word[0] == "=":
-                return str(eval(word[1:], {"__builtins__": {}}, Lazy(names)))
+                return str(eval(word[1:], {"__builtins__": {"str": str}}, Lazy(names)))
             return os.environ.get(word[1:], "") if word[0] == "$" else fill(str(names[word]), names)
         except (KeyError, NameError, SyntaxError, TypeError, AttributeError) as error:
             raise Invalid(f"{match[0]} in {text!r}: {error}") from None
@@ -107,6 +107,8 @@ def expand(table, names):
             one = row | {"number": len(rows) + 1, "let": row.get("let", {}) | own, "args": row.get("args", "")}
             all_names = names | one["let"] | {"number": one["number"], "group": row["group"]}
             one["name"] = filled(row["name"], all_names)
+            if filled(row.get("when", "True"), all_names) in ("", "False"):
+                continue
             if "matching" not in row or re.search(row["matching"], f"{row['group']}/{fill(one['args'], all_names)}"):
                 rows.append(one)
     twice = [name for name, some in itertools.groupby(sorted(row["name"] for row in rows)) if len(list(some)) > 1]

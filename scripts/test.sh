@@ -232,7 +232,7 @@ checks() {
     elif [[ -z $fetched ]]; then
         skip "no root file system: $(tail -n 1 "$target/fetch.out")"
     else
-        echo "$target/fresh/soft-efa-trixie.tar"
+        echo "$target/fresh/matrix-trixie.tar"
     fi
 
     step 'documentation, and headers of libfabric 2.x and rdma-core'
