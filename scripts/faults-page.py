@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Generates docs/faults.md from the table of scripts/faults.sh, which calls this: faults-page.py FOLDER [--check].
+"""Generates docs/faults.md from the table of scripts/faults.py, which calls this: faults-page.py FOLDER [--check].
 
 FOLDER contains faults.csv.xz, and README.md, some sections of which are copied to the page. With --check, exit code 1 if the page differs.
 """
@@ -16,8 +16,8 @@ ERRORS = "error completion "
 HEAD = """# Faults
 
 Behaviour of ginlab's programs if something fails during a run: {faults} faults, {programs} programs, {fabrics} fabrics, {cells} applicable cells. It is for users who
-need to interpret a failed run, and for maintainers. `scripts/faults.sh` measures the table
-([{folder}](../{folder}/README.md): machine, commit, every row); `scripts/faults.sh --page {folder}` generates this page from it.
+need to interpret a failed run, and for maintainers. `scripts/faults.py` measures the table
+([{folder}](../{folder}/README.md): machine, commit, every row); `scripts/faults.py --page {folder}` generates this page from it.
 
 A run that meets a fault:
 
@@ -161,7 +161,7 @@ def main():
     text = page(folder)
     if sys.argv[2:] == ["--check"]:
         if PAGE.read_text() != text:
-            sys.exit(f"faults-page.py: {PAGE} differs from {folder}; run scripts/faults.sh --page {folder}")
+            sys.exit(f"faults-page.py: {PAGE} differs from {folder}; run scripts/faults.py --page {folder}")
         return
     PAGE.write_text(text)
 

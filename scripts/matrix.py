@@ -52,7 +52,7 @@ import time
 from pathlib import Path
 
 from processes import end, environment_of, exit_code, free_port, processes, with_rank
-from rows import ROOT, Invalid, as_list, combinations, expand, fill, filled, load, variables
+from rows import ROOT, Invalid, as_list, combinations, expand, filled, load, variables
 
 
 def output_of(words):
