@@ -290,11 +290,11 @@ class Run:
 
 
 def use_debian_13():
-    """Overlays Debian 13's libfabric and its dependencies on this machine's libraries, only in this cell (unpacked by scripts/check-libfabric2.sh)."""
+    """Overlays Debian 13's libfabric and its dependencies on this machine's libraries, only in this cell (unpacked by scripts/check-headers.sh)."""
     place = "usr/lib/x86_64-linux-gnu"
     theirs = Path(os.environ["GINLAB_REPOSITORY"]) / "target/libfabric2" / place
     if not (theirs / "libfabric.so.1").exists():
-        raise Skip("no target/libfabric2: run scripts/check-libfabric2.sh once")
+        raise Skip("no target/libfabric2: run scripts/check-headers.sh once")
     words = ["mount", "-t", "overlay", "overlay", "-o", f"lowerdir={theirs}:/{place}", f"/{place}"]
     if subprocess.run(words, capture_output=True).returncode:
         raise Skip("cannot mount an overlay here")

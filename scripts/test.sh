@@ -188,8 +188,7 @@ tests() {
 
 # Fetch packages of newer systems in the background. Users of a missing package report it.
 fetch() {
-    scripts/check-libfabric2.sh --fetch || true
-    scripts/check-rdma-core65.sh --fetch || true
+    scripts/check-headers.sh --fetch || true
     if [[ -n $bare ]]; then nice scripts/fresh.sh --release trixie --only soft-efa --prepare --work "$target/fresh"; fi
 }
 
@@ -236,18 +235,15 @@ checks() {
     fi
 
     step 'documentation, and headers of libfabric 2.x and rdma-core'
-    headers=(check-libfabric2 check-rdma-core65)
-    for name in "${headers[@]}"; do start "$name" "scripts/$name.sh" "${features[@]}"; done
+    start headers scripts/check-headers.sh "${features[@]}"
     # Pages and tests of documentation, from the libraries built so far; `cargo doc` would check all dependencies again.
     export RUSTDOCFLAGS='-D warnings'
     RUSTDOC=$PWD/scripts/rustdoc.sh GINLAB_PAGES=$(realpath "$target")/doc cargo test --quiet --workspace "${features[@]}" --doc
     unset RUSTDOCFLAGS
-    for name in "${headers[@]}"; do
-        code=0
-        finish "$name" || code=$?
-        cat "$target/$name.out"
-        ((!code)) || exit "$code"
-    done
+    code=0
+    finish headers || code=$?
+    cat "$target/headers.out"
+    ((!code)) || exit "$code"
 
     step 'notebook'
     # The kernel of the notebook is compiled with the same features as above, so that only it is compiled.
