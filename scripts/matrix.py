@@ -81,7 +81,10 @@ def chosen(rows, where):
 
 
 def append(path, header, values):
-    new = not path.exists()
+    """Appends a line to a CSV file. A new one gets a header file with the command, as those of ginlab have."""
+    if new := not path.exists():
+        command = shlex.join(["scripts/matrix.py", *sys.argv[1:]])
+        path.with_suffix(".header.json").write_text(json.dumps({"command": command}, indent=2) + "\n")
     with open(path, "a", newline="") as file:
         csv.writer(file, lineterminator="\n").writerows(([header] if new else []) + [values])
 
@@ -148,9 +151,10 @@ class Table:
         self.rows = expand(table, self.names)
 
     def selected(self):
-        """Returns the rows that --only and --every select, with those that give variables or finish."""
-        return [row for row in self.rows if row.get("finish") or row.get("gives") or
-                self.options.only.search(f"{self.table['stem']}/{row['group']}/{row['name']}") and (row["number"] % self.options.every == 0 or row.get("always"))]
+        """Returns the rows that --only and --every select, with those of the table that give variables or finish."""
+        wanted = [row["number"] for row in self.rows if self.options.only.search(f"{self.table['stem']}/{row['group']}/{row['name']}")
+                  and (row["number"] % self.options.every == 0 or row.get("always"))]
+        return [row for row in self.rows if wanted and (row["number"] in wanted or row.get("gives") or row.get("finish"))]
 
     def names_of(self, row):
         own = dict(args=row["args"], name=row["name"], number=row["number"], group=row["group"], csv=self.out / f"{row['name']}.csv")
@@ -332,7 +336,7 @@ class Table:
                 values = [row[figure["column"]] for row in some if row.get(figure["column"])]
                 if figure.get("of") == "median" and values:
                     values = [f"{statistics.median(map(float, values)):.2f}"]
-                lines.append(f"{filled(figure['text'], names)}: {' '.join(values)}")
+                lines += [f"{filled(figure['text'], names)}: {' '.join(values)}"] if values else []
         counts = ", ".join(f"{count} {result}" for result, count in sorted(self.counts.items()))
         lines.append(f"{self.table['stem']}: {counts or 'nothing to run'} in {time.monotonic() - self.begin:.0f} s; failed steps: {self.failed}")
         with open(self.top / "summary.txt", "a") as summary:

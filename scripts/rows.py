@@ -100,6 +100,8 @@ def listed(table, group, names):
 def expand(table, names):
     """Returns the rows of a table in order, one for each combination of variables."""
     rows = []
+    if "group" not in table:
+        raise Invalid(f"{table['stem']}: no group of rows")
     for row in [row for group in table["group"] for row in listed(table, group, names)]:
         if unknown := set(row) - KEYS:
             raise Invalid(f"{table['stem']}: unknown key {sorted(unknown)[0]}")
