@@ -5,7 +5,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo test setup build dist wheel bench report book clean
+.PHONY: help demo test check setup build dist wheel bench report book clean
 
 # Directories of a Rust that was installed in this run and is not on the shell's PATH yet.
 export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin:$(lastword $(sort $(wildcard /usr/lib/rust-1.*/bin)))
@@ -23,11 +23,15 @@ demo: ## Put over 1 and 4 rails between two ranks on this machine; verifies and 
 	$(GINLAB) proxy --np 2 --rails 1,4 -b 4K -e 4M -f 32 --mode quiet,nbi --check --csv demo.csv
 	@printf '\nThe rows: %s\nWhat was run, and where: %s\n' "$(CURDIR)/demo.csv" "$(CURDIR)/demo.header.json"
 
-test: ## Run all tests that need no GPU
+test: ## Build, and run all tests that need no GPU
 	scripts/setup.sh test
 	scripts/test.sh
 
-setup: ## Install missing packages for demo and test (Debian 12 and 13, Ubuntu)
+check: ## Check documentation, headers, loom, ptxas for all targets, pages, Miri, a bare Debian 13
+	scripts/setup.sh test
+	scripts/test.sh check
+
+setup: ## Install missing packages for demo, test and check (Debian 12 and 13, Ubuntu)
 	scripts/setup.sh test
 
 build: ## Build target/release/ginlab; with MPI: make build FEATURES=mpi

@@ -4,7 +4,7 @@
 //!
 //! `cargo run --release --example post_cost -- [--verbs] [--csv FILE] [--windows N] [--chain N] [FABRIC:DOMAIN]`.
 //! Instructions by library: `valgrind --tool=callgrind --toggle-collect='post_window*'
-//! target/release/examples/post_cost`, then `callgrind_annotate`. scripts/soft-efa-profile.sh does both.
+//! target/release/examples/post_cost`, then `callgrind_annotate`. scripts/tables/soft-efa-profile.toml does both.
 
 use ginlab::fabric::discover::{Reach, select_domains};
 use ginlab::fabric::libfabric::{LibfabricRail, LibfabricRegion, RailOptions};

@@ -20,7 +20,7 @@ trap 'rm -r "$folder"' EXIT
 echo "# Made by scripts/efa-vectors.sh from efa_io_defs.h of:"
 while (($#)); do
     [[ -f $1 ]] || { echo "no such header: $1" >&2; exit 2; }
-    "${CC:-gcc}" -O1 -Wall -o "$folder/program" -include stdint.h "-DHEADER=\"$(realpath "$1")\"" "$(dirname "$0")/efa-vectors.c"
+    "${CC:-gcc}" -O1 -Wall -o "$folder/program" -include stdint.h "-DHEADER=\"$(realpath "$1")\"" "$(dirname "$0")/../crates/efa_queue/tests/fixtures/vectors.c"
     "$folder/program" >"$folder/new"
     if [[ -f $folder/vectors ]] && ! cmp "$folder/vectors" "$folder/new" >&2; then
         echo "$2 gives other bytes than the preceding header" >&2

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Generates docs/faults.md from the table of scripts/faults.sh, which calls this: faults-page.py FOLDER [--check].
+"""Generates docs/faults.md from the table of scripts/faults.py, which calls this: faults-page.py FOLDER [--check].
 
 FOLDER contains faults.csv.xz, and README.md, parts of which are copied to the page. With --check, exit code 1 if the page differs.
 """
@@ -15,10 +15,10 @@ PAGE = Path("docs/faults.md")
 ERRORS = "error completion "
 HEAD = """# Faults
 
-Behaviour of ginlab if something fails during a run, for users who interpret a failed run and for maintainers. `scripts/faults.sh` runs {faults} faults
+Behaviour of ginlab if something fails during a run, for users who interpret a failed run and for maintainers. `scripts/faults.py` runs {faults} faults
 with {programs} programs over {fabrics} fabrics: {cells} applicable cells (combinations of program, fabric and fault).
 {counts}
-[The data](../{folder}/README.md) has machine, commit and every cell; `scripts/faults.sh --page {folder}` generates this page.
+[The data](../{folder}/README.md) has machine, commit and every cell; `scripts/faults.py --page {folder}` generates this page.
 
 A run with a fault:
 
@@ -162,7 +162,7 @@ def main():
     text = page(folder)
     if sys.argv[2:] == ["--check"]:
         if PAGE.read_text() != text:
-            sys.exit(f"faults-page.py: {PAGE} differs from {folder}; run scripts/faults.sh --page {folder}")
+            sys.exit(f"faults-page.py: {PAGE} differs from {folder}; run scripts/faults.py --page {folder}")
         return
     PAGE.write_text(text)
 

@@ -1,8 +1,19 @@
 #!/usr/bin/env python3
-"""Runs every experiment with every fault. Called by scripts/faults.sh, which has the options.
+"""Runs every experiment with every fault of scripts/tables/faults.toml, and writes one table.
 
-A cell is one program over one fabric with one fault. It runs in its own namespaces (processes, /dev/shm, /tmp, IPC), so that all leftovers
-belong to it. A row contains the expected and the actual result: exit code, seconds, message, leftovers.
+    scripts/faults.py [GINLAB] [DIR]             DIR gets faults.csv [default: new, under /tmp]
+    scripts/faults.py --page DIR [--check]       generate docs/faults.md from DIR/faults.csv.xz (DIR in data/), or compare
+    scripts/faults.py --merge DIR CSV...         merge tables of parts or machines into DIR/faults.csv
+
+    JOBS      cells at the same time   [default: one per four cores; with more, deadlines pass for lack of CPU time]
+    DEADLINE  time limit of every wait of the programs, in seconds; more on a shared machine   [default: 3]
+    ONLY      regular expression of cells, `program / fabric / fault`, such as 'shmem / (tcp|worst) / '   [default: all]
+
+A cell is one program over one fabric with one fault. It runs in its own namespaces (processes, /dev/shm, /tmp, IPC), which needs root, so that all
+leftovers belong to it. A row contains the permitted and the actual exit code, seconds from the fault to the exit of the last process, the message,
+leftovers (processes, files), and why a cell does not apply or was skipped. A cell fails if its exit code is another one, its message does not state the
+cause, it takes longer than its deadline plus two seconds, a row of its CSV is incomplete, or something is left. Failed cells are run once more without
+others. Takes an hour on two cores. Cells of `same GPU` need a GPU and nvcc; run them with JOBS=1. Exit codes: 0 ok, 1 a cell failed, 2 usage.
 """
 
 import concurrent.futures
@@ -25,8 +36,9 @@ import time
 from functools import partial
 from pathlib import Path
 
-# Set by scripts/faults.sh, because it runs a copy of this file.
-REPO = Path(os.environ["GINLAB_REPOSITORY"])
+from processes import children, end, environment_of, exit_code, free_port, with_rank
+from rows import ROOT as REPO, load
+
 # Time limit of every wait of a cell's programs (-t), and the margin, in seconds.
 DEADLINE = int(os.environ.get("DEADLINE", "3"))
 MARGIN = 2
@@ -37,46 +49,21 @@ RANKS = 2 * DEADLINE + 6
 WHOLE = 4 * DEADLINE + MARGIN + 5
 # Time limit of a cell.
 LIMIT = 60
+# A cell is terminated with this program.
+SPACES = ["setpriv", "--pdeathsig", "KILL", "unshare", "--mount", "--pid", "--ipc", "--net", "--fork", "--kill-child", "--mount-proc"]
 # <linux/sockios.h>, <linux/if.h>
 SIOCGIFFLAGS, SIOCSIFFLAGS, IFF_UP = 0x8913, 0x8914, 1
-STATUSES = (*range(1, 16), 18)
-# EFA statuses after which a provider retries: receiver not ready.
-TRIED_AGAIN = (10,)
 
-# Long runs that write rows one by one, so that an external fault occurs in the middle.
-ROWS = "--csv run.csv --json run.json --no-header"
-PROGRAMS = {
-    "proxy quiet": f"proxy -d emulated --np 2 -b 64 -e 16M -f 2 -n 400 -r 9 --rails 1,2 --mode quiet {ROWS}",
-    "proxy nbi": f"proxy -d emulated --np 2 -b 64 -e 16M -f 2 -n 400 -r 9 --rails 1,2 --mode nbi {ROWS}",
-    "write": f"write --np 2 -b 64 -e 16M -f 2 -n 100 -r 9 --rails 2 {ROWS}",
-    "sendrecv": f"sendrecv --np 2 -b 64 -e 4M -f 2 -n 50 -r 9 --rails 2 {ROWS}",
-    "all2all": f"all2all --np 3 -b 64 -e 16M -f 2 -n 100 --rails 1,2 {ROWS}",
-    "serve + join": None,
-    "echo": f"echo -b 64 -e 4M -f 2 -n 2000 {ROWS}",
-    "shmem": f"shmem -d emulated --np 2 --cases put-signal-ping-pong,all-to-all -b 8 -e 1M -f 2 -n 200 -r 9 --block 40 {ROWS}",
-    "collective": f"collective -d emulated --np 2 --cases gin-all-reduce,gin-broadcast -b 64 -e 1M -f 2 -n 40 -r 9 {ROWS}",
-    "jacobi launched": f"jacobi -d emulated --np 2 --exchange row,block --nx 32,36,40,44,48,52,56,60 --ny 16 -n 20 -r 5 --no-check {ROWS}",
-    "jacobi resident": f"jacobi -d emulated --np 2 --exchange resident --nx 32,36,40,44,48,52,56,60 --ny 16 -n 20 -r 5 --no-check {ROWS}",
-    "moe": f"moe -d emulated --np 2 --tokens 8 --hidden 256 --experts 8 --topk 2 --unit expert,rank --count signal,word,immediate -n 10 -r 5 {ROWS}",
-    "ipc": f"ipc -d emulated --np 2 -b 64K -e 16M -f 2 -n 50 -r 9 {ROWS}",
-    "queue": f"queue -d emulated -m nbi,blocking --grid 1,2,4 --block 1,32 -r 9 {ROWS}",
-}
-BY_GIN = ("shmem", "collective", "jacobi launched", "jacobi resident", "moe")
-WITH_PROXY = ("proxy quiet", "proxy nbi", *BY_GIN)
-SERVED = ("serve + join", "echo")
-ALONE = ("ipc", "queue")
-# Options of each fabric. `memory` is mapped memory of the emulated device. With `same GPU` the kernels run on one GPU and also use mapped memory,
-# except `proxy`, whose puts use tcp.
-FABRICS = {
-    "tcp": "-p tcp",
-    "soft-efa 1.17": "-p soft-efa:fast",
-    "soft-efa 2.1": "-p soft-efa:fast",
-    "worst": "-p worst:seed=5",
-    "memory": "",
-    "direct": "-p efa-verbs/soft:fast",
-    "same GPU": "",
-}
-CARDS_IN_SOFTWARE = ("soft-efa 1.17", "soft-efa 2.1", "direct")
+TABLE = load("faults")
+BY_GIN = TABLE["by_gin"]
+WITH_PROXY = ["proxy quiet", "proxy nbi", *BY_GIN]
+SERVED = ["serve + join", "echo"]
+ALONE = ["ipc", "queue"]
+CARDS_IN_SOFTWARE = ["soft-efa 1.17", "soft-efa 2.1", "direct"]
+FABRICS = TABLE["fabrics"]
+PROGRAMS = {name: f"{line} {TABLE['rows']}" for name, line in TABLE["programs"].items()}
+FAULTS = {name.replace("{status}", str(status)): {**fault, "status": status} for name, fault in TABLE["faults"].items()
+          for status in (TABLE["statuses"] if "{status}" in name else [0])}
 
 
 class Expect:
@@ -86,95 +73,39 @@ class Expect:
         self.codes, self.words, self.adds, self.inject, self.rows, self.cards = codes, words, adds, inject, rows, cards
 
 
-def soft(word, codes, words, cards="fast", also=(), old=()):
-    """A fault in the description of software NICs. `also`: further codes with libfabric; `old`: with libfabric 1.17."""
-
-    def cell(program, fabric):
+def of_fault(fault, program, fabric):
+    """Returns the Expect of a fault, or the reason why it does not apply."""
+    kind, inject, codes = fault["kind"], fault["inject"].replace("{status}", str(fault["status"])), tuple(fault["codes"])
+    with_words = lambda text: text.replace("{gone}", TABLE["gone"]).replace("{stall}", TABLE["stall"])
+    words = with_words(fault.get("words", ""))
+    served = program == "serve + join"
+    if kind == "soft":
         if fabric not in CARDS_IN_SOFTWARE:
             return "only software NICs can inject this fault"
         if program in ALONE:
             return "no NIC is used"
-        more = (also if fabric != "direct" else ()) + (old if fabric == "soft-efa 1.17" else ())
-        if program in SERVED and 124 in codes:
-            # Both sides have the same deadline: the later one may detect that the other has exited.
-            return Expect((*codes, *more, 1), words + "|" + GONE, adds=f",{word}", cards=cards)
-        return Expect((*codes, *more), words, adds=f",{word}", cards=cards)
-
-    return cell
-
-
-def proxy_fault(fault, codes, words):
-    """A fault of the proxies of each rank, after 60 commands."""
-
-    def cell(program, fabric):
+        also = (0,) if fault["status"] in TABLE["tried_again"] and fabric != "direct" else ()
+        old = tuple(fault.get("old", ())) if fabric == "soft-efa 1.17" else ()
+        # Both sides have the same deadline: the later one may detect that the other has exited.
+        late = program in SERVED and 124 in codes
+        return Expect((*codes, *also, *old, *((1,) if late else ())), f"{words}|{TABLE['gone']}" if late else words, adds=f",{inject}", cards=fault.get("cards", "fast"))
+    if kind == "proxy":
         if program not in WITH_PROXY:
             return "no proxy runs"
         if fabric in ("memory", "direct") or (fabric == "same GPU" and program in BY_GIN):
             return "its puts do not use a proxy"
-        return Expect(codes, words, adds=f" --fault {fault}=60")
-
-    return cell
-
-
-def outside(inject, codes, words, served=None, rows=True, ranks=True):
-    """A fault injected from outside in the middle of the run."""
-
-    def cell(program, fabric):
-        if ranks and program == "queue":
-            return "one process"
-        if ranks and program == "echo":
-            return "server and client are tasks of one process"
-        if program == "serve + join" and served is not None:
-            return Expect(*served, inject=inject, rows=False)
-        return Expect(codes, words, inject=inject, rows=rows and program != "serve + join")
-
-    return cell
-
-
-def on_gpu(inject, codes, words):
-    """A fault that only occurs on a GPU."""
-
-    def cell(program, fabric):
+        # In the proxies of each rank, after 60 commands.
+        return Expect(codes, words, adds=f" --fault {inject}=60")
+    if kind == "gpu":
         if fabric != "same GPU":
             return "no GPU is used"
-        if inject == "trap" and not program.startswith(BY_GIN):
+        if inject == "trap" and not program.startswith(tuple(BY_GIN)):
             return "only one process uses the GPU, with its own context"
-        return Expect(codes, words, inject=inject, rows=inject == "trap")
-
-    return cell
-
-
-# Messages of a run about a peer that is no longer connected.
-GONE = r"left|lost connection|disconnected"
-STALL = r"nothing has completed|no operation completed|no progress|deadline|timed out|has not (come|reached|been heard|returned)|did not return|waited|within|stands still"
-FAULTS = {
-    # From the first registration, which is of the program's own memory.
-    "registration refused": soft("refuse=1", (1, 3), r"rail|card|NIC|memory|" + GONE),
-    # With libfabric 1.17 the peer's receipt completes a write. A lost completion is detected when the rail is closed, or never.
-    "lost completion": soft("lose=60", (1, 124), STALL + "|rank 1|fi_close|" + GONE, old=(0,)),
-    **{f"error completion {status}": soft(f"fail=60/{status}", (1, 124), r"rail|soft|efa|rank|peer|card|NIC|" + GONE, also=(0,) if status in TRIED_AGAIN else ()) for status in STATUSES},
-    "late beyond the deadline": soft("slow=1000000", (124,), STALL, cards="p5"),
-    '"again" for ever': soft("full=60", (1, 124), r"rail|Cannot allocate|nothing has completed|no operation completed|no progress|deadline passed|" + GONE),
-    "rail dead": soft("dead=60", (124, 1), STALL + "|" + GONE),
-    "rail slow by 100": soft("slow=100", (0, 124), "", cards="p5"),
-    "proxy thread dead": proxy_fault("proxy-vanish", (1, 124), r"deadline|stopped|gone|exited|peer [0-9]|" + GONE),
-    "proxy stopped": proxy_fault("proxy-stop", (1,), r"stopped"),
-    "rails silent": proxy_fault("rails-silent", (124,), r"no progress|deadline|nothing has completed|no operation completed"),
-    "peer killed": outside("kill", (1,), r"rank 1|peer|signal: 9|" + GONE, served=((0,), r"peer=.*left")),
-    "peer stopped": outside("stop", (124,), STALL + "|rank 1|peer", served=((0,), r"peer=.*no_word")),
-    "SIGINT": outside("SIGINT", (130,), "interrupted", ranks=False),
-    "SIGTERM": outside("SIGTERM", (130,), "interrupted", ranks=False),
-    "stdout closed": outside("stdout", (141,), "", ranks=False),
-    "full disk under --csv": outside("disk", (1,), r"No space left|disk|full", ranks=False, rows=False),
-    "garbage at the port": outside("garbage", (0,), "", rows=False),
-    "wrong token": outside("token", (1, 2), r"token", rows=False),
-    "clock jumps": outside("clock", (0,), "", rows=False, ranks=False),
-    "network cut": outside("cut", (1, 124), r"rank|peer|rail|tcp|network|the server|deadline passed", rows=True),
-    "network cut for 1 s": outside("back", (0, 1, 124), r"rank|peer|rail|tcp|network", rows=False),
-    "no memory": outside("memory", (0, 1, 2, 3, 124), r"memory|signal: 9|rank|no progress", rows=False, served=((0, 1, 2, 3, 124), r"memory|signal: 9|server")),
-    "a neighbour's kernel traps": on_gpu("trap", (1,), r"GPU|CUDA|MPS|kernel|device"),
-    "GPU memory full": on_gpu("full GPU", (1, 2, 3), r"memory"),
-}
+    elif not fault.get("alone") and program in ("queue", "echo"):
+        return "one process" if program == "queue" else "server and client are tasks of one process"
+    if served and "served" in fault:
+        return Expect(tuple(fault["served"][0]), with_words(fault["served"][1]), inject=inject)
+    return Expect(codes, words, inject=inject, rows=fault.get("rows", False) and not served)
 
 
 def expectation(program, fabric, fault):
@@ -187,13 +118,37 @@ def expectation(program, fabric, fault):
         return "no network is used"
     if fabric == "direct" and program not in BY_GIN:
         return "its kernels do not drive a NIC"
-    return FAULTS[fault](program, fabric)
+    return of_fault(FAULTS[fault], program, fabric)
 
 
 def main():
-    """`faults.py GINLAB DIR JOBS ONLY`: runs all cells whose name (`program / fabric / fault`) matches the regular expression ONLY."""
-    ginlab, folder, jobs, only = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), re.compile(sys.argv[4])
+    """Runs all cells whose name matches ONLY. Returns the exit code."""
+    ginlab = Path(sys.argv[1] if len(sys.argv) > 1 else "target/release/ginlab").resolve()
+    if not os.access(ginlab, os.X_OK):
+        sys.exit(print(f"faults.py: no program {ginlab}: run make build, or name another", file=sys.stderr) or 2)
+    if subprocess.run([*SPACES[:3], "unshare", "--mount", "--pid", "--ipc", "--net", "--fork", "true"], capture_output=True).returncode:
+        sys.exit(print("faults.py: not run: cannot create namespaces here (needs root)", file=sys.stderr) or 2)
+    folder = Path(sys.argv[2] if len(sys.argv) > 2 else os.environ.get("OUT") or tempfile.mkdtemp(prefix="ginlab-faults."))
     folder.mkdir(parents=True, exist_ok=True)
+    print(f"faults.py: results go to {folder}", file=sys.stderr)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    # Outside /tmp and /dev/shm, because each cell has its own.
+    with tempfile.TemporaryDirectory(prefix="ginlab-faults.", dir="/var/tmp") as work:
+        scripts = Path(work) / "scripts"
+        for name in ("faults.py", "rows.py", "processes.py", "tables/faults.toml"):
+            (scripts / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(REPO / "scripts" / name, scripts / name)
+        shutil.copy(ginlab, work)
+        # The software NICs are in the directory of the program; cargo builds them in its directory deps.
+        for library in (ginlab.with_name("libsoft_efa.so"), ginlab.parent / "deps/libsoft_efa.so"):
+            if library.exists():
+                shutil.copy(library, work)
+        os.environ.setdefault("GINLAB_REPOSITORY", str(REPO))
+        only = re.compile(os.environ.get("ONLY") or ".")
+        return run_cells(str(Path(work) / ginlab.name), Path(work), folder, int(os.environ.get("JOBS") or (os.cpu_count() + 3) // 4), only)
+
+
+def run_cells(ginlab, work, folder, jobs, only):
     commands = subprocess.run([ginlab, "--help"], capture_output=True, text=True).stdout
     cells, rows = [], []
     for program in PROGRAMS:
@@ -211,7 +166,7 @@ def main():
                 else:
                     cells.append((program, fabric, fault))
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
-        for number, row in enumerate(pool.map(lambda cell: run_cell(ginlab, folder, *cell), cells)):
+        for number, row in enumerate(pool.map(lambda cell: run_cell(ginlab, work, *cell), cells)):
             rows.append(row)
             write(folder, rows)
             if row["status"] != "ok":
@@ -222,7 +177,7 @@ def main():
     # defect.
     for at, row in enumerate(rows):
         if row["status"].startswith(("failed", "skipped: ended before", "skipped: the fault could not be injected")):
-            rows[at] = run_cell(ginlab, folder, row["program"], row["fabric"], row["fault"]) | dict(first_try=row["status"])
+            rows[at] = run_cell(ginlab, work, row["program"], row["fabric"], row["fault"]) | dict(first_try=row["status"])
             write(folder, rows)
             if rows[at]["status"] != "ok":
                 print(f"alone: {row['program']} / {row['fabric']} / {row['fault']}: {rows[at]['status']}", file=sys.stderr)
@@ -265,15 +220,13 @@ def write(folder, rows):
         writer.writerows(sorted(rows, key=lambda row: (order[row["program"]], order[row["fabric"]], order[row["fault"]])))
 
 
-def run_cell(ginlab, folder, program, fabric, fault):
+def run_cell(ginlab, work, program, fabric, fault):
     """Runs a cell in its own namespaces. Returns its row."""
     row = dict(program=program, fabric=fabric, fault=fault)
-    with tempfile.TemporaryDirectory(dir=folder, prefix="cell-") as place:
-        words = [sys.executable, __file__, "--cell", ginlab, place, program, fabric, fault]
-        # The cell is terminated with this program.
-        spaces = ["setpriv", "--pdeathsig", "KILL", "unshare", "--mount", "--pid", "--ipc", "--net", "--fork", "--kill-child", "--mount-proc"]
+    with tempfile.TemporaryDirectory(dir=work, prefix="cell-") as place:
+        words = [sys.executable, str(work / "scripts/faults.py"), "--cell", ginlab, place, program, fabric, fault]
         try:
-            done = subprocess.run(spaces + words, capture_output=True, text=True, timeout=2 * LIMIT)
+            done = subprocess.run(SPACES + words, capture_output=True, text=True, timeout=2 * LIMIT)
         except subprocess.TimeoutExpired:
             return row | dict(status=f"failed: the cell did not end within {2 * LIMIT} s")
         try:
@@ -332,43 +285,16 @@ class Run:
     def rank(self, number):
         """Returns the process of a rank. Rank 0 is the command's process, or a child if that process waits for all ranks."""
         ranks = []
-        until(lambda: ranks.extend(self.with_rank(number)) or ranks, f"rank {number}")
+        until(lambda: ranks.extend(with_rank(self.all[0].pid, number)) or ranks, f"rank {number}")
         return ranks[0]
-
-    def with_rank(self, number):
-        found, look = [], [self.all[0].pid]
-        while look:
-            look += (below := children(look.pop()))
-            found += below
-        said = f"RANK={number}".encode()
-        return [pid for pid in found if any(word.endswith(said) for word in environment_of(pid))]
-
-
-def environment_of(pid):
-    try:
-        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    except OSError:
-        return []
-
-
-def children(parent):
-    found = []
-    for folder in Path("/proc").iterdir():
-        if folder.name.isdigit():
-            try:
-                if int((folder / "stat").read_text().rsplit(")", 1)[1].split()[1]) == parent:
-                    found.append(int(folder.name))
-            except OSError:
-                pass
-    return sorted(found)
 
 
 def use_debian_13():
-    """Overlays Debian 13's libfabric and its dependencies on this machine's libraries, only in this cell (unpacked by scripts/check-libfabric2.sh)."""
+    """Overlays Debian 13's libfabric and its dependencies on this machine's libraries, only in this cell (unpacked by scripts/check-headers.sh)."""
     place = "usr/lib/x86_64-linux-gnu"
-    theirs = REPO / "target/libfabric2" / place
+    theirs = Path(os.environ["GINLAB_REPOSITORY"]) / "target/libfabric2" / place
     if not (theirs / "libfabric.so.1").exists():
-        raise Skip("no target/libfabric2: run scripts/check-libfabric2.sh once")
+        raise Skip("no target/libfabric2: run scripts/check-headers.sh once")
     words = ["mount", "-t", "overlay", "overlay", "-o", f"lowerdir={theirs}:/{place}", f"/{place}"]
     if subprocess.run(words, capture_output=True).returncode:
         raise Skip("cannot mount an overlay here")
@@ -408,7 +334,9 @@ def cell(ginlab, place, program, fabric, fault):
     row["code"] = code
     said = run.said()
     row["said"] = run.event or said[-1][:500] if said or run.event else ""
-    end_all(run)
+    for process in run.all:
+        if process.poll() is None:
+            end(process)
     # Processes that are exiting get a second.
     end = time.monotonic() + 1
     while (left := sorted(listing() - before)) and time.monotonic() < end:
@@ -473,22 +401,8 @@ def listing():
     return files | processes
 
 
-def end_all(run):
-    for process in run.all:
-        if process.poll() is None:
-            try:
-                os.killpg(process.pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
-            process.wait()
-
-
 def ended(process, limit=LIMIT):
-    try:
-        code = process.wait(timeout=limit)
-    except subprocess.TimeoutExpired:
-        return "hang"
-    return code if code >= 0 else 128 - code
+    return exit_code(process, limit, "hang")
 
 
 def broken_rows(place):
@@ -649,7 +563,7 @@ def served(run, expected):
     events = Events(server)
     address = events.until(r"(127\.0\.0\.1:\d+)", "its address").group(1)
     count = {"disk": "20000", "stdout": "20000", "back": "20000", None: "200", "clock": "200", "garbage": "2000", "token": "200", "memory": "200"}
-    run.line = ["join", address, "-b", "4K", "-n", count.get(inject, "2000000"), *ROWS.split(), *mine]
+    run.line = ["join", address, "-b", "4K", "-n", count.get(inject, "2000000"), *TABLE["rows"].split(), *mine]
     # The peer's options name only software NICs; other networks are chosen by the server.
     run.under_way = lambda: events.until("writing", "the first write")
     if leaves:
@@ -695,12 +609,6 @@ class Events:
 
 
 PROGRAM_OF = {"serve + join": served}
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def listening(parent):
@@ -768,9 +676,13 @@ def clock_double(place):
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "--cell":
+    if sys.argv[1:2] == ["--cell"]:
         print(json.dumps(cell(*sys.argv[2:])))
-    elif sys.argv[1] == "--merge":
+    elif sys.argv[1:2] == ["--merge"]:
         merge(Path(sys.argv[2]), sys.argv[3:])
+    elif sys.argv[1:2] == ["--page"]:
+        sys.exit(subprocess.run([sys.executable, REPO / "scripts/faults-page.py", *sys.argv[2:]]).returncode)
+    elif sys.argv[1:2] in (["-h"], ["--help"]):
+        print(__doc__)
     else:
         sys.exit(main())

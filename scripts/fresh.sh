@@ -8,7 +8,7 @@
 #   --with old-rust         the distribution's older rustc
 #   --with no-apt           Rust and a compiler, but no apt; only `make demo`
 #   --twice                 run `make test` again, with the build outputs of the first run
-#   --only soft-efa         instead run scripts/soft-efa-matrix.sh over the distribution's libfabric, with the local
+#   --only soft-efa         instead run the table soft-efa over the distribution's libfabric, with the local
 #                           ginlab; the matrix is written to DIR/soft-efa-RELEASE
 #   --only wheel            instead install the wheel of target/dist (make wheel) with only python3: scripts/wheel-check.sh
 #   --prepare               only make the root file system, for later calls; those of soft-efa then need no network
@@ -75,10 +75,10 @@ packages=git,make,ca-certificates
 base=$work/$release.tar
 if [[ $only == soft-efa ]]; then
     # Open MPI's library, for a program built with it.
-    packages=libfabric1,libfabric-bin,iproute2,libopenmpi40
+    packages=libfabric1,libfabric-bin,iproute2,libopenmpi40,python3
     if [[ $release == bookworm ]]; then packages=${packages/openmpi40/openmpi3}; fi
-    name=soft-efa-$release-root-
-    base=$work/soft-efa-$release.tar
+    name=matrix-$release-root-
+    base=$work/matrix-$release.tar
 fi
 if [[ $only == wheel ]]; then
     packages=python3
@@ -249,12 +249,16 @@ if [[ $only == soft-efa ]]; then
     cards=${ginlab%/*}/deps/libsoft_efa.so
     [[ -f $cards ]] || cards=${ginlab%/*}/libsoft_efa.so
     cp -r scripts "$ginlab" "$cards" "$root/root/ginlab/"
-    environment+=("SHORT=${SHORT:-0}")
+    short=
+    if [[ ${SHORT:-0} == 1 ]]; then
+        # One rail on the machine and four between nodes, few rounds, few buffers.
+        short="--only 'machine(-1)?$|lab(-4)?$' --set many=10 --set some=3 --set repeats=1 --set rx=64 --set tx=64"
+    fi
     # shellcheck disable=SC2016  # dpkg's own format
-    say_time "soft-efa, $(inside dpkg-query -W -f '${Version}' libfabric1)" scripts/soft-efa-matrix.sh ./ginlab /root/matrix
+    say_time "soft-efa, $(inside dpkg-query -W -f '${Version}' libfabric1)" "scripts/matrix.py soft-efa --ginlab ./ginlab --out /root/matrix $short"
     mkdir -p "$work/soft-efa-$release"
-    cp "$root"/root/matrix/* "$work/soft-efa-$release/" 2>/dev/null || fail "no matrix, see $log"
-    cat "$work/soft-efa-$release/matrix.txt"
+    cp "$root"/root/matrix/*.* "$work/soft-efa-$release/" 2>/dev/null || fail "no matrix, see $log"
+    cat "$work/soft-efa-$release/matrix.csv"
 fi
 for command in demo test; do
     if [[ -n $only && $only != "$command" ]]; then continue; fi

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Mutation tests: changes the code in many small ways, one at a time, and lists the changes that no test detects.
-# scripts/mutants.md explains why each listed survivor is accepted.
+# docs/mutants.md explains why each listed survivor is accepted.
 #
 #   scripts/mutants.sh                        all files below: hours on two idle cores
 #   scripts/mutants.sh --shard 0/8            an eighth of the mutants of every package
@@ -13,7 +13,7 @@
 #
 # Other options go to `cargo mutants`. Results: MUTANTS_OUT/PACKAGE/mutants.out. Each package is tested by its own unit
 # tests, in a copy of the tree. Exit codes: 0 ok, 1 fewer than nine in ten mutants were caught or a survivor is not in
-# scripts/mutants.md, 2 usage.
+# docs/mutants.md, 2 usage.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -123,7 +123,7 @@ for package in "${PACKAGES[@]}"; do
 done
 if [[ " ${options[*]} " == *" --list "* ]]; then exit 0; fi
 
-python3 - scripts/mutants.md "${folders[@]}" <<'PY'
+python3 - docs/mutants.md "${folders[@]}" <<'PY'
 import collections
 import json
 import pathlib
@@ -154,6 +154,6 @@ if total == 0:
     sys.exit("mutants.sh: no mutant was tested")
 print(f"{caught} of {total} caught: {100 * caught / total:.1f} %")
 for name in unknown:
-    print(f"not in scripts/mutants.md: {name}")
+    print(f"not in docs/mutants.md: {name}")
 sys.exit(1 if unknown or caught < 0.9 * total else 0)
 PY

@@ -91,7 +91,7 @@ if ((${#samples[@]} + ${#logs[@]})); then
     tar --sort=name --owner=0 --group=0 --numeric-owner --mtime=@0 -cf - -- "${samples[@]}" "${logs[@]}" | "${squeeze[@]}" >"$to/$archive.now"
     mv "$to/$archive.now" "$to/$archive"
 fi
-if [[ -f log.txt ]]; then grep -E '^(== |   (ok|FAILED))' log.txt >"$to/steps.txt" || true; fi
+if [[ -f log.txt ]]; then grep -E '^(== |   (ok|FAILED|skipped|not run))' log.txt >"$to/steps.txt" || true; fi
 if [[ $from != "$to" ]]; then
     for file in "${tables[@]}" "${texts[@]}"; do
         mkdir -p "$to/$(dirname "$file")"

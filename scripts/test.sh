@@ -1,16 +1,22 @@
 #!/usr/bin/env bash
-# Runs every test that needs no GPU, and stops at the first failure. The tests themselves are the last step.
+# Runs the tests, or the checks that take longer. Neither needs a GPU. Both stop at the first failure.
 #
-#   scripts/test.sh     (make test)
+#   scripts/test.sh           build with clippy, all tests, PTX rules (make test). The tests themselves are the last step
+#   scripts/test.sh check     documentation, headers of libfabric and rdma-core, loom, ptxas for all targets, pages,
+#                             Miri, software NICs in a bare Debian 13 (make check)
 #
 #   GINLAB_SKIPS      listed: a test skipped for a reason that is not in tests/skips.txt is a failure
 #   GINLAB_PTXAS      ptxas                 [default: .venv/bin/ptxas]
 #   CARGO_TARGET_DIR  build directory       [default: target]
 #   TMPDIR            files of tests        [default: memory, if /dev/shm has 2 GiB]
 #
-# Exit codes: 0 ok, otherwise that of the step that failed.
+# Exit codes: 0 ok, 2 usage, otherwise that of the step that failed.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
+if [[ $# -gt 1 || ${1:-check} != check ]]; then
+    echo "test.sh: $*: expected nothing, or check" >&2
+    exit 2
+fi
 
 # shellcheck source=scripts/toolchain.sh
 source scripts/toolchain.sh
@@ -20,6 +26,8 @@ features=("${kernel_features[@]}" --features mpi)
 target=${CARGO_TARGET_DIR:-target}
 skipped=()
 current=
+what=tests
+if [[ ${1:-} == check ]]; then what=checks; fi
 declare -A beside=()
 memory=
 at_exit() {
@@ -82,37 +90,107 @@ unless_passed() {
     echo "$key" >"$passing"
 }
 
-step 'scripts parse'
-for script in scripts/*.sh; do bash -n "$script"; done
-if have shellcheck; then
-    printf '%s\0' scripts/*.sh deploy/*.sh deploy/aws/*.sh deploy/slurm/*.sbatch | unless_passed shellcheck "$(shellcheck --version)" shellcheck
-else
-    skip 'no shellcheck'
-fi
-
-step 'format'
-# Every file by name: rustfmt would otherwise follow `mod` lines and miss files included by macros or tools.
-if cargo fmt --version >/dev/null 2>&1; then
-    find . -name '*.rs' -not -path "./target/*" -not -path "./$target/*" -not -path './.venv/*' -not -path './.git/*' -print0 | sort -z |
-        unless_passed format "$(rustfmt --version; cat rustfmt.toml)" rustfmt --edition "$(awk -F '"' '/^edition/ {print $2}' Cargo.toml)" --check
-else
-    skip 'no rustfmt'
-fi
-
-# Fetch packages of newer systems in the background. Users of a missing package report it.
-fetch() {
-    scripts/check-libfabric2.sh --fetch || true
-    scripts/check-rdma-core65.sh --fetch || true
-    if [[ -n $bare ]]; then nice scripts/fresh.sh --release trixie --only soft-efa --prepare --work "$target/fresh"; fi
-}
-bare=
-if [[ $(id -u) == 0 ]] && have debootstrap; then bare=yes; fi
-mkdir -p "$target/fresh"
-start fetch fetch
-
 plain() { env -u RUSTC_WORKSPACE_WRAPPER "$@"; }
 # Incremental compilation costs more here than it saves.
 export CARGO_INCREMENTAL=0
+
+# Clippy's compiler instead of rustc for our own crates, so that they are checked in the same pass as they are built.
+# Clippy 0.1.96 only works with rustc 1.96.
+clippy_fits() {
+    local clippy rustc
+    clippy=$(clippy-driver --version 2>/dev/null | awk '{print $2}') && rustc=$(release_of rustc) &&
+        [[ $clippy == "0.${rustc%.*}" ]]
+}
+# Builds the targets of the tests, with the examples as programs.
+build() {
+    step 'build, checked by clippy'
+    if clippy_fits; then
+        export RUSTC_WORKSPACE_WRAPPER=clippy-driver CLIPPY_ARGS=-Dwarnings__CLIPPY_HACKERY__
+    else
+        skip 'no clippy of the release of rustc'
+    fi
+    cargo test --quiet --workspace "${features[@]}" --no-run
+}
+
+# Tests that `make check` runs, because they take minutes of CPU time.
+slow='test(/^ptxas_accepts/) | test(/^soft_efa2::runs_in_minimal/)'
+# run_tests FILTER NAME...: runs tests; NAME are those of the filter without nextest.
+run_tests() {
+    # Three threads per core, because many tests wait for a deadline or a peer (two cores: 220 s; 252 s with two, 210 s
+    # with four).
+    local threads=$(($(nproc) * 3))
+    # Files of tests are in memory if possible, which saves a twentieth of the time.
+    if [[ -z ${TMPDIR:-} ]] && (($(df --output=avail -m /dev/shm 2>/dev/null | tail -n 1 || true) + 0 > 2048)); then
+        memory=$(mktemp -d -p /dev/shm ginlab-test-XXXXXX)
+        export TMPDIR=$memory
+    fi
+    # libfabric fills its endpoint buffers with zeros: small ones save 80 MB per endpoint over tcp and 185 MB over a
+    # software NIC (a seventh and a twentieth of the CPU time). Both ends over tcp need the same sizes.
+    # tests/command/common/mod.rs sets the same variables for the command, and explains the others.
+    export FI_OFI_RXM_BUFFER_SIZE=1024 FI_OFI_RXM_CM_PROGRESS_INTERVAL=300 FI_OFI_RXM_MSG_RX_SIZE=64 FI_OFI_RXM_MSG_TX_SIZE=64
+    export FI_EFA_RX_SIZE=64 FI_EFA_TX_SIZE=64
+    # Saves 0.3 s per process that loads libfabric 1.17; see the script.
+    local run=(scripts/hide-slow-libraries.sh "$target/hidden")
+    if cargo nextest --version >/dev/null 2>&1; then
+        # nextest would start itself between each test and the terminal, for Ctrl-Z: 3 ms per test.
+        export NEXTEST_DOUBLE_SPAWN=0
+        "${run[@]}" cargo nextest run --workspace "${features[@]}" --test-threads "$threads" -E "$1"
+    else
+        RUST_TEST_THREADS=$threads "${run[@]}" cargo test --workspace "${features[@]}" --tests -- "${@:2}"
+    fi
+}
+print_skipped() {
+    if ((${#skipped[@]})); then
+        printf '\nNot run in this place:\n'
+        printf '  %s\n' "${skipped[@]}"
+    fi
+}
+
+tests() {
+    step 'scripts parse'
+    for script in scripts/*.sh; do bash -n "$script"; done
+    if have shellcheck; then
+        printf '%s\0' scripts/*.sh deploy/*.sh deploy/aws/*.sh deploy/slurm/*.sbatch | unless_passed shellcheck "$(shellcheck --version)" shellcheck
+    else
+        skip 'no shellcheck'
+    fi
+
+    step 'format'
+    # Every file by name: rustfmt would otherwise follow `mod` lines and miss files included by macros or tools.
+    if cargo fmt --version >/dev/null 2>&1; then
+        find . -name '*.rs' -not -path "./target/*" -not -path "./$target/*" -not -path './.venv/*' -not -path './.git/*' -print0 | sort -z |
+            unless_passed format "$(rustfmt --version; cat rustfmt.toml)" rustfmt --edition "$(awk -F '"' '/^edition/ {print $2}' Cargo.toml)" --check
+    else
+        skip 'no rustfmt'
+    fi
+    # Runs at the same time as the build, because it waits most of the time.
+    if python3 -c 'import tomllib' 2>/dev/null; then start matrix python3 -m unittest python/tests/test_matrix.py; fi
+    build
+
+    step 'Python package, and scripts/matrix.py'
+    GINLAB_PROGRAM=$(realpath "$target")/debug/ginlab python3 -m unittest python/tests/test_ginlab.py
+    if [[ -z ${beside[matrix]:-} ]]; then
+        skip 'no Python 3.11, which scripts/matrix.py needs'
+    elif ! finish matrix; then
+        cat "$target/matrix.out"
+        exit 1
+    fi
+
+    current='tests that take a cluster on this machine'
+    for tool in slurmctld sshd kubectl; do
+        have "$tool" || [[ -x /usr/sbin/$tool ]] || skip "no $tool: scripts/setup.sh labs installs slurm-wlm and openssh-server; kubectl comes from elsewhere"
+    done
+    print_skipped
+
+    step 'tests'
+    run_tests "not ($slow)" --skip ptxas_accepts --skip soft_efa2::runs_in_minimal
+}
+
+# Fetch packages of newer systems in the background. Users of a missing package report it.
+fetch() {
+    scripts/check-headers.sh --fetch || true
+    if [[ -n $bare ]]; then nice scripts/fresh.sh --release trixie --only soft-efa --prepare --work "$target/fresh"; fi
+}
 
 # Explores the ring under loom, concurrently with all following steps and at low priority. Uses its own target
 # directory, because another RUSTFLAGS would rebuild everything twice, and two single-threaded processes, because two
@@ -134,119 +212,78 @@ explore() {
     wait $!
     echo "$program" >"$target/loom/explored"
 }
-start loom explore
 
-# Clippy's compiler instead of rustc for our own crates, so that they are checked in the same pass as they are built.
-# Clippy 0.1.96 only works with rustc 1.96.
-clippy_fits() {
-    local clippy rustc
-    clippy=$(clippy-driver --version 2>/dev/null | awk '{print $2}') && rustc=$(release_of rustc) &&
-        [[ $clippy == "0.${rustc%.*}" ]]
-}
-step 'build, checked by clippy'
-if clippy_fits; then
-    export RUSTC_WORKSPACE_WRAPPER=clippy-driver CLIPPY_ARGS=-Dwarnings__CLIPPY_HACKERY__
-else
-    skip 'no clippy of the release of rustc'
-fi
-# As built by `make demo`: without PTX. (For the build without MPI see scripts/rustdoc.sh.)
-cargo test --quiet --workspace --no-default-features --features mpi --lib --example ranks --no-run
-# The same targets as for the tests below, with the examples as programs.
-cargo test --quiet --workspace "${features[@]}" --no-run
+checks() {
+    bare=
+    if [[ $(id -u) == 0 ]] && have debootstrap; then bare=yes; fi
+    mkdir -p "$target/fresh"
+    start fetch fetch
+    start loom explore
+    build
+    # As built by `make demo`: without PTX. (For the build without MPI see scripts/rustdoc.sh.)
+    cargo test --quiet --workspace --no-default-features --features mpi --lib --example ranks --no-run
 
-step 'a bare Debian 13'
-fetched=yes
-finish fetch || fetched=
-if [[ -z $bare ]]; then
-    skip 'it takes root and debootstrap'
-elif [[ -z $fetched ]]; then
-    skip "no root file system: $(tail -n 1 "$target/fetch.out")"
-else
-    echo "$target/fresh/soft-efa-trixie.tar"
-fi
+    step 'a bare Debian 13'
+    fetched=yes
+    finish fetch || fetched=
+    if [[ -z $bare ]]; then
+        skip 'it takes root and debootstrap'
+    elif [[ -z $fetched ]]; then
+        skip "no root file system: $(tail -n 1 "$target/fetch.out")"
+    else
+        echo "$target/fresh/matrix-trixie.tar"
+    fi
 
-step 'documentation, and headers of libfabric 2.x and rdma-core'
-headers=(check-libfabric2 check-rdma-core65)
-for name in "${headers[@]}"; do start "$name" "scripts/$name.sh" "${features[@]}"; done
-# Pages and tests of documentation, from the libraries built so far; `cargo doc` would check all dependencies again.
-export RUSTDOCFLAGS='-D warnings'
-RUSTDOC=$PWD/scripts/rustdoc.sh GINLAB_PAGES=$(realpath "$target")/doc cargo test --quiet --workspace "${features[@]}" --doc
-unset RUSTDOCFLAGS
-for name in "${headers[@]}"; do
+    step 'documentation, and headers of libfabric 2.x and rdma-core'
+    start headers scripts/check-headers.sh "${features[@]}"
+    # Pages and tests of documentation, from the libraries built so far; `cargo doc` would check all dependencies again.
+    export RUSTDOCFLAGS='-D warnings'
+    RUSTDOC=$PWD/scripts/rustdoc.sh GINLAB_PAGES=$(realpath "$target")/doc cargo test --quiet --workspace "${features[@]}" --doc
+    unset RUSTDOCFLAGS
     code=0
-    finish "$name" || code=$?
-    cat "$target/$name.out"
+    finish headers || code=$?
+    cat "$target/headers.out"
     ((!code)) || exit "$code"
-done
 
-step 'Python package, and the notebook'
-GINLAB_PROGRAM=$(realpath "$target")/debug/ginlab
-export GINLAB_PROGRAM
-python3 -m unittest discover -s python/tests
-# The kernel of the notebook is compiled with the same features as above, so that only it is compiled.
-PYTHONPATH=python GINLAB_SOURCE=. GINLAB_CARGO="cargo build --quiet --workspace ${features[*]}" scripts/notebook.py docs/first-bug.ipynb
-unset GINLAB_PROGRAM
+    step 'notebook'
+    # The kernel of the notebook is compiled with the same features as above, so that only it is compiled.
+    PYTHONPATH=python GINLAB_PROGRAM=$(realpath "$target")/debug/ginlab GINLAB_SOURCE=. \
+        GINLAB_CARGO="cargo build --quiet --workspace ${features[*]}" scripts/notebook.py docs/first-bug.ipynb
 
-step 'page of data/ in a browser'
-if have chromium || have chromium-browser || have google-chrome; then
-    GINLAB=$target/debug/ginlab scripts/report.sh "$target/report"
-    scripts/report-check.sh "$target/report/report.html"
-else
-    skip 'no chromium to open the page of data/ (apt-get install chromium)'
-fi
+    step 'page of data/ in a browser'
+    if have chromium || have chromium-browser || have google-chrome; then
+        GINLAB=$target/debug/ginlab scripts/report.sh "$target/report"
+        scripts/report-check.sh "$target/report/report.html"
+    else
+        skip 'no chromium to open the page of data/ (apt-get install chromium)'
+    fi
 
-step 'Miri'
-miri=()
-if cargo miri --version >/dev/null 2>&1; then
-    miri=(plain cargo miri)
-elif have rustup && cargo +nightly miri --version >/dev/null 2>&1; then
-    miri=(plain cargo +nightly miri)
-fi
-if ((${#miri[@]})) && "${miri[@]}" setup >/dev/null 2>&1; then
-    # Miri is slow: few cases, and only code that shares memory or counts manually.
-    export MIRIFLAGS='-Zmiri-disable-isolation' PROPTEST_CASES=4
-    "${miri[@]}" test --quiet --target-dir "$target/miri" -p cuda_std --lib
-    "${miri[@]}" test --quiet --target-dir "$target/miri" -p kernels --test ring_stress -- every_command_once completed_ticket
-    "${miri[@]}" test --quiet --target-dir "$target/miri" -p ginlab-proxy --lib -- tracker
-    unset MIRIFLAGS PROPTEST_CASES
-else
-    skip 'no cargo miri with its rust-src (rustup +nightly component add miri rust-src)'
-fi
+    step 'Miri'
+    miri=()
+    if cargo miri --version >/dev/null 2>&1; then
+        miri=(plain cargo miri)
+    elif have rustup && cargo +nightly miri --version >/dev/null 2>&1; then
+        miri=(plain cargo +nightly miri)
+    fi
+    if ((${#miri[@]})) && "${miri[@]}" setup >/dev/null 2>&1; then
+        # Miri is slow: few cases, and only code that shares memory or counts manually.
+        export MIRIFLAGS='-Zmiri-disable-isolation' PROPTEST_CASES=4
+        "${miri[@]}" test --quiet --target-dir "$target/miri" -p cuda_std --lib
+        "${miri[@]}" test --quiet --target-dir "$target/miri" -p kernels --test ring_stress -- every_command_once completed_ticket
+        "${miri[@]}" test --quiet --target-dir "$target/miri" -p ginlab-proxy --lib -- tracker
+        unset MIRIFLAGS PROPTEST_CASES
+    else
+        skip 'no cargo miri with its rust-src (rustup +nightly component add miri rust-src)'
+    fi
+    print_skipped
 
-current='tests that take a cluster on this machine'
-for tool in slurmctld sshd kubectl; do
-    have "$tool" || [[ -x /usr/sbin/$tool ]] || skip "no $tool: scripts/setup.sh labs installs slurm-wlm and openssh-server; kubectl comes from elsewhere"
-done
-if ((${#skipped[@]})); then
-    printf '\nNot run in this place:\n'
-    printf '  %s\n' "${skipped[@]}"
-fi
-
-step 'tests'
-# Three threads per core, because many tests wait for a deadline or a peer (two cores: 220 s; 252 s with two, 210 s with
-# four).
-threads=$(($(nproc) * 3))
-# Files of tests are in memory if possible, which saves a twentieth of the time.
-if [[ -z ${TMPDIR:-} ]] && (($(df --output=avail -m /dev/shm 2>/dev/null | tail -n 1 || true) + 0 > 2048)); then
-    memory=$(mktemp -d -p /dev/shm ginlab-test-XXXXXX)
-    export TMPDIR=$memory
-fi
-# libfabric fills its endpoint buffers with zeros: small ones save 80 MB per endpoint over tcp and 185 MB over a
-# software NIC (a seventh and a twentieth of the CPU time). Both ends over tcp need the same sizes.
-# tests/command/common/mod.rs sets the same variables for the command, and explains the others.
-export FI_OFI_RXM_BUFFER_SIZE=1024 FI_OFI_RXM_CM_PROGRESS_INTERVAL=300 FI_OFI_RXM_MSG_RX_SIZE=64 FI_OFI_RXM_MSG_TX_SIZE=64
-export FI_EFA_RX_SIZE=64 FI_EFA_TX_SIZE=64
-# Saves 0.3 s per process that loads libfabric 1.17; see the script.
-run=(scripts/hide-slow-libraries.sh "$target/hidden")
-if cargo nextest --version >/dev/null 2>&1; then
-    # nextest would start itself between each test and the terminal, for Ctrl-Z: 3 ms per test.
-    export NEXTEST_DOUBLE_SPAWN=0
-    "${run[@]}" cargo nextest run --workspace "${features[@]}" --test-threads "$threads"
-else
-    RUST_TEST_THREADS=$threads "${run[@]}" cargo test --workspace "${features[@]}" --tests
-fi
-current='ring under loom'
-finish loom || {
-    cat "$target/loom.out"
-    exit 1
+    step 'ptxas for all targets, and software NICs in a bare Debian 13'
+    run_tests "$slow" ptxas_accepts soft_efa2::runs_in_minimal
+    current='ring under loom'
+    finish loom || {
+        cat "$target/loom.out"
+        exit 1
+    }
 }
+
+"$what"

@@ -1,4 +1,4 @@
-//! A bounded part of the table of faults (scripts/faults.sh), and whether its runner detects failures. Takes some
+//! A bounded part of the table of faults (scripts/faults.py), and whether its runner detects failures. Takes some
 //! seconds on two cores.
 
 use crate::common::{TOO_LONG, skip};
@@ -15,7 +15,7 @@ fn table(program: &Path, folder: &Path, cells: &str, jobs: &str) -> Output {
     // A cell that fails on a busy machine is run again.
     let limit = (3 * TOO_LONG).as_secs().to_string();
     let mut command = Command::new("timeout");
-    command.args([&*limit, concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/faults.sh")]).arg(program).arg(folder);
+    command.args([&*limit, concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/faults.py")]).arg(program).arg(folder);
     // Deadlines for a machine that other tests use concurrently.
     command.envs([("ONLY", cells), ("JOBS", jobs), ("DEADLINE", "8")]).output().unwrap()
 }
@@ -45,12 +45,12 @@ fn sample_of_fault_table_passes() {
     }
     let folder = tempfile::tempdir().unwrap();
     let cells = "^(proxy nbi / tcp / proxy stopped|write / tcp / peer killed|shmem / direct / error completion 7|\
-                 jacobi resident / memory / full disk under --csv)$";
+                 serve . join / tcp / peer killed|jacobi resident / memory / full disk under --csv)$";
     let done = table(Path::new(GINLAB), folder.path(), cells, "2");
     let said = String::from_utf8_lossy(&done.stderr);
     assert_eq!(done.status.code(), Some(0), "{said}");
     let rows = rows(folder.path());
-    assert_eq!(rows.len(), 4, "{rows:?}");
+    assert_eq!(rows.len(), 5, "{rows:?}");
     for (cell, row) in rows {
         assert!(row["status"] == "ok" && row["left"].is_empty() && !row["said"].is_empty(), "{cell}: {row:?}");
     }
@@ -86,7 +86,7 @@ fn faults_page_matches_table() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let folders = root.join("data").read_dir().unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
     let newest = folders.filter(|name| name.ends_with("-faults")).max().expect("a table of faults");
-    let mut command = Command::new(root.join("scripts/faults.sh"));
+    let mut command = Command::new(root.join("scripts/faults.py"));
     let done = command.args(["--page", &format!("data/{newest}"), "--check"]).output().unwrap();
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
 }

@@ -131,7 +131,7 @@ fn runs_in_minimal_debian_13() {
     if !nix::unistd::Uid::effective().is_root() {
         return skip("a root file system wants root");
     }
-    let base = format!("{work}/soft-efa-trixie.tar");
+    let base = format!("{work}/matrix-trixie.tar");
     let Ok(system) = Path::new(&base).metadata() else {
         return skip(
             "no root file system (scripts/fresh.sh --release trixie --only soft-efa --prepare --work target/fresh)",
@@ -139,7 +139,8 @@ fn runs_in_minimal_debian_13() {
     };
     let ginlab = Path::new(env!("CARGO_BIN_EXE_ginlab"));
     let mut files = vec![ginlab.into()];
-    files.extend(["fresh", "soft-efa-matrix", "rails-lab"].map(|name| format!("{here}/scripts/{name}.sh").into()));
+    let scripts = ["fresh.sh", "rails-lab.sh", "matrix.py", "rows.py", "processes.py", "tables/soft-efa.toml"];
+    files.extend(scripts.map(|name| format!("{here}/scripts/{name}").into()));
     // The NIC library where fresh.sh copies it from.
     let cards = ["deps/libsoft_efa.so", "libsoft_efa.so"].map(|name| ginlab.with_file_name(name));
     files.extend(cards.into_iter().find(|file| file.is_file()));
@@ -162,7 +163,7 @@ fn bare_debian_13(here: &str, work: &str) -> bool {
     }
     let done = done.expect(0);
     for expected in ["2.1", "efa-direct", "machine", "lab", "fi_pingpong", "write", "all2all", "proxy", "serve"] {
-        assert!(done.stdout.split_whitespace().any(|word| word.starts_with(expected)), "{expected}: {}", done.stdout);
+        assert!(done.stdout.split([',', '\n']).any(|cell| cell.starts_with(expected)), "{expected}: {}", done.stdout);
     }
     true
 }

@@ -17,7 +17,7 @@ use nix::sys::signal::Signal;
 
 /// The attacker process; not a test itself.
 #[test]
-#[ignore = "started by the other tests, and by scripts/hostile.sh"]
+#[ignore = "started by the other tests, and by scripts/tables/hostile.toml"]
 fn attacker_process() {
     if let Ok(aim) = std::env::var(attack::AIM) {
         attack::strike(&aim);

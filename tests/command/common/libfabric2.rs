@@ -1,5 +1,5 @@
 //! A libfabric 2.x in addition to the machine's own, with all its dependencies, as unpacked by
-//! scripts/check-libfabric2.sh. Programs run over it with its own loader, because it needs a newer C library than this
+//! scripts/check-headers.sh. Programs run over it with its own loader, because it needs a newer C library than this
 //! machine may have.
 
 use std::process::Command;
@@ -7,12 +7,12 @@ use std::process::Command;
 use super::clean;
 
 /// Returns commands over libfabric 2.5, which works with this machine's own loader. `None`, with the reason on stderr,
-/// if scripts/check-rdma-core65.sh has not unpacked it.
+/// if scripts/check-headers.sh has not unpacked it.
 pub fn libfabric25() -> Option<impl Fn(&str) -> Command> {
     let folder = std::env::var("CARGO_TARGET_DIR").unwrap_or_else(|_| format!("{}/target", env!("CARGO_MANIFEST_DIR")));
     let folder = format!("{folder}/libfabric25");
     if !std::path::Path::new(&format!("{folder}/libfabric.so.1")).is_file() {
-        super::skip("no target/libfabric25 (scripts/check-rdma-core65.sh --fetch)");
+        super::skip("no target/libfabric25 (scripts/check-headers.sh --fetch)");
         return None;
     }
     Some(move |args: &str| {
@@ -42,7 +42,7 @@ impl Libfabric2 {
         if std::path::Path::new(&two.tool_path("fi_pingpong")).is_file() {
             return Some(two);
         }
-        super::skip("no target/libfabric2 (scripts/check-libfabric2.sh)");
+        super::skip("no target/libfabric2 (scripts/check-headers.sh)");
         None
     }
 

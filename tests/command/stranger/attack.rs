@@ -1,6 +1,6 @@
 //! Attacks on the rails of ranks. The attacker has no token, but knows the locations of their endpoints and the memory
 //! that their process has mapped. On a machine with one user that is easy to find out; elsewhere it must be guessed.
-//! The attacker is a separate process, started by the tests in this directory and by `scripts/hostile.sh`, and attacks
+//! The attacker is a separate process, started by the tests in this directory and by `scripts/tables/hostile.toml`, and attacks
 //! round after round until the target run has exited.
 
 use std::io::{Read, Write};

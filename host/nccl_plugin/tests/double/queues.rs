@@ -126,7 +126,7 @@ fn queues_work_with_copy_kernel() {
 
 #[test]
 fn queues_work_over_worst_case_network() {
-    // scripts/gpu-check-nccl.sh runs twenty seeds on a GPU.
+    // scripts/tables/gpu-nccl.toml runs twenty seeds on a GPU.
     for seed in 1..=6 {
         let rails = format!("worst:seed={seed}");
         let rule = ["count", "own", "drain", "sequence"][seed % 4];
