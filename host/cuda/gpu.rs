@@ -11,11 +11,10 @@ use std::ffi::c_void;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// Maximum block size for which kernels are compiled with [`ROOMY`] registers per thread; larger blocks use [`NARROW`].
-/// In both cases a block fits into the 65536 registers of a multiprocessor.
-const ROOMY_THREADS: u32 = 512;
-const ROOMY: usize = 128;
-const NARROW: usize = 64;
+/// Maximum block sizes, and the registers per thread for which kernels are compiled for blocks up to that size: the most
+/// with which one block fits into a multiprocessor. Each of its four parts has 16384 registers for a quarter of the
+/// warps, and assigns 8 per thread at a time. Copies at any alignment spill below 88.
+const VARIANTS: [(u32, usize); 5] = [(512, 128), (640, 96), (768, 80), (896, 72), (u32::MAX, 64)];
 /// Host memory is accessible in every context (portable) and by kernels (device map).
 const HOST_FLAGS: u32 = sys::CU_MEMHOSTALLOC_PORTABLE | sys::CU_MEMHOSTALLOC_DEVICEMAP;
 
@@ -24,9 +23,8 @@ const HOST_FLAGS: u32 = sys::CU_MEMHOSTALLOC_PORTABLE | sys::CU_MEMHOSTALLOC_DEV
 pub struct Gpu {
     pub(super) context: Arc<CudaContext>,
     stream: Arc<CudaStream>,
-    /// Modules of [`ptx`], compiled for [`ROOMY`] and for [`NARROW`] registers. Each is compiled when one of its
-    /// kernels is first used.
-    modules: Vec<[OnceLock<Result<Module, DeviceError>>; 2]>,
+    /// Modules of [`ptx`], one for each of [`VARIANTS`]. Each is compiled when one of its kernels is first used.
+    modules: Vec<[OnceLock<Result<Module, DeviceError>>; VARIANTS.len()]>,
     pub(super) name: String,
     /// Compute capability, cached because launches use it.
     capability: (u32, u32),
@@ -302,18 +300,18 @@ impl Gpu {
     /// Returns the driver's function of a kernel for blocks of `block` threads.
     pub(super) fn function<A>(&self, kernel: &Kernel<A>, block: u32) -> Result<sys::CUfunction, DeviceError> {
         self.bind()?;
-        let narrow = usize::from(block > ROOMY_THREADS);
+        let variant = VARIANTS.iter().position(|(most, _)| block <= *most).unwrap_or(VARIANTS.len() - 1);
         let name = kernel.name();
         let module = module_of(name).ok_or_else(|| {
             DeviceError::Missing(format!(
                 "kernel {name} is not in any PTX module of this build; rebuild without GINLAB_MODULES"
             ))
         })?;
-        self.module(module, narrow)?.function(name)
+        self.module(module, variant)?.function(name)
     }
 
-    /// Returns a module for small (0) or large (1) blocks, compiled on first use.
-    fn module(&self, module: usize, narrow: usize) -> Result<&Module, DeviceError> {
+    /// Returns a module compiled for an index of [`VARIANTS`], on first use.
+    fn module(&self, module: usize, variant: usize) -> Result<&Module, DeviceError> {
         let compiled = || {
             let (name, text) = ptx().modules[module];
             let (major, minor) = self.capability;
@@ -324,9 +322,9 @@ impl Gpu {
                     wanted % 10
                 )));
             }
-            load(&self.context, self.capability, text, [ROOMY, NARROW][narrow])
+            load(&self.context, self.capability, text, VARIANTS[variant].1)
         };
-        self.modules[module][narrow].get_or_init(compiled).as_ref().map_err(Clone::clone)
+        self.modules[module][variant].get_or_init(compiled).as_ref().map_err(Clone::clone)
     }
 
     /// Returns whether a grid may start on the multiprocessors while the preceding one still runs.
@@ -401,5 +399,13 @@ mod tests {
         assert!(text.contains("EFA device on Some GPU: READ_ONLY_HOST_REGISTER_SUPPORTED is 0"), "{text}");
         assert!(text.contains("EXT_MEM_DMABUF, need no registration, but are not implemented"), "{text}");
         assert!(!text.contains('\n') && text.ends_with("use proxies (--path rails)"), "{text}");
+    }
+
+    #[test]
+    fn block_of_each_variant_fits_into_multiprocessor() {
+        for (most, registers) in VARIANTS {
+            let warps = most.min(1024).div_ceil(32) as usize;
+            assert!(warps.div_ceil(4) * 32 * registers <= 16384 && registers % 8 == 0, "{most} x {registers}");
+        }
     }
 }

@@ -174,13 +174,18 @@ unsafe fn copy_bytes(to: *mut u8, from: *const u8, bytes: u32, rank: u32, lanes:
                 unsafe { to.add(at as usize).write(byte as u8) };
             }
         };
-        // Written out, because the compiler does not unroll the loop and would keep its array in local memory.
+        // Written out, because the compiler does not unroll the loop and would keep its array in local memory. A large
+        // block spends more time on unused accesses than on the bytes.
         let at = [first, first + lanes, first + 2 * lanes, first + 3 * lanes];
-        let held = [load(at[0]), load(at[1]), load(at[2]), load(at[3])];
+        let more = bytes - (first - rank) > 2 * lanes;
+        let held = [load(at[0]), load(at[1])];
+        let further = if more { [load(at[2]), load(at[3])] } else { [0; 2] };
         store(at[0], held[0]);
         store(at[1], held[1]);
-        store(at[2], held[2]);
-        store(at[3], held[3]);
+        if more {
+            store(at[2], further[0]);
+            store(at[3], further[1]);
+        }
         first += FEW * lanes;
     }
 }
