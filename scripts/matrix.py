@@ -207,7 +207,8 @@ class Table:
             names |= {name: "" for name in re.compile(row["reads"]).groupindex} | (found[-1].groupdict() if found else {})
         wrong = self.wrong(row, names, text, rows)
         if not wrong and "then" in row:
-            done = subprocess.run(self.words(row, names, row["then"]), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT)
+            words = ["timeout", "-k", "5", "300", *self.words(row, names, row["then"])]
+            done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT)
             text += done.stdout
             if done.returncode:
                 wrong.append(f"{row['then'].split()[0]}: exit code {done.returncode}: {''.join(done.stdout.strip().splitlines()[-1:])}")
