@@ -173,6 +173,14 @@ class Rows(unittest.TestCase):
             for table in tables:
                 self.assertIn(f"{table}/", done.stdout)
 
+    def test_card_ratio_fails_beyond_its_bound(self) -> None:
+        # fi_rma_bw at 64 KiB: 10465.7 MB/s (tests/fixtures/p5/fi_rma_bw.txt).
+        for gbytes, wrong, sizes, code in [(10.4, 0, 1, 0), (8.8, 0, 1, 1), (12.1, 0, 1, 1), (10.4, 1, 1, 1), (10.4, 0, 2, 1)]:
+            rows = self.folder / "rows.csv"
+            rows.write_text(f"case,size_bytes,rails,bandwidth_gbytes_s,wrong\ncpu-write,65536,1,{gbytes},{wrong}\nput,65536,1,1,0\n")
+            words = [sys.executable, str(ROOT / "scripts/card-ratio.py"), str(rows), "--case", "cpu-write", "--sizes", str(sizes)]
+            self.assertEqual(subprocess.run(words, capture_output=True).returncode, code, words)
+
 
 if __name__ == "__main__":
     unittest.main()
