@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import textwrap
+import time
 import unittest
 from pathlib import Path
 
@@ -143,6 +144,28 @@ class Rows(unittest.TestCase):
         self.assertEqual(done.returncode, 1, done.stdout)
         self.assertEqual({name: row["result"] for name, row in self.steps().items()}, {"orphan": "ok", "long": "failed", "late": "not run", "end": "ok"})
         self.assertNotIn("sleep\0" + "77\0", "".join(path.read_text(errors="replace") for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()))
+
+    def test_interrupted_runs_end_their_processes(self) -> None:
+        for jobs in (1, 2):
+            table = self.folder / "one.toml"
+            table.write_text(f"""
+                [[group]]
+                jobs = {jobs}
+                rows = [
+                    {{ name = "a", limit = 60, shell = "touch {self.folder}/begun-{jobs}; sleep 7{jobs}7" }},
+                    {{ name = "b", limit = 60, shell = "sleep 7{jobs}7" }},
+                    {{ name = "end", finish = true, shell = "touch {self.folder}/ended-{jobs}" }},
+                ]""")
+            words = [sys.executable, str(MATRIX), str(table), "--out", str(self.folder / "out"), "--ginlab", str(self.program)]
+            run = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            until = time.monotonic() + 30
+            while not (self.folder / f"begun-{jobs}").exists() and time.monotonic() < until:
+                time.sleep(0.02)
+            run.terminate()
+            self.assertEqual(run.wait(30), 143)
+            self.assertTrue((self.folder / f"ended-{jobs}").exists())
+            commands = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()]
+            self.assertNotIn(f"sleep\0007{jobs}7\0".encode(), commands)
 
     def test_invalid_tables_and_options_print_one_line(self) -> None:
         for table, options, text in [
