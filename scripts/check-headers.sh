@@ -16,7 +16,7 @@ mkdir -p "$target"
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 
-# unpack SUITE DIR FILE PACKAGE...: unpacks packages of Debian into DIR, unless FILE is there. If that is not possible, prints the reason and fails.
+# unpack SUITE DIR FILE PACKAGE...: unpacks packages of Debian into DIR, unless FILE exists. If that is not possible, prints the reason and fails.
 unpack() {
     local suite=$1 kept=$2 file=$3 keys='' key own=$scratch/$1
     shift 3

@@ -139,7 +139,7 @@ class Table:
 
     def __init__(self, table, options, machine, several):
         self.table, self.options, self.machine, self.lock = table, options, machine, threading.Lock()
-        self.begin, self.failed, self.counts = time.monotonic(), 0, {}
+        self.begin, self.failed, self.counts, self.running = time.monotonic(), 0, {}, []
         self.top = Path(options.out)
         self.out = self.top / table["stem"] if several else self.top
         needed = table.get("gpus", 0)
@@ -175,13 +175,27 @@ class Table:
         try:
             for jobs, part in itertools.groupby((row for row in rows if not row.get("finish")), lambda row: row.get("jobs", 1)):
                 jobs = self.options.jobs or int(filled(jobs, self.names)) if jobs != 1 else 1
-                with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
-                    list(pool.map(lambda row: self.report(row, *self.one(row, jobs > 1)), part))
+                if jobs == 1:
+                    for row in part:
+                        self.report(row, *self.one(row, False))
+                else:
+                    self.together(list(part), jobs)
         finally:
             for row in (row for row in rows if row.get("finish")):
                 self.report(row, *self.one(row, False))
         self.summarize()
         return not self.failed
+
+    def together(self, rows, jobs):
+        """Runs several rows at the same time. If this program is interrupted, the processes of all rows are ended."""
+        with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+            try:
+                list(pool.map(lambda row: self.report(row, *self.one(row, True)), rows))
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                for process in list(self.running):
+                    end(process)
+                raise
 
     def one(self, row, pinned):
         """Runs a row. Returns its variables with the results, and its output."""
@@ -207,7 +221,8 @@ class Table:
             names |= {name: "" for name in re.compile(row["reads"]).groupindex} | (found[-1].groupdict() if found else {})
         wrong = self.wrong(row, names, text, rows)
         if not wrong and "then" in row:
-            done = subprocess.run(self.words(row, names, row["then"]), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT)
+            words = ["timeout", "-k", "5", "300", *self.words(row, names, row["then"])]
+            done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT)
             text += done.stdout
             if done.returncode:
                 wrong.append(f"{row['then'].split()[0]}: exit code {done.returncode}: {''.join(done.stdout.strip().splitlines()[-1:])}")
@@ -229,6 +244,7 @@ class Table:
             with open(to, "ab") as file, open(out or os.devnull, "wb") as sink:
                 started.append(subprocess.Popen(pin + words, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=sink if out else file, stderr=file,
                                                 start_new_session=True))
+            self.running.append(started[-1])
             return started[-1]
 
         text, others = place / "text", place / "others"
@@ -259,6 +275,7 @@ class Table:
             took = time.monotonic() - begun
             for process in started:
                 end(process)
+                self.running.remove(process)
         said = [path.read_text(errors="replace") for path in (others, text) if path.exists()]
         return code, took, "".join(said) + (Path(out).read_text(errors="replace")[:100000] if out else "")
 

@@ -146,6 +146,10 @@ print_skipped() {
     fi
 }
 
+test_matrix() {
+    printf '%s\0' scripts/*.py scripts/tables/*.toml python/tests/test_matrix.py |
+        unless_passed matrix "$(python3 --version)" sh -c 'exec python3 -m unittest python/tests/test_matrix.py' sh
+}
 tests() {
     step 'scripts parse'
     for script in scripts/*.sh; do bash -n "$script"; done
@@ -164,7 +168,7 @@ tests() {
         skip 'no rustfmt'
     fi
     # Runs at the same time as the build, because it waits most of the time.
-    if python3 -c 'import tomllib' 2>/dev/null; then start matrix python3 -m unittest python/tests/test_matrix.py; fi
+    if python3 -c 'import tomllib' 2>/dev/null; then start matrix test_matrix; fi
     build
 
     step 'Python package, and scripts/matrix.py'

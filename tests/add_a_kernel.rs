@@ -41,7 +41,7 @@ fn page_shows_tested_code() {
     let page = include_str!("../docs/add-a-kernel.md");
     let kernel = include_str!("toy/scale.rs");
     let this = include_str!("add_a_kernel.rs");
-    let function = this.split_once("as it stands.\n").unwrap().1.split_once("\n}\n").unwrap().0;
+    let function = this.split_once("this function unchanged.\n").unwrap().1.split_once("\n}\n").unwrap().0;
     assert!(page.contains(kernel.trim()), "tests/toy/scale.rs");
     assert!(page.contains(function), "fn scaled");
 }

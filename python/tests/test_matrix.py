@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import textwrap
+import time
 import unittest
 from pathlib import Path
 
@@ -144,6 +145,28 @@ class Rows(unittest.TestCase):
         self.assertEqual({name: row["result"] for name, row in self.steps().items()}, {"orphan": "ok", "long": "failed", "late": "not run", "end": "ok"})
         self.assertNotIn("sleep\0" + "77\0", "".join(path.read_text(errors="replace") for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()))
 
+    def test_interrupted_runs_end_their_processes(self) -> None:
+        for jobs in (1, 2):
+            table = self.folder / "one.toml"
+            table.write_text(f"""
+                [[group]]
+                jobs = {jobs}
+                rows = [
+                    {{ name = "a", limit = 60, shell = "touch {self.folder}/begun-{jobs}; sleep 7{jobs}7" }},
+                    {{ name = "b", limit = 60, shell = "sleep 7{jobs}7" }},
+                    {{ name = "end", finish = true, shell = "touch {self.folder}/ended-{jobs}" }},
+                ]""")
+            words = [sys.executable, str(MATRIX), str(table), "--out", str(self.folder / "out"), "--ginlab", str(self.program)]
+            run = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            until = time.monotonic() + 30
+            while not (self.folder / f"begun-{jobs}").exists() and time.monotonic() < until:
+                time.sleep(0.02)
+            run.terminate()
+            self.assertEqual(run.wait(30), 143)
+            self.assertTrue((self.folder / f"ended-{jobs}").exists())
+            commands = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()]
+            self.assertNotIn(f"sleep\0007{jobs}7\0".encode(), commands)
+
     def test_invalid_tables_and_options_print_one_line(self) -> None:
         for table, options, text in [
             ("[[group]]\nrows = [{ name = 'a', command = 'true', limits = 3 }]", [], "unknown key limits"),
@@ -172,6 +195,14 @@ class Rows(unittest.TestCase):
             self.assertEqual((done.returncode, done.stderr), (0, ""))
             for table in tables:
                 self.assertIn(f"{table}/", done.stdout)
+
+    def test_card_ratio_fails_beyond_its_bound(self) -> None:
+        # fi_rma_bw at 64 KiB: 10465.7 MB/s (tests/fixtures/p5/fi_rma_bw.txt).
+        for gbytes, wrong, sizes, code in [(10.4, 0, 1, 0), (8.8, 0, 1, 1), (12.1, 0, 1, 1), (10.4, 1, 1, 1), (10.4, 0, 2, 1)]:
+            rows = self.folder / "rows.csv"
+            rows.write_text(f"case,size_bytes,rails,bandwidth_gbytes_s,wrong\ncpu-write,65536,1,{gbytes},{wrong}\nput,65536,1,1,0\n")
+            words = [sys.executable, str(ROOT / "scripts/card-ratio.py"), str(rows), "--case", "cpu-write", "--sizes", str(sizes)]
+            self.assertEqual(subprocess.run(words, capture_output=True).returncode, code, words)
 
 
 if __name__ == "__main__":
