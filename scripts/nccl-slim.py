@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 """Zeroes a library's device code for other GPUs, so that a compressed copy of NCCL has tens of megabytes instead of hundreds.
 
-    scripts/nccl-slim.py libnccl.so.2 slim/libnccl.so.2 --keep 90      then: xz -T0 slim/libnccl.so.2
+    scripts/nccl-slim.py libnccl.so.2 slim/libnccl.so.2 --keep 90      then: strip -g slim/libnccl.so.2 && xz -T0 slim/libnccl.so.2
+
+Of NCCL 2.32.3 for sm_90, 34 MB remain, and 44 MB without strip.
 
 Host code, the selected images and the file's layout are unchanged. The driver does not find a zeroed image and reports "no kernel image is
 available". A section of CUDA's fat binaries has a header (magic 0xba55ed50, its size, the size of the rest), then entries, each with a

@@ -1,16 +1,44 @@
 //! Checks the version of NCCL that the program will probably load.
 
 use crate::error::Failure;
+use crate::values::usage;
 use libloading::Library;
 use std::path::{Path, PathBuf};
 
 const FILE: &str = "libnccl.so.2";
 /// Oldest supported version, in the encoding of `ncclGetVersion`: 10000 * major + 100 * minor + patch.
-const OLDEST: i32 = 23000;
+pub const OLDEST: i32 = 23000;
 /// Oldest version whose kernels write EFA's queues in the layout of the plugin.
 const OLDEST_QUEUES: i32 = 23200;
 /// Newest version whose plugin tables have been tested.
 const NEWEST: i32 = 23299;
+
+/// Returns whether `LD_PRELOAD`, which separates paths with spaces and colons, can contain this path.
+pub fn can_be_preloaded(file: &Path) -> bool {
+    !file.as_os_str().as_encoded_bytes().iter().any(|byte| matches!(byte, b' ' | b':'))
+}
+
+/// Returns the library in `folder`, as an entry of `LD_PRELOAD`. A preloaded library is used even if the program has an
+/// RPATH to another one, which precedes `LD_LIBRARY_PATH`.
+pub fn preloadable(folder: &Path) -> Result<PathBuf, Failure> {
+    let file = folder.join(FILE);
+    if !file.is_file() {
+        return Err(usage("--nccl", format!("{} does not exist", file.display())));
+    }
+    let file = std::path::absolute(&file).map_err(|error| usage("--nccl", format!("{}: {error}", file.display())))?;
+    if !can_be_preloaded(&file) {
+        return Err(usage(
+            "--nccl",
+            format!("invalid path {file:?}: LD_PRELOAD separates paths with spaces and colons; use a symbolic link"),
+        ));
+    }
+    Ok(file)
+}
+
+/// Returns the text of a version.
+pub fn text(version: i32) -> String {
+    format!("{}.{}.{}", version / 10000, version / 100 % 100, version % 100)
+}
 
 /// Rejects an NCCL that is too old. Prints a note if it is newer than the tested versions, or is not found.
 pub fn check(folder: Option<&Path>, queues: bool) -> Result<(), Failure> {
@@ -27,7 +55,6 @@ pub fn check(folder: Option<&Path>, queues: bool) -> Result<(), Failure> {
 }
 
 fn judge(file: &Path, version: i32, queues: bool) -> Result<(), Failure> {
-    let text = |version: i32| format!("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);
     let (oldest, what) = if queues { (OLDEST_QUEUES, "--type queues") } else { (OLDEST, "ginlab's plugin") };
     if version < oldest {
         return Err(Failure::Unfit(format!(

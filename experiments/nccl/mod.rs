@@ -2,6 +2,7 @@
 
 mod launch;
 mod library;
+mod loaded;
 mod records;
 mod trace;
 
@@ -85,7 +86,8 @@ pub struct Args {
     /// Write every put and its arrival to this file: FILE.json for Perfetto, otherwise one JSON object per line
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
-    /// Directory of the NCCL library (libnccl.so.2) that the program loads [default: found by the loader]
+    /// Directory of the NCCL library (libnccl.so.2) that the program uses, also instead of one that it brings
+    /// [default: found by the program]
     #[arg(long, value_name = "DIR")]
     nccl: Option<PathBuf>,
     /// CUDA MPS for ranks that share a GPU: auto (start a private server if none is running), off
@@ -148,11 +150,12 @@ fn run(args: &Args) -> Result<(), Failure> {
         None => launch::one(&args.program, &variables)?,
     };
     let found = records::read(folder.path()).map_err(Failure::Run)?;
+    let ranks = loaded::read(folder.path()).map_err(Failure::Run)?;
+    for line in loaded::lines(&ranks) {
+        eprintln!("{line}");
+    }
     if found.is_empty() {
-        eprintln!(
-            "ginlab: NCCL has not used the plugin: NCCL is older than 2.30, the program does not use GIN, or NCCL has \
-             rejected the plugin (NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=ALL prints the reason)"
-        );
+        eprintln!("ginlab: NCCL has not used the plugin: {}", loaded::reason(&ranks));
     }
     records::table(&found, &mut std::io::stderr());
     if let Some(file) = &args.trace {
@@ -222,10 +225,17 @@ fn variables(args: &Args) -> Result<Vec<Variable>, Failure> {
     if args.hostnames {
         set("GINLAB_NCCL_HOSTNAMES", "1".as_ref());
     }
-    if args.np.is_none() || args.hostnames {
+    let names_nodes = args.np.is_none() || args.hostnames;
+    if names_nodes {
         // Makes each process a node, however it is started.
         set("GINLAB_NCCL_NODES", "process".as_ref());
+    }
+    // A preloaded plugin also reports which NCCL the rank has loaded, even if that NCCL loads no plugin.
+    if names_nodes || library::can_be_preloaded(&plugin) {
         preload.insert(0, plugin.clone().into_os_string());
+    }
+    if let Some(folder) = &args.nccl {
+        preload.push(library::preloadable(folder)?.into_os_string());
     }
     if !preload.is_empty() {
         set("LD_PRELOAD", &preload.join(OsStr::new(":")));
@@ -234,10 +244,6 @@ fn variables(args: &Args) -> Result<Vec<Variable>, Failure> {
         set("NCCL_MULTI_RANK_GPU_ENABLE", "1".as_ref());
     }
     if let Some(folder) = &args.nccl {
-        let library = folder.join("libnccl.so.2");
-        if !library.is_file() {
-            return Err(usage("--nccl", format!("{} does not exist", library.display())));
-        }
         let before = std::env::var_os("LD_LIBRARY_PATH").filter(|before| !before.is_empty());
         let all: Vec<OsString> = std::iter::once(folder.clone().into_os_string()).chain(before).collect();
         set("LD_LIBRARY_PATH", &all.join(OsStr::new(":")));

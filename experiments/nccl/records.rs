@@ -45,6 +45,9 @@ pub fn read(folder: &Path) -> Result<Vec<Record>, String> {
     let mut records: Vec<Record> = Vec::new();
     for entry in std::fs::read_dir(folder).map_err(failed)? {
         let path = entry.map_err(failed)?.path();
+        if path.extension().is_none_or(|extension| extension != "json") {
+            continue;
+        }
         let text = std::fs::read(&path).map_err(failed)?;
         records.push(serde_json::from_slice(&text).map_err(|error| format!("{}: {error}", path.display()))?);
     }

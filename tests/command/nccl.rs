@@ -2,9 +2,11 @@
 //! options. Tests of the plugin itself: host/nccl_plugin/tests.
 
 use crate::common::{ginlab, run};
+use std::path::Path;
+use std::process::Command;
 
 /// Returns a command that runs a shell instead of an NCCL program.
-fn over(args: &str, shell: &str) -> std::process::Command {
+fn over(args: &str, shell: &str) -> Command {
     let mut command = ginlab(&format!("nccl {args} --mps off --"));
     command.args(["sh", "-c", shell]).env_remove("NCCL_HOSTID").env_remove("LD_PRELOAD");
     command
@@ -68,4 +70,68 @@ fn invalid_options_print_one_line() {
         let line = said.complaint();
         assert!(line.contains(why), "{args}: {line}");
     }
+}
+
+/// Builds a library that only answers `ncclGetVersion`.
+fn library(folder: &Path, version: u32) {
+    std::fs::create_dir(folder).unwrap();
+    compile(
+        &folder.join("libnccl.so.2"),
+        &format!("int ncclGetVersion(int *v) {{ *v = {version}; return 0; }}"),
+        &["-shared", "-fPIC", "-Wl,-soname,libnccl.so.2"],
+    );
+}
+
+fn compile(to: &Path, code: &str, options: &[&str]) {
+    let source = to.with_extension("c");
+    std::fs::write(&source, code).unwrap();
+    let mut command = Command::new("cc");
+    command.arg("-o").arg(to).arg(&source).args(options);
+    let done = command.output().expect("a C compiler");
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+}
+
+#[test]
+fn named_library_precedes_rpath_and_is_reported() {
+    let folder = tempfile::tempdir().unwrap();
+    let (old, new) = (folder.path().join("old"), folder.path().join("new"));
+    library(&old, 22809);
+    library(&new, 23203);
+    let program = folder.path().join("program");
+    let old_library = old.join("libnccl.so.2").display().to_string();
+    let rpath = format!("-Wl,--disable-new-dtags,-rpath,{}", old.display());
+    compile(
+        &program,
+        "#include <stdio.h>\nint ncclGetVersion(int *); int main() { int v; ncclGetVersion(&v); printf(\"%d\\n\", v); }",
+        &[&old_library, &rpath],
+    );
+    let over = |options: &str| {
+        let mut command = ginlab(&format!("nccl --np 2 --mps off {options} --"));
+        command.arg(&program).env_remove("LD_PRELOAD");
+        run(command).expect(0)
+    };
+    let done = over("");
+    assert_eq!(done.stdout, "22809\n22809\n");
+    assert!(
+        done.stderr.contains(&format!("ginlab: ranks 0, 1 loaded NCCL 2.28.9 ({old_library})\n"))
+            && done.stderr.contains("NCCL has not used the plugin: it requires NCCL 2.30.0 or newer"),
+        "{}",
+        done.stderr
+    );
+    let done = over(&format!("--nccl {}", new.display()));
+    assert_eq!(done.stdout, "23203\n23203\n");
+    let line = format!("ginlab: ranks 0, 1 loaded NCCL 2.32.3 ({})\n", new.join("libnccl.so.2").display());
+    assert!(done.stderr.contains(&line) && !done.stderr.contains("2.28.9"), "{}", done.stderr);
+}
+
+#[test]
+fn path_that_cannot_be_preloaded_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let with_colon = folder.path().join("a:b");
+    std::fs::create_dir(&with_colon).unwrap();
+    std::fs::write(with_colon.join("libnccl.so.2"), "").unwrap();
+    let mut command = ginlab("nccl --print-env --nccl");
+    command.arg(&with_colon);
+    let said = run(command).expect(2);
+    assert!(said.complaint().contains("LD_PRELOAD separates paths"), "{}", said.stderr);
 }

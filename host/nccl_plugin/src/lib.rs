@@ -15,6 +15,7 @@ mod endpoint;
 mod gin;
 mod handles;
 mod join;
+mod loaded;
 pub mod mover;
 mod operation;
 mod pool;

@@ -1,8 +1,8 @@
 //! Behaviour of the preloaded library: for NCCL each process becomes its own node, so that ranks on one GPU communicate
-//! over the network.
+//! over the network. At its exit, each rank reports which NCCL it had loaded.
 //!
 //! `ginlab nccl` preloads it, whatever starts the ranks (mpirun, torchrun, a shell, a fork), because NCCL reads
-//! `NCCL_HOSTID` before it loads any plugin.
+//! `NCCL_HOSTID` before it loads any plugin, and an NCCL that is too old loads none.
 
 use std::ffi::{CStr, CString, c_char, c_int};
 
@@ -20,6 +20,11 @@ const NAMED: &str = "ginlab-process-";
 static START: extern "C" fn() = start;
 
 extern "C" fn start() {
+    if std::env::var_os(crate::settings::RECORDS).is_some() {
+        // SAFETY: the handler is the function below. The C library calls it before it unloads this library. If no
+        // handler can be added, only the report is missing.
+        unsafe { libc::atexit(report) };
+    }
     let asked = std::env::var_os(NODES).is_some_and(|value| value == "process");
     if !asked {
         return;
@@ -27,6 +32,10 @@ extern "C" fn start() {
     name();
     // SAFETY: the handler is the function below, which stays valid because a preloaded library is never unloaded.
     unsafe { libc::pthread_atfork(None, None, Some(name)) };
+}
+
+extern "C" fn report() {
+    crate::loaded::report();
 }
 
 extern "C" fn name() {

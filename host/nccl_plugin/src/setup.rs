@@ -7,6 +7,7 @@ use crate::abi::{
 use crate::coll::{Region, RegionHandle};
 use crate::handles::{Context, Refusal, give, guarded, look, place, refuse, set, take};
 use crate::join::{Joined, Listener, join};
+use crate::loaded;
 use crate::settings::Settings;
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
@@ -34,9 +35,10 @@ fn stay_loaded() {
     }
 }
 
-pub(crate) unsafe extern "C" fn init(out: *mut *mut c_void, _communicator: u64, _log: Logger) -> NcclResult {
+pub(crate) unsafe extern "C" fn init(out: *mut *mut c_void, _communicator: u64, log: Logger) -> NcclResult {
     guarded("init", || {
         stay_loaded();
+        loaded::opened(log);
         settings()?;
         // SAFETY: NCCL guarantees that `out` is valid.
         unsafe { set(out, (&raw const CONTEXT).cast_mut().cast()) }
