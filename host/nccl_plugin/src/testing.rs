@@ -21,8 +21,11 @@ pub fn set_variables(variables: &[(&str, &str)]) {
     VARIABLES.set(variables.iter().map(owned).collect());
 }
 
+/// Returns an environment variable, or its replacement for this thread. Also works in a handler of `exit`, which runs
+/// after the thread's variables have been destroyed.
 pub(crate) fn variable(name: &str) -> Option<String> {
-    VARIABLES.with_borrow(|variables| variables.get(name).cloned()).or_else(|| std::env::var(name).ok())
+    let replaced = VARIABLES.try_with(|variables| variables.borrow().get(name).cloned());
+    replaced.ok().flatten().or_else(|| std::env::var(name).ok())
 }
 
 /// Sets the gate for copies into GPU memory of the communicators that the calling thread opens afterwards. `None`: copies
