@@ -7,7 +7,7 @@ use std::process::ExitCode;
 /// Modules of kernels that are used together (kernels/src/lib.rs), so that the driver compiles only the kernels in use,
 /// and an edit recompiles few. Bulk stores need compute capability 9.0; in a separate module they do not prevent the
 /// others from running on older GPUs.
-const MODULES: [&str; 14] = [
+const MODULES: [&str; 15] = [
     "puts",
     "direct",
     "queue",
@@ -21,6 +21,7 @@ const MODULES: [&str; 14] = [
     "collective_puts",
     "jacobi",
     "moe",
+    "litmus",
     "bulk",
 ];
 

@@ -24,7 +24,8 @@ pub enum Failure {
     Run(String),
     /// Verification found wrong bytes: exit code 1, even if the run fails later.
     WrongData(String),
-    /// This machine does not meet the requirements of the run (`ginlab doctor`): exit code 3.
+    /// This machine does not meet the requirements of the run (`ginlab doctor`), or a device shows an outcome that its
+    /// memory model forbids (`ginlab litmus`): exit code 3.
     Unfit(String),
     /// A wait timed out: exit code 124.
     Timeout(String),

@@ -12,6 +12,8 @@
 #![cfg(feature = "ptx")]
 #![allow(clippy::unwrap_used, reason = "a test ends by panicking")]
 
+#[path = "ptx/litmus.rs"]
+mod litmus;
 #[path = "ptx/order.rs"]
 mod order;
 mod passed;
@@ -193,10 +195,14 @@ fn nothing_is_weaker_than_its_name(protocol: &Protocol) {
         let parts: Vec<&str> = mnemonic.split(['.', ' ']).collect();
         let orders = ["relaxed", "acquire", "release", "acq_rel", "sc"];
         let ordered = parts.iter().any(|part| orders.contains(part));
-        let scoped = parts.iter().any(|part| ["gpu", "sys"].contains(part));
+        // Litmus tests show which scopes are too narrow.
+        let is_litmus = name.starts_with("litmus_");
+        let scoped = parts.iter().any(|part| ["gpu", "sys"].contains(part) || is_litmus && *part == "cta");
         match parts[0] {
             "membar" => panic!("{name}: {mnemonic}: membar is a fence of the old model"),
-            "ld" | "st" if parts.contains(&"cta") => panic!("{name}: {mnemonic}: the scope of a block reaches nobody"),
+            "ld" | "st" if parts.contains(&"cta") && !is_litmus => {
+                panic!("{name}: {mnemonic}: the scope of a block reaches nobody")
+            }
             "ld" => assert!(!parts.contains(&"volatile"), "{name}: {mnemonic}: order and scope are not said"),
             // LLVM writes `atom.global.add` for fetch_add(AcqRel), which is relaxed.
             "atom" | "red" => {
@@ -473,6 +479,36 @@ fn rules_between_gpus_detect_mutations() {
 }
 
 #[test]
+fn litmus_pairs_are_adjacent_and_detect_mutations() {
+    passed::once("litmus_pairs_are_adjacent_and_detect_mutations", &[], || {
+        let (text, bulk) = (modules(&["litmus"]), bulk());
+        litmus::pairs_are_adjacent(&functions(&text));
+        litmus::bulk_stores_are_in_order(&functions(&bulk));
+        for (right, wrong) in [
+            ("fence.sc.sys;", "fence.acq_rel.sys;"),
+            ("fence.acq_rel.gpu;", ""),
+            ("ld.acquire.cta", "ld.relaxed.cta"),
+            ("st.release.gpu", "st.relaxed.gpu"),
+            ("shr.u64 ", "mov.b64 "),
+            ("%globaltimer", "%clock64"),
+        ] {
+            assert!(text.contains(right), "{right}");
+            let spoilt = functions(&text.replace(right, wrong));
+            let caught = std::panic::catch_unwind(|| litmus::pairs_are_adjacent(&spoilt));
+            assert!(caught.is_err(), "{wrong} instead of {right} goes unnoticed");
+        }
+        // Kernels of bulk stores between GPUs have such instructions too.
+        let (before, own) = bulk.split_at(bulk.find(".entry litmus_bulk").unwrap());
+        for right in ["fence.proxy.async.shared::cta;", "cp.async.bulk.wait_group.read", "cp.async.bulk.wait_group 0"] {
+            assert!(own.contains(right), "{right}");
+            let spoilt = functions(&format!("{before}{}", own.replace(right, "mov.b32 ")));
+            let caught = std::panic::catch_unwind(|| litmus::bulk_stores_are_in_order(&spoilt));
+            assert!(caught.is_err(), "without {right} nothing is noticed");
+        }
+    });
+}
+
+#[test]
 fn only_bulk_store_module_requires_newer_gpus() {
     for (name, text) in kernels_ptx::PTX.modules.iter().filter(|(name, _)| *name != "bulk") {
         assert!(target(text).starts_with(arch()), "{name}");
@@ -480,7 +516,7 @@ fn only_bulk_store_module_requires_newer_gpus() {
     }
     assert!(target(&bulk()).starts_with("sm_90"));
     let names: Vec<String> = functions(&bulk()).into_keys().collect();
-    assert_eq!(names, ["ipc_bulk_copy", "ipc_bulk_write"]);
+    assert_eq!(names, ["ipc_bulk_copy", "ipc_bulk_write", "litmus_bulk"]);
 }
 
 #[test]
@@ -564,7 +600,9 @@ fn protocol_instructions_match_snapshot() {
     }
     let mut text = String::new();
     // Code that programs share with other modules is listed there.
-    let of_programs = protocol(&programs()).into_iter().filter(|(name, _)| name.starts_with("collective"));
+    let of_programs = protocol(&programs())
+        .into_iter()
+        .filter(|(name, _)| ["collective", "litmus"].iter().any(|first| name.starts_with(first)));
     // The kernel that copies for NCCL; its other functions are the device API's.
     let mover = protocol(mover()).into_iter().filter(|(name, _)| name == "mover");
     for (name, mut list) in protocol(&ptx()).into_iter().chain(protocol(&bulk())).chain(of_programs).chain(mover) {

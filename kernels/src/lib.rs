@@ -15,7 +15,8 @@
 //! - [`ipc`]: parts shared by the kernels that write to another GPU's memory;
 //! - the kernels, one file each: [`put_kernel`], [`put_batch`], [`ping_pong`], [`direct_put`], [`ipc_kernel`],
 //!   [`ipc_parts`], [`ipc_together`], [`ipc_wait`], [`ipc_bulk`], and over [`gin`] [`ring_shift`], [`signal_check`],
-//!   [`data_check`], [`shmem`], [`tutorial`], and [`museum`], programs with known bugs;
+//!   [`data_check`], [`shmem`], [`tutorial`], and [`museum`], programs with known bugs; and [`litmus`] and
+//!   [`litmus_bulk`], which count the outcomes of unordered accesses;
 //! - applications over [`gin`]: [`collective`], [`jacobi`], [`moe`];
 //! - [`queue`]: the study of queues; [`mover`]: copies for NCCL's kernels.
 //!
@@ -28,7 +29,7 @@
 #![cfg_attr(target_arch = "nvptx64", no_std)]
 #![cfg_attr(target_arch = "nvptx64", feature(abi_ptx))]
 
-// Shared parts without kernels. The module of bulk stores needs only `ipc`.
+// Shared parts without kernels. The module of bulk stores needs only `ipc` and `litmus`.
 #[cfg(not(all(target_arch = "nvptx64", feature = "bulk")))]
 pub mod batch;
 #[cfg(not(all(target_arch = "nvptx64", feature = "bulk")))]
@@ -40,6 +41,8 @@ pub mod direct;
 #[cfg(not(all(target_arch = "nvptx64", feature = "bulk")))]
 pub mod gin;
 pub mod ipc;
+#[cfg(any(feature = "litmus", feature = "bulk"))]
+pub mod litmus;
 #[cfg(not(all(target_arch = "nvptx64", feature = "bulk")))]
 pub mod ring;
 
@@ -66,6 +69,8 @@ pub mod ipc_together;
 pub mod ipc_wait;
 #[cfg(feature = "jacobi")]
 pub mod jacobi;
+#[cfg(feature = "bulk")]
+pub mod litmus_bulk;
 #[cfg(feature = "moe")]
 pub mod moe;
 #[cfg(feature = "mover")]

@@ -41,6 +41,7 @@ pub mod half;
 #[cfg(not(target_arch = "nvptx64"))]
 mod launch;
 pub mod list;
+pub mod litmus;
 pub mod memory;
 #[cfg(loom)]
 pub mod model;

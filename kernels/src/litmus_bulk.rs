@@ -1,0 +1,88 @@
+//! Role 0 of a litmus test by bulk stores: the payload is written by the copy unit of the multiprocessor
+//! (`cp.async.bulk`), and the signal by the thread. In the module of bulk stores, for compute capability 9.0 and later.
+
+use crate::litmus::LitmusArgs;
+#[cfg(target_arch = "nvptx64")]
+use crate::litmus::{Participant, run};
+use cuda_std::kernel;
+#[cfg(target_arch = "nvptx64")]
+use cuda_std::{bulk::*, litmus::*, thread};
+
+/// Size in bytes of each thread's part of the stage, for blocks of 384 threads.
+pub const PART: u32 = 128;
+
+/// Order between a bulk store and the signal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum BulkOrder {
+    /// None: the signal is a relaxed store.
+    Nothing,
+    /// Wait until the bulk store has read its source, then a release.
+    SourceRead,
+    /// Wait until the bulk store is complete, then a release.
+    Complete,
+    /// Wait until the bulk store is complete, then `fence.proxy.async`, then a release.
+    CompleteFence,
+    /// As [`CompleteFence`](BulkOrder::CompleteFence), but without the fence between the stores to the stage and the
+    /// bulk store that reads it.
+    Unfenced,
+}
+
+/// Runs role 0 by bulk stores.
+///
+/// # Safety
+/// The requirements of `litmus_threads` must hold, for blocks of at most 384 threads. The payload must be a multiple of
+/// 2 words and at most [`PART`] bytes.
+#[kernel(bulk, resident)]
+pub unsafe fn litmus_bulk(args: LitmusArgs) {
+    // SAFETY: the caller guarantees that the pointers are valid.
+    unsafe {
+        run(&args, |mine, lane, round| {
+            write(mine, lane, round);
+            0
+        })
+    };
+}
+
+#[cfg(target_arch = "nvptx64")]
+#[inline(always)]
+unsafe fn write(mine: &Participant<'_>, lane: u32, round: u64) {
+    let (args, value) = (mine.args(), Participant::value(round));
+    let (low, high) = (value as u32, (value >> 32) as u32);
+    let (part, bytes) = (thread::thread_idx_x() * PART, args.payload * 8);
+    let mut offset = 0;
+    while offset < bytes {
+        // SAFETY: the part of this thread is in the stage, and the bulk store of the last round is complete.
+        unsafe { fill_stage(part + offset, [low, high, low, high]) };
+        offset += 16;
+    }
+    if args.order != BulkOrder::Unfenced as u32 {
+        fence_proxy_async_stage();
+    }
+    // SAFETY: the caller guarantees that the locations are valid.
+    let (payload, signal) = unsafe { (mine.word(0, lane, round), mine.word(1, lane, round)) };
+    // SAFETY: the location has as many words as the payload, and is aligned to 128 bytes.
+    unsafe { store_bulk(payload.cast_mut().cast(), part, bytes) };
+    let order = match args.order {
+        0 => Order::Nothing,
+        1 => {
+            wait_stage_read::<0>();
+            Order::ReleaseAcquire
+        }
+        2 => {
+            wait_bulk();
+            Order::ReleaseAcquire
+        }
+        _ => {
+            wait_bulk();
+            fence_proxy_async_global();
+            Order::ReleaseAcquire
+        }
+    };
+    // SAFETY: the caller guarantees that the location is valid.
+    let signal = unsafe { &*signal };
+    pair(Pair::Write, Scope::of(args.scope), order, [signal, signal], [value + 1, 0]);
+    // Before the next round fills the stage, and before the round ends.
+    wait_bulk();
+    fence_proxy_async_global();
+}
