@@ -11,6 +11,7 @@ use ginlab::proxy::signal_order::{Rule, SignalWords};
 use kernels::command::Command;
 use kernels::gin::{Control, Peer, Program, Report, SENT_WORDS, SIGNALS, Signal, Sym, TEAMS, Team, World};
 use kernels::museum::{ExhibitArgs, SEEN, WORDS, mark};
+use kernels::outlet::Outlets;
 use kernels::ring::consumer::Consumer;
 use kernels::ring::{DeviceWords, HostWords, LOG2_COMMAND_WORDS, Ring};
 use std::time::Duration;
@@ -249,11 +250,10 @@ impl Place {
             me,
             pes: PES as u32,
             paths: World::BY_RAILS,
-            ring_count: 1,
             heap,
             heap_bytes: HEAP,
             peers: self.peers.as_ptr(),
-            rings: self.rings.as_ptr(),
+            outlets: Outlets::of_rings(self.rings.as_ptr(), 1),
             far: self.far.as_ptr().cast(),
             arrivals: std::ptr::null(),
             team_pes: self.team_pes.as_ptr(),

@@ -24,7 +24,7 @@ use ginlab_proxy::signal_order::SignalWords;
 use ginlab_topology::cores;
 use kernels::command::signal_of;
 use kernels::gin::{Arrivals, Count, ReceiveQueue};
-use kernels::ring::Ring;
+use kernels::outlet::Outlets;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -126,12 +126,9 @@ impl Cards {
     }
 
     /// Returns the channels as kernel arguments.
-    pub fn rings(&self) -> *const Ring {
-        self.channels.rings()
-    }
-
-    pub fn count(&self) -> u32 {
-        self.channels.count()
+    pub fn outlets(&self) -> Outlets {
+        // SAFETY: the table was allocated, so it is not null.
+        unsafe { Outlets::of_channels(self.channels.table(), self.channels.count()) }
     }
 
     /// Returns the value of [`kernels::gin::World::arrivals`]; null if a thread reads arrivals.

@@ -5,6 +5,7 @@ use super::seat::{OBJECT, OBJECTS, START};
 use cuda_std::memory::Word;
 use kernels::collective::State;
 use kernels::gin::{Control, Peer, Report, SENT_WORDS, SIGNALS, TEAMS, Team, World};
+use kernels::outlet::Outlets;
 use kernels::ring::{DeviceWords, HostWords, LOG2_COMMAND_WORDS, Ring};
 
 #[repr(C, align(32))]
@@ -85,11 +86,10 @@ impl Place {
             me: me as u32,
             pes: program.pes as u32,
             paths: World::BY_RAILS | if program.local > 1 { World::BY_MAPPING } else { 0 },
-            ring_count: 1,
             heap: self.heap(),
             heap_bytes: self.heap.len() as u64 * 16,
             peers: self.peers.as_ptr(),
-            rings: self.rings.as_ptr(),
+            outlets: Outlets::of_rings(self.rings.as_ptr(), 1),
             far: self.far(),
             arrivals: std::ptr::null(),
             team_pes: self.team_pes.as_ptr(),

@@ -64,7 +64,7 @@ pub use scope::{Block, Scope, Thread, Warp};
 pub use wait::SignalPair;
 pub use wanted::WaitCondition;
 
-use crate::ring::Ring;
+use crate::outlet::Outlets;
 use core::fmt;
 use core::marker::PhantomData;
 use cuda_std::args;
@@ -211,16 +211,14 @@ pub struct World {
     pub pes: u32,
     /// Bit set of [`World::BY_RAILS`] and [`World::BY_MAPPING`].
     pub paths: u32,
-    /// Number of this PE's rings, one per proxy thread; 0 if no PE is reached over rails.
-    pub ring_count: u32,
     /// Address of this PE's heap.
     pub heap: *mut u8,
     /// Length of the heap in bytes, the same on every PE.
     pub heap_bytes: u64,
     /// One entry per PE, in device memory.
     pub peers: *const Peer,
-    /// The `ring_count` rings, in device memory.
-    pub rings: *const Ring,
+    /// Where commands for PEs that are reached over rails go: a ring per proxy thread, or NIC queues.
+    pub outlets: Outlets,
     /// The signals' words that are not in the heap: in host memory if proxies add to them, or in device memory if
     /// kernels add what they read from [`Arrivals`].
     pub far: *const Word,
@@ -279,20 +277,20 @@ impl World {
         Context::new(*self, scope)
     }
 
-    /// Returns a copy of this world of which the compiler knows that it has no rails; `None` if there are rings.
+    /// Returns a copy of this world of which the compiler knows that it has no rails; `None` if there are outlets.
     ///
     /// A kernel does its work in an `#[inline(always)]` function, which it calls with this world if there is one and
     /// with its own world otherwise. The code of its calls then exists twice, and the first version reserves no
     /// registers for rails.
     #[inline(always)]
     pub fn mapped(&self) -> Option<World> {
-        if self.ring_count != 0 {
+        if self.outlets.count != 0 {
             return None;
         }
-        // Without rings no PE is reached over rails: no proxy or NIC ever adds to the far words, and the near word has
+        // Without outlets no PE is reached over rails: no proxy or NIC ever adds to the far words, and the near word has
         // the signal's whole value.
-        let (rings, far, arrivals) = (core::ptr::null(), core::ptr::null(), core::ptr::null());
-        Some(World { paths: World::BY_MAPPING, ring_count: 0, rings, far, arrivals, ..*self })
+        let (far, arrivals) = (core::ptr::null(), core::ptr::null());
+        Some(World { paths: World::BY_MAPPING, outlets: Outlets::NONE, far, arrivals, ..*self })
     }
 
     /// Returns the address of this PE's instance of an object, for ordinary accesses.
