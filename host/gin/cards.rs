@@ -11,13 +11,13 @@
 
 use super::GinError;
 use super::heap::for_rails;
+use crate::direct::{ChannelOptions, Channels};
 use cuda_std::memory::{Word, load_acquire_host_u64};
 use efa_queue::{Completion, rules};
 use ginlab_base::backoff::Backoff;
 use ginlab_base::limits::explain;
 use ginlab_bootstrap::Bootstrap;
 use ginlab_cuda::{Buffer, Device, Place};
-use ginlab_direct::{ChannelOptions, Channels};
 use ginlab_fabric::verbs::{CompletionReader, Completions, Verbs};
 use ginlab_proxy::Cores;
 use ginlab_proxy::signal_order::SignalWords;
@@ -41,7 +41,7 @@ const VAIN_LOOKS: u32 = 1 << 6;
 
 /// Returns the number of bytes after a heap that `queues` queues need to send values from.
 pub(super) fn staging_bytes(queues: usize) -> u64 {
-    ginlab_direct::staging_bytes(queues, DEPTH)
+    crate::direct::staging_bytes(queues, DEPTH)
 }
 
 /// Options for opening [`Cards`].

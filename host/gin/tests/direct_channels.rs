@@ -6,9 +6,9 @@
 use cuda_std::{Kernel, args};
 use ginlab_bootstrap::Bootstrap;
 use ginlab_cuda::{Buffer, Device, DeviceError, Place};
-use ginlab_direct::{ChannelError, ChannelOptions, Channels, staging_bytes};
 use ginlab_fabric::verbs::cards;
 use ginlab_fabric::{Memory, soft};
+use ginlab_gin::direct::{ChannelError, ChannelOptions, Channels, staging_bytes};
 use kernels::direct::{self, ChannelHandle};
 use kernels::put_kernel::{Channel, Put};
 use std::sync::OnceLock;

@@ -4,7 +4,7 @@
 //! A block's commands are posted to one of the queue pairs of this rank; they arrive at the peer's pair with the same
 //! number. The CPU registers memory, creates address handles and exchanges them.
 
-use crate::memory::DeviceSide;
+use super::memory::DeviceSide;
 use cuda_std::memory::{Doorbell, Word, load_acquire_host_u64};
 use efa_queue::completion;
 use efa_queue::request::To;
