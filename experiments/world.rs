@@ -97,7 +97,7 @@ impl WorldArgs {
             device: self.device,
             heap_bytes,
             path,
-            fabric: Fabric::named(self.provider.as_deref(), &self.domain).map_err(rails::named)?,
+            fabric: rails::fabric(self.provider.as_deref(), &self.domain)?,
             pin: self.pin.clone(),
             rails: self.rails,
             strategy: self.strategy,
