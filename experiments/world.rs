@@ -8,7 +8,6 @@ use crate::nccl_baseline::{Communicator, NcclError};
 use crate::rails;
 use crate::runner::{Ranks, added};
 use crate::values::{FAULT_HELP, Pin, fault};
-use clap::ValueEnum;
 use ginlab::bootstrap::{self, Bootstrap};
 use ginlab::cuda::{self, Buffer, Choice, DeviceError};
 use ginlab::gin::{Fabric, GinError, Options, Path, Rule, World};
@@ -18,19 +17,8 @@ use ginlab::rails::strategy::Strategy;
 use ginlab::report::{Header, Key, Row};
 use ginlab::signals;
 use ginlab::versions::Versions;
-use kernels::signal_check::{SCOPE_BLOCK, SCOPE_THREAD, SCOPE_WARP};
 
-/// Threads that call, numbered as in kernels.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-#[repr(u32)]
-pub enum Scope {
-    /// One thread of each block
-    Thread = SCOPE_THREAD,
-    /// One warp of each block
-    Warp = SCOPE_WARP,
-    /// All threads of each block
-    Block = SCOPE_BLOCK,
-}
+pub use ginlab::gin::collective::Scope;
 
 /// Options of a world.
 #[derive(clap::Args, Clone, Debug)]

@@ -67,7 +67,7 @@ pub mod flow {
 pub mod gin {
     pub use ginlab_gin::{Fabric, GinError, HostPut, Inbox, Options, Path, Plain, Program, Rule, Signal, Sym, World};
     #[doc(hidden)]
-    pub use ginlab_gin::{seat, watch};
+    pub use ginlab_gin::{collective, seat, watch};
 }
 
 /// Proxies: threads that drain rings and post their commands to rails.
