@@ -8,7 +8,7 @@ use crate::world;
 use ginlab::bootstrap::Bootstrap;
 use ginlab::gin::collective::{self, Collective, Request, Tuning};
 use ginlab::gin::{GinError, Path, World};
-use std::ops::Deref;
+use std::ops::{Deref, DerefMut};
 
 pub use ginlab::gin::collective::Prepared;
 
@@ -31,6 +31,12 @@ impl Deref for Ours {
 
     fn deref(&self) -> &Collective {
         &self.collective
+    }
+}
+
+impl DerefMut for Ours {
+    fn deref_mut(&mut self) -> &mut Collective {
+        &mut self.collective
     }
 }
 

@@ -174,7 +174,7 @@ impl Outlet {
     /// measurements; a channel does not have these stages.
     ///
     /// # Errors
-    /// Returns the same errors as [`Ring::push_words`] and [`ChannelHandle::post`].
+    /// Returns the same errors as [`Ring::push_words`], or the first failure of the channel's queue.
     #[inline(always)]
     pub fn push(&mut self, fence: Fence, command: &Command, observe: &mut impl Observe) -> Result<u64, Status> {
         match self {
@@ -195,7 +195,7 @@ impl Outlet {
     /// Waits until this ticket and all earlier ones are complete. Returns a watermark above the ticket.
     ///
     /// # Errors
-    /// Returns the same errors as [`Ring::wait`] and [`ChannelHandle::wait`].
+    /// Returns the same errors as [`Ring::wait`], or the first failure of the channel's queue.
     #[inline(always)]
     pub fn wait(&mut self, ticket: u64) -> Result<u64, Status> {
         match self {
