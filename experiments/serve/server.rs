@@ -11,7 +11,7 @@ use crate::rails::{self, RailRequest, Rails};
 use crate::runner::{drive, in_event_loop};
 use crate::visitors;
 use ginlab::bootstrap::session::{Session, SessionListener};
-use ginlab::bootstrap::{Ending, process_env, token_for};
+use ginlab::bootstrap::{process_env, token_for};
 use ginlab::cuda::{Buffer, Choice, Device};
 use ginlab::fabric::Access;
 use ginlab::fabric::any::AnyRail;

@@ -21,13 +21,12 @@ use signalled::{VALUES, Values};
 pub use waiting::SignalRule;
 use waiting::Signals;
 
-use super::stage::Stage;
 use super::trace::Watch;
 use super::tracker::Tracker;
 use ginlab_cuda::Flush;
 use ginlab_fabric::chosen::BareWrites;
 use ginlab_fabric::libfabric::BareLoop;
-use ginlab_fabric::{Access, Completion, FabricError, Post, Rail, RemoteRegion, Transfer};
+use ginlab_fabric::{Completion, Post, Rail, RemoteRegion, Transfer};
 use ginlab_rails::strategy::{Scheduler, Strategy};
 use ginlab_rails::{self as rails, Counters, RailQueue, StallClock};
 use kernels::command::{Command, Opcode};

@@ -16,7 +16,7 @@ use kernels::ring::{HostWords, Status};
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Maximum number of commands taken from the ring before the rails are served again.
 const BATCH: usize = 64;

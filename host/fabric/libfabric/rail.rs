@@ -18,9 +18,7 @@ use super::post::{Quirks, operation};
 use super::sockets::Sockets;
 use super::{GpuMemory, Level, LibfabricRegion, RailOptions};
 use crate::domain::Domain;
-use crate::{
-    Access, Completion, FabricError, Memory, Message, Messages, Post, Rail, RailLimits, RemoteRegion, Transfer, mistake,
-};
+use crate::{Access, Completion, FabricError, Memory, Post, Rail, RailLimits, RemoteRegion, Transfer, mistake};
 
 /// Maximum number of completions read by one call.
 pub(super) const BATCH: usize = 64;

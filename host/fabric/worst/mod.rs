@@ -41,13 +41,10 @@ pub use spec::{NAME, Spec, is_asked};
 use super::same_host::SameHostRegion;
 use super::same_host::inbox::Inbox;
 use super::same_host::peers::{self, Peers, failed, key_of, name_of};
-use super::{
-    Access, Completion, FabricError, Memory, Message, Post, Rail, RailLimits, RemoteRegion, Transfer, mistake,
-};
+use super::{Access, Completion, FabricError, Memory, Post, Rail, RailLimits, RemoteRegion, Transfer};
 use claims::Claims;
 use flight::Flight;
 use law::{EventQueue, Law};
-use mailbox::Mailbox;
 use messages::Messages;
 use std::collections::HashMap;
 use std::io;

@@ -94,8 +94,8 @@ pub struct Moved {
     pub puts: u64,
 }
 
-/// Returns an upper bound of the heap size among `ranks` ranks. `several` is whether they may form several nodes. Called
-/// before the world is opened, when it is not yet known whether rails are needed.
+/// Returns an upper bound of the heap size among `ranks` ranks. `several` is whether they may form several nodes.
+/// Called before the world is opened, when it is not yet known whether rails are needed.
 pub fn heap_bytes(tuning: &Tuning, requests: &[Request], ranks: u64, several: bool) -> u64 {
     let (input, output) = (most(requests, Shape::input), most(requests, |shape| shape.bytes));
     let inbox = [(false, false), (true, false), (true, true)].map(|(mapped, emulated)| {

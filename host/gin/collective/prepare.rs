@@ -175,7 +175,8 @@ impl Collective {
         }
     }
 
-    /// Returns the number of blocks for puts within a node, according to the table in experiments/collectives/README.md.
+    /// Returns the number of blocks for puts within a node, according to the table in
+    /// experiments/collectives/README.md.
     fn puts_grid(&self, shape: &Shape, resident: u32) -> u32 {
         let processors = self.processors;
         // Sums need many outstanding loads. Stores in both directions are faster with fewer blocks, in particular if

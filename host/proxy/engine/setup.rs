@@ -97,8 +97,8 @@ impl<R: Rail> Engine<R> {
         self.scheduler = Scheduler::new(strategy, self.active_rails);
     }
 
-    /// Measures the time with transfers in flight on each rail from now on ([`Counters::rail_busy`]). Must not be called
-    /// while commands are in flight.
+    /// Measures the time with transfers in flight on each rail from now on
+    /// ([`Counters::rail_busy`](ginlab_rails::Counters::rail_busy)). Must not be called while commands are in flight.
     pub fn time_rails(&mut self) {
         self.lanes.iter_mut().for_each(RailQueue::time);
     }
