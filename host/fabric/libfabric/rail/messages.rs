@@ -2,7 +2,13 @@
 
 use super::LibfabricRail;
 use crate::libfabric::LibfabricRegion;
+use crate::libfabric::contexts::{Kind, Slot};
+use crate::libfabric::errors::Doing;
+use crate::libfabric::post::operation;
 use crate::{FabricError, Message, Messages, Post};
+use libfabric_sys::{self as sys, ops};
+use std::ptr;
+use std::sync::Arc;
 
 impl Messages for LibfabricRail {
     unsafe fn send(&mut self, region: &LibfabricRegion, peer: usize, m: &Message) -> Result<Post, FabricError> {
