@@ -65,7 +65,8 @@ impl Collective {
             Err(why) => return Ok(Err(why)),
         };
         let plan = self.plan(request, ranks)?;
-        let Plan { kernel, grid, block, .. } = plan;
+        let args = self.args(request, &plan, (from, to));
+        let Plan { kernel, grid, block, by_messages, piece, .. } = plan;
         let device = self.world.device();
         device.check_grid(grid, block)?;
         device.check_resident(&kernel, grid, block)?;
@@ -76,12 +77,12 @@ impl Collective {
             function,
             grid,
             block,
-            by_messages: plan.by_messages,
-            by_stores: plan.piece.is_some(),
+            by_messages,
+            by_stores: piece.is_some(),
             early,
             from,
             to,
-            args: self.args(request, &plan, (from, to)),
+            args,
         }))
     }
 
