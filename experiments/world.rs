@@ -10,7 +10,7 @@ use crate::runner::{Ranks, added};
 use crate::values::{FAULT_HELP, Pin, fault};
 use ginlab::bootstrap::{self, Bootstrap};
 use ginlab::cuda::{self, Buffer, Choice, DeviceError};
-use ginlab::gin::{Fabric, GinError, Options, Path, Rule, World};
+use ginlab::gin::{GinError, Options, Path, Rule, World};
 use ginlab::proxy::Fault;
 use ginlab::rails::Counters;
 use ginlab::rails::strategy::Strategy;

@@ -11,7 +11,6 @@ use ginlab::proxy::signal_order::{Rule, SignalWords};
 use kernels::command::Command;
 use kernels::gin::{Control, Peer, Program, Report, SENT_WORDS, SIGNALS, Signal, Sym, TEAMS, Team, World};
 use kernels::museum::{ExhibitArgs, SEEN, WORDS, mark};
-use kernels::outlet::Outlets;
 use kernels::ring::consumer::Consumer;
 use kernels::ring::{DeviceWords, HostWords, LOG2_COMMAND_WORDS, Ring};
 use std::time::Duration;
@@ -250,10 +249,11 @@ impl Place {
             me,
             pes: PES as u32,
             paths: World::BY_RAILS,
+            outlet_count: 1,
             heap,
             heap_bytes: HEAP,
             peers: self.peers.as_ptr(),
-            outlets: Outlets::of_rings(self.rings.as_ptr(), 1),
+            rings: self.rings.as_ptr(),
             far: self.far.as_ptr().cast(),
             arrivals: std::ptr::null(),
             team_pes: self.team_pes.as_ptr(),
@@ -264,6 +264,7 @@ impl Place {
             report: &self.report,
             abort: &self.abort,
             timeout_ns: u64::MAX,
+            channels: std::ptr::null(),
         }
     }
 }

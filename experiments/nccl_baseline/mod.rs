@@ -7,8 +7,6 @@
 
 mod library;
 
-pub use library::VARIABLE;
-
 use ginlab::bootstrap::{Bootstrap, BootstrapError, process_env};
 use ginlab::cuda::{Device, DeviceError, Stream};
 use library::{Comm, Functions, UniqueId};

@@ -216,10 +216,11 @@ impl Parts {
             me: ranks.rank() as u32,
             pes: ranks.size() as u32,
             paths: by_rails | by_mapping,
+            outlet_count: outlets.count,
             heap: self.mapped.heap.address() as *mut u8,
             heap_bytes: self.bytes,
             peers: peers.pointer(),
-            outlets,
+            rings: outlets.rings,
             far: self.far.pointer(),
             arrivals,
             team_pes: team_pes.pointer(),
@@ -229,6 +230,7 @@ impl Parts {
             report: tables.report.pointer(),
             abort: self.abort.pointer(),
             timeout_ns: self.timeout_ns,
+            channels: outlets.channels,
         }
     }
 

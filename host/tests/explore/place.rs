@@ -5,7 +5,6 @@ use super::seat::{OBJECT, OBJECTS, START};
 use cuda_std::memory::Word;
 use kernels::collective::State;
 use kernels::gin::{Control, Peer, Report, SENT_WORDS, SIGNALS, TEAMS, Team, World};
-use kernels::outlet::Outlets;
 use kernels::ring::{DeviceWords, HostWords, LOG2_COMMAND_WORDS, Ring};
 
 #[repr(C, align(32))]
@@ -86,10 +85,11 @@ impl Place {
             me: me as u32,
             pes: program.pes as u32,
             paths: World::BY_RAILS | if program.local > 1 { World::BY_MAPPING } else { 0 },
+            outlet_count: 1,
             heap: self.heap(),
             heap_bytes: self.heap.len() as u64 * 16,
             peers: self.peers.as_ptr(),
-            outlets: Outlets::of_rings(self.rings.as_ptr(), 1),
+            rings: self.rings.as_ptr(),
             far: self.far(),
             arrivals: std::ptr::null(),
             team_pes: self.team_pes.as_ptr(),
@@ -100,6 +100,7 @@ impl Place {
             report: &self.report,
             abort: &self.abort,
             timeout_ns: u64::MAX,
+            channels: std::ptr::null(),
         }
     }
 }

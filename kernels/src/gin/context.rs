@@ -243,7 +243,7 @@ impl<S: Scope> Context<S> {
     #[inline(always)]
     #[track_caller]
     pub(super) fn finish(&mut self, call: Call, pe: u32, detail: u64) -> Result<(), Status> {
-        if self.world.outlets.count == 0 {
+        if self.world.outlet_count == 0 {
             // Without outlets there is nothing to wait for, and the call that failed on a single thread has already made
             // the scope agree: no vote is needed.
             self.scope.sync();
@@ -283,9 +283,9 @@ impl<S: Scope> Context<S> {
 
     #[inline(always)]
     pub(super) fn wait_for_tickets(&mut self, call: Call, pe: u32, detail: u64) {
-        if self.world.outlets.count != 0 && self.last > self.known && self.stop == 0 {
+        if self.world.outlet_count != 0 && self.last > self.known && self.stop == 0 {
             // SAFETY: there is at least one outlet (checked above), and all threads of a block use the same world.
-            let waited = unsafe { self.world.outlets.wait(self.last - 1, self.free_below) };
+            let waited = unsafe { self.world.outlets().wait(self.last - 1, self.free_below) };
             match waited {
                 Ok(watermark) => self.known = watermark,
                 Err(stop) => self.fail(stop, Failure::of(call, pe, detail)),
@@ -325,7 +325,7 @@ impl<S: Scope> Context<S> {
         }
         let heap = self.heap_of(pe);
         // SAFETY: in a world without outlets the host has mapped every heap.
-        unsafe { core::hint::assert_unchecked(heap != 0 || self.world.outlets.count != 0) };
+        unsafe { core::hint::assert_unchecked(heap != 0 || self.world.outlet_count != 0) };
         Ok(heap)
     }
 
@@ -340,7 +340,7 @@ impl<S: Scope> Context<S> {
     #[inline(always)]
     pub(super) fn push(&mut self, fence: Fence, command: &Command) -> Result<u64, Status> {
         // SAFETY: there is at least one outlet if any heap is not mapped, and all threads of a block use the same world.
-        unsafe { self.world.outlets.push(&mut self.free_below, fence, command) }
+        unsafe { self.world.outlets().push(&mut self.free_below, fence, command) }
     }
 
     /// Pushes one command for the whole scope, from its leader.

@@ -38,7 +38,7 @@ struct Sent {
 impl Sent {
     #[inline(always)]
     fn of(world: &World) -> Sent {
-        Sent { words: world.sent, outlets: world.outlets }
+        Sent { words: world.sent, outlets: world.outlets() }
     }
 
     /// Returns word `number`. Only the leader of the sending scope accesses it. If two scopes alternate as senders, the
