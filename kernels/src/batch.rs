@@ -91,7 +91,9 @@ impl Batch {
     #[track_caller]
     pub fn publish(&mut self, push: impl FnOnce(&Command) -> Result<u64, Status>, rank: u32) -> Result<u64, Status> {
         let count = core::mem::take(&mut self.pending);
-        if rank >= count { Ok(0) } else { push_together(|| push(&self.command), rank, count) }
+        // A copy: a push takes the command by address, and the batch would stay in local memory.
+        let command = self.command;
+        if rank >= count { Ok(0) } else { push_together(|| push(&command), rank, count) }
     }
 }
 
