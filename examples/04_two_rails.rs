@@ -9,7 +9,7 @@
 
 use ginlab::bootstrap::{self, Bootstrap};
 use ginlab::gin::{Fabric, Options, Path, World};
-use ginlab::rails::strategy::Strategy;
+use ginlab::rails::Strategy;
 use ginlab::signals;
 use kernels::tutorial::{PutsArgs, TUTORIAL_PUTS};
 use std::error::Error;

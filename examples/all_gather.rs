@@ -7,10 +7,7 @@
 //! that.
 
 use ginlab::cuda::{Choice, Device};
-use ginlab::fabric::any::AnyRail;
-use ginlab::fabric::discover::Reach;
-use ginlab::fabric::libfabric::RailOptions;
-use ginlab::fabric::{Access, Fabric, RankPlace};
+use ginlab::fabric::{Access, AnyRail, Fabric, RailOptions, RankPlace, Reach};
 use ginlab::flow::{Flow, FlowError, Offer, Region, Target, run};
 use std::error::Error;
 use std::time::Duration;

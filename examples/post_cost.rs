@@ -6,10 +6,10 @@
 //! Instructions by library: `valgrind --tool=callgrind --toggle-collect='post_window*'
 //! target/release/examples/post_cost`, then `callgrind_annotate`. scripts/tables/soft-efa-profile.toml does both.
 
-use ginlab::fabric::discover::{Reach, select_domains};
-use ginlab::fabric::libfabric::{LibfabricRail, LibfabricRegion, RailOptions};
-use ginlab::fabric::verbs::{self, VerbsRail};
-use ginlab::fabric::{Access, Completion, Memory, Post, Rail, RemoteRegion, Transfer, soft};
+use ginlab::fabric::{
+    Access, Completion, LibfabricRail, LibfabricRegion, Memory, Post, Rail, RailOptions, Reach, RemoteRegion, Transfer,
+    VerbsRail, select_domains, soft, verbs,
+};
 use ginlab::report::{About, Ending, Key, Options, Report, Row, Target};
 use ginlab::versions::Versions;
 use std::error::Error;

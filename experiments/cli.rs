@@ -72,6 +72,8 @@ const NAME_WIDTH: usize = 11;
 mod tests {
     use super::*;
     use crate::program::HEADINGS;
+    use std::collections::BTreeSet;
+    use std::path::{Path, PathBuf};
 
     /// Returns the headings of a help text.
     fn headings(help: &str) -> Vec<&str> {
@@ -105,5 +107,38 @@ mod tests {
             assert!(!headings(&help).contains(&"Options"), "{}: {help}", command.get_name());
             assert!(help.lines().any(|line| line.starts_with("  -h, --help")), "{}: {help}", command.get_name());
         }
+    }
+
+    /// Returns the Rust files in a directory, except those that contain only tests.
+    fn sources(folder: &Path) -> Vec<PathBuf> {
+        let entries = folder.read_dir().expect("a directory").map(|entry| entry.expect("an entry").path());
+        let kept = entries.filter(|path| !path.ends_with("tests") && !path.ends_with("tests.rs"));
+        let nested = kept.flat_map(|path| if path.is_dir() { sources(&path) } else { vec![path] });
+        nested.filter(|path| path.extension().is_some_and(|end| end == "rs")).collect()
+    }
+
+    #[test]
+    fn library_names_no_options() {
+        crate::register();
+        let mut options = BTreeSet::new();
+        for program in program::all() {
+            let command = program.command();
+            options.extend(command.get_arguments().filter_map(|arg| Some(format!("--{}", arg.get_long()?))));
+        }
+        let host = Path::new(env!("CARGO_MANIFEST_DIR")).join("../host");
+        // Remedies of `doctor` are commands, and `found.rs` shortens the commands that headers of results contain.
+        let exempt = |path: &Path| path.starts_with(host.join("doctor")) || path.ends_with("report/page/found.rs");
+        let mut wrong = Vec::new();
+        for path in sources(&host).iter().filter(|path| !exempt(path)) {
+            let text = std::fs::read_to_string(path).expect("a source file");
+            let product = text.split("#[cfg(test)]").next().unwrap_or_default();
+            for (number, line) in product.lines().enumerate().filter(|(_, line)| !line.trim_start().starts_with("//")) {
+                let mut words = line.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '-');
+                if let Some(option) = words.find(|word| options.contains(*word)) {
+                    wrong.push(format!("{}:{}: {option}", path.display(), number + 1));
+                }
+            }
+        }
+        assert!(wrong.is_empty(), "an error names the thing, and the experiment adds the option: {wrong:?}");
     }
 }

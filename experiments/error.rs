@@ -197,7 +197,7 @@ impl From<ReportError> for Failure {
     fn from(error: ReportError) -> Failure {
         match error {
             ReportError::StdoutClosed => Failure::StdoutClosed,
-            ReportError::TwoOnStdout | ReportError::SameFile(_) => Failure::Usage(error.to_string()),
+            ReportError::TwoOnStdout | ReportError::SameFile(_) => Failure::Usage(format!("--csv, --json: {error}")),
             ReportError::Write { .. } => Failure::Run(error.to_string()),
         }
     }

@@ -27,6 +27,7 @@ mod moe;
 mod mps;
 mod museum;
 mod nccl;
+mod nccl_baseline;
 mod nodes;
 mod output;
 mod payload;

@@ -42,7 +42,7 @@ pub struct Rails {
 /// Rejects a provider that does not exist, is not available on this machine, or works only with a proxy. Called before
 /// any process is spawned.
 pub fn check_provider(provider: Option<&str>, domains: &[String]) -> Result<Fabric, Failure> {
-    let fabric = Fabric::named(provider, domains).map_err(named)?;
+    let fabric = fabric(provider, domains)?;
     if fabric.needs_library() {
         require_library()?;
     } else if !fabric.serves_cpus() {
@@ -73,7 +73,8 @@ impl RailRequest {
     }
 }
 
-/// Converts an error about the provider's name or its domains.
-pub fn named(why: String) -> Failure {
-    if why.starts_with("--") { Failure::Usage(why) } else { usage("--provider", why) }
+/// Parses the values of `--provider` and `--domain`.
+pub fn fabric(provider: Option<&str>, domains: &[String]) -> Result<Fabric, Failure> {
+    let fabric = Fabric::named(provider, &[]).map_err(|why| usage("--provider", why))?;
+    fabric.on(domains).map_err(|why| usage("--domain", why))
 }

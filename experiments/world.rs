@@ -4,33 +4,21 @@ use crate::columns::RULE;
 use crate::error::Failure;
 use crate::job::{self, MeetArgs};
 use crate::mps;
+use crate::nccl_baseline::{Communicator, NcclError};
 use crate::rails;
 use crate::runner::{Ranks, added};
 use crate::values::{FAULT_HELP, Pin, fault};
-use clap::ValueEnum;
 use ginlab::bootstrap::{self, Bootstrap};
 use ginlab::cuda::{self, Buffer, Choice, DeviceError};
-use ginlab::gin::{Fabric, GinError, Options, Path, Rule, World};
-use ginlab::nccl::{Communicator, NcclError};
+use ginlab::gin::{GinError, Options, Path, Rule, World};
 use ginlab::proxy::Fault;
 use ginlab::rails::Counters;
 use ginlab::rails::strategy::Strategy;
 use ginlab::report::{Header, Key, Row};
 use ginlab::signals;
 use ginlab::versions::Versions;
-use kernels::signal_check::{SCOPE_BLOCK, SCOPE_THREAD, SCOPE_WARP};
 
-/// Threads that call, numbered as in kernels.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-#[repr(u32)]
-pub enum Scope {
-    /// One thread of each block
-    Thread = SCOPE_THREAD,
-    /// One warp of each block
-    Warp = SCOPE_WARP,
-    /// All threads of each block
-    Block = SCOPE_BLOCK,
-}
+pub use ginlab::gin::collective::Scope;
 
 /// Options of a world.
 #[derive(clap::Args, Clone, Debug)]
@@ -97,7 +85,7 @@ impl WorldArgs {
             device: self.device,
             heap_bytes,
             path,
-            fabric: Fabric::named(self.provider.as_deref(), &self.domain).map_err(rails::named)?,
+            fabric: rails::fabric(self.provider.as_deref(), &self.domain)?,
             pin: self.pin.clone(),
             rails: self.rails,
             strategy: self.strategy,

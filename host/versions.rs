@@ -1,10 +1,14 @@
 //! Versions of the software and description of the machine that produced a result.
 
+use ginlab_report::{Header, Key};
+use ginlab_topology::{environment, nvml};
 use std::fmt;
 use std::time::SystemTime;
 
-use crate::{bootstrap, cuda, environment, fabric, topology};
-use ginlab_report::{Header, Key};
+/// Commit, with `-dirty` if tracked files differ from it. Set by build.rs; `None` if the sources came without git.
+const COMMIT: Option<&str> = option_env!("GINLAB_COMMIT");
+/// Version of the compiler of the host code, and the profile if it is not the release profile. Set by build.rs.
+const RUSTC: Option<&str> = option_env!("GINLAB_RUSTC");
 
 /// Versions that only the libraries themselves report.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -45,9 +49,9 @@ impl Versions {
     /// Collects the versions from the build, the system and the libraries.
     pub fn here() -> Self {
         let cuda_driver =
-            cuda::driver_version().map(|cuda| driver_text(topology::nvml::driver_version(), &cuda.to_string()));
-        let libfabric = fabric::libfabric::library_text();
-        Self::gather(Libraries { libfabric, cuda_driver, mpi: bootstrap::mpi_version() })
+            ginlab_cuda::driver_version().map(|cuda| driver_text(nvml::driver_version(), &cuda.to_string()));
+        let libfabric = ginlab_fabric::libfabric::library_text();
+        Self::gather(Libraries { libfabric, cuda_driver, mpi: ginlab_bootstrap::mpi_version() })
     }
 
     /// Returns a header with software, machine, date and command line, for a caller to extend.
@@ -62,8 +66,8 @@ impl Versions {
         let read = |path| std::fs::read_to_string(path).ok();
         Self {
             ginlab: env!("CARGO_PKG_VERSION"),
-            commit: build_info::commit(),
-            rustc: build_info::rustc(),
+            commit: COMMIT.filter(|commit| !commit.is_empty()),
+            rustc: RUSTC.filter(|rustc| !rustc.is_empty()),
             kernel_rustc: ginlab_cuda::ptx().rustc,
             libraries,
             cpu: read("/proc/cpuinfo").and_then(|text| cpu_model(&text)),

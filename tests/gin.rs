@@ -134,7 +134,7 @@ unsafe fn moves(program: Program<Moves>) {
         let next = (world.my_pe() + 1) % world.n_pes();
         let half = args.from.len() / 2;
         for pe in 0..=world.n_pes() {
-            let reached = pe == world.my_pe() || world.ring_count == 0;
+            let reached = pe == world.my_pe() || world.outlet_count == 0;
             assert_eq!(line.is_mapped(pe), reached && pe < world.n_pes(), "PE {pe}");
         }
         line.put_nbi(args.to.slice(0, half), args.from.slice(0, half), next)?;

@@ -806,6 +806,9 @@ fn shortened_names_are_independent_of_hash() {
     for hash in ["Cs4GlXxbfTxJd_", "CsbSE61zFgCyu_"] {
         let mangled = format!("_RNvMNtNt{hash}7kernels4ring8producerNtB4_4Ring14wait_for_space");
         assert_eq!(short(&mangled), "kernels::ring::producer::Ring::wait_for_space");
+        // The third `impl` block of its module.
+        let mangled = format!("_RNvNvMs2_Nt{hash}7kernels6outletNtB7_7Outlets4push4push");
+        assert_eq!(short(&mangled), "kernels::outlet::Outlets::push::push");
     }
     assert_eq!(short("put_kernel"), "put_kernel");
 }

@@ -12,6 +12,7 @@ use super::{
 };
 use crate::columns::{BUSBW, CEILING, CEILING_PCT, PACKET, PROXIES, RAIL_BYTES, ROUTE, SCOPE};
 use crate::error::Failure;
+use crate::nccl_baseline::Communicator;
 use crate::random::Ratios;
 use crate::runner::{Rows, slowest};
 use crate::values;
@@ -19,7 +20,6 @@ use crate::world::{self, Scope};
 use ginlab::bootstrap::Bootstrap;
 use ginlab::cuda::Stream;
 use ginlab::gin::{Sym, World};
-use ginlab::nccl::Communicator;
 use ginlab::report::{Row, Status};
 use serde::{Deserialize, Serialize};
 

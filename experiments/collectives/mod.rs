@@ -10,7 +10,6 @@ mod random;
 mod shape;
 mod sums;
 mod theirs;
-mod thresholds;
 
 use crate::columns::{BUSBW, CEILING, CEILING_PCT, PACKET, PROXIES, RAIL_BYTES, ROUTE, RULE, SCOPE, SHARING};
 use crate::error::Failure;

@@ -3,10 +3,10 @@
 use super::args::Tuple;
 use super::shape::{Element, Operation, Shape};
 use crate::error::Failure;
+use crate::nccl_baseline::{Call, Communicator, NcclError, Type};
 use ginlab::bootstrap::Bootstrap;
 use ginlab::cuda::{DeviceError, Event, Launch, Stream};
 use ginlab::gin::watch::{Watch, Work};
-use ginlab::nccl::{Call, Communicator, NcclError, Type};
 use std::time::Duration;
 
 impl From<NcclError> for Failure {

@@ -19,6 +19,7 @@ use crate::mps;
 use crate::output::OutputArgs;
 use crate::program::Program;
 use crate::runner::{self, Experiment, Ranks, Rows, program};
+use crate::values::usage;
 use args::Args;
 use columns::{DIRECTION, KNEE, LAUNCH, ONE_WAY, OPERATION, PAIR, RECEIVED, STORE, WIDTH};
 use ginlab::bootstrap::Bootstrap;
@@ -103,7 +104,8 @@ impl Experiment for Ipc {
         }
         let plan = Plan::new(args)?;
         let rank = Rank::open(&plan, ranks)?;
-        let cuda = plan.args.cuda_module.as_deref().map(|path| ForeignModule::load(&rank.device, path)).transpose()?;
+        let load = |path| ForeignModule::load(&rank.device, path).map_err(|error| usage("--cuda-module", error));
+        let cuda = plan.args.cuda_module.as_deref().map(load).transpose()?;
         let header = header(&plan, ranks, &rank);
         Ok((Ipc { plan, cuda, rank, alone: HashMap::new(), held: Rows::new(), number: 0 }, header))
     }

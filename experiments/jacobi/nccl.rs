@@ -11,10 +11,10 @@ use super::args::{Exchange, Tuple};
 use super::part::Part;
 use super::session::Session;
 use crate::error::Failure;
+use crate::nccl_baseline::{Communicator, NcclError, Type};
 use ginlab::bootstrap::Bootstrap;
 use ginlab::cuda::{DeviceError, Graph, Stream};
 use ginlab::gin::Sym;
-use ginlab::nccl::{Communicator, NcclError, Type};
 use kernels::jacobi::{ABOVE, BELOW};
 
 impl Session {

@@ -2,8 +2,8 @@
 
 use super::args::{Exchange, Norm, SyncBy, Tuple, When};
 use super::problem::Problem;
+use crate::nccl_baseline::Communicator;
 use ginlab::cuda::Buffer;
-use ginlab::nccl::Communicator;
 use kernels::jacobi::launched::tiles;
 use kernels::jacobi::{EXCHANGE_BLOCK, EXCHANGE_HOST, EXCHANGE_NONE, EXCHANGE_P, EXCHANGE_ROW};
 use std::ops::Range;

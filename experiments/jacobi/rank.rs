@@ -7,9 +7,9 @@ use super::problem::Problem;
 use super::resident::Resident;
 use super::session::{Session, Sizes};
 use crate::error::Failure;
+use crate::nccl_baseline::Communicator;
 use ginlab::bootstrap::Bootstrap;
 use ginlab::cuda::{Buffer, Place};
-use ginlab::nccl::Communicator;
 use kernels::jacobi::resident::{PLACES, row_words};
 
 /// Fields in device memory.

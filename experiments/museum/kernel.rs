@@ -249,7 +249,7 @@ impl Place {
             me,
             pes: PES as u32,
             paths: World::BY_RAILS,
-            ring_count: 1,
+            outlet_count: 1,
             heap,
             heap_bytes: HEAP,
             peers: self.peers.as_ptr(),
@@ -264,6 +264,7 @@ impl Place {
             report: &self.report,
             abort: &self.abort,
             timeout_ns: u64::MAX,
+            channels: std::ptr::null(),
         }
     }
 }

@@ -293,7 +293,7 @@ impl Args {
 
     /// Returns the fabric of the rails.
     pub fn fabric(&self) -> Result<Fabric, Failure> {
-        self.provider.clone().unwrap_or_default().on(&self.domain).map_err(Failure::Usage)
+        self.provider.clone().unwrap_or_default().on(&self.domain).map_err(|why| usage("--domain", why))
     }
 
     /// Handles a missing libfabric: uses null rails and records the reason if the user specified no provider, and fails

@@ -9,8 +9,9 @@ use ginlab::cuda::{Buffer, Device, Place};
 use ginlab::direct::{ChannelError, ChannelOptions, Channels};
 use ginlab::fabric::RailPlan;
 use ginlab::proxy::device_timeout;
+use kernels::direct::Channel;
 use kernels::gin::Control;
-use kernels::ring::{Ring, Status};
+use kernels::ring::Status;
 
 /// Maximum number of requests in flight per queue: that of a rail.
 const DEPTH: u32 = 4096;
@@ -61,9 +62,9 @@ impl Queues {
         Ok(Ok(Queues { channels, abort }))
     }
 
-    /// Returns the rings that lead to the queues, instead of a proxy's rings.
-    pub fn rings(&self) -> *const Ring {
-        self.channels.rings()
+    /// Returns the channels of the queues, as kernel arguments.
+    pub fn table(&self) -> *const Channel {
+        self.channels.table()
     }
 
     /// Returns the number of queues of the first `rails` rails.

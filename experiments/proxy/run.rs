@@ -12,8 +12,10 @@ use ginlab::cuda::{Kernel, Launch};
 use ginlab::gin::watch::{Watch, Work};
 use ginlab::measure::ping_pong::{Flag, round_trip};
 use ginlab::proxy::{ProxyError, Writes};
-use kernels::put_batch::{BatchedPutArgs, PUT_BATCHED_BY_CARD_KERNEL, PUT_BATCHED_KERNEL};
-use kernels::put_kernel::{BlockResult, PUT_BY_CARD_KERNEL, PUT_KERNEL, PutArgs, SCOPE_BLOCK, SCOPE_THREAD};
+use kernels::put_batch::{BatchedCardPutArgs, BatchedPutArgs, PUT_BATCHED_BY_CARD_KERNEL, PUT_BATCHED_KERNEL};
+use kernels::put_kernel::{
+    BlockResult, CardPutArgs, PUT_BY_CARD_KERNEL, PUT_KERNEL, PutArgs, SCOPE_BLOCK, SCOPE_THREAD,
+};
 use kernels::ring::Status;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -154,11 +156,14 @@ fn run_direct(
     iterations: u64,
 ) -> Result<Sample, Failure> {
     let Some(Ok(queues)) = &rank.queues else { return Err(Failure::Run("no queues were opened".into())) };
-    let (rings, ring_count) = (queues.rings(), queues.count(shape.tuple.rails));
-    let put = PutArgs { rings, ring_count, ..put_args(shape, rank, ranks, mode, iterations) };
+    let (channels, channel_count) = (queues.table(), queues.count(shape.tuple.rails));
+    let put = put_args(shape, rank, ranks, mode, iterations);
     match mode {
-        Mode::Batch(batch) => run_grid(shape, rank, ranks, &PUT_BATCHED_BY_CARD_KERNEL, BatchedPutArgs { put, batch }),
-        _ => run_grid(shape, rank, ranks, &PUT_BY_CARD_KERNEL, put),
+        Mode::Batch(batch) => {
+            let args = BatchedCardPutArgs { batched: BatchedPutArgs { put, batch }, channels, channel_count };
+            run_grid(shape, rank, ranks, &PUT_BATCHED_BY_CARD_KERNEL, args)
+        }
+        _ => run_grid(shape, rank, ranks, &PUT_BY_CARD_KERNEL, CardPutArgs { put, channels, channel_count }),
     }
 }
 

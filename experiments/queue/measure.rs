@@ -1,6 +1,7 @@
 //! Measurement of one tuple: runs its cases alternately.
 
 use super::args::{Algorithm, Mode, Scope};
+use super::memory::{ConsumerOptions, QueueConsumer, QueueMemory, Queues, Taken, VyukovMemory, consume, expected_sum};
 use super::{CONSUMERS, EMPTY_POLLS, FULL_STALLS, HOST_POLLS, LOST_EXCHANGES, PUSH, Queue, RINGS, Tuple, WATCHED};
 use crate::columns::{ACK, RING_SLOTS, SCOPE, SLOT_BYTES};
 use crate::error::Failure;
@@ -9,7 +10,6 @@ use crate::values;
 use crossbeam_utils::CachePadded;
 use cuda_std::memory::Word;
 use ginlab::cuda::{Buffer, DeviceError, Place};
-use ginlab::queue::{ConsumerOptions, QueueConsumer, QueueMemory, Queues, Taken, VyukovMemory, consume, expected_sum};
 use ginlab::report::{Row, Status};
 use ginlab::ring::RingMemory;
 use ginlab::signals;

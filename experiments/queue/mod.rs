@@ -4,6 +4,7 @@
 mod args;
 mod floors;
 mod measure;
+mod memory;
 mod prototype;
 
 use crate::columns::{ACK, RING_SLOTS, SCOPE, SLOT_BYTES};

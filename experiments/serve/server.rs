@@ -1,15 +1,17 @@
 //! Server: one loop that accepts connections, and a task per peer.
 
-use super::memory::{checksum, poison};
-use super::window::{self, Told};
-use super::words::{self, Answer, Checksum, Done, Joining, Place, Server, Verdict};
+mod joined;
+
+use super::memory::poison;
+use super::window;
+use super::words::{self, Joining, Place, Server};
 use crate::error::Failure;
 use crate::events;
 use crate::rails::{self, RailRequest, Rails};
 use crate::runner::{drive, in_event_loop};
 use crate::visitors;
 use ginlab::bootstrap::session::{Session, SessionListener};
-use ginlab::bootstrap::{Ending, process_env, token_for};
+use ginlab::bootstrap::{process_env, token_for};
 use ginlab::cuda::{Buffer, Choice, Device};
 use ginlab::fabric::Access;
 use ginlab::fabric::any::AnyRail;
@@ -21,6 +23,8 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 use tokio::task::JoinHandle;
+
+use joined::Joined;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -178,20 +182,6 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         result
     };
     in_event_loop(program)
-}
-
-/// A peer that has joined. Dropping it frees its slot, after a delay if the peer has not left regularly.
-struct Joined<'a> {
-    shared: &'a Shared,
-    slot: usize,
-    memory: Rc<Buffer>,
-    number: u32,
-    /// Immediate that the peer raises with its writes.
-    tag: u32,
-    write_bytes: u64,
-    writes: u64,
-    /// Whether it has left regularly, with all its writes complete.
-    left: bool,
 }
 
 impl Shared {
@@ -353,87 +343,5 @@ impl Shared {
             }
             _ => {}
         }
-    }
-}
-
-impl Joined<'_> {
-    fn bytes(&self) -> u64 {
-        // A peer may raise its tag without writing.
-        self.writes.saturating_mul(self.write_bytes)
-    }
-
-    /// Counts the writes that have arrived since the last call. Returns whether there were any.
-    fn collect(&mut self) -> bool {
-        let arrived = self.shared.rails.flow.take_immediates(self.tag);
-        self.writes += arrived;
-        self.shared.tell_strays();
-        arrived > 0
-    }
-
-    /// Waits for the end of the peer's writes and sends their checksum. Returns whether the peer confirmed it.
-    async fn serve(&mut self, visit: &mut Session, who: &[(&str, String)]) -> Result<bool, Failure> {
-        let done = self.until_done(visit, who).await?;
-        if done.extent > self.memory.bytes() as u64 {
-            let why = format!("{} B exceed the slot of {} B", done.extent, self.memory.bytes());
-            return Err(visit.refuse(why).await.into());
-        }
-        // The peer's writes are complete and thus in memory, but their last immediates may not have been polled yet.
-        let answer = Checksum { crc32: checksum(&self.memory, done.extent as usize).await?, writes: self.writes };
-        visit.say(words::DONE, &Answer::Checksum(answer)).await?;
-        let verdict: Verdict = visit.hear(words::VERDICT).await?;
-        Ok(verdict.right)
-    }
-
-    /// Waits until the peer has reported that it is done and all its writes have arrived. Fails if neither messages nor
-    /// writes arrive within the timeout.
-    async fn until_done(&mut self, visit: &mut Session, who: &[(&str, String)]) -> Result<Done, Failure> {
-        let mut done: Option<Done> = None;
-        let mut told = Told::new(self.shared.window);
-        let mut moved = Instant::now();
-        loop {
-            let word = match &done {
-                Some(done) if self.writes >= done.writes => break,
-                // The peer has no more messages to send except its disconnect.
-                Some(_) => tokio::time::timeout(LOOK, visit.hear::<Done>(words::VERDICT)).await,
-                None => tokio::time::timeout(LOOK, visit.hear::<Done>(words::DONE)).await,
-            };
-            let first = self.writes == 0;
-            if self.collect() {
-                moved = Instant::now();
-                if first {
-                    events::print("writing", who);
-                }
-            }
-            match word {
-                Ok(Ok(word)) => (done, moved) = (Some(word), Instant::now()),
-                Err(_) => {}
-                Ok(Err(error)) if error.ending() == Ending::TimedOut => {}
-                Ok(Err(error)) => return Err(error.into()),
-            }
-            if done.is_none()
-                && let Some(counted) = told.due(self.writes)
-            {
-                visit.say(words::DONE, &Answer::Counted(counted)).await?;
-            }
-            if moved.elapsed() >= self.shared.timeout {
-                let seconds = self.shared.timeout.as_secs();
-                let text = format!("no message and no write for {seconds} s; {} writes have arrived", self.writes);
-                return Err(Failure::Timeout(text));
-            }
-        }
-        done.ok_or_else(|| Failure::Run("the peer's last message was lost".to_owned()))
-    }
-}
-
-impl Drop for Joined<'_> {
-    fn drop(&mut self) {
-        if !self.left {
-            self.shared.torn.set(true);
-        }
-        // Revoke key and tag, whether or not the peer is dead.
-        let rest = (!self.left).then(|| Instant::now() + self.shared.timeout);
-        self.shared.revoke(self.slot, rest);
-        self.shared.rails.flow.forget_immediates(self.tag);
-        self.shared.drive(false);
     }
 }

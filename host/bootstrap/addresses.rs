@@ -75,7 +75,8 @@ impl<'a> Party<'a> {
 /// Checks all addresses of all parties. Returns notes for a reader of results, or the reason for a refusal, each as one
 /// line.
 fn check(parties: &[Party<'_>]) -> Result<Vec<String>, String> {
-    const REMEDY: &str = "omit this rail (--domain names the others), or give each host's interface its own address";
+    const REMEDY: &str =
+        "omit this rail (by naming the domains of the others), or give each host's interface its own address";
     let mut notes = names_of_hosts(parties);
     let mut known: HashMap<Owner<'_>, (&Party<'_>, usize)> = HashMap::new();
     let mut endpoints: HashMap<&[u8], (&Party<'_>, usize)> = HashMap::new();

@@ -152,7 +152,7 @@ fn refuse_half(env: Env) -> Result<(), BootstrapError> {
     if let Some((set, missing)) = half.or(step.then_some(("SLURM_STEP_ID", "SLURM_PROCID"))) {
         return Err(BootstrapError::usage(format!(
             "{set} is set but {missing} is not: a launcher sets both; set {missing}, unset {set} for a job on this \
-             machine, or use --bootstrap"
+             machine, or choose the kind of bootstrap"
         )));
     }
     Ok(())
@@ -169,7 +169,7 @@ pub(super) fn refuse_alone(env: Env, kind: Kind) -> Result<(), BootstrapError> {
         ),
         Kind::Tcp => ("WORLD_SIZE", "set RANK and WORLD_SIZE for every rank, or launch only one"),
         Kind::Local => {
-            ("the local bootstrap", "start ginlab once, because it starts its own ranks, or use `--bootstrap mpi`")
+            ("the local bootstrap", "start ginlab once, because it starts its own ranks, or use the mpi bootstrap")
         }
     };
     let (name, started) = (launcher.name, launcher.started());

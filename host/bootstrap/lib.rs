@@ -40,6 +40,7 @@ mod local;
 mod middle;
 #[cfg(feature = "mpi")]
 mod mpi;
+mod open;
 mod partial;
 mod progress;
 mod seal;
@@ -50,7 +51,6 @@ mod values;
 mod wait;
 
 use std::fmt;
-use std::net::{SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -62,17 +62,9 @@ pub use local::{is_spawned_child, random_token};
 pub use partial::Missing;
 pub use tcp::{TcpSettings, token_for};
 
-use acceptor::Acceptor;
-use connect::Search;
-use frame::FrameKind;
 use ginlab_base::pairing::Pairing;
-use greeting::Hello;
 use progress::{Reporter, lock};
 use star::Star;
-use wait::Clock;
-
-/// Maximum number of ranks. A larger number is taken for a typing error.
-const MAX_SIZE: usize = 1 << 16;
 
 /// Returns the version text of the MPI library; `None` in a build without the feature `mpi`.
 pub fn mpi_version() -> Option<String> {
@@ -157,160 +149,6 @@ impl fmt::Debug for Bootstrap {
 }
 
 impl Bootstrap {
-    /// Opens the kind of bootstrap that the environment indicates ([`Kind::detect`]). `ranks` is the number of ranks of
-    /// a `local` job (default 1). Under a launcher it may be `None`; otherwise it must equal the number of ranks of the
-    /// launcher.
-    pub fn auto(ranks: Option<usize>, options: Options) -> Result<Self, BootstrapError> {
-        Bootstrap::open(Kind::asked_for(&process_env)?, ranks, options)
-    }
-
-    /// Like [`Bootstrap::auto`], but opens the given kind.
-    pub fn open(kind: Kind, ranks: Option<usize>, options: Options) -> Result<Self, BootstrapError> {
-        let mut opened = match kind {
-            Kind::Local if is_spawned_child() => Bootstrap::child(options)?,
-            Kind::Local => {
-                detect::refuse_alone(&process_env, kind)?;
-                Bootstrap::local(ranks.unwrap_or(1), options)?
-            }
-            Kind::Tcp => {
-                let settings = TcpSettings::from_env(&process_env)?;
-                if settings.size == 1 {
-                    detect::refuse_alone(&process_env, kind)?;
-                }
-                Bootstrap::tcp(&settings, options)?
-            }
-            #[cfg(feature = "mpi")]
-            Kind::Mpi => Bootstrap::mpi(options)?,
-            #[cfg(not(feature = "mpi"))]
-            Kind::Mpi => return Err(detect::no_mpi(&process_env)),
-        };
-        match ranks {
-            Some(asked) if asked != opened.size() + opened.missing.len() => {
-                let size = opened.size() + opened.missing.len();
-                let error = BootstrapError::usage(format!(
-                    "{asked} ranks were requested, but the {kind} bootstrap has {size}; omit the number, or start that \
-                     many"
-                ));
-                opened.abort(error.ending(), &error.to_string());
-                Err(error)
-            }
-            _ => Ok(opened),
-        }
-    }
-
-    /// Creates a job of one rank, under any launcher, for programs without ranks.
-    pub fn alone() -> Result<Self, BootstrapError> {
-        Bootstrap::centre(Kind::Local, Star::new(0, 1, None), None, Options::default())
-    }
-
-    /// Creates rank 0 of a job whose other ranks get its address by other means. Accepts ranks 1 to `size - 1` on
-    /// `listener`.
-    pub fn serve(listener: TcpListener, size: usize, token: &str, options: Options) -> Result<Self, BootstrapError> {
-        let star = Star::new(0, checked_size(size)?, None);
-        Bootstrap::centre(Kind::Tcp, star, Some((listener, token)), options)
-    }
-
-    /// Joins a job at the first of `addresses` that answers with the right token.
-    pub fn join(
-        addresses: &[SocketAddr],
-        rank: usize,
-        size: usize,
-        token: &str,
-        options: Options,
-    ) -> Result<Self, BootstrapError> {
-        let shown = addresses.iter().map(SocketAddr::to_string).collect::<Vec<_>>().join(", ");
-        Bootstrap::leaf(Kind::Tcp, (rank, size), || Ok(addresses.to_vec()), &shown, token, options)
-    }
-
-    fn centre(
-        kind: Kind,
-        star: Star,
-        listening: Option<(TcpListener, &str)>,
-        options: Options,
-    ) -> Result<Self, BootstrapError> {
-        let clock = Clock::new(options.timeout, options.interrupt);
-        let acceptor = match listening {
-            Some((listener, token)) if star.size > 1 => {
-                Some(Acceptor::new(listener, tcp::checked_token(token)?, star.size)?)
-            }
-            _ => None,
-        };
-        Bootstrap::start(kind, star, acceptor, clock, options)
-    }
-
-    fn leaf(
-        kind: Kind,
-        (rank, size): (usize, usize),
-        candidates: impl Fn() -> Result<Vec<SocketAddr>, String>,
-        master: &str,
-        token: &str,
-        options: Options,
-    ) -> Result<Self, BootstrapError> {
-        let clock = Clock::new(options.timeout, options.interrupt);
-        let mut star = Star::new(rank, checked_size(size)?, None);
-        let hello = greeting::json(&Hello { rank, size, member: Member::here() });
-        let greeting = frame::encode(FrameKind::Hello, 0, "start", &hello);
-        let search = Search { place: master, token: tcp::checked_token(token)?, greeting, rank: Some(rank) };
-        let (mut link, member) = search.connect::<Member>(candidates, &clock)?;
-        (link.member, link.longest) = (member.printable(), frame::MAX_BYTES);
-        star.links[0] = Some(link);
-        // Rank 0 has answered. The time to find it must not reduce the time that the other ranks have.
-        let clock = Clock::new(options.timeout, options.interrupt);
-        Bootstrap::start(kind, star, None, clock, options)
-    }
-
-    /// Runs the first step of every job: all ranks exchange their [`Member`] and compare their options.
-    fn start(
-        kind: Kind,
-        mut star: Star,
-        mut acceptor: Option<Acceptor>,
-        mut clock: Clock,
-        options: Options,
-    ) -> Result<Self, BootstrapError> {
-        let Options { timeout, progress, interrupt, fingerprint, piece_bytes, partial, .. } = options;
-        star.progress.count_by(progress);
-        star.partial = partial;
-        let mut opened = Bootstrap {
-            kind,
-            rank: star.rank,
-            size: star.size,
-            first_numbers: (0..star.size).collect(),
-            missing: Vec::new(),
-            partial,
-            reporter: None,
-            star: Arc::new(Mutex::new(star)),
-            timeout,
-            piece_bytes,
-            interrupt,
-            members: Vec::new(),
-            notes: Vec::new(),
-            broken: None,
-            #[cfg(feature = "mpi")]
-            session: None,
-        };
-        let mine = greeting::json(&Member::here());
-        let mut infos =
-            opened.guard(|star| star.exchange(&mine, usize::MAX, "start", &mut clock, acceptor.as_mut()))?;
-        // All ranks have connected: close the port.
-        drop(acceptor);
-        let gone: Vec<bool> = infos.iter().map(|info| partial && info.is_empty()).collect();
-        if gone.contains(&true) {
-            opened.leave_out(&gone);
-            infos.retain(|info| !info.is_empty());
-        }
-        for (rank, info) in infos.iter().enumerate() {
-            let garbage = |error| BootstrapError::garbage(format_args!("rank {rank}"), error);
-            opened.members.push(serde_json::from_slice::<Member>(info).map_err(garbage)?);
-        }
-        let mut options = vec![("ginlab version".to_owned(), env!("CARGO_PKG_VERSION").to_owned())];
-        options.extend(fingerprint);
-        opened.compare(options)?;
-        if opened.size > 1 {
-            opened.reporter = Some(Reporter::start(&opened.star, timeout));
-        }
-        Ok(opened)
-    }
-
     /// Returns this process's rank, from 0.
     pub fn rank(&self) -> usize {
         self.rank
@@ -452,13 +290,5 @@ impl Bootstrap {
             self.spread(error);
             self.broken = Some(error.clone());
         })
-    }
-}
-
-fn checked_size(size: usize) -> Result<usize, BootstrapError> {
-    if (1..=MAX_SIZE).contains(&size) {
-        Ok(size)
-    } else {
-        Err(BootstrapError::BadSize { asked: size, limit: MAX_SIZE })
     }
 }

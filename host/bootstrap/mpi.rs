@@ -162,7 +162,7 @@ fn broadcast(world: &impl Communicator, mine: Option<Vec<u8>>, clock: &Clock) ->
     if let Some(bytes) = mine {
         let Some(place) = message.get_mut(4..4 + bytes.len()) else {
             return Err(failed(format_args!(
-                "this host's addresses need {} bytes, but at most {} fit; choose interfaces with --bootstrap-if",
+                "this host's addresses need {} bytes, but at most {} fit; choose fewer interfaces for the bootstrap",
                 bytes.len(),
                 OFFER_BYTES - 4
             )));

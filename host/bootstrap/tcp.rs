@@ -7,8 +7,9 @@ use super::error::BootstrapError;
 use super::handshake::MAX_TOKEN_BYTES;
 use super::host::checked_host;
 use super::local::TOKEN;
+use super::open::checked_size;
 use super::star::Star;
-use super::{Bootstrap, Ending, Kind, Options, checked_size};
+use super::{Bootstrap, Ending, Kind, Options};
 use ginlab_base::limits;
 
 /// torchrun's default port.

@@ -47,7 +47,7 @@ pub(super) fn refused_or_failed(error: DriverError, name: &str, grid: u32, block
     let what = format!("launching {name} as {grid} x {block}");
     match error.0 {
         CUresult::CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES => DeviceError::Refused(format!(
-            "{what}: the kernel needs more registers than a block of this size leaves; use a smaller --block"
+            "{what}: the kernel needs more registers than a block of this size leaves; use smaller blocks"
         )),
         _ => failed(what)(error),
     }

@@ -93,8 +93,8 @@ pub(super) fn run(blocks: u32, threads: u32, resident: bool, body: impl Fn() + S
 fn check_memory(grid: &Grid, available: Option<u64>) -> Result<(), DeviceError> {
     match available {
         Some(available) if grid.bytes() > available => Err(DeviceError::Refused(format!(
-            "the threads that must be resident need {} of memory on the emulated device, but {} are available; use a \
-             smaller --grid or --block",
+            "the threads that must be resident need {} of memory on the emulated device, but {} are available; use \
+             fewer or smaller blocks",
             size::human(grid.bytes()),
             size::human(available)
         ))),

@@ -51,7 +51,7 @@ fn check_read_only(gpu: &str, supported: bool) -> Result<(), DeviceError> {
     Err(DeviceError::Refused(format!(
         "cannot register the completion queue of an EFA device on {gpu}: READ_ONLY_HOST_REGISTER_SUPPORTED is 0, and \
          the driver maps the queue read-only (queues in GPU memory, EFADV_CQ_INIT_FLAGS_EXT_MEM_DMABUF, need no \
-         registration, but are not implemented); use proxies (--path rails)"
+         registration, but are not implemented); use proxies (path `rails`)"
     )))
 }
 
@@ -398,7 +398,7 @@ mod tests {
         let text = check_read_only("Some GPU", false).map_or_else(|error| error.to_string(), |()| String::new());
         assert!(text.contains("EFA device on Some GPU: READ_ONLY_HOST_REGISTER_SUPPORTED is 0"), "{text}");
         assert!(text.contains("EXT_MEM_DMABUF, need no registration, but are not implemented"), "{text}");
-        assert!(!text.contains('\n') && text.ends_with("use proxies (--path rails)"), "{text}");
+        assert!(!text.contains('\n') && text.ends_with("use proxies (path `rails`)"), "{text}");
     }
 
     #[test]

@@ -179,7 +179,7 @@ impl ForeignModule {
     pub fn load(device: &Device, path: &Path) -> Result<ForeignModule, DeviceError> {
         let Device::Gpu(gpu) = device else {
             return Err(DeviceError::Refused(format!(
-                "{}: the emulated device cannot run a compiled CUDA module; omit --cuda-module",
+                "{}: the emulated device cannot run a compiled CUDA module",
                 path.display()
             )));
         };

@@ -1,5 +1,7 @@
 //! Input of the checks: files below a root, environment variables, and answers of a running system.
 
+mod files;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -184,51 +186,6 @@ impl Machine {
         });
         let (root, environment) = (folder.to_owned(), variables.collect());
         Ok(Machine { root, host, environment, tree, listing, wanted, ..Machine::default() })
-    }
-
-    pub(super) fn root(&self) -> &Path {
-        &self.root
-    }
-
-    /// Returns a file's text, trimmed. `None` if it cannot be read.
-    pub(super) fn text(&self, path: &str) -> Option<String> {
-        Some(fs::read_to_string(self.root.join(path)).ok()?.trim().to_owned())
-    }
-
-    pub(super) fn exists(&self, path: &str) -> bool {
-        self.root.join(path).exists()
-    }
-
-    /// Returns whether a device node can be opened for reading.
-    pub(super) fn opens(&self, path: &str) -> bool {
-        fs::File::open(self.root.join(path)).is_ok()
-    }
-
-    /// Returns the names in a directory, sorted; empty if there is no such directory.
-    pub(super) fn names(&self, folder: &str) -> Vec<String> {
-        let Ok(entries) = fs::read_dir(self.root.join(folder)) else { return Vec::new() };
-        let mut names: Vec<String> =
-            entries.filter_map(|entry| Some(entry.ok()?.file_name().to_string_lossy().into_owned())).collect();
-        names.sort();
-        names
-    }
-
-    /// Returns the file name of a symbolic link's target.
-    pub(super) fn link(&self, path: &str) -> Option<String> {
-        let to = fs::read_link(self.root.join(path)).ok()?;
-        Some(to.file_name()?.to_string_lossy().into_owned())
-    }
-
-    /// Returns an environment variable that is set and not empty.
-    pub(super) fn variable(&self, name: &str) -> Option<String> {
-        self.environment.get(name).filter(|value| !value.is_empty()).cloned()
-    }
-
-    /// Returns the value of a line `Name: value` in a file of /proc.
-    pub(super) fn line(&self, path: &str, name: &str) -> Option<String> {
-        let text = self.text(path)?;
-        let line = text.lines().find_map(|line| line.strip_prefix(name)?.trim_start().strip_prefix(':'))?;
-        Some(line.trim().to_owned())
     }
 
     /// Returns the EFA devices on the bus; empty if the bus is not visible.

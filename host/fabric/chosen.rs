@@ -86,7 +86,7 @@ impl Fabric {
     /// Returns a one-line description if the request is invalid or cannot be satisfied.
     pub fn choose(&self, count: usize, place: &RankPlace, options: RailOptions) -> Result<RailPlan, String> {
         if self.shares_memory() && !place.one_machine {
-            return Err(format!("--provider {self}: all ranks must be on one machine"));
+            return Err(format!("provider {self}: all ranks must be on one machine"));
         }
         let mut plan = RailPlan {
             fabric: self.clone(),
@@ -104,7 +104,7 @@ impl Fabric {
             Fabric::Libfabric { provider, domains } => plan.select(provider.as_deref(), domains, place)?,
             Fabric::Verbs { .. } if plan.options.messages => {
                 return Err(format!(
-                    "--provider {self}: its datagrams are unordered, but messages need an order; use -p efa"
+                    "provider {self}: its datagrams are unordered, but messages need an order; use provider efa"
                 ));
             }
             Fabric::Verbs { name, domains } => plan.select(Some(name), domains, place)?,
@@ -140,7 +140,7 @@ impl RailPlan {
         let selected = discover::select_domains(&choice.provider, count, reach, named, gpu, local_rank, local_size)
             .map_err(text)?;
         if selected.domains.len() < count {
-            return Err(format!("--rails {count}: only {} domains are named", selected.domains.len()));
+            return Err(format!("{count} rails: only {} domains are named", selected.domains.len()));
         }
         self.notes.push(format!("provider {}: {}", choice.provider, choice.reason));
         self.notes.extend(selected.note);

@@ -153,8 +153,8 @@ pub(super) fn select(
     if domains[0].pci.is_some() {
         // Several endpoints on a NIC are only as fast as the NIC, but a result row would call them rails.
         let text = format!(
-            "{count} rails need {count} NICs, but there are {}: {}; use fewer rails, or name NICs for several \
-             endpoints by --domain",
+            "{count} rails need {count} NICs, but there are {}: {}; use fewer rails, or name the domains of NICs \
+             for several endpoints",
             domains.len(),
             names(&domains)
         );

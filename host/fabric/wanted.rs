@@ -50,7 +50,7 @@ impl Default for Fabric {
 }
 
 impl Fabric {
-    /// Parses the values of `--provider` and `--domain`.
+    /// Parses a provider, by default the best available one, on these domains.
     ///
     /// # Errors
     /// Returns a one-line description of an unknown profile or option, or if domains are named for a kind without
@@ -68,7 +68,7 @@ impl Fabric {
         match &mut self {
             Fabric::Libfabric { domains, .. } | Fabric::Verbs { domains, .. } => *domains = named.to_vec(),
             _ if named.is_empty() => {}
-            _ => return Err(format!("--domain: {without_domains} no domains")),
+            _ => return Err(format!("{without_domains} no domains")),
         }
         Ok(self)
     }

@@ -31,20 +31,23 @@
 //!   in flight fails with the state of the rails. EAGAIN from a full provider is not an error: the refused transfers
 //!   are posted again as others complete.
 
+mod error;
 mod immediates;
 mod operation;
+mod region;
 mod state;
 #[cfg(test)]
 mod tests;
 
+pub use error::FlowError;
 pub use operation::{Immediate, Operation};
+pub use region::{Offer, Peer, Region, Registered, Target};
 
 use ginlab_base::backoff::Backoff;
 use ginlab_cuda::Buffer;
 use ginlab_fabric::{Access, FabricError, Memory, Message, Messages, RemoteRegion};
 use ginlab_rails::strategy::{Scheduler, Strategy};
 use ginlab_rails::{self as rails, Counters};
-use serde::{Deserialize, Serialize};
 use state::{Kind, Segment, State, Way};
 use std::cell::RefCell;
 use std::pin::Pin;
@@ -56,101 +59,6 @@ use std::time::Duration;
 const TURNS: u32 = 32;
 /// Number of unsuccessful polls after which a driver that shares its core yields.
 const POLLS_BEFORE_YIELD: u32 = 16;
-
-/// Reason for which an operation failed.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum FlowError {
-    /// A fabric operation failed.
-    #[error("{0}")]
-    Fabric(Box<FabricError>),
-    /// The operation names a range, region, rail or peer that does not exist, or is not possible now.
-    #[error("{0}")]
-    Refused(String),
-    /// The flow stalled: no operation completed within its timeout.
-    #[error("no operation completed within {waited:?}: {state}")]
-    Stalled {
-        /// Timeout of the flow.
-        waited: Duration,
-        /// Operations in flight and state of the rails.
-        state: String,
-    },
-}
-
-impl From<FabricError> for FlowError {
-    fn from(error: FabricError) -> FlowError {
-        // Boxed, because results are moved several times for each write.
-        FlowError::Fabric(Box::new(error))
-    }
-}
-
-/// Memory with its registration on every rail.
-#[derive(Debug)]
-pub struct Registered<R: Messages> {
-    // Must precede `buffer`: registrations are dropped before the memory.
-    on_rail: Vec<R::Region>,
-    buffer: Rc<Buffer>,
-}
-
-/// A registered memory region, shared by operations.
-pub type Region<R> = Rc<Registered<R>>;
-
-impl<R: Messages> Registered<R> {
-    /// Returns the memory.
-    pub fn buffer(&self) -> &Buffer {
-        &self.buffer
-    }
-
-    /// Returns the length of the memory in bytes.
-    #[inline]
-    pub fn bytes(&self) -> u64 {
-        self.buffer.bytes() as u64
-    }
-}
-
-/// Information that a rank sends to its peers: its address on each rail, and its regions.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Offer {
-    /// Names of the rails.
-    pub rails: Vec<String>,
-    /// Addresses of this rank, per rail.
-    pub addresses: Vec<Vec<u8>>,
-    /// Regions of this rank, by region and rail.
-    pub regions: Vec<Vec<RemoteRegion>>,
-}
-
-/// A peer of a flow.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Peer(usize);
-
-/// A region of a peer, as the target of writes and the source of reads.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Target {
-    peer: Peer,
-    on_rail: Rc<[RemoteRegion]>,
-}
-
-impl Target {
-    /// Creates a target for region number `region` of those that `peer` offered.
-    ///
-    /// # Errors
-    /// Returns [`FlowError::Refused`] if `offer` has no such region.
-    pub fn new(peer: Peer, offer: &Offer, region: usize) -> Result<Target, FlowError> {
-        let on_rail = offer.regions.get(region).ok_or_else(|| {
-            FlowError::Refused(format!(
-                "peer {} offers {} regions, but no region {region}",
-                peer.0,
-                offer.regions.len()
-            ))
-        })?;
-        Ok(Target { peer, on_rail: on_rail.clone().into() })
-    }
-
-    /// Returns the length of the region in bytes.
-    #[inline]
-    pub fn bytes(&self) -> u64 {
-        self.on_rail.first().map_or(0, |region| region.bytes)
-    }
-}
 
 /// Incoming transfers and immediates that matched nothing here, since the flow was created.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -11,20 +11,20 @@
 
 use super::GinError;
 use super::heap::for_rails;
+use crate::direct::{ChannelOptions, Channels};
 use cuda_std::memory::{Word, load_acquire_host_u64};
 use efa_queue::{Completion, rules};
 use ginlab_base::backoff::Backoff;
 use ginlab_base::limits::explain;
 use ginlab_bootstrap::Bootstrap;
 use ginlab_cuda::{Buffer, Device, Place};
-use ginlab_direct::{ChannelOptions, Channels};
 use ginlab_fabric::verbs::{CompletionReader, Completions, Verbs};
 use ginlab_proxy::Cores;
 use ginlab_proxy::signal_order::SignalWords;
 use ginlab_topology::cores;
 use kernels::command::signal_of;
 use kernels::gin::{Arrivals, Count, ReceiveQueue};
-use kernels::ring::Ring;
+use kernels::outlet::Outlets;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -41,7 +41,7 @@ const VAIN_LOOKS: u32 = 1 << 6;
 
 /// Returns the number of bytes after a heap that `queues` queues need to send values from.
 pub(super) fn staging_bytes(queues: usize) -> u64 {
-    ginlab_direct::staging_bytes(queues, DEPTH)
+    crate::direct::staging_bytes(queues, DEPTH)
 }
 
 /// Options for opening [`Cards`].
@@ -126,12 +126,9 @@ impl Cards {
     }
 
     /// Returns the channels as kernel arguments.
-    pub fn rings(&self) -> *const Ring {
-        self.channels.rings()
-    }
-
-    pub fn count(&self) -> u32 {
-        self.channels.count()
+    pub fn outlets(&self) -> Outlets {
+        // SAFETY: the table was allocated, so it is not null.
+        unsafe { Outlets::of_channels(self.channels.table(), self.channels.count()) }
     }
 
     /// Returns the value of [`kernels::gin::World::arrivals`]; null if a thread reads arrivals.

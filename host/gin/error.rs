@@ -1,8 +1,8 @@
 //! Errors of a world.
 
+use crate::direct::ChannelError;
 use ginlab_bootstrap::{BootstrapError, Ending};
 use ginlab_cuda::DeviceError;
-use ginlab_direct::ChannelError;
 use ginlab_fabric::FabricError;
 use ginlab_proxy::engine::EngineError;
 use ginlab_proxy::{ChooseError, ProxyError};

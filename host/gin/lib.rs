@@ -17,6 +17,8 @@
 //! The device side is [`kernels::gin`], which documents the guarantees of each call.
 
 mod cards;
+pub mod collective;
+pub mod direct;
 mod error;
 mod heap;
 mod launch;

@@ -16,7 +16,7 @@ use ginlab_proxy::{Bytes, GroupOptions, GroupRegion, ProxyGroup, device_timeout}
 use ginlab_sharing::SAME_GPU;
 use ginlab_topology::cores;
 use kernels::gin::{Arrivals, Control, Peer, RESERVED_BYTES, Report, SENT_WORDS, SIGNALS, Team};
-use kernels::ring::Ring;
+use kernels::outlet::Outlets;
 use std::sync::OnceLock;
 
 pub(super) fn open(ranks: &mut Bootstrap, options: &Options) -> Result<World, GinError> {
@@ -31,12 +31,14 @@ pub(super) fn open(ranks: &mut Bootstrap, options: &Options) -> Result<World, Gi
         _ => group = Some(parts.start_proxies(ranks, options, order)?),
     }
     parts.note_same_gpu();
-    let table = group.as_ref().map(ProxyGroup::table);
-    let rings = table.map(|table| (table.count(), table.pointer()));
-    let rings = rings.or(cards.as_ref().map(|cards| (cards.count(), cards.rings())));
+    let outlets = match (&group, &cards) {
+        (Some(group), _) => Outlets::of_rings(group.table().pointer(), group.table().count()),
+        (None, Some(cards)) => cards.outlets(),
+        (None, None) => Outlets::NONE,
+    };
     let arrivals = cards.as_ref().map_or(std::ptr::null(), Cards::arrivals);
     let tables = parts.tables(ranks, options)?;
-    let description = parts.description(ranks, rings, arrivals, &tables);
+    let description = parts.description(ranks, outlets, arrivals, &tables);
     let (fabric, line_rate) = (parts.fabric(cards.is_some()), parts.line_rate(options, cards.as_ref()));
     ranks.barrier("world opened")?;
     let Parts { seat, bytes, mapped, far, abort, busy, .. } = parts;
@@ -199,27 +201,26 @@ impl Parts {
         Ok(Tables { buffers: [peers, team_pes, barriers, sent], teams, report })
     }
 
-    /// Returns the description for kernels. `rings` is the number of rings and the address of their table.
+    /// Returns the description for kernels.
     fn description(
         &self,
         ranks: &Bootstrap,
-        rings: Option<(u32, *const Ring)>,
+        outlets: Outlets,
         arrivals: *const Arrivals,
         tables: &Tables,
     ) -> kernels::gin::World {
         let [peers, team_pes, barriers, sent] = &tables.buffers;
         let by_rails = if self.seat.rails.is_some() { kernels::gin::World::BY_RAILS } else { 0 };
         let by_mapping = if self.mapped.by_others { kernels::gin::World::BY_MAPPING } else { 0 };
-        let (ring_count, rings) = rings.unwrap_or((0, std::ptr::null()));
         kernels::gin::World {
             me: ranks.rank() as u32,
             pes: ranks.size() as u32,
             paths: by_rails | by_mapping,
-            ring_count,
+            outlet_count: outlets.count,
             heap: self.mapped.heap.address() as *mut u8,
             heap_bytes: self.bytes,
             peers: peers.pointer(),
-            rings,
+            rings: outlets.rings,
             far: self.far.pointer(),
             arrivals,
             team_pes: team_pes.pointer(),
@@ -229,6 +230,7 @@ impl Parts {
             report: tables.report.pointer(),
             abort: self.abort.pointer(),
             timeout_ns: self.timeout_ns,
+            channels: outlets.channels,
         }
     }
 

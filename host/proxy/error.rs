@@ -10,7 +10,7 @@ pub enum ProxyError {
     #[error("{0}")]
     Engine(#[from] EngineError),
     /// The thread exited without reporting a reason.
-    #[error("proxy thread exited unexpectedly (a bug, or --fault proxy-vanish)")]
+    #[error("proxy thread exited unexpectedly (a bug, or the injected fault proxy-vanish)")]
     Gone,
     /// The thread was asked to stop.
     #[error("proxy thread was stopped on request")]

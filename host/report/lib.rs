@@ -112,10 +112,10 @@ pub enum ReportError {
     #[error("stdout was closed by its reader")]
     StdoutClosed,
     /// CSV and JSON were both sent to stdout.
-    #[error("--csv and --json cannot both go to stdout; give one of them a file")]
+    #[error("CSV and JSON cannot both go to stdout; give one of them a file")]
     TwoOnStdout,
     /// CSV and JSON were sent to the same file.
-    #[error("--csv and --json both name {}; give each its own file", .0.display())]
+    #[error("CSV and JSON cannot both be written to {}; give each its own file", .0.display())]
     SameFile(PathBuf),
     /// An output could not be created or written.
     #[error("cannot write {what} to {place}: {source}")]

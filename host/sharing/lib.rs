@@ -162,7 +162,7 @@ fn served_by(service: &Service) -> String {
 
 fn why_not(service: &Service) -> String {
     match service {
-        Service::Off => "--mps off".into(),
+        Service::Off => "MPS is switched off".into(),
         Service::Missing(why) => why.clone(),
         Service::Existing(folder) => format!("the driver does not use the server in {}", folder.display()),
         Service::Started(_) => "the driver does not use the server that was started".into(),

@@ -13,7 +13,6 @@
 
 use crate::command::Command;
 use crate::ring::Status;
-use crate::ring::producer::Words;
 use cuda_std::{thread, warp};
 
 /// Age of a batch after which the next put publishes it: several times what filling a batch takes. In clock cycles on
@@ -24,8 +23,8 @@ pub const LONGEST: u64 = 40_000;
 /// The commands of a batch, one in each of the scope's first threads, which are in the same warp.
 #[derive(Clone, Copy, Debug)]
 pub struct Batch {
-    /// This thread's command.
-    words: Words,
+    /// This thread's command, valid if one is pending.
+    command: Command,
     pending: u32,
     capacity: u32,
     /// Number of the scope's lanes in the first warp.
@@ -39,7 +38,7 @@ impl Batch {
     #[inline(always)]
     pub fn new(wanted: u32, threads: u32) -> Batch {
         let lanes = threads.clamp(1, u32::BITS);
-        Batch { words: [0; 4], pending: 0, capacity: wanted.clamp(1, lanes), lanes, opened: 0 }
+        Batch { command: Command::signal(0, 0), pending: 0, capacity: wanted.clamp(1, lanes), lanes, opened: 0 }
     }
 
     /// Returns the maximum number of commands.
@@ -60,7 +59,7 @@ impl Batch {
     #[track_caller]
     pub fn add(&mut self, rank: u32, command: &Command) -> bool {
         if rank == self.pending {
-            self.words = command.encode();
+            self.command = *command;
         }
         self.pending += 1;
         self.pending >= self.capacity || self.is_old(rank)
@@ -82,36 +81,33 @@ impl Batch {
     }
 
     /// Pushes the pending commands. Every thread of the scope must call it; the threads that hold a command push
-    /// together. In those threads it returns the watermark that [`Ring::wait`](crate::ring::Ring::wait) must reach for
-    /// all of them, and 0 in the others.
+    /// together. In those threads it returns the watermark that [`Outlet::wait`](crate::outlet::Outlet::wait) must
+    /// reach for all of them, and 0 in the others.
     ///
     /// # Errors
-    /// Returns the same errors as [`Ring::push`](crate::ring::Ring::push), in the threads whose command could not be
-    /// pushed.
+    /// Returns the same errors as [`Outlet::push`](crate::outlet::Outlet::push), in the threads whose command could
+    /// not be pushed.
     #[inline(always)]
     #[track_caller]
-    pub fn publish(&mut self, push: impl FnOnce(Words) -> Result<u64, Status>, rank: u32) -> Result<u64, Status> {
+    pub fn publish(&mut self, push: impl FnOnce(&Command) -> Result<u64, Status>, rank: u32) -> Result<u64, Status> {
         let count = core::mem::take(&mut self.pending);
-        if rank >= count { Ok(0) } else { push_together(push, self.words, rank, count) }
+        // A copy: a push takes the command by address, and the batch would stay in local memory.
+        let command = self.command;
+        if rank >= count { Ok(0) } else { push_together(|| push(&command), rank, count) }
     }
 }
 
 /// Pushes one command of each of a scope's first `count` threads after a single fence. Exactly those threads must call
-/// it. Returns the watermark that [`Ring::wait`](crate::ring::Ring::wait) must reach for all of them: the largest
-/// ticket plus 1. (Lanes that are not converged push one after another, in any order.)
+/// it. Returns the watermark that [`Outlet::wait`](crate::outlet::Outlet::wait) must reach for all of them: the
+/// largest ticket plus 1. (Lanes that are not converged push one after another, in any order.)
 ///
 /// # Errors
-/// Returns the same errors as [`Ring::push`](crate::ring::Ring::push), in the threads whose command could not be
-/// pushed.
+/// Returns the same errors as [`Outlet::push`](crate::outlet::Outlet::push), in the threads whose command could not
+/// be pushed.
 #[inline(always)]
 #[track_caller]
-pub(crate) fn push_together(
-    push: impl FnOnce(Words) -> Result<u64, Status>,
-    words: Words,
-    rank: u32,
-    count: u32,
-) -> Result<u64, Status> {
-    let pushed = push(words);
+pub(crate) fn push_together(push: impl FnOnce() -> Result<u64, Status>, rank: u32, count: u32) -> Result<u64, Status> {
+    let pushed = push();
     let own = pushed.as_ref().map_or(0, |ticket| ticket + 1);
     let end = if warp::SIZE == 1 { own } else { largest(own, rank, count) };
     pushed.map(|_| end)

@@ -7,6 +7,7 @@
 //! - [`command`]: the put command, in 32 bytes;
 //! - [`ring`]: transport of commands from many device threads to one proxy thread, and of their completion back;
 //! - [`direct`]: access to a NIC's queues from a kernel, without a proxy;
+//! - [`outlet`]: the choice between a ring and a NIC's queue;
 //! - [`gin`]: the device API of applications: symmetric memory, put, get, signals, barrier, to any PE over NVLink or
 //!   rails;
 //! - [`block`]: agreement among the threads of a block;
@@ -43,6 +44,8 @@ pub mod gin;
 pub mod ipc;
 #[cfg(any(feature = "litmus", feature = "bulk"))]
 pub mod litmus;
+#[cfg(not(all(target_arch = "nvptx64", feature = "bulk")))]
+pub mod outlet;
 #[cfg(not(all(target_arch = "nvptx64", feature = "bulk")))]
 pub mod ring;
 

@@ -4,9 +4,9 @@
 use crate::batch;
 use crate::block::block_maximum;
 use crate::command::Opcode;
+use crate::direct;
+use crate::outlet::Outlets;
 use crate::put_kernel::{PutArgs, write_in_teams};
-use crate::ring::Ring;
-use crate::ring::producer::Fence;
 use cuda_std::{args, kernel, thread};
 
 /// Arguments of the batched kernels.
@@ -27,27 +27,38 @@ pub struct BatchedPutArgs {
 #[kernel]
 pub unsafe fn put_batched_kernel(args: BatchedPutArgs) {
     // SAFETY: the caller guarantees that the pointers of `args` are valid.
-    unsafe { put_batches(&args) };
+    unsafe { put_batches(&args, Outlets::of_rings(args.put.rings, args.put.ring_count)) };
 }
 
-/// Like [`put_batched_kernel`], in a module with support for NIC queues: if a ring leads to a NIC queue, lanes that put
-/// together write adjacent requests and ring the doorbell once.
+/// Arguments of [`put_batched_by_card_kernel`].
+#[args]
+pub struct BatchedCardPutArgs {
+    /// The puts. The rings are ignored.
+    pub batched: BatchedPutArgs,
+    /// The channels; block `b` uses channel `b % channel_count`.
+    pub channels: *const direct::Channel,
+    /// Number of channels, at least 1.
+    pub channel_count: u32,
+}
+
+/// Like [`put_batched_kernel`], but to NIC queues: lanes that put together write adjacent requests and ring the
+/// doorbell once.
 ///
 /// # Safety
-/// The requirements of the put kernel must hold.
+/// The requirements of the put kernel must hold, and `channels` must be valid for `channel_count` channels.
 #[cfg(feature = "direct")]
 #[kernel]
-pub unsafe fn put_batched_by_card_kernel(args: BatchedPutArgs) {
-    // SAFETY: the caller guarantees that the pointers of `args` are valid.
-    unsafe { put_batches(&args) };
+pub unsafe fn put_batched_by_card_kernel(args: BatchedCardPutArgs) {
+    // SAFETY: the caller guarantees that the pointers of `args` are valid, so that `channels` is not null.
+    unsafe { put_batches(&args.batched, Outlets::of_channels(args.channels, args.channel_count)) };
 }
 
 /// Performs the grid's work; called by every thread.
 ///
 /// # Safety
-/// The requirements of the put kernel must hold.
+/// The requirements of the put kernel must hold, and `outlets` must be valid.
 #[inline(always)]
-unsafe fn put_batches(args: &BatchedPutArgs) {
+unsafe fn put_batches(args: &BatchedPutArgs, outlets: Outlets) {
     let put = &args.put;
     let me = thread::thread_idx_x();
     // A raw pointer instead of a reference: all threads of the block hold it, and only the first one writes.
@@ -57,8 +68,8 @@ unsafe fn put_batches(args: &BatchedPutArgs) {
         // SAFETY: the caller guarantees one result per block.
         unsafe { (*result).started = thread::global_timer_ns() };
     }
-    // SAFETY: the caller guarantees `ring_count` rings, the same for all threads.
-    let mut ring = unsafe { Ring::of_block(put.rings, put.ring_count) };
+    // SAFETY: the caller guarantees the outlets, the same for all threads.
+    let mut outlet = unsafe { outlets.of_block() };
     let (block, threads) = (thread::block_idx_x(), thread::block_dim_x());
     // At most half a window: when a slot is reused, its previous put has been published. At most one command per lane
     // of a warp.
@@ -80,7 +91,7 @@ unsafe fn put_batches(args: &BatchedPutArgs) {
                 // its batch are, and so are all earlier ones.
                 let ticket = unsafe { *put.ticket(block, last) };
                 if ticket >= known {
-                    match ring.wait(ticket) {
+                    match outlet.wait(ticket) {
                         Ok(watermark) => known = watermark,
                         Err(reason) => stop = reason.0,
                     }
@@ -97,8 +108,8 @@ unsafe fn put_batches(args: &BatchedPutArgs) {
             thread::sync_threads();
         }
         if me < count {
-            let words = put.put(block, first + me).command(Opcode::Put, 0).encode();
-            match batch::push_together(|words| ring.push_outlined(Fence::Payload, words), words, me, count) {
+            let command = put.put(block, first + me).command(Opcode::Put, 0);
+            match batch::push_together(|| outlet.push_outlined(&command), me, count) {
                 // SAFETY: there is one ticket per slot, and the slot is that of this thread's command.
                 Ok(end) => unsafe { *put.ticket(block, first + me) = end - 1 },
                 Err(reason) => stop = reason.0,
@@ -116,7 +127,7 @@ unsafe fn put_batches(args: &BatchedPutArgs) {
         && stop == 0
         && put.iterations > 0
         // SAFETY: there is one ticket per slot, written before the barrier; the last batch has the largest tickets.
-        && let Err(reason) = ring.wait(unsafe { *put.ticket(block, put.iterations - 1) })
+        && let Err(reason) = outlet.wait(unsafe { *put.ticket(block, put.iterations - 1) })
     {
         stop = reason.0;
     }

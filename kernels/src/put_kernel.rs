@@ -14,6 +14,8 @@ pub use crate::block::BlockResult;
 pub use channel::{Channel, Put};
 
 use crate::block::block_maximum;
+use crate::direct;
+use crate::outlet::Outlets;
 use crate::pattern;
 #[cfg(feature = "puts")]
 use crate::put_trace::Tracer;
@@ -92,7 +94,7 @@ pub struct TracedPutArgs {
 #[kernel]
 pub unsafe fn put_kernel(args: PutArgs) {
     // SAFETY: the caller guarantees that the pointers of `args` are valid.
-    unsafe { put_grid(&args, &mut ()) };
+    unsafe { put_grid(&args, Outlets::of_rings(args.rings, args.ring_count), &mut ()) };
 }
 
 /// Like [`put_kernel`], with stamps of the device's clock for sampled puts.
@@ -105,25 +107,36 @@ pub unsafe fn put_traced_kernel(args: TracedPutArgs) {
     let ring = (thread::block_idx_x() % args.put.ring_count) as u64;
     // SAFETY: the caller guarantees `entries` stamps per ring, and `ring` is below `ring_count`.
     let stamps = unsafe { args.stamps.add((ring * args.entries) as usize) };
+    let outlets = Outlets::of_rings(args.put.rings, args.put.ring_count);
     // SAFETY: the caller guarantees that the pointers of `args.put` are valid.
-    unsafe { put_grid(&args.put, &mut Tracer::new(stamps, args.every, args.entries)) };
+    unsafe { put_grid(&args.put, outlets, &mut Tracer::new(stamps, args.every, args.entries)) };
 }
 
-/// Like [`put_kernel`], in a module with support for NIC queues: if a ring leads to a NIC queue, each put is a request
-/// in it.
+/// Arguments of [`put_by_card_kernel`].
+#[args]
+pub struct CardPutArgs {
+    /// The puts. The rings are ignored.
+    pub put: PutArgs,
+    /// The channels; block `b` uses channel `b % channel_count`.
+    pub channels: *const direct::Channel,
+    /// Number of channels, at least 1.
+    pub channel_count: u32,
+}
+
+/// Like [`put_kernel`], but each put is a request in a NIC queue.
 ///
 /// # Safety
-/// The requirements of [`put_kernel`] must hold.
+/// The requirements of [`put_kernel`] must hold, and `channels` must be valid for `channel_count` channels.
 #[cfg(feature = "direct")]
 #[kernel]
-pub unsafe fn put_by_card_kernel(args: PutArgs) {
-    // SAFETY: the caller guarantees that the pointers of `args` are valid.
-    unsafe { put_grid(&args, &mut ()) };
+pub unsafe fn put_by_card_kernel(args: CardPutArgs) {
+    // SAFETY: the caller guarantees that the pointers of `args` are valid, so that `channels` is not null.
+    unsafe { put_grid(&args.put, Outlets::of_channels(args.channels, args.channel_count), &mut ()) };
 }
 
 /// Performs the grid's work; called by every thread.
 #[inline(always)]
-unsafe fn put_grid(args: &PutArgs, trace: &mut impl Trace) {
+unsafe fn put_grid(args: &PutArgs, outlets: Outlets, trace: &mut impl Trace) {
     let per_thread = args.scope == SCOPE_THREAD;
     let leads = per_thread || thread::thread_idx_x() == 0;
     // A raw pointer instead of a reference: all threads of the block hold it, and only the first one writes.
@@ -134,9 +147,8 @@ unsafe fn put_grid(args: &PutArgs, trace: &mut impl Trace) {
         unsafe { (*result).started = thread::global_timer_ns() };
     }
 
-    // SAFETY: the caller guarantees `ring_count` rings, the same for all threads.
-    let ring = unsafe { Ring::of_block(args.rings, args.ring_count) };
-    let mut channel = Channel::new(ring);
+    // SAFETY: the caller guarantees the outlets, the same for all threads.
+    let mut channel = Channel::new(unsafe { outlets.of_block() });
     let producer = if per_thread { thread::index() } else { thread::block_idx_x() };
     // SAFETY: the caller guarantees that the pointers of `args` are valid.
     let mut stop = unsafe { put_loop(args, &mut channel, producer, leads, trace) };

@@ -184,7 +184,7 @@ fn invalid_options_print_one_line() {
         ("--grid automatic", "not a whole number"),
         ("--block 2048", "invalid grid"),
         ("--volume 1X", "unknown unit"),
-        ("--cuda-module /nonexistent.cubin", "omit --cuda-module"),
+        ("--cuda-module /nonexistent.cubin", "--cuda-module: "),
     ] {
         let done = ipc(args).expect(2);
         assert!(done.complaint().contains(words), "{args}: {}", done.stderr);

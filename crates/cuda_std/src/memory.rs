@@ -5,6 +5,15 @@
 //! and the NICs. On the host the scope has no effect, and the order is the C++ order of the same name.
 
 #[cfg(not(target_arch = "nvptx64"))]
+mod host;
+
+#[cfg(not(target_arch = "nvptx64"))]
+pub use host::{
+    fence_acq_rel_host, load_acquire_host_u32, load_acquire_host_u64, load_relaxed_host_u64, load_relaxed_sys_words,
+    store_release_host_u64,
+};
+
+#[cfg(not(target_arch = "nvptx64"))]
 use crate::emulation;
 #[cfg(target_arch = "nvptx64")]
 use core::{arch::asm, cell::UnsafeCell};
@@ -37,20 +46,6 @@ impl Word {
         return Word(UnsafeCell::new(value));
         #[cfg(not(target_arch = "nvptx64"))]
         return Word(AtomicU64::new(value));
-    }
-
-    /// Returns the address, for accesses of [`crate::litmus`].
-    #[cfg(target_arch = "nvptx64")]
-    #[inline(always)]
-    pub(crate) fn pointer(&self) -> *mut u64 {
-        self.0.get()
-    }
-
-    /// Returns the word itself, for accesses of [`crate::litmus`].
-    #[cfg(not(target_arch = "nvptx64"))]
-    #[inline(always)]
-    pub(crate) fn atomic(&self) -> &AtomicU64 {
-        &self.0
     }
 }
 
@@ -240,13 +235,6 @@ pub fn store_mmio_relaxed_sys_u32(doorbell: &Doorbell, value: u32) {
     }
 }
 
-/// Returns the value of a doorbell, for a software NIC: an acquire load by a CPU thread.
-#[cfg(not(target_arch = "nvptx64"))]
-#[inline(always)]
-pub fn load_acquire_host_u32(doorbell: &Doorbell) -> u32 {
-    doorbell.0.load(Ordering::Acquire)
-}
-
 compare_exchanges! {
     /// `atom.relaxed.gpu.cas.b64`: stores `new` if the word was `expected`, and returns the previous value. For words
     /// that only the threads of one GPU exchange. This includes words in host memory, where most GPUs do not support a
@@ -279,71 +267,6 @@ pub fn store_relaxed_sys_v2_u64(pair: &WordPair, first: u64, second: u64) {
             word.0.store(value, Ordering::Relaxed);
         }
     }
-}
-
-/// Release store by a CPU thread. Like `store_release_sys_u64`, but not an access of an emulated thread, so it skips
-/// the lookup of the current emulated thread. In the proxy's loop that lookup would nearly halve the ring's
-/// throughput.
-#[cfg(not(target_arch = "nvptx64"))]
-#[inline(always)]
-pub fn store_release_host_u64(word: &Word, value: u64) {
-    word.0.store(value, Ordering::Release);
-}
-
-/// Acquire load by a CPU thread; see [`store_release_host_u64`].
-#[cfg(not(target_arch = "nvptx64"))]
-#[inline(always)]
-pub fn load_acquire_host_u64(word: &Word) -> u64 {
-    word.0.load(Ordering::Acquire)
-}
-
-/// Relaxed load by a CPU thread; see [`store_release_host_u64`].
-#[cfg(not(target_arch = "nvptx64"))]
-#[inline(always)]
-pub fn load_relaxed_host_u64(word: &Word) -> u64 {
-    word.0.load(Ordering::Relaxed)
-}
-
-/// Acquire and release fence of a CPU thread; see [`store_release_host_u64`].
-#[cfg(not(target_arch = "nvptx64"))]
-#[inline(always)]
-pub fn fence_acq_rel_host() {
-    fence(Ordering::AcqRel);
-}
-
-/// Loads adjacent words by relaxed loads, for the CPU. Returns each word exclusive-or `flip`, and whether the top bit
-/// of any result is set.
-///
-/// An even number of words, which must be aligned to 16 bytes, is loaded 16 bytes at a time if the CPU supports it. As
-/// with the device's wide accesses, each word counts as a separate load, in no particular order.
-#[cfg(not(target_arch = "nvptx64"))]
-#[inline(always)]
-pub fn load_relaxed_sys_words<const N: usize>(words: &[Word; N], flip: u64) -> ([u64; N], bool) {
-    #[cfg(all(target_arch = "x86_64", not(any(loom, miri))))]
-    if N.is_multiple_of(2) {
-        use core::arch::x86_64::{
-            __m128i, _mm_castsi128_pd, _mm_movemask_pd, _mm_or_si128, _mm_set1_epi64x, _mm_setzero_si128, _mm_xor_si128,
-        };
-        debug_assert!(words.as_ptr().addr().is_multiple_of(16), "words that are aligned to 16 bytes");
-        let mut values = [0u64; N];
-        // SAFETY: every x86-64 CPU has SSE2. The pairs are within `words`, which is aligned to 16 bytes, and within
-        // `values`. The load is inline assembly because other parties write these words.
-        return unsafe {
-            let flip = _mm_set1_epi64x(flip as i64);
-            let mut any = _mm_setzero_si128();
-            for pair in 0..N / 2 {
-                let mut value: __m128i;
-                core::arch::asm!("movdqa {value}, [{address}]", value = out(xmm_reg) value,
-                     address = in(reg) words.as_ptr().add(2 * pair), options(nostack, preserves_flags, readonly));
-                value = _mm_xor_si128(value, flip);
-                any = _mm_or_si128(any, value);
-                values.as_mut_ptr().add(2 * pair).cast::<__m128i>().write_unaligned(value);
-            }
-            (values, _mm_movemask_pd(_mm_castsi128_pd(any)) != 0)
-        };
-    }
-    let values: [u64; N] = core::array::from_fn(|index| words[index].0.load(Ordering::Relaxed) ^ flip);
-    (values, values.iter().any(|value| value >> 63 != 0))
 }
 
 /// `atom.relaxed.gpu.add.u64`: returns the previous value.

@@ -90,8 +90,8 @@ pub fn short(name: &str) -> String {
     let bytes = name.as_bytes();
     let mut at = 2;
     while at < bytes.len() {
-        if bytes[at] == b's' && at > 0 && bytes[at - 1] == b'C' {
-            // The disambiguator of a crate: base 62 up to the underscore.
+        if bytes[at] == b's' && matches!(bytes[at - 1], b'C' | b'M' | b'X') {
+            // The disambiguator of a crate or of an `impl` block: base 62 up to the underscore.
             at += name[at..].find('_').map_or(1, |end| end + 1);
         } else if bytes[at] == b'B' {
             // A back reference: also base 62 up to the underscore.

@@ -1,5 +1,7 @@
 //! Completion queues as C polls them: one completion at a time, whose fields it reads by functions.
 
+mod poll;
+
 use crate::abi::*;
 use crate::context::{Context, refuse};
 use crate::entries::{Entries, Entry, UNKNOWN};
@@ -9,7 +11,7 @@ use crate::pair::Pair;
 use crate::request::Kind;
 use crate::status::verbs_status;
 use std::cell::UnsafeCell;
-use std::ffi::{c_int, c_uint};
+use std::ffi::c_int;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -60,23 +62,10 @@ pub unsafe extern "C" fn create(context: *mut ibv_context, attributes: *mut ibv_
     // SAFETY: the type has only numbers, pointers and optional functions, for all of which zero is a valid value.
     let mut verbs: ibv_cq_ex = unsafe { std::mem::zeroed() };
     (verbs.context, verbs.cq_context, verbs.cqe) = (context.verbs(), attributes.cq_context, attributes.cqe as c_int);
-    verbs.start_poll = Some(start_poll);
-    verbs.next_poll = Some(next_poll);
-    verbs.end_poll = Some(end_poll);
-    verbs.read_opcode = Some(read_opcode);
-    verbs.read_vendor_err = Some(read_vendor_err);
-    verbs.read_byte_len = Some(read_byte_len);
-    verbs.read_imm_data = Some(read_imm_data);
-    verbs.read_qp_num = Some(read_qp_num);
-    verbs.read_src_qp = Some(read_src_qp);
-    verbs.read_wc_flags = Some(read_wc_flags);
-    verbs.read_slid = Some(read_slid);
-    verbs.read_sl = Some(read_nothing);
-    verbs.read_dlid_path_bits = Some(read_nothing);
-    let efa = efadv_cq { comp_mask: 0, wc_read_sgid: Some(wc_read_sgid), wc_is_unsolicited: Some(wc_is_unsolicited) };
+    poll::set_functions(&mut verbs);
     let made = Completions {
         verbs: UnsafeCell::new(verbs),
-        efa,
+        efa: poll::EFA,
         context,
         entries: OnceLock::new(),
         is_locked: AtomicBool::new(false),
@@ -323,119 +312,4 @@ fn said_once() {
              EFA device would hang"
         );
     });
-}
-
-/// Returns the queue of a C pointer.
-///
-/// # Safety
-/// `queue` must have been returned by [`create`] and not be destroyed.
-unsafe fn of<'a>(queue: *mut ibv_cq_ex) -> &'a Completions {
-    // SAFETY: the caller guarantees that the queue is valid.
-    unsafe { Completions::of(queue.cast()) }
-}
-
-unsafe extern "C" fn start_poll(queue: *mut ibv_cq_ex, attributes: *mut ibv_poll_cq_attr) -> c_int {
-    // SAFETY: by C's contract, queue and attributes are valid, here and below.
-    let (this, mask) = unsafe { (of(queue), (*attributes).comp_mask) };
-    if mask != 0 {
-        return libc::EINVAL;
-    }
-    this.lock();
-    match this.entries.get() {
-        Some(entries) => drop(this.fill_locked(entries)),
-        None => {
-            this.drive();
-            this.look_for_overrun();
-        }
-    }
-    // SAFETY: the lock is held.
-    let inner = unsafe { &mut *this.inner.get() };
-    inner.idle = inner.idle.wrapping_add(1);
-    if this.advance() {
-        inner.idle = 0;
-        return 0;
-    }
-    // The peer may need this core: NICs work without CPU cores, but this simulation does not.
-    let gives_way = inner.idle.is_multiple_of(IDLE);
-    this.unlock();
-    if gives_way {
-        std::thread::yield_now();
-    }
-    libc::ENOENT
-}
-
-unsafe extern "C" fn next_poll(queue: *mut ibv_cq_ex) -> c_int {
-    // SAFETY: see `start_poll`, which has taken the lock.
-    if unsafe { of(queue) }.advance() { 0 } else { libc::ENOENT }
-}
-
-unsafe extern "C" fn end_poll(queue: *mut ibv_cq_ex) {
-    // SAFETY: see `start_poll`.
-    unsafe { of(queue) }.unlock();
-}
-
-/// Returns the completion that C is reading.
-///
-/// # Safety
-/// See `start_poll`; must be called within a poll.
-unsafe fn current<'a>(queue: *mut ibv_cq_ex) -> &'a Entry {
-    // SAFETY: the caller is within a poll, so the lock is held.
-    unsafe { &(*of(queue).inner.get()).current }
-}
-
-/// Defines the functions by which C reads the fields of a completion.
-macro_rules! readers {
-    ($($name:ident -> $answer:ty = |$entry:ident| $part:expr;)*) => {$(
-        unsafe extern "C" fn $name(queue: *mut ibv_cq_ex) -> $answer {
-            // SAFETY: C's contract allows the call only within a poll.
-            let $entry = unsafe { current(queue) };
-            $part
-        }
-    )*};
-}
-readers! {
-    read_opcode -> c_uint = |entry| match (entry.is_arrival, entry.kind) {
-        (true, Kind::Write) => IBV_WC_RECV_RDMA_WITH_IMM,
-        (true, _) => IBV_WC_RECV,
-        (false, Kind::Write) => IBV_WC_RDMA_WRITE,
-        (false, _) => IBV_WC_SEND,
-    };
-    read_vendor_err -> u32 = |entry| entry.status;
-    read_byte_len -> u32 = |entry| entry.bytes;
-    read_imm_data -> u32 = |entry| entry.immediate.unwrap_or_default();
-    read_qp_num -> u32 = |entry| entry.number;
-    read_src_qp -> u32 = |entry| entry.source;
-    read_wc_flags -> c_uint = |entry| if entry.immediate.is_some() { IBV_WC_WITH_IMM } else { 0 };
-    read_slid -> u32 = |entry| u32::from(entry.handle);
-}
-
-unsafe extern "C" fn read_nothing(_: *mut ibv_cq_ex) -> u8 {
-    0
-}
-
-/// Returns the current completion of a queue, given its EFA interface.
-///
-/// # Safety
-/// `efa` must have been returned by [`efadv_cq_from_ibv_cq_ex`]; must be called within a poll.
-unsafe fn entry_of<'a>(efa: *mut efadv_cq) -> &'a Entry {
-    // SAFETY: the caller guarantees that `efa` is the member of a valid queue.
-    unsafe { current(efa.byte_sub(std::mem::offset_of!(Completions, efa)).cast()) }
-}
-
-unsafe extern "C" fn wc_read_sgid(efa: *mut efadv_cq, place: *mut ibv_gid) -> c_int {
-    // SAFETY: within a poll, by C's contract; `place` is valid for writes.
-    unsafe {
-        let entry = entry_of(efa);
-        if entry.handle != UNKNOWN {
-            // The address is available only if it has no handle.
-            return -libc::ENOENT;
-        }
-        place.write(ibv_gid { raw: entry.gid });
-    }
-    0
-}
-
-unsafe extern "C" fn wc_is_unsolicited(efa: *mut efadv_cq) -> bool {
-    // SAFETY: within a poll, by C's contract.
-    unsafe { entry_of(efa) }.unsolicited
 }

@@ -5,6 +5,7 @@ use crate::alive::is_alive;
 use crate::inbox::Arrival;
 use crate::memory::{self, FILLED, READ, Range, Refused, WRITTEN};
 use crate::origin::Origin;
+use crate::peer::Peer;
 use crate::request::{Kind, Request};
 use crate::share::Shared;
 use crate::status;
@@ -68,9 +69,6 @@ pub fn deliver(origin: &Origin, request: &Request, rnr_retry: u8) -> Outcome {
     if request.kind != Kind::Send && !peer.knows(&context.device.gid) {
         return Outcome::Settled(status::UNKNOWN_PEER);
     }
-    let pid = peer.page.pid();
-    let moves = request.kind == Kind::Send || context.machine.moves.load(Ordering::Relaxed);
-    let bytes = request.bytes();
     let inline;
     let pieces: &[(u64, u64)] = match &request.inline {
         Some(carried) => {
@@ -79,84 +77,120 @@ pub fn deliver(origin: &Origin, request: &Request, rnr_retry: u8) -> Outcome {
         }
         None => &request.pieces,
     };
-    let gone = |refused: Refused| match refused {
-        Refused::Gone => {
-            origin.forget(&request.gid, request.number);
-            status::REMOTE_BAD_NUMBER
-        }
-        Refused::Key => status::REMOTE_BAD_ADDRESS,
-        Refused::System => status::REMOTE_BAD_STATUS,
-    };
-    let not_ready = || {
-        if !peer.is_alive(|| is_alive(pid)) {
-            return Outcome::Settled(gone(Refused::Gone));
-        }
-        let patience = (rnr_retry < FOR_EVER).then(|| NOT_READY * u32::from(rnr_retry));
-        Outcome::Later(patience, status::REMOTE_NOT_READY)
-    };
     let arrival = Arrival {
         source: origin.number,
         gid: context.device.gid,
-        bytes: bytes as u32,
+        bytes: request.bytes() as u32,
         immediate: request.immediate,
         is_write: request.kind == Kind::Write,
         ..Arrival::default()
     };
-    if request.kind == Kind::Send {
-        let Some(receive) = peer.page.take() else { return not_ready() };
+    let delivery = Delivery { origin, request, peer: &peer, pieces, rnr_retry };
+    match request.kind {
+        Kind::Send => delivery.send(arrival),
+        Kind::Write => delivery.transfer(arrival, WRITTEN, true),
+        Kind::Read => delivery.transfer(arrival, READ, false),
+    }
+}
+
+/// A request, its peer, and its local bytes.
+struct Delivery<'a> {
+    origin: &'a Origin,
+    request: &'a Request,
+    peer: &'a Peer,
+    pieces: &'a [(u64, u64)],
+    rnr_retry: u8,
+}
+
+impl Delivery<'_> {
+    /// Returns the status of a refused access to the peer's memory.
+    fn status_of(&self, refused: Refused) -> u32 {
+        match refused {
+            Refused::Gone => {
+                self.origin.forget(&self.request.gid, self.request.number);
+                status::REMOTE_BAD_NUMBER
+            }
+            Refused::Key => status::REMOTE_BAD_ADDRESS,
+            Refused::System => status::REMOTE_BAD_STATUS,
+        }
+    }
+
+    fn is_alive(&self) -> bool {
+        self.peer.is_alive(|| is_alive(self.peer.page.pid()))
+    }
+
+    /// The peer has no receive, or no space for a completion.
+    fn not_ready(&self) -> Outcome {
+        if !self.is_alive() {
+            return Outcome::Settled(self.status_of(Refused::Gone));
+        }
+        let patience = (self.rnr_retry < FOR_EVER).then(|| NOT_READY * u32::from(self.rnr_retry));
+        Outcome::Later(patience, status::REMOTE_NOT_READY)
+    }
+
+    /// Delivers a message to the peer's next receive.
+    fn send(&self, arrival: Arrival) -> Outcome {
+        let page = &self.peer.page;
+        let Some(receive) = page.take() else { return self.not_ready() };
         let room = receive.pieces.map(|(address, length)| (address, u64::from(length)));
-        let status = if bytes > receive.room() {
+        let status = if self.request.bytes() > receive.room() {
             status::REMOTE_BAD_LENGTH
         } else {
             // SAFETY: C must not access the bytes until the completion.
-            unsafe { memory::copy(pid, pieces, &room, true) }.map_or_else(gone, |_| status::OK)
+            let copied = unsafe { memory::copy(page.pid(), self.pieces, &room, true) };
+            copied.map_or_else(|refused| self.status_of(refused), |_| status::OK)
         };
-        peer.page.put(&Arrival { wr_id: Some(receive.wr_id), status, ..arrival });
+        page.put(&Arrival { wr_id: Some(receive.wr_id), status, ..arrival });
         if status == status::OK {
-            peer.page.counts()[0].fetch_add(1, Ordering::Release);
+            page.counts()[0].fetch_add(1, Ordering::Release);
         }
-        return Outcome::Settled(status);
+        Outcome::Settled(status)
     }
-    let (access, out) = if request.kind == Kind::Write { (WRITTEN, true) } else { (READ, false) };
-    // Precedes the taking of a receive, because a refused request has no effect at the target.
-    let hold = match bytes {
-        0 => Ok(None),
-        _ => {
-            let range = Range { address: request.address, bytes, access, domain: peer.page.domain() };
-            peer.table.hold(request.key, range).map(Some)
+
+    /// Performs a write (`out`) or a read, for which the peer's key must allow `access`.
+    fn transfer(&self, mut arrival: Arrival, access: u32, out: bool) -> Outcome {
+        let Delivery { request, peer, .. } = *self;
+        let (context, bytes) = (self.origin.context, request.bytes());
+        // Precedes the taking of a receive, because a refused request has no effect at the target.
+        let hold = match bytes {
+            0 => Ok(None),
+            _ => {
+                let range = Range { address: request.address, bytes, access, domain: peer.page.domain() };
+                peer.table.hold(request.key, range).map(Some)
+            }
+        };
+        let hold = match hold {
+            Ok(hold) => hold,
+            Err(refused) => return Outcome::Settled(self.status_of(refused)),
+        };
+        if request.immediate.is_some() && peer.page.is_solicited() {
+            let Some(receive) = peer.page.take() else { return self.not_ready() };
+            arrival.wr_id = Some(receive.wr_id);
         }
-    };
-    let hold = match hold {
-        Ok(hold) => hold,
-        Err(refused) => return Outcome::Settled(gone(refused)),
-    };
-    let mut arrival = arrival;
-    if request.immediate.is_some() && peer.page.is_solicited() {
-        let Some(receive) = peer.page.take() else { return not_ready() };
-        arrival.wr_id = Some(receive.wr_id);
-    }
-    let moved = match hold {
-        Some(_) if moves => {
-            let cut = context.machine.spec.cut(request.address ^ request.wr_id, bytes);
-            // SAFETY: C must not access the bytes until the completion.
-            unsafe { memory::copy_end_first(pid, pieces, (request.address, bytes), cut, out) }
+        let moved = match hold {
+            Some(_) if context.machine.moves.load(Ordering::Relaxed) => {
+                let cut = context.machine.spec.cut(request.address ^ request.wr_id, bytes);
+                // SAFETY: C must not access the bytes until the completion.
+                unsafe { memory::copy_end_first(peer.page.pid(), self.pieces, (request.address, bytes), cut, out) }
+            }
+            _ if self.is_alive() => Ok(()),
+            _ => Err(Refused::Gone),
+        };
+        drop(hold);
+        arrival.status = moved.map_or_else(|refused| self.status_of(refused), |()| status::OK);
+        let tells = request.immediate.is_some() && (arrival.status == status::OK || arrival.wr_id.is_some());
+        if tells && !peer.page.put(&arrival) {
+            if arrival.wr_id.is_some() || peer.page.is_drained() {
+                return self.not_ready();
+            }
+            // An immediate that takes no receive is written into the completion queue, whether the program reads it or
+            // not.
+            peer.page.lose();
         }
-        _ if peer.is_alive(|| is_alive(pid)) => Ok(()),
-        _ => Err(Refused::Gone),
-    };
-    drop(hold);
-    arrival.status = moved.map_or_else(gone, |()| status::OK);
-    let tells = request.immediate.is_some() && (arrival.status == status::OK || arrival.wr_id.is_some());
-    if tells && !peer.page.put(&arrival) {
-        if arrival.wr_id.is_some() || peer.page.is_drained() {
-            return not_ready();
+        if arrival.status == status::OK {
+            // Release, after the bytes: the peer reads its counter by an acquire.
+            peer.page.counts()[if out { 2 } else { 1 }].fetch_add(1, Ordering::Release);
         }
-        // An immediate that takes no receive is written into the completion queue, whether the program reads it or not.
-        peer.page.lose();
+        Outcome::Settled(arrival.status)
     }
-    if arrival.status == status::OK {
-        // Release, after the bytes: the peer reads its counter by an acquire.
-        peer.page.counts()[if out { 2 } else { 1 }].fetch_add(1, Ordering::Release);
-    }
-    Outcome::Settled(arrival.status)
 }

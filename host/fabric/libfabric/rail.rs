@@ -1,5 +1,7 @@
 //! The libfabric rail: posting and polling.
 
+mod messages;
+
 use std::ffi::c_void;
 use std::ptr;
 use std::sync::Arc;
@@ -16,9 +18,7 @@ use super::post::{Quirks, operation};
 use super::sockets::Sockets;
 use super::{GpuMemory, Level, LibfabricRegion, RailOptions};
 use crate::domain::Domain;
-use crate::{
-    Access, Completion, FabricError, Memory, Message, Messages, Post, Rail, RailLimits, RemoteRegion, Transfer, mistake,
-};
+use crate::{Access, Completion, FabricError, Memory, Post, Rail, RailLimits, RemoteRegion, Transfer, mistake};
 
 /// Maximum number of completions read by one call.
 pub(super) const BATCH: usize = 64;
@@ -395,42 +395,6 @@ impl Rail for LibfabricRail {
                 Ok(())
             }
             polled => polled,
-        }
-    }
-}
-
-impl Messages for LibfabricRail {
-    unsafe fn send(&mut self, region: &LibfabricRegion, peer: usize, m: &Message) -> Result<Post, FabricError> {
-        let address = self.check_message(Kind::Send, region, Some(peer), m)?;
-        let Some(slot) = self.prepare(Kind::Send, peer, m.bytes, m.token) else { return Ok(Post::Again) };
-        let source = ptr::with_exposed_provenance((region.address + m.offset) as usize);
-        // SAFETY: the endpoint is open, the range is in the region, and the caller guarantees that its memory is valid.
-        let code =
-            unsafe { ops::fi_send(self.endpoint, source, m.bytes as usize, region.descriptor, address, slot.cast()) };
-        self.posted(|| operation(Kind::Send, m.bytes, peer), code)
-    }
-
-    unsafe fn receive(&mut self, region: &LibfabricRegion, m: &Message) -> Result<Post, FabricError> {
-        let address = self.check_message(Kind::Receive, region, None, m)?;
-        let Some(slot) = self.prepare(Kind::Receive, 0, m.bytes, m.token) else { return Ok(Post::Again) };
-        let target = ptr::with_exposed_provenance_mut((region.address + m.offset) as usize);
-        // SAFETY: the endpoint is open, the range is in the region, and the caller guarantees that its memory is valid.
-        let code =
-            unsafe { ops::fi_recv(self.endpoint, target, m.bytes as usize, region.descriptor, address, slot.cast()) };
-        self.posted(|| operation(Kind::Receive, m.bytes, 0), code)
-    }
-
-    fn cancel(&mut self, token: u64) -> Result<(), FabricError> {
-        let core = Arc::clone(&self.core);
-        // SAFETY: the slots belong to this rail, and no other code accesses these fields.
-        let of_token = |slot: &*mut Slot| unsafe { (**slot).kind == Kind::Receive && (**slot).token == token };
-        let Some(slot) = core.contexts.transfers.iter().find(of_token) else { return Ok(()) };
-        // SAFETY: the endpoint is open and the context is posted.
-        match unsafe { ops::fi_cancel(self.endpoint, slot.cast()) } {
-            0 => Ok(()),
-            // Too late: its completion follows.
-            code if code == -(sys::FI_ENOENT as isize) => Ok(()),
-            code => Err(self.error(Doing::Transferring, "fi_cancel of a receive", code)),
         }
     }
 }

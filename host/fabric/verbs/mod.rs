@@ -13,11 +13,13 @@ mod pair;
 mod queues;
 mod rail;
 mod region;
+mod view;
 
 pub(crate) use cards::label;
 pub use cards::{PREFIX, cards, is_asked};
 pub use device::Verbs;
-pub use pair::{Completions, Counted, Mapping, Pair, PairOptions, PairView, Ring};
+pub use pair::Pair;
 pub use queues::CompletionReader;
 pub use rail::VerbsRail;
 pub use region::Region;
+pub use view::{Completions, Counted, Mapping, PairOptions, PairView, Ring};

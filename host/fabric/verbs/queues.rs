@@ -1,7 +1,7 @@
 //! CPU side of a NIC's queues: writes requests to the ring, rings the doorbell and reads completions.
 
 use super::barriers;
-use super::pair::{Completions, Ring};
+use super::view::{Completions, Ring};
 use efa_queue::{completion, request, rules};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 

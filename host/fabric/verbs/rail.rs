@@ -2,9 +2,10 @@
 
 use super::device::Verbs;
 use super::errors;
-use super::pair::{Pair, PairOptions};
+use super::pair::Pair;
 use super::queues::{CompletionReader, Poster};
 use super::region::Region;
+use super::view::PairOptions;
 use crate::{
     Access, Completion, FabricError, Memory, Message, Messages, Post, Rail, RailLimits, RemoteRegion, Transfer, mistake,
 };

@@ -1,6 +1,7 @@
 //! Validation of commands: whether the regions and peers that a command names exist.
 
-use super::{Engine, EngineError, Stage};
+use super::{Engine, EngineError};
+use crate::stage::Stage;
 use ginlab_fabric::{Rail, RemoteRegion, offsets};
 use ginlab_rails as rails;
 use kernels::command::{Command, MOST_ADDED, Opcode, SIGNALS};

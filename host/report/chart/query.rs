@@ -332,7 +332,8 @@ impl Query {
         Some(match apart.is_empty() {
             true => format!("{place}: they are repeats of one measurement"),
             false => {
-                format!("{place}; they differ in {}: name some in --series, or narrow with --where", apart.join(", "))
+                let columns = apart.join(", ");
+                format!("{place}; they differ in {columns}: make some of these columns series, or select rows by them")
             }
         })
     }

@@ -154,7 +154,7 @@ fn categories_keep_order_of_file() {
 fn overlapping_points_are_distinguished() {
     let mut query = query("size_bytes", "mode", &[]);
     let picture = query.chart(&records()).unwrap();
-    insta::assert_snapshot!(picture.notes[1], @r#"2 rows of "nbi" share size_bytes 4K; they differ in device, fabric, rails: name some in --series, or narrow with --where"#);
+    insta::assert_snapshot!(picture.notes[1], @r#"2 rows of "nbi" share size_bytes 4K; they differ in device, fabric, rails: make some of these columns series, or select rows by them"#);
     assert!(!picture.chart.drawn().contains("points=\"\""));
     query.bars = true;
     assert!(matches!(query.chart(&records()), Err(ChartError::Overlap(_))));

@@ -150,7 +150,7 @@ impl Comparison {
         let (columns, texts): (Vec<&str>, Vec<String>) = differ.filter(|(_, text)| !text.ends_with("is  and ")).unzip();
         match columns.is_empty() {
             true => "they have no common row".into(),
-            false => format!("{}; --ignore {} compares them nevertheless", texts.join(", "), columns.join(",")),
+            false => format!("{}; ignore {} to compare them nevertheless", texts.join(", "), columns.join(",")),
         }
     }
 }

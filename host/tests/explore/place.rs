@@ -85,7 +85,7 @@ impl Place {
             me: me as u32,
             pes: program.pes as u32,
             paths: World::BY_RAILS | if program.local > 1 { World::BY_MAPPING } else { 0 },
-            ring_count: 1,
+            outlet_count: 1,
             heap: self.heap(),
             heap_bytes: self.heap.len() as u64 * 16,
             peers: self.peers.as_ptr(),
@@ -100,6 +100,7 @@ impl Place {
             report: &self.report,
             abort: &self.abort,
             timeout_ns: u64::MAX,
+            channels: std::ptr::null(),
         }
     }
 }

@@ -82,7 +82,7 @@ fn turn<S: Scope>(args: &CollectiveArgs, line: &mut Context<S>, state: &mut Stat
         }
     }
     // Waits until the sources of puts over rails may be overwritten. Stores need no such wait.
-    if line.world().ring_count == 0 { Ok(()) } else { line.quiet() }
+    if line.world().outlet_count == 0 { Ok(()) } else { line.quiet() }
 }
 
 /// Runs a collective by messages of one thread per block.

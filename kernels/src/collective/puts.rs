@@ -89,7 +89,7 @@ fn turn<S: Scope, const SEVERAL: bool>(args: &CollectiveArgs, line: &mut Context
         turn.wait(line, state, READY, (pes - 1) as u64)?;
     }
     // Waits until the sources of puts over rails may be overwritten.
-    if line.world().ring_count == 0 { Ok(()) } else { line.quiet() }
+    if line.world().outlet_count == 0 { Ok(()) } else { line.quiet() }
 }
 
 impl<const SEVERAL: bool> Turn<'_, SEVERAL> {

@@ -1,4 +1,4 @@
-//! Converts a program's commands into NIC requests: a ring whose other end is a NIC queue instead of a proxy.
+//! Converts a program's commands into NIC requests: a channel is a NIC queue with what its requests need.
 //!
 //! Programs issue commands (region, offset, peer). Each becomes one request, with addresses and keys from a table that
 //! the host has filled. A put becomes a write; a put with a signal becomes a write with the signal as its immediate. A
@@ -11,9 +11,9 @@
 use super::group::Group;
 use super::post::Known;
 use super::{Failure, Queue, Transfer};
-use crate::command::{Command, MAX_OFFSET, Opcode, signal_of};
+use crate::command::{Command, Opcode, signal_of};
 use crate::ring::Status;
-use crate::ring::producer::Words;
+use cuda_std::call::by_address;
 use cuda_std::memory::{Word, store_relaxed_sys_u64};
 use efa_queue::request::{MOST_BYTES, To};
 use efa_queue::{Local, Operation, rules};
@@ -63,29 +63,82 @@ unsafe impl Send for Channel {}
 // never written.
 unsafe impl Sync for Channel {}
 
-/// Posts the command encoded in `words`. Returns its request number, and the number below which requests have a slot.
-/// Out of line and by pointer, for kernels with several call sites.
+/// A thread's handle of a channel in device memory. The channel stays in memory: it would occupy registers between
+/// calls.
+#[derive(Clone, Copy, Debug)]
+pub struct ChannelHandle {
+    channel: *const Channel,
+    /// Number of slots.
+    depth: u32,
+    /// Requests below this number are known to have a slot; 0 if the thread has no bound yet.
+    pub(crate) free_below: u64,
+}
+
+impl ChannelHandle {
+    /// Creates a handle of a thread that has posted nothing yet.
+    ///
+    /// # Safety
+    /// `channel` must be valid until the kernel ends.
+    #[inline(always)]
+    pub unsafe fn new(channel: *const Channel) -> ChannelHandle {
+        // SAFETY: the caller guarantees the channel.
+        ChannelHandle { channel, depth: unsafe { (*channel).queue.depth }, free_below: 0 }
+    }
+
+    /// Posts one command per active lane and returns the number of the lane's request. Converged lanes of a warp ring
+    /// the doorbell once. The fence before the doorbell covers the payload: no other fence is needed.
+    ///
+    /// # Errors
+    /// Returns the first failure of the queue, or [`Status::REFUSED`] for a command that names a PE or range that does
+    /// not exist.
+    #[inline(always)]
+    pub(crate) fn post(&mut self, command: &Command) -> Result<u64, Status> {
+        // SAFETY: the creator of the handle guarantees the channel.
+        let (posted, free_below) = unsafe { post(self.channel, command, self.free_below) };
+        self.free_below = free_below;
+        posted
+    }
+
+    /// Waits for a request and all preceding ones. Returns the watermark.
+    ///
+    /// # Errors
+    /// Returns the first failure of the queue.
+    #[inline(always)]
+    pub(crate) fn wait(&mut self, number: u64) -> Result<u64, Status> {
+        // SAFETY: the creator of the handle guarantees the channel.
+        let watermark = unsafe { by_address(wait as unsafe fn(_, _, _) -> _)(self.channel, number, self.free_below) }?;
+        self.free_below = self.free_below.max(watermark + self.depth as u64);
+        Ok(watermark)
+    }
+}
+
+/// Implements [`ChannelHandle::post`]. Out of line, for kernels with several call sites. Also returns the number below
+/// which requests have a slot.
+///
+/// # Safety
+/// `channel` must be valid until the kernel ends.
 #[inline(never)]
-pub(crate) fn push(channel: *const Channel, words: Words, free_below: u64) -> (Result<u64, Status>, u64) {
-    // SAFETY: a ring with `TO_CARD` points to a channel, which outlives the kernels that use the ring.
+unsafe fn post(channel: *const Channel, command: &Command, free_below: u64) -> (Result<u64, Status>, u64) {
+    // SAFETY: the caller guarantees the channel.
     let mut channel = unsafe { *channel };
-    // `free_below` is 0 if the caller does not have a bound yet.
     channel.queue.free_below = channel.queue.free_below.max(free_below);
-    let Some(command) = Command::decode(words) else { return (Err(Status::REFUSED), free_below) };
-    let posted = match channel.transfer(&command) {
-        Some(transfer) if command.opcode == Opcode::PutValue => channel.post_value(&transfer, &command),
+    let posted = match channel.transfer(command) {
+        Some(transfer) if command.opcode == Opcode::PutValue => channel.post_value(&transfer, command),
         Some(transfer) => channel.queue.post_from(&transfer, Known::Asked),
         None => return (Err(Status::REFUSED), free_below),
     };
     (posted.map_err(Failure::status), channel.queue.free_below)
 }
 
-/// Waits for a request and all preceding ones. Returns the watermark. Out of line, like [`push`].
+/// Implements [`ChannelHandle::wait`]. Out of line, like [`post`].
+///
+/// # Safety
+/// `channel` must be valid until the kernel ends.
 #[inline(never)]
-pub(crate) fn wait(channel: *const Channel, number: u64, free_below: u64) -> Result<u64, Status> {
-    // SAFETY: as in `push`, the ring points to a channel that outlives the kernels.
+unsafe fn wait(channel: *const Channel, number: u64, free_below: u64) -> Result<u64, Status> {
+    // SAFETY: the caller guarantees the channel.
     let mut queue = unsafe { (*channel).queue };
-    queue.free_below = free_below;
+    queue.free_below = queue.free_below.max(free_below);
     queue.wait(number).map_err(Failure::status)
 }
 
@@ -137,11 +190,10 @@ impl Channel {
     /// inline.)
     #[inline(always)]
     fn post_value(&mut self, transfer: &Transfer, command: &Command) -> Result<u64, Failure> {
-        let value = command.source_offset & MAX_OFFSET | (command.immediate as u64) << 48;
         let place = self.queue.reserve(Group::alone(), 1, Known::Asked)?;
         let address = self.staging + rules::slot(place.first, self.queue.depth) as u64 * 8;
         // SAFETY: there is one word per slot, and only this request uses it until the request has completed.
-        store_relaxed_sys_u64(unsafe { &*(address as *const Word) }, value);
+        store_relaxed_sys_u64(unsafe { &*(address as *const Word) }, command.value());
         self.queue.fill(place, &Transfer { local: Local { address, ..transfer.local }, ..*transfer });
         Ok(place.first)
     }

@@ -24,8 +24,7 @@ mod group;
 mod post;
 mod wait;
 
-pub use channel::{Channel, Peer};
-pub(crate) use channel::{push, wait as wait_for_channel};
+pub use channel::{Channel, ChannelHandle, Peer};
 
 use crate::gin::Control;
 use crate::ring::{CachePadded, Status};

@@ -84,7 +84,7 @@ impl<S: Scope> Context<S> {
         self.flush();
         self.scope.sync();
         let team = self.world.team(kind);
-        if self.world.ring_count == 0 && team.pes <= ONE_ROUND {
+        if self.world.outlet_count == 0 && team.pes <= ONE_ROUND {
             self.meet_mapped(kind, &team);
             return self.agreed();
         }

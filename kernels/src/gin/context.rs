@@ -5,8 +5,8 @@ use super::report::{Call, Failure, NO_PE, note};
 use super::{HEAP, Plain, Scope, Sym, World};
 use crate::batch::Batch;
 use crate::command::{Command, Opcode};
-use crate::ring::producer::{Fence, Words};
-use crate::ring::{Ring, Status};
+use crate::ring::Status;
+use crate::ring::producer::Fence;
 use cuda_std::memory::fence_acq_rel_sys;
 
 /// The communication context of one scope: a thread, a warp or a block.
@@ -16,8 +16,8 @@ use cuda_std::memory::fence_acq_rel_sys;
 pub struct Context<S> {
     pub(super) world: World,
     pub(super) scope: S,
-    /// Tickets below this are known to have a free slot in this block's ring, if the world has rings. (The ring itself
-    /// stays in memory: it would occupy registers that calls to mapped PEs need.)
+    /// Tickets below this are known to have a free slot in this block's outlet, if the world has outlets. (The outlet
+    /// itself stays in memory: it would occupy registers that calls to mapped PEs need.)
     free_below: u64,
     /// The last ticket of this thread plus 1, or 0 if there is none.
     pub(super) last: u64,
@@ -243,8 +243,8 @@ impl<S: Scope> Context<S> {
     #[inline(always)]
     #[track_caller]
     pub(super) fn finish(&mut self, call: Call, pe: u32, detail: u64) -> Result<(), Status> {
-        if self.world.ring_count == 0 {
-            // Without rings there is nothing to wait for, and the call that failed on a single thread has already made
+        if self.world.outlet_count == 0 {
+            // Without outlets there is nothing to wait for, and the call that failed on a single thread has already made
             // the scope agree: no vote is needed.
             self.scope.sync();
             return self.outcome();
@@ -283,10 +283,9 @@ impl<S: Scope> Context<S> {
 
     #[inline(always)]
     pub(super) fn wait_for_tickets(&mut self, call: Call, pe: u32, detail: u64) {
-        if self.world.ring_count != 0 && self.last > self.known && self.stop == 0 {
-            // SAFETY: `rings` has `ring_count` entries, at least one (checked above), and all threads of a block use
-            // the same world.
-            let waited = unsafe { Ring::wait_of_block(self.rings(), self.last - 1, self.free_below) };
+        if self.world.outlet_count != 0 && self.last > self.known && self.stop == 0 {
+            // SAFETY: there is at least one outlet (checked above), and all threads of a block use the same world.
+            let waited = unsafe { self.world.outlets().wait(self.last - 1, self.free_below) };
             match waited {
                 Ok(watermark) => self.known = watermark,
                 Err(stop) => self.fail(stop, Failure::of(call, pe, detail)),
@@ -325,8 +324,8 @@ impl<S: Scope> Context<S> {
             return Err(Status::REFUSED);
         }
         let heap = self.heap_of(pe);
-        // SAFETY: in a world without rings the host has mapped every heap.
-        unsafe { core::hint::assert_unchecked(heap != 0 || self.world.ring_count != 0) };
+        // SAFETY: in a world without outlets the host has mapped every heap.
+        unsafe { core::hint::assert_unchecked(heap != 0 || self.world.outlet_count != 0) };
         Ok(heap)
     }
 
@@ -337,24 +336,18 @@ impl<S: Scope> Context<S> {
         if S::ALONE && self.stop != 0 { Err(Status(self.stop)) } else { Ok(()) }
     }
 
+    /// Pushes a command to this block's outlet, for a PE that is reached over rails.
     #[inline(always)]
-    fn rings(&self) -> (*const Ring, u32) {
-        (self.world.rings, self.world.ring_count)
-    }
-
-    /// Pushes a command to this block's ring, for a PE that is reached over rails.
-    #[inline(always)]
-    pub(super) fn push(&mut self, behind: Fence, words: Words) -> Result<u64, Status> {
-        // SAFETY: `rings` has `ring_count` entries, at least one if any heap is not mapped, and all threads of a block
-        // use the same world.
-        unsafe { Ring::push_of_block(self.rings(), &mut self.free_below, behind, words) }
+    pub(super) fn push(&mut self, fence: Fence, command: &Command) -> Result<u64, Status> {
+        // SAFETY: there is at least one outlet if any heap is not mapped, and all threads of a block use the same world.
+        unsafe { self.world.outlets().push(&mut self.free_below, fence, command) }
     }
 
     /// Pushes one command for the whole scope, from its leader.
     #[inline(always)]
-    pub(super) fn post(&mut self, call: Call, command: &Command, behind: Fence) -> Result<(), Status> {
+    pub(super) fn post(&mut self, call: Call, command: &Command, fence: Fence) -> Result<(), Status> {
         if self.scope.leads() && self.stop == 0 {
-            match self.push(behind, command.encode()) {
+            match self.push(fence, command) {
                 Ok(ticket) => self.last = ticket + 1,
                 Err(stop) => self.fail(stop, Failure::of(call, command.peer, command.bytes)),
             }
@@ -379,7 +372,7 @@ impl<S: Scope> Context<S> {
     #[track_caller]
     fn publish(&mut self, call: Call) {
         let (mut batch, rank) = (self.batch, self.scope.rank());
-        let published = batch.publish(|words| self.push(Fence::Payload, words), rank);
+        let published = batch.publish(|command| self.push(Fence::Payload, command), rank);
         self.batch = batch;
         match published {
             // Thread 0 waits on behalf of the scope.

@@ -64,7 +64,7 @@ impl<S: Scope> Context<S> {
         let (me, pes, bytes) = (self.world.me, self.world.pes, own.bytes());
         let fits = bytes <= inbox.capacity && to.bytes() >= bytes;
         self.begin(Call::Receive, me, bytes, fits)?;
-        if self.world.ring_count != 0 {
+        if self.world.outlet_count != 0 {
             for pe in 0..pes {
                 if self.heap_of(pe) == 0 {
                     self.wait_message(inbox, round, pe);

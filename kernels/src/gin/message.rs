@@ -185,7 +185,7 @@ impl<S: Scope> Context<S> {
     /// Like [`reclaim`](Context::reclaim), for the messages to all other PEs. A failure is kept until the scope agrees.
     #[inline(always)]
     pub(super) fn reclaim_all(&mut self, inbox: Inbox, round: u32) {
-        if self.world.ring_count != 0 {
+        if self.world.outlet_count != 0 {
             // Includes one signal that is unused: that for messages of this PE to itself.
             self.wait_sent(inbox.signals, self.world.pes, round, NO_PE);
         }
@@ -256,7 +256,7 @@ impl<S: Scope> Context<S> {
         let block = from.len() / pes as u64;
         let fits = to.len() >= block * pes as u64;
         self.begin(Call::Send, me, from.bytes(), fits)?;
-        if self.world.ring_count == 0 && block * size_of::<T>() as u64 <= inbox.capacity {
+        if self.world.outlet_count == 0 && block * size_of::<T>() as u64 <= inbox.capacity {
             return self.all_to_all_mapped(inbox, round, to, from);
         }
         for step in 1..pes {

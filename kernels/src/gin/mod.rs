@@ -64,6 +64,8 @@ pub use scope::{Block, Scope, Thread, Warp};
 pub use wait::SignalPair;
 pub use wanted::WaitCondition;
 
+use crate::direct::Channel;
+use crate::outlet::Outlets;
 use crate::ring::Ring;
 use core::fmt;
 use core::marker::PhantomData;
@@ -211,15 +213,15 @@ pub struct World {
     pub pes: u32,
     /// Bit set of [`World::BY_RAILS`] and [`World::BY_MAPPING`].
     pub paths: u32,
-    /// Number of this PE's rings, one per proxy thread; 0 if no PE is reached over rails.
-    pub ring_count: u32,
+    /// Number of this PE's outlets: rings, one per proxy thread, or NIC queues; 0 if no PE is reached over rails.
+    pub outlet_count: u32,
     /// Address of this PE's heap.
     pub heap: *mut u8,
     /// Length of the heap in bytes, the same on every PE.
     pub heap_bytes: u64,
     /// One entry per PE, in device memory.
     pub peers: *const Peer,
-    /// The `ring_count` rings, in device memory.
+    /// The outlets, if they are rings, in device memory; otherwise null.
     pub rings: *const Ring,
     /// The signals' words that are not in the heap: in host memory if proxies add to them, or in device memory if
     /// kernels add what they read from [`Arrivals`].
@@ -242,6 +244,8 @@ pub struct World {
     pub abort: *const Control,
     /// Maximum time without progress in one call, in nanoseconds.
     pub timeout_ns: u64,
+    /// The outlets, if they are NIC queues, in device memory; otherwise null.
+    pub channels: *const Channel,
 }
 
 /// Launch arguments of a kernel that uses a world.
@@ -279,20 +283,27 @@ impl World {
         Context::new(*self, scope)
     }
 
-    /// Returns a copy of this world of which the compiler knows that it has no rails; `None` if there are rings.
+    /// Returns a copy of this world of which the compiler knows that it has no rails; `None` if there are outlets.
     ///
     /// A kernel does its work in an `#[inline(always)]` function, which it calls with this world if there is one and
     /// with its own world otherwise. The code of its calls then exists twice, and the first version reserves no
     /// registers for rails.
     #[inline(always)]
     pub fn mapped(&self) -> Option<World> {
-        if self.ring_count != 0 {
+        if self.outlet_count != 0 {
             return None;
         }
-        // Without rings no PE is reached over rails: no proxy or NIC ever adds to the far words, and the near word has
+        // Without outlets no PE is reached over rails: no proxy or NIC ever adds to the far words, and the near word has
         // the signal's whole value.
-        let (rings, far, arrivals) = (core::ptr::null(), core::ptr::null(), core::ptr::null());
-        Some(World { paths: World::BY_MAPPING, ring_count: 0, rings, far, arrivals, ..*self })
+        let (far, arrivals) = (core::ptr::null(), core::ptr::null());
+        let (rings, channels) = (core::ptr::null(), core::ptr::null());
+        Some(World { paths: World::BY_MAPPING, outlet_count: 0, rings, channels, far, arrivals, ..*self })
+    }
+
+    /// Returns where commands for PEs that are reached over rails go.
+    #[inline(always)]
+    pub(crate) fn outlets(&self) -> Outlets {
+        Outlets { rings: self.rings, channels: self.channels, count: self.outlet_count }
     }
 
     /// Returns the address of this PE's instance of an object, for ordinary accesses.

@@ -17,29 +17,28 @@ use super::report::{Call, Failure, NO_PE};
 use super::signal::immediate;
 use super::{Context, Plain, Scope, Signal, Sym, USER_SIGNALS, WaitCondition, World};
 use crate::command::Opcode;
+use crate::outlet::Outlets;
+use crate::ring::Status;
 use crate::ring::producer::Fence;
-use crate::ring::{Ring, Status};
 use cuda_std::call::by_address;
 use cuda_std::memory::{Word, load_relaxed_gpu_u64, store_relaxed_gpu_u64};
-use cuda_std::thread;
 
-/// Number of bits of a word of [`World::sent`] that hold one more than the ticket; the index of the ring is stored
+/// Number of bits of a word of [`World::sent`] that hold one more than the ticket; the index of the outlet is stored
 /// above them. At 10^9 puts per second tickets reach 2^52 after 52 days.
 const TICKET_BITS: u32 = 52;
 
-/// The records of the last puts and the rings that these were pushed to: the part of a world that the non-inlined
+/// The records of the last puts and the outlets that these were pushed to: the part of a world that the non-inlined
 /// functions need.
 #[derive(Clone, Copy)]
 struct Sent {
     words: *const Word,
-    rings: *const Ring,
-    ring_count: u32,
+    outlets: Outlets,
 }
 
 impl Sent {
     #[inline(always)]
     fn of(world: &World) -> Sent {
-        Sent { words: world.sent, rings: world.rings, ring_count: world.ring_count }
+        Sent { words: world.sent, outlets: world.outlets() }
     }
 
     /// Returns word `number`. Only the leader of the sending scope accesses it. If two scopes alternate as senders, the
@@ -54,13 +53,7 @@ impl Sent {
     /// Records that a put is in flight.
     #[inline(always)]
     fn keep(&self, number: u32, ticket: u64) {
-        store_relaxed_gpu_u64(self.word(number), (self.own_ring() as u64) << TICKET_BITS | (ticket + 1));
-    }
-
-    /// Returns the index of this block's ring.
-    #[inline(always)]
-    fn own_ring(&self) -> u32 {
-        thread::block_idx_x() % self.ring_count.max(1)
+        store_relaxed_gpu_u64(self.word(number), (self.outlets.own() as u64) << TICKET_BITS | (ticket + 1));
     }
 }
 
@@ -151,7 +144,7 @@ impl<S: Scope> Context<S> {
         let (sent, number) = (Sent::of(&self.world), number_of(signal, round));
         let (stop, known) = wait_for_last_apart(sent, number, 1, self.known);
         self.known = known;
-        let pushed = if stop == 0 { self.push(Fence::Payload, command.encode()) } else { Err(Status(stop)) };
+        let pushed = if stop == 0 { self.push(Fence::Payload, &command) } else { Err(Status(stop)) };
         match pushed {
             Ok(ticket) => {
                 self.last = ticket + 1;
@@ -186,10 +179,9 @@ fn wait_for_last_apart(sent: Sent, number: u32, count: u32, known: u64) -> (u64,
 
 /// Waits until the puts in `count` words of one parity are complete, and clears the words. Their sender can be this
 /// context, another one, or a preceding launch. Returns 0 or the status that ended the wait, and the newest known
-/// watermark of this block's ring. Not inlined: a kernel calls it in several places.
+/// watermark of this block's outlet. Not inlined: a kernel calls it in several places.
 #[inline(never)]
 fn wait_for_last(sent: Sent, number: u32, count: u32, mut known: u64) -> (u64, u64) {
-    let role = Ring::role(sent.ring_count);
     let mut index = 0;
     while index < count {
         let word = sent.word(number + 2 * index);
@@ -198,18 +190,17 @@ fn wait_for_last(sent: Sent, number: u32, count: u32, mut known: u64) -> (u64, u
         if last == 0 {
             continue;
         }
-        let (ring, ticket) = ((last >> TICKET_BITS) as u32, (last & ((1 << TICKET_BITS) - 1)) - 1);
-        let own = ring == sent.own_ring();
+        let (outlet, ticket) = ((last >> TICKET_BITS) as u32, (last & ((1 << TICKET_BITS) - 1)) - 1);
+        let own = outlet == sent.outlets.own();
         if !own || ticket >= known {
-            // SAFETY: `ring` was stored for a put of this world, whose rings do not change.
-            let mut ring = unsafe { Ring { role, ..sent.rings.add(ring as usize).read() } };
-            match ring.wait(ticket) {
+            // SAFETY: `outlet` was stored for a put of this world, whose outlets do not change.
+            match unsafe { sent.outlets.at(outlet) }.wait(ticket) {
                 Ok(watermark) if own => known = known.max(watermark),
                 Ok(_) => {}
                 Err(stop) => return (stop.0, known),
             }
         }
-        // The next wait for this word need not check the ring.
+        // The next wait for this word need not check the outlet.
         store_relaxed_gpu_u64(word, 0);
     }
     (0, known)

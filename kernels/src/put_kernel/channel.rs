@@ -4,7 +4,9 @@
 //! `quiet` waits.
 
 use crate::command::{Command, Opcode};
-use crate::ring::{Observe, Ring, Status};
+use crate::outlet::Outlet;
+use crate::ring::producer::Fence;
+use crate::ring::{Observe, Status};
 
 /// A put: source, destination and length.
 #[derive(Clone, Copy, Debug)]
@@ -32,10 +34,10 @@ impl Put {
     }
 }
 
-/// A producer's handle of a ring.
+/// A producer's handle of an outlet.
 #[derive(Debug)]
 pub struct Channel {
-    ring: Ring,
+    outlet: Outlet,
     last: Option<u64>,
     /// Latest watermark that this thread has observed. Tickets below it need no memory access.
     known: u64,
@@ -44,18 +46,13 @@ pub struct Channel {
 impl Channel {
     /// Creates a channel that has put nothing yet.
     #[inline(always)]
-    pub fn new(ring: Ring) -> Channel {
-        Channel { ring, last: None, known: 0 }
+    pub fn new(outlet: impl Into<Outlet>) -> Channel {
+        Channel { outlet: outlet.into(), last: None, known: 0 }
     }
 
     #[inline(always)]
     fn post(&mut self, command: &Command, observe: &mut impl Observe) -> Result<u64, Status> {
-        let ticket = if self.ring.is_to_card() {
-            // The stage is not observed: a NIC queue does not have the stages of a ring.
-            self.ring.post_to_card(command.encode())?
-        } else {
-            self.ring.push_observed(command, observe)?
-        };
+        let ticket = self.outlet.push(Fence::Payload, command, observe)?;
         self.last = Some(ticket);
         Ok(ticket)
     }
@@ -64,7 +61,7 @@ impl Channel {
     /// ticket. Returns the ticket.
     ///
     /// # Errors
-    /// Returns the [`Status`] if the ring stays full until the deadline or the proxy has ended.
+    /// Returns the [`Status`] if the outlet stays full until the deadline, or the proxy or NIC queue has ended.
     #[inline(always)]
     pub fn put_nbi(&mut self, put: &Put) -> Result<u64, Status> {
         self.put_nbi_observed(put, &mut ())
@@ -116,14 +113,14 @@ impl Channel {
         self.last.is_none_or(|last| last < self.known)
     }
 
-    /// Waits until the put of `ticket`, and those of all preceding tickets of the ring, have arrived at the target.
+    /// Waits until the put of `ticket`, and those of all preceding tickets of the outlet, have arrived at the target.
     ///
     /// # Errors
     /// Returns the [`Status`] that ended the wait.
     #[inline(always)]
     pub fn quiet_until(&mut self, ticket: u64) -> Result<(), Status> {
         if ticket >= self.known {
-            self.known = self.ring.wait(ticket)?;
+            self.known = self.outlet.wait(ticket)?;
         }
         Ok(())
     }

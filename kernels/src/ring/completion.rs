@@ -2,8 +2,6 @@
 
 use super::poller::Poller;
 use super::{COMPLETION_POLLERS, DeviceWords, HostWords, Observe, Ring, Status};
-use crate::direct;
-use cuda_std::call::by_address;
 use cuda_std::memory::{
     fetch_max_release_gpu_u64, load_acquire_gpu_v2_u64, load_acquire_sys_v2_u64, load_relaxed_gpu_u64,
     store_relaxed_gpu_u64, store_release_gpu_u64,
@@ -28,40 +26,7 @@ impl Ring {
     /// Returns the proxy's status, or [`Status::DEADLINE`].
     #[inline(always)]
     pub fn wait(&mut self, ticket: u64) -> Result<u64, Status> {
-        if self.is_to_card() { self.wait_at_card(ticket) } else { self.wait_observed(ticket, &mut ()) }
-    }
-
-    /// Waits for a ring that leads to a NIC queue.
-    #[inline(always)]
-    fn wait_at_card(&mut self, ticket: u64) -> Result<u64, Status> {
-        let wait = by_address(direct::wait_for_channel as fn(_, _, _) -> _);
-        let watermark = wait(self.device.cast(), ticket, self.free_below)?;
-        self.free_below = self.free_below.max(watermark + self.capacity());
-        Ok(watermark)
-    }
-
-    /// Like [`wait`](Ring::wait), but out of line and for this block's ring ([`Ring::of_block`]). See
-    /// [`Ring::push_of_block`].
-    ///
-    /// # Safety
-    /// The requirements of [`Ring::of_block`] must hold.
-    ///
-    /// # Errors
-    /// Returns the same errors as [`wait`](Ring::wait).
-    #[inline(always)]
-    pub(crate) unsafe fn wait_of_block(
-        (rings, count): (*const Ring, u32),
-        ticket: u64,
-        free_below: u64,
-    ) -> Result<u64, Status> {
-        #[inline(never)]
-        unsafe fn wait(rings: *const Ring, count: u32, ticket: u64, free_below: u64) -> Result<u64, Status> {
-            // SAFETY: the caller of `wait_of_block` guarantees that `rings` and `count` are valid for `of_block`.
-            let ring = unsafe { Ring::of_block(rings, count) };
-            Ring { free_below: ring.free_below.max(free_below), ..ring }.wait(ticket)
-        }
-        // SAFETY: `wait` has the safety requirements of this function.
-        unsafe { by_address(wait as unsafe fn(_, _, _, _) -> _)(rings, count, ticket, free_below) }
+        self.wait_observed(ticket, &mut ())
     }
 
     /// Like [`wait`](Ring::wait), but calls `observe` at each stage, for measurements.

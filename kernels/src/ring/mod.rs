@@ -76,11 +76,11 @@ pub struct Ring {
     pub slots: *const Word,
     /// Control words in host memory.
     pub host: *const HostWords,
-    /// Control words in device memory, or a channel of `direct` if `log2_slot_words` is [`TO_CARD`].
+    /// Control words in device memory.
     pub device: *const DeviceWords,
     /// Binary logarithm of the number of slots.
     pub log2_capacity: u32,
-    /// Binary logarithm of the number of words per slot, at least that of a command. [`TO_CARD`] if there are no slots.
+    /// Binary logarithm of the number of words per slot, at least that of a command.
     pub log2_slot_words: u32,
     /// Maximum time in one call without progress of the proxy (of tail or watermark), in nanoseconds.
     pub timeout_ns: u64,
@@ -101,19 +101,6 @@ unsafe impl Send for Ring {}
 unsafe impl Sync for Ring {}
 
 impl Ring {
-    /// A null ring, for kernels that never push.
-    pub const NONE: Ring = Ring {
-        slots: core::ptr::null(),
-        host: core::ptr::null(),
-        device: core::ptr::null(),
-        log2_capacity: 0,
-        log2_slot_words: LOG2_COMMAND_WORDS,
-        timeout_ns: 0,
-        role: 0,
-        of_block: 1,
-        free_below: 0,
-    };
-
     /// Returns this block's ring. Blocks are assigned to the `count` rings round-robin, and the two halves of a ring's
     /// blocks have different pollers.
     ///
@@ -134,13 +121,6 @@ impl Ring {
         thread::block_idx_x() / count.max(1) % COMPLETION_POLLERS as u32
     }
 
-    /// Returns whether the ring leads to a NIC queue instead of a proxy. Always false in PTX modules without support
-    /// for NIC queues.
-    #[inline(always)]
-    pub(crate) fn is_to_card(&self) -> bool {
-        cfg!(any(not(target_arch = "nvptx64"), feature = "by_card")) && self.log2_slot_words == TO_CARD
-    }
-
     /// Returns the number of slots.
     #[inline(always)]
     pub fn capacity(&self) -> u64 {
@@ -159,10 +139,6 @@ impl Ring {
         unsafe { &*self.device }
     }
 }
-
-/// Value of [`Ring::log2_slot_words`] if the ring leads to a NIC queue. `Ring::device` then points to a channel of
-/// `direct`.
-pub const TO_CARD: u32 = u32::MAX;
 
 /// Binary logarithm of the number of words per slot in a ring of commands.
 pub const LOG2_COMMAND_WORDS: u32 = COMMAND_WORDS.trailing_zeros();

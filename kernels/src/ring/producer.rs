@@ -5,8 +5,6 @@
 
 use super::{Observe, Ring, Status, parity};
 use crate::command::{COMMAND_WORDS, Command};
-use crate::direct;
-use cuda_std::call::by_address;
 use cuda_std::memory::{Word, WordPair, fence_acq_rel_sys, fetch_add_relaxed_gpu_u64, store_relaxed_sys_v2_u64};
 use cuda_std::warp;
 
@@ -54,21 +52,8 @@ impl Ring {
         self.push_words(Fence::Payload, command.encode(), observe)
     }
 
-    /// Posts the command `words` to a NIC queue, for rings without a proxy. Converged lanes of a warp ring the doorbell
-    /// once.
-    ///
-    /// # Errors
-    /// Returns the first failure of the queue.
-    #[inline(always)]
-    pub(crate) fn post_to_card(&mut self, words: Words) -> Result<u64, Status> {
-        // `direct::push` fences before it rings the doorbell. That fence covers the payload.
-        let (posted, free_below) = direct::push(self.device.cast(), words, self.free_below);
-        self.free_below = free_below;
-        posted
-    }
-
     /// Like [`push_words`](Ring::push_words), but out of line and on a copy of the ring, from which only `free_below`
-    /// is copied back. Also accepts rings that lead to a NIC queue.
+    /// is copied back.
     ///
     /// For kernels with several call sites: passing the ring by reference would keep it in memory.
     #[inline(always)]
@@ -77,54 +62,11 @@ impl Ring {
         fn push_copy(mut ring: Ring, words: Words, behind: Fence) -> (Result<u64, Status>, u64) {
             (ring.push_words(behind, words, &mut ()), ring.free_below)
         }
-        if self.is_to_card() {
-            return self.post_to_card(words);
-        }
         // `black_box` forces a real copy. Otherwise the compiler passes the original by reference, which puts the
         // caller's whole context in local memory, and its fields miss L1 after every acquire.
         let copy = core::hint::black_box(*self);
         let (pushed, free_below) = push_copy(copy, words, behind);
         self.free_below = free_below;
-        pushed
-    }
-
-    /// Like [`push_words`](Ring::push_words), but out of line and to this block's ring ([`Ring::of_block`]), which is
-    /// read from memory on each call. The caller keeps `free_below`, initially 0.
-    ///
-    /// For kernels that push rarely and cannot spare the registers for a ring.
-    ///
-    /// # Safety
-    /// `rings` and `count` must meet the requirements of [`Ring::of_block`].
-    ///
-    /// # Errors
-    /// Returns the same errors as [`push_words`](Ring::push_words).
-    #[inline(always)]
-    pub(crate) unsafe fn push_of_block(
-        (rings, count): (*const Ring, u32),
-        free_below: &mut u64,
-        behind: Fence,
-        words: Words,
-    ) -> Result<u64, Status> {
-        #[inline(never)]
-        unsafe fn push(
-            rings: *const Ring,
-            count: u32,
-            free_below: u64,
-            words: Words,
-            behind: Fence,
-        ) -> (Result<u64, Status>, u64) {
-            // SAFETY: the caller of `push_of_block` guarantees that `rings` and `count` are valid for `of_block`.
-            let mut ring = Ring { free_below, ..unsafe { Ring::of_block(rings, count) } };
-            if ring.is_to_card() {
-                // As in `post_to_card`: the fence before the doorbell covers the payload.
-                return direct::push(ring.device.cast(), words, free_below);
-            }
-            (ring.push_words(behind, words, &mut ()), ring.free_below)
-        }
-        // SAFETY: `push` has the safety requirements of this function.
-        let (pushed, known) =
-            unsafe { by_address(push as unsafe fn(_, _, _, _, _) -> _)(rings, count, *free_below, words, behind) };
-        *free_below = known;
         pushed
     }
 

@@ -8,6 +8,7 @@ mod order;
 mod watch;
 
 use super::*;
+use crate::Message;
 use ginlab_cuda::{Buffer, Device, Place};
 
 /// Number of polls after which a test fails: many times the longest delay.

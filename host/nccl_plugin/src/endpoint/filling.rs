@@ -9,6 +9,25 @@ use crate::operation::{Place, Source, What};
 use crate::wire::{HEADER, Header, Kind};
 use ginlab_fabric::Rail;
 
+/// Header of a put without bytes.
+const EMPTY: Header = Header {
+    kind: Kind::Put,
+    signals: false,
+    context: 0,
+    bytes: 0,
+    number: 0,
+    turn: 0,
+    parts: 0,
+    at: Place { region: 0, offset: 0 },
+    then: Place { region: 0, offset: 0 },
+    add: 0,
+    total: 0,
+    get: 0,
+    at_ns: 0,
+    behind: 0,
+    among: 0,
+};
+
 impl<R: Rail> Endpoint<R> {
     /// Fills a slot with the next part of the first queued operation to `peer`. Returns the number of bytes in it.
     pub(super) fn fill_slot(&mut self, peer: usize, slot: usize) -> Result<usize, String> {
@@ -21,37 +40,13 @@ impl<R: Rail> Endpoint<R> {
         let Sending { operation, number, turn, parts, next } = sending;
         let start = u64::from(*next) * room;
         let (behind, among) = complete.summary();
-        let mut header = Header {
-            kind: Kind::Put,
-            signals: false,
-            context: operation.context,
-            bytes: 0,
-            number: *number,
-            turn: *turn,
-            parts: *parts,
-            at: Place::default(),
-            then: Place::default(),
-            add: 0,
-            total: 0,
-            get: 0,
-            at_ns: operation.at_ns,
-            behind,
-            among,
-        };
+        let (number, context, at_ns) = (*number, operation.context, operation.at_ns);
+        let mut header = Header { context, number, turn: *turn, parts: *parts, at_ns, behind, among, ..EMPTY };
         *next += 1;
         let last = *next == *parts;
         let mut note = (traces && last).then(|| {
-            Box::new(Entry {
-                kind: "put",
-                peer,
-                number: *number,
-                context: operation.context,
-                bytes: 0,
-                asked_ns: operation.at_ns,
-                done_ns: 0,
-                signal: None,
-                add: 0,
-            })
+            let (asked_ns, done_ns) = (at_ns, 0);
+            Box::new(Entry { kind: "put", peer, number, context, bytes: 0, asked_ns, done_ns, signal: None, add: 0 })
         });
         let mut source: Option<Source> = None;
         let carried = operation.carried.is_some();
@@ -104,26 +99,40 @@ impl<R: Rail> Endpoint<R> {
             })
             .map(|source| Watched { source, sum: 0 });
         let part = Part { peer, slot, bytes: HEADER + header.bytes as usize, ends, request, note, watched };
-        let body = target.wrapping_add(HEADER);
+        // SAFETY: NCCL's memory, in a region that was checked when the operation was submitted and is valid until its
+        // request is complete; the slot belongs to this rank until then and has room for the part.
+        unsafe { self.fill_body(source, target.wrapping_add(HEADER), header.bytes as usize, part) }?;
+        Ok(header.bytes as usize)
+    }
+
+    /// Copies `bytes` bytes of the source, if any, to the body of a slot, immediately or on the copy queue. `part` is
+    /// sent when they have been copied.
+    ///
+    /// # Safety
+    /// `source` and `body` must be valid for `bytes` bytes until the part has been sent, and no other party may write
+    /// to them.
+    unsafe fn fill_body(
+        &mut self,
+        source: Option<Source>,
+        body: *mut u8,
+        bytes: usize,
+        part: Part,
+    ) -> Result<(), String> {
         match source {
-            Some(source) if header.bytes > 0 && source.cuda => {
-                // SAFETY: NCCL's memory, in a region that was checked when the operation was submitted and is valid
-                // until its request is complete; the slot belongs to this rank until then.
-                unsafe { self.copies.take_out(body as u64, source.address, header.bytes as usize, false) }
-                    .map_err(|why| format!("reading {} B for rank {peer}: {why}", header.bytes))?;
+            Some(source) if bytes > 0 && source.cuda => {
+                // SAFETY: the caller guarantees source and body.
+                unsafe { self.copies.take_out(body as u64, source.address, bytes, false) }
+                    .map_err(|why| format!("reading {bytes} B for rank {}: {why}", part.peer))?;
                 let mark = self.copies.mark(Queue::Out)?;
                 self.out.copying.push_back((mark, part));
             }
-            Some(source) if header.bytes > 0 => {
-                // SAFETY: host memory of NCCL, in a region that was checked when the operation was submitted and is
-                // valid until its request is complete; the slot belongs to this rank until then.
-                unsafe {
-                    std::ptr::copy_nonoverlapping(source.address as *const u8, body, header.bytes as usize);
-                }
+            Some(source) if bytes > 0 => {
+                // SAFETY: the caller guarantees source and body, which is in this rank's own memory.
+                unsafe { std::ptr::copy_nonoverlapping(source.address as *const u8, body, bytes) };
                 self.out.ready.push_back(part);
             }
             _ => self.out.ready.push_back(part),
         }
-        Ok(header.bytes as usize)
+        Ok(())
     }
 }

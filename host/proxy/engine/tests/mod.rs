@@ -37,7 +37,7 @@ impl Bench {
         Bench::with(rails, window, timeout, None)
     }
 
-    fn with(rails: usize, window: usize, timeout: Duration, stage: Option<super::Stage>) -> Bench {
+    fn with(rails: usize, window: usize, timeout: Duration, stage: Option<crate::stage::Stage>) -> Bench {
         let closed = Closed::default();
         let scripts: Vec<_> = (0..rails).map(|_| Rc::new(RefCell::new(Script::default()))).collect();
         let open = |(number, script): (usize, &Rc<RefCell<Script>>)| {

@@ -2,7 +2,7 @@
 
 use efa_queue::request::To;
 use ginlab_cuda::{Buffer, Device, DeviceError, Place};
-use ginlab_direct::{CardOptions, Found, QueueMemory, QueueOptions, QueueTable, Regions, SoftNic};
+use ginlab_gin::direct::{CardOptions, Found, QueueMemory, QueueOptions, QueueTable, Regions, SoftNic};
 use kernels::block::BlockResult;
 use kernels::direct::Failure;
 use kernels::direct_put::{DIRECT_PUT, DirectPutArgs, slot_seed};

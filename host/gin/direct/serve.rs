@@ -1,6 +1,6 @@
 //! Processing of one queue by the software NIC.
 
-use crate::memory::QueueMemory;
+use super::memory::QueueMemory;
 use cuda_std::memory::{load_relaxed_sys_words, store_release_host_u64};
 use efa_queue::completion::Sent;
 use efa_queue::intake::{Intake, Refusal};

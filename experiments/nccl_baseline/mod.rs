@@ -7,10 +7,8 @@
 
 mod library;
 
-pub use library::VARIABLE;
-
-use ginlab_bootstrap::{Bootstrap, BootstrapError, process_env};
-use ginlab_cuda::{Device, DeviceError, Stream};
+use ginlab::bootstrap::{Bootstrap, BootstrapError, process_env};
+use ginlab::cuda::{Device, DeviceError, Stream};
 use library::{Comm, Functions, UniqueId};
 use std::ffi::{c_int, c_void};
 use std::sync::mpsc::channel;

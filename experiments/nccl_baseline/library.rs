@@ -5,7 +5,7 @@ use std::env;
 use std::ffi::{CStr, OsString, c_char, c_int, c_void};
 
 /// Environment variable that names the library. If set, the default names are not tried.
-pub const VARIABLE: &str = "GINLAB_NCCL";
+const VARIABLE: &str = "GINLAB_NCCL";
 /// Names of the installed library. Runtime packages contain only the first.
 const NAMES: [&str; 2] = ["libnccl.so.2", "libnccl.so"];
 

@@ -2,8 +2,8 @@
 //! the elements instead of sending them over a network.
 
 use crossbeam_utils::CachePadded;
-use ginlab_cuda::{Buffer, Device, DeviceError, Place, flush_stores};
-use ginlab_proxy::ring::{HostVisible, RingMemory, RingPlace, check_slots};
+use ginlab::cuda::{Buffer, Device, DeviceError, Place, flush_stores};
+use ginlab::ring::{HostVisible, RingMemory, RingPlace, check_slots};
 use kernels::queue::vyukov::{QueueWords, Vyukov, VyukovConsumer};
 use kernels::queue::{CONTENT, element_word};
 use kernels::ring::consumer::Consumer;

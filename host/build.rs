@@ -18,7 +18,7 @@ fn commit() {
     }
     // The sources too, because the build of an edited file does not correspond to the commit.
     for name in [".git/HEAD", ".git/index", "Cargo.toml", "crates", "experiments", "host", "kernels"] {
-        let path = format!("../../{name}");
+        let path = format!("../{name}");
         if std::path::Path::new(&path).exists() {
             println!("cargo::rerun-if-changed={path}");
         }

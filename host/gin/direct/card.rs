@@ -1,7 +1,7 @@
 //! The software NIC: threads that serve queues.
 
-use crate::memory::QueueMemory;
-use crate::serve::{Faults, Found, Order, Regions, Side};
+use super::memory::QueueMemory;
+use super::serve::{Faults, Found, Order, Regions, Side};
 use ginlab_base::backoff::Backoff;
 use ginlab_base::limits::explain;
 use ginlab_topology::cores;

@@ -1,7 +1,7 @@
 //! Tests of puts by a kernel that drives the queues: every byte arrives, in whatever order requests complete.
 
 use crate::common::{Case, run};
-use ginlab_direct::{CardOptions, Order, QueueOptions};
+use ginlab_gin::direct::{CardOptions, Order, QueueOptions};
 use proptest::prelude::*;
 
 #[test]

@@ -6,11 +6,11 @@
 use cuda_std::{Kernel, args};
 use ginlab_bootstrap::Bootstrap;
 use ginlab_cuda::{Buffer, Device, DeviceError, Place};
-use ginlab_direct::{ChannelError, ChannelOptions, Channels, staging_bytes};
 use ginlab_fabric::verbs::cards;
 use ginlab_fabric::{Memory, soft};
+use ginlab_gin::direct::{ChannelError, ChannelOptions, Channels, staging_bytes};
+use kernels::direct::{self, ChannelHandle};
 use kernels::put_kernel::{Channel, Put};
-use kernels::ring::Ring;
 use std::sync::OnceLock;
 use std::time::Duration;
 
@@ -62,15 +62,15 @@ fn memory() -> (Buffer, Buffer) {
 
 #[args]
 struct PutArgs {
-    ring: *const Ring,
+    channel: *const direct::Channel,
     stop: *mut u64,
 }
 
 /// Posts all puts to this PE before it waits for the last one.
 unsafe fn put_many(args: PutArgs) {
     // SAFETY: the test keeps both while the grid runs.
-    let (ring, stop) = unsafe { (*args.ring, &mut *args.stop) };
-    let mut channel = Channel::new(ring);
+    let (channel, stop) = unsafe { (ChannelHandle::new(args.channel), &mut *args.stop) };
+    let mut channel = Channel::new(channel);
     let put = |number: u32| Put {
         source_region: 0,
         source_offset: u64::from(number) * 8,
@@ -98,7 +98,7 @@ fn shallow_queue_has_completions_for_rounded_up_slots() {
     heap.write(0, &values).unwrap();
     let device = Device::Emulated;
     let stop = device.allocate(Place::Host, 8).unwrap();
-    let args = PutArgs { ring: channels.rings(), stop: stop.pointer() };
+    let args = PutArgs { channel: channels.table(), stop: stop.pointer() };
     // SAFETY: the arguments outlive the launch.
     let launch = unsafe { device.launch(&Kernel::new("put_many", put_many), 1, 1, args) }.unwrap();
     launch.wait::<DeviceError>(|| Ok(())).unwrap();

@@ -5,7 +5,7 @@ use cuda_std::memory::{store_mmio_relaxed_sys_u32, store_mmio_relaxed_sys_u64};
 use efa_queue::request::To;
 use efa_queue::{Local, Operation, Status as CardStatus};
 use ginlab_cuda::Device;
-use ginlab_direct::{CardOptions, Faults, Order, QueueMemory, QueueOptions, SoftNic};
+use ginlab_gin::direct::{CardOptions, Faults, Order, QueueMemory, QueueOptions, SoftNic};
 use kernels::direct::{Failure, Transfer};
 use kernels::ring::Status;
 use std::time::Duration;

@@ -1,8 +1,7 @@
 //! Size thresholds of ginlab's collectives: messages or puts, one step or two, and the number of blocks. They are
 //! measured, and limited by available space.
 
-use super::args::{Args, Route, Tuple};
-use super::shape::{Operation, Shape};
+use super::{Operation, Request, Shape, Tuning};
 use kernels::collective::{slice_bytes, stores};
 
 /// Bytes of a message from one block to another within a node of GPUs: the maximum (`PART`), and the preferred size if
@@ -65,7 +64,7 @@ pub fn store_grid(operation: Operation) -> (u32, u32) {
 }
 
 /// Returns the bytes of a piece if the operation uses stores from one queue within a node. `None` if it does not.
-pub fn by_stores(args: &Args, shape: &Shape) -> Option<u64> {
+pub fn by_stores(tuning: &Tuning, shape: &Shape) -> Option<u64> {
     let from = match (shape.operation, shape.ranks) {
         // Two PEs use loads. Stores were not measured for them below 256 MiB, where loads are fast.
         (Operation::ReduceScatter, 2) => u64::MAX,
@@ -76,7 +75,7 @@ pub fn by_stores(args: &Args, shape: &Shape) -> Option<u64> {
         (Operation::Broadcast | Operation::SendRecv, _) => return None,
     };
     // Every chunk must consist of 16-byte vectors, and there must be another rank to send to.
-    if shape.ranks < 2 || shape.chunk < args.stores_from.unwrap_or(from) || !shape.chunk.is_multiple_of(16) {
+    if shape.ranks < 2 || shape.chunk < tuning.stores_from.unwrap_or(from) || !shape.chunk.is_multiple_of(16) {
         return None;
     }
     if !shape.operation.sums() {
@@ -86,7 +85,7 @@ pub fn by_stores(args: &Args, shape: &Shape) -> Option<u64> {
     // do not, and only few should remain after the last stores.
     let most = u64::from(stores::PIECES);
     let pieces = if shape.operation == Operation::ReduceScatter { most } else { 1 };
-    let pieces = args.piece.map_or(pieces, |piece| shape.chunk.div_ceil(piece.max(1)).clamp(1, most));
+    let pieces = tuning.piece.map_or(pieces, |piece| shape.chunk.div_ceil(piece.max(1)).clamp(1, most));
     Some(shape.chunk.div_ceil(pieces).next_multiple_of(stores::part_bytes(shape.ranks as u32)))
 }
 
@@ -102,21 +101,21 @@ pub fn overlap_fits(grid: u32, share: u32, sharers: u32) -> bool {
     sharers < 2 || grid <= share / 2
 }
 
-/// Returns the maximum of `what` over all tuples.
-pub fn most(tuples: &[Tuple], ranks: u64, what: impl Fn(&Shape) -> u64) -> u64 {
-    tuples.iter().map(|tuple| what(&tuple.shape(ranks))).max().unwrap_or(0)
+/// Returns the maximum of `what` over all requests.
+pub fn most(requests: &[Request], what: impl Fn(&Shape) -> u64) -> u64 {
+    requests.iter().map(|request| what(&request.shape)).max().unwrap_or(0)
 }
 
-/// Returns the bytes of scratch memory that the tuples need among `nodes` nodes: two chunks per node for sums, or the
+/// Returns the bytes of scratch memory that the requests need among `nodes` nodes: two chunks per node for sums, or the
 /// gathered chunks.
-pub fn scratch(args: &Args, tuples: &[Tuple], ranks: u64, nodes: u64) -> u64 {
-    let needs = tuples.iter().map(|tuple| {
-        let shape = tuple.shape(ranks);
+pub fn scratch(tuning: &Tuning, requests: &[Request], nodes: u64) -> u64 {
+    let needs = requests.iter().map(|request| {
+        let shape = request.shape;
         if nodes == 1 {
-            by_stores(args, &shape).filter(|_| shape.operation.sums()).map_or(0, |_| ranks * shape.chunk)
+            by_stores(tuning, &shape).filter(|_| shape.operation.sums()).map_or(0, |_| shape.ranks * shape.chunk)
         } else if shape.operation.sums() {
             2 * nodes * shape.chunk
-        } else if tuple.route == Route::Gathered {
+        } else if request.gathered {
             shape.bytes
         } else {
             0
@@ -126,8 +125,8 @@ pub fn scratch(args: &Args, tuples: &[Tuple], ranks: u64, nodes: u64) -> u64 {
 }
 
 /// Returns the bytes of a message that one block sends, and the number of blocks for messages.
-pub fn parts(args: &Args, ranks: u64, mapped: bool, emulated: bool) -> (u64, u32) {
-    let limit = limit(args, ranks, mapped, emulated).next_multiple_of(16);
+pub fn parts(tuning: &Tuning, ranks: u64, mapped: bool, emulated: bool) -> (u64, u32) {
+    let limit = limit(tuning, ranks, mapped, emulated).next_multiple_of(16);
     let part = match (mapped, emulated) {
         (true, false) => PART,
         (true, true) => PART.max(limit / 4),
@@ -143,8 +142,8 @@ pub fn each(part: u64, mapped: bool, emulated: bool) -> u64 {
 }
 
 /// Returns the maximum bytes of a message.
-pub fn limit(args: &Args, ranks: u64, mapped: bool, emulated: bool) -> u64 {
-    let all = args.message_limit.unwrap_or(if mapped && !emulated { MESSAGES } else { MESSAGES_OVER_RAILS });
+pub fn limit(tuning: &Tuning, ranks: u64, mapped: bool, emulated: bool) -> u64 {
+    let all = tuning.message_limit.unwrap_or(if mapped && !emulated { MESSAGES } else { MESSAGES_OVER_RAILS });
     all / (ranks - 1).max(1)
 }
 

@@ -4,7 +4,7 @@
 //! A block's commands are posted to one of the queue pairs of this rank; they arrive at the peer's pair with the same
 //! number. The CPU registers memory, creates address handles and exchanges them.
 
-use crate::memory::DeviceSide;
+use super::memory::DeviceSide;
 use cuda_std::memory::{Doorbell, Word, load_acquire_host_u64};
 use efa_queue::completion;
 use efa_queue::request::To;
@@ -13,7 +13,6 @@ use ginlab_cuda::{Buffer, Device, DeviceError, HostKind, Place, Reached};
 use ginlab_fabric::verbs::{Completions, Counted, Mapping, Pair, PairOptions, Region, Verbs};
 use ginlab_fabric::{Access, FabricError, Memory};
 use kernels::direct::{Channel, Failure, NO_TURN, Peer, Queue};
-use kernels::ring::{Ring, TO_CARD};
 
 /// Errors of opening channels.
 #[derive(Debug, thiserror::Error)]
@@ -132,8 +131,10 @@ pub fn staging_bytes(channels: usize, depth: u32) -> u64 {
 pub struct Channels {
     _reached: Vec<Reached>,
     sides: Vec<DeviceSide>,
-    rings: Buffer,
-    _tables: [Buffer; 3],
+    /// The channels as kernels use them.
+    table: Buffer,
+    /// Peers and counted signals, to which the channels point.
+    _tables: [Buffer; 2],
     pairs: Vec<Pair>,
     /// Pairs of the signals that the NIC counts.
     signals: Vec<Pair>,
@@ -235,24 +236,13 @@ impl Channels {
             });
             sides.push(side);
         }
-        let channel_table = device.allocate(Place::Device, size_of_val(&channels[..]))?;
-        channel_table.write(0, &channels)?;
-        let ring = |(number, channel): (usize, &Channel)| Ring {
-            device: channel_table.pointer::<Channel>().wrapping_add(number).cast(),
-            log2_capacity: channel.queue.depth.trailing_zeros(),
-            log2_slot_words: TO_CARD,
-            timeout_ns: options.timeout_ns,
-            free_below: channel.queue.depth.into(),
-            ..Ring::NONE
-        };
-        let list: Vec<Ring> = channels.iter().enumerate().map(ring).collect();
-        let rings = device.allocate(Place::Device, size_of_val(&list[..]))?;
-        rings.write(0, &list)?;
+        let table = device.allocate(Place::Device, size_of_val(&channels[..]))?;
+        table.write(0, &channels)?;
         Ok(Channels {
             _reached: reached,
             sides,
-            rings,
-            _tables: [peer_table, channel_table, counted_table],
+            table,
+            _tables: [peer_table, counted_table],
             pairs,
             signals,
             _regions: regions,
@@ -263,8 +253,8 @@ impl Channels {
 
     /// Returns the channels as kernel arguments.
     #[must_use]
-    pub fn rings(&self) -> *const Ring {
-        self.rings.pointer()
+    pub fn table(&self) -> *const Channel {
+        self.table.pointer()
     }
 
     /// Returns the number of channels.
