@@ -34,7 +34,7 @@ pub mod cuda {
     #[doc(hidden)]
     pub use ginlab_cuda::{
         Event, ForeignModule, Function, Graph, Kernel, OpenedMemory, PeerHandle, VisibleGpu, flush_stores,
-        for_capability, free_buffers_again, gdrcopy_version, ptx, set_task, visible_gpus,
+        for_capability, free_buffers_again, gdrcopy_version, ptx, set_task, visible_gpus, wait_for,
     };
 }
 

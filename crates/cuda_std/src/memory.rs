@@ -47,6 +47,20 @@ impl Word {
         #[cfg(not(target_arch = "nvptx64"))]
         return Word(AtomicU64::new(value));
     }
+
+    /// Returns the address, for accesses of [`crate::litmus`].
+    #[cfg(target_arch = "nvptx64")]
+    #[inline(always)]
+    pub(crate) fn pointer(&self) -> *mut u64 {
+        self.0.get()
+    }
+
+    /// Returns the word itself, for accesses of [`crate::litmus`].
+    #[cfg(not(target_arch = "nvptx64"))]
+    #[inline(always)]
+    pub(crate) fn atomic(&self) -> &AtomicU64 {
+        &self.0
+    }
 }
 
 /// A doorbell: 32 bits that device threads store and a NIC reads.
