@@ -217,7 +217,7 @@ fn duplicate_address_on_two_hosts_is_rejected() {
         for done in [rank(0), rank(1)].map(Job::finish) {
             let done = done.expect(2);
             let line = done.complaint();
-            for part in [" of rank 0 (host ", " of rank 1 (host ", "same address 172.30.0.1", "--domain"] {
+            for part in [" of rank 0 (host ", " of rank 1 (host ", "same address 172.30.0.1", "naming the domains"] {
                 assert!(line.contains(part), "{args}: {line}");
             }
         }

@@ -7,8 +7,6 @@ use cuda_std::thread;
 
 /// Number of polls of a flag between two checks of the clock and of the host's word, which may be across PCIe.
 const POLLS: u32 = 256;
-/// Odd factor by which the locations of an instance move from round to round.
-const STEP: u32 = 97;
 
 /// One role of one group.
 #[derive(Clone, Copy, Debug)]
@@ -57,12 +55,13 @@ impl<'a> Participant<'a> {
     }
 
     /// Returns the index of an instance's location in its memory. In each round, the locations of an instance have other
-    /// distances from each other.
+    /// distances from each other. They stay among those of its group, because other groups may be in other rounds, in
+    /// which they would use the same set.
     #[inline(always)]
     pub fn index(&self, location: u32, lane: u32, round: u64) -> u32 {
-        let instances = (self.args.groups * LANES).max(1);
-        let moved = (round as u32).wrapping_mul(STEP).wrapping_mul(2 * location + 1) % instances;
-        (round % u64::from(SETS)) as u32 * instances + (self.instance(lane) + moved) % instances
+        let set = (round % u64::from(SETS)) as u32;
+        let moved = (round as u32).wrapping_mul(2 * location + 1);
+        (set * self.args.groups + self.group) * LANES + lane.wrapping_add(moved) % LANES
     }
 
     /// Returns the first word of an instance's location.
