@@ -1,6 +1,9 @@
 //! Completion queues as C polls them: one completion at a time, whose fields it reads by functions.
 
+mod reading;
+
 use crate::abi::*;
+use crate::channel::Channel;
 use crate::context::{Context, refuse};
 use crate::entries::{Entries, Entry, UNKNOWN};
 use crate::lap::Lap;
@@ -25,6 +28,8 @@ pub struct Completions {
     /// The completions in memory, once C has requested their address. From then on the C functions also read them
     /// there.
     entries: OnceLock<Entries>,
+    /// Whether C has requested a notification by a function, and the engine has not sent it.
+    is_armed: AtomicBool,
     /// Locked from the start of a poll to its end, as in libefa.
     is_locked: AtomicBool,
     inner: UnsafeCell<Inner>,
@@ -54,12 +59,17 @@ struct Inner {
 pub unsafe extern "C" fn create(context: *mut ibv_context, attributes: *mut ibv_cq_init_attr_ex) -> *mut ibv_cq_ex {
     // SAFETY: the caller guarantees that the context is open and the attributes are valid.
     let (context, attributes) = unsafe { (Context::of(context), &*attributes) };
-    if attributes.comp_mask != 0 || !attributes.channel.is_null() {
+    if attributes.comp_mask != 0 {
         return refuse(libc::EOPNOTSUPP);
+    }
+    // SAFETY: the caller guarantees that the channel is null or valid.
+    if let Some(channel) = unsafe { Channel::of(attributes.channel) } {
+        channel.refer(1);
     }
     // SAFETY: the type has only numbers, pointers and optional functions, for all of which zero is a valid value.
     let mut verbs: ibv_cq_ex = unsafe { std::mem::zeroed() };
     (verbs.context, verbs.cq_context, verbs.cqe) = (context.verbs(), attributes.cq_context, attributes.cqe as c_int);
+    verbs.channel = attributes.channel;
     verbs.start_poll = Some(start_poll);
     verbs.next_poll = Some(next_poll);
     verbs.end_poll = Some(end_poll);
@@ -79,6 +89,7 @@ pub unsafe extern "C" fn create(context: *mut ibv_context, attributes: *mut ibv_
         efa,
         context,
         entries: OnceLock::new(),
+        is_armed: AtomicBool::new(false),
         is_locked: AtomicBool::new(false),
         inner: UnsafeCell::default(),
     };
@@ -135,6 +146,32 @@ impl Completions {
         // SAFETY: the lock is held.
         unsafe { (*self.inner.get()).pairs.retain(|known| *known != pair) };
         self.unlock();
+    }
+
+    /// Starts a poll. Returns whether there is a completion; the lock is then held.
+    fn start(&self) -> bool {
+        self.lock();
+        match self.entries.get() {
+            Some(entries) => drop(self.fill_locked(entries)),
+            None => {
+                self.drive();
+                self.look_for_overrun();
+            }
+        }
+        // SAFETY: the lock is held.
+        let inner = unsafe { &mut *self.inner.get() };
+        inner.idle = inner.idle.wrapping_add(1);
+        if self.advance() {
+            inner.idle = 0;
+            return true;
+        }
+        // The peer may need this core: NICs work without CPU cores, but this simulation does not.
+        let gives_way = inner.idle.is_multiple_of(IDLE);
+        self.unlock();
+        if gives_way {
+            std::thread::yield_now();
+        }
+        false
     }
 
     fn is(&self, queue: *mut ibv_cq) -> bool {
@@ -270,11 +307,14 @@ impl Completions {
             inner.next = (inner.next + 1) % inner.pairs.len();
             // SAFETY: attached pairs are not destroyed.
             let pair = unsafe { &*inner.pairs[inner.next] };
+            if self.context.machine.spec.session_lock && self.is(pair.sends_to()) {
+                reading::wait_for_session(pair);
+            }
             if self.is(pair.sends_to())
                 && let Some(done) = locked(&pair.sender).done()
             {
                 if pair.is_open.load(Ordering::Relaxed) {
-                    said_once();
+                    reading::report_session();
                 }
                 return Some(Entry {
                     wr_id: done.wr_id,
@@ -313,18 +353,6 @@ impl Completions {
     }
 }
 
-/// Reports, once, that completions were polled within an open session. With libefa this deadlocks: the poll waits for
-/// the queue's lock, which the open session of the same thread holds.
-fn said_once() {
-    static SAID: std::sync::Once = std::sync::Once::new();
-    SAID.call_once(|| {
-        eprintln!(
-            "soft_efa: completions of sends were polled for within an open session (FI_MORE): the library of a real \
-             EFA device would hang"
-        );
-    });
-}
-
 /// Returns the queue of a C pointer.
 ///
 /// # Safety
@@ -340,28 +368,7 @@ unsafe extern "C" fn start_poll(queue: *mut ibv_cq_ex, attributes: *mut ibv_poll
     if mask != 0 {
         return libc::EINVAL;
     }
-    this.lock();
-    match this.entries.get() {
-        Some(entries) => drop(this.fill_locked(entries)),
-        None => {
-            this.drive();
-            this.look_for_overrun();
-        }
-    }
-    // SAFETY: the lock is held.
-    let inner = unsafe { &mut *this.inner.get() };
-    inner.idle = inner.idle.wrapping_add(1);
-    if this.advance() {
-        inner.idle = 0;
-        return 0;
-    }
-    // The peer may need this core: NICs work without CPU cores, but this simulation does not.
-    let gives_way = inner.idle.is_multiple_of(IDLE);
-    this.unlock();
-    if gives_way {
-        std::thread::yield_now();
-    }
-    libc::ENOENT
+    if this.start() { 0 } else { libc::ENOENT }
 }
 
 unsafe extern "C" fn next_poll(queue: *mut ibv_cq_ex) -> c_int {
@@ -383,6 +390,21 @@ unsafe fn current<'a>(queue: *mut ibv_cq_ex) -> &'a Entry {
     unsafe { &(*of(queue).inner.get()).current }
 }
 
+/// Returns C's operation of a completion. libefa reports a read as a send.
+pub fn opcode(entry: &Entry) -> c_uint {
+    match (entry.is_arrival, entry.kind) {
+        (true, Kind::Write) => IBV_WC_RECV_RDMA_WITH_IMM,
+        (true, _) => IBV_WC_RECV,
+        (false, Kind::Write) => IBV_WC_RDMA_WRITE,
+        (false, _) => IBV_WC_SEND,
+    }
+}
+
+/// Returns C's flags of a completion.
+pub fn flags(entry: &Entry) -> c_uint {
+    if entry.immediate.is_some() { IBV_WC_WITH_IMM } else { 0 }
+}
+
 /// Defines the functions by which C reads the fields of a completion.
 macro_rules! readers {
     ($($name:ident -> $answer:ty = |$entry:ident| $part:expr;)*) => {$(
@@ -394,18 +416,13 @@ macro_rules! readers {
     )*};
 }
 readers! {
-    read_opcode -> c_uint = |entry| match (entry.is_arrival, entry.kind) {
-        (true, Kind::Write) => IBV_WC_RECV_RDMA_WITH_IMM,
-        (true, _) => IBV_WC_RECV,
-        (false, Kind::Write) => IBV_WC_RDMA_WRITE,
-        (false, _) => IBV_WC_SEND,
-    };
+    read_opcode -> c_uint = |entry| opcode(entry);
     read_vendor_err -> u32 = |entry| entry.status;
     read_byte_len -> u32 = |entry| entry.bytes;
     read_imm_data -> u32 = |entry| entry.immediate.unwrap_or_default();
     read_qp_num -> u32 = |entry| entry.number;
     read_src_qp -> u32 = |entry| entry.source;
-    read_wc_flags -> c_uint = |entry| if entry.immediate.is_some() { IBV_WC_WITH_IMM } else { 0 };
+    read_wc_flags -> c_uint = |entry| flags(entry);
     read_slid -> u32 = |entry| u32::from(entry.handle);
 }
 
