@@ -17,7 +17,8 @@ Examples:
   ginlab soft-efa -p soft-efa:p4d,seed=7 -- ./program   run any program that loads libfabric
 
 CARDS is soft-efa: and a profile (p4d, p5, p5en, p6-b200) or fast, then settings separated by commas: cards=1..32, seed=N,
-reorder=POLLS, depth=N, receives=N, no-write, unmoved, slow=FACTOR, lose=N, short=N, fail=N/STATUS, dead=N, full=N, refuse=N.";
+reorder=POLLS, depth=N, receives=N, no-write, unmoved, slow=FACTOR, lose=N, short=N, fail=N/STATUS, dead=N, full=N, refuse=N,
+pci=0000:00:03.0 (PCI address of a device of this machine), session-lock (polls wait for chains, as with libefa).";
 
 /// Options of `ginlab soft-efa`.
 #[derive(clap::Args, Debug)]

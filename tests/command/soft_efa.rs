@@ -227,6 +227,22 @@ fn signals_follow_their_bytes_despite_reordering() {
     }
 }
 
+/// Mooncake and UCX check for the device's file, and the Python package efa and NCCL load the libraries at run time.
+#[test]
+fn programs_find_software_nics_by_path_and_dlopen() {
+    let over = |program: &str| run(ginlab(&format!("soft-efa -p soft-efa:fast,cards=2 -- {program}")));
+    over("test -c /dev/infiniband/uverbs1").expect(0);
+    over("test -c /dev/infiniband/uverbs2").expect(1);
+    if Command::new("python3").arg("--version").output().is_err() {
+        return skip("no python3");
+    }
+    // A path that does not exist: the loader does not look for the file.
+    let script = "import ctypes as c; [c.CDLL(name).soft_efa_cause for name in ('libibverbs.so.1', '/no/libefa.so')]";
+    let mut command = ginlab("soft-efa -p soft-efa:fast -- python3 -c");
+    command.arg(script);
+    run(command).expect(0);
+}
+
 /// fi_pingpong uses its own control connection, and exits with 111 if the port is not open yet.
 #[test]
 fn fi_pingpong_runs_over_both_libraries_and_fabrics() {

@@ -78,10 +78,14 @@ pub struct Spec {
     pub slow: f64,
     /// Whether they trace requests on stderr.
     pub trace: bool,
+    /// Whether a poll for completions of sends waits for an open session of the queue pair, whose lock libefa holds.
+    pub session_lock: bool,
     /// Injected faults.
     pub faults: Vec<Fault>,
     /// ID of the machine, to simulate a machine other than this one.
     pub host: Option<u64>,
+    /// PCI address of all NICs, that of a device of this machine. `None` for the addresses of a p5.48xlarge.
+    pub pci: Option<String>,
 }
 
 impl Default for Spec {
@@ -103,14 +107,16 @@ impl Default for Spec {
             counted: 0,
             slow: 1.0,
             trace: false,
+            session_lock: false,
             faults: Vec::new(),
             host: None,
+            pci: None,
         }
     }
 }
 
 /// The documented keys, for messages.
-const KEYS: &str = "cards=1..32, seed=N, reorder=N, depth=N, min-depth=N, receives=N, host=N, no-write, no-counters, unmoved, trace, \
+const KEYS: &str = "cards=1..32, seed=N, reorder=N, depth=N, min-depth=N, receives=N, host=N, pci=0000:00:00.0, no-write, no-counters, unmoved, trace, session-lock, \
                     slow=FACTOR, lose=N, short=N, fail=N or fail=N/STATUS, dead=N, full=N, refuse=N, break=N, overrun=N, max-batch=N, counted=N, \
                     threads=1..16";
 
@@ -152,11 +158,13 @@ impl Spec {
             "min-depth" => self.min_depth = count().filter(|depth| *depth <= 32768)? as u32,
             "receives" => self.receives = count().filter(|depth| *depth <= 32768)? as u32,
             "host" => self.host = Some(number()?),
+            "pci" => self.pci = Some(is_pci_address(value).then(|| value.to_owned())?),
             "slow" => self.slow = value.parse().ok().filter(|factor: &f64| (1.0..=1e6).contains(factor))?,
             "no-write" if value.is_empty() => self.writes = false,
             "no-counters" if value.is_empty() => self.counters = false,
             "unmoved" if value.is_empty() => self.moves = false,
             "trace" if value.is_empty() => self.trace = true,
+            "session-lock" if value.is_empty() => self.session_lock = true,
             "lose" => self.faults.push(Fault::Lose(count()?)),
             "short" => self.faults.push(Fault::Short(count()?)),
             "dead" => self.faults.push(Fault::Dead(count()?)),
@@ -185,7 +193,13 @@ impl Spec {
         Some(fields(self.figures.get_or_insert_default()).into_iter().nth(index)?.1)
     }
 
-    /// Returns the PCI bus of a NIC: its address is domain 0, this bus, device 0, function 0.
+    /// Returns the PCI address of a NIC.
+    #[must_use]
+    pub fn address(&self, card: usize) -> String {
+        self.pci.clone().unwrap_or_else(|| format!("0000:{:02x}:00.0", Self::bus(card)))
+    }
+
+    /// Returns the PCI bus of a NIC of a p5.48xlarge: its address is domain 0, this bus, device 0, function 0.
     #[must_use]
     pub fn bus(card: usize) -> u8 {
         BUSES[card % BUSES.len()]
@@ -204,6 +218,16 @@ impl Spec {
         let packets = bytes.div_ceil(PACKET);
         if self.reorder == 0 || packets < 2 { 0 } else { (1 + draw(self.seed, n) % (packets - 1)) * PACKET }
     }
+}
+
+/// Returns whether `text` has the form of a PCI address in sysfs: `0000:4f:00.0`.
+fn is_pci_address(text: &str) -> bool {
+    let form = "hhhh:hh:hh.h";
+    text.len() == form.len()
+        && text.bytes().zip(form.bytes()).all(|(byte, kind)| match kind {
+            b'h' => matches!(byte, b'0'..=b'9' | b'a'..=b'f'),
+            separator => byte == separator,
+        })
 }
 
 fn fields(figures: &mut Figures) -> [(&'static str, &mut f64); 9] {
@@ -230,6 +254,7 @@ impl fmt::Display for Spec {
             (!self.counters, "no-counters"),
             (!self.moves, "unmoved"),
             (self.trace, "trace"),
+            (self.session_lock, "session-lock"),
         ];
         for (said, word) in said {
             if said {
@@ -250,6 +275,9 @@ impl fmt::Display for Spec {
         }
         if let Some(host) = self.host {
             write!(f, " host={host}")?;
+        }
+        if let Some(pci) = &self.pci {
+            write!(f, " pci={pci}")?;
         }
         for fault in &self.faults {
             match fault {
@@ -305,8 +333,10 @@ mod tests {
             counted: (1 << 31) - 1,
             slow: 2.5,
             trace: true,
+            session_lock: true,
             faults,
             host: Some(3),
+            pci: Some("0000:af:1f.7".into()),
         };
         for spec in [Spec::default(), all] {
             assert_eq!(Spec::parse(&spec.to_string()).as_ref(), Ok(&spec), "{spec}");
@@ -348,6 +378,8 @@ mod tests {
             "line_rate_gbps=inf",
             "colour=red",
             "name=",
+            "pci=4f:00.0",
+            "pci=0000:4F:00.0",
             "peak_share=-1",
         ] {
             let error = Spec::parse(&format!("seed=1,{word}")).map(|spec| spec.to_string()).unwrap_or_default();

@@ -1,8 +1,12 @@
 //! Completion queues as C polls them: one completion at a time, whose fields it reads by functions.
 
 mod poll;
+mod reading;
+
+pub use poll::{flags, opcode};
 
 use crate::abi::*;
+use crate::channel::Channel;
 use crate::context::{Context, refuse};
 use crate::entries::{Entries, Entry, UNKNOWN};
 use crate::lap::Lap;
@@ -27,6 +31,8 @@ pub struct Completions {
     /// The completions in memory, once C has requested their address. From then on the C functions also read them
     /// there.
     entries: OnceLock<Entries>,
+    /// Whether C has requested a notification by a function, and the engine has not sent it.
+    is_armed: AtomicBool,
     /// Locked from the start of a poll to its end, as in libefa.
     is_locked: AtomicBool,
     inner: UnsafeCell<Inner>,
@@ -56,18 +62,24 @@ struct Inner {
 pub unsafe extern "C" fn create(context: *mut ibv_context, attributes: *mut ibv_cq_init_attr_ex) -> *mut ibv_cq_ex {
     // SAFETY: the caller guarantees that the context is open and the attributes are valid.
     let (context, attributes) = unsafe { (Context::of(context), &*attributes) };
-    if attributes.comp_mask != 0 || !attributes.channel.is_null() {
+    if attributes.comp_mask != 0 {
         return refuse(libc::EOPNOTSUPP);
+    }
+    // SAFETY: the caller guarantees that the channel is null or valid.
+    if let Some(channel) = unsafe { Channel::of(attributes.channel) } {
+        channel.refer(1);
     }
     // SAFETY: the type has only numbers, pointers and optional functions, for all of which zero is a valid value.
     let mut verbs: ibv_cq_ex = unsafe { std::mem::zeroed() };
     (verbs.context, verbs.cq_context, verbs.cqe) = (context.verbs(), attributes.cq_context, attributes.cqe as c_int);
+    verbs.channel = attributes.channel;
     poll::set_functions(&mut verbs);
     let made = Completions {
         verbs: UnsafeCell::new(verbs),
         efa: poll::EFA,
         context,
         entries: OnceLock::new(),
+        is_armed: AtomicBool::new(false),
         is_locked: AtomicBool::new(false),
         inner: UnsafeCell::default(),
     };
@@ -124,6 +136,32 @@ impl Completions {
         // SAFETY: the lock is held.
         unsafe { (*self.inner.get()).pairs.retain(|known| *known != pair) };
         self.unlock();
+    }
+
+    /// Starts a poll. Returns whether there is a completion; the lock is then held.
+    fn start(&self) -> bool {
+        self.lock();
+        match self.entries.get() {
+            Some(entries) => drop(self.fill_locked(entries)),
+            None => {
+                self.drive();
+                self.look_for_overrun();
+            }
+        }
+        // SAFETY: the lock is held.
+        let inner = unsafe { &mut *self.inner.get() };
+        inner.idle = inner.idle.wrapping_add(1);
+        if self.advance() {
+            inner.idle = 0;
+            return true;
+        }
+        // The peer may need this core: NICs work without CPU cores, but this simulation does not.
+        let gives_way = inner.idle.is_multiple_of(IDLE);
+        self.unlock();
+        if gives_way {
+            std::thread::yield_now();
+        }
+        false
     }
 
     fn is(&self, queue: *mut ibv_cq) -> bool {
@@ -259,11 +297,14 @@ impl Completions {
             inner.next = (inner.next + 1) % inner.pairs.len();
             // SAFETY: attached pairs are not destroyed.
             let pair = unsafe { &*inner.pairs[inner.next] };
+            if self.context.machine.spec.session_lock && self.is(pair.sends_to()) {
+                reading::wait_for_session(pair);
+            }
             if self.is(pair.sends_to())
                 && let Some(done) = locked(&pair.sender).done()
             {
                 if pair.is_open.load(Ordering::Relaxed) {
-                    said_once();
+                    reading::report_session();
                 }
                 return Some(Entry {
                     wr_id: done.wr_id,
@@ -300,16 +341,4 @@ impl Completions {
         }
         None
     }
-}
-
-/// Reports, once, that completions were polled within an open session. With libefa this deadlocks: the poll waits for
-/// the queue's lock, which the open session of the same thread holds.
-fn said_once() {
-    static SAID: std::sync::Once = std::sync::Once::new();
-    SAID.call_once(|| {
-        eprintln!(
-            "soft_efa: completions of sends were polled for within an open session (FI_MORE): the library of a real \
-             EFA device would hang"
-        );
-    });
 }

@@ -14,6 +14,7 @@ use card_model::Spec;
 use std::ffi::{c_int, c_uint, c_void};
 use std::io;
 use std::mem::offset_of;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -49,6 +50,8 @@ pub struct Context {
     /// Numbers of the queue pairs, indexed by the low bits of the number.
     pub pairs: Mutex<Box<[Option<u32>; PAIRS]>>,
     domains: AtomicU32,
+    /// Descriptor of asynchronous events, which C polls. Software NICs report none.
+    _events: OwnedFd,
 }
 
 // SAFETY: the part visible to C is written before the context is shared; the rest is protected by locks or atomic.
@@ -85,6 +88,10 @@ pub fn refuse<T>(code: c_int) -> *mut T {
 pub struct Calls {
     /// Creates a completion queue.
     pub create_cq: unsafe extern "C" fn(*mut ibv_context, *mut ibv_cq_init_attr_ex) -> *mut ibv_cq_ex,
+    /// Polls a completion queue.
+    pub poll_cq: unsafe extern "C" fn(*mut ibv_cq, c_int, *mut ibv_wc) -> c_int,
+    /// Requests a notification of a completion queue.
+    pub req_notify_cq: unsafe extern "C" fn(*mut ibv_cq, c_int) -> c_int,
     /// Posts sends.
     pub post_send: unsafe extern "C" fn(*mut ibv_qp, *mut ibv_send_wr, *mut *mut ibv_send_wr) -> c_int,
     /// Posts receives.
@@ -107,7 +114,16 @@ impl Context {
         verbs.create_cq_ex = Some(calls.create_cq);
         verbs.context.device = (&raw const device.verbs).cast_mut();
         verbs.context.abi_compat = EXTENDED;
-        (verbs.context.cmd_fd, verbs.context.async_fd, verbs.context.num_comp_vectors) = (-1, -1, 1);
+        // SAFETY: a call without pointers.
+        let events = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
+        if events < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: a new descriptor of this process.
+        let events = unsafe { OwnedFd::from_raw_fd(events) };
+        (verbs.context.cmd_fd, verbs.context.async_fd, verbs.context.num_comp_vectors) = (-1, events.as_raw_fd(), 1);
+        verbs.context.ops.poll_cq = Some(calls.poll_cq);
+        verbs.context.ops.req_notify_cq = Some(calls.req_notify_cq);
         verbs.context.ops.post_send = Some(calls.post_send);
         verbs.context.ops.post_recv = Some(calls.post_recv);
         let context = Box::leak(Box::new(Context {
@@ -123,6 +139,7 @@ impl Context {
             owners: Mutex::default(),
             pairs: Mutex::new(Box::new([None; PAIRS])),
             domains: AtomicU32::new(0),
+            _events: events,
         }));
         Ok(&raw mut context.verbs.context)
     }

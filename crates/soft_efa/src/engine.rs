@@ -1,4 +1,5 @@
-//! The engine: threads that poll doorbells and write completions, for queues that C has requested direct access to.
+//! The engine: threads that poll doorbells, and write completions and notifications, for queues that C has requested
+//! direct access to, or whose completions it waits for.
 //! Requests posted and polled through the older C functions need no thread, because the device works inside those
 //! calls.
 //!
@@ -21,7 +22,7 @@ const AWAKE: Duration = Duration::from_millis(2);
 /// Polling interval of a sleeping thread.
 const LOOK: Duration = Duration::from_micros(50);
 
-/// Polled objects: queue pairs with rings or counters, and completion queues in memory.
+/// Polled objects: queue pairs with rings or counters, and completion queues in memory or with a channel.
 #[derive(Default)]
 struct Watched {
     pairs: Vec<*const Pair>,
@@ -66,10 +67,14 @@ pub fn watch_pair(pair: &Pair) {
     start(share);
 }
 
-/// Starts polling a completion queue, which is now in memory. [`forget_queue`] must be called before it is destroyed.
+/// Starts polling a completion queue, which is now in memory or has a channel. [`forget_queue`] must be called before it is destroyed.
 pub fn watch_queue(queue: *const Completions, first: Option<&Pair>) {
     let share = first.map_or(&SHARES[0], share_of);
-    change(share, |watched| watched.queues.push(queue));
+    change(share, |watched| {
+        if !watched.queues.contains(&queue) {
+            watched.queues.push(queue);
+        }
+    });
     start(share);
 }
 
@@ -150,7 +155,9 @@ fn look(watched: &Watched) -> bool {
     }
     for queue in &watched.queues {
         // SAFETY: polled objects are not destroyed.
-        moved |= unsafe { &**queue }.fill();
+        let queue = unsafe { &**queue };
+        moved |= queue.fill();
+        moved |= queue.notify();
     }
     moved
 }

@@ -10,10 +10,13 @@ use card_model::{Fault, Spec};
 use efa_queue::completion::{self, Arrived, Completion, Sent, WORDS_32};
 use efa_queue::{Operation, rules};
 use std::io;
-use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 /// Size of an entry in bytes.
 pub const BYTES: usize = 32;
+/// Bit of the doorbell that requests a notification. The low 16 bits are the number of completions read, bits 29 and
+/// 30 count the notifications received, so that each request differs from the previous one.
+const ARM: u32 = 1 << 31;
 /// Handle number of an address without a handle.
 pub const UNKNOWN: u16 = 0xffff;
 
@@ -53,6 +56,8 @@ pub struct Entries {
     pub count: u32,
     /// Number of completions written. The writer must hold the queue's lock.
     written: AtomicU64,
+    /// Doorbell of the last notification.
+    notified: AtomicU32,
     /// Number of the completion, counted from 1, at which the NIC skips one lap (injected fault).
     overrun: Option<u64>,
 }
@@ -69,6 +74,7 @@ impl Entries {
             doorbell: Plain::new(4)?,
             count,
             written: AtomicU64::new(0),
+            notified: AtomicU32::new(0),
             overrun,
         })
     }
@@ -79,8 +85,27 @@ impl Entries {
         self.memory.view()
     }
 
-    /// Returns the address of the doorbell by which a program that waits for interrupts reports its reads. The software
-    /// NIC raises no interrupts and ignores the doorbell.
+    /// Returns whether completions follow the first `read`, which the reader has taken.
+    pub fn has_unread(&self, read: u64) -> bool {
+        self.written.load(Ordering::Relaxed) != read
+    }
+
+    /// Returns the value of the doorbell if it requests a notification that has not been sent, and completions follow
+    /// those that it reports as read.
+    pub fn requests_event(&self) -> Option<u32> {
+        // SAFETY: within the memory and aligned; all parties access it as a word.
+        let doorbell = unsafe { &*self.doorbell.base().cast::<AtomicU32>() }.load(Ordering::Relaxed);
+        let is_new = doorbell & ARM != 0 && self.notified.load(Ordering::Relaxed) != doorbell;
+        (is_new && self.written.load(Ordering::Relaxed) as u16 != doorbell as u16).then_some(doorbell)
+    }
+
+    /// Records that the notification requested by this value of the doorbell is sent.
+    pub fn set_notified(&self, doorbell: u32) {
+        self.notified.store(doorbell, Ordering::Relaxed);
+    }
+
+    /// Returns the address of the doorbell by which a program that waits for notifications requests one: the number of
+    /// completions read, a sequence number, and [`ARM`].
     pub fn doorbell(&self) -> *mut u32 {
         self.doorbell.base().cast()
     }

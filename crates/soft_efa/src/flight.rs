@@ -288,6 +288,11 @@ impl Sender {
         self.outstanding
     }
 
+    /// Returns whether there are completions.
+    pub fn has_done(&self) -> bool {
+        !self.done.is_empty()
+    }
+
     /// Removes and returns the oldest completion.
     pub fn done(&mut self) -> Option<Done> {
         let done = self.done.pop_front()?;

@@ -15,6 +15,7 @@
 mod address;
 mod alive;
 mod cause;
+mod channel;
 mod completions;
 mod context;
 mod counter;
@@ -28,10 +29,12 @@ mod intake;
 mod keeper;
 mod lap;
 mod late;
+mod loader;
 mod machine;
 mod memory;
 mod origin;
 mod pair;
+mod paths;
 mod peer;
 mod plain;
 mod post;
@@ -50,6 +53,24 @@ pub use cause::soft_efa_cause;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 pub use symbols::*;
 pub use verbs_sys as abi;
+
+/// Returns the next definition of a function, after that of this library: `next!(c"name" => Type)`, an `Option`.
+///
+/// Unsafe: the function must have the type.
+macro_rules! next {
+    ($name:expr => $ty:ty) => {{
+        static NEXT: std::sync::atomic::AtomicPtr<std::ffi::c_void> =
+            std::sync::atomic::AtomicPtr::new(std::ptr::null_mut());
+        let mut found = NEXT.load(std::sync::atomic::Ordering::Relaxed);
+        if found.is_null() {
+            found = libc::dlsym(libc::RTLD_NEXT, $name.as_ptr());
+            // Relaxed: every thread that searches finds the same function.
+            NEXT.store(found, std::sync::atomic::Ordering::Relaxed);
+        }
+        std::mem::transmute::<*mut std::ffi::c_void, Option<$ty>>(found)
+    }};
+}
+pub(crate) use next;
 
 /// Locks `mutex`, and ignores poisoning: no statement that holds such a lock leaves the data inconsistent if it panics.
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -194,21 +194,31 @@ impl Machine {
         }
     }
 
+    /// Returns the substitute for sysfs while it exists.
+    pub fn sysfs(&self) -> Option<PathBuf> {
+        let folder = self.folder.lock().unwrap_or_else(PoisonError::into_inner);
+        folder.as_ref().map(|folder| folder.path.clone())
+    }
+
     fn lay_out(&self, path: &Path) -> io::Result<()> {
         let driver = path.join("bus/pci/drivers/efa");
-        let class = path.join("class/infiniband_verbs");
-        std::fs::create_dir_all(&driver)?;
-        std::fs::create_dir_all(&class)?;
+        let (verbs, class) = (path.join("class/infiniband_verbs"), path.join("class/infiniband"));
+        for folder in [&driver, &verbs, &class] {
+            std::fs::create_dir_all(folder)?;
+        }
         // ABI version of the driver on a p5.
-        std::fs::write(class.join("abi_version"), "6\n")?;
+        std::fs::write(verbs.join("abi_version"), "6\n")?;
         for card in 0..self.spec.cards {
-            let address = format!("0000:{:02x}:00.0", Spec::bus(card));
+            let address = self.spec.address(card);
             let device = path.join("devices").join(format!("pci{}", &address[..7])).join(&address);
-            std::fs::create_dir_all(&device)?;
-            symlink(&driver, device.join("driver"))?;
-            let named = path.join("class/infiniband").join(name_of(card));
+            let named = device.join("infiniband").join(name_of(card));
             std::fs::create_dir_all(&named)?;
             symlink(&device, named.join("device"))?;
+            // Devices with one address share its directory.
+            if !device.join("driver").exists() {
+                symlink(&driver, device.join("driver"))?;
+            }
+            symlink(&named, class.join(name_of(card)))?;
         }
         Ok(())
     }

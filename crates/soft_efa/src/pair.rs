@@ -20,6 +20,8 @@ use std::sync::{Arc, Mutex, OnceLock};
 #[repr(C)]
 pub struct Pair {
     verbs: UnsafeCell<ibv_qp_ex>,
+    /// The EFA interface.
+    pub efa: efadv_qp,
     /// Device, page and number of the queue pair.
     pub origin: Arc<Origin>,
     /// Send side.
@@ -88,6 +90,7 @@ impl Pair {
     pub fn new(verbs: ibv_qp_ex, origin: Arc<Origin>, cap: ibv_qp_cap, inline_writes: bool) -> Pair {
         Pair {
             verbs: UnsafeCell::new(verbs),
+            efa: efadv_qp { comp_mask: 0, wr_set_processing_hints: Some(set_processing_hints) },
             sender: Arc::new(Mutex::new(Sender::new(origin.clone(), cap.max_send_wr.max(1)))),
             origin,
             receiver: Mutex::new(Receiver { depth: cap.max_recv_wr, ..Receiver::default() }),
@@ -169,3 +172,6 @@ impl Pair {
         unsafe { &mut *self.session.get() }
     }
 }
+
+/// Ignores hints for the scheduling of a request: requests of software NICs do not compete for its pipeline.
+unsafe extern "C" fn set_processing_hints(_: *mut efadv_qp, _: u32) {}

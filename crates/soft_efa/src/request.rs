@@ -73,6 +73,10 @@ impl Request {
             let end = bytes.1 + piece.length as usize;
             let room = bytes.0.get_mut(bytes.1..end).filter(|_| inline.is_some_and(|most| end <= most));
             let Some(room) = room else { return libc::EINVAL };
+            // The address of an empty piece may be null.
+            if room.is_empty() {
+                continue;
+            }
             // SAFETY: the caller guarantees that the bytes of the pieces are readable.
             let from = unsafe {
                 std::slice::from_raw_parts(std::ptr::with_exposed_provenance::<u8>(piece.addr as usize), room.len())

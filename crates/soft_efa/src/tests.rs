@@ -10,6 +10,7 @@ use crate::*;
 use card_model::Spec;
 use std::ptr::null_mut;
 
+mod classic;
 mod limits;
 mod queues;
 mod refused;
@@ -40,13 +41,20 @@ fn slow_factor_reduces_figures() {
     assert!(Machine::new(FAST).unwrap().figures(0).is_none());
 }
 
-/// The device must not refer to a file descriptor of another owner, such as standard output.
+/// The device must not refer to a file descriptor of another owner, such as standard output. Programs poll that of
+/// asynchronous events, of which there are none.
 #[test]
 fn software_nic_has_no_driver_file() {
     for context in cards(FAST) {
         // SAFETY: an open context.
         let context = unsafe { &*context };
-        assert_eq!((context.cmd_fd, context.async_fd, context.num_comp_vectors), (-1, -1, 1));
+        assert_eq!((context.cmd_fd, context.num_comp_vectors), (-1, 1));
+        // SAFETY: descriptors of this process.
+        unsafe {
+            assert_eq!(libc::fcntl(context.async_fd, libc::F_SETFL, libc::O_NONBLOCK), 0);
+            assert_eq!(ibv_get_async_event((&raw const *context).cast_mut(), null_mut()), -1);
+        }
+        assert_eq!(std::io::Error::last_os_error().raw_os_error(), Some(libc::EAGAIN));
     }
 }
 
@@ -92,8 +100,23 @@ impl Side {
             let mut attributes: ibv_cq_init_attr_ex = std::mem::zeroed();
             attributes.cqe = 64;
             let queue = efadv_create_cq(context, &mut attributes, null_mut(), 0);
+            let pair = Side::pair_of(domain, queue.cast(), flags, cap);
+            with(pair);
+            let mut side = Side { domain, queue, pair, handle: null_mut(), qkey }.ready();
+            side.faces(context);
+            side
+        }
+    }
+
+    /// Creates a queue pair that completes in `queue`.
+    ///
+    /// # Safety
+    /// The domain and the queue must be valid.
+    unsafe fn pair_of(domain: *mut ibv_pd, queue: *mut ibv_cq, flags: u32, cap: ibv_qp_cap) -> *mut ibv_qp {
+        // SAFETY: see `sized`.
+        unsafe {
             let mut attributes: ibv_qp_init_attr_ex = std::mem::zeroed();
-            (attributes.send_cq, attributes.recv_cq) = (queue.cast(), queue.cast());
+            (attributes.send_cq, attributes.recv_cq) = (queue, queue);
             (attributes.pd, attributes.qp_type) = (domain, IBV_QPT_DRIVER);
             attributes.cap = cap;
             let efa = &mut efadv_qp_init_attr {
@@ -104,22 +127,28 @@ impl Side {
                 reserved: 0,
                 wr_flags: 0,
             };
-            let pair = efadv_create_qp_ex(context, &mut attributes, efa, size_of::<efadv_qp_init_attr>() as u32);
+            let bytes = size_of::<efadv_qp_init_attr>() as u32;
+            let pair = efadv_create_qp_ex((*domain).context, &mut attributes, efa, bytes);
             assert!(!pair.is_null());
-            with(pair);
+            pair
+        }
+    }
+
+    /// Moves the queue pair to the state in which it sends.
+    fn ready(self) -> Side {
+        // SAFETY: see `sized`.
+        unsafe {
             for (state, mask) in [
                 (IBV_QPS_INIT, IBV_QP_STATE | IBV_QP_QKEY),
                 (IBV_QPS_RTR, IBV_QP_STATE),
                 (IBV_QPS_RTS, IBV_QP_STATE | IBV_QP_RNR_RETRY),
             ] {
                 let mut change: ibv_qp_attr = std::mem::zeroed();
-                (change.qp_state, change.qkey, change.rnr_retry) = (state, qkey, 1);
-                assert_eq!(ibv_modify_qp(pair, &mut change, mask), 0);
+                (change.qp_state, change.qkey, change.rnr_retry) = (state, self.qkey, 1);
+                assert_eq!(ibv_modify_qp(self.pair, &mut change, mask), 0);
             }
-            let mut side = Side { domain, queue, pair, handle: null_mut(), qkey };
-            side.faces(context);
-            side
         }
+        self
     }
 
     /// Directs requests of this side to device `context` from now on.

@@ -27,9 +27,11 @@ const ABI: [&str; 7] = [
     include_str!("../../verbs-sys/src/pair.rs"),
 ];
 /// The function definitions.
-const SYMBOLS: [&str; 8] = [
+const SYMBOLS: [&str; 10] = [
+    include_str!("../src/channel.rs"),
     include_str!("../src/completions.rs"),
     include_str!("../src/context.rs"),
+    include_str!("../src/symbols/classic.rs"),
     include_str!("../src/symbols/counters.rs"),
     include_str!("../src/symbols/device.rs"),
     include_str!("../src/symbols/efa.rs"),
@@ -39,7 +41,7 @@ const SYMBOLS: [&str; 8] = [
 ];
 const HEADER: &str = "#include <infiniband/verbs.h>\n#include <infiniband/efadv.h>\n";
 /// Types with anonymous unions: only their size is compared.
-const NAMELESS: [&str; 8] = [
+const NAMELESS: [&str; 9] = [
     "efadv_cq_init_attr_ext_mem_dmabuf",
     "efadv_memory_location_dmabuf",
     "ibv_send_wr",
@@ -48,6 +50,7 @@ const NAMELESS: [&str; 8] = [
     "ibv_send_wr_atomic",
     "ibv_send_wr_qp_type",
     "ibv_send_wr_bind_mw",
+    "ibv_wc",
 ];
 
 #[derive(Default)]

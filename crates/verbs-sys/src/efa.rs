@@ -17,6 +17,13 @@ pub struct efadv_qp_init_attr {
     pub wr_flags: u64,
 }
 
+/// Since 65
+#[repr(C)]
+pub struct efadv_qp {
+    pub comp_mask: u64,
+    pub wr_set_processing_hints: Option<unsafe extern "C" fn(efadv_qp: *mut efadv_qp, hints: u32)>,
+}
+
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct efadv_device_attr {

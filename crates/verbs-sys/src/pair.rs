@@ -43,6 +43,17 @@ pub struct ibv_qp_init_attr_ex {
 }
 
 #[repr(C)]
+pub struct ibv_qp_init_attr {
+    pub qp_context: *mut c_void,
+    pub send_cq: *mut ibv_cq,
+    pub recv_cq: *mut ibv_cq,
+    pub srq: *mut c_void,
+    pub cap: ibv_qp_cap,
+    pub qp_type: c_uint,
+    pub sq_sig_all: c_int,
+}
+
+#[repr(C)]
 pub struct ibv_qp_attr {
     pub qp_state: c_uint,
     pub cur_qp_state: c_uint,

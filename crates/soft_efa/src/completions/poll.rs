@@ -1,6 +1,6 @@
 //! The functions by which C polls a queue and reads its completions.
 
-use super::{Completions, IDLE};
+use super::Completions;
 use crate::abi::*;
 use crate::entries::{Entry, UNKNOWN};
 use crate::request::Kind;
@@ -42,28 +42,7 @@ unsafe extern "C" fn start_poll(queue: *mut ibv_cq_ex, attributes: *mut ibv_poll
     if mask != 0 {
         return libc::EINVAL;
     }
-    this.lock();
-    match this.entries.get() {
-        Some(entries) => drop(this.fill_locked(entries)),
-        None => {
-            this.drive();
-            this.look_for_overrun();
-        }
-    }
-    // SAFETY: the lock is held.
-    let inner = unsafe { &mut *this.inner.get() };
-    inner.idle = inner.idle.wrapping_add(1);
-    if this.advance() {
-        inner.idle = 0;
-        return 0;
-    }
-    // The peer may need this core: NICs work without CPU cores, but this simulation does not.
-    let gives_way = inner.idle.is_multiple_of(IDLE);
-    this.unlock();
-    if gives_way {
-        std::thread::yield_now();
-    }
-    libc::ENOENT
+    if this.start() { 0 } else { libc::ENOENT }
 }
 
 unsafe extern "C" fn next_poll(queue: *mut ibv_cq_ex) -> c_int {
@@ -85,6 +64,21 @@ unsafe fn current<'a>(queue: *mut ibv_cq_ex) -> &'a Entry {
     unsafe { &(*of(queue).inner.get()).current }
 }
 
+/// Returns C's operation of a completion. libefa reports a read as a send.
+pub fn opcode(entry: &Entry) -> c_uint {
+    match (entry.is_arrival, entry.kind) {
+        (true, Kind::Write) => IBV_WC_RECV_RDMA_WITH_IMM,
+        (true, _) => IBV_WC_RECV,
+        (false, Kind::Write) => IBV_WC_RDMA_WRITE,
+        (false, _) => IBV_WC_SEND,
+    }
+}
+
+/// Returns C's flags of a completion.
+pub fn flags(entry: &Entry) -> c_uint {
+    if entry.immediate.is_some() { IBV_WC_WITH_IMM } else { 0 }
+}
+
 /// Defines the functions by which C reads the fields of a completion.
 macro_rules! readers {
     ($($name:ident -> $answer:ty = |$entry:ident| $part:expr;)*) => {$(
@@ -96,18 +90,13 @@ macro_rules! readers {
     )*};
 }
 readers! {
-    read_opcode -> c_uint = |entry| match (entry.is_arrival, entry.kind) {
-        (true, Kind::Write) => IBV_WC_RECV_RDMA_WITH_IMM,
-        (true, _) => IBV_WC_RECV,
-        (false, Kind::Write) => IBV_WC_RDMA_WRITE,
-        (false, _) => IBV_WC_SEND,
-    };
+    read_opcode -> c_uint = |entry| opcode(entry);
     read_vendor_err -> u32 = |entry| entry.status;
     read_byte_len -> u32 = |entry| entry.bytes;
     read_imm_data -> u32 = |entry| entry.immediate.unwrap_or_default();
     read_qp_num -> u32 = |entry| entry.number;
     read_src_qp -> u32 = |entry| entry.source;
-    read_wc_flags -> c_uint = |entry| if entry.immediate.is_some() { IBV_WC_WITH_IMM } else { 0 };
+    read_wc_flags -> c_uint = |entry| flags(entry);
     read_slid -> u32 = |entry| u32::from(entry.handle);
 }
 

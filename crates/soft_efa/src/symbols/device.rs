@@ -4,7 +4,8 @@ use crate::abi::*;
 use crate::cause;
 use crate::context::{self, Calls, Context, refuse};
 use crate::machine::{Device, Machine};
-use crate::{completions, post};
+use crate::post;
+use crate::symbols::classic;
 use std::ffi::{c_char, c_int};
 
 /// Lists the devices; the list ends with null.
@@ -79,8 +80,13 @@ pub unsafe extern "C" fn ibv_get_device_index(device: *mut ibv_device) -> c_int 
 }
 
 /// Functions that C calls through the table of an open device.
-pub(crate) const CALLS: Calls =
-    Calls { create_cq: completions::create, post_send: post::post_send, post_recv: post::post_recv };
+pub(crate) const CALLS: Calls = Calls {
+    create_cq: classic::create_cq_ex,
+    poll_cq: classic::poll_cq,
+    req_notify_cq: classic::req_notify_cq,
+    post_send: post::post_send,
+    post_recv: post::post_recv,
+};
 
 /// Opens a device.
 ///

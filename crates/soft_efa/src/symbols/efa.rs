@@ -1,11 +1,12 @@
 //! EFA's own functions, and functions that EFA devices do not support.
 
 use crate::abi::*;
-use crate::completions;
 use crate::context::{Context, Handle, refuse};
 use crate::machine::Machine;
+use crate::pair::Pair;
 use crate::queue::RECEIVE_PIECES;
 use crate::request::{INLINE, SEND_PIECES, SHORT_INLINE};
+use crate::symbols::classic::create_cq_ex;
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::Ordering;
 
@@ -109,7 +110,17 @@ pub unsafe extern "C" fn efadv_create_cq(
         }
     }
     // SAFETY: the caller passes a context of this library and valid attributes.
-    unsafe { completions::create(context, attributes) }
+    unsafe { create_cq_ex(context, attributes) }
+}
+
+/// Returns the EFA interface of a queue pair.
+///
+/// # Safety
+/// `pair` must have been returned by [`crate::efadv_create_qp_ex`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn efadv_qp_from_ibv_qp_ex(pair: *mut ibv_qp_ex) -> *mut efadv_qp {
+    // SAFETY: the caller guarantees that the pair is valid.
+    unsafe { (&raw const Pair::of(pair.cast()).efa).cast_mut() }
 }
 
 /// Defines functions that EFA devices do not support: each returns that error.
@@ -123,14 +134,9 @@ macro_rules! unsupported {
     )*};
 }
 unsupported! {
-    ibv_create_comp_channel -> *mut c_void = refuse(libc::EOPNOTSUPP);
-    ibv_create_cq -> *mut ibv_cq = refuse(libc::EOPNOTSUPP);
     ibv_create_qp -> *mut ibv_qp = refuse(libc::EOPNOTSUPP);
     ibv_create_srq -> *mut c_void = refuse(libc::EOPNOTSUPP);
-    ibv_destroy_comp_channel -> c_int = libc::EOPNOTSUPP;
     ibv_destroy_srq -> c_int = libc::EOPNOTSUPP;
-    ibv_get_cq_event -> c_int = -1;
-    ibv_ack_cq_events -> () = ();
     ibv_attach_mcast -> c_int = libc::EOPNOTSUPP;
     ibv_detach_mcast -> c_int = libc::EOPNOTSUPP;
     ibv_query_ece -> c_int = libc::EOPNOTSUPP;

@@ -168,6 +168,9 @@ pub unsafe extern "C" fn ibv_destroy_cq(queue: *mut ibv_cq) -> c_int {
             return libc::EBUSY;
         }
         engine::forget_queue(queue.cast());
+        if let Some(channel) = Completions::of(queue).channel() {
+            channel.refer(-1);
+        }
         drop(Box::from_raw(queue.cast::<Completions>()));
     }
     0
