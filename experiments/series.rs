@@ -117,6 +117,11 @@ impl Measured {
         slowest(&self.0, |found| &found.sample.times)
     }
 
+    /// Returns the slowest rank's times of one part.
+    pub fn part(&self, index: usize) -> Vec<f64> {
+        slowest(&self.0, |found| found.part(index))
+    }
+
     /// Returns the times of one part on rank 0.
     pub fn of_rank_0(&self, index: usize) -> Vec<f64> {
         self.0.first().map_or(Vec::new(), |found| found.part(index).to_vec())
