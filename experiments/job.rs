@@ -375,13 +375,6 @@ pub fn of_threads<'a>(threads: impl IntoIterator<Item = &'a Counters>) -> Counte
     all
 }
 
-/// Returns the microseconds in which each rail had transfers in flight between two snapshots of the counters. Empty if
-/// the rails are not timed.
-pub fn busy_us(since: &Counters, until: &Counters, rails: usize) -> Vec<f64> {
-    let rails = until.rail_busy.iter().zip(&since.rail_busy).take(rails);
-    rails.map(|(until, since)| until.saturating_sub(*since).as_secs_f64() * 1e6).collect()
-}
-
 /// Returns the payload bytes per rail between two snapshots of the counters.
 pub fn moved(since: &Counters, until: &Counters, rails: usize) -> Vec<u64> {
     until.rail_bytes.iter().zip(&since.rail_bytes).take(rails).map(|(until, since)| until - since).collect()
