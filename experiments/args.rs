@@ -2,6 +2,7 @@
 //! them by `#[command(mut_arg(..))]`.
 
 use crate::error::Failure;
+use crate::series::Series;
 use crate::values::sizes;
 use ginlab::measure::size;
 
@@ -35,6 +36,13 @@ pub struct RepeatArgs {
     /// Do not verify
     #[arg(long)]
     pub no_check: bool,
+}
+
+impl RepeatArgs {
+    /// Returns a series of runs of fixed length. `what` names a run in messages about missing ranks.
+    pub fn series<'a>(&self, what: &'a str) -> Series<'a> {
+        Series { repeats: Some(self.repeats), check: !self.no_check, warmup: 1, iterations: 1, what }
+    }
 }
 
 #[cfg(test)]

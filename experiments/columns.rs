@@ -10,9 +10,11 @@ pub const SLOT_BYTES: Column = Column::follows("slot_bytes", "B", "Distance betw
 /// Level at which an operation counts as complete.
 pub const COMPLETION: Column = Column::follows("completion", "", "Completion level: `transmit`, `delivery`, `proxy`");
 /// Number of posts that the provider rejected with EAGAIN.
-pub const AGAIN: Column = Column::measured("again", "", "Number of posts that the provider rejected with EAGAIN");
+pub const AGAIN: Column =
+    Column::measured("again", "", "Number of posts of all ranks that the provider rejected with EAGAIN");
 /// Payload bytes per rail.
-pub const RAIL_BYTES: Column = Column::measured("rail_bytes", "B", "Payload bytes per rail, joined by `;`");
+pub const RAIL_BYTES: Column =
+    Column::measured("rail_bytes", "B", "Payload bytes per rail, sum over all ranks, joined by `;`");
 /// Percentiles of the time of a single operation, from post to completion.
 pub const ACK: [Column; 3] = [
     Column::measured("ack_us_p50", "us", "Median time of one operation until it is acknowledged"),

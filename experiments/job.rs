@@ -1,7 +1,7 @@
 //! Parts that experiments over the fabric share: the options of a job and its rails, and a rank of a job with its
 //! [`Flow`].
 
-use crate::columns::{AGAIN, COMPLETION, RAIL_BYTES};
+use crate::columns::COMPLETION;
 use crate::error::Failure;
 use crate::mps::MpsArgs;
 pub use crate::payload::MemoryKind;
@@ -312,11 +312,6 @@ impl Job {
         row
     }
 
-    /// Sets the columns of the rails' counters to the differences between `since` and `until`.
-    pub fn counted(&self, row: &mut Row, since: &Counters, until: &Counters, rails: usize) {
-        row.set(&AGAIN, until.again - since.again).set(&RAIL_BYTES, moved(since, until, rails));
-    }
-
     /// Returns the names of the rails.
     pub fn rail_names(&self) -> Vec<String> {
         let name = |rail| self.flow.with_rail(rail, |rail| ginlab::fabric::Rail::name(rail).to_owned());
@@ -373,16 +368,4 @@ pub fn of_threads<'a>(threads: impl IntoIterator<Item = &'a Counters>) -> Counte
         all.again += thread.again;
     }
     all
-}
-
-/// Returns the microseconds in which each rail had transfers in flight between two snapshots of the counters. Empty if
-/// the rails are not timed.
-pub fn busy_us(since: &Counters, until: &Counters, rails: usize) -> Vec<f64> {
-    let rails = until.rail_busy.iter().zip(&since.rail_busy).take(rails);
-    rails.map(|(until, since)| until.saturating_sub(*since).as_secs_f64() * 1e6).collect()
-}
-
-/// Returns the payload bytes per rail between two snapshots of the counters.
-pub fn moved(since: &Counters, until: &Counters, rails: usize) -> Vec<u64> {
-    until.rail_bytes.iter().zip(&since.rail_bytes).take(rails).map(|(until, since)| until - since).collect()
 }

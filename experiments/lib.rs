@@ -41,6 +41,7 @@ mod replay;
 mod report;
 mod runner;
 mod sendrecv;
+mod series;
 mod serve;
 mod shmem;
 mod soak;

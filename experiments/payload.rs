@@ -1,10 +1,11 @@
-//! Memory that holds the payload of transfers: options, and the choice of the default.
+//! Memory that holds the payload of transfers: options, the choice of the default, and patterns for verified passes.
 
 use crate::error::Failure;
 use clap::ValueEnum;
 use ginlab::bootstrap::Bootstrap;
-use ginlab::cuda::{Device, Place};
+use ginlab::cuda::{Buffer, Device, DeviceError, Place};
 use ginlab::fabric::{Memory, RailPlan};
+use ginlab::measure::pattern;
 
 /// Size of the GPU memory that is registered to find out whether NICs can access it.
 const PROBE_BYTES: usize = 2 << 20;
@@ -62,4 +63,39 @@ pub fn refused(device: &Device, rails: &mut RailPlan) -> Result<Option<String>, 
     let memory = Memory { address: probe.address(), bytes: probe.bytes(), cuda_device: probe.cuda_device() };
     // SAFETY: the buffer outlives the call.
     Ok(unsafe { rails.prove_gpu(memory) }.err())
+}
+
+/// Slots of `bytes` each in a buffer, for a verified pass. A slot is given by its offset and the seed of its payload.
+pub struct Slots<'a>(pub &'a Buffer, pub u64);
+
+impl Slots<'_> {
+    /// Writes the payloads.
+    pub fn fill(&self, slots: impl Iterator<Item = (u64, u64)>) -> Result<(), DeviceError> {
+        self.write(slots, pattern::fill)
+    }
+
+    /// Writes bytes that all differ from the payloads.
+    pub fn poison(&self, slots: impl Iterator<Item = (u64, u64)>) -> Result<(), DeviceError> {
+        self.write(slots, pattern::poison)
+    }
+
+    fn write(&self, slots: impl Iterator<Item = (u64, u64)>, with: fn(&mut [u8], u64)) -> Result<(), DeviceError> {
+        let mut payload = vec![0u8; self.1 as usize];
+        for (offset, seed) in slots {
+            with(&mut payload, seed);
+            self.0.write(offset as usize, &payload)?;
+        }
+        Ok(())
+    }
+
+    /// Returns the number of bytes that differ from the payloads.
+    pub fn wrong(&self, slots: impl Iterator<Item = (u64, u64)>) -> Result<u64, DeviceError> {
+        let mut payload = vec![0u8; self.1 as usize];
+        let mut wrong = 0;
+        for (offset, seed) in slots {
+            self.0.read(offset as usize, &mut payload)?;
+            wrong += pattern::check(&payload, seed) as u64;
+        }
+        Ok(wrong)
+    }
 }

@@ -4,6 +4,7 @@ use crate::error::Failure;
 use crate::listing::{Column, table};
 use crate::values::usage;
 use ginlab::measure::size;
+use ginlab::measure::stats::upper_median;
 use serde::{Deserialize, Serialize};
 use std::fmt::{self, Display};
 use std::str::FromStr;
@@ -84,9 +85,8 @@ impl RailRate {
     pub fn of_median_pct(all: &[RailRate]) -> Vec<Option<f64>> {
         let pct = |rate: &RailRate| {
             let of_way = all.iter().filter(|other| (other.way, other.bytes) == (rate.way, rate.bytes));
-            let mut rates: Vec<f64> = of_way.map(|other| other.gbits_s).collect();
-            rates.sort_by(f64::total_cmp);
-            let median = rates.get(rates.len() / 2).copied().filter(|median| *median > 0.0)?;
+            let rates: Vec<f64> = of_way.map(|other| other.gbits_s).collect();
+            let median = upper_median(&rates).filter(|median| *median > 0.0)?;
             Some(100.0 * rate.gbits_s / median)
         };
         all.iter().map(pct).collect()

@@ -1,126 +1,109 @@
-//! Measurement of one row: verified rounds, then timed rounds.
+//! Measurement of one row. A run consists of all rounds of a row, each of which is timed.
 
-use super::args::Tuple;
+use super::args::{Args, Tuple};
 use super::pairs;
 use super::round::{All2all, Cut};
 use super::{ALGBW, BUSBW, RAIL_START, RECEIVED};
-use crate::columns::{AGAIN, IMBALANCE, RAIL_BYTES, SLOT_BYTES};
+use crate::columns::{IMBALANCE, SLOT_BYTES};
 use crate::error::Failure;
-use crate::job::{busy_us, check_room, moved};
-use crate::nodes::{self, Sender};
-use crate::runner::{Rows, added, slowest, timed};
+use crate::job::check_room;
+use crate::nodes;
+use crate::payload::Slots;
+use crate::runner::Rows;
+use crate::series::{Bench, Measured, Sample, Series};
 use ginlab::bootstrap::Bootstrap;
 use ginlab::measure::pattern;
+use ginlab::rails::Counters;
 use ginlab::rails::strategy::Strategy;
 use ginlab::report::Row;
-use serde::{Deserialize, Serialize};
 
 /// Minimum number of verified rounds. Increased to the number of rails if that is larger.
 const LEAST_VERIFIED: u64 = 4;
 
-/// Results of one rank for a row.
-#[derive(Serialize, Deserialize)]
-struct Part {
-    sender: Sender,
-    again: u64,
-    wrong: Option<u64>,
-}
-
 impl All2all {
-    /// Measures a tuple. Returns its row and the times of its rounds on rank 0, and no rows on other ranks.
+    /// Measures a tuple. Returns its rows on rank 0, and no rows on other ranks.
     pub async fn measure(&mut self, tuple: &Tuple, all: &mut Bootstrap) -> Result<Rows, Failure> {
-        let ranks = all.size();
-        let cut = Cut::new(tuple, self.longest);
-        check_room(ranks, cut.on_one_rail(), self.job.immediates)?;
-        let rounds = tuple.rounds(ranks);
-        let wrong = if self.args.no_check { None } else { Some(self.verify(tuple, &cut, all).await?) };
-        for round in 0..u64::from(self.args.warmup) {
-            self.round(&cut, tuple.stride(), round, all).await?;
+        check_room(all.size(), Cut::new(tuple, self.longest).on_one_rail(), self.job.immediates)?;
+        let Args { no_check, warmup, per_node, .. } = self.args;
+        let (warmup, iterations) = (warmup.into(), tuple.rounds(all.size()));
+        let series = Series { repeats: Some(1), check: !no_check, warmup, iterations, what: "the rounds of a row" };
+        let Some(results) = series.measure(self, &[*tuple], all).await? else { return Ok(Rows::new()) };
+        let measured = results.of(*tuple);
+        let row = self.row(tuple, measured);
+        let mut sums = Rows::new();
+        if per_node {
+            let others = all.size() as u64 - 1;
+            let senders = measured.by_sender(tuple.bytes * others, others, tuple.rails);
+            sums = nodes::sums(&row, &senders, self.job.line_rate(tuple.rails), &nodes::of_ranks(all, None));
         }
-        self.gate(all).await?;
-        let before = self.job.flow.counters();
-        let mut times = Vec::with_capacity(rounds as usize);
-        for round in 0..rounds {
-            times.push(self.round(&cut, tuple.stride(), round, all).await?);
-        }
-        let after = self.job.flow.counters();
-        let others = ranks as u64 - 1;
-        let sender = Sender {
-            rank: all.rank(),
-            times,
-            bytes: tuple.bytes * others,
-            operations: others,
-            rail_bytes: moved(&before, &after, tuple.rails),
-            rail_us: busy_us(&before, &after, tuple.rails),
-        };
-        let mine = Part { sender, again: after.again - before.again, wrong };
-        // No transfer is in flight: all writes of this rank are complete. Completions that it owed to others were sent
-        // with what it received.
-        let Some(parts) = all.gather_values(&mine, "times of a row")? else { return Ok(Rows::new()) };
-        let mut rows = vec![self.row(tuple, &parts)];
-        if self.args.per_node {
-            let senders: Vec<Sender> = parts.into_iter().map(|part| part.sender).collect();
-            rows.extend(nodes::sums(
-                &rows[0].0,
-                &senders,
-                self.job.line_rate(tuple.rails),
-                &nodes::of_ranks(all, None),
-            ));
-        }
-        Ok(rows)
+        sums.insert(0, (row, measured.times()));
+        Ok(sums)
     }
 
-    fn row(&self, tuple: &Tuple, all: &[Part]) -> (Row, Vec<f64>) {
-        let (job, ranks) = (&self.job, all.len() as u64);
+    fn row(&self, tuple: &Tuple, measured: &Measured) -> Row {
+        let (job, ranks) = (&self.job, measured.0.len());
+        let others = ranks as u64 - 1;
         let mut row = job.row("all2all", "all2all", tuple.rails, &self.args.job);
         row.strategy = Some(tuple.strategy.to_string());
         row.size_bytes = Some(tuple.bytes);
         row.iterations = Some(1);
         row.set(&SLOT_BYTES, tuple.stride()).set(&RAIL_START, tuple.start.to_string());
         if tuple.strategy == Strategy::RoundRobin {
-            row.set(&RECEIVED, tuple.start.received_imbalance_pct(tuple.rounds(all.len()), all.len(), tuple.rails));
+            row.set(&RECEIVED, tuple.start.received_imbalance_pct(tuple.rounds(ranks), ranks, tuple.rails));
         }
-        // The time of a round is that of its slowest rank.
-        let times = slowest(all, |part| &part.sender.times);
         // Bytes that a rank sends to the others. It receives as many at the same time.
-        timed(&mut row, &times, tuple.bytes * (ranks - 1), ranks - 1);
-        row.tail(&times);
+        measured.fill(&mut row, tuple.bytes * others, others);
+        row.tail(&measured.times());
         let busbw = row.bandwidth_gbytes_s;
-        row.set(&BUSBW, busbw).set(&ALGBW, busbw.map(|busbw| busbw * ranks as f64 / (ranks - 1) as f64));
+        row.set(&BUSBW, busbw).set(&ALGBW, busbw.map(|busbw| busbw * ranks as f64 / others as f64));
         row.line_rate(job.line_rate(tuple.rails));
-        row.set(&IMBALANCE, all.iter().map(|part| pairs::imbalance_pct(&part.sender.rail_bytes)).reduce(f64::max));
-        row.set(&RAIL_BYTES, added(all.iter().map(|part| &part.sender.rail_bytes)));
-        row.set(&AGAIN, all.iter().map(|part| part.again).sum::<u64>());
-        row.verified(all.iter().map(|part| part.wrong).sum());
-        (row, times)
+        let imbalance = |bytes: &Vec<u64>| pairs::imbalance_pct(&bytes[..bytes.len().min(tuple.rails)]);
+        row.set(&IMBALANCE, measured.0.iter().map(|found| imbalance(&found.rail_bytes)).reduce(f64::max));
+        measured.count(&mut row, tuple.rails);
+        row
     }
+}
 
-    /// Runs at least as many rounds as there are rails, so that every rail carries each block. Returns the number of
-    /// wrong bytes that this rank received.
-    async fn verify(&mut self, tuple: &Tuple, cut: &Cut, all: &mut Bootstrap) -> Result<u64, Failure> {
-        let (rank, ranks) = (all.rank() as u32, all.size());
-        let (stride, bytes) = (tuple.stride() as usize, tuple.bytes as usize);
-        let mut block = vec![0; bytes];
+impl Bench for All2all {
+    type Case = Tuple;
+
+    /// Runs at least as many rounds as there are rails, so that every rail carries each block.
+    async fn verify(&mut self, tuple: Tuple, all: &mut Bootstrap) -> Result<Option<u64>, Failure> {
+        let (rank, ranks) = (all.rank(), all.size());
+        let cut = Cut::new(&tuple, self.longest);
         let mut wrong = 0;
         for round in 0..LEAST_VERIFIED.max(tuple.rails as u64) {
             let iteration = self.iteration;
             self.iteration += 1;
-            for peer in pairs::targets(rank as usize, ranks) {
-                pattern::fill(&mut block, pattern::seed(rank, iteration, peer as u32));
-                self.source.buffer().write(peer * stride, &block)?;
-                pattern::poison(&mut block, pattern::seed(peer as u32, iteration, rank));
-                self.destination.buffer().write(peer * stride, &block)?;
-            }
+            let slots = |seed: fn(u32, u32, u32) -> u64| {
+                let seed = move |peer: usize| seed(rank as u32, iteration, peer as u32);
+                pairs::targets(rank, ranks).map(move |peer| (peer as u64 * tuple.stride(), seed(peer)))
+            };
+            let received = |rank, iteration, peer| pattern::seed(peer, iteration, rank);
+            Slots(self.source.buffer(), tuple.bytes).fill(slots(pattern::seed))?;
+            Slots(self.destination.buffer(), tuple.bytes).poison(slots(received))?;
             // All ranks must poison their destinations before any rank writes.
             self.gate(all).await?;
-            self.round(cut, tuple.stride(), round, all).await?;
-            for peer in pairs::targets(rank as usize, ranks) {
-                self.destination.buffer().read(peer * stride, &mut block)?;
-                wrong += pattern::check(&block, pattern::seed(peer as u32, iteration, rank)) as u64;
-            }
+            self.round(&cut, tuple.stride(), round, all).await?;
+            wrong += Slots(self.destination.buffer(), tuple.bytes).wrong(slots(received))?;
         }
         // All ranks must compare before any rank writes again.
         self.gate(all).await?;
-        Ok(wrong)
+        Ok(Some(wrong))
+    }
+
+    async fn run(&mut self, tuple: Tuple, rounds: u64, all: &mut Bootstrap) -> Result<Sample, Failure> {
+        let cut = Cut::new(&tuple, self.longest);
+        let mut times = Vec::with_capacity(rounds as usize);
+        for round in 0..rounds {
+            times.push(self.round(&cut, tuple.stride(), round, all).await?);
+        }
+        // No transfer is in flight: all writes of this rank are complete. Completions that it owed to others were sent
+        // with what it received.
+        Ok(Sample { times, parts: Vec::new() })
+    }
+
+    fn counters(&self) -> Result<Counters, Failure> {
+        Ok(self.job.flow.counters())
     }
 }

@@ -1,5 +1,4 @@
-//! Measurement of one tuple: first a check of the result and of the bytes per path, then both implementations,
-//! alternating repeat by repeat.
+//! Measurement of one tuple: a check of the result and of the bytes per path, and operations of both implementations.
 
 use super::args::{Args, Launch, Mode, Route, Tuple};
 use super::gate::{Gate, Turns};
@@ -14,7 +13,8 @@ use crate::columns::{BUSBW, CEILING, CEILING_PCT, PACKET, PROXIES, RAIL_BYTES, R
 use crate::error::Failure;
 use crate::nccl_baseline::Communicator;
 use crate::random::Ratios;
-use crate::runner::{Rows, slowest};
+use crate::runner::Rows;
+use crate::series::{Bench, Measured, Sample, Series};
 use crate::values;
 use crate::world::{self, Scope};
 use ginlab::bootstrap::Bootstrap;
@@ -47,12 +47,9 @@ pub struct Collectives {
     pub ratios: Ratios,
 }
 
-/// Results of one implementation on one rank.
+/// An operation of one implementation on one rank.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Outcome {
-    /// Microseconds per operation, by repeat.
-    pub times: Vec<f64>,
-    wrong: Option<u64>,
     heard: Option<u64>,
     /// Bytes that one operation moves over mappings.
     pub mapped: u64,
@@ -61,8 +58,32 @@ pub struct Outcome {
     puts: u64,
 }
 
+/// Implementations that are compared.
+#[derive(Clone, Copy, PartialEq)]
+enum Side {
+    Ours,
+    Theirs,
+}
+
+/// The implementations of a tuple.
+struct Sides<'a> {
+    all: &'a mut Collectives,
+    tuple: &'a Tuple,
+    /// Ranks whose numbers are summed first.
+    local: u64,
+    pattern: Pattern,
+    /// Warm-up and timed operations of a repeat.
+    counts: [u32; 2],
+    prepared: Option<Prepared>,
+    /// Memory of NCCL's operations.
+    memory: Option<(Sym<u8>, Sym<u8>)>,
+    /// Operations of each side, recorded in its first repeat.
+    turns: [Option<[Turns; 2]>; 2],
+    outcomes: [Outcome; 2],
+}
+
 impl Collectives {
-    pub fn measure(&mut self, tuple: &Tuple, ranks: &mut Bootstrap) -> Result<Rows, Failure> {
+    pub async fn measure(&mut self, tuple: &Tuple, ranks: &mut Bootstrap) -> Result<Rows, Failure> {
         self.run += 1;
         let shape = tuple.shape(ranks.size() as u64);
         let iterations = (self.args.volume / shape.bytes.max(1)).clamp(1, self.args.iterations.into()) as u32;
@@ -79,80 +100,41 @@ impl Collectives {
             }
             _ => None,
         };
-        let their_memory = memory.filter(|_| tuple.nccl && theirs_missing.is_none());
-        let (mut ours, mut theirs) = (Outcome::default(), Outcome::default());
+        let memory = memory.filter(|_| tuple.nccl && theirs_missing.is_none());
         // Messages are summed in the order of all ranks.
         let flat = prepared.as_ref().is_some_and(|prepared| prepared.by_messages);
         let local = if flat { shape.ranks } else { u64::from(self.ours.local) };
         let pattern = Pattern::new(tuple.element, shape, local, u64::from(self.args.root), self.run);
-        if let Some(prepared) = &prepared {
-            let mut wrong = 0;
-            if !self.args.repeat.no_check && shape.bytes <= TURNS_UP_TO {
-                let of = |run| Pattern::new(tuple.element, shape, local, u64::from(self.args.root), run);
-                // An inbox has two slots. The third operation therefore finds the negated numbers of the first one in
-                // its slot if a number does not arrive.
-                let patterns = [of(self.run), of(self.run | OTHER), of(self.run | NEGATIVE)];
-                wrong = self.check_turns(prepared, &patterns, ranks)?;
-            }
-            self.check_ours(prepared, tuple, &pattern, &mut ours, ranks)?;
-            ours.wrong = ours.wrong.map(|found| found + wrong);
-        }
-        if let Some(memory) = their_memory.filter(|_| !self.args.repeat.no_check) {
-            self.check_theirs(tuple, &pattern, memory, &mut theirs, ranks)?;
-        }
-        let warmup = self.args.warmup.min(iterations.max(1));
-        let (mut our_turns, mut their_turns) = (None, None);
-        if let Some(prepared) = &prepared {
-            let append = |stream: &Stream| self.ours.append(prepared, stream, 0, 1);
-            let turns = |count| Turns::new(&self.stream, tuple.launch == Launch::Graph, count, &append);
-            our_turns = Some([turns(warmup)?, turns(iterations)?]);
-        }
-        for _ in 0..self.args.repeat.repeats {
-            if let (Some(prepared), Some(turns)) = (&prepared, &our_turns) {
-                ours.times.push(self.ours_once(prepared, turns, tuple.launch, ranks)?);
-            }
-            if let Some(memory) = their_memory
-                && let Some(mut side) = side(&mut self.nccl, &self.args, &self.ours.world, tuple, &shape, memory)
-            {
-                if their_turns.is_none() {
-                    // NCCL connects its ranks in the first operation, which must not be recorded.
-                    ranks.barrier("NCCL's first operation")?;
-                    side.append(&self.stream)?;
-                    let event = self.stream.event()?;
-                    side.wait(&event, ranks)?;
-                    let append = |stream: &Stream| side.append(stream);
-                    // NCCL has no persistent kernel; a persistent kernel is compared with NCCL in a graph.
-                    let turns = |count| Turns::new(&self.stream, tuple.launch != Launch::Stream, count, &append);
-                    their_turns = Some([turns(warmup)?, turns(iterations)?]);
-                }
-                let Some(turns) = &their_turns else { continue };
-                ranks.barrier("a repeat")?;
-                let append = |stream: &Stream| side.append(stream);
-                let [begin, end] = self.gate.around(&self.stream, &self.ours.world, turns, &append)?;
-                side.wait(&end, ranks)?;
-                theirs.times.push(end.since_us(&begin)? / f64::from(iterations));
-            }
-        }
-        let Some(all) = ranks.gather_values(&(ours, theirs), "times")? else { return Ok(Rows::new()) };
-        let (all_ours, all_theirs): (Vec<Outcome>, Vec<Outcome>) = all.into_iter().unzip();
-        let filled = |mut row: Row, missing: Option<String>, all: &[Outcome]| {
-            let times = slowest(all, |outcome| &outcome.times);
+        let our_row = self.our_row(tuple, &shape, prepared.as_ref());
+        let cases = [prepared.as_ref().map(|_| Side::Ours), memory.map(|_| Side::Theirs)];
+        let cases: Vec<Side> = cases.into_iter().flatten().collect();
+        // The pass that counts bytes and puts also runs if nothing is verified.
+        let series = Series { check: true, ..self.args.repeat.series("a repeat") };
+        let counts = [self.args.warmup.min(iterations.max(1)), iterations];
+        let (turns, outcomes) = ([None, None], Default::default());
+        let mut sides = Sides { all: self, tuple, local, pattern, counts, prepared, memory, turns, outcomes };
+        let results = series.measure(&mut sides, &cases, ranks).await?;
+        let outcomes = ranks.gather_values(&sides.outcomes, "bytes and puts")?;
+        let (Some(results), Some(outcomes)) = (results, outcomes) else { return Ok(Rows::new()) };
+        let (all_ours, all_theirs): (Vec<Outcome>, Vec<Outcome>) = outcomes.into_iter().map(<(_, _)>::from).unzip();
+        let filled = |mut row: Row, missing: Option<String>, side: Side, all: &[Outcome]| {
             match missing {
                 Some(why) => row.status = Status::Skipped(why),
-                None => self.fill(&mut row, &shape, all, &times, iterations),
+                None => self.fill(&mut row, &shape, all, results.of(side), iterations),
             }
-            (row, times)
+            (row, results.of(side).times())
         };
         // A persistent kernel is compared with NCCL in a graph. That row is printed once for all parameters of ginlab's
         // kernels.
         let launch = if tuple.launch == Launch::Persistent { Launch::Graph } else { tuple.launch };
         let (mode, scope, route) = (Mode::Nbi, Scope::Block, Route::Direct);
         let one = Tuple { ours: false, launch, overlap: true, mode, scope, route, packet: 0, grid: 0, ..*tuple };
-        let their_row = tuple.nccl.then(|| filled(self.row(&one, &shape, "nccl", "nccl"), theirs_missing, &all_theirs));
+        let blank = self.row(&one, &shape, "nccl", "nccl");
+        let their_row = tuple.nccl.then(|| filled(blank, theirs_missing, Side::Theirs, &all_theirs));
         let mut rows = Rows::new();
         if tuple.ours {
-            let (mut row, times) = filled(self.our_row(tuple, &shape, prepared.as_ref()), refused, &all_ours);
-            let sums = self.sums(&row, &all_ours, ranks);
+            let (mut row, times) = filled(our_row, refused, Side::Ours, &all_ours);
+            let sums = self.sums(&row, &all_ours, results.of(Side::Ours), ranks);
             if let Some((their_row, their_times)) = their_row.as_ref().filter(|(row, _)| row.status == Status::Ok) {
                 row.against(their_row, &times, their_times);
                 let ratio = row.baseline_ratio.unwrap_or(0.0);
@@ -171,29 +153,6 @@ impl Collectives {
         Ok(rows)
     }
 
-    /// Measures one repeat of ginlab's operation. Returns the microseconds per operation.
-    fn ours_once(
-        &mut self,
-        prepared: &Prepared,
-        turns: &[Turns; 2],
-        launch: Launch,
-        ranks: &mut Bootstrap,
-    ) -> Result<f64, Failure> {
-        self.ours.world.prepare()?;
-        ranks.barrier("a repeat")?;
-        let [warmup, iterations] = turns.each_ref().map(|turns| turns.count);
-        if launch == Launch::Persistent {
-            self.ours.append(prepared, &self.stream, warmup, iterations)?;
-            let event = self.stream.event()?;
-            self.ours.world.wait_until(ranks, prepared.kernel.name(), || event.is_complete())?;
-            return Ok(world::stamped_us(&self.ours.times, prepared.grid)? / f64::from(iterations));
-        }
-        let append = |stream: &Stream| self.ours.append(prepared, stream, 0, 1);
-        let [begin, end] = self.gate.around(&self.stream, &self.ours.world, turns, &append)?;
-        self.ours.world.wait_until(ranks, prepared.kernel.name(), || end.is_complete())?;
-        Ok(end.since_us(&begin)? / f64::from(iterations))
-    }
-
     /// Runs a few operations with the tuple's parameters, from known numbers into poisoned memory, and checks the
     /// result. Records the bytes and puts per operation.
     fn check_ours(
@@ -203,14 +162,12 @@ impl Collectives {
         pattern: &Pattern,
         outcome: &mut Outcome,
         ranks: &mut Bootstrap,
-    ) -> Result<(), Failure> {
+    ) -> Result<Option<Found>, Failure> {
         let turns = pattern.shape.repeatable(tuple.place);
         let (count, each) = if tuple.launch == Launch::Persistent { (1, turns) } else { (turns, 1) };
         let append = |stream: &Stream| self.ours.append(prepared, stream, 0, each);
         let work = Turns::new(&self.stream, tuple.launch == Launch::Graph, count, &append)?;
-        if !self.args.repeat.no_check {
-            self.give(pattern, prepared.from, prepared.to)?;
-        }
+        self.give(pattern, prepared.from, prepared.to)?;
         let before = self.ours.moved()?;
         self.ours.world.prepare()?;
         ranks.barrier("a check")?;
@@ -222,10 +179,7 @@ impl Collectives {
         outcome.mapped = each(after.mapped, before.mapped);
         outcome.puts = each(after.puts, before.puts);
         outcome.rails = after.rails.iter().zip(&before.rails).map(|(after, before)| each(*after, *before)).collect();
-        if !self.args.repeat.no_check {
-            self.look(pattern, prepared.to, true, outcome, ranks)?;
-        }
-        Ok(())
+        self.look(pattern, prepared.to, true)
     }
 
     /// Runs consecutive operations, each on different numbers. They are not separated by barriers, because an operation
@@ -251,45 +205,22 @@ impl Collectives {
         Ok(wrong)
     }
 
-    fn check_theirs(
-        &mut self,
-        tuple: &Tuple,
-        pattern: &Pattern,
-        (from, to): (Sym<u8>, Sym<u8>),
-        outcome: &mut Outcome,
-        ranks: &mut Bootstrap,
-    ) -> Result<(), Failure> {
-        self.give(pattern, from, to)?;
-        if let Some(mut side) = side(&mut self.nccl, &self.args, &self.ours.world, tuple, &pattern.shape, (from, to)) {
-            ranks.barrier("a check")?;
-            side.append(&self.stream)?;
-            let event = self.stream.event()?;
-            side.wait(&event, ranks)?;
-        }
-        // NCCL computes sums in its own order, which may differ. Only results without sums must match exactly.
-        self.look(pattern, to, !tuple.operation.sums(), outcome, ranks)
-    }
-
-    /// Poisons the output, then writes this rank's input. In place, the input is a part of the output.
+    /// Poisons the output, then writes this rank's input, if the result is checked. In place, the input is part of the
+    /// output.
     fn give(&self, pattern: &Pattern, from: Sym<u8>, to: Sym<u8>) -> Result<(), Failure> {
+        if self.args.repeat.no_check {
+            return Ok(());
+        }
         let world = &self.ours.world;
         world.write(to, &vec![POISON; to.len() as usize])?;
         Ok(world.write(from, &pattern.input(u64::from(world.my_pe())))?)
     }
 
-    fn look(
-        &self,
-        pattern: &Pattern,
-        to: Sym<u8>,
-        exactly: bool,
-        outcome: &mut Outcome,
-        ranks: &mut Bootstrap,
-    ) -> Result<(), Failure> {
-        let Found { wrong, heard } =
-            pattern.check(u64::from(self.ours.world.my_pe()), &self.ours.world.read(to)?, exactly);
-        (outcome.wrong, outcome.heard) = (Some(wrong), heard);
-        // No rank may write to this rank's output before the check has ended.
-        Ok(ranks.barrier("results seen")?)
+    /// Checks this rank's output, unless nothing is verified.
+    fn look(&self, pattern: &Pattern, to: Sym<u8>, exactly: bool) -> Result<Option<Found>, Failure> {
+        let world = &self.ours.world;
+        let found = || Ok(pattern.check(u64::from(world.my_pe()), &world.read(to)?, exactly));
+        (!self.args.repeat.no_check).then(found).transpose()
     }
 
     /// Creates a row with the columns that both implementations share, known before the measurement.
@@ -334,9 +265,9 @@ impl Collectives {
         row
     }
 
-    fn fill(&self, row: &mut Row, shape: &Shape, outcomes: &[Outcome], times: &[f64], iterations: u32) {
+    fn fill(&self, row: &mut Row, shape: &Shape, outcomes: &[Outcome], measured: &Measured, iterations: u32) {
         row.iterations = Some(u64::from(iterations));
-        row.times(times).throughput(shape.bytes, 1);
+        measured.fill(row, shape.bytes, 1);
         let algbw = row.bandwidth_gbytes_s;
         let busbw = algbw.map(|algbw| algbw * shape.operation.factor(shape.ranks));
         row.set(&ALGBW, algbw).set(&BUSBW, busbw);
@@ -346,7 +277,6 @@ impl Collectives {
         if percent.is_some_and(|percent| percent > 100.0) {
             row.doubt("exceeds the bandwidth of the wires".into());
         }
-        row.verified(outcomes.iter().filter_map(|outcome| outcome.wrong).reduce(|a, b| a + b));
         row.set(&HEARD, outcomes.iter().map(|outcome| outcome.heard).min().flatten());
         if row.case.starts_with("gin-") {
             // Puts of the rank that issues the most, for example a broadcast's root.
@@ -358,6 +288,83 @@ impl Collectives {
             let of = |rail: usize| outcomes.iter().filter_map(|outcome| outcome.rails.get(rail)).sum::<u64>();
             row.set(&RAIL_BYTES, (rails > 0).then(|| (0..rails).map(of).collect::<Vec<u64>>()));
         }
+    }
+}
+
+impl Bench for Sides<'_> {
+    type Case = Side;
+
+    /// Also runs if nothing is compared: NCCL connects its ranks in the first operation, which must not be recorded.
+    async fn verify(&mut self, case: Side, ranks: &mut Bootstrap) -> Result<Option<u64>, Failure> {
+        let Sides { all, tuple, local, pattern, prepared, memory, outcomes, .. } = self;
+        let (shape, outcome) = (pattern.shape, &mut outcomes[case as usize]);
+        let mut wrong = 0;
+        let found = match (case, prepared, *memory) {
+            (Side::Ours, Some(prepared), _) => {
+                if !all.args.repeat.no_check && shape.bytes <= TURNS_UP_TO {
+                    let of = |run| Pattern::new(tuple.element, shape, *local, all.args.root.into(), run);
+                    // An inbox has two slots. The third operation therefore finds the negated numbers of the first one
+                    // in its slot if a number does not arrive.
+                    let patterns = [all.run, all.run | OTHER, all.run | NEGATIVE].map(of);
+                    wrong = all.check_turns(prepared, &patterns, ranks)?;
+                }
+                all.check_ours(prepared, tuple, pattern, outcome, ranks)?
+            }
+            (Side::Theirs, _, Some((from, to))) => {
+                all.give(pattern, from, to)?;
+                let Collectives { args, nccl, stream, ours, .. } = &mut **all;
+                if let Some(mut side) = side(nccl, args, &ours.world, tuple, &shape, (from, to)) {
+                    ranks.barrier("a check")?;
+                    side.append(stream)?;
+                    let event = stream.event()?;
+                    side.wait(&event, ranks)?;
+                }
+                // NCCL computes sums in its own order, which may differ. Only results without sums must match exactly.
+                all.look(pattern, to, !tuple.operation.sums())?
+            }
+            _ => None,
+        };
+        outcome.heard = found.as_ref().and_then(|found| found.heard);
+        Ok(found.map(|found| found.wrong + wrong))
+    }
+
+    fn prepare(&mut self, _: Side) -> Result<(), Failure> {
+        Ok(self.all.ours.world.prepare()?)
+    }
+
+    async fn run(&mut self, case: Side, _: u64, ranks: &mut Bootstrap) -> Result<Sample, Failure> {
+        let Sides { all, tuple, pattern, counts: [warmup, count], prepared, memory, turns, .. } = self;
+        let Collectives { args, nccl, stream, gate, ours, .. } = &mut **all;
+        if let (Side::Ours, Launch::Persistent, Some(prepared)) = (case, tuple.launch, &prepared) {
+            ours.append(prepared, stream, *warmup, *count)?;
+            let event = stream.event()?;
+            ours.world.wait_until(ranks, prepared.kernel.name(), || event.is_complete())?;
+            return Ok(Sample::of(world::stamped_us(&ours.times, prepared.grid)? / f64::from(*count)));
+        }
+        let mut theirs = match (case, *memory) {
+            (Side::Theirs, Some(memory)) => side(nccl, args, &ours.world, tuple, &pattern.shape, memory),
+            _ => None,
+        };
+        let append = |stream: &Stream| match (&theirs, &*prepared) {
+            (Some(theirs), _) => theirs.append(stream),
+            (None, Some(prepared)) => ours.append(prepared, stream, 0, 1),
+            (None, None) => Ok(()),
+        };
+        let turns = match &mut turns[case as usize] {
+            Some(turns) => turns,
+            // NCCL has no persistent kernel; a persistent kernel is compared with NCCL in a graph.
+            none => {
+                let record = |count: &u32| Turns::new(stream, tuple.launch != Launch::Stream, *count, &append);
+                none.insert([record(warmup)?, record(count)?])
+            }
+        };
+        let [begin, end] = gate.around(stream, &ours.world, turns, &append)?;
+        match (&mut theirs, &*prepared) {
+            (Some(theirs), _) => theirs.wait(&end, ranks)?,
+            (None, Some(prepared)) => ours.world.wait_until(ranks, prepared.kernel.name(), || end.is_complete())?,
+            (None, None) => {}
+        }
+        Ok(Sample::of(end.since_us(&begin)? / f64::from(*count)))
     }
 }
 

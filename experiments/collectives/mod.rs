@@ -221,7 +221,7 @@ impl Experiment for Collectives {
     }
 
     async fn tuple(&mut self, tuple: &Tuple, ranks: &mut Bootstrap) -> Result<Rows, Failure> {
-        self.measure(tuple, ranks)
+        self.measure(tuple, ranks).await
     }
 
     async fn close(self, _: &Header, _: &OutputArgs, ranks: &mut Bootstrap) -> Result<(), Failure> {

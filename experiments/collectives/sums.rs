@@ -5,26 +5,27 @@ use super::{ALGBW, HEARD, NVLINK_BYTES, OPERATION, PUT_US, PUTS};
 use crate::columns::{BUSBW, CEILING, CEILING_PCT};
 use crate::nodes::{self, Sender};
 use crate::runner::Rows;
+use crate::series::{Found, Measured};
 use ginlab::bootstrap::Bootstrap;
 use ginlab::report::{Row, Status};
 
 impl Collectives {
     /// Returns rows per node and per job: the bytes that each rank's kernels moved to other ranks over mappings and
     /// rails, in that rank's own time.
-    pub fn sums(&self, row: &Row, all: &[Outcome], ranks: &Bootstrap) -> Rows {
+    pub fn sums(&self, row: &Row, all: &[Outcome], measured: &Measured, ranks: &Bootstrap) -> Rows {
         if !self.args.per_node || row.status != Status::Ok {
             return Rows::new();
         }
-        let sender = |(rank, outcome): (usize, &Outcome)| Sender {
+        let sender = |(rank, (outcome, found)): (usize, (&Outcome, &Found))| Sender {
             rank,
-            times: outcome.times.clone(),
+            times: found.sample.times.clone(),
             bytes: outcome.mapped + outcome.rails.iter().sum::<u64>(),
             operations: 1,
             rail_bytes: outcome.rails.clone(),
             // The bytes are those of an operation of the verified pass, which is not timed.
             rail_us: Vec::new(),
         };
-        let senders: Vec<Sender> = all.iter().enumerate().map(sender).collect();
+        let senders: Vec<Sender> = all.iter().zip(&measured.0).enumerate().map(sender).collect();
         // The percentage of line rate is only defined if rails carry all bytes.
         let by_rails = all.iter().all(|outcome| outcome.mapped == 0);
         let line = self.ours.world.line_rate().filter(|_| by_rails);

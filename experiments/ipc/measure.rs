@@ -59,24 +59,25 @@ impl Bench<'_> {
     pub fn run(mut self) -> Result<(Measured, Option<Missing>), Failure> {
         let (setup, missing) = self.setup()?;
         let mut outcome = Outcome::default();
+        let cases = 0..setup.cases.len();
+        if !self.plan.args.repeat.no_check {
+            cases.clone().try_for_each(|case| self.verify(&setup, case, &mut outcome))?;
+        }
         if self.plan.args.warmup > 0 {
-            for case in 0..setup.cases.len() {
+            for case in cases.clone() {
                 self.batch(&setup, case, self.plan.args.warmup, false)?;
             }
         }
         for _ in 0..self.plan.args.repeat.repeats {
             // Limits the wait for other ranks to the duration of one repeat.
             self.ranks.barrier("a repeat")?;
-            for case in 0..setup.cases.len() {
+            for case in cases.clone() {
                 outcome.times.extend(self.batch(&setup, case, setup.iterations, false)?);
             }
         }
-        for case in 0..setup.cases.len() {
+        for case in cases {
             if setup.cases[case].received && self.tuple.launch == plan::Launch::Stream {
                 self.received(&setup, case, &mut outcome)?;
-            }
-            if !self.plan.args.repeat.no_check {
-                self.verify(&setup, case, &mut outcome)?;
             }
         }
         let outcomes = self.ranks.all_gather_values(&outcome, "times")?;

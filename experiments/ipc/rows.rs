@@ -128,12 +128,7 @@ impl Writer<'_> {
         row.set(&RECEIVED, received.map(|one| one.2).reduce(f64::max));
         let wrong = outcomes.iter().flat_map(|outcome| &outcome.wrong).filter(|one| counts(one.0, &one.1));
         let wrong: Vec<u64> = wrong.map(|one| one.2).collect();
-        if wrong.len() == flows.len() {
-            row.wrong = Some(wrong.iter().sum());
-        }
-        if let Some(wrong) = row.wrong.filter(|wrong| *wrong > 0) {
-            row.status = Status::Failed(format!("{wrong} wrong bytes"));
-        }
+        row.verified((wrong.len() == flows.len()).then(|| wrong.iter().sum()));
         self.hold_against_one_way(&mut row, view);
         (row, samples)
     }

@@ -8,7 +8,7 @@ use ginlab::cuda::Function;
 use kernels::ipc::{IpcArgs, POISON, sum};
 
 impl Bench<'_> {
-    /// Poisons the destination, runs the case as it was timed, and checks the bytes at the rank that holds them.
+    /// Poisons the destination, runs the case as it is timed, and checks the bytes at the rank that holds them.
     pub fn verify(&mut self, setup: &Setup, case: usize, outcome: &mut Outcome) -> Result<(), Failure> {
         let me = self.rank.me;
         let operation = self.tuple.operation;

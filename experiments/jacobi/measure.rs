@@ -7,6 +7,7 @@ use super::{columns, fit};
 use crate::agreed::Agreed;
 use crate::error::Failure;
 use crate::runner::{Rows, slowest};
+use crate::series::{Bench, Sample};
 use crate::values::name;
 use ginlab::bootstrap::Bootstrap;
 use ginlab::measure::stats::Summary;
@@ -17,23 +18,11 @@ use ginlab::report::{Row, Status};
 const PLAIN_POINTS: u64 = 1 << 28;
 /// Maximum number of runs on one device, which vary little because nothing disturbs them.
 const MOST_ALONE: u32 = 5;
-/// Number of runs without a norm, to determine the time of the norm.
-const RUNS_WITHOUT: u32 = 2;
-
-/// Results of one rank for a row.
-#[derive(serde::Serialize, serde::Deserialize)]
-struct Told {
-    times: Vec<f64>,
-    alone: Vec<f64>,
-    without: Vec<f64>,
-    /// Times of nccl-graph, interleaved with `times`.
-    theirs: Vec<f64>,
-    wrong: Option<u64>,
-    trace: [Option<f64>; 3],
-}
+/// Part: norm of the last iteration.
+const NORM: usize = 0;
 
 impl Jacobi {
-    pub fn measure(&mut self, tuple: &Tuple, ranks: &mut Bootstrap) -> Result<Rows, Failure> {
+    pub async fn measure(&mut self, tuple: &Tuple, ranks: &mut Bootstrap) -> Result<Rows, Failure> {
         self.reach(tuple, ranks)?;
         let agreed = Agreed::of(&self.session()?.world, self.session()?.neighbours(), ranks)?;
         if let Some(why) = self.refused_by_any(tuple, ranks)? {
@@ -44,47 +33,32 @@ impl Jacobi {
         self.lay_out(tuple)?;
         self.run_alone(tuple, ranks)?;
         let beside = self.beside(tuple, ranks)?;
-        let exchanged = self.wrong_rows(tuple, ranks)?;
-        // The first run is a warm-up.
-        let mut last = self.run(tuple, false, ranks)?;
-        let (mut times, mut theirs) = (Vec::new(), Vec::new());
-        for _ in 0..self.args.repeat.repeats {
-            if let Some(beside) = &beside {
-                theirs.push(self.run(beside, false, ranks)?.each_us);
-            }
-            last = self.run(tuple, false, ranks)?;
-            times.push(last.each_us);
-        }
-        let wrong =
-            if self.args.repeat.no_check { None } else { Some(self.wrong(tuple, &last)? + exchanged.unwrap_or(0)) };
-        let mut without = Vec::new();
-        if tuple.norm == Norm::Block {
-            for _ in 0..RUNS_WITHOUT.min(self.args.repeat.repeats) {
-                let tuple = Tuple { norm: Norm::Never, when: When::Delayed, ..*tuple };
-                without.push(self.run(&tuple, false, ranks)?.each_us);
-            }
-        }
-        let trace = self.trace(tuple, ranks)?;
+        // Determines the time of the norm.
+        let without = Tuple { norm: Norm::Never, when: When::Delayed, ..*tuple };
+        let without = (tuple.norm == Norm::Block).then_some(without);
+        let cases: Vec<Tuple> = [Some(*tuple), beside, without].into_iter().flatten().collect();
+        let results = self.args.repeat.series("a run").measure(self, &cases, ranks).await?;
         let alone = self.alone.as_ref().map(|alone| alone.times.clone()).unwrap_or_default();
-        let told = Told { times, alone, without, theirs, wrong, trace };
-        let Some(all) = ranks.gather_values(&told, "results of a row")? else { return Ok(Rows::new()) };
-        let times = slowest(&all, |told| &told.times);
-        let alone = slowest(&all, |told| &told.alone);
-        let without = slowest(&all, |told| &told.without);
+        let told = (self.trace(tuple, ranks)?, alone);
+        let told = ranks.gather_values(&told, "results of a row")?;
+        let (Some(results), Some(told)) = (results, told) else { return Ok(Rows::new()) };
+        let (measured, alone) = (results.of(*tuple), slowest(&told, |(_, alone)| alone));
+        let times = measured.times();
         let grid = self.grid(tuple)?;
         let mut row = self.row(tuple, grid.1, &agreed)?;
         row.grid = Some(grid.0);
-        row.times(&times).verified(all.iter().filter_map(|told| told.wrong).reduce(|a, b| a + b));
-        let largest = |index: usize| all.iter().filter_map(|told| told.trace[index]).reduce(f64::max);
+        row.times(&times).verified(measured.wrong());
+        let largest = |index: usize| told.iter().filter_map(|(trace, _)| trace[index]).reduce(f64::max);
         if let Some(beside) = &beside {
-            row.against(&self.row(beside, beside.block, &agreed)?, &times, &slowest(&all, |told| &told.theirs));
+            row.against(&self.row(beside, beside.block, &agreed)?, &times, &results.of(*beside).times());
         }
         row.set(&columns::KERNEL, largest(0)).set(&columns::WAIT, largest(1)).set(&columns::SEND, largest(2));
         let median = |times: &[f64]| Summary::of(times).map(|summary| summary.p50);
         if let (Some(time), Some(alone)) = (median(&times), median(&alone)) {
             columns::scaling(&mut row, tuple, time, alone);
-            row.set(&columns::NORM_TIME, median(&without).map(|without| time - without));
-            row.set(&columns::NORM_VALUE, last.norm);
+            let without = without.and_then(|without| median(&results.of(without).times()));
+            row.set(&columns::NORM_TIME, without.map(|without| time - without));
+            row.set(&columns::NORM_VALUE, measured.of_rank_0(NORM).last().copied());
         }
         Ok(vec![(row, times)])
     }
@@ -165,5 +139,26 @@ impl Jacobi {
         }
         columns::chosen(&mut row, tuple, &name(tuple.norm), &name(tuple.sync));
         Ok(row)
+    }
+}
+
+/// A case is a tuple: that of the row, or one that the row refers to.
+impl Bench for Jacobi {
+    type Case = Tuple;
+
+    /// Verifies exchanged rows, and the field after all iterations.
+    async fn verify(&mut self, tuple: Tuple, ranks: &mut Bootstrap) -> Result<Option<u64>, Failure> {
+        let exchanged = self.wrong_rows(&tuple, ranks)?;
+        let ran = Jacobi::run(self, &tuple, false, ranks)?;
+        Ok(Some(self.wrong(&tuple, &ran)? + exchanged.unwrap_or(0)))
+    }
+
+    fn is_warm(&self, _: Tuple) -> bool {
+        true
+    }
+
+    async fn run(&mut self, tuple: Tuple, _: u64, ranks: &mut Bootstrap) -> Result<Sample, Failure> {
+        let ran = Jacobi::run(self, &tuple, false, ranks)?;
+        Ok(Sample { times: vec![ran.each_us], parts: vec![ran.norm.into_iter().collect()] })
     }
 }

@@ -108,14 +108,14 @@ impl Experiment for Jacobi {
              norm, divided by its iterations; t1 is that of the launched kernel on one device",
         );
         header.note(
-            "every field is compared bit by bit with that of one device, which is compared with a simple loop on the \
-             CPU if points times iterations are at most 2^28",
+            "the field of a run before the timed ones is compared bit by bit with that of one device, and that one \
+             with a simple loop on the CPU if points times iterations are at most 2^28",
         );
         Ok((jacobi, header))
     }
 
     async fn tuple(&mut self, tuple: &Tuple, ranks: &mut Bootstrap) -> Result<Rows, Failure> {
-        self.measure(tuple, ranks)
+        self.measure(tuple, ranks).await
     }
 
     async fn close(self, _: &Header, _: &OutputArgs, ranks: &mut Bootstrap) -> Result<(), Failure> {

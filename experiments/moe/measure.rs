@@ -1,4 +1,4 @@
-//! Measurement of one tuple of `ginlab moe`: a verified launch, timed launches, and a row.
+//! Measurement of one tuple of `ginlab moe`: launches of several rounds, each of which is timed, and a row.
 
 use super::args::{Args, Tuple};
 use super::expected;
@@ -13,15 +13,22 @@ use crate::agreed::{self, Agreed};
 use crate::columns::{PROXIES, RAIL_BYTES, SCOPE};
 use crate::error::Failure;
 use crate::nodes;
-use crate::runner::{Rows, added, percentile};
+use crate::runner::{Rows, added};
+use crate::series::{Bench, Found, Measured, Sample};
 use crate::values::name;
-use crate::world::Scope;
+use crate::world::{self, Scope};
 use cuda_std::Kernel;
 use ginlab::bootstrap::Bootstrap;
 use ginlab::fabric::model::{PREFIX, Profile};
-use ginlab::gin::{GinError, Program, World};
+use ginlab::gin::{Program, World};
+use ginlab::measure::stats::Summary;
+use ginlab::rails::Counters;
 use ginlab::report::Row;
 use kernels::moe::{MOE_BLOCK, MOE_THREAD, MOE_WARP, MoeArgs};
+
+/// Parts: times of dispatch and combine.
+const DISPATCHED: usize = 0;
+const COMBINED: usize = 1;
 
 /// Contents of destinations before a round.
 const POISON: u8 = 0xA5;
@@ -52,70 +59,34 @@ impl Moe {
         Ok(Moe { args: args.clone(), world, agreed, problem, memory, choices, rounds: 0, loaded: None })
     }
 
-    pub fn measure(&mut self, tuple: &Tuple, ranks: &mut Bootstrap) -> Result<Rows, Failure> {
-        let me = self.world.my_pe();
+    pub async fn measure(&mut self, tuple: &Tuple, ranks: &mut Bootstrap) -> Result<Rows, Failure> {
         let wanted = (tuple.unit, tuple.count);
         if self.loaded != Some(wanted) {
-            self.memory.load(&self.problem, wanted, me, &self.choices)?;
+            self.memory.load(&self.problem, wanted, self.world.my_pe(), &self.choices)?;
             self.loaded = Some(wanted);
         }
-        let mut wrong = None;
-        if !self.args.repeat.no_check {
-            // First a single round, after which all messages are in memory, then several rounds in one launch, whose
-            // messages overwrite each other.
-            let mut found = self.check(tuple, 1, ranks)?;
-            if self.args.check_rounds > 1 {
-                found += self.check(tuple, self.args.check_rounds, ranks)?;
-            }
-            wrong = Some(found);
-        }
-        let counters = |world: &World| -> Result<[Vec<u64>; 2], Failure> {
-            let snapshots = world.snapshots().map_err(GinError::from)?;
-            let sum = |of: fn(&ginlab::proxy::Snapshot) -> &Vec<u64>| added(snapshots.iter().map(of));
-            Ok([sum(|one| &one.counters.rail_bytes), sum(|one| &one.counters.rail_transfers)])
-        };
-        let before = counters(&self.world)?;
-        let rounds = self.args.warmup + self.args.iterations;
-        let mut times: Vec<[f64; 2]> = Vec::new();
-        for _ in 0..self.args.repeat.repeats {
-            let all = self.launch(tuple, rounds, ranks)?;
-            times.extend(&all[self.args.warmup as usize..]);
-        }
-        let all = u64::from(rounds * self.args.repeat.repeats).max(1);
-        let after = counters(&self.world)?;
-        let by_rail =
-            |at: usize| after[at].iter().zip(&before[at]).map(|(after, before)| (after - before) / all).collect();
-        let rails: [Vec<u64>; 2] = [by_rail(0), by_rail(1)];
-        let posted = self.posted(tuple);
-        let Some(all) = ranks.gather_values(&(times, wrong, posted, rails), "times")? else { return Ok(Rows::new()) };
-        let mut row = self.row(tuple);
-        row.verified(all.iter().filter_map(|of_rank| of_rank.1).reduce(|a, b| a + b));
-        let rounds = all.iter().map(|of_rank| of_rank.0.len()).min().unwrap_or(0);
-        // The slowest PE of each round.
-        let slowest = |part: fn(&[f64; 2]) -> f64| -> Vec<f64> {
-            (0..rounds).map(|at| all.iter().map(|of_rank| part(&of_rank.0[at])).fold(0.0, f64::max)).collect()
-        };
-        let whole = slowest(|[dispatch, combine]| dispatch + combine);
+        let results = self.args.repeat.series("a launch").measure(self, &[*tuple], ranks).await?;
+        let posted = ranks.gather_values(&self.posted(tuple), "messages by plan")?;
+        let (Some(results), Some(posted)) = (results, posted) else { return Ok(Rows::new()) };
+        let measured = results.of(*tuple);
         let most = |of: fn(&Round) -> Posted| {
-            let parts = all.iter().map(|of_rank| of(&of_rank.2));
-            parts.reduce(|a, b| Posted {
+            posted.iter().map(of).reduce(|a, b| Posted {
                 messages: a.messages.max(b.messages),
                 signals: a.signals.max(b.signals),
                 bytes: a.bytes.max(b.bytes),
             })
         };
-        let [rail_bytes, rail_transfers] = [0, 1].map(|at| added(all.iter().map(|of_rank| &of_rank.3[at])));
-        row.set(&RAIL_BYTES, (!rail_bytes.is_empty()).then_some(rail_bytes));
-        row.set(&RAIL_TRANSFERS, (!rail_transfers.is_empty()).then_some(rail_transfers));
-        self.fill(
-            &mut row,
-            tuple,
-            &whole,
-            [slowest(|part| part[0]), slowest(|part| part[1])],
-            most(both),
-            most(|round| round.rails),
-        );
-        Ok(vec![(row, whole)])
+        let mut row = self.row(tuple);
+        // Per round, including those that are not timed.
+        let rounds = u64::from((self.args.warmup + self.args.iterations) * self.args.repeat.repeats).max(1);
+        let by_rail = |of: fn(&Found) -> &Vec<u64>| {
+            let rails: Vec<u64> = added(measured.0.iter().map(of)).into_iter().map(|count| count / rounds).collect();
+            (!rails.is_empty()).then_some(rails)
+        };
+        row.set(&RAIL_BYTES, by_rail(|found| &found.rail_bytes));
+        row.set(&RAIL_TRANSFERS, by_rail(|found| &found.rail_transfers));
+        self.fill(&mut row, tuple, measured, [most(both), most(|round| round.rails)]);
+        Ok(vec![(row, measured.times())])
     }
 
     /// Returns what this PE posts in a timed round, by plan: the mean over the choices of these rounds.
@@ -130,26 +101,17 @@ impl Moe {
         Round::mean(&self.choices.iter().enumerate().map(of_variant).collect::<Vec<_>>())
     }
 
-    fn fill(
-        &self,
-        row: &mut Row,
-        tuple: &Tuple,
-        whole: &[f64],
-        parts: [Vec<f64>; 2],
-        posted: Option<Posted>,
-        by_rails: Option<Posted>,
-    ) {
-        let [dispatch, combine] = parts.map(|mut times| {
-            times.sort_by(f64::total_cmp);
-            percentile(&times, 500)
-        });
+    fn fill(&self, row: &mut Row, tuple: &Tuple, measured: &Measured, [posted, by_rails]: [Option<Posted>; 2]) {
+        let median = |part| Summary::of(&measured.part(part)).map(|summary| summary.p50);
+        let (dispatch, combine) = (median(DISPATCHED), median(COMBINED));
         let selections = u64::from(self.problem.tokens) * u64::from(self.problem.topk);
         let rate = |bytes: u64, time: Option<f64>| time.map(|time| (selections * bytes) as f64 / time / 1000.0);
         row.set(&DISPATCH, dispatch).set(&COMBINE, combine);
         row.set(&DISPATCH_RATE, rate(self.problem.counted_bytes(tuple.kind), dispatch));
         row.set(&COMBINE_RATE, rate(self.problem.answer_bytes(), combine));
         let posted = posted.unwrap_or_default();
-        row.times(whole).tail(whole).throughput(posted.bytes, posted.messages);
+        measured.fill(row, posted.bytes, posted.messages);
+        row.tail(&measured.times());
         row.set(&MESSAGES, posted.messages).set(&SIGNALS, posted.signals).set(&SENT, posted.bytes);
         // Only NICs with known figures.
         let profile = self.world.fabric().strip_prefix(PREFIX).and_then(|name| Profile::named(name).ok());
@@ -190,22 +152,21 @@ impl Moe {
         row
     }
 
-    /// Runs `rounds` rounds. Returns the microseconds of dispatch and combine of each round.
-    fn launch(&mut self, tuple: &Tuple, rounds: u32, ranks: &mut Bootstrap) -> Result<Vec<[f64; 2]>, Failure> {
-        // Reads the signals' counts before any PE adds to them again.
-        self.memory.prepare(&self.world)?;
+    /// Runs `rounds` rounds after [`Memory::prepare`].
+    fn launch(&mut self, tuple: &Tuple, rounds: u32, ranks: &mut Bootstrap) -> Result<(), Failure> {
         let args = MoeArgs { rounds, before: self.rounds, ..self.memory.args(&self.problem, tuple) };
-        self.world.barrier(ranks)?;
         // SAFETY: the arguments belong to this world, and `Memory` has tables for this problem, this unit and this
         // number of rounds.
         unsafe { self.world.launch(ranks, &kernel(tuple.scope), tuple.grid, self.args.block, args) }?;
         self.rounds += rounds;
-        self.memory.stamps(rounds)
+        Ok(())
     }
 
     /// Runs `rounds` rounds over poisoned memory. Returns the number of wrong bytes.
     fn check(&mut self, tuple: &Tuple, rounds: u32, ranks: &mut Bootstrap) -> Result<u64, Failure> {
         self.memory.poison(&self.world, POISON)?;
+        self.memory.prepare(&self.world)?;
+        self.world.barrier(ranks)?;
         let before = self.rounds;
         self.launch(tuple, rounds, ranks)?;
         self.world.barrier(ranks)?;
@@ -261,6 +222,39 @@ impl Moe {
             }
         }
         Ok(wrong)
+    }
+}
+
+impl Bench for Moe {
+    type Case = Tuple;
+
+    /// Runs a single round, after which all messages are in memory, then several rounds in one launch, whose messages
+    /// overwrite each other.
+    async fn verify(&mut self, tuple: Tuple, ranks: &mut Bootstrap) -> Result<Option<u64>, Failure> {
+        let mut wrong = self.check(&tuple, 1, ranks)?;
+        if self.args.check_rounds > 1 {
+            wrong += self.check(&tuple, self.args.check_rounds, ranks)?;
+        }
+        Ok(Some(wrong))
+    }
+
+    /// Reads the signals' counts before any PE adds to them again.
+    fn prepare(&mut self, _: Tuple) -> Result<(), Failure> {
+        self.memory.prepare(&self.world)
+    }
+
+    async fn run(&mut self, tuple: Tuple, _: u64, ranks: &mut Bootstrap) -> Result<Sample, Failure> {
+        let rounds = self.args.warmup + self.args.iterations;
+        self.launch(&tuple, rounds, ranks)?;
+        let stamps = self.memory.stamps(rounds)?;
+        let (dispatch, combine): (Vec<f64>, Vec<f64>) =
+            stamps[self.args.warmup as usize..].iter().map(|[dispatch, combine]| (*dispatch, *combine)).unzip();
+        let times = dispatch.iter().zip(&combine).map(|(dispatch, combine)| dispatch + combine).collect();
+        Ok(Sample { times, parts: vec![dispatch, combine] })
+    }
+
+    fn counters(&self) -> Result<Counters, Failure> {
+        world::rail_counters(&self.world)
     }
 }
 

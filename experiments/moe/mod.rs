@@ -183,7 +183,7 @@ impl Experiment for Moe {
     }
 
     async fn tuple(&mut self, tuple: &Tuple, ranks: &mut Bootstrap) -> Result<Rows, Failure> {
-        self.measure(tuple, ranks)
+        self.measure(tuple, ranks).await
     }
 
     async fn close(self, _: &Header, _: &OutputArgs, ranks: &mut Bootstrap) -> Result<(), Failure> {

@@ -1,48 +1,32 @@
 //! Measurement of one tuple: the kernel in every mode, CPU-initiated writes and, on null rails, the bare round trip.
-//! Cases are verified, then timed interleaved, then gathered into rows on rank 0.
 
 use super::args::{Args, Scope, Tuple, Way};
 use super::layout::Layout;
 use super::mode::Mode;
 use super::rank::Rank;
-use super::run::{Case, Sample, Shape, run};
+use super::run::{Case, Shape, run};
 use super::trace::{Traces, trace};
 use super::verify;
 use super::{FILL, FILL_AHEAD, POST_RATE, PROXY_THREADS, RING_MEMORY};
-use crate::columns::{AGAIN, COMPLETION, POST, RAIL_BYTES, RING_SLOTS, SCOPE, WINDOW};
+use crate::columns::{COMPLETION, POST, RING_SLOTS, SCOPE, WINDOW};
 use crate::error::Failure;
-use crate::job::{busy_us, moved, of_threads};
+use crate::job::of_threads;
 use crate::mps;
-use crate::nodes::{self, Sender};
-use crate::runner::{Rows, TOLERATED, added, slowest, timed};
+use crate::nodes;
+use crate::runner::{Rows, TOLERATED};
+use crate::series::{Bench, Found, Measured, Sample, Series};
 use crate::values;
 use ginlab::bootstrap::Bootstrap;
 use ginlab::measure::stats::{Micros, Summary};
 use ginlab::rails::Counters;
 use ginlab::report::{Row, Status};
-use serde::{Deserialize, Serialize};
-use std::time::{Duration, Instant};
 
-/// Default number of repeats, and the number that suffices if a measurement takes longer than `LONG`.
-const REPEATS: u32 = 10;
-const ENOUGH: u32 = 3;
-const LONG: Duration = Duration::from_secs(5);
-
-/// Results of one case on one rank.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-struct Findings {
-    samples: Vec<Sample>,
-    wrong: Option<u64>,
-    again: u64,
-    rail_bytes: Vec<u64>,
-    /// Microseconds in which each rail had transfers in flight. Empty if the rails are not timed.
-    rail_us: Vec<f64>,
-    /// Microseconds that a modelled NIC has waited for this machine.
-    behind: f64,
-}
+/// Parts: time until all puts were posted; time that a modelled NIC has waited for this machine.
+const POSTED: usize = 0;
+const BEHIND: usize = 1;
 
 /// Measures one tuple. Returns rows with their raw samples on rank 0, and no rows on other ranks.
-pub fn measure(
+pub async fn measure(
     args: &Args,
     tuple: &Tuple,
     rank: &mut Rank,
@@ -51,7 +35,7 @@ pub fn measure(
 ) -> Result<Rows, Failure> {
     let layout = match Layout::new(args, tuple, &rank.device) {
         Ok(layout) => layout,
-        Err(why) => return Ok(skipped(args, tuple, rank, ranks, &why)),
+        Err(why) => return Ok(skipped(args, tuple, rank, ranks.size(), &why)),
     };
     let shape = Shape { args, tuple, layout };
     for proxy in rank.group.proxies() {
@@ -59,65 +43,44 @@ pub fn measure(
         proxy.set_busy_poll(rank.source.is_some() && rank.target.is_none());
     }
     let cases = cases(&shape, rank);
-    let mut findings = vec![Findings::default(); cases.len()];
     let what = format!("{} B over {} rails, {} x {}", tuple.bytes, tuple.rails, tuple.grid, tuple.block);
-    if !args.no_check {
-        rank.move_bytes(true);
-        for (case, found) in cases.iter().zip(&mut findings) {
-            found.wrong = verify::verify(&shape, rank, ranks, *case)?;
-        }
-    }
     rank.move_bytes(args.moves());
-    let started = Instant::now();
-    // Round 0 is the warm-up. Cases are interleaved, so that drift of clocks and load affects all of them alike.
-    for round in 0..=args.repeats.unwrap_or(REPEATS) {
-        if args.repeats.is_none() && round > ENOUGH && is_long(started, ranks, &what)? {
-            break;
-        }
-        for (case, found) in cases.iter().zip(&mut findings) {
-            if round == 0 && verify::is_whole(&shape, *case) {
-                continue;
-            }
-            ranks.barrier(&what)?;
-            let iterations = if round == 0 { layout.warmup } else { layout.iterations };
-            let (before, behind) = (counters(rank)?, rank.behind());
-            let sample = if rank.target.is_some() && iterations > 0 {
-                Some(run(&shape, rank, ranks, *case, iterations)?)
-            } else {
-                None
-            };
-            if let Some(sample) = sample.filter(|_| round > 0) {
-                found.samples.push(sample);
-                found.behind += rank.behind().saturating_sub(behind).as_secs_f64() * 1e6;
-                found.add(&before, &counters(rank)?);
-            }
-        }
-    }
+    let Layout { warmup, iterations, producers, .. } = layout;
+    let series = Series { repeats: args.repeats, check: !args.no_check, warmup, iterations, what: &what };
+    let mut puts = Puts { shape, rank };
+    let results = series.measure(&mut puts, &cases, ranks).await?;
+    let Puts { shape, rank } = puts;
     let mut lives = Vec::new();
     if args.trace.is_some() {
-        rank.move_bytes(args.moves());
         for (index, case) in cases.iter().enumerate() {
             if let Case::Put(mode) = case {
                 lives.extend(trace(&shape, rank, ranks, *mode)?.map(|found| (index, found)));
             }
         }
+        // Targets stay open until all puts are complete.
+        ranks.barrier("end of the traces")?;
     }
     rank.group.proxies().iter().for_each(|proxy| proxy.set_busy_poll(false));
-    let Some(all) = ranks.gather_values(&findings, &what)? else { return Ok(Vec::new()) };
-    let mut rows = rows(&shape, rank, ranks, &cases, &all);
+    let Some(results) = results else { return Ok(Rows::new()) };
+    let mut rows = results.rows(|case, measured| row(&shape, rank, case, measured), baselines);
     for (index, found) in &lives {
         rows.get(*index).into_iter().for_each(|(row, _)| traces.add(row, found));
     }
+    if args.per_node {
+        let (line, of_rank) = (rank.line_rate(tuple.rails), nodes::of_ranks(ranks, None));
+        let sums = |(case, (row, _)): (&Case, &(Row, Vec<f64>))| {
+            let senders = results.of(*case).by_sender(producers * tuple.bytes, producers, tuple.rails);
+            nodes::sums(row, &senders, line, &of_rank)
+        };
+        let summed = cases.iter().zip(&rows).filter(|(case, _)| **case != Case::PingPong);
+        let sums: Rows = summed.flat_map(sums).collect();
+        rows.extend(sums);
+    }
     if let Some(why) = without_queues(rank) {
-        rows.extend(args.mode.iter().map(|&mode| skipped_row(args, tuple, rank, ranks, Case::Direct(mode), why)));
+        let skipped = |&mode| skipped_row(args, tuple, rank, ranks.size(), Case::Direct(mode), why);
+        rows.extend(args.mode.iter().map(skipped));
     }
     Ok(rows)
-}
-
-/// Returns whether the rounds so far have taken longer than `LONG` on rank 0's clock, so that all ranks stop together.
-fn is_long(started: Instant, ranks: &mut Bootstrap, what: &str) -> Result<bool, Failure> {
-    let long = ranks.all_gather_values(&(started.elapsed() > LONG), what)?;
-    Ok(long.first().is_some_and(|long| *long))
 }
 
 /// Returns the cases of a tuple. Baseline and lower bound are first, because later rows refer to them.
@@ -142,38 +105,24 @@ fn without_queues(rank: &Rank) -> Option<&str> {
     rank.queues.as_ref()?.as_ref().err().map(String::as_str)
 }
 
-fn counters(rank: &Rank) -> Result<Counters, Failure> {
-    Ok(of_threads(rank.group.snapshots()?.iter().map(|snapshot| &snapshot.counters)))
-}
-
-impl Findings {
-    /// Returns a note if the times are those of this machine and not of the modelled NIC, because the NIC waited for
-    /// more than the tolerated fraction of the remaining time.
-    fn slower_than_the_card(&self) -> Option<String> {
-        let all: f64 = self.samples.iter().map(|sample| sample.done).sum();
-        let percent = 100.0 * self.behind / all;
-        (self.behind > TOLERATED * (all - self.behind))
-            .then(|| format!("slower than the modelled card, which waited for this machine {percent:.0} % of the time"))
-    }
-
-    fn add(&mut self, before: &Counters, after: &Counters) {
-        self.again += after.again - before.again;
-        self.rail_bytes = added([&self.rail_bytes, &moved(before, after, usize::MAX)]);
-        let busy = busy_us(before, after, usize::MAX);
-        self.rail_us.resize(busy.len().max(self.rail_us.len()), 0.0);
-        self.rail_us.iter_mut().zip(busy).for_each(|(sum, us)| *sum += us);
-    }
+/// Returns a note if the times are those of this machine and not of the modelled NIC, because the NIC waited for more
+/// than the tolerated fraction of the remaining time.
+fn slower_than_the_card(found: &Found) -> Option<String> {
+    let [all, behind] = [&found.sample.times[..], found.part(BEHIND)].map(|times| times.iter().sum::<f64>());
+    let percent = 100.0 * behind / all;
+    (behind > TOLERATED * (all - behind))
+        .then(|| format!("slower than the modelled card, which waited for this machine {percent:.0} % of the time"))
 }
 
 /// Creates a row with all columns that are known before the measurement.
-fn blank(args: &Args, tuple: &Tuple, rank: &Rank, ranks: &Bootstrap, case: Case) -> Row {
+fn blank(args: &Args, tuple: &Tuple, rank: &Rank, ranks: usize, case: Case) -> Row {
     let device = if matches!(case, Case::CpuWrite | Case::CpuBatch(_) | Case::BareWrite) {
         "cpu".into()
     } else {
         rank.device.name()
     };
     let mut row = Row::new("proxy", case.name(), device, &rank.provider);
-    row.ranks = ranks.size() as u32;
+    row.ranks = ranks as u32;
     row.rails = Some(tuple.rails as u32);
     // A block uses the queue of one NIC, so that its puts are not distributed over rails.
     let by_card = matches!(case, Case::Direct(_));
@@ -199,7 +148,7 @@ fn blank(args: &Args, tuple: &Tuple, rank: &Rank, ranks: &Bootstrap, case: Case)
     row
 }
 
-fn skipped(args: &Args, tuple: &Tuple, rank: &Rank, ranks: &Bootstrap, why: &str) -> Rows {
+fn skipped(args: &Args, tuple: &Tuple, rank: &Rank, ranks: usize, why: &str) -> Rows {
     let of = |way: Way, case: fn(Mode) -> Case| {
         args.mode.iter().filter(move |_| args.measures(way)).map(move |&mode| case(mode))
     };
@@ -207,87 +156,81 @@ fn skipped(args: &Args, tuple: &Tuple, rank: &Rank, ranks: &Bootstrap, why: &str
     cases.map(|case| skipped_row(args, tuple, rank, ranks, case, why)).collect()
 }
 
-fn skipped_row(args: &Args, tuple: &Tuple, rank: &Rank, ranks: &Bootstrap, case: Case, why: &str) -> (Row, Vec<f64>) {
+fn skipped_row(args: &Args, tuple: &Tuple, rank: &Rank, ranks: usize, case: Case, why: &str) -> (Row, Vec<f64>) {
     let mut row = blank(args, tuple, rank, ranks, case);
     row.status = Status::Skipped(why.into());
     (row, Vec::new())
 }
 
-fn rows(shape: &Shape<'_>, rank: &Rank, ranks: &Bootstrap, cases: &[Case], all: &[Vec<Findings>]) -> Rows {
-    let args = shape.args;
-    let pairs = all.iter().filter(|found| found.iter().any(|found| !found.samples.is_empty())).count().max(1) as u64;
-    let mut rows = Rows::new();
-    for (index, &case) in cases.iter().enumerate() {
-        let mut row = blank(args, shape.tuple, rank, ranks, case);
-        let of_ranks: Vec<&Findings> = all.iter().filter_map(|found| found.get(index)).collect();
-        let iterations = shape.layout.iterations;
-        let senders = senders(shape, all, index);
-        // All pairs run concurrently: a repeat takes as long as the slowest.
-        let samples = slowest(&senders, |sender| &sender.times);
-        let operations = if case == Case::PingPong { 1 } else { pairs * shape.layout.producers };
-        row.iterations = Some(iterations);
-        if case.of_kernel() == Some(Mode::Nbi) && !args.no_fill && args.scope == Scope::Block {
-            row.set(&FILL_AHEAD, shape.layout.ahead);
-        }
-        row.set(&WINDOW, shape.layout.window).set(&AGAIN, of_ranks.iter().map(|found| found.again).sum::<u64>());
-        let moved = added(senders.iter().map(|sender| &sender.rail_bytes));
-        row.set(&RAIL_BYTES, Some(moved).filter(|rails| rails.iter().any(|bytes| *bytes > 0)));
-        timed(&mut row, &samples, operations * shape.tuple.bytes, operations);
-        let each = |sample: &Sample| Some(sample.posted? / iterations as f64);
-        let posted: Vec<Vec<f64>> =
-            of_ranks.iter().map(|found| found.samples.iter().filter_map(each).collect()).collect();
-        if let Some(post) = Summary::of(&slowest(&posted, |times| times)) {
-            row.set(&POST, post.p50).set(&POST_RATE, Micros(post.p50).mops(operations));
-        }
-        row.line_rate(rank.line_rate(shape.tuple.rails).map(|line| line * pairs));
-        let behind = of_ranks.iter().find_map(|found| found.slower_than_the_card());
-        if let Some(why) = behind.or_else(|| slower_than_its_pace(shape, rank, case, &samples)) {
-            row.doubt(why);
-        }
-        row.verified(of_ranks.iter().filter_map(|found| found.wrong).reduce(|sum, wrong| sum + wrong));
-        if let Some(wrong) = row.wrong.filter(|wrong| *wrong > 0) {
-            row.status = Status::Failed(format!("verification failed: {wrong} wrong bytes or puts"));
-        }
-        let floor = matches!(case, Case::Put(Mode::Quiet))
-            .then(|| rows.iter().find(|(row, _)| row.case == Case::PingPong.name()));
-        let baseline = floor.flatten().or_else(|| rows.iter().find(|(row, _)| row.case == Case::CpuWrite.name()));
-        let baseline = match case {
-            Case::Put(_) | Case::Direct(_) => baseline,
-            Case::CpuBatch(_) => rows.iter().find(|(row, _)| row.case == Case::CpuWrite.name()),
-            Case::CpuWrite => rows.iter().find(|(row, _)| row.case == Case::BareWrite.name()),
-            Case::BareWrite | Case::PingPong => None,
-        };
-        if let Some((baseline, theirs)) = baseline {
-            row.against(baseline, &samples, theirs);
-        }
-        rows.push((row, samples));
-    }
-    if args.per_node {
-        let (lines, of_rank) = (rank.line_rate(shape.tuple.rails), nodes::of_ranks(ranks, None));
-        let sums = cases.iter().enumerate().filter(|(_, case)| **case != Case::PingPong);
-        let sums: Rows = sums
-            .flat_map(|(index, _)| nodes::sums(&rows[index].0, &senders(shape, all, index), lines, &of_rank))
-            .collect();
-        rows.extend(sums);
-    }
-    rows
+/// The cases of a tuple on this rank.
+struct Puts<'a> {
+    shape: Shape<'a>,
+    rank: &'a mut Rank,
 }
 
-/// Returns the results of each rank that put in a case.
-fn senders(shape: &Shape<'_>, all: &[Vec<Findings>], case: usize) -> Vec<Sender> {
-    let iterations = shape.layout.iterations as f64;
-    let of_rank = |(rank, found): (usize, &Vec<Findings>)| {
-        let found = found.get(case)?;
-        Some(Sender {
-            rank,
-            times: found.samples.iter().map(|sample| sample.done / iterations).collect(),
-            bytes: shape.layout.producers * shape.tuple.bytes,
-            operations: shape.layout.producers,
-            rail_bytes: found.rail_bytes.iter().take(shape.tuple.rails).copied().collect(),
-            rail_us: found.rail_us.iter().take(shape.tuple.rails).copied().collect(),
-        })
-    };
-    all.iter().enumerate().filter_map(of_rank).collect()
+impl Bench for Puts<'_> {
+    type Case = Case;
+
+    async fn verify(&mut self, case: Case, ranks: &mut Bootstrap) -> Result<Option<u64>, Failure> {
+        self.rank.move_bytes(true);
+        let wrong = verify::verify(&self.shape, self.rank, ranks, case);
+        self.rank.move_bytes(self.shape.args.moves());
+        wrong
+    }
+
+    fn is_warm(&self, case: Case) -> bool {
+        verify::is_whole(&self.shape, case)
+    }
+
+    async fn run(&mut self, case: Case, iterations: u64, ranks: &mut Bootstrap) -> Result<Sample, Failure> {
+        if self.rank.target.is_none() {
+            return Ok(Sample::default());
+        }
+        let before = self.rank.behind();
+        let run = run(&self.shape, self.rank, ranks, case, iterations)?;
+        let behind = self.rank.behind().saturating_sub(before).as_secs_f64() * 1e6;
+        let each = |time: f64| time / iterations as f64;
+        let posted = run.posted.map(each).into_iter().collect();
+        Ok(Sample { times: vec![each(run.done)], parts: vec![posted, vec![each(behind)]] })
+    }
+
+    fn counters(&self) -> Result<Counters, Failure> {
+        Ok(of_threads(self.rank.group.snapshots()?.iter().map(|snapshot| &snapshot.counters)))
+    }
+}
+
+fn row(shape: &Shape<'_>, rank: &Rank, case: Case, measured: &Measured) -> Row {
+    let Shape { args, tuple, layout } = shape;
+    let mut row = blank(args, tuple, rank, measured.0.len(), case);
+    row.iterations = Some(layout.iterations);
+    if case.of_kernel() == Some(Mode::Nbi) && !args.no_fill && args.scope == Scope::Block {
+        row.set(&FILL_AHEAD, layout.ahead);
+    }
+    row.set(&WINDOW, layout.window);
+    // All pairs run concurrently.
+    let pairs = measured.senders();
+    let operations = if case == Case::PingPong { 1 } else { pairs * layout.producers };
+    measured.fill(&mut row, operations * tuple.bytes, operations);
+    measured.count(&mut row, tuple.rails);
+    if let Some(post) = Summary::of(&measured.part(POSTED)) {
+        row.set(&POST, post.p50).set(&POST_RATE, Micros(post.p50).mops(operations));
+    }
+    row.line_rate(rank.line_rate(tuple.rails).map(|line| line * pairs));
+    let behind = measured.0.iter().find_map(slower_than_the_card);
+    if let Some(why) = behind.or_else(|| slower_than_its_pace(shape, rank, case, &measured.times())) {
+        row.doubt(why);
+    }
+    row
+}
+
+/// Returns the cases that a case can be compared with, in order of preference.
+fn baselines(case: Case) -> Vec<Case> {
+    match case {
+        Case::Put(Mode::Quiet) => vec![Case::PingPong, Case::CpuWrite],
+        Case::Put(_) | Case::Direct(_) | Case::CpuBatch(_) => vec![Case::CpuWrite],
+        Case::CpuWrite => vec![Case::BareWrite],
+        Case::BareWrite | Case::PingPong => Vec::new(),
+    }
 }
 
 /// Returns a note if CPU-initiated writes over one modelled NIC take longer than the NIC would. The times then show
@@ -309,14 +252,14 @@ mod tests {
     #[test]
     fn delayed_model_cards_are_marked_suspect() {
         let of = |behind| {
-            let samples = vec![Sample { done: 60.0, posted: None }, Sample { done: 55.0, posted: None }];
-            Findings { samples, behind, ..Findings::default() }.slower_than_the_card()
+            let sample = Sample { times: vec![60.0, 55.0], parts: vec![Vec::new(), vec![behind]] };
+            slower_than_the_card(&Found { sample, ..Found::default() })
         };
         assert_eq!((of(0.0), of(14.9)), (None, None));
         assert_eq!(
             of(23.0).as_deref(),
             Some("slower than the modelled card, which waited for this machine 20 % of the time")
         );
-        assert_eq!(Findings::default().slower_than_the_card(), None);
+        assert_eq!(slower_than_the_card(&Found::default()), None);
     }
 }

@@ -136,7 +136,7 @@ impl Experiment for Proxy {
     }
 
     async fn tuple(&mut self, tuple: &Tuple, ranks: &mut Bootstrap) -> Result<Rows, Failure> {
-        measure::measure(&self.args, tuple, &mut self.rank, ranks, &mut self.traces)
+        measure::measure(&self.args, tuple, &mut self.rank, ranks, &mut self.traces).await
     }
 
     fn what(row: &Row) -> String {

@@ -17,7 +17,6 @@ use kernels::put_kernel::{
     BlockResult, CardPutArgs, PUT_BY_CARD_KERNEL, PUT_KERNEL, PutArgs, SCOPE_BLOCK, SCOPE_THREAD,
 };
 use kernels::ring::Status;
-use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 /// Interval at which the NICs' queues are checked for progress while a kernel runs.
@@ -64,9 +63,8 @@ impl Case {
     }
 }
 
-/// One timed run of a case, in microseconds.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub struct Sample {
+/// Microseconds until the operations of a run were complete, and until they were posted.
+pub struct Elapsed {
     pub done: f64,
     pub posted: Option<f64>,
 }
@@ -85,19 +83,19 @@ pub fn run(
     ranks: &mut Bootstrap,
     case: Case,
     iterations: u64,
-) -> Result<Sample, Failure> {
+) -> Result<Elapsed, Failure> {
     match case {
         Case::Put(mode) => run_kernel(shape, rank, ranks, mode, iterations),
         Case::Direct(mode) => run_direct(shape, rank, ranks, mode, iterations),
         Case::CpuWrite | Case::CpuBatch(_) => {
             let time = cpu_write(shape, rank, ranks, iterations, case.quiet_every())?;
-            Ok(Sample { done: time, posted: None })
+            Ok(Elapsed { done: time, posted: None })
         }
         Case::BareWrite => {
             let route = (SOURCE, DESTINATION, rank.target.unwrap_or_default() as u32);
             let count = iterations * shape.layout.producers;
             match rank.group.proxies()[0].bare_write(route, shape.tuple.bytes, count)? {
-                Some(time) => Ok(Sample { done: time.as_secs_f64() * 1e6, posted: None }),
+                Some(time) => Ok(Elapsed { done: time.as_secs_f64() * 1e6, posted: None }),
                 None => Err(Failure::Usage("--bare: this fabric has no lower-level interface".into())),
             }
         }
@@ -139,7 +137,7 @@ pub fn run_kernel(
     ranks: &mut Bootstrap,
     mode: Mode,
     iterations: u64,
-) -> Result<Sample, Failure> {
+) -> Result<Elapsed, Failure> {
     let put = put_args(shape, rank, ranks, mode, iterations);
     match mode {
         Mode::Batch(batch) => run_grid(shape, rank, ranks, &PUT_BATCHED_KERNEL, BatchedPutArgs { put, batch }),
@@ -154,7 +152,7 @@ fn run_direct(
     ranks: &mut Bootstrap,
     mode: Mode,
     iterations: u64,
-) -> Result<Sample, Failure> {
+) -> Result<Elapsed, Failure> {
     let Some(Ok(queues)) = &rank.queues else { return Err(Failure::Run("no queues were opened".into())) };
     let (channels, channel_count) = (queues.table(), queues.count(shape.tuple.rails));
     let put = put_args(shape, rank, ranks, mode, iterations);
@@ -174,7 +172,7 @@ pub fn run_grid<A: Copy + Send + Sync + 'static>(
     ranks: &mut Bootstrap,
     kernel: &Kernel<A>,
     args: A,
-) -> Result<Sample, Failure> {
+) -> Result<Elapsed, Failure> {
     let (grid, block) = (shape.tuple.grid, shape.tuple.block);
     // SAFETY: the buffers belong to the rank and have the sizes that the layout requires (`Needs`). The launch ends in
     // this function.
@@ -188,7 +186,7 @@ pub fn run_grid<A: Copy + Send + Sync + 'static>(
     let started = results.iter().map(|result| result.started).min().unwrap_or_default();
     let latest = |time: fn(&BlockResult) -> u64| results.iter().map(time).max().unwrap_or_default();
     let micros = |time: u64| time.saturating_sub(started) as f64 / 1000.0;
-    Ok(Sample { done: micros(latest(|result| result.done)), posted: Some(micros(latest(|result| result.posted))) })
+    Ok(Elapsed { done: micros(latest(|result| result.done)), posted: Some(micros(latest(|result| result.posted))) })
 }
 
 /// Grids and writes of this rank. A proxy that fails aborts them itself, and their own waits are bounded. A rail may not
@@ -268,12 +266,12 @@ pub fn cpu_write(
 }
 
 /// Runs the bare round trip: the proxy's thread answers the device's flag.
-fn ping_pong(shape: &Shape<'_>, rank: &Rank, iterations: u64) -> Result<Sample, Failure> {
+fn ping_pong(shape: &Shape<'_>, rank: &Rank, iterations: u64) -> Result<Elapsed, Failure> {
     // A lower bound must not do more than the measured operation: if the kernel writes no payload, a single thread
     // raises the flag.
     let (bytes, block) = if shape.args.no_fill { (0, 1) } else { (shape.tuple.bytes / 8 * 8, shape.tuple.block) };
     let flag = Flag { payload: Some((&rank.payload, bytes)), first_poll_ns: 0 };
     let each =
         round_trip(&rank.device, block, iterations, shape.args.meet.timeout, flag, rank.group.proxies().first())?;
-    Ok(Sample { done: each * iterations as f64, posted: None })
+    Ok(Elapsed { done: each * iterations as f64, posted: None })
 }

@@ -153,7 +153,7 @@ pub fn trace(shape: &Shape<'_>, rank: &mut Rank, ranks: &mut Bootstrap, mode: Mo
     for proxy in rank.group.proxies() {
         proxy.trace(Some(sampling))?;
     }
-    let sample = run_grid(shape, rank, ranks, &PUT_TRACED_KERNEL, args)?;
+    let elapsed = run_grid(shape, rank, ranks, &PUT_TRACED_KERNEL, args)?;
     let times = rank.group.proxies().iter().map(|proxy| proxy.trace(None)).collect::<Result<Vec<_>, _>>()?;
     let after = clocks::offset(&rank.device, ROUNDS, shape.args.meet.timeout)?;
     let alignment = Alignment { before, after };
@@ -162,7 +162,7 @@ pub fn trace(shape: &Shape<'_>, rank: &mut Rank, ranks: &mut Bootstrap, mode: Mo
     let lives = times.iter().zip(stamps.chunks(ENTRIES as usize));
     let lives = lives.flat_map(|(times, stamps)| join(times, stamps, every, &alignment)).collect();
     let stages = if mode == Mode::Nbi { STAGES.len() - 1 } else { STAGES.len() };
-    Ok(Some(Lives { lives, alignment, stages, traced: sample.done / iterations as f64 }))
+    Ok(Some(Lives { lives, alignment, stages, traced: elapsed.done / iterations as f64 }))
 }
 
 /// Joins the stamps of device and proxy for each put that has all of them.

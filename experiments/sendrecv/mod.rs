@@ -4,15 +4,18 @@ use crate::args::{RepeatArgs, SizeArgs};
 use crate::columns::{ACK, AGAIN, COMPLETION, RAIL_BYTES, WINDOW};
 use crate::error::Failure;
 use crate::job::{Job, JobArgs, USUAL_RAILS, rails_text};
+use crate::payload::Slots;
 use crate::program::Program;
 use crate::rails::UNEXPECTED_MESSAGE;
-use crate::runner::{Experiment, Plan, Rows, drive, percentiles, program, slowest, timed};
+use crate::runner::{Experiment, Plan, Rows, drive, percentiles, program};
+use crate::series::{Bench, Sample};
 use crate::values::{self, List, counts, usage};
 use ginlab::bootstrap::Bootstrap;
 use ginlab::fabric::Access;
 use ginlab::fabric::any::AnyRail;
 use ginlab::flow::{Operation, Peer, Region};
 use ginlab::measure::{pattern, size};
+use ginlab::rails::Counters;
 use ginlab::report::{About, Header, Headline, Plot, Row};
 use itertools::iproduct;
 use std::collections::VecDeque;
@@ -27,6 +30,10 @@ Examples:
   ginlab sendrecv --mode roundtrip -b 8 -e 8 -n 10000 measure the latency of a small message, p50 and p99
   mpirun -np 2 ginlab sendrecv --provider efa         run ranks started by MPI (build with --features mpi)
   RANK=0 WORLD_SIZE=2 MASTER_ADDR=10.0.0.1 GINLAB_TOKEN=secret ginlab sendrecv   run one of two hosts, over TCP";
+
+/// Part: half of the times of single round trips, and their maximum number per run.
+const SINGLES: usize = 0;
+const MOST_SINGLES: usize = 100_000;
 
 /// Requirement for the number of ranks.
 const EVEN: &str = "must be even, because half of the ranks send to the other half";
@@ -77,7 +84,7 @@ enum Mode {
 }
 
 /// Parameters of one row.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Tuple {
     mode: Mode,
     bytes: u64,
@@ -176,28 +183,20 @@ impl Experiment for Sendrecv {
     }
 
     async fn tuple(&mut self, tuple: &Tuple, ranks: &mut Bootstrap) -> Result<Rows, Failure> {
-        let (mut times, mut singles) = (Vec::new(), Vec::new());
-        let wrong = if self.args.repeat.no_check { None } else { Some(self.verify(tuple, ranks).await?) };
-        self.repeat(tuple, &mut Vec::new(), ranks).await?;
-        let before = self.job.flow.counters();
-        for _ in 0..self.args.repeat.repeats {
-            times.push(self.repeat(tuple, &mut singles, ranks).await?);
-        }
-        let after = self.job.flow.counters();
-        let Some(all) = ranks.gather_values(&(times, wrong), "results of a row")? else { return Ok(Rows::new()) };
-        let pairs = all.len() as u64 / 2;
+        let series = self.args.repeat.series("a repeat of messages");
+        let Some(results) = series.measure(self, &[*tuple], ranks).await? else { return Ok(Rows::new()) };
+        let measured = results.of(*tuple);
+        let pairs = measured.senders();
         let mut row = self.job.row("sendrecv", "sendrecv", tuple.rails, &self.args.job);
         row.mode = Some(values::name(tuple.mode));
         row.size_bytes = Some(tuple.bytes);
         row.iterations = Some(tuple.messages);
         row.set(&WINDOW, tuple.window);
-        let times = slowest(&all, |(times, _)| times);
-        timed(&mut row, &times, tuple.bytes * pairs, pairs);
+        measured.fill(&mut row, tuple.bytes * pairs, pairs);
         row.line_rate(self.job.line_rate(tuple.rails).map(|line| line * pairs));
-        self.job.counted(&mut row, &before, &after, tuple.rails);
-        percentiles(&mut row, &ACK, singles);
-        row.verified(all.iter().filter_map(|(_, wrong)| *wrong).reduce(|a, b| a + b));
-        Ok(vec![(row, times)])
+        measured.count(&mut row, tuple.rails);
+        percentiles(&mut row, &ACK, measured.of_rank_0(SINGLES));
+        Ok(vec![(row, measured.times())])
     }
 
     fn what(_: &Row) -> String {
@@ -206,27 +205,10 @@ impl Experiment for Sendrecv {
 }
 
 impl Sendrecv {
-    /// Runs one repeat. Returns the microseconds per message on the rank that sends first, and 0 on the other. Appends
-    /// the times of single round trips to `singles`.
-    async fn repeat(&self, tuple: &Tuple, singles: &mut Vec<f64>, ranks: &mut Bootstrap) -> Result<f64, Failure> {
-        ranks.barrier("start of a repeat")?;
-        let started = Instant::now();
-        match tuple.mode {
-            Mode::Roundtrip => self.round_trips(tuple, singles).await?,
-            Mode::Window if self.begins => self.stream_out(tuple, tuple.messages).await?,
-            Mode::Window => self.stream_in(tuple, tuple.messages).await?,
-        }
-        let elapsed = started.elapsed().as_secs_f64() * 1e6;
-        if !self.begins {
-            return Ok(0.0);
-        }
-        let ways = if tuple.mode == Mode::Roundtrip { 2 } else { 1 };
-        Ok(elapsed / (tuple.messages * ways) as f64)
-    }
-
-    async fn round_trips(&self, tuple: &Tuple, singles: &mut Vec<f64>) -> Result<(), Failure> {
-        let flow = &self.job.flow;
-        let begins = self.begins;
+    /// Returns half of the microseconds of single round trips on the rank that sends first.
+    async fn round_trips(&self, tuple: &Tuple) -> Result<Vec<f64>, Failure> {
+        let (flow, begins) = (&self.job.flow, self.begins);
+        let mut singles = Vec::new();
         for number in 0..tuple.messages {
             let rail = (number % tuple.rails as u64) as usize;
             // Post the receive first; otherwise the provider would have to buffer the message.
@@ -235,7 +217,7 @@ impl Sendrecv {
                 let started = Instant::now();
                 let send = flow.send(rail, self.peer, &self.out, 0, tuple.bytes);
                 self.expect(tuple, room.await?)?;
-                if singles.len() < 100_000 {
+                if singles.len() < MOST_SINGLES {
                     singles.push(started.elapsed().as_secs_f64() * 1e6 / 2.0);
                 }
                 send.await?;
@@ -244,7 +226,7 @@ impl Sendrecv {
                 flow.send(rail, self.peer, &self.out, 0, tuple.bytes).await?;
             }
         }
-        Ok(())
+        Ok(singles)
     }
 
     fn expect(&self, tuple: &Tuple, bytes: u64) -> Result<(), Failure> {
@@ -297,32 +279,50 @@ impl Sendrecv {
         flow.send(0, self.peer, &self.out, 0, 1).await?;
         Ok(())
     }
+}
 
-    /// Sends a window of messages into poisoned memory, from the rank that sends first. Returns the number of wrong
-    /// bytes that this rank received.
-    async fn verify(&mut self, tuple: &Tuple, ranks: &mut Bootstrap) -> Result<u64, Failure> {
+impl Bench for Sendrecv {
+    type Case = Tuple;
+
+    /// Sends a window of messages into poisoned memory, from the rank that sends first.
+    async fn verify(&mut self, tuple: Tuple, ranks: &mut Bootstrap) -> Result<Option<u64>, Failure> {
         let iteration = self.iteration;
         self.iteration += 1;
-        let slots = || (0..tuple.window).map(|slot| ((slot * tuple.stride()) as usize, slot as u32));
-        let mut payload = vec![0u8; tuple.bytes as usize];
-        let rank = ranks.rank() as u32;
-        for (offset, slot) in slots() {
-            pattern::fill(&mut payload, pattern::seed(rank, iteration, slot));
-            self.out.buffer().write(offset, &payload)?;
-            pattern::poison(&mut payload, pattern::seed(self.other as u32, iteration, slot));
-            self.into.buffer().write(offset, &payload)?;
-        }
+        let slots_of = |rank: usize| {
+            let seed = move |slot: u64| pattern::seed(rank as u32, iteration, slot as u32);
+            (0..tuple.window).map(move |slot| (slot * tuple.stride(), seed(slot)))
+        };
+        let received = Slots(self.into.buffer(), tuple.bytes);
+        Slots(self.out.buffer(), tuple.bytes).fill(slots_of(ranks.rank()))?;
+        received.poison(slots_of(self.other))?;
         ranks.barrier("start of the verified pass")?;
         if self.begins {
-            self.stream_out(tuple, tuple.window).await?;
-            return Ok(0);
+            self.stream_out(&tuple, tuple.window).await?;
+            return Ok(None);
         }
-        self.stream_in(tuple, tuple.window).await?;
-        let mut wrong = 0;
-        for (offset, slot) in slots() {
-            self.into.buffer().read(offset, &mut payload)?;
-            wrong += pattern::check(&payload, pattern::seed(self.other as u32, iteration, slot)) as u64;
+        self.stream_in(&tuple, tuple.window).await?;
+        Ok(Some(received.wrong(slots_of(self.other))?))
+    }
+
+    async fn run(&mut self, tuple: Tuple, _: u64, ranks: &mut Bootstrap) -> Result<Sample, Failure> {
+        let mut parts = Vec::new();
+        let started = Instant::now();
+        match tuple.mode {
+            Mode::Roundtrip => parts.push(self.round_trips(&tuple).await?),
+            Mode::Window if self.begins => self.stream_out(&tuple, tuple.messages).await?,
+            Mode::Window => self.stream_in(&tuple, tuple.messages).await?,
         }
-        Ok(wrong)
+        let elapsed = started.elapsed().as_secs_f64() * 1e6;
+        if !self.begins {
+            return Ok(Sample::default());
+        }
+        let ways = if tuple.mode == Mode::Roundtrip { 2 } else { 1 };
+        // Only the single round trips of rank 0 are reported.
+        parts.retain(|_| ranks.rank() == 0);
+        Ok(Sample { times: vec![elapsed / (tuple.messages * ways) as f64], parts })
+    }
+
+    fn counters(&self) -> Result<Counters, Failure> {
+        Ok(self.job.flow.counters())
     }
 }

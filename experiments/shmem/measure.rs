@@ -1,29 +1,27 @@
-//! Measurement of one tuple of `ginlab shmem`: launches interleaved with the baseline's, and verification.
+//! Measurement of one tuple of `ginlab shmem`: its launches, and those of the baseline's program.
 
 use super::P999;
 use super::args::{Args, Case, Tuple};
 use super::data::{self, Data};
+use super::fit::kernel;
 use super::nvshmem::{Nvshmem, Times};
 use super::order;
 use super::verify::{self, Slots};
 use crate::agreed::Agreed;
 use crate::columns::{ALIGNMENT, PROXIES, SCOPE};
 use crate::error::Failure;
-use crate::job::{busy_us, moved};
-use crate::nodes::{self, Sender};
+use crate::nodes;
 use crate::random::Ratios;
 use crate::runner::{Rows, percentile};
+use crate::series::{Bench, Measured, Sample};
 use crate::values::name;
-use crate::world::{self, Scope};
-use cuda_std::Kernel;
+use crate::world;
 use ginlab::bootstrap::Bootstrap;
-use ginlab::cuda::{Buffer, Device, Place};
-use ginlab::gin::{Inbox, Program, Signal, Sym, World};
-use ginlab::report::{Row, Status, each_once};
-use kernels::shmem::bandwidth::*;
-use kernels::shmem::exchange::*;
-use kernels::shmem::latency::*;
-use kernels::shmem::loaded::*;
+use ginlab::cuda::{Buffer, Place};
+use ginlab::gin::{Inbox, Signal, Sym, World};
+use ginlab::measure::stats::Summary;
+use ginlab::rails::Counters;
+use ginlab::report::{Row, Status};
 use kernels::shmem::{self, MOVES_GETS, MOVES_PUT_SIGNALS, MOVES_PUTS, SIGNALS_SET, ShmemArgs};
 
 /// State of one rank.
@@ -124,7 +122,7 @@ impl Shmem {
         })
     }
 
-    pub fn measure(&mut self, tuple: &Tuple, ranks: &mut Bootstrap) -> Result<Rows, Failure> {
+    pub async fn measure(&mut self, tuple: &Tuple, ranks: &mut Bootstrap) -> Result<Rows, Failure> {
         self.number += 1;
         if tuple.case.only_checks() {
             return self.look(tuple, ranks);
@@ -134,9 +132,9 @@ impl Shmem {
         let pairs = peer < self.world.n_pes();
         let begins = me.is_multiple_of(2);
         let together = tuple.case.is_of_all();
-        let mut row = self.row(tuple);
         let by_rails = self.agreed[0].by_rails;
         if (tuple.case == Case::AtomicLatency || tuple.case.sets()) && by_rails {
+            let mut row = self.row(tuple);
             let why = if tuple.case.sets() { "rails only add to signals" } else { "rails have no fetching atomics" };
             row.status = Status::Skipped(why.into());
             return Ok(vec![(row, Vec::new())]);
@@ -145,77 +143,37 @@ impl Shmem {
         let both = together || tuple.case.is_there_and_back();
         let takes_part = together || pairs && (both || begins);
         let part = Part { peer, pairs, begins, takes_part, waits: both };
-        let wrong = if self.args.repeat.no_check { None } else { self.verify(tuple, part, ranks)? };
         let slots = Slots::timed(tuple, self.world.n_pes().into());
-        let (mut all, mut ours, mut theirs, mut beside) = (Vec::new(), Vec::new(), Vec::new(), None);
-        let before = world::rail_counters(&self.world)?;
-        for _ in 0..self.args.repeat.repeats {
-            // Read the signal before any PE adds to it again.
-            let counted = self.world.signal(self.signal)?;
-            self.world.barrier(ranks)?;
-            if takes_part {
-                let turns = self.launch(tuple, peer, counted, slots, ranks)?;
-                ours.push(median(&turns).unwrap_or(0.0));
-                all.extend(turns);
-            }
-            self.advance(tuple);
-            if let Some(baseline) = &mut self.baseline {
-                let times: Option<Times> = baseline.measure(tuple)?;
-                theirs.extend(times.map(|times| times.p50));
-                beside = times.or(beside);
-            }
-        }
-        self.world.barrier(ranks)?;
+        let cases = if self.args.nvshmem.is_some() { &[Side::Ginlab, Side::Nvshmem][..] } else { &[Side::Ginlab] };
+        let series = self.args.repeat.series("a launch");
+        let mut launches = Launches { shmem: self, tuple, part, slots, counted: 0 };
+        let Some(results) = series.measure(&mut launches, cases, ranks).await? else { return Ok(Rows::new()) };
         let bytes = match tuple.case {
             // The size is that of the load; the measured put moves one word.
             Case::PutLatencyLoaded => 8,
             _ if together => tuple.bytes * u64::from(self.world.n_pes() - 1),
             _ => tuple.bytes,
         };
-        let senders: Vec<Sender> = if self.args.per_node && tuple.case.sums() {
-            // Includes warm-up iterations, for bytes and for times.
-            let after = world::rail_counters(&self.world)?;
-            let (rail_bytes, rail_us) = (moved(&before, &after, usize::MAX), busy_us(&before, &after, usize::MAX));
-            let mine = Sender { rank: ranks.rank(), times: ours.clone(), bytes, operations: 1, rail_bytes, rail_us };
-            ranks.all_gather_values(&mine, "bytes moved by each PE")?
-        } else {
-            Vec::new()
+        let row = |side, measured: &Measured| match side {
+            Side::Ginlab => filled(self.row(tuple), bytes, measured),
+            Side::Nvshmem => filled_by_nvshmem(self.row(tuple), bytes, measured),
         };
-        let Some(wrong) = ranks.gather_values(&wrong, "wrong bytes")? else { return Ok(Rows::new()) };
-        all.sort_by(f64::total_cmp);
-        row.times(&all).throughput(bytes, 1);
-        // Times of bandwidth cases are means over a launch.
-        if !tuple.case.is_bandwidth() {
-            row.tail(&all).set(&P999, percentile(&all, 999));
-        }
-        row.repeats = Some(ours.len() as u64);
-        row.verified(wrong.into_iter().flatten().reduce(|a, b| a + b));
-        let mut rows = Rows::new();
-        if let Some(times) = beside {
-            let case = format!("nvshmem-{}", name(tuple.case));
-            let mut theirs_row = Row::new("shmem", case, row.device.clone(), "nvshmem");
-            theirs_row.ranks = row.ranks;
-            theirs_row.size_bytes = row.size_bytes;
-            (theirs_row.grid, theirs_row.block, theirs_row.iterations) = (row.grid, row.block, row.iterations);
-            (theirs_row.time_us_min, theirs_row.time_us_p50) = (Some(times.min), median(&theirs));
-            theirs_row.time_us_p99 = Some(times.p99);
-            theirs_row.set(&P999, times.p999).set(&SCOPE, name(tuple.scope));
-            theirs_row.throughput(tuple.bytes, 1);
-            self.align(&mut theirs_row, tuple);
-            row.against(&theirs_row, &ours, &theirs);
+        let mut rows = results.rows(row, |side| if side == Side::Ginlab { vec![Side::Nvshmem] } else { Vec::new() });
+        if let [(row, _), _] = &rows[..] {
             self.ratios.add(row.baseline_ratio.unwrap_or(0.0), told(tuple));
-            rows.push((theirs_row, theirs));
         }
-        // The percentage of line rate is only defined if rails carry all bytes.
-        let agreed = &self.agreed[usize::from(together)];
-        let line = agreed.line_rate.filter(|_| !agreed.by_mapping);
-        let mut sums = nodes::sums(&row, &senders, line, &nodes::of_ranks(ranks, None));
-        // Percentiles describe the iterations of one PE.
-        for (sum, _) in &mut sums {
-            sum.set(&P999, None::<f64>);
+        if self.args.per_node && tuple.case.sums() {
+            // The percentage of line rate is only defined if rails carry all bytes.
+            let agreed = &self.agreed[usize::from(together)];
+            let line = agreed.line_rate.filter(|_| !agreed.by_mapping);
+            let senders = results.of(Side::Ginlab).by_sender(bytes, 1, usize::MAX);
+            let mut sums = nodes::sums(&rows[0].0, &senders, line, &nodes::of_ranks(ranks, None));
+            // Percentiles describe the iterations of one PE.
+            for (sum, _) in &mut sums {
+                sum.set(&P999, None::<f64>);
+            }
+            rows.extend(sums);
         }
-        rows.insert(0, (row, ours));
-        rows.extend(sums);
         Ok(rows)
     }
 
@@ -332,81 +290,106 @@ impl Shmem {
     }
 }
 
-/// Maximum bytes for which one thread's all-to-all uses messages. For larger ones puts are faster: a message requires
-/// 8-byte stores for each 4 bytes, one after another, while a put copies 16 bytes at a time.
-const THREADS_MESSAGE: u64 = 32;
-
-/// Rejects grids that are not resident on the GPU, together with those of PEs that share it. Default grids are reduced
-/// instead. The result is the same on every rank.
-pub fn fit(args: &Args, tuples: &mut Vec<Tuple>, world: &World, ranks: &mut Bootstrap) -> Result<(), Failure> {
-    let device = world.device();
-    let mapped = (0..world.n_pes()).all(|pe| world.is_mapped(pe));
-    if args.message_limit.is_none()
-        && ranks.all_gather_values(&(mapped && !matches!(device, Device::Emulated)), "paths")?.iter().all(|all| *all)
-    {
-        for tuple in tuples.iter_mut().filter(|tuple| tuple.scope == Scope::Thread) {
-            tuple.by_messages &= tuple.bytes <= THREADS_MESSAGE;
-        }
-    }
-    let most = |tuple: &Tuple| match tuple.case {
-        Case::SignalOrder => device.resident_blocks(&order::kernel(tuple), tuple.block),
-        Case::DataOrder => device.resident_blocks(&data::kernel(tuple), tuple.block),
-        _ => device.resident_blocks(&kernel(tuple), tuple.block),
-    };
-    let mine = tuples.iter().map(most).collect::<Result<Vec<u32>, _>>()?;
-    let all: Vec<Vec<u32>> = ranks.all_gather_values(&mine, "number of resident blocks")?;
-    for (number, tuple) in tuples.iter_mut().enumerate() {
-        let most = all.iter().filter_map(|of_rank| of_rank.get(number)).copied().min().unwrap_or(0);
-        if args.grid.is_none() {
-            let least = tuple.case.least_blocks();
-            tuple.grid = tuple.grid.min(most / least * least).max(least);
-        }
-        match tuple.case {
-            Case::SignalOrder => device.check_resident(&order::kernel(tuple), tuple.grid, tuple.block),
-            Case::DataOrder => device.check_resident(&data::kernel(tuple), tuple.grid, tuple.block),
-            _ => device.check_resident(&kernel(tuple), tuple.grid, tuple.block),
-        }?;
-    }
-    *tuples = each_once(tuples.drain(..));
-    Ok(())
+/// Implementations that are compared.
+#[derive(Clone, Copy, PartialEq)]
+enum Side {
+    Ginlab,
+    /// NVSHMEM's program, which rank 0 runs while the other ranks wait.
+    Nvshmem,
 }
 
-fn kernel(tuple: &Tuple) -> Kernel<Program<ShmemArgs>> {
-    let [by_thread, by_warp, by_block] = match tuple.case {
-        Case::PLatency => return SHMEM_P,
-        Case::AtomicLatency => return SHMEM_ATOMIC,
-        Case::PutLatencyLoaded => return SHMEM_PUT_LOADED,
-        Case::SignalPingPong => return SHMEM_SIGNAL,
-        Case::SignalSetPingPong => return SHMEM_SIGNAL_SET,
-        Case::AllToAll if !tuple.by_messages => return SHMEM_ALL_TO_ALL_PUTS_BLOCK,
-        Case::PutLatency => [SHMEM_PUT_THREAD, SHMEM_PUT_WARP, SHMEM_PUT_BLOCK],
-        Case::GetLatency => [SHMEM_GET_THREAD, SHMEM_GET_WARP, SHMEM_GET_BLOCK],
-        Case::PutSignalPingPong | Case::PutSignalSetPingPong => {
-            [SHMEM_PUT_SIGNAL_THREAD, SHMEM_PUT_SIGNAL_WARP, SHMEM_PUT_SIGNAL_BLOCK]
+/// Parts: times of single iterations; the minimum and the percentiles that NVSHMEM's program reports.
+const SINGLES: usize = 0;
+const MIN: usize = 0;
+const P99: usize = 1;
+const LAST: usize = 2;
+
+/// The launches of a tuple.
+struct Launches<'a> {
+    shmem: &'a mut Shmem,
+    tuple: &'a Tuple,
+    part: Part,
+    slots: Slots,
+    /// Sum of the signal before the launch.
+    counted: u64,
+}
+
+impl Bench for Launches<'_> {
+    type Case = Side;
+
+    async fn verify(&mut self, side: Side, ranks: &mut Bootstrap) -> Result<Option<u64>, Failure> {
+        match side {
+            Side::Ginlab => self.shmem.verify(self.tuple, self.part, ranks),
+            Side::Nvshmem => Ok(None),
         }
-        Case::MessagePingPong => [SHMEM_MESSAGE_THREAD, SHMEM_MESSAGE_WARP, SHMEM_MESSAGE_BLOCK],
-        Case::BarrierAll => [SHMEM_BARRIER_THREAD, SHMEM_BARRIER_WARP, SHMEM_BARRIER_BLOCK],
-        Case::AllToAll => [SHMEM_ALL_TO_ALL_THREAD, SHMEM_ALL_TO_ALL_WARP, SHMEM_ALL_TO_ALL_BLOCK],
-        // The two checking cases have their own kernels.
-        Case::PutBandwidth | Case::PutSignalBandwidth | Case::GetBandwidth | Case::SignalOrder | Case::DataOrder => {
-            [SHMEM_BANDWIDTH_THREAD, SHMEM_BANDWIDTH_WARP, SHMEM_BANDWIDTH_BLOCK]
-        }
-    };
-    match tuple.scope {
-        Scope::Thread => by_thread,
-        Scope::Warp => by_warp,
-        Scope::Block => by_block,
     }
+
+    /// Reads the signal before any PE adds to it again.
+    fn prepare(&mut self, _: Side) -> Result<(), Failure> {
+        self.counted = self.shmem.world.signal(self.shmem.signal)?;
+        Ok(())
+    }
+
+    async fn run(&mut self, side: Side, _: u64, ranks: &mut Bootstrap) -> Result<Sample, Failure> {
+        let (shmem, tuple, part) = (&mut *self.shmem, self.tuple, self.part);
+        if side == Side::Nvshmem {
+            let Some(baseline) = &mut shmem.baseline else { return Ok(Sample::default()) };
+            let sample = |times: Times| Sample {
+                times: vec![times.p50],
+                parts: vec![vec![times.min], vec![times.p99], vec![times.p999]],
+            };
+            return Ok(baseline.measure(tuple)?.map(sample).unwrap_or_default());
+        }
+        let mut sample = Sample::default();
+        if part.takes_part {
+            let turns = shmem.launch(tuple, part.peer, self.counted, self.slots, ranks)?;
+            sample.times.extend(Summary::of(&turns).map(|summary| summary.p50));
+            // Times of bandwidth cases are means over a launch.
+            if !tuple.case.is_bandwidth() {
+                sample.parts.push(turns);
+            }
+        }
+        shmem.advance(tuple);
+        Ok(sample)
+    }
+
+    fn counters(&self) -> Result<Counters, Failure> {
+        world::rail_counters(&self.shmem.world)
+    }
+}
+
+/// Sets the results of ginlab's launches.
+fn filled(mut row: Row, bytes: u64, measured: &Measured) -> Row {
+    measured.fill(&mut row, bytes, 1);
+    let mut singles = measured.of_rank_0(SINGLES);
+    if !singles.is_empty() {
+        let repeats = row.repeats;
+        row.times(&singles).throughput(bytes, 1).tail(&singles);
+        row.repeats = repeats;
+        singles.sort_by(f64::total_cmp);
+        row.set(&P999, percentile(&singles, 999));
+    }
+    row
+}
+
+/// Creates the row of NVSHMEM's program, whose parameters are those of `ours`.
+fn filled_by_nvshmem(ours: Row, bytes: u64, measured: &Measured) -> Row {
+    let mut row = Row::new("shmem", format!("nvshmem-{}", ours.case), &*ours.device, "nvshmem");
+    (row.ranks, row.size_bytes, row.iterations) = (ours.ranks, ours.size_bytes, ours.iterations);
+    (row.grid, row.block) = (ours.grid, ours.block);
+    for column in [SCOPE, ALIGNMENT] {
+        row.set(&column, ours.own(column.name).clone());
+    }
+    measured.fill(&mut row, bytes, 1);
+    let median = |part| Summary::of(&measured.part(part)).map(|summary| summary.p50);
+    row.time_us_min = measured.part(MIN).into_iter().reduce(f64::min);
+    row.time_us_p99 = median(P99);
+    row.set(&P999, median(LAST));
+    row
 }
 
 /// Returns a shape in words.
 fn told(tuple: &Tuple) -> String {
     let Tuple { case, scope, bytes, grid, block, to_at, from_at, .. } = tuple;
     format!("{} {bytes} B, {} of {block}, grid {grid}, alignment {to_at}/{from_at}", name(*case), name(*scope))
-}
-
-fn median(values: &[f64]) -> Option<f64> {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    percentile(&sorted, 500)
 }

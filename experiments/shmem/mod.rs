@@ -2,6 +2,7 @@
 
 mod args;
 mod data;
+mod fit;
 mod measure;
 mod nvshmem;
 mod order;
@@ -76,7 +77,7 @@ impl Experiment for Shmem {
         let pes = ranks.size() as u64;
         let heap_bytes = Shmem::heap_bytes(tuples, pes, args.longest_message());
         let world = World::open(ranks, &args.world.options(args.path, heap_bytes)?)?;
-        measure::fit(args, tuples, &world, ranks)?;
+        fit::fit(args, tuples, &world, ranks)?;
         if args.per_node {
             world.time_rails().map_err(GinError::from)?;
         }
@@ -92,7 +93,7 @@ impl Experiment for Shmem {
     }
 
     async fn tuple(&mut self, tuple: &Tuple, ranks: &mut Bootstrap) -> Result<Rows, Failure> {
-        self.measure(tuple, ranks)
+        self.measure(tuple, ranks).await
     }
 
     async fn close(self, _: &Header, _: &OutputArgs, ranks: &mut Bootstrap) -> Result<(), Failure> {

@@ -6,8 +6,10 @@ use super::{DOMAIN, GPU, MEDIAN_PCT, PCI, PEER, RAIL, RANK, Tuple};
 use crate::columns::{SLOT_BYTES, WINDOW};
 use crate::error::Failure;
 use crate::nodes::NODE;
+use crate::payload::Slots;
 use crate::rail_rates::{RailRate, Way};
 use crate::runner::{Rows, timed};
+use crate::series::{Bench, Results, Sample, Series};
 use ginlab::bootstrap::Bootstrap;
 use ginlab::fabric::any::AnyRail;
 use ginlab::flow::Operation;
@@ -19,16 +21,8 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::time::Instant;
 
-/// Results of one rank in one direction. Times are in microseconds per write, by rail and repeat.
-#[derive(Clone, Default, serde::Serialize, serde::Deserialize)]
-struct Part {
-    /// Rank that this rank wrote to. `None` if it did not write in this direction.
-    to: Option<usize>,
-    alone: Vec<Vec<f64>>,
-    together: Vec<Vec<f64>>,
-    /// Number of wrong bytes received, by rail. Empty if nothing was verified.
-    wrong: Vec<u64>,
-}
+/// Rails that are in use at the same time: the first one and their number.
+type Rails = (usize, usize);
 
 /// Writes of one rail.
 struct Stream {
@@ -40,25 +34,25 @@ struct Stream {
 }
 
 impl Write {
-    /// Measures a tuple and returns its rows, which are complete on rank 0.
+    /// Measures a tuple. Returns its rows on rank 0, and no rows on other ranks.
     pub async fn each_rail(&mut self, tuple: &Tuple, ranks: &mut Bootstrap) -> Result<Rows, Failure> {
-        let rank = ranks.rank();
-        let (target, source) = (self.pairing.target(rank), self.pairing.source(rank));
         // One direction after the other, because a card can be slow in only one of them.
-        let mine =
-            [self.direction(tuple, target, source, ranks).await?, self.direction(tuple, source, target, ranks).await?];
-        let Some(all) = ranks.gather_values(&mine, "results of each rail")? else { return Ok(Rows::new()) };
-        let mut rows = Rows::new();
-        let mut rates = Vec::new();
-        for direction in 0..2 {
-            for (rank, parts) in all.iter().enumerate() {
-                let part = &parts[direction];
-                let Some(to) = part.to else { continue };
+        let (mut rows, mut rates) = (Rows::new(), Vec::new());
+        for forth in [true, false] {
+            let pairing = self.pairing.clone();
+            let to = |rank: usize| if forth { pairing.target(rank) } else { pairing.source(rank) };
+            let from = |rank: usize| if forth { pairing.source(rank) } else { pairing.target(rank) };
+            let (to_mine, from_mine) = (to(ranks.rank()), from(ranks.rank()));
+            let Some(results) = self.direction(tuple, to_mine, from_mine, ranks).await? else { continue };
+            for (rank, to) in (0..ranks.size()).filter_map(|rank| Some((rank, to(rank)?))) {
                 for rail in 0..tuple.rails {
-                    let wrong = all[to][direction].wrong.get(rail).copied();
-                    for (way, times) in [(Way::Alone, &part.alone[rail]), (Way::Together, &part.together[rail])] {
+                    let alone = results.of((rail, 1));
+                    // With a single rail, both ways are the same.
+                    let together = if tuple.rails == 1 { alone } else { results.of((0, tuple.rails)) };
+                    for (way, measured) in [(Way::Alone, alone), (Way::Together, together)] {
+                        let times = measured.0[rank].part(rail);
                         let rate = self.rail_rate(tuple, (rank, to, rail), way, times);
-                        rows.push((self.rail_row(tuple, &rate, times, wrong), times.clone()));
+                        rows.push((self.rail_row(tuple, &rate, times, alone.0[to].wrong), times.to_vec()));
                         rates.push(rate);
                     }
                 }
@@ -78,41 +72,14 @@ impl Write {
         to: Option<usize>,
         from: Option<usize>,
         ranks: &mut Bootstrap,
-    ) -> Result<Part, Failure> {
+    ) -> Result<Option<Results<Rails>>, Failure> {
         let target = to.map(|to| self.job.connections[to].target(0)).transpose()?;
         let round = Round::new(tuple, target.into_iter().collect(), u64::from(from.is_some()));
-        let wrong = match self.args.repeat.no_check {
-            true => Vec::new(),
-            false => self.verify_rails(&round, from, ranks).await?,
-        };
-        let none = vec![Vec::new(); tuple.rails];
-        let mut part = Part { to, alone: none.clone(), together: none, wrong };
-        // With a single rail, both phases are the same.
-        let mut phases: Vec<Range<usize>> = (0..tuple.rails).map(|rail| rail..rail + 1).collect();
-        phases.extend((tuple.rails > 1).then_some(0..tuple.rails));
-        // Repeat 0 is the warm-up. Phases are interleaved, so that drift affects all of them alike.
-        for repeat in 0..=self.args.repeat.repeats {
-            let count = if repeat == 0 { tuple.writes.min(tuple.window.into()) } else { tuple.writes };
-            for rails in phases.iter().cloned() {
-                let is_alone = rails.len() == 1;
-                round.begin(ranks, "start of a repeat")?;
-                let times = self.stream(&round, rails.clone(), count).await?;
-                self.end(&round.targets, &round, ranks).await?;
-                if repeat == 0 || round.targets.is_empty() {
-                    continue;
-                }
-                for (rail, time) in rails.zip(times) {
-                    let per_write = time / count as f64;
-                    if is_alone {
-                        part.alone[rail].push(per_write);
-                    }
-                    if !is_alone || tuple.rails == 1 {
-                        part.together[rail].push(per_write);
-                    }
-                }
-            }
-        }
-        Ok(part)
+        let mut cases: Vec<Rails> = (0..tuple.rails).map(|rail| (rail, 1)).collect();
+        cases.extend((tuple.rails > 1).then_some((0, tuple.rails)));
+        let (warmup, iterations) = (tuple.writes.min(tuple.window.into()), tuple.writes);
+        let series = Series { warmup, iterations, ..self.args.repeat.series("a repeat of writes over rails") };
+        series.measure(&mut Streams { write: self, round, from }, &cases, ranks).await
     }
 
     /// Writes `count` times over each of `rails` concurrently, with a window of writes in flight on each. Returns, per
@@ -159,41 +126,6 @@ impl Write {
         Ok(streams.into_iter().filter_map(|stream| stream.elapsed).collect())
     }
 
-    /// Writes one buffer over each rail, over poison. Returns the number of wrong bytes that this rank received, by
-    /// rail.
-    async fn verify_rails(
-        &mut self,
-        round: &Round<'_>,
-        from: Option<usize>,
-        ranks: &mut Bootstrap,
-    ) -> Result<Vec<u64>, Failure> {
-        let (tuple, rank, iteration) = (round.tuple, ranks.rank(), self.iteration);
-        self.iteration += 1;
-        let mut payload = vec![0u8; tuple.bytes as usize];
-        let seed = |rank: usize, rail: usize| pattern::seed(rank as u32, iteration, rail as u32);
-        for rail in 0..tuple.rails {
-            let offset = rail * tuple.stride() as usize;
-            if !round.targets.is_empty() {
-                pattern::fill(&mut payload, seed(rank, rail));
-                self.source.buffer().write(offset, &payload)?;
-            }
-            if let Some(from) = from {
-                pattern::poison(&mut payload, seed(from, rail));
-                self.destination.buffer().write(offset, &payload)?;
-            }
-        }
-        round.begin(ranks, "start of the verified pass")?;
-        self.stream(round, 0..tuple.rails, 1).await?;
-        self.end(&round.targets, round, ranks).await?;
-        let Some(from) = from else { return Ok(Vec::new()) };
-        let mut wrong = Vec::new();
-        for rail in 0..tuple.rails {
-            self.destination.buffer().read(rail * tuple.stride() as usize, &mut payload)?;
-            wrong.push(pattern::check(&payload, seed(from, rail)) as u64);
-        }
-        Ok(wrong)
-    }
-
     fn rail_rate(&self, tuple: &Tuple, (rank, to, rail): (usize, usize, usize), way: Way, times: &[f64]) -> RailRate {
         let gbits_s = Summary::of(times).map_or(0.0, |summary| tuple.bytes as f64 * 8.0 / 1000.0 / summary.p50);
         let peer = self.places[to].first().map(|place| place.host.clone()).unwrap_or_default();
@@ -214,5 +146,50 @@ impl Write {
         timed(&mut row, times, tuple.bytes, 1);
         row.line_rate(place.line).verified(wrong);
         row
+    }
+}
+
+/// The writes of one direction.
+struct Streams<'a> {
+    write: &'a mut Write,
+    round: Round<'a>,
+    /// Rank that writes to this rank.
+    from: Option<usize>,
+}
+
+impl Bench for Streams<'_> {
+    type Case = Rails;
+
+    /// Writes one buffer over a rail, over poison. All rails together are the rails that were verified alone.
+    async fn verify(&mut self, (rail, count): Rails, ranks: &mut Bootstrap) -> Result<Option<u64>, Failure> {
+        if count > 1 {
+            return Ok(None);
+        }
+        let Streams { write, round, from } = self;
+        let iteration = write.iteration;
+        write.iteration += 1;
+        let offset = rail as u64 * round.tuple.stride();
+        let slot_of = |rank: usize| [(offset, pattern::seed(rank as u32, iteration, rail as u32))].into_iter();
+        if !round.targets.is_empty() {
+            Slots(write.source.buffer(), round.tuple.bytes).fill(slot_of(ranks.rank()))?;
+        }
+        let received = Slots(write.destination.buffer(), round.tuple.bytes);
+        if let Some(from) = *from {
+            received.poison(slot_of(from))?;
+        }
+        ranks.barrier("start of the verified pass")?;
+        round.begin();
+        write.stream(round, rail..rail + 1, 1).await?;
+        write.end(&round.targets, round, ranks).await?;
+        Ok(from.map(|from| received.wrong(slot_of(from))).transpose()?)
+    }
+
+    async fn run(&mut self, (first, rails): Rails, count: u64, ranks: &mut Bootstrap) -> Result<Sample, Failure> {
+        let Streams { write, round, .. } = self;
+        round.begin();
+        let times = write.stream(round, first..first + rails, count).await?;
+        write.end(&round.targets, round, ranks).await?;
+        let each = times.into_iter().map(|time| vec![time / count as f64]);
+        Ok(Sample { times: Vec::new(), parts: (0..first).map(|_| Vec::new()).chain(each).collect() })
     }
 }

@@ -1,14 +1,15 @@
-//! Measurement of one tuple: a pass in which every byte is verified, then writes interleaved with the bare loop, then
-//! timed single writes.
+//! Measurement of one tuple: writes with a window in flight, the bare loop, and single writes.
 
 use super::Tuple;
 use super::args::{Args, Targets};
 use crate::columns::{ACK, SLOT_BYTES, WINDOW};
 use crate::error::Failure;
-use crate::job::{Job, busy_us, moved};
+use crate::job::Job;
 use crate::nodes::{self, Sender};
+use crate::payload::Slots;
 use crate::rail_rates::{RailPlace, RailRate, Way};
-use crate::runner::{Rows, percentiles, slowest, timed};
+use crate::runner::{Rows, percentiles};
+use crate::series::{Bench, Measured, Sample};
 use crate::values::{self, usage};
 use ginlab::bootstrap::Bootstrap;
 use ginlab::fabric::any::AnyRail;
@@ -16,6 +17,7 @@ use ginlab::fabric::libfabric::BareLoop;
 use ginlab::flow::{Operation, Region, Target};
 use ginlab::measure::pattern;
 use ginlab::pairing::Pairing;
+use ginlab::rails::Counters;
 use ginlab::report::Row;
 use std::cell::Cell;
 use std::time::Instant;
@@ -26,15 +28,19 @@ const DONE: u32 = 1;
 const GOES_ON: u32 = 2;
 /// Maximum number of writes, and of their bytes, between two checks of the clock.
 const LOOK_EVERY: (u64, u64) = (256, 1 << 20);
-/// Number of timed single writes.
+/// Number of timed single writes, over all repeats.
 const SINGLES: u64 = 1000;
+/// Part: times of single writes.
+const ACKS: usize = 0;
 
-/// Results of one rank for a row: bytes sent, microseconds per write of the bare loop, wrong bytes.
-#[derive(serde::Serialize, serde::Deserialize)]
-struct Part {
-    sender: Sender,
-    bare: Vec<f64>,
-    wrong: Option<u64>,
+/// Measured cases.
+#[derive(Clone, Copy, PartialEq)]
+enum Case {
+    Write,
+    /// A minimal loop of `fi_write` over one buffer.
+    Bare,
+    /// Single writes to the first target. Their times are columns of the row of [`Case::Write`].
+    Single,
 }
 
 /// Role of this rank in a tuple.
@@ -52,11 +58,9 @@ impl<'a> Round<'a> {
         Round { tuple, targets, writers, told: Cell::new(Instant::now()) }
     }
 
-    /// Starts all ranks together, and with them the deadlines of targets.
-    pub(super) fn begin(&self, ranks: &mut Bootstrap, what: &str) -> Result<(), Failure> {
-        ranks.barrier(what)?;
+    /// Starts the deadlines of the targets. All ranks have just met.
+    pub(super) fn begin(&self) {
         self.told.set(Instant::now());
-        Ok(())
     }
 }
 
@@ -77,7 +81,7 @@ pub struct Write {
 }
 
 impl Write {
-    /// Measures a tuple and returns its rows, which are complete on rank 0.
+    /// Measures a tuple. Returns its rows on rank 0, and no rows on other ranks.
     pub async fn measure(&mut self, tuple: &Tuple, ranks: &mut Bootstrap) -> Result<Rows, Failure> {
         let (rank, size) = (ranks.rank(), ranks.size());
         let mine = tuple.targets.of(rank, &self.pairing);
@@ -85,63 +89,34 @@ impl Write {
         let writers = (0..size).filter(|other| tuple.targets.of(*other, &self.pairing).contains(&rank)).count() as u64;
         let round = Round::new(tuple, targets, writers);
         self.job.flow.use_rails(tuple.rails, tuple.strategy);
-
-        let wrong = if self.args.repeat.no_check { None } else { Some(self.verify(&round, ranks).await?) };
-        self.repeat(&round, ranks).await?;
-        let before = self.job.flow.counters();
-        let (mut times, mut bare) = (Vec::new(), Vec::new());
         let measures_bare = self.args.bare && tuple.rails == 1 && tuple.targets == Targets::One;
-        for _ in 0..self.args.repeat.repeats {
-            times.push(self.repeat(&round, ranks).await?);
-            if measures_bare {
-                bare.push(self.bare(&round, ranks).await?);
+        let cases =
+            if measures_bare { &[Case::Write, Case::Bare, Case::Single][..] } else { &[Case::Write, Case::Single] };
+        let series = self.args.repeat.series("a repeat of writes");
+        let mut writes = Writes { write: self, round };
+        let Some(results) = series.measure(&mut writes, cases, ranks).await? else { return Ok(Rows::new()) };
+        // Number of targets that a writer writes to at the same time.
+        let each = if tuple.targets == Targets::All { size as u64 - 1 } else { 1 };
+        let line = self.job.line_rate(tuple.rails);
+        let row = |case, measured: &Measured| {
+            let mut row = self.row(tuple, if case == Case::Bare { "bare-write" } else { "write" });
+            measured.fill(&mut row, tuple.bytes * each * measured.senders(), each * measured.senders());
+            if case == Case::Write {
+                row.strategy = Some(tuple.strategy.to_string());
+                row.set(&WINDOW, tuple.window).set(&SLOT_BYTES, tuple.stride());
+                row.line_rate(line.map(|line| line * measured.senders()));
+                measured.count(&mut row, tuple.rails);
+                percentiles(&mut row, &ACK, results.of(Case::Single).of_rank_0(ACKS));
             }
-        }
-        let after = self.job.flow.counters();
-        let singles = self.singles(&round, ranks).await?;
-        let operations = if tuple.targets == Targets::Turn { 1 } else { round.targets.len() as u64 };
-        let sender = Sender {
-            rank,
-            times: if round.targets.is_empty() { Vec::new() } else { times },
-            bytes: tuple.bytes * operations,
-            operations,
-            rail_bytes: moved(&before, &after, tuple.rails),
-            rail_us: busy_us(&before, &after, tuple.rails),
+            row
         };
-        let Some(all) = ranks.gather_values(&Part { sender, bare, wrong }, "results of a row")? else {
-            return Ok(Rows::new());
-        };
-        // The time of a repeat is that of its slowest writer.
-        let (times, bare) = (slowest(&all, |part| &part.sender.times), slowest(&all, |part| &part.bare));
-
-        let pairs = match tuple.targets {
-            Targets::One => size as u64 / 2,
-            Targets::Turn => 1,
-            Targets::All => size as u64 - 1,
-        };
-        let mut row = self.row(tuple, "write");
-        row.strategy = Some(tuple.strategy.to_string());
-        row.set(&WINDOW, tuple.window).set(&SLOT_BYTES, tuple.stride());
-        timed(&mut row, &times, tuple.bytes * pairs, pairs);
-        let senders = if tuple.targets == Targets::One { pairs } else { 1 };
-        row.line_rate(self.job.line_rate(tuple.rails).map(|line| line * senders));
-        self.job.counted(&mut row, &before, &after, tuple.rails);
-        percentiles(&mut row, &ACK, singles);
-        row.verified(all.iter().filter_map(|part| part.wrong).reduce(|a, b| a + b));
-        let mut sums = Rows::new();
-        let senders: Vec<Sender> = all.into_iter().map(|part| part.sender).collect();
+        let mut rows = results.rows(row, |case| if case == Case::Write { vec![Case::Bare] } else { Vec::new() });
+        let senders = results.of(Case::Write).by_sender(tuple.bytes * each, each, tuple.rails);
         self.keep_rates(tuple, &senders);
         if self.args.per_node {
-            sums = nodes::sums(&row, &senders, self.job.line_rate(tuple.rails), &nodes::of_ranks(ranks, None));
+            rows.extend(nodes::sums(&rows[0].0, &senders, line, &nodes::of_ranks(ranks, None)));
         }
-        let mut beside = Rows::new();
-        if measures_bare {
-            let mut bare_row = self.row(tuple, "bare-write");
-            timed(&mut bare_row, &bare, tuple.bytes * pairs, pairs);
-            row.against(&bare_row, &times, &bare);
-            beside.push((bare_row, bare));
-        }
-        Ok([vec![(row, times)], beside, sums].concat())
+        Ok(rows)
     }
 
     /// Keeps the rates of the rails of this row, unless an earlier row over one rail, or over several, was faster. Small
@@ -172,27 +147,9 @@ impl Write {
         row
     }
 
-    /// Runs one repeat. Returns the microseconds per write and target if this rank writes, otherwise 0.
-    async fn repeat(&self, round: &Round<'_>, ranks: &mut Bootstrap) -> Result<f64, Failure> {
-        let Round { tuple, targets, .. } = round;
-        round.begin(ranks, "start of a repeat")?;
-        let at_once = if tuple.targets == Targets::Turn { 1 } else { targets.len().max(1) };
-        let turns = targets.chunks(at_once);
-        let started = Instant::now();
-        for targets in turns.clone() {
-            self.writes(round, tuple, targets).await?;
-        }
-        let elapsed = started.elapsed().as_secs_f64() * 1e6;
-        self.end(targets, round, ranks).await?;
-        if targets.is_empty() {
-            return Ok(0.0);
-        }
-        Ok(elapsed / (tuple.writes * turns.len() as u64) as f64)
-    }
-
-    /// Posts all writes of a repeat, with a window of them in flight to each target.
-    async fn writes(&self, round: &Round<'_>, tuple: &Tuple, targets: &[Target]) -> Result<(), Failure> {
-        let flow = &self.job.flow;
+    /// Writes `count` times to each target, with a window of writes in flight to each.
+    async fn writes(&self, round: &Round<'_>, count: u64, targets: &[Target]) -> Result<(), Failure> {
+        let (tuple, flow) = (round.tuple, &self.job.flow);
         let look_every = (LOOK_EVERY.1 / tuple.bytes.max(1)).clamp(1, LOOK_EVERY.0);
         // The oldest write must complete before the next one is posted.
         let mut flight: Vec<Option<Operation<AnyRail>>> = Vec::new();
@@ -200,7 +157,7 @@ impl Write {
         let (mut place, mut offset) = (0, 0);
         let (stride, end) = (tuple.stride(), tuple.stride() * u64::from(tuple.buffers));
         let (mut hold, mut held) = (None, 0);
-        for number in 0..tuple.writes {
+        for number in 0..count {
             if number % look_every == 0 && self.is_late(round) {
                 hold = None;
                 self.goes_on(round).await?;
@@ -269,84 +226,105 @@ impl Write {
     }
 
     /// Runs the minimal loop. Returns the microseconds per write.
-    async fn bare(&self, round: &Round<'_>, ranks: &mut Bootstrap) -> Result<f64, Failure> {
-        let Round { tuple, targets, .. } = round;
-        let first = &targets[..targets.len().min(1)];
-        ranks.barrier("start of the bare loop")?;
-        let mut each = 0.0;
-        if let [target] = first {
-            let flow = &self.job.flow;
-            let (bytes, count, deadline) = (tuple.bytes, tuple.writes, self.job.timeout);
-            let seconds = flow.on_idle_rail(&self.source, target, |rail, region, peer, remote| {
-                let run = BareLoop { peer, remote, bytes, count, deadline };
-                // SAFETY: this rank has no operations in flight, and no other task runs until the loop ends.
-                unsafe { rail.bare_writes(region, &run) }.transpose()
-            })?;
-            let none = || usage("--bare", "this fabric has no lower-level interface");
-            let seconds = seconds.ok_or_else(none)?;
-            each = seconds * 1e6 / tuple.writes as f64;
-        }
-        self.end(first, round, ranks).await?;
-        Ok(each)
+    fn bare(&self, tuple: &Tuple, target: &Target, count: u64) -> Result<f64, Failure> {
+        let (bytes, deadline) = (tuple.bytes, self.job.timeout);
+        let seconds = self.job.flow.on_idle_rail(&self.source, target, |rail, region, peer, remote| {
+            let run = BareLoop { peer, remote, bytes, count, deadline };
+            // SAFETY: this rank has no operations in flight, and no other task runs until the loop ends.
+            unsafe { rail.bare_writes(region, &run) }.transpose()
+        })?;
+        let seconds = seconds.ok_or_else(|| usage("--bare", "this fabric has no lower-level interface"))?;
+        Ok(seconds * 1e6 / count as f64)
     }
 
-    /// Returns the microseconds of single writes to the first target, each from its post to its completion.
-    async fn singles(&self, round: &Round<'_>, ranks: &mut Bootstrap) -> Result<Vec<f64>, Failure> {
-        let Round { tuple, targets, .. } = round;
-        round.begin(ranks, "start of the single writes")?;
+    /// Returns the microseconds of `count` single writes, each from its post to its completion.
+    async fn singles(&self, round: &Round<'_>, target: &Target, count: u64) -> Result<Vec<f64>, Failure> {
         let mut times = Vec::new();
-        if let Some(target) = targets.first() {
-            for _ in 0..SINGLES.min(tuple.writes) {
-                if self.is_late(round) {
-                    self.goes_on(round).await?;
-                }
-                let started = Instant::now();
-                self.job.flow.write_all(&self.source, 0, target, 0, tuple.bytes).await?;
-                times.push(started.elapsed().as_secs_f64() * 1e6);
+        for _ in 0..count {
+            if self.is_late(round) {
+                self.goes_on(round).await?;
             }
+            let started = Instant::now();
+            self.job.flow.write_all(&self.source, 0, target, 0, round.tuple.bytes).await?;
+            times.push(started.elapsed().as_secs_f64() * 1e6);
         }
-        self.end(targets, round, ranks).await?;
         Ok(times)
-    }
-
-    /// Writes every buffer once, over poison. Returns the number of wrong bytes that this rank received.
-    async fn verify(&mut self, round: &Round<'_>, ranks: &mut Bootstrap) -> Result<u64, Failure> {
-        let Round { tuple, targets, .. } = round;
-        let iteration = self.iteration;
-        self.iteration += 1;
-        let bytes = tuple.bytes as usize;
-        let (rank, size) = (ranks.rank(), ranks.size());
-        let writer = (0..size).find(|other| tuple.targets.of(*other, &self.pairing).contains(&rank));
-        let slots = || (0..u64::from(tuple.buffers)).map(|slot| ((slot * tuple.stride()) as usize, slot));
-        let mut payload = vec![0u8; bytes];
-        for (offset, slot) in slots() {
-            if !targets.is_empty() {
-                pattern::fill(&mut payload, seed(rank, iteration, slot));
-                self.source.buffer().write(offset, &payload)?;
-            }
-            if let Some(writer) = writer {
-                pattern::poison(&mut payload, seed(writer, iteration, slot));
-                self.destination.buffer().write(offset, &payload)?;
-            }
-        }
-        round.begin(ranks, "start of the verified pass")?;
-        for target in targets {
-            let one = Tuple { writes: tuple.buffers.into(), ..**tuple };
-            self.writes(round, &one, std::slice::from_ref(target)).await?;
-        }
-        self.end(targets, round, ranks).await?;
-        let mut wrong = 0;
-        if let Some(writer) = writer {
-            for (offset, slot) in slots() {
-                self.destination.buffer().read(offset, &mut payload)?;
-                wrong += pattern::check(&payload, seed(writer, iteration, slot)) as u64;
-            }
-        }
-        Ok(wrong)
     }
 }
 
-/// Returns the seed of a buffer's pattern.
-fn seed(rank: usize, iteration: u32, slot: u64) -> u64 {
-    pattern::seed(rank as u32, iteration, slot as u32)
+/// The writes of a tuple.
+struct Writes<'a> {
+    write: &'a mut Write,
+    round: Round<'a>,
+}
+
+impl Bench for Writes<'_> {
+    type Case = Case;
+
+    /// Writes every buffer of the case once, over poison.
+    async fn verify(&mut self, case: Case, ranks: &mut Bootstrap) -> Result<Option<u64>, Failure> {
+        let Writes { write, round } = self;
+        let Round { tuple, targets, .. } = &*round;
+        let buffers = match case {
+            Case::Write => u64::from(tuple.buffers),
+            Case::Bare => 1,
+            Case::Single => return Ok(None),
+        };
+        let iteration = write.iteration;
+        write.iteration += 1;
+        let (rank, size) = (ranks.rank(), ranks.size());
+        let writer = (0..size).find(|other| tuple.targets.of(*other, &write.pairing).contains(&rank));
+        let slots_of = |rank: usize| {
+            let seed = move |slot: u64| pattern::seed(rank as u32, iteration, slot as u32);
+            (0..buffers).map(move |slot| (slot * tuple.stride(), seed(slot)))
+        };
+        if !targets.is_empty() {
+            Slots(write.source.buffer(), tuple.bytes).fill(slots_of(rank))?;
+        }
+        if let Some(writer) = writer {
+            Slots(write.destination.buffer(), tuple.bytes).poison(slots_of(writer))?;
+        }
+        ranks.barrier("start of the verified pass")?;
+        round.begin();
+        for target in targets {
+            match case {
+                Case::Bare => write.bare(tuple, target, buffers).map(drop)?,
+                _ => write.writes(round, buffers, std::slice::from_ref(target)).await?,
+            }
+        }
+        write.end(targets, round, ranks).await?;
+        let wrong = |writer| Slots(write.destination.buffer(), tuple.bytes).wrong(slots_of(writer));
+        Ok(writer.map(wrong).transpose()?)
+    }
+
+    async fn run(&mut self, case: Case, _: u64, ranks: &mut Bootstrap) -> Result<Sample, Failure> {
+        let Writes { write, round } = self;
+        let Round { tuple, targets, .. } = &*round;
+        round.begin();
+        let (count, mut sample) = (tuple.writes, Sample::default());
+        match (case, &targets[..]) {
+            (_, []) => {}
+            (Case::Write, _) => {
+                let at_once = if tuple.targets == Targets::Turn { 1 } else { targets.len() };
+                let turns = targets.chunks(at_once);
+                let started = Instant::now();
+                for targets in turns.clone() {
+                    write.writes(round, count, targets).await?;
+                }
+                let elapsed = started.elapsed().as_secs_f64() * 1e6;
+                sample = Sample::of(elapsed / (count * turns.len() as u64) as f64);
+            }
+            (Case::Bare, [first, ..]) => sample = Sample::of(write.bare(tuple, first, count)?),
+            (Case::Single, [first, ..]) => {
+                let count = SINGLES.min(count).div_ceil(write.args.repeat.repeats.into());
+                sample.parts.push(write.singles(round, first, count).await?);
+            }
+        }
+        write.end(targets, round, ranks).await?;
+        Ok(sample)
+    }
+
+    fn counters(&self) -> Result<Counters, Failure> {
+        Ok(self.write.job.flow.counters())
+    }
 }

@@ -69,6 +69,14 @@ impl Summary {
     }
 }
 
+/// Returns the median; the larger of the two middle values for an even count, so that it is below a limit only if more
+/// than half of the values are. `None` if there are no values.
+pub fn upper_median<T: Copy + Into<f64>>(values: &[T]) -> Option<T> {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(|a, b| f64::total_cmp(&(*a).into(), &(*b).into()));
+    sorted.get(sorted.len() / 2).copied()
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
@@ -93,6 +101,12 @@ mod tests {
         assert_eq!(Summary::of(&[f64::INFINITY]), None);
         let one = Summary::of(&[5.0]).unwrap();
         assert_eq!((one.min, one.p50, one.p99, one.max, one.cv_pct), (5.0, 5.0, 5.0, 5.0, None));
+    }
+
+    #[test]
+    fn upper_median_is_a_value() {
+        assert_eq!((upper_median::<f64>(&[]), upper_median(&[3.0f32, 1.0])), (None, Some(3.0)));
+        assert_eq!(upper_median(&[5.0, 1.0, 2.0]), Some(2.0));
     }
 
     #[test]

@@ -9,6 +9,7 @@ use super::kernel_log;
 use super::machine::{GpuState, Machine};
 use super::trial::{BYTES, Trial};
 use super::{Finding, Severity, State, fail, of, ok};
+use ginlab_base::stats::upper_median;
 use ginlab_topology::environment::Counters;
 use serde::Serialize;
 use std::time::Duration;
@@ -154,12 +155,10 @@ fn loop_back(machine: &Machine, at_least: f64) -> Vec<Figure> {
     // Other trials are not of a NIC.
     let of_nic = |trial: &&Trial| trial.gpu == has_gpu && (trial.fastest.is_some() || trial.gpu);
     let rate = |trial: &Trial| trial.fastest.map(|time| BYTES as f64 / time.as_secs_f64() / 1e9);
-    let mut rates: Vec<f64> = trials.iter().filter(of_nic).filter_map(rate).collect();
-    rates.sort_by(f64::total_cmp);
-    let median = rates.get(rates.len() / 2).copied().unwrap_or(0.0);
-    if rates.is_empty() {
+    let rates: Vec<f64> = trials.iter().filter(of_nic).filter_map(rate).collect();
+    let Some(median) = upper_median(&rates) else {
         return vec![figure("smoke", MACHINE, "loop_back_gbytes_s", None, None)];
-    }
+    };
     let of_trial = |trial: &Trial| {
         let limit = Some(Limit::AtLeast(at_least * median));
         // A trial that failed has no rate, which is worse than a rate that was not read.

@@ -9,6 +9,7 @@
 //! is then below the limit. A slow measurement between two NICs that are not slow is a slow pair.
 
 use super::{Finding, fail, of, ok, warn};
+use ginlab_base::stats::upper_median;
 use serde::Serialize;
 
 /// Returns the number of rounds in which all pairs of `nodes` nodes meet.
@@ -172,16 +173,6 @@ fn digits(gbits_s: f32) -> String {
     }
 }
 
-/// Returns the median; the larger of the two in the middle. Thus, it is below a limit only if more than half of the
-/// values are.
-fn median(values: &mut [f32]) -> f32 {
-    if values.is_empty() {
-        return 0.0;
-    }
-    let middle = values.len() / 2;
-    *values.select_nth_unstable_by(middle, f32::total_cmp).1
-}
-
 impl Rates {
     fn of(&self, from: usize, to: usize, rail: usize) -> Option<f32> {
         self.rates.get(from)?.get(to)?.get(rail).copied().flatten()
@@ -195,8 +186,8 @@ impl Rates {
             nics.extend(known.nics.iter().enumerate().map(|(rail, name)| self.nic(node, rail, name)));
         }
         // A median of all rates would not suffice: one slow NIC slows the rates of all its partners.
-        let mut all: Vec<f32> = nics.iter().flat_map(|nic| [nic.sends_gbits_s, nic.receives_gbits_s]).collect();
-        let median_gbits_s = median(&mut all);
+        let all: Vec<f32> = nics.iter().flat_map(|nic| [nic.sends_gbits_s, nic.receives_gbits_s]).collect();
+        let median_gbits_s = upper_median(&all).unwrap_or(0.0);
         let limit = (f64::from(median_gbits_s) * at_least) as f32;
         for nic in &mut nics {
             // A NIC with one partner cannot be distinguished from this partner.
@@ -220,10 +211,10 @@ impl Rates {
 
     fn nic(&self, node: usize, rail: usize, name: &str) -> NicRate {
         let others = || 0..self.nodes.len();
-        let mut sends: Vec<f32> = others().filter_map(|to| self.of(node, to, rail)).collect();
-        let mut receives: Vec<f32> = others().filter_map(|from| self.of(from, node, rail)).collect();
+        let sends: Vec<f32> = others().filter_map(|to| self.of(node, to, rail)).collect();
+        let receives: Vec<f32> = others().filter_map(|from| self.of(from, node, rail)).collect();
         let partners = sends.len().max(receives.len());
-        let (sends_gbits_s, receives_gbits_s) = (median(&mut sends), median(&mut receives));
+        let [sends_gbits_s, receives_gbits_s] = [sends, receives].map(|rates| upper_median(&rates).unwrap_or(0.0));
         let host = self.nodes[node].host.clone();
         NicRate { host, node, rail, nic: name.to_owned(), partners, sends_gbits_s, receives_gbits_s, slow: false }
     }

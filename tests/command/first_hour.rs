@@ -166,7 +166,7 @@ fn first_hour_commands_run_as_documented() {
             rows.iter().all(|row| row.ranks == 2 && row.fabric == "efa/soft:p5" && row.status.to_string() == "ok"),
             "{name}"
         );
-        // Sums of a node, and the minimal loop, which verifies nothing, have no count of wrong bytes.
+        // Sums of a node have no count of wrong bytes.
         let counts: Vec<u64> = rows.iter().filter_map(|row| row.wrong).collect();
         assert!(counts.len() >= 2 && counts.iter().all(|wrong| *wrong == 0), "{name}: {counts:?}");
     }
