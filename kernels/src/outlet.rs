@@ -6,7 +6,7 @@
 //! Programs choose their outlet at run time, once per call: the host opens either rings or channels. The put kernels
 //! know the kind of theirs at compile time.
 
-use crate::command::Command;
+use crate::command::{Command, Opcode};
 use crate::direct::{Channel, ChannelHandle};
 use crate::ring::producer::Fence;
 use crate::ring::{Observe, Ring, Status};
@@ -121,23 +121,35 @@ impl Outlets {
     /// Returns the same errors as [`Outlet::push`].
     #[inline(always)]
     pub(crate) unsafe fn push(&self, free_below: &mut u64, fence: Fence, command: &Command) -> Result<u64, Status> {
-        // The fields as separate parameters: a struct of this size would be passed in memory.
+        // The fields as separate parameters: structs of this size would be passed in local memory.
         #[inline(never)]
+        #[allow(clippy::too_many_arguments, reason = "structs are passed in memory")]
         unsafe fn push(
             rings: *const Ring,
             channels: *const Channel,
             count: u32,
             free_below: u64,
-            command: &Command,
             fence: Fence,
+            opcode: Opcode,
+            source: (u32, u64),
+            destination: (u32, u64),
+            bytes: u64,
+            peer: u32,
+            immediate: u32,
         ) -> (Result<u64, Status>, u64) {
+            let command = Command { opcode, immediate, ..Command::put(source, destination, bytes, peer) };
             // SAFETY: the caller of `Outlets::push` guarantees the requirements of `of_block`.
             let mut outlet = unsafe { Outlets { rings, channels, count }.of_block() }.with_bound(free_below);
-            (outlet.push(fence, command, &mut ()), outlet.free_below())
+            (outlet.push(fence, &command, &mut ()), outlet.free_below())
         }
-        let push = by_address(push as unsafe fn(_, _, _, _, &Command, _) -> _);
+        let push = by_address(push as unsafe fn(_, _, _, _, _, _, _, _, _, _, _) -> _);
+        let source = (command.source_region, command.source_offset);
+        let destination = (command.destination_region, command.destination_offset);
+        let Command { opcode, bytes, peer, immediate, .. } = *command;
+        let (rings, channels, count, known) = (self.rings, self.channels, self.count, *free_below);
         // SAFETY: the inner function has the requirements of this function.
-        let (pushed, known) = unsafe { push(self.rings, self.channels, self.count, *free_below, command, fence) };
+        let (pushed, known) =
+            unsafe { push(rings, channels, count, known, fence, opcode, source, destination, bytes, peer, immediate) };
         *free_below = known;
         pushed
     }
