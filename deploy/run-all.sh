@@ -82,7 +82,7 @@ everywhere() { # FILE SUBCOMMAND OPTIONS...
     judge "$code" "$file"
 }
 
-# Each host by itself, all at the same time.
+# Each host runs separately, all at the same time.
 printf '== ginlab doctor on each host\n'
 doctor=(doctor -p "$provider" -d "$device")
 if [[ $provider == efa ]]; then doctor+=(--require-efa --wait 60); fi
