@@ -41,4 +41,4 @@ step all2all-rails -b 64K -e 4M -f 8 -n 12 --rails 1,2,3,4 --strategy round-robi
 printf '== all2all-local: ginlab all2all --np 8 --rails 1,2,3,8 -b 0 -e 300763 -f 67 -n 24\n' | tee -a "$out/log.txt"
 "$ginlab" all2all -p tcp -d emulated --np 8 --rails 1,2,3,8 -b 0 -e 300763 -f 67 -n 24 --no-header \
     --csv "$out/all2all-local.csv" --json "$out/all2all-local.json" | tee -a "$out/log.txt"
-scripts/pack-results.sh "$out"
+scripts/pack-results.py "$out"

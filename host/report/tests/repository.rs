@@ -42,7 +42,7 @@ fn tables_have_commands_and_runs_have_pages() {
         let shown = run.display();
         assert!(run.join("README.md").is_file(), "{shown} has no README.md: machine, commit, what is notable");
         let headers = std::fs::read(run.join("headers.json"))
-            .unwrap_or_else(|_| panic!("{shown} has no headers.json: scripts/pack-results.sh {shown} makes it"));
+            .unwrap_or_else(|_| panic!("{shown} has no headers.json: scripts/pack-results.py {shown} makes it"));
         let headers: serde_json::Value = serde_json::from_slice(&headers).unwrap();
         let described: BTreeSet<&str> = headers["files"].as_object().unwrap().keys().map(String::as_str).collect();
         let files = files(&run);
@@ -104,9 +104,9 @@ fn files_cited_by_pages_exist() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Runs `scripts/pack-results.sh`. Returns its exit code and stderr.
+/// Runs `scripts/pack-results.py`. Returns its exit code and stderr.
 fn pack(arguments: &[&Path]) -> (Option<i32>, String) {
-    let done = std::process::Command::new(root().join("scripts/pack-results.sh")).args(arguments).output().unwrap();
+    let done = std::process::Command::new(root().join("scripts/pack-results.py")).args(arguments).output().unwrap();
     (done.status.code(), String::from_utf8(done.stderr).unwrap())
 }
 
