@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs every check and benchmark that needs a GPU: all tables scripts/tables/gpu-*.toml, with correctness of the real PTX, faults and measurements.
 #
-#   scripts/gpu-check.sh [DIR] [OPTIONS]     DIR: new directory for results [default: data/DATE-HOSTNAME]
+#   scripts/gpu-check.sh [DIR] [OPTIONS]     DIR: new directory for results [default: data/HOSTNAME/DATE]
 #
 # OPTIONS go to scripts/matrix.py: `--only gpu-ipc` selects a table, `--seconds 300` limits each one, `--quick` tests the tables. GINLAB is the program
 # [default: target/release/ginlab]. Uses one GPU, which several ranks share, and all GPUs where a table compares GPUs; does not change their settings.
@@ -13,7 +13,7 @@ if [[ ${1:-} == -h || ${1:-} == --help ]]; then
     sed -n '2,10s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
     exit
 fi
-out=data/$(date -u +%F)-$(hostname)
+out=data/$(hostname)/$(date -u +%F)
 if (($#)) && [[ $1 != -* ]]; then out=$1 && shift; fi
 if [[ -e $out/headers.json ]]; then
     echo "gpu-check.sh: $out has results of an earlier run; choose another directory" >&2

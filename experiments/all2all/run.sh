@@ -11,7 +11,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 ginlab=$PWD/${GINLAB:-target/release/ginlab}
-out=${1:-data/$(date -u +%F)-lab-all2all}
+out=${1:-data/cpu/$(date -u +%F)-lab-all2all}
 mkdir -p "$out"
 nodes=4
 lab() { scripts/rails-lab.sh "$1" --name all2all "${@:2}"; }

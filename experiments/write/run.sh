@@ -11,7 +11,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 ginlab=$PWD/${GINLAB:-target/release/ginlab}
-out=${1:-data/$(date -u +%F)-lab-write}
+out=${1:-data/cpu/$(date -u +%F)-lab-write}
 mkdir -p "$out"
 lab() { scripts/rails-lab.sh "$1" --name write "${@:2}"; }
 trap 'lab down >/dev/null 2>&1 || true' EXIT
