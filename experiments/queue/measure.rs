@@ -144,8 +144,8 @@ impl Bench<'_> {
                 Err(error) => return Err(error.into()),
             }
         }
-        let like =
-            cases.all.iter().find(|case| case.is_queue() && case.mode == Mode::Nbi).map_or(1, |case| case.pushes);
+        let is_like = |case: &&Case<WORDS>| case.is_queue() && case.baselines().contains(&"prototype");
+        let like = cases.all.iter().find(is_like).map_or(1, |case| case.pushes);
         let prototype = cases.all.iter_mut().filter(|case| matches!(case.kind, Kind::Prototype(_)));
         prototype.for_each(|case| case.pushes = like);
         let numbers: Vec<usize> = (0..cases.all.len()).collect();
