@@ -1,5 +1,6 @@
 //! Reasons for which a run fails, and their exit codes.
 
+use crate::values::usage;
 use clap::error::{ContextKind, ErrorKind};
 use ginlab::bootstrap::{BootstrapError, Ending};
 use ginlab::cuda::DeviceError;
@@ -114,7 +115,11 @@ impl From<clap::Error> for Failure {
 
 impl From<BootstrapError> for Failure {
     fn from(error: BootstrapError) -> Failure {
-        if signals::interrupted() { Failure::Interrupted } else { Failure::of(error.ending(), error.to_string()) }
+        match error {
+            _ if signals::interrupted() => Failure::Interrupted,
+            BootstrapError::Interfaces(_) => usage("--bootstrap-if", error),
+            _ => Failure::of(error.ending(), error.to_string()),
+        }
     }
 }
 
@@ -179,7 +184,12 @@ impl From<ProxyError> for Failure {
 
 impl From<ChartError> for Failure {
     fn from(error: ChartError) -> Failure {
-        Failure::Usage(error.to_string())
+        match &error {
+            ChartError::NoCommonRow { differ, .. } if !differ.is_empty() => {
+                Failure::Usage(format!("{error}; --ignore {} compares them nevertheless", differ.join(",")))
+            }
+            _ => Failure::Usage(error.to_string()),
+        }
     }
 }
 

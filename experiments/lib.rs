@@ -37,6 +37,7 @@ mod queue;
 mod rail_rates;
 mod rails;
 mod random;
+mod ranks;
 mod replay;
 mod report;
 mod runner;

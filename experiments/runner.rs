@@ -1,24 +1,22 @@
-//! Runner of all experiments: ranks, progress, rows, verification results, outputs, termination of the ranks.
+//! Runner of all experiments: progress, rows, verification results, outputs.
 //!
 //! An experiment defines its arguments, its tuples (combinations of parameters, each measured separately), the
 //! measurement of one tuple, and its declaration ([`About`]). The runner does the rest.
 
 use crate::error::Failure;
-use crate::mps::Kernels;
 use crate::output::{Output, OutputArgs};
 use crate::program::Program;
+use crate::ranks::{Ranks, ended, with_ranks};
 use clap::{ArgMatches, FromArgMatches};
-use ginlab::bootstrap::{self, Bootstrap, BootstrapError, Kind, Options};
+use ginlab::bootstrap::{self, Bootstrap, BootstrapError, Options};
 use ginlab::fabric::any::AnyRail;
 use ginlab::fabric::soft;
 use ginlab::flow::{self, Flow};
-use ginlab::mps::Step;
 use ginlab::report::{About, Column, Header, Row};
-use ginlab::signals;
 use std::cell::Cell;
 use std::fmt::Debug;
 use std::net::{Ipv4Addr, TcpListener};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Rows with their raw samples in microseconds.
 pub type Rows = Vec<(Row, Vec<f64>)>;
@@ -91,59 +89,6 @@ impl<T> Plan<T> {
     }
 }
 
-/// Ranks that an experiment requests.
-pub struct Ranks {
-    /// Bootstrap of the ranks. `None` to detect it from the environment.
-    pub kind: Option<Kind>,
-    /// Requested number of ranks.
-    pub asked: Option<usize>,
-    /// Number of ranks of a local job if none was requested.
-    pub default: usize,
-    /// Rejects a number of ranks that the experiment does not support.
-    pub check: Box<dyn Fn(usize) -> Result<(), Failure>>,
-    /// Maximum wait of a rank for the others. A rank may have to wait while another one measures a row, whose own waits
-    /// are bounded.
-    pub timeout: Duration,
-    /// Interfaces on which other hosts can reach rank 0.
-    pub interfaces: Option<String>,
-    /// Settings that must be equal on all ranks.
-    pub fingerprint: Vec<(String, String)>,
-    /// Settings of MPS for ranks that share a GPU. `None` if ranks run no kernels.
-    pub mps: Option<Kernels>,
-    /// Whether the run continues without ranks that do not connect, leave or fail.
-    pub partial: bool,
-}
-
-impl Ranks {
-    fn options(&self) -> Options {
-        Options {
-            timeout: self.timeout,
-            fingerprint: self.fingerprint.clone(),
-            interfaces: self.interfaces.clone(),
-            partial: self.partial,
-            ..Options::default()
-        }
-    }
-
-    /// Connects the ranks. Returns [`Failure::Elsewhere`] if another process did the run.
-    fn open(self) -> Result<Bootstrap, Failure> {
-        let options = self.options();
-        let kind = self.kind.map_or_else(|| Kind::asked_for(&bootstrap::process_env), Ok)?;
-        let asked = self.asked.or((kind == Kind::Local).then_some(self.default));
-        // Check before any process is spawned.
-        asked.map_or(Ok(()), |asked| (self.check)(asked))?;
-        if let (Kind::Local, Some(ranks), Some(kernels)) = (kind, asked, self.mps)
-            && !bootstrap::is_spawned_child()
-            && let Step::Ended(code) = kernels.before(ranks)
-        {
-            return Err(Failure::Elsewhere(code));
-        }
-        let ranks = Bootstrap::open(kind, asked, options)?;
-        (self.check)(ranks.size())?;
-        Ok(ranks)
-    }
-}
-
 /// Runs an experiment on this rank.
 pub fn run<E: Experiment>(mut args: WithOutput<E::Args>) -> Result<(), Failure> {
     let Plan { tuples, ranks, keep_going } = E::plan(&mut args.own)?;
@@ -205,33 +150,6 @@ pub fn in_process<E: Experiment>(matches: &ArgMatches) -> Result<Vec<Row>, Failu
     })
 }
 
-/// Connects the ranks and runs this one. All ranks end for the same reason.
-pub fn with_ranks(
-    ranks: Option<Ranks>,
-    rank: impl FnOnce(&mut Bootstrap) -> Result<(), Failure>,
-) -> Result<(), Failure> {
-    let ranks = match ranks.map_or_else(|| Ok(Bootstrap::alone()?), Ranks::open) {
-        Err(Failure::Elsewhere(0)) => return Ok(()),
-        opened => opened?,
-    };
-    let told = |failure| if bootstrap::is_spawned_child() { Failure::Told(Box::new(failure)) } else { failure };
-    ended(ranks, rank).map_err(told)
-}
-
-/// Runs this rank and notifies the others of its result.
-fn ended(mut ranks: Bootstrap, rank: impl FnOnce(&mut Bootstrap) -> Result<(), Failure>) -> Result<(), Failure> {
-    match rank(&mut ranks) {
-        Ok(()) => ranks.finish().map_err(Failure::from),
-        Err(failure) => {
-            let failure = with_cause(failure, &mut ranks);
-            if let Some(text) = failure.text() {
-                ranks.abort(failure.ending(), &text);
-            }
-            Err(failure)
-        }
-    }
-}
-
 /// Runs a program that waits for rails, sockets and timers concurrently. Flows are driven by their own tasks.
 pub fn in_event_loop(program: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure> {
     flow::run(std::iter::empty::<Flow<AnyRail>>(), program)
@@ -268,7 +186,7 @@ async fn rank<E: Experiment>(
             if !judges {
                 continue;
             }
-            wrong = wrong.take().or_else(|| wrong_data::<E>(&rows));
+            wrong = wrong.take().or_else(|| wrong_data(&rows, E::WRONG, E::what));
             match &mut output {
                 Some(output) => {
                     output.rows(&rows)?;
@@ -314,38 +232,14 @@ fn doubt_slow_cards(rows: &mut Rows, before: Option<Duration>, ranks: &mut Boots
     Ok(())
 }
 
-/// Returns a failure for the first row whose verification found errors.
-fn wrong_data<E: Experiment>(rows: &[(Row, Vec<f64>)]) -> Option<Failure> {
+/// Returns a failure for the first row whose verification found errors. `unit` is that of their number, and `what`
+/// returns what they were found in.
+pub fn wrong_data(rows: &Rows, unit: &str, what: impl Fn(&Row) -> String) -> Option<Failure> {
     let (row, wrong) = rows.iter().find_map(|(row, _)| Some((row, row.wrong.filter(|wrong| *wrong > 0)?)))?;
     let size = row.size_bytes.map(|bytes| format!(" of {bytes} B")).unwrap_or_default();
     let fabric = if row.fabric.is_empty() { String::new() } else { format!(" ({})", row.fabric) };
-    let text = format!("verification failed: {wrong} wrong {} in {}{size}{fabric}", E::WRONG, E::what(row));
+    let text = format!("verification failed: {wrong} wrong {unit} in {}{size}{fabric}", what(row));
     Some(Failure::WrongData(text))
-}
-
-/// Replaces a failed rail or a timeout by its cause: Ctrl-C, which a terminal sends to every rank, or a peer that
-/// exited. A rail often detects it first, so that this function waits up to 500 ms for rank 0 to report the peer. A
-/// reported failure keeps its kind, so that the exit code does not depend on which rank detected it first.
-fn with_cause(failure: Failure, ranks: &mut Bootstrap) -> Failure {
-    let (Failure::Run(text) | Failure::Timeout(text)) = &failure else { return failure };
-    let deadline = Instant::now() + Duration::from_millis(500);
-    loop {
-        if signals::interrupted() {
-            return if signals::stdout_closed() { Failure::StdoutClosed } else { Failure::Interrupted };
-        }
-        match ranks.check_peers() {
-            Ok(()) if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(5)),
-            // Unless `text` already contains it.
-            Err(error @ (BootstrapError::Left { .. } | BootstrapError::Aborted { .. }))
-                if !text.contains(&error.to_string()) =>
-            {
-                // Both ranks may have failed for the same reason.
-                let told = error.to_string();
-                return Failure::of(error.ending(), if told.contains(text) { told } else { format!("{told}: {text}") });
-            }
-            _ => return failure,
-        }
-    }
 }
 
 /// Returns the slowest rank's time of each repeat.
@@ -392,51 +286,5 @@ pub const fn program<E: Experiment>() -> Program {
         run: |matches| run::<E>(WithOutput::from_arg_matches(matches)?),
         in_process: Some(in_process::<E>),
         about: Some(E::ABOUT),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Rank `first` of two stalls and reports it. Returns the failure of the other rank, which was waiting for it or
-    /// failed with `own`.
-    fn other(first: usize, own: Option<Failure>) -> Failure {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-        let address = listener.local_addr().expect("its number");
-        let rank = |mut ranks: Bootstrap| {
-            if ranks.rank() == first {
-                let stall = Failure::Timeout("nothing has completed for 3s".into());
-                ranks.abort(stall.ending(), &stall.text().unwrap_or_default());
-                return None;
-            }
-            Some(match &own {
-                Some(failure) => with_cause(failure.clone(), &mut ranks),
-                None => ranks.barrier("row 1").expect_err("the other one has stopped").into(),
-            })
-        };
-        std::thread::scope(|scope| {
-            let one =
-                scope.spawn(|| rank(Bootstrap::join(&[address], 1, 2, "two", Options::default()).expect("joined")));
-            let zero = rank(Bootstrap::serve(listener, 2, "two", Options::default()).expect("served"));
-            one.join().expect("rank 1").or(zero).expect("one of them was not the first")
-        })
-    }
-
-    #[test]
-    fn peer_timeout_is_reported_as_timeout() {
-        let same = Failure::Timeout("nothing has completed for 3s".into());
-        let failures =
-            [None, Some(Failure::Timeout("mine".into())), Some(Failure::Run("a rail has failed".into())), Some(same)];
-        for first in [0, 1] {
-            for own in &failures {
-                let failure = other(first, own.clone());
-                let text = failure.text().unwrap_or_default();
-                assert!(matches!(failure, Failure::Timeout(_)), "{first} {own:?}: {failure:?}");
-                let told = format!("rank {first} stopped the job: nothing has completed for 3s");
-                assert!(text.starts_with(&told), "{text}");
-                assert_eq!(text.matches("nothing has completed").count(), 1, "{text}");
-            }
-        }
     }
 }

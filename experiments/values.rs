@@ -4,6 +4,7 @@ use crate::error::Failure;
 use clap::ValueEnum;
 use clap::builder::TypedValueParser;
 pub use ginlab::cores::Pin;
+use ginlab::cuda::Device;
 use ginlab::measure::size;
 use ginlab::proxy::Fault;
 use ginlab::report::each_once;
@@ -50,6 +51,11 @@ pub fn name<T: ValueEnum>(value: T) -> String {
 /// Returns the error for options that exclude each other or are not supported on this machine.
 pub fn usage(option: &str, why: impl fmt::Display) -> Failure {
     Failure::Usage(format!("{option}: {why}"))
+}
+
+/// Checks that a device supports a grid.
+pub fn check_grid(device: &Device, grid: u32, block: u32) -> Result<(), Failure> {
+    device.check_grid(grid, block).map_err(|error| usage("--grid, --block", error))
 }
 
 /// Returns the sizes of a sweep by -b, -e and -f. A sweep that starts with 0 continues with 1.

@@ -11,7 +11,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 ginlab=$PWD/${GINLAB:-target/release/ginlab}
-out=${1:-data/$(date -u +%F)-lab-all2all}
+out=${1:-data/cpu/$(date -u +%F)-lab-all2all}
 mkdir -p "$out"
 nodes=4
 lab() { scripts/rails-lab.sh "$1" --name all2all "${@:2}"; }
@@ -41,4 +41,4 @@ step all2all-rails -b 64K -e 4M -f 8 -n 12 --rails 1,2,3,4 --strategy round-robi
 printf '== all2all-local: ginlab all2all --np 8 --rails 1,2,3,8 -b 0 -e 300763 -f 67 -n 24\n' | tee -a "$out/log.txt"
 "$ginlab" all2all -p tcp -d emulated --np 8 --rails 1,2,3,8 -b 0 -e 300763 -f 67 -n 24 --no-header \
     --csv "$out/all2all-local.csv" --json "$out/all2all-local.json" | tee -a "$out/log.txt"
-scripts/pack-results.sh "$out"
+scripts/pack-results.py "$out"

@@ -8,7 +8,7 @@ use crate::error::Failure;
 use crate::job::{Job, JobArgs};
 use crate::listing::{ListingArgs, table};
 use crate::program::{Program, program};
-use crate::runner::with_ranks;
+use crate::ranks::with_ranks;
 use crate::values::usage;
 use card::RankInfo;
 use ginlab::bootstrap::Bootstrap;

@@ -4,9 +4,11 @@ use super::args::{Args, Case, FaultAt, Mode, Tuple};
 use super::{DEPTH, Direct, MAX_BATCH, QUEUES, THREADS};
 use crate::columns::POST;
 use crate::error::Failure;
-use crate::runner::{Rows, timed};
+use crate::runner::Rows;
+use crate::series::{Bench, Measured, Sample, Series};
 use crate::values;
 use efa_queue::request::To;
+use ginlab::bootstrap::Bootstrap;
 use ginlab::cuda::{Buffer, DeviceError, Place};
 use ginlab::direct::{CardOptions, QueueMemory, QueueTable, Regions, SoftNic};
 use ginlab::measure::pattern;
@@ -29,19 +31,17 @@ const KEYS: (u32, u32) = (0x12_3456, 0x89ab_cdef);
 /// Case of the lower bound of a put and its wait.
 const FLOOR: &str = "ping-pong";
 
-/// A case that is being measured.
-struct Running {
-    case: Case,
-    /// The software NIC and its queues. `None` for the ring.
-    card: Option<(SoftNic, QueueTable)>,
-    /// Microseconds of each repeat until all puts have completed, and (`posted`) until all were posted.
-    done: Vec<f64>,
-    posted: Vec<f64>,
-    wrong: Option<u64>,
-}
+/// Index of the times until all puts were posted.
+const POSTED: usize = 0;
 
-/// Microseconds until all puts have completed, and until all were posted.
-type Sample = (f64, f64);
+/// The cases of a tuple.
+struct Puts<'a> {
+    direct: &'a Direct,
+    tuple: &'a Tuple,
+    /// The software NIC and its queues of each case but the ring.
+    cards: Vec<(Case, SoftNic, QueueTable)>,
+    memory: Memory,
+}
 
 struct Memory {
     source: Buffer,
@@ -51,7 +51,7 @@ struct Memory {
 }
 
 /// Measures one tuple.
-pub fn measure(direct: &Direct, tuple: &Tuple) -> Result<Rows, Failure> {
+pub async fn measure(direct: &Direct, tuple: &Tuple, ranks: &mut Bootstrap) -> Result<Rows, Failure> {
     let args = &direct.args;
     let threads = u64::from(tuple.grid) * u64::from(tuple.block);
     let bytes = threads * u64::from(VERIFIED) * u64::from(stride(tuple));
@@ -62,7 +62,10 @@ pub fn measure(direct: &Direct, tuple: &Tuple) -> Result<Rows, Failure> {
         tickets: direct.device.allocate(Place::Device, (threads * 8) as usize)?,
     };
     let mut rows = Rows::new();
-    let mut cases = Vec::new();
+    let mut puts = Puts { direct, tuple, cards: Vec::new(), memory };
+    let has_floor = tuple.mode == Mode::Quiet && tuple.grid == 1 && tuple.block == 1 && args.fault.is_none();
+    // `None` is the lower bound.
+    let mut cases: Vec<Option<Case>> = has_floor.then_some(None).into_iter().collect();
     for &case in &args.cases {
         if let Some(why) = skipped(case, tuple) {
             let mut row = blank(direct, tuple, &values::name(case));
@@ -70,61 +73,64 @@ pub fn measure(direct: &Direct, tuple: &Tuple) -> Result<Rows, Failure> {
             rows.push((row, Vec::new()));
             continue;
         }
-        // A pass with another fault does not end, or ends with its error.
-        let completes = args.fault.iter().flatten().all(|fault| matches!(fault, FaultAt::Short(_)));
-        let wrong = if args.repeat.no_check || !completes || matches!(case, Case::Ring | Case::Vendor) {
-            None
-        } else {
-            Some(verify(direct, tuple, &memory, case)?)
-        };
-        let card = if case == Case::Ring { None } else { Some(card(direct, tuple, case, None)?) };
-        cases.push(Running { case, card, done: Vec::new(), posted: Vec::new(), wrong });
-    }
-    let iterations = args.iterations.unwrap_or(if direct.is_gpu() { 2000 } else { 50 });
-    let has_floor = tuple.mode == Mode::Quiet && tuple.grid == 1 && tuple.block == 1 && args.fault.is_none();
-    let mut floor = Vec::new();
-    for repeat in 0..=args.repeat.repeats {
-        if has_floor {
-            // The round trip of a put: its bytes, a fence, a flag, and the answer.
-            let flag = Flag { payload: Some((&memory.source, 64)), first_poll_ns: 0 };
-            let time = round_trip(&direct.device, 1, iterations.into(), args.timeout, flag, direct.proxy())?;
-            floor.extend((repeat > 0).then_some(time));
+        if case != Case::Ring {
+            let (card, table) = card(direct, tuple, case, None)?;
+            puts.cards.push((case, card, table));
         }
-        for running in &mut cases {
-            let sample = run(direct, tuple, &memory, running, iterations)?;
-            // The first repeat is the warm-up.
-            if repeat > 0 {
-                running.done.push(sample.0 / f64::from(iterations));
-                running.posted.push(sample.1 / f64::from(iterations));
-            }
+        cases.push(Some(case));
+    }
+    let iterations = args.iterations.unwrap_or(if direct.is_gpu() { 2000 } else { 50 }).into();
+    let series = Series { warmup: iterations, iterations, ..args.repeat.series("a repeat") };
+    let Some(results) = series.measure(&mut puts, &cases, ranks).await? else { return Ok(rows) };
+    let row = |case: Option<Case>, measured: &Measured| {
+        let mut row = blank(direct, tuple, &case.map_or_else(|| FLOOR.into(), values::name));
+        row.iterations = Some(iterations);
+        match case {
+            Some(_) => measured.fill(&mut row, threads * u64::from(tuple.bytes), threads),
+            None => _ = row.times(&measured.times()),
         }
-    }
-    if has_floor {
-        let mut row = blank(direct, tuple, FLOOR);
-        row.iterations = Some(iterations.into());
-        row.times(&floor);
-        rows.push((row, floor));
-    }
-    for running in &cases {
-        rows.push(finished(direct, tuple, running, iterations));
-    }
-    compare(&mut rows);
+        row.set(&POST, Summary::of(&measured.part(POSTED)).map(|posted| posted.p50));
+        row
+    };
+    let baselines = |case| match case {
+        None => Vec::new(),
+        Some(Case::Ring) => vec![None],
+        Some(_) => vec![None, Some(Case::Ring)],
+    };
+    rows.extend(results.rows(row, baselines));
     Ok(rows)
 }
 
-/// Sets the baseline of each row: the ping-pong if it was measured, otherwise the ring.
-fn compare(rows: &mut Rows) {
-    for index in 0..rows.len() {
-        let find = |name: &str| rows.iter().find(|(row, _)| row.case == name && row.status == Status::Ok).cloned();
-        let case = rows[index].0.case.clone();
-        if case == FLOOR || rows[index].0.status != Status::Ok {
-            continue;
+impl Bench for Puts<'_> {
+    type Case = Option<Case>;
+
+    async fn verify(&mut self, case: Option<Case>, _: &mut Bootstrap) -> Result<Option<u64>, Failure> {
+        // A pass with another fault does not end, or ends with its error.
+        let completes = self.direct.args.fault.iter().flatten().all(|fault| matches!(fault, FaultAt::Short(_)));
+        match case {
+            Some(case @ (Case::Direct | Case::Counter)) if completes => {
+                Ok(Some(verify(self.direct, self.tuple, &self.memory, case)?))
+            }
+            _ => Ok(None),
         }
-        let baseline = find(FLOOR).or_else(|| find(&values::name(Case::Ring)).filter(|(row, _)| row.case != case));
-        if let Some((baseline, theirs)) = baseline {
-            let ours = rows[index].1.clone();
-            rows[index].0.against(&baseline, &ours, &theirs);
-        }
+    }
+
+    async fn run(&mut self, case: Option<Case>, iterations: u64, _: &mut Bootstrap) -> Result<Sample, Failure> {
+        let Puts { direct, tuple, cards, memory } = self;
+        let Some(case) = case else {
+            // The round trip of a put: its bytes, a fence, a flag, and the answer.
+            let flag = Flag { payload: Some((&memory.source, 64)), first_poll_ns: 0 };
+            let time = round_trip(&direct.device, 1, iterations, direct.args.timeout, flag, direct.proxy())?;
+            return Ok(Sample::of(time));
+        };
+        let (done, posted) = match cards.iter().find(|(other, ..)| *other == case) {
+            Some((_, card, table)) => {
+                let args = put_args(direct, tuple, memory, table, iterations as u32, case);
+                run_queues(direct, tuple, memory, card, args)?
+            }
+            None => run_ring(direct, tuple, memory, iterations as u32)?,
+        };
+        Ok(Sample { times: vec![done / iterations as f64], parts: vec![vec![posted / iterations as f64]] })
     }
 }
 
@@ -149,16 +155,6 @@ fn blank(direct: &Direct, tuple: &Tuple, case: &str) -> Row {
     row.set(&QUEUES, tuple.queues).set(&THREADS, direct.args.threads);
     row.set(&DEPTH, direct.args.depth).set(&MAX_BATCH, direct.args.max_batch);
     row
-}
-
-fn finished(direct: &Direct, tuple: &Tuple, running: &Running, iterations: u32) -> (Row, Vec<f64>) {
-    let mut row = blank(direct, tuple, &values::name(running.case));
-    let operations = u64::from(tuple.grid) * u64::from(tuple.block);
-    row.iterations = Some(iterations.into());
-    timed(&mut row, &running.done, operations * u64::from(tuple.bytes), operations);
-    row.set(&POST, Summary::of(&running.posted).map(|posted| posted.p50));
-    row.verified(running.wrong);
-    (row, running.done.clone())
 }
 
 /// Starts a software NIC with queues for a case. It moves bytes only if it has regions.
@@ -236,23 +232,15 @@ fn put_args(
     }
 }
 
-/// Runs one launch of a case.
-fn run(direct: &Direct, tuple: &Tuple, memory: &Memory, running: &Running, iterations: u32) -> Result<Sample, Failure> {
-    match &running.card {
-        Some((card, table)) => {
-            run_queues(direct, tuple, memory, card, put_args(direct, tuple, memory, table, iterations, running.case))
-        }
-        None => run_ring(direct, tuple, memory, iterations),
-    }
-}
-
+/// Runs one launch over the NIC's queues. Returns the microseconds until all puts have completed, and until all were
+/// posted.
 fn run_queues(
     direct: &Direct,
     tuple: &Tuple,
     memory: &Memory,
     card: &SoftNic,
     args: DirectPutArgs,
-) -> Result<Sample, Failure> {
+) -> Result<(f64, f64), Failure> {
     card.rest(false);
     // SAFETY: all memory that the arguments point to outlives the launch, which ends in this function.
     let launch = unsafe { direct.device.launch(&DIRECT_PUT, tuple.grid, tuple.block, args) }?;
@@ -266,7 +254,7 @@ fn run_queues(
     card.rest(true);
     ended?;
     let blocks = results(memory, tuple)?;
-    let Some(stop) = blocks.iter().map(|block| block.stop).find(|stop| *stop != 0) else { return Ok(sample(&blocks)) };
+    let Some(stop) = blocks.iter().map(|block| block.stop).find(|stop| *stop != 0) else { return Ok(elapsed(&blocks)) };
     let told = blocks.iter().filter(|block| block.stop != 0).count();
     let failures = card.queues().iter().enumerate().filter_map(|(index, queue)| match queue.failure() {
         Ok(None) => None,
@@ -290,7 +278,7 @@ fn run_queues(
 }
 
 /// Runs the same puts through ring and proxy.
-fn run_ring(direct: &Direct, tuple: &Tuple, memory: &Memory, iterations: u32) -> Result<Sample, Failure> {
+fn run_ring(direct: &Direct, tuple: &Tuple, memory: &Memory, iterations: u32) -> Result<(f64, f64), Failure> {
     let Some(group) = &direct.group else { return Err(Failure::Run("no proxy was started".into())) };
     let args = PutArgs {
         rings: group.table().pointer(),
@@ -323,7 +311,7 @@ fn run_ring(direct: &Direct, tuple: &Tuple, memory: &Memory, iterations: u32) ->
     })?;
     let blocks = results(memory, tuple)?;
     match blocks.iter().map(|block| block.stop).find(|stop| *stop != 0) {
-        None => Ok(sample(&blocks)),
+        None => Ok(elapsed(&blocks)),
         Some(stop) => Err(Failure::Run(format!(
             "ring and proxy failed: {}; {}",
             DeviceStatus(stop).text(),
@@ -338,7 +326,7 @@ fn results(memory: &Memory, tuple: &Tuple) -> Result<Vec<BlockResult>, Failure> 
     Ok(blocks)
 }
 
-fn sample(blocks: &[BlockResult]) -> Sample {
+fn elapsed(blocks: &[BlockResult]) -> (f64, f64) {
     let started = blocks.iter().map(|block| block.started).min().unwrap_or_default();
     let latest = |time: fn(&BlockResult) -> u64| blocks.iter().map(time).max().unwrap_or_default();
     let micros = |time: u64| time.saturating_sub(started) as f64 / 1000.0;

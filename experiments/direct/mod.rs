@@ -7,7 +7,7 @@ use crate::columns::POST;
 use crate::error::Failure;
 use crate::program::Program;
 use crate::runner::{Experiment, Plan, Rows, program};
-use crate::values::usage;
+use crate::values::{check_grid, usage};
 use args::{Args, Case, Tuple};
 use ginlab::bootstrap::Bootstrap;
 use ginlab::cuda::{Buffer, Device, Place};
@@ -91,7 +91,7 @@ impl Experiment for Direct {
         let has_ring = args.cases.contains(&Case::Ring);
         let rails = RailWants { fabric: &Fabric::Null, count: 1, options: RailOptions::default() };
         let mut seat = Seat::open(ranks, Wants { rails: has_ring.then_some(rails), ..Wants::new(args.device) })?;
-        tuples.iter().try_for_each(|tuple| seat.device.check_grid(tuple.grid, tuple.block))?;
+        tuples.iter().try_for_each(|tuple| check_grid(&seat.device, tuple.grid, tuple.block))?;
         let threads = args.threads as usize * if has_ring { 2 } else { 1 };
         let busy = threads + if matches!(seat.device, Device::Gpu(_)) { 1 } else { 2 };
         seat.choose_cores(ranks, CoreWants { pin: &args.pin, threads, busy })?;
@@ -111,8 +111,8 @@ impl Experiment for Direct {
         Ok((direct, header))
     }
 
-    async fn tuple(&mut self, tuple: &Tuple, _: &mut Bootstrap) -> Result<Rows, Failure> {
-        measure::measure(self, tuple)
+    async fn tuple(&mut self, tuple: &Tuple, ranks: &mut Bootstrap) -> Result<Rows, Failure> {
+        measure::measure(self, tuple, ranks).await
     }
 
     const WRONG: &'static str = "puts";

@@ -6,7 +6,7 @@ use super::meet::{self, Sizes};
 use super::table::More;
 use super::{Args, Looked, examine, rates, reach, table, wanted};
 use crate::error::Failure;
-use crate::runner::{Ranks, with_ranks};
+use crate::ranks::{Ranks, with_ranks};
 use ginlab::bootstrap::{Bootstrap, is_spawned_child};
 use ginlab::doctor::peers::{self, RankInfo, compare};
 use ginlab::doctor::tournament::Verdict;

@@ -5,6 +5,7 @@ use super::side::{self, Opened, RankInfo, Socket};
 use crate::error::Failure;
 use crate::output::Output;
 use crate::rails::RailRequest;
+use crate::runner::{Rows, wrong_data};
 use ginlab::bootstrap::session::Session;
 use ginlab::flow::Peer;
 use ginlab::measure::pattern;
@@ -50,7 +51,9 @@ pub async fn run(args: &Args, plan: &Plan, address: &str, token: &str, rail: &Ra
             let rows = measure(plan, *bytes, &opened, peer, &mut socket).await?;
             output.rows(&rows)?;
             output.step();
-            wrong_data(&rows)?;
+            if let Some(failure) = wrong_data(&rows, "bytes", |row| format!("{} echoes", row.case)) {
+                return Err(failure);
+            }
         }
         Ok(())
     };
@@ -58,22 +61,8 @@ pub async fn run(args: &Args, plan: &Plan, address: &str, token: &str, rail: &Ra
     output.close(result)
 }
 
-fn wrong_data(rows: &[(Row, Vec<f64>)]) -> Result<(), Failure> {
-    let wrong = rows.iter().find_map(|(row, _)| Some((row, row.wrong.filter(|wrong| *wrong > 0)?)));
-    let Some((row, wrong)) = wrong else { return Ok(()) };
-    let size = row.size_bytes.unwrap_or_default();
-    let text = format!("verification failed: {wrong} wrong bytes over the {} in echoes of {size} B", row.case);
-    Err(Failure::WrongData(text))
-}
-
 /// Sends all messages of one size. Returns a row for the socket and one for the fabric.
-async fn measure(
-    plan: &Plan,
-    bytes: u64,
-    opened: &Opened,
-    peer: Peer,
-    socket: &mut Socket,
-) -> Result<Vec<(Row, Vec<f64>)>, Failure> {
+async fn measure(plan: &Plan, bytes: u64, opened: &Opened, peer: Peer, socket: &mut Socket) -> Result<Rows, Failure> {
     let mut message = vec![0; bytes as usize];
     let mut echo = vec![0; bytes as usize];
     let (mut by_socket, mut by_fabric) = (Vec::new(), Vec::new());

@@ -5,6 +5,8 @@ use super::plan::{self, Flow, Operation, Plan, Scene, Tuple};
 use super::rank::Rank;
 use super::rows::{Measured, Outcome};
 use crate::error::Failure;
+use crate::series::{self, Sample, Series};
+use crate::values::check_grid;
 use ginlab::bootstrap::Bootstrap;
 use ginlab::cuda::{Buffer, DeviceError, Event, ForeignModule, Function, Graph, Launch, Place, Stream};
 use ginlab::gin::watch::{Watch, Work};
@@ -14,6 +16,7 @@ use kernels::ipc_together::TogetherArgs;
 use kernels::ipc_wait::{GateArgs, IPC_GATE};
 use kernels::ring::Status;
 use std::collections::BTreeSet;
+use std::ops::Deref;
 use std::time::{Duration, Instant};
 
 /// The measurement of a tuple in a scene, on this rank.
@@ -24,8 +27,22 @@ pub struct Bench<'a> {
     /// Number of the tuple in the run. Selects its patterns.
     pub number: u32,
     pub rank: &'a Rank,
-    pub ranks: &'a mut Bootstrap,
     pub cuda: Option<&'a ForeignModule>,
+}
+
+/// The cases of a tuple, by their index.
+pub struct Cases<'a> {
+    bench: &'a Bench<'a>,
+    pub setup: Setup,
+    pub outcome: Outcome,
+}
+
+impl<'a> Deref for Cases<'a> {
+    type Target = Bench<'a>;
+
+    fn deref(&self) -> &Bench<'a> {
+        self.bench
+    }
 }
 
 /// State that is set up once per tuple. Dropped before the streams, whose work has completed by then.
@@ -55,33 +72,25 @@ impl Setup {
 }
 
 impl Bench<'_> {
-    /// Measures the tuple. Returns the results of all ranks on every rank.
-    pub fn run(mut self) -> Result<(Measured, Option<Missing>), Failure> {
+    /// Measures the tuple. Returns the results on rank 0, and a case that the device does not support.
+    pub async fn run(&self, ranks: &mut Bootstrap) -> Result<(Option<Measured>, Option<Missing>), Failure> {
         let (setup, missing) = self.setup()?;
-        let mut outcome = Outcome::default();
-        let cases = 0..setup.cases.len();
-        if !self.plan.args.repeat.no_check {
-            cases.clone().try_for_each(|case| self.verify(&setup, case, &mut outcome))?;
-        }
-        if self.plan.args.warmup > 0 {
-            for case in cases.clone() {
-                self.batch(&setup, case, self.plan.args.warmup, false)?;
+        let iterations = setup.iterations.into();
+        let warmup = self.plan.args.warmup.into();
+        let series = Series { warmup, iterations, ..self.plan.args.repeat.series("a repeat") };
+        let numbers: Vec<usize> = (0..setup.cases.len()).collect();
+        let mut cases = Cases { bench: self, setup, outcome: Outcome::default() };
+        let results = series.measure(&mut cases, &numbers, ranks).await?;
+        for case in numbers {
+            if cases.setup.cases[case].received && self.tuple.launch == plan::Launch::Stream {
+                cases.received(case, ranks)?;
             }
         }
-        for _ in 0..self.plan.args.repeat.repeats {
-            // Limits the wait for other ranks to the duration of one repeat.
-            self.ranks.barrier("a repeat")?;
-            for case in cases.clone() {
-                outcome.times.extend(self.batch(&setup, case, setup.iterations, false)?);
-            }
-        }
-        for case in cases {
-            if setup.cases[case].received && self.tuple.launch == plan::Launch::Stream {
-                self.received(&setup, case, &mut outcome)?;
-            }
-        }
-        let outcomes = self.ranks.all_gather_values(&outcome, "times")?;
-        Ok((Measured { cases: setup.cases, outcomes, iterations: setup.iterations }, missing))
+        let outcomes = ranks.gather_values(&cases.outcome, "errors, and times of receivers")?;
+        let cases = cases.setup.cases;
+        let measured =
+            results.zip(outcomes).map(|(results, outcomes)| Measured { cases, results, outcomes, iterations });
+        Ok((measured, missing))
     }
 
     fn setup(&self) -> Result<(Setup, Option<Missing>), Failure> {
@@ -127,7 +136,7 @@ impl Bench<'_> {
                 table.write(0, &flows).map(|()| table)
             };
             setup.together = Some([table(false)?, table(true)?]);
-            device.check_grid(self.tuple.grid.saturating_mul(setup.mine.len() as u32), self.tuple.block)?;
+            check_grid(device, self.tuple.grid.saturating_mul(setup.mine.len() as u32), self.tuple.block)?;
         }
         if self.tuple.launch == plan::Launch::Graph {
             for case in 0..setup.cases.len() {
@@ -209,18 +218,35 @@ impl Bench<'_> {
         }
     }
 
-    /// Runs one pass of a case over all flows of `mine` at the same time, after the gate. Returns for each flow: case,
-    /// index of the flow, microseconds per launch, and microseconds per launch until posted.
-    pub fn batch(
-        &mut self,
-        setup: &Setup,
-        case: usize,
-        launches: u32,
-        signals: bool,
-    ) -> Result<Vec<(usize, usize, f64, f64)>, Failure> {
-        let round = self.rank.next_round();
+    /// Waits for events. On a failure it also aborts the waits of this rank's kernels.
+    pub fn wait(&self, events: &[Event], what: &str, ranks: &mut Bootstrap) -> Result<(), Failure> {
+        let mut work = Events { events, what, tuple: &self.tuple, rank: self.rank, scene: self.scene };
+        let done = || events.iter().try_fold(true, |done, event| Ok(done && event.is_complete()?));
+        let watch = Watch::new(ranks, Duration::ZERO).with_limit(self.plan.timeout);
+        watch.wait(&mut work, Launch::ENDING, done).inspect_err(|_| self.rank.abort())
+    }
+
+    pub fn check_stop(&self, what: &str) -> Result<(), Failure> {
+        match self.rank.stopped()? {
+            None => Ok(()),
+            Some(Status::DEADLINE) => Err(Failure::Timeout(format!(
+                "{what}: a kernel timed out waiting for another GPU; {}",
+                state(self.rank, self.scene)
+            ))),
+            Some(_) => {
+                Err(Failure::Run(format!("{what}: a kernel's wait was aborted; {}", state(self.rank, self.scene))))
+            }
+        }
+    }
+}
+
+impl Cases<'_> {
+    /// Runs one pass of a case over all flows of `mine` at the same time, after the gate. The sample's parts are, for
+    /// each flow of the scene, its microseconds per launch, and microseconds per launch until posted.
+    pub fn batch(&self, case: usize, launches: u32, signals: bool, ranks: &mut Bootstrap) -> Result<Sample, Failure> {
+        let (setup, round) = (&self.setup, self.rank.next_round());
         if setup.mine.is_empty() {
-            return Ok(Vec::new());
+            return Ok(Sample::default());
         }
         let streams = &self.rank.streams[..setup.streams(case)];
         if let Some((words, count)) = &setup.gate {
@@ -260,36 +286,30 @@ impl Bench<'_> {
         let ends = streams.iter().map(Stream::event).collect::<Result<Vec<_>, _>>()?;
         let launches = f64::from(if graphs.is_some() { setup.iterations } else { launches });
         let posted = posting.elapsed().as_secs_f64() * 1e6 / launches;
-        self.wait(&ends, setup.cases[case].name)?;
+        self.wait(&ends, setup.cases[case].name, ranks)?;
         if setup.gate.is_some() {
             self.check_stop(setup.cases[case].name)?;
         }
-        let sample = |(index, (number, _)): (usize, &(usize, Flow))| {
+        let mut parts = vec![Vec::new(); 2 * self.scene.flows.len()];
+        for (index, (number, _)) in setup.mine.iter().enumerate() {
             let end = &ends[index.min(ends.len() - 1)];
-            Ok((case, *number, end.since_us(&start)? / launches, posted))
-        };
-        setup.mine.iter().enumerate().map(sample).collect()
-    }
-
-    /// Waits for events. On a failure it also aborts the waits of this rank's kernels.
-    pub fn wait(&mut self, events: &[Event], what: &str) -> Result<(), Failure> {
-        let mut work = Events { events, what, tuple: &self.tuple, rank: self.rank, scene: self.scene };
-        let done = || events.iter().try_fold(true, |done, event| Ok(done && event.is_complete()?));
-        let watch = Watch::new(self.ranks, Duration::ZERO).with_limit(self.plan.timeout);
-        watch.wait(&mut work, Launch::ENDING, done).inspect_err(|_| self.rank.abort())
-    }
-
-    pub fn check_stop(&self, what: &str) -> Result<(), Failure> {
-        match self.rank.stopped()? {
-            None => Ok(()),
-            Some(Status::DEADLINE) => Err(Failure::Timeout(format!(
-                "{what}: a kernel timed out waiting for another GPU; {}",
-                state(self.rank, self.scene)
-            ))),
-            Some(_) => {
-                Err(Failure::Run(format!("{what}: a kernel's wait was aborted; {}", state(self.rank, self.scene))))
-            }
+            parts[2 * number].push(end.since_us(&start)? / launches);
+            parts[2 * number + 1].push(posted);
         }
+        Ok(Sample { times: Vec::new(), parts })
+    }
+}
+
+impl series::Bench for Cases<'_> {
+    type Case = usize;
+
+    async fn verify(&mut self, case: usize, ranks: &mut Bootstrap) -> Result<Option<u64>, Failure> {
+        // The errors of each flow are in `outcome`.
+        self.check(case, ranks).map(|()| None)
+    }
+
+    async fn run(&mut self, case: usize, iterations: u64, ranks: &mut Bootstrap) -> Result<Sample, Failure> {
+        self.batch(case, iterations as u32, false, ranks)
     }
 }
 

@@ -18,7 +18,8 @@ use crate::error::Failure;
 use crate::mps;
 use crate::output::OutputArgs;
 use crate::program::Program;
-use crate::runner::{self, Experiment, Ranks, Rows, program};
+use crate::ranks::Ranks;
+use crate::runner::{self, Experiment, Rows, program};
 use crate::values::usage;
 use args::Args;
 use columns::{DIRECTION, KNEE, LAUNCH, ONE_WAY, OPERATION, PAIR, RECEIVED, STORE, WIDTH};
@@ -122,9 +123,9 @@ impl Experiment for Ipc {
             return Ok(is_first.then(|| writer.unreachable(flow, why)).into_iter().collect());
         }
         *number += 1;
-        let bench = Bench { plan, scene, tuple: *tuple, number: *number, rank, ranks, cuda: cuda.as_ref() };
-        let (measured, missing) = bench.run()?;
-        held.extend(writer.rows(&measured));
+        let bench = Bench { plan, scene, tuple: *tuple, number: *number, rank, cuda: cuda.as_ref() };
+        let (measured, missing) = bench.run(ranks).await?;
+        held.extend(measured.iter().flat_map(|measured| writer.rows(measured)));
         held.extend(missing.map(|missing| writer.missing(missing)));
         // The knee is known after all grids have been measured.
         if plan.knee && plan.grids.last() != Some(&tuple.grid) {

@@ -7,6 +7,7 @@
 
 use super::plan::{Flow, Plan};
 use crate::error::Failure;
+use crate::values::check_grid;
 use cuda_std::emulation;
 use cuda_std::memory::{Word, store_release_host_u64};
 use ginlab::bootstrap::Bootstrap;
@@ -107,7 +108,7 @@ impl Rank {
         // Every rank runs kernels, and no other process needs the cores.
         emulation::set_workers((cores::usable() / ranks.local_size()).max(1));
         for (&grid, &block) in iproduct!(&plan.grids, &plan.args.block[..]) {
-            device.check_grid(grid, block)?;
+            check_grid(&device, grid, block)?;
         }
         let most = plan.sizes.iter().copied().max().unwrap_or(1).next_multiple_of(ALIGNMENT);
         let slots = if plan.scenes.iter().any(|scene| scene.direction == "all") { ranks.size() as u64 - 1 } else { 1 };

@@ -1,9 +1,9 @@
 //! Time measured by the receiver between consecutive flags, each of which follows its data.
 
-use super::measure::{Bench, Setup};
+use super::measure::Cases;
 use super::plan::Flow;
-use super::rows::Outcome;
 use crate::error::Failure;
+use ginlab::bootstrap::Bootstrap;
 use ginlab::cuda::{Place, Stream};
 use ginlab::measure::stats::Summary;
 use kernels::ipc_wait::{IPC_RECEIVE, ReceiveArgs};
@@ -12,10 +12,10 @@ use std::time::Duration;
 /// Maximum number of launches with signals per pass.
 const RECEIVED: u32 = 16;
 
-impl Bench<'_> {
+impl Cases<'_> {
     /// Measures the time between consecutive flags on the receiver's clock. Each flag follows its data.
-    pub fn received(&mut self, setup: &Setup, case: usize, outcome: &mut Outcome) -> Result<(), Failure> {
-        let count = setup.iterations.clamp(4, RECEIVED);
+    pub fn received(&mut self, case: usize, ranks: &mut Bootstrap) -> Result<(), Failure> {
+        let count = self.setup.iterations.clamp(4, RECEIVED);
         let me = self.rank.me;
         let incoming: Vec<(usize, Flow)> =
             self.scene.flows.iter().copied().enumerate().filter(|(_, flow)| flow.to == me).collect();
@@ -35,10 +35,10 @@ impl Bench<'_> {
             // an error it aborts the kernel's wait, and freeing the buffer waits for the device.
             unsafe { self.rank.receivers[index].launch(&receive, 1, 1, args) }?;
         }
-        for (_, flow) in &setup.mine {
+        for (_, flow) in &self.setup.mine {
             self.rank.reset_counter(Some(flow.to))?;
         }
-        if let Err(failure) = self.signal_and_see(setup, case, count, incoming.len()) {
+        if let Err(failure) = self.signal_and_see(case, count, incoming.len(), ranks) {
             self.rank.abort();
             // The receivers' waits have been aborted; wait until they no longer use `times`.
             if let Ok(events) = self.rank.receivers.iter().map(Stream::event).collect::<Result<Vec<_>, _>>() {
@@ -53,16 +53,16 @@ impl Bench<'_> {
             times.read(index * count as usize * 8, &mut seen)?;
             let between: Vec<f64> =
                 seen.windows(2).map(|pair| (pair[1].saturating_sub(pair[0])) as f64 / 1000.0).collect();
-            outcome.received.extend(Summary::of(&between).map(|summary| (case, *number, summary.p50)));
+            self.outcome.received.extend(Summary::of(&between).map(|summary| (case, *number, summary.p50)));
         }
         Ok(())
     }
 
-    fn signal_and_see(&mut self, setup: &Setup, case: usize, count: u32, incoming: usize) -> Result<(), Failure> {
-        self.ranks.barrier("receivers are running")?;
-        self.batch(setup, case, count, true)?;
+    fn signal_and_see(&self, case: usize, count: u32, incoming: usize, ranks: &mut Bootstrap) -> Result<(), Failure> {
+        ranks.barrier("receivers are running")?;
+        self.batch(case, count, true, ranks)?;
         let events = self.rank.receivers[..incoming].iter().map(Stream::event).collect::<Result<Vec<_>, _>>()?;
-        self.wait(&events, "the receiver")?;
+        self.wait(&events, "the receiver", ranks)?;
         self.check_stop("the receiver")
     }
 }

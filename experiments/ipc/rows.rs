@@ -7,6 +7,7 @@ use super::rank::Rank;
 use crate::columns::POST;
 use crate::mps;
 use crate::runner::{Rows, slowest, timed};
+use crate::series::Results;
 use crate::values;
 use ginlab::measure::stats::Summary;
 use ginlab::report::{Row, Status};
@@ -16,11 +17,9 @@ use std::collections::{BTreeSet, HashMap};
 /// Factor of the best time within which a smaller grid counts as equally good.
 const GOOD_ENOUGH: f64 = 1.02;
 
-/// Results of one rank, each with the indices of case and flow.
+/// Results of one rank besides its times, each with the indices of case and flow.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Outcome {
-    /// Microseconds per launch, and until it was posted, repeat by repeat.
-    pub times: Vec<(usize, usize, f64, f64)>,
     /// Microseconds between consecutive flags.
     pub received: Vec<(usize, usize, f64)>,
     /// Wrong bytes.
@@ -30,16 +29,10 @@ pub struct Outcome {
 /// Results of a tuple.
 pub struct Measured {
     pub cases: Vec<Case>,
-    /// Results by rank.
+    pub results: Results<usize>,
+    /// Other results, by rank.
     pub outcomes: Vec<Outcome>,
-    pub iterations: u32,
-}
-
-impl Measured {
-    fn samples(&self, case: usize, flow: usize) -> (Vec<f64>, Vec<f64>) {
-        let all = self.outcomes.iter().flat_map(|outcome| &outcome.times);
-        all.filter(|sample| (sample.0, sample.1) == (case, flow)).map(|sample| (sample.2, sample.3)).unzip()
-    }
+    pub iterations: u64,
 }
 
 /// Creates rows, and stores the times that later rows are compared with.
@@ -112,10 +105,11 @@ impl Writer<'_> {
         let pair = view.map_or_else(|| scene.pair(), |flow| scene.flows[flow].to_string());
         let mut row = self.blank(case.name, pair, scene.flows[flows[0]]);
         fill_variables(&mut row, &tuple, case.width, case.store, !matches!(case.by, By::CopyEngine));
-        row.iterations = Some(measured.iterations.into());
+        row.iterations = Some(measured.iterations);
         // Flows that run together have finished when the last one has.
-        let parts: Vec<_> = flows.iter().map(|flow| measured.samples(number, *flow)).collect();
-        let (samples, posted) = (slowest(&parts, |(times, _)| times), slowest(&parts, |(_, posts)| posts));
+        let results = measured.results.of(number);
+        let parts: Vec<_> = flows.iter().map(|flow| [0, 1].map(|part| results.part(2 * flow + part))).collect();
+        let (samples, posted) = (slowest(&parts, |[times, _]| times), slowest(&parts, |[_, posts]| posts));
         timed(&mut row, &samples, tuple.bytes * flows.len() as u64, flows.len() as u64);
         row.set(&POST, Summary::of(&posted).map(|summary| summary.p50));
         // Flows from one rank to several ranks share that rank's links.

@@ -1,34 +1,34 @@
 //! Verification of every byte.
 
-use super::measure::{Bench, Setup};
+use super::measure::Cases;
 use super::plan::Flow;
-use super::rows::Outcome;
 use crate::error::Failure;
+use ginlab::bootstrap::Bootstrap;
 use ginlab::cuda::Function;
 use kernels::ipc::{IpcArgs, POISON, sum};
 
-impl Bench<'_> {
+impl Cases<'_> {
     /// Poisons the destination, runs the case as it is timed, and checks the bytes at the rank that holds them.
-    pub fn verify(&mut self, setup: &Setup, case: usize, outcome: &mut Outcome) -> Result<(), Failure> {
+    pub fn check(&mut self, case: usize, ranks: &mut Bootstrap) -> Result<(), Failure> {
         let me = self.rank.me;
         let operation = self.tuple.operation;
         let flows: Vec<(usize, Flow)> = self.scene.flows.iter().copied().enumerate().collect();
         let held: Vec<(usize, Flow)> = flows.iter().copied().filter(|(_, flow)| self.holder(*flow).0 == me).collect();
-        let in_memory = setup.cases[case].has_destination(operation);
-        if setup.cases[case].has_source(operation) && flows.iter().any(|(_, flow)| self.holder(*flow).1 == me) {
-            self.help(&setup.fill, self.rank.source(me), self.seed(case, me), 0)?;
+        let in_memory = self.setup.cases[case].has_destination(operation);
+        if self.setup.cases[case].has_source(operation) && flows.iter().any(|(_, flow)| self.holder(*flow).1 == me) {
+            self.help(&self.setup.fill, self.rank.source(me), self.seed(case, me), 0, ranks)?;
         }
         if in_memory {
             for (_, flow) in &held {
                 let (_, owner) = self.holder(*flow);
-                self.help(&setup.fill, self.rank.slot(me, owner), self.seed(case, owner), POISON)?;
+                self.help(&self.setup.fill, self.rank.slot(me, owner), self.seed(case, owner), POISON, ranks)?;
             }
         } else if self.plan.args.fault.is_some() {
             self.rank.spoil(None, self.tuple.bytes / 2)?;
         }
-        self.ranks.barrier("poisoned")?;
-        self.batch(setup, case, 1, false)?;
-        self.ranks.barrier("moved")?;
+        ranks.barrier("poisoned")?;
+        self.batch(case, 1, false, ranks)?;
+        ranks.barrier("moved")?;
         for (number, flow) in held {
             let (_, owner) = self.holder(flow);
             let seed = self.seed(case, owner);
@@ -37,27 +37,33 @@ impl Bench<'_> {
                     self.rank.spoil(Some(owner), self.tuple.bytes / 2)?;
                 }
                 self.rank.reset_counter(None)?;
-                self.help(&setup.check, self.rank.slot(me, owner), seed, 0)?;
+                self.help(&self.setup.check, self.rank.slot(me, owner), seed, 0, ranks)?;
                 self.rank.counted()?
             } else {
                 // The rank that reads holds the sums, so that the flow is in `mine`.
-                let index = setup.mine.iter().position(|(mine, _)| *mine == number).unwrap_or_default();
+                let index = self.setup.mine.iter().position(|(mine, _)| *mine == number).unwrap_or_default();
                 let mut sums = vec![0u32; self.threads()];
-                if let Some(buffer) = &setup.sums {
+                if let Some(buffer) = &self.setup.sums {
                     buffer.read(index * self.threads() * 4, &mut sums)?;
                 }
                 let found = sums.iter().fold(0u32, |sum, one| sum.wrapping_add(*one));
                 // A wrong sum does not show which bytes are wrong; count all of them.
                 if found == sum(seed, self.tuple.bytes) { 0 } else { self.tuple.bytes }
             };
-            outcome.wrong.push((case, number, wrong));
+            self.outcome.wrong.push((case, number, wrong));
         }
-        // All ranks must have checked before any rank poisons memory for the next case.
-        Ok(self.ranks.barrier("checked")?)
+        Ok(())
     }
 
     /// Fills or checks memory of this rank.
-    fn help(&mut self, function: &Function<IpcArgs>, address: u64, seed: u32, xor: u32) -> Result<(), Failure> {
+    fn help(
+        &self,
+        function: &Function<IpcArgs>,
+        address: u64,
+        seed: u32,
+        xor: u32,
+        ranks: &mut Bootstrap,
+    ) -> Result<(), Failure> {
         let args = IpcArgs {
             destination: address as *mut u8,
             source: std::ptr::null(),
@@ -73,6 +79,6 @@ impl Bench<'_> {
         // SAFETY: the memory has the tuple's size, and barriers keep other ranks from accessing it at the same time.
         unsafe { self.rank.streams[0].launch(function, grid, block, args) }?;
         let event = self.rank.streams[0].event()?;
-        self.wait(&[event], "filling or checking")
+        self.wait(&[event], "filling or checking", ranks)
     }
 }

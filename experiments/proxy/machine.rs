@@ -5,6 +5,7 @@ use super::layout::{Layout, PLACEHOLDER};
 use crate::error::Failure;
 use crate::job::MemoryKind;
 use crate::payload::refused;
+use crate::values::check_grid;
 use cuda_std::emulation;
 use ginlab::bootstrap::Bootstrap;
 use ginlab::cuda::Device;
@@ -76,7 +77,7 @@ impl Needs {
     pub fn of(args: &Args, device: &Device) -> Result<Needs, Failure> {
         let mut needs = Needs { payload: PLACEHOLDER, slots: 1, blocks: 1 };
         for tuple in args.tuples()? {
-            device.check_grid(tuple.grid, tuple.block)?;
+            check_grid(device, tuple.grid, tuple.block)?;
             // A tuple that does not fit becomes a skipped row.
             if let Ok(layout) = Layout::new(args, &tuple, device) {
                 needs.payload = needs.payload.max(layout.bytes());

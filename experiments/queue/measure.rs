@@ -1,18 +1,21 @@
-//! Measurement of one tuple: runs its cases alternately.
+//! Measurement of one tuple: its cases, their lower bounds and the prototype, alternating.
 
 use super::args::{Algorithm, Mode, Scope};
-use super::memory::{ConsumerOptions, QueueConsumer, QueueMemory, Queues, Taken, VyukovMemory, consume, expected_sum};
-use super::{CONSUMERS, EMPTY_POLLS, FULL_STALLS, HOST_POLLS, LOST_EXCHANGES, PUSH, Queue, RINGS, Tuple, WATCHED};
+use super::cases::{Case, Kind};
+use super::memory::{ConsumerOptions, QueueMemory, Queues, Taken, VyukovMemory, consume, expected_sum};
+use super::{FULL_STALLS, HOST_POLLS, LOST_EXCHANGES, PUSH, Queue, RINGS, Tuple, WATCHED};
 use crate::columns::{ACK, RING_SLOTS, SCOPE, SLOT_BYTES};
 use crate::error::Failure;
-use crate::runner::{Rows, percentiles, timed};
+use crate::runner::{Rows, percentiles};
+use crate::series::{self, Measured, Sample};
 use crate::values;
-use crossbeam_utils::CachePadded;
 use cuda_std::memory::Word;
+use ginlab::bootstrap::Bootstrap;
 use ginlab::cuda::{Buffer, DeviceError, Place};
 use ginlab::report::{Row, Status};
-use ginlab::ring::RingMemory;
+use ginlab::ring::{RingMemory, RingPlace};
 use ginlab::signals;
+use itertools::iproduct;
 use kernels::queue::kernel::{QueueArgs, QueueResult};
 use kernels::ring::Status as DeviceStatus;
 use std::ops::Deref;
@@ -38,16 +41,11 @@ impl Deref for Bench<'_> {
     }
 }
 
-/// A queue and a mode that are measured.
-struct Case<const WORDS: usize> {
-    algorithm: Algorithm,
-    mode: Mode,
-    queues: Queues,
-    consumers: Vec<CachePadded<QueueConsumer<WORDS>>>,
-    pushes: u32,
-    samples: Vec<f64>,
-    empty: u64,
-    wrong: u64,
+/// The cases of a tuple.
+struct Cases<'a, const WORDS: usize> {
+    bench: &'a Bench<'a>,
+    all: Vec<Case<'a, WORDS>>,
+    results: Buffer,
 }
 
 struct Run {
@@ -56,26 +54,19 @@ struct Run {
     taken: Taken,
 }
 
-/// Calls a method specialized for the tuple's number of words, which is a constant in the consumers' code.
-macro_rules! by_words {
-    ($bench:expr, $method:ident($($argument:expr),*)) => {
-        match $bench.tuple.words {
-            1 => $bench.$method::<1>($($argument),*),
-            2 => $bench.$method::<2>($($argument),*),
-            4 => $bench.$method::<4>($($argument),*),
-            8 => $bench.$method::<8>($($argument),*),
-            16 => $bench.$method::<16>($($argument),*),
-            32 => $bench.$method::<32>($($argument),*),
-            64 => $bench.$method::<64>($($argument),*),
-            _ => $bench.$method::<128>($($argument),*),
-        }
-    };
-}
-pub(super) use by_words;
-
 /// Measures a tuple and returns its rows.
-pub fn measure(bench: &Bench<'_>) -> Result<Rows, Failure> {
-    by_words!(bench, rows())
+pub async fn measure(bench: &Bench<'_>, ranks: &mut Bootstrap) -> Result<Rows, Failure> {
+    // The number of words is a constant in the consumers' code.
+    match bench.tuple.words {
+        1 => bench.rows::<1>(ranks).await,
+        2 => bench.rows::<2>(ranks).await,
+        4 => bench.rows::<4>(ranks).await,
+        8 => bench.rows::<8>(ranks).await,
+        16 => bench.rows::<16>(ranks).await,
+        32 => bench.rows::<32>(ranks).await,
+        64 => bench.rows::<64>(ranks).await,
+        _ => bench.rows::<128>(ranks).await,
+    }
 }
 
 impl Bench<'_> {
@@ -125,84 +116,60 @@ impl Bench<'_> {
         row
     }
 
-    fn rows<const WORDS: usize>(&self) -> Result<Rows, Failure> {
-        let mut rows = Rows::new();
-        let mut cases: Vec<Case<WORDS>> = Vec::new();
-        for &algorithm in &self.args.algorithm {
-            for &mode in &self.args.mode {
-                let queues = match self.queues(algorithm) {
-                    Ok(queues) => queues,
-                    Err(DeviceError::Missing(why) | DeviceError::Refused(why)) => {
-                        let mut row = self.blank(&values::name(algorithm));
-                        (row.mode, row.status) = (Some(values::name(mode)), Status::Skipped(why));
-                        rows.push((row, Vec::new()));
-                        continue;
-                    }
-                    Err(error) => return Err(error.into()),
-                };
-                // SAFETY: the dispatch above selects elements of WORDS words, and the consumers are stored together
-                // with their queues.
-                let consumers = unsafe { queues.consumers() };
-                let (samples, empty, wrong) = (Vec::new(), 0, 0);
-                cases.push(Case { algorithm, mode, queues, consumers, pushes: 1, samples, empty, wrong });
-            }
-        }
+    async fn rows<const WORDS: usize>(&self, ranks: &mut Bootstrap) -> Result<Rows, Failure> {
         let results = self.device.allocate(Place::Device, self.tuple.grid as usize * size_of::<QueueResult>())?;
-        let stores = self.stores(&results)?;
-        for case in &mut cases {
-            case.pushes = self.calibrate(case, &results)?;
-        }
-        let mut prototype = self.prototype.as_ref().map(|prototype| (prototype.ring(self.tuple.slots), Vec::new()));
-        let like = cases.iter().find(|case| case.algorithm == Algorithm::Ticket && case.mode == Mode::Nbi);
-        let like = like.map_or(1, |case| case.pushes);
-        for _ in 0..self.args.repeat.repeats {
-            if let Some((ring, samples)) = &mut prototype {
-                let core = self.cores.first().copied();
-                let us = ring.run(self.tuple.grid, self.tuple.block, like, self.args.timeout, core)?;
-                samples.push(us / f64::from(like));
-            }
-            for case in &mut cases {
-                let pushes = case.pushes;
-                let run = self.run(case, pushes, None, None, &results)?;
-                case.samples.push(run.us / f64::from(pushes));
-                case.empty += run.taken.empty;
-            }
-        }
-        rows.extend(stores);
-        if let Some((_, samples)) = prototype {
-            let mut row = self.blank("prototype");
-            (row.mode, row.iterations) = (Some(values::name(Mode::Nbi)), Some(like.into()));
-            row.set(&CONSUMERS, 1u32);
-            timed(&mut row, &samples, self.producers() * u64::from(self.tuple.words) * 8, self.producers());
-            rows.push((row, samples));
-        }
-        for case in &mut cases {
-            let row = self.finish(case, &results)?;
-            rows.push((row, case.samples.clone()));
-        }
-        for index in 0..rows.len() {
-            let (case, mode) = (rows[index].0.case.clone(), rows[index].0.mode.clone());
-            let baseline = match (case.as_str(), mode.as_deref()) {
-                ("ticket", Some("nbi")) => {
-                    let case = |name| rows.iter().find(|(row, _)| row.case == name);
-                    case("prototype").or(case("stores"))
+        // Only the bare stores depend on the grid: the other lower bounds are measured once per memory.
+        let floors = match self.tuple.place {
+            place if self.place == Some(place) => vec![Kind::Stores],
+            RingPlace::Pinned => vec![Kind::PingPong(0), Kind::PingPong(250), Kind::EmptyPoll, Kind::Stores],
+            _ => vec![Kind::EmptyPoll, Kind::Stores],
+        };
+        let prototype = self.prototype.iter().map(|prototype| Kind::Prototype(prototype.ring(self.tuple.slots)));
+        // There are none if the memory is not available.
+        let bounds = floors.into_iter().chain(prototype);
+        let bounds = bounds.filter_map(|kind| Case::new(self, kind, Algorithm::Ticket, Mode::Nbi).ok());
+        let mut cases = Cases { bench: self, all: bounds.collect(), results };
+        let mut skipped = Rows::new();
+        for (&algorithm, &mode) in iproduct!(&self.args.algorithm, &self.args.mode) {
+            match Case::<WORDS>::new(self, Kind::Queue, algorithm, mode) {
+                Ok(mut case) => {
+                    case.pushes = self.calibrate(&mut case, &cases.results)?;
+                    cases.all.push(case);
                 }
-                ("ticket", _) => self.floors.iter().find(|(row, _)| row.case == "ping-pong"),
-                ("stores" | "prototype", _) => None,
-                _ => rows.iter().find(|(row, _)| row.case == "ticket" && row.mode == mode),
-            };
-            if let Some((baseline, theirs)) = baseline.cloned()
-                && rows[index].0.status == Status::Ok
-            {
-                let ours = rows[index].1.clone();
-                rows[index].0.against(&baseline, &ours, &theirs);
+                Err(DeviceError::Missing(why) | DeviceError::Refused(why)) => {
+                    let mut row = self.blank(&values::name(algorithm));
+                    (row.mode, row.status) = (Some(values::name(mode)), Status::Skipped(why));
+                    skipped.push((row, Vec::new()));
+                }
+                Err(error) => return Err(error.into()),
             }
         }
+        let is_like = |case: &&Case<WORDS>| case.is_queue() && case.baselines().contains(&"prototype");
+        let like = cases.all.iter().find(is_like).map_or(1, |case| case.pushes);
+        let prototype = cases.all.iter_mut().filter(|case| matches!(case.kind, Kind::Prototype(_)));
+        prototype.for_each(|case| case.pushes = like);
+        let numbers: Vec<usize> = (0..cases.all.len()).collect();
+        let series = self.args.repeat.series("a repeat");
+        let Some(results) = series.measure(&mut cases, &numbers, ranks).await? else { return Ok(Rows::new()) };
+        let row = |number: usize, measured: &Measured| cases.all[number].row(self, measured);
+        let mut rows = results.rows(row, |number| cases.baselines(number));
+        for (case, (row, times)) in cases.all.iter_mut().zip(&mut rows).filter(|(case, _)| case.is_queue()) {
+            self.watch(case, &cases.results, row)?;
+            row.wrong = Some(case.wrong);
+            if case.wrong > 0 {
+                row.status = Status::Failed(format!("{} elements lost, doubled, torn or out of order", case.wrong));
+            }
+            if let (None, &["ping-pong"], Some((floor, theirs))) = (&row.baseline, case.baselines(), &self.ping_pong) {
+                row.against(floor, times, theirs);
+            }
+        }
+        let first = rows.iter().position(|(row, _)| row.case == "stores").unwrap_or_default();
+        rows.splice(first..first, skipped);
         Ok(rows)
     }
 
     /// Returns the number of pushes per producer that take about the requested time.
-    fn calibrate<const WORDS: usize>(&self, case: &mut Case<WORDS>, results: &Buffer) -> Result<u32, Failure> {
+    fn calibrate<const WORDS: usize>(&self, case: &mut Case<'_, WORDS>, results: &Buffer) -> Result<u32, Failure> {
         if let Some(pushes) = self.args.pushes {
             return Ok(pushes);
         }
@@ -218,31 +185,10 @@ impl Bench<'_> {
         }
     }
 
-    /// Runs the checked and the watched pass, and returns the row.
-    fn finish<const WORDS: usize>(&self, case: &mut Case<WORDS>, results: &Buffer) -> Result<Row, Failure> {
-        let pushes = case.pushes;
-        let mut row = self.blank(&values::name(case.algorithm));
-        row.mode = Some(values::name(case.mode));
-        row.iterations = Some(pushes.into());
-        row.set(&CONSUMERS, self.consumer_threads()).set(&EMPTY_POLLS, case.empty);
-        timed(&mut row, &case.samples, self.producers() * WORDS as u64 * 8, self.producers());
-        if !self.args.repeat.no_check {
-            let producers = self.producers() as u32;
-            let run = self.run(case, pushes, Some(producers), None, results)?;
-            case.wrong += run.taken.wrong;
-        }
-        row.wrong = Some(case.wrong);
-        if case.wrong > 0 {
-            row.status = Status::Failed(format!("{} elements lost, doubled, torn or out of order", case.wrong));
-        }
-        self.watch(case, results, &mut row)?;
-        Ok(row)
-    }
-
     /// Runs a pass that times single pushes and counts their waits and retries.
     fn watch<const WORDS: usize>(
         &self,
-        case: &mut Case<WORDS>,
+        case: &mut Case<'_, WORDS>,
         results: &Buffer,
         row: &mut Row,
     ) -> Result<(), Failure> {
@@ -266,7 +212,7 @@ impl Bench<'_> {
         Ok(())
     }
 
-    fn consumer_threads(&self) -> usize {
+    pub(super) fn consumer_threads(&self) -> usize {
         let rings = self.tuple.rings as usize;
         rings.div_ceil(rings.div_ceil(self.args.consumers.unwrap_or(self.tuple.rings) as usize))
     }
@@ -274,7 +220,7 @@ impl Bench<'_> {
     /// Runs one launch together with its consumers.
     fn run<const WORDS: usize>(
         &self,
-        case: &mut Case<WORDS>,
+        case: &mut Case<'_, WORDS>,
         pushes: u32,
         check: Option<u32>,
         watch: Option<(u32, &Buffer, &Buffer)>,
@@ -376,5 +322,40 @@ impl Bench<'_> {
         let longest = blocks.iter().max_by_key(|block| block.done - block.started).copied().unwrap_or_default();
         let ns_per_cycle = (longest.done - longest.started) as f64 / longest.cycles.max(1) as f64;
         Ok(((done.saturating_sub(started)) as f64 / 1000.0, ns_per_cycle))
+    }
+}
+
+impl<const WORDS: usize> Cases<'_, WORDS> {
+    fn baselines(&self, number: usize) -> Vec<usize> {
+        let mode = self.all[number].mode;
+        let is = |other: &Case<WORDS>, name: &str| other.name() == name && (other.mode == mode || !other.is_queue());
+        let find = |name: &&str| self.all.iter().position(|other| is(other, name));
+        self.all[number].baselines().iter().filter_map(find).collect()
+    }
+}
+
+impl<const WORDS: usize> series::Bench for Cases<'_, WORDS> {
+    type Case = usize;
+
+    async fn verify(&mut self, number: usize, _: &mut Bootstrap) -> Result<Option<u64>, Failure> {
+        let (case, producers) = (&mut self.all[number], self.bench.producers() as u32);
+        if !case.is_queue() {
+            return Ok(None);
+        }
+        case.wrong += self.bench.run(case, case.pushes, Some(producers), None, &self.results)?.taken.wrong;
+        Ok(Some(case.wrong))
+    }
+
+    fn is_warm(&self, number: usize) -> bool {
+        self.all[number].is_queue()
+    }
+
+    async fn run(&mut self, number: usize, _: u64, _: &mut Bootstrap) -> Result<Sample, Failure> {
+        let case = &mut self.all[number];
+        if !case.is_queue() {
+            return Ok(Sample::of(case.bound(self.bench, &self.results)?));
+        }
+        let run = self.bench.run(case, case.pushes, None, None, &self.results)?;
+        Ok(Sample { times: vec![run.us / f64::from(case.pushes)], parts: vec![vec![run.taken.empty as f64]] })
     }
 }

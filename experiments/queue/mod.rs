@@ -2,7 +2,7 @@
 //! bounds from the same run.
 
 mod args;
-mod floors;
+mod cases;
 mod measure;
 mod memory;
 mod prototype;
@@ -11,10 +11,9 @@ use crate::columns::{ACK, RING_SLOTS, SCOPE, SLOT_BYTES};
 use crate::error::Failure;
 use crate::program::Program;
 use crate::runner::{Experiment, Plan, Rows, program};
-use crate::values::{Pin, usage};
+use crate::values::{Pin, check_grid, usage};
 use args::{Algorithm, Args, Mode, Scope};
 use cuda_std::emulation;
-use floors::floors;
 use ginlab::bootstrap::Bootstrap;
 use ginlab::cores;
 use ginlab::cores::share::{Want, share_out};
@@ -73,9 +72,10 @@ pub struct Queue {
     cores: Vec<usize>,
     /// The ring in CUDA C++.
     prototype: Option<Prototype>,
-    /// Lower bounds for the memories measured so far.
-    floors: Rows,
+    /// Memory of the last tuple.
     place: Option<RingPlace>,
+    /// Round trips of a flag, the lower bound of acknowledged pushes.
+    ping_pong: Option<(Row, Vec<f64>)>,
 }
 
 /// Returns all tuples. Rejects grids that the device does not support.
@@ -83,7 +83,7 @@ fn tuples(args: &Args, device: &Device) -> Result<Vec<Tuple>, Failure> {
     let Args { memory, payload, ring_slots, scope, rings, grid, block, .. } = args;
     iproduct!(memory, &payload[..], ring_slots, scope, &rings[..], &grid[..], &block[..])
         .map(|(&place, words, &slots, &scope, &rings, &grid, &block)| {
-            device.check_grid(grid, block)?;
+            check_grid(device, grid, block)?;
             if u64::from(grid) * u64::from(block) > u64::from(u32::MAX) / 2 {
                 return Err(usage("--grid", format!("{grid} x {block}: must be at most 2^31 producers")));
             }
@@ -194,18 +194,13 @@ impl Experiment for Queue {
             "time_us is the time per push of one producer until all elements of a repeat are consumed, on the device's \
              clock; rates count all producers; push_us and ack_us are times of single pushes in a watched pass",
         );
-        Ok((Queue { args: args.clone(), device, cores, prototype, floors: Rows::new(), place: None }, header))
+        Ok((Queue { args: args.clone(), device, cores, prototype, place: None, ping_pong: None }, header))
     }
 
-    async fn tuple(&mut self, tuple: &Tuple, _: &mut Bootstrap) -> Result<Rows, Failure> {
-        let mut rows = Rows::new();
-        if self.place != Some(tuple.place) {
-            let found = floors(&Bench { queue: self, tuple: *tuple })?;
-            rows.clone_from(&found);
-            self.floors.extend(found);
-            self.place = Some(tuple.place);
-        }
-        rows.extend(measure(&Bench { queue: self, tuple: *tuple })?);
+    async fn tuple(&mut self, tuple: &Tuple, ranks: &mut Bootstrap) -> Result<Rows, Failure> {
+        let rows = measure(&Bench { queue: self, tuple: *tuple }, ranks).await?;
+        self.place = Some(tuple.place);
+        self.ping_pong = rows.iter().find(|(row, _)| row.case == "ping-pong").cloned().or(self.ping_pong.take());
         Ok(rows)
     }
 

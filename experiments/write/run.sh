@@ -11,7 +11,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 ginlab=$PWD/${GINLAB:-target/release/ginlab}
-out=${1:-data/$(date -u +%F)-lab-write}
+out=${1:-data/cpu/$(date -u +%F)-lab-write}
 mkdir -p "$out"
 lab() { scripts/rails-lab.sh "$1" --name write "${@:2}"; }
 trap 'lab down >/dev/null 2>&1 || true' EXIT
@@ -48,4 +48,4 @@ rung one-rail-bare -b 4M -e 16M -f 4 -n 16 --rails 1 --strategy single --window 
 rung split -b 4M -e 64M -f 4 -n 8 --rails 1,4 --strategy split --window 4 --buffers 2 --volume 256M
 rung round-robin -b 4M -e 4M -n 64 --rails 1,4 --strategy round-robin --window 8 --buffers 8 --volume 256M
 rung lone-buffer -b 64M -e 64M -n 1 --rails 4 --strategy single,split --window 1 --buffers 1 --volume 64M
-scripts/pack-results.sh "$out"
+scripts/pack-results.py "$out"

@@ -80,6 +80,9 @@ pub enum BootstrapError {
         /// Maximum number of ranks.
         limit: usize,
     },
+    /// No network interface of rank 0 can be offered to other hosts, or too many.
+    #[error("{0}")]
+    Interfaces(String),
     /// Any other error: its kind and its message, which is written where the error is created.
     #[error("{1}")]
     Other(Ending, String),
@@ -139,7 +142,7 @@ impl BootstrapError {
         match self {
             Error::Aborted { ending, .. } | Error::Other(ending, _) => *ending,
             Error::Interrupted(_) => Ending::Interrupted,
-            Error::NoToken | Error::BadSize { .. } => Ending::Usage,
+            Error::NoToken | Error::BadSize { .. } | Error::Interfaces(_) => Ending::Usage,
             Error::Left { .. } | Error::ChildFailed { .. } => Ending::Failed,
         }
     }

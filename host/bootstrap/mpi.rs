@@ -143,7 +143,7 @@ fn interfaces(pattern: Option<&str>) -> Result<Vec<IpAddr>, BootstrapError> {
         Some(pattern) if addresses.is_empty() => {
             let available = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
             let text = format!("no network interface matches {pattern:?}; this host has {available}");
-            Err(BootstrapError::usage(text))
+            Err(BootstrapError::Interfaces(text))
         }
         _ => Ok(addresses),
     }
@@ -161,8 +161,8 @@ fn broadcast(world: &impl Communicator, mine: Option<Vec<u8>>, clock: &Clock) ->
     let mut message = vec![0u8; OFFER_BYTES];
     if let Some(bytes) = mine {
         let Some(place) = message.get_mut(4..4 + bytes.len()) else {
-            return Err(failed(format_args!(
-                "this host's addresses need {} bytes, but at most {} fit; choose fewer interfaces for the bootstrap",
+            return Err(BootstrapError::Interfaces(format!(
+                "this host's addresses need {} bytes, but at most {} fit; choose fewer interfaces",
                 bytes.len(),
                 OFFER_BYTES - 4
             )));

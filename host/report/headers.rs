@@ -1,7 +1,7 @@
 //! Search for the header of a CSV file.
 //!
 //! A run writes the header next to the file, as `<stem>.header.json`. In `data/` the headers of a directory and its
-//! subdirectories are in one `headers.json` (written by `scripts/pack-results.sh`):
+//! subdirectories are in one `headers.json` (written by `scripts/pack-results.py`):
 //!
 //! ```json
 //! { "common": { "commit": "7562a8ccddc2", "provider": "null" },

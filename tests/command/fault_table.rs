@@ -84,9 +84,10 @@ fn fault_table_detects_shortfalls() {
 #[test]
 fn faults_page_matches_table() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let folders = root.join("data").read_dir().unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let folders =
+        root.join("data/cpu").read_dir().unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
     let newest = folders.filter(|name| name.ends_with("-faults")).max().expect("a table of faults");
     let mut command = Command::new(root.join("scripts/faults.py"));
-    let done = command.args(["--page", &format!("data/{newest}"), "--check"]).output().unwrap();
+    let done = command.args(["--page", &format!("data/cpu/{newest}"), "--check"]).output().unwrap();
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
 }

@@ -12,7 +12,7 @@ use super::{Args, OnDevice, SCHEMA};
 use crate::error::Failure;
 use crate::listing::{entries, table};
 use crate::mps;
-use crate::runner::{Ranks, with_ranks};
+use crate::ranks::{Ranks, with_ranks};
 use crate::values::usage;
 use cases::{Case, cases};
 use ginlab::bootstrap::Bootstrap;

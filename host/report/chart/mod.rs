@@ -173,6 +173,18 @@ pub enum ChartError {
     /// Bars would hide each other.
     #[error("bars would hide each other: {0}")]
     Overlap(String),
+    /// Two runs have no row in common.
+    #[error("no row of {a} is in {b}: {why}")]
+    NoCommonRow {
+        /// File of the first run.
+        a: String,
+        /// File of the second run.
+        b: String,
+        /// Differences of the rows.
+        why: String,
+        /// Columns in which all rows differ. The runs can be compared if these are ignored. Empty if there are none.
+        differ: Vec<&'static str>,
+    },
     /// An invalid query, or one that these rows cannot answer.
     #[error("{0}")]
     Refused(String),

@@ -82,9 +82,9 @@ impl Comparison {
             }
         }
         if comparison.rows.iter().all(|row| matches!(row.verdict, Verdict::OnlyA | Verdict::OnlyB)) {
-            let (a, b) = (&first[0], &second[0]);
-            let text = format!("no row of {} is in {}: {}", a.name, b.name, comparison.differences());
-            return Err(ChartError::Refused(text));
+            let (a, b) = (first[0].name.clone(), second[0].name.clone());
+            let (why, differ) = comparison.differences();
+            return Err(ChartError::NoCommonRow { a, b, why, differ });
         }
         Ok(comparison)
     }
@@ -133,8 +133,8 @@ impl Comparison {
         kinds.into_iter().map(count).filter(|(_, count)| *count > 0).collect()
     }
 
-    /// Returns the columns in which the two sides have no value in common.
-    fn differences(&self) -> String {
+    /// Returns the columns in which the two sides have no value in common, also as text.
+    fn differences(&self) -> (String, Vec<&'static str>) {
         let values = |side: Verdict, column: &str| -> BTreeSet<String> {
             let rows = self.rows.iter().filter(|row| row.verdict == side).flat_map(|row| &row.identity);
             rows.filter(|(name, _)| *name == column).map(|(_, value)| value.clone()).collect()
@@ -147,11 +147,10 @@ impl Comparison {
             let (one, two) = (values(Verdict::OnlyA, column), values(Verdict::OnlyB, column));
             one.is_disjoint(&two).then(|| (column, format!("{column} is {} and {}", list(&one), list(&two))))
         });
-        let (columns, texts): (Vec<&str>, Vec<String>) = differ.filter(|(_, text)| !text.ends_with("is  and ")).unzip();
-        match columns.is_empty() {
-            true => "they have no common row".into(),
-            false => format!("{}; ignore {} to compare them nevertheless", texts.join(", "), columns.join(",")),
-        }
+        let (columns, texts): (Vec<&'static str>, Vec<String>) =
+            differ.filter(|(_, text)| !text.ends_with("is  and ")).unzip();
+        let text = if columns.is_empty() { "they have no common row".into() } else { texts.join(", ") };
+        (text, columns)
     }
 }
 

@@ -35,25 +35,29 @@ fn results_are_small() {
 
 #[test]
 fn tables_have_commands_and_runs_have_pages() {
-    for run in std::fs::read_dir(root().join("data")).unwrap().map(|entry| entry.unwrap().path()) {
-        if !run.is_dir() {
-            continue;
+    let folders = |of: &Path| -> Vec<PathBuf> {
+        let all = std::fs::read_dir(of).unwrap().map(|entry| entry.unwrap().path());
+        all.filter(|path| path.is_dir()).collect()
+    };
+    for class in folders(&root().join("data")) {
+        let files = files(&class);
+        // The headers of a class are in one file, those of its latest run may be in the directory of the run.
+        let mut described = BTreeSet::new();
+        for path in files.iter().filter(|path| ends(path, "json")) {
+            let shown = path.display();
+            assert!(path.ends_with("headers.json"), "{shown}: samples are packed by scripts/pack-results.py");
+            let headers: serde_json::Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
+            for (name, header) in headers["files"].as_object().unwrap() {
+                assert!(header["command"].is_string(), "{shown}: {name} has no command");
+                described.insert(path.with_file_name(name));
+            }
         }
-        let shown = run.display();
-        assert!(run.join("README.md").is_file(), "{shown} has no README.md: machine, commit, what is notable");
-        let headers = std::fs::read(run.join("headers.json"))
-            .unwrap_or_else(|_| panic!("{shown} has no headers.json: scripts/pack-results.sh {shown} makes it"));
-        let headers: serde_json::Value = serde_json::from_slice(&headers).unwrap();
-        let described: BTreeSet<&str> = headers["files"].as_object().unwrap().keys().map(String::as_str).collect();
-        let files = files(&run);
-        let within = |path: &Path| path.strip_prefix(&run).unwrap().to_str().unwrap().to_owned();
-        let tables: BTreeSet<String> = files.iter().filter(|path| ends(path, "csv")).map(|path| within(path)).collect();
-        assert_eq!(described, tables.iter().map(String::as_str).collect(), "{shown}: headers, and CSV files");
-        for (name, header) in headers["files"].as_object().unwrap() {
-            assert!(header["command"].is_string(), "{shown}: {name} has no command");
+        let tables = files.iter().filter(|path| ends(path, "csv")).cloned();
+        assert_eq!(described, tables.collect(), "{}: headers, and CSV files", class.display());
+        for folder in folders(&class).iter().chain([&class]) {
+            let page = folder.join("README.md");
+            assert!(page.is_file(), "no {}: machine, commit, what is notable", page.display());
         }
-        let documents = files.iter().filter(|path| ends(path, "json")).map(|path| within(path));
-        assert_eq!(documents.collect::<Vec<_>>(), ["headers.json"], "{shown}: samples are packed");
     }
 }
 
@@ -104,9 +108,9 @@ fn files_cited_by_pages_exist() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Runs `scripts/pack-results.sh`. Returns its exit code and stderr.
+/// Runs `scripts/pack-results.py`. Returns its exit code and stderr.
 fn pack(arguments: &[&Path]) -> (Option<i32>, String) {
-    let done = std::process::Command::new(root().join("scripts/pack-results.sh")).args(arguments).output().unwrap();
+    let done = std::process::Command::new(root().join("scripts/pack-results.py")).args(arguments).output().unwrap();
     (done.status.code(), String::from_utf8(done.stderr).unwrap())
 }
 

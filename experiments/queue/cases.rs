@@ -1,0 +1,134 @@
+//! Cases of a tuple: the queues, their prototype, and lower bounds of all of them.
+
+use super::args::{Algorithm, Mode};
+use super::measure::{Bench, MOST_ELEMENTS};
+use super::memory::{QueueConsumer, Queues};
+use super::prototype::PrototypeRing;
+use super::{CONSUMERS, EMPTY_POLLS, Tuple};
+use crate::columns::{RING_SLOTS, SLOT_BYTES};
+use crate::error::Failure;
+use crate::series::Measured;
+use crate::values;
+use crossbeam_utils::CachePadded;
+use ginlab::cuda::{Buffer, Device, DeviceError};
+use ginlab::measure::ping_pong::{Flag, round_trip};
+use ginlab::report::Row;
+use ginlab::signals;
+use kernels::queue::kernel::QUEUE_STORES;
+
+/// Index of the unsuccessful polls of the consumers in a sample.
+const EMPTY: usize = 0;
+
+/// What a case runs.
+pub enum Kind<'a> {
+    /// Round trip of a flag, polled after this time in nanoseconds.
+    PingPong(u64),
+    /// Poll of an empty ring on the CPU.
+    EmptyPoll,
+    /// Bare stores that are not consumed, the lower bound of every push.
+    Stores,
+    /// The ring in CUDA C++.
+    Prototype(PrototypeRing<'a>),
+    Queue,
+}
+
+/// A case, with its queues.
+pub struct Case<'a, const WORDS: usize> {
+    pub kind: Kind<'a>,
+    pub algorithm: Algorithm,
+    pub mode: Mode,
+    pub consumers: Vec<CachePadded<QueueConsumer<WORDS>>>,
+    pub queues: Queues,
+    /// Pushes of each producer.
+    pub pushes: u32,
+    /// Errors of all passes: elements are always counted and summed.
+    pub wrong: u64,
+}
+
+impl<'a, const WORDS: usize> Case<'a, WORDS> {
+    pub fn new(bench: &Bench<'_>, kind: Kind<'a>, algorithm: Algorithm, mode: Mode) -> Result<Self, DeviceError> {
+        let queues = bench.queues(algorithm)?;
+        // SAFETY: the caller selects elements of WORDS words, and the consumers are stored together with their queues.
+        let consumers = unsafe { queues.consumers() };
+        let most = (MOST_ELEMENTS / 4 / bench.producers()).clamp(1, 200_000) as u32;
+        let pushes = if matches!(kind, Kind::Stores) { most } else { 1 };
+        Ok(Case { kind, algorithm, mode, consumers, queues, pushes, wrong: 0 })
+    }
+
+    pub fn is_queue(&self) -> bool {
+        matches!(self.kind, Kind::Queue)
+    }
+
+    pub fn name(&self) -> String {
+        match self.kind {
+            Kind::PingPong(0) => "ping-pong".into(),
+            Kind::PingPong(_) => "ping-pong-late".into(),
+            Kind::EmptyPoll => "empty-poll".into(),
+            Kind::Stores => "stores".into(),
+            Kind::Prototype(_) => "prototype".into(),
+            Kind::Queue => values::name(self.algorithm),
+        }
+    }
+
+    /// Returns the names of the cases that this one can be compared with, in order of preference.
+    pub fn baselines(&self) -> &'static [&'static str] {
+        match (&self.kind, self.algorithm) {
+            (Kind::Queue, Algorithm::Ticket) if self.mode == Mode::Nbi => &["prototype", "stores"],
+            (Kind::Queue, Algorithm::Ticket) => &["ping-pong"],
+            (Kind::Queue, _) => &["ticket"],
+            _ => &[],
+        }
+    }
+
+    /// Runs a lower bound or the prototype. Returns microseconds.
+    pub fn bound(&mut self, bench: &Bench<'_>, results: &Buffer) -> Result<f64, Failure> {
+        let (Tuple { grid, block, .. }, timeout) = (bench.tuple, bench.args.timeout);
+        match &mut self.kind {
+            Kind::PingPong(late) => {
+                let iterations = if matches!(bench.device, Device::Emulated) { 200 } else { 5000 };
+                let flag = Flag { payload: None, first_poll_ns: *late };
+                Ok(round_trip(&bench.device, 1, iterations, timeout, flag, None)?)
+            }
+            Kind::EmptyPoll => Ok(self.consumers[0].empty_poll_ns() / 1000.0),
+            Kind::Prototype(ring) => {
+                let core = bench.cores.first().copied();
+                Ok(ring.run(grid, block, self.pushes, timeout, core)? / f64::from(self.pushes))
+            }
+            Kind::Stores | Kind::Queue => {
+                let args = bench.args(self.queues.pointer(), self.pushes, results);
+                // SAFETY: the queues and the results outlive the launch, which ends in this function.
+                let launch = unsafe { bench.device.launch(&QUEUE_STORES, grid, block, args) }?;
+                launch.wait(|| if signals::interrupted() { Err(Failure::Interrupted) } else { Ok(()) })?;
+                Ok(bench.elapsed(results, &self.queues)?.0 / f64::from(self.pushes))
+            }
+        }
+    }
+
+    pub fn row(&self, bench: &Bench<'_>, measured: &Measured) -> Row {
+        let one = Bench { tuple: Tuple { grid: 1, rings: 1, block: 1, ..bench.tuple }, ..*bench };
+        let mut row = match self.kind {
+            Kind::PingPong(_) => one.blank(&self.name()),
+            Kind::EmptyPoll => Row::new("queue", self.name(), "cpu", "none"),
+            _ => bench.blank(&self.name()),
+        };
+        row.memory = Some(values::name(bench.tuple.place));
+        match self.kind {
+            Kind::PingPong(_) | Kind::EmptyPoll => {
+                let bytes = if matches!(self.kind, Kind::EmptyPoll) { WORDS as u64 * 8 } else { 8 };
+                row.size_bytes = Some(bytes);
+                row.set(&SLOT_BYTES, None::<u32>).set(&RING_SLOTS, None::<u32>).times(&measured.times());
+                return row;
+            }
+            Kind::Stores => {}
+            Kind::Prototype(_) => _ = row.set(&CONSUMERS, 1u32),
+            Kind::Queue => {
+                let empty = measured.of_rank_0(EMPTY).iter().sum::<f64>() as u64;
+                row.set(&CONSUMERS, bench.consumer_threads()).set(&EMPTY_POLLS, empty);
+            }
+        }
+        row.mode = (!matches!(self.kind, Kind::Stores)).then(|| values::name(self.mode));
+        row.iterations = Some(self.pushes.into());
+        measured.fill(&mut row, bench.producers() * WORDS as u64 * 8, bench.producers());
+        row
+    }
+}
