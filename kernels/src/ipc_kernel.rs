@@ -1,8 +1,8 @@
 //! The kernels of `ginlab ipc`: a grid writes to, copies to or reads from another GPU's memory.
 //!
 //! All of them process the memory in a grid-stride loop, so that the threads of a warp access one block of `32 x width`
-//! bytes. Each thread has [`UNROLL`] accesses in flight. The rest is one more pass with as many accesses, each
-//! conditional.
+//! bytes. Each thread has [`UNROLL`] accesses in flight. The remaining accesses take one more pass of the same size, in
+//! which each access is conditional.
 
 use crate::ipc::{IpcArgs, POISON, STEP, byte, each_byte_behind, signal, word, words};
 use cuda_std::memory::{fence_acq_rel_sys, fetch_add_relaxed_gpu_u64};
@@ -16,7 +16,7 @@ pub const UNROLL: usize = 8;
 struct Way<const W: usize> {
     /// Index of the thread's next vector.
     index: u64,
-    /// Number of vectors between two of its accesses: the number of threads of the grid.
+    /// Number of vectors between two accesses of a thread: the number of threads of the grid.
     stride: u64,
     /// Total number of vectors.
     vectors: u64,
@@ -54,7 +54,7 @@ impl<const W: usize> Way<W> {
     }
 }
 
-/// Addresses at a constant distance.
+/// Addresses with a constant distance from each other.
 struct Addresses {
     next: u64,
     step: u64,
@@ -84,7 +84,7 @@ fn this_thread() -> u64 {
 #[inline(always)]
 unsafe fn write<const W: usize>(args: &IpcArgs) {
     let mut way = Way::<W>::new(args.bytes);
-    // The pattern's word at the thread's next vector, and the difference to the word at the vector after that.
+    // The word of the pattern at the thread's next vector, and its difference to the word at the following vector.
     let mut value = word(args.seed, way.index * W as u64);
     let step = opaque_u32((way.stride as u32).wrapping_mul(W as u32).wrapping_mul(STEP));
     while way.has_round() {
@@ -172,7 +172,8 @@ unsafe fn copy<const W: usize>(args: &IpcArgs) {
     unsafe { signal(args) };
 }
 
-/// Reads `source`. Every thread stores the sum of what it read: otherwise the compiler would remove the loads.
+/// Reads `source`. Every thread stores the sum of the values that it has read, because the compiler would otherwise
+/// remove the loads.
 #[inline(always)]
 unsafe fn read<const W: usize>(args: &IpcArgs) {
     let mut way = Way::<W>::new(args.bytes);
@@ -189,7 +190,7 @@ unsafe fn read<const W: usize>(args: &IpcArgs) {
     }
     // SAFETY: the kernel's caller guarantees `bytes` bytes at `source`.
     add(unsafe { load_rest(&way, args.source) });
-    // The rest: whole words after the last vector, then single bytes, as `ipc::sum` counts them.
+    // Adds the remaining bytes as `ipc::sum` does: whole words after the last vector, then single bytes.
     each_byte_behind(args.bytes, Way::<W>::BYTES, |offset| {
         // SAFETY: the kernel's caller guarantees `bytes` bytes, and `offset` is below that.
         let value = unsafe { args.source.add(offset as usize).read() } as u32;
@@ -292,9 +293,8 @@ pub unsafe fn ipc_read_16(args: IpcArgs) {
     unsafe { read::<4>(&args) };
 }
 
-/// Writes with the loop of ginlab's C++ predecessor (Libefaxx): a word of 4 bytes at a time, not unrolled by hand, and
-/// a system-scope fence by every thread at the end. The words are those of the pattern, so that they are checked like
-/// the others.
+/// Writes the pattern with the loop of ginlab's C++ predecessor (Libefaxx). The loop writes one 4-byte word at a time
+/// and is not unrolled by hand. At the end every thread executes a system-scope fence.
 ///
 /// # Safety
 /// The requirements of [`ipc_write_4`] must hold.
@@ -316,7 +316,8 @@ pub unsafe fn ipc_int_loop(args: IpcArgs) {
     unsafe { signal(&args) };
 }
 
-/// Fills `destination` with the pattern, each word combined with `xor`: for sources, and to poison destinations.
+/// Fills `destination` with the pattern, each word combined with `xor`. Used to fill sources and to poison
+/// destinations.
 ///
 /// # Safety
 /// The requirements of [`ipc_write_4`] must hold.

@@ -52,11 +52,11 @@ pub unsafe fn ipc_gate(args: GateArgs) {
 pub struct ReceiveArgs {
     /// The flag that the sender raises, initially 0.
     pub flag: *const Word,
-    /// Number of times that the sender raises it.
+    /// Number of times that the sender raises the flag.
     pub count: u32,
-    /// Result: times at which each was observed, on this device's clock.
+    /// Result: the time of each observation, on this device's clock.
     pub times: *mut u64,
-    /// Maximum wait for one of them, in nanoseconds.
+    /// Maximum wait for one observation, in nanoseconds.
     pub timeout_ns: u64,
     /// Word in host memory that ends the wait if it is not 0.
     pub abort: *const Word,
@@ -64,7 +64,7 @@ pub struct ReceiveArgs {
     pub stop: *const Word,
 }
 
-/// Receives flags: records when it observes each.
+/// Receives flags, and records the time at which each is observed.
 ///
 /// # Safety
 /// The pointers must be valid while the grid runs, which must be one thread.

@@ -1,8 +1,8 @@
-//! Messages without bytes: one pair of words that carries only the round.
+//! Messages without bytes: a single pair of words that carries only the round.
 //!
-//! A message proves its round whatever its length. Two slots suffice because the sender of round `r + 2` has received
-//! round `r + 1`, whose sender had received round `r`. A message that sent nothing would break that chain. The thread
-//! that stores and takes the first chunk of other messages also does so here, so that every word has only one writer.
+//! A message of any length proves its round. Two slots suffice because the sender of round `r + 2` has received round
+//! `r + 1`, whose sender had received round `r`. If an empty message sent nothing, that chain would break. The thread
+//! that handles the first chunk of other messages also handles these words, so that every word has only one writer.
 
 use super::chunk::{is_of, tagged};
 use super::limit::{Control, Limit};
@@ -90,7 +90,7 @@ impl<S: Scope> Context<S> {
 #[inline(never)]
 pub(super) unsafe fn exchange(world: &World, (here, sent): (u64, u64), sender: u32, round: u32) -> u64 {
     if world.has_failed() {
-        // The report names the call that failed.
+        // The report already names the call that failed.
         return Status::ENDED.0;
     }
     let others = || (0..world.pes).filter(|pe| *pe != world.me);

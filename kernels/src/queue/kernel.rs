@@ -1,7 +1,7 @@
 //! The kernels of `ginlab queue`: a grid that pushes elements as fast as the queue accepts them, and bare stores as the
 //! upper bound for any queue.
 //!
-//! A *producer* is a thread, or a warp that pushes one element together.
+//! A *producer* is a thread, or a warp whose lanes push one element together.
 
 use super::elements::store_bare;
 use super::vyukov::Vyukov;
@@ -35,9 +35,10 @@ pub struct QueueArgs {
     pub blocking: u32,
     /// Maximum number of samples per producer, or 0 for none.
     pub samples_each: u32,
-    /// Samples in device memory: cycles until pushed, and cycles until acknowledged (if `blocking`).
+    /// Samples, in device memory: cycles until an element is pushed and, if `blocking` is set, until it is
+    /// acknowledged.
     pub samples: *mut [u32; 2],
-    /// Counts in device memory: full queue, host polls, lost exchanges.
+    /// Counts, in device memory: observations of a full queue, host polls, lost exchanges.
     pub counts: *const [Word; 3],
     /// Results, one per block.
     pub results: *mut QueueResult,
@@ -49,11 +50,11 @@ pub struct QueueArgs {
 pub struct QueueResult {
     /// Device time before the first push, in nanoseconds.
     pub started: u64,
-    /// Device time when all elements have been taken, in nanoseconds.
+    /// Device time at which all elements have been taken, in nanoseconds.
     pub done: u64,
     /// Number of cycles between the two.
     pub cycles: u64,
-    /// 0, or the reason ([`Status`]) that ended a thread of the block early; the largest if there are several.
+    /// Largest reason ([`Status`]) that ended a thread of the block early; 0 if none did.
     pub stop: u64,
 }
 
@@ -238,8 +239,8 @@ unsafe fn run<Q: Queue, const WATCHED: bool>(args: &QueueArgs, queue: &mut Q, ob
     }
 }
 
-/// Performs the pushes of one producer. Compiled for elements of `WORDS` words (0: `args.words`) and for warps or
-/// threads: a branch in each iteration would cost a single warp as much as its stores.
+/// Performs the pushes of one producer. Compiled separately for elements of `WORDS` words (0 for `args.words`), and for
+/// warps and threads: a branch in each iteration would cost a single warp as much as its stores.
 #[inline(always)]
 unsafe fn pushes<Q: Queue, const WATCHED: bool, const WORDS: u32, const PER_WARP: bool>(
     args: &QueueArgs,
@@ -248,8 +249,8 @@ unsafe fn pushes<Q: Queue, const WATCHED: bool, const WORDS: u32, const PER_WARP
 ) -> Result<(), Status> {
     let producer = producer(args.scope);
     let words = if WORDS == 0 { args.words } else { WORDS };
-    // The launched lanes instead of the active ones: with the active mask, a late lane would form another warp with the
-    // same producer index.
+    // Uses the launched lanes instead of the active ones. With the active mask, a late lane would form another warp
+    // with the same producer index.
     let mask = if PER_WARP { opaque_u32(warp::launched_mask()) } else { 0 };
     let leader = mask.trailing_zeros();
     let mut last = None;
@@ -302,7 +303,7 @@ fn wait<Q: Queue>(
     share(mask, leader, result).map(drop)
 }
 
-/// Measures the lower bound of every push: the same stores into the slots of the first ring, without ticket or
+/// Measures the lower bound of every push: the same stores into the slots of the first ring, without tickets or a
 /// consumer.
 ///
 /// # Safety
