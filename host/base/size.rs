@@ -1,6 +1,6 @@
 //! Parsing and formatting of sizes and lists.
 
-/// Reason for which a size, a sweep or a list was refused, as one line.
+/// Reason for the rejection of a size, a sweep or a list, as one line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct SizeError(String);
@@ -10,7 +10,7 @@ const SUFFIXES: [&str; 5] = ["", "K", "M", "G", "T"];
 
 /// Parses `64`, `4K`, `1M`, `2G`, `4KiB`: powers of two, in either case.
 ///
-/// Refuses decimal `KB`, because tools disagree on its meaning.
+/// Rejects decimal `KB`, because tools disagree on its meaning.
 pub fn parse(text: &str) -> Result<u64, SizeError> {
     let trimmed = text.trim();
     let digits = trimmed.find(|c: char| !c.is_ascii_digit()).unwrap_or(trimmed.len());
@@ -91,10 +91,10 @@ pub fn parse_list(text: &str) -> Result<Vec<u32>, SizeError> {
     Ok(list)
 }
 
-/// Formats a size: exact if that is short (`64 B`, `4 KiB`, `4097 B`, `1536 MiB`), otherwise rounded and marked (`~1.5
-/// GiB`).
+/// Formats a size: exactly if the result is short (`64 B`, `4 KiB`, `4097 B`, `1536 MiB`), and otherwise rounded and
+/// marked (`~1.5 GiB`).
 pub fn human(bytes: u64) -> String {
-    // Powers of the largest unit not above the size, and of the largest unit that divides it.
+    // The largest unit that is at most the size, and the largest unit that divides it.
     let held = bytes.checked_ilog2().unwrap_or(0) as usize / 10;
     let dividing = bytes.trailing_zeros() as usize / 10;
     let unit = |power: usize| if power == 0 { "B".to_owned() } else { format!("{}iB", SUFFIXES[power]) };
