@@ -47,7 +47,7 @@ impl JsonSink {
         }
     }
 
-    /// Adds one row and its raw samples in microseconds.
+    /// Adds one row, with its raw samples in microseconds.
     pub fn row(&mut self, row: &Row, samples: &[f64]) {
         // Cannot fail: a row contains only numbers and texts.
         let values = row.values(self.own).into_iter().map(|value| serde_json::to_value(value).unwrap_or_default());
