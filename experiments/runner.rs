@@ -1,7 +1,7 @@
 //! Runner of all experiments: ranks, progress, rows, verification results, outputs, termination of the ranks.
 //!
-//! An experiment defines its arguments, its tuples (combinations of parameters, each measured separately), the
-//! measurement of one tuple, and its declaration ([`About`]). The runner does the rest.
+//! An experiment defines its arguments, its parameter combinations (each measured separately), the measurement of one
+//! parameter combination, and its declaration ([`About`]). The runner does the rest.
 
 use crate::error::Failure;
 use crate::mps::Kernels;
@@ -32,24 +32,25 @@ pub trait Experiment: Sized {
     /// Name, columns, headline figures and charts.
     const ABOUT: About;
 
-    /// Checks the options. Returns the tuples to measure, and the ranks that measure them.
+    /// Checks the options. Returns the parameter combinations to measure, and the ranks that measure them.
     fn plan(args: &mut Self::Args) -> Result<Plan<Self::Tuple>, Failure>;
 
-    /// Opens the resources that this rank uses for all tuples. Returns them with the header that describes them. May
-    /// change `tuples` to what the devices support, in the same way on all ranks.
+    /// Opens the resources that this rank uses for all parameter combinations. Returns them with the header that
+    /// describes them. May change `tuples` to what the devices support, in the same way on all ranks.
     async fn open(
         args: &Self::Args,
         tuples: &mut Vec<Self::Tuple>,
         ranks: &mut Bootstrap,
     ) -> Result<(Self, Header), Failure>;
 
-    /// Measures and verifies one tuple. All ranks call it at the same time. Only the rows of rank 0 are used.
+    /// Measures and verifies one parameter combination. All ranks call it at the same time. Only the rows of rank 0 are
+    /// used.
     async fn tuple(&mut self, tuple: &Self::Tuple, ranks: &mut Bootstrap) -> Result<Rows, Failure>;
 
     /// Unit of the number of errors in a row.
     const WRONG: &'static str = "bytes";
 
-    /// Returns what the errors were found in, for messages: `writes`, `echoes`.
+    /// Returns a noun for the erroneous objects, for messages: `writes`, `echoes`.
     fn what(row: &Row) -> String {
         row.case.clone()
     }
@@ -69,9 +70,9 @@ pub struct WithOutput<A: clap::Args> {
     pub output: OutputArgs,
 }
 
-/// Tuples to measure, and the ranks that measure them.
+/// Parameter combinations to measure, and the ranks that measure them.
 pub struct Plan<T> {
-    /// Tuples in the order of measurement.
+    /// Parameter combinations in the order of measurement.
     pub tuples: Vec<T>,
     /// Ranks of the job. `None` for an experiment of one process.
     pub ranks: Option<Ranks>,
@@ -110,7 +111,7 @@ pub struct Ranks {
     pub fingerprint: Vec<(String, String)>,
     /// Settings of MPS for ranks that share a GPU. `None` if ranks run no kernels.
     pub mps: Option<Kernels>,
-    /// Whether the run continues without ranks that do not connect, leave or fail.
+    /// Whether the run continues without ranks that do not connect, that leave, or that fail.
     pub partial: bool,
 }
 
@@ -244,7 +245,8 @@ pub fn drive(flow: &Flow<AnyRail>) -> tokio::task::JoinHandle<()> {
     tokio::task::spawn_local(async move { flow.drive().await })
 }
 
-/// Runs all tuples on this rank. Rank 0 checks the rows, and writes them if `writes` or else returns them.
+/// Runs all parameter combinations on this rank. Rank 0 checks the rows, and writes them if `writes` or else returns
+/// them.
 async fn rank<E: Experiment>(
     args: &WithOutput<E::Args>,
     writes: bool,
@@ -324,8 +326,8 @@ fn wrong_data<E: Experiment>(rows: &[(Row, Vec<f64>)]) -> Option<Failure> {
 }
 
 /// Replaces a failed rail or a timeout by its cause: Ctrl-C, which a terminal sends to every rank, or a peer that
-/// exited. A rail often detects it first, so that this function waits up to 500 ms for rank 0 to report the peer. A
-/// reported failure keeps its kind, so that the exit code does not depend on which rank detected it first.
+/// exited. A rail often detects the exit first. This function therefore waits up to 500 ms for rank 0 to report the
+/// peer. A reported failure keeps its kind. The exit code is thus independent of which rank detects the failure first.
 fn with_cause(failure: Failure, ranks: &mut Bootstrap) -> Failure {
     let (Failure::Run(text) | Failure::Timeout(text)) = &failure else { return failure };
     let deadline = Instant::now() + Duration::from_millis(500);
@@ -335,7 +337,7 @@ fn with_cause(failure: Failure, ranks: &mut Bootstrap) -> Failure {
         }
         match ranks.check_peers() {
             Ok(()) if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(5)),
-            // Unless `text` already contains it.
+            // Appends the cause unless `text` already contains it.
             Err(error @ (BootstrapError::Left { .. } | BootstrapError::Aborted { .. }))
                 if !text.contains(&error.to_string()) =>
             {
@@ -399,8 +401,8 @@ pub const fn program<E: Experiment>() -> Program {
 mod tests {
     use super::*;
 
-    /// Rank `first` of two stalls and reports it. Returns the failure of the other rank, which was waiting for it or
-    /// failed with `own`.
+    /// Emulates two ranks of which rank `first` stalls and reports this. Returns the failure of the other rank, which
+    /// waited for it or failed with `own`.
     fn other(first: usize, own: Option<Failure>) -> Failure {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("its number");

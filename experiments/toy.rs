@@ -22,7 +22,7 @@ pub struct Args {
 /// Column of this experiment, also shown in the table.
 const CALLS: Column = Column::chosen("calls", "", "Questions to the clock per repeat").shown("calls", 7);
 
-/// The experiment keeps no state between tuples.
+/// The experiment keeps no state between parameter combinations.
 pub struct Toy;
 
 impl Experiment for Toy {

@@ -1,4 +1,4 @@
-//! Measurement of one tuple: the cases, interleaved, with verification.
+//! Measurement of one parameter combination: the cases, interleaved, with verification.
 
 use super::args::{Args, Case, FaultAt, Mode, Tuple};
 use super::{DEPTH, Direct, MAX_BATCH, QUEUES, THREADS};
@@ -26,15 +26,15 @@ const VERIFIED: u32 = 4;
 /// Memory keys of source and destination.
 const KEYS: (u32, u32) = (0x12_3456, 0x89ab_cdef);
 
-/// Case of the lower bound of a put and its wait.
+/// Case that measures the lower bound of a put and its wait.
 const FLOOR: &str = "ping-pong";
 
 /// A case that is being measured.
 struct Running {
     case: Case,
-    /// The software NIC and its queues. `None` for the ring.
+    /// The software NIC and its queues; `None` for the ring.
     card: Option<(SoftNic, QueueTable)>,
-    /// Microseconds of each repeat until all puts have completed, and (`posted`) until all were posted.
+    /// Time of each repeat until all puts have completed, in microseconds, and (`posted`) until all were posted.
     done: Vec<f64>,
     posted: Vec<f64>,
     wrong: Option<u64>,
@@ -50,7 +50,7 @@ struct Memory {
     tickets: Buffer,
 }
 
-/// Measures one tuple.
+/// Measures one parameter combination.
 pub fn measure(direct: &Direct, tuple: &Tuple) -> Result<Rows, Failure> {
     let args = &direct.args;
     let threads = u64::from(tuple.grid) * u64::from(tuple.block);
@@ -161,7 +161,7 @@ fn finished(direct: &Direct, tuple: &Tuple, running: &Running, iterations: u32) 
     (row, running.done.clone())
 }
 
-/// Starts a software NIC with queues for a case. It moves bytes only if it has regions.
+/// Starts a software NIC with queues for a case. The NIC moves bytes only if it has regions.
 fn card(
     direct: &Direct,
     tuple: &Tuple,
@@ -345,7 +345,7 @@ fn sample(blocks: &[BlockResult]) -> Sample {
     (micros(latest(|block| block.done)), micros(latest(|block| block.posted)))
 }
 
-/// Returns the maximum bytes of a tuple's source, which is the size of the proxies' regions.
+/// Returns the maximum number of bytes of a source, which is the size of the proxies' regions.
 pub fn most_bytes(args: &Args) -> u64 {
     let bytes =
         |tuple: &Tuple| u64::from(tuple.grid) * u64::from(tuple.block) * u64::from(VERIFIED) * u64::from(stride(tuple));

@@ -13,13 +13,13 @@ use ginlab::report::{Row, Status};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeSet, HashMap};
 
-/// Factor of the best time within which a smaller grid counts as equally good.
+/// Factor of the best time within which a smaller grid is considered equally good.
 const GOOD_ENOUGH: f64 = 1.02;
 
 /// Results of one rank, each with the indices of case and flow.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Outcome {
-    /// Microseconds per launch, and until it was posted, repeat by repeat.
+    /// Time per launch, and time until it was posted, in microseconds, for each repeat.
     pub times: Vec<(usize, usize, f64, f64)>,
     /// Microseconds between consecutive flags.
     pub received: Vec<(usize, usize, f64)>,
@@ -27,7 +27,7 @@ pub struct Outcome {
     pub wrong: Vec<(usize, usize, u64)>,
 }
 
-/// Results of a tuple.
+/// Results of a parameter combination.
 pub struct Measured {
     pub cases: Vec<Case>,
     /// Results by rank.
@@ -42,13 +42,13 @@ impl Measured {
     }
 }
 
-/// Creates rows, and stores the times that later rows are compared with.
+/// Creates rows, and stores the times with which later rows are compared.
 pub struct Writer<'a> {
     pub scene: &'a Scene,
     pub tuple: Tuple,
     pub plan: &'a Plan,
     pub rank: &'a Rank,
-    /// Median times of flows that run on their own, in one direction.
+    /// Median times of flows that run alone, in one direction.
     pub alone: &'a mut HashMap<String, f64>,
 }
 
@@ -84,7 +84,7 @@ impl Writer<'_> {
         (row, Vec::new())
     }
 
-    /// Returns the rows of a tuple: one for all flows together if there are several, and one per flow.
+    /// Returns the rows of a parameter combination: one for all flows together if there are several, and one per flow.
     pub fn rows(&mut self, measured: &Measured) -> Rows {
         let mut rows = Rows::new();
         let flows = self.scene.flows.len();
@@ -113,7 +113,7 @@ impl Writer<'_> {
         let mut row = self.blank(case.name, pair, scene.flows[flows[0]]);
         fill_variables(&mut row, &tuple, case.width, case.store, !matches!(case.by, By::CopyEngine));
         row.iterations = Some(measured.iterations.into());
-        // Flows that run together have finished when the last one has.
+        // Flows that run together have finished when the last one has finished.
         let parts: Vec<_> = flows.iter().map(|flow| measured.samples(number, *flow)).collect();
         let (samples, posted) = (slowest(&parts, |(times, _)| times), slowest(&parts, |(_, posts)| posts));
         timed(&mut row, &samples, tuple.bytes * flows.len() as u64, flows.len() as u64);

@@ -40,14 +40,14 @@ impl Bench<'_> {
                 self.help(&setup.check, self.rank.slot(me, owner), seed, 0)?;
                 self.rank.counted()?
             } else {
-                // The rank that reads holds the sums, so that the flow is in `mine`.
+                // The rank that reads holds the sums, so the flow is in `mine`.
                 let index = setup.mine.iter().position(|(mine, _)| *mine == number).unwrap_or_default();
                 let mut sums = vec![0u32; self.threads()];
                 if let Some(buffer) = &setup.sums {
                     buffer.read(index * self.threads() * 4, &mut sums)?;
                 }
                 let found = sums.iter().fold(0u32, |sum, one| sum.wrapping_add(*one));
-                // A wrong sum does not show which bytes are wrong; count all of them.
+                // A wrong sum does not show which bytes are wrong, so all of them are counted.
                 if found == sum(seed, self.tuple.bytes) { 0 } else { self.tuple.bytes }
             };
             outcome.wrong.push((case, number, wrong));
@@ -70,7 +70,8 @@ impl Bench<'_> {
             taken: std::ptr::null(),
         };
         let (grid, block) = self.helpers();
-        // SAFETY: the memory has the tuple's size, and barriers keep other ranks from accessing it at the same time.
+        // SAFETY: the memory has the parameter combination's size, and barriers keep other ranks from accessing it at
+        // the same time.
         unsafe { self.rank.streams[0].launch(function, grid, block, args) }?;
         let event = self.rank.streams[0].event()?;
         self.wait(&[event], "filling or checking")

@@ -1,4 +1,5 @@
-//! Measurement of one tuple of `ginlab moe`: launches of several rounds, each of which is timed, and a row.
+//! Measurement of one parameter combination of `ginlab moe`: launches of several rounds, each of which is timed, and a
+//! row.
 
 use super::args::{Args, Tuple};
 use super::expected;
@@ -89,7 +90,8 @@ impl Moe {
         Ok(vec![(row, measured.times())])
     }
 
-    /// Returns what this PE posts in a timed round, by plan: the mean over the choices of these rounds.
+    /// Returns the operations that this PE posts in a timed round according to the plan: the mean over the choices of
+    /// these rounds.
     fn posted(&self, tuple: &Tuple) -> Round {
         let (me, kind) = (self.world.my_pe(), (tuple.unit, tuple.count, tuple.kind));
         let Args { warmup, iterations, .. } = self.args;
@@ -185,7 +187,7 @@ impl Moe {
             &self.choices[variant as usize][pe as usize][token as usize * topk..][..topk]
         };
         let mut wrong = 0;
-        // Each round used different tokens, so that the sums of all rounds are in memory.
+        // Each round used different tokens, so the sums of all rounds are in memory.
         let words = self.memory.outputs()?;
         let mut sums = words.chunks(problem.hidden as usize / 2);
         for variant in 0..rounds {

@@ -1,4 +1,4 @@
-//! Number of operations that a PE posts in a round, by plan. Used in rows and for the bounds of the time.
+//! Number of operations that a PE posts in a round according to the plan, for rows and for lower bounds of the time.
 
 use super::plan::{Choice, Count, Problem, Type, Unit};
 use serde::{Deserialize, Serialize};

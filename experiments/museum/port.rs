@@ -15,7 +15,7 @@ pub type Done = Result<(), String>;
 /// The code of a PE: the PE's port, and whether to run the fixed form.
 pub type Body = fn(&Port, bool) -> Done;
 
-/// Start of the mistake of a run that hangs.
+/// First word of the message about a run that hangs.
 pub const HANGS: &str = "hangs";
 /// Number of words of a PE's memory.
 const WORDS: u64 = 1024;

@@ -64,7 +64,7 @@ impl MemoryPath {
     }
 }
 
-/// Maximum requirements over all tuples.
+/// Maximum requirements over all parameter combinations.
 pub struct Needs {
     pub payload: u64,
     pub slots: u64,
@@ -77,7 +77,7 @@ impl Needs {
         let mut needs = Needs { payload: PLACEHOLDER, slots: 1, blocks: 1 };
         for tuple in args.tuples()? {
             device.check_grid(tuple.grid, tuple.block)?;
-            // A tuple that does not fit becomes a skipped row.
+            // A parameter combination that does not fit becomes a skipped row.
             if let Ok(layout) = Layout::new(args, &tuple, device) {
                 needs.payload = needs.payload.max(layout.bytes());
                 needs.slots = needs.slots.max(layout.producers * layout.window);
@@ -153,8 +153,8 @@ fn memory_path(
 }
 
 /// Chooses the cores of this rank's proxy threads: one each, near the GPU or the NICs, if the machine also has one for
-/// each rank's kernel and main thread. Otherwise no thread is pinned, and idle proxies yield. Sets the number of workers
-/// of the emulated device.
+/// each rank's kernel and main thread. Otherwise no thread is pinned, and idle proxies yield. Sets the number of
+/// workers of the emulated device.
 pub fn choose_cores(args: &Args, ranks: &mut Bootstrap, seat: &mut Seat) -> Result<(), Failure> {
     let is_emulated = matches!(seat.device, Device::Emulated);
     let busy = args.proxy_threads * ranks.local_size() + 1 + if is_emulated { ranks.local_size() } else { 0 };

@@ -1,4 +1,4 @@
-//! Measurement of one tuple: runs its cases alternately.
+//! Measurement of one parameter combination: runs its cases alternately.
 
 use super::args::{Algorithm, Mode, Scope};
 use super::memory::{ConsumerOptions, QueueConsumer, QueueMemory, Queues, Taken, VyukovMemory, consume, expected_sum};
@@ -23,7 +23,7 @@ pub(super) const MOST_ELEMENTS: u64 = 1 << 25;
 /// Maximum number of samples of single pushes that one watched pass stores.
 const MOST_SAMPLES: u64 = 1 << 20;
 
-/// A tuple on a device.
+/// A parameter combination on a device.
 #[derive(Clone, Copy)]
 pub struct Bench<'a> {
     pub queue: &'a Queue,
@@ -56,7 +56,8 @@ struct Run {
     taken: Taken,
 }
 
-/// Calls a method specialized for the tuple's number of words, which is a constant in the consumers' code.
+/// Calls a method specialized for the parameter combination's number of words, which is a constant in the consumers'
+/// code.
 macro_rules! by_words {
     ($bench:expr, $method:ident($($argument:expr),*)) => {
         match $bench.tuple.words {
@@ -73,7 +74,7 @@ macro_rules! by_words {
 }
 pub(super) use by_words;
 
-/// Measures a tuple and returns its rows.
+/// Measures a parameter combination and returns its rows.
 pub fn measure(bench: &Bench<'_>) -> Result<Rows, Failure> {
     by_words!(bench, rows())
 }
