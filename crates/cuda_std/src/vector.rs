@@ -155,9 +155,9 @@ pub unsafe fn load_word_if(condition: u32, address: *const u32) -> u32 {
     }
 }
 
-/// Returns the value, of which the optimizer then knows nothing. Keeps a sum that is carried through an unrolled loop a
-/// sum. Otherwise LLVM turns each step into a product and computes all of them before the loop, which takes a short
-/// kernel longer than the loop.
+/// Returns the value, hidden from the optimizer. This preserves a sum that is carried through an unrolled loop.
+/// Otherwise LLVM turns each step into a product and computes all of them before the loop, which takes a short kernel
+/// longer than the loop.
 #[inline(always)]
 pub fn opaque_u64(value: u64) -> u64 {
     #[cfg(target_arch = "nvptx64")]

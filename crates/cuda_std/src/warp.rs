@@ -5,8 +5,8 @@
 //! the mask that has returned, and the value of a lane outside the mask. A violation ends the grid with the lane's name
 //! and the source lines.
 //!
-//! Lanes that took different branches are not necessarily converged afterwards, whatever the source looks like. A
-//! kernel that needs convergence must request it by [`synchronize`] or a block barrier.
+//! Lanes that took different branches are not necessarily converged afterwards, regardless of the structure of the
+//! source. A kernel that needs convergence must request it by [`synchronize`] or a block barrier.
 
 #[cfg(not(target_arch = "nvptx64"))]
 use crate::emulation;

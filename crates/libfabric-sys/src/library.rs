@@ -109,8 +109,8 @@ impl Library {
                 Dotted(OLDEST)
             ));
         }
-        // Symbols have versions. By name only, the loader would find the newest, whose ABI is unknown here. `info` and
-        // `types` declare FABRIC_1.3, which every libfabric from 1.9 on has, in addition to newer versions whose
+        // Symbols have versions. A lookup by name only would find the newest version, whose ABI is unknown here. `info`
+        // and `types` declare FABRIC_1.3, which every libfabric from 1.9 on has, in addition to newer versions whose
         // attributes have grown at their ends. Structures returned by a newer library are longer than declared; in
         // those copied by `fi_dupinfo` the additional members are zero.
         let path = path_of(symbol(raw, c"fi_getinfo", c"FABRIC_1.3")?).unwrap_or_else(|| candidate.into());
@@ -264,8 +264,8 @@ fn load(asked: Option<OsString>) -> Result<Library, NotFound> {
 
 static LOADED: OnceLock<Result<Library, NotFound>> = OnceLock::new();
 
-/// Returns whether [`library`] was called. Libraries loaded with global scope after that come too late to be found
-/// before libfabric's own dependencies.
+/// Returns whether [`library`] was called. Libraries that are loaded with global scope afterwards do not take
+/// precedence over libfabric's own dependencies.
 #[must_use]
 pub fn is_settled() -> bool {
     LOADED.get().is_some()
@@ -376,8 +376,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let source = "#include <signal.h>\n__attribute__((constructor)) void take(void) { signal(SIGUSR2, SIG_IGN); }";
         let Some(file) = built(folder.path(), source) else { return };
-        // The parent process may have ignored the signal, as perf does.
-        // SAFETY: installs no handler.
+        // The parent process may have ignored the signal, as perf does. SAFETY: the call installs no handler.
         unsafe { libc::signal(libc::SIGUSR2, libc::SIG_DFL) };
         assert_eq!(of_sigusr2(), libc::SIG_DFL);
         assert!(refused(&file).ends_with("it has no fi_version@FABRIC_1.0"), "{}", refused(&file));

@@ -55,7 +55,7 @@ impl Counter {
     pub fn add(&self, more: u64, status: u32) {
         let value = self.value(usize::from(status != status::OK));
         let next = |now: u64| Some(now.wrapping_add(more) & MOST);
-        // Release: a kernel that acquires the count sees the bytes moved before.
+        // Uses release order, so that a kernel that acquires the count sees the bytes moved before.
         let _ = value.fetch_update(Ordering::Release, Ordering::Relaxed, next);
     }
 }

@@ -14,7 +14,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 
 /// Environment variable that describes the devices.
 const VARIABLE: &str = "SOFT_EFA";
-/// Environment variable by which rdma-core and libfabric find sysfs.
+/// Environment variable in which rdma-core and libfabric find the path of sysfs.
 const SYSFS: &str = "SYSFS_PATH";
 
 /// Process-wide state.
@@ -139,7 +139,7 @@ impl Machine {
         })
     }
 
-    /// Returns whether a fault of the description makes all queues full from now on.
+    /// Returns whether a fault of the description makes all queues appear full from this request on.
     pub fn is_full(&self) -> bool {
         let first = self.posted.load(Ordering::Relaxed) + 1;
         self.spec.faults.iter().any(|fault| matches!(fault, Fault::Full(at) if first >= *at))

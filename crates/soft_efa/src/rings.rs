@@ -37,8 +37,8 @@ impl Ring {
         self.doorbell.base().cast()
     }
 
-    /// Returns the count of posted entries, modulo 2^16. Acquire: the poster writes its entries before the doorbell,
-    /// with a release or a fence between.
+    /// Returns the count of posted entries, modulo 2^16. The load is an acquire, because the poster writes its entries
+    /// before the doorbell, separated by a release or a fence.
     pub fn rung(&self) -> u16 {
         // SAFETY: the doorbell has its own page, and all parties access it as a word. A program may write 16 or 32 bits
         // of the count.

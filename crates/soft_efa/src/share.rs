@@ -69,7 +69,7 @@ fn lock(file: &File, how: i32) -> io::Result<()> {
     if unsafe { libc::flock(file.as_raw_fd(), how) } == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Retries while another process removes the directory because its last file was removed.
+/// Retries `attempt` while another process removes the directory because its last file was removed.
 fn while_the_folder_goes<T>(attempt: impl Fn() -> io::Result<T>) -> io::Result<T> {
     let mut outcome = attempt();
     for _ in 0..100 {

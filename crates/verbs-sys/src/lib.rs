@@ -1,4 +1,4 @@
-//! libibverbs and libefa as declared in C: the part that libfabric's EFA provider and ginlab's verbs rail use.
+//! Declarations of libibverbs and libefa: the part that libfabric's EFA provider and ginlab's verbs rail use.
 //! `crates/soft_efa/tests/headers.rs` compares it with the installed headers, and with those of rdma-core 65.
 //!
 //! Names and members are C's. Function tables whose members are not called are `c_void` pointers. Items whose comment

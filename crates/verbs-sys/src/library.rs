@@ -27,10 +27,11 @@ pub type RegDmabufMr = unsafe extern "C" fn(
     access: c_int,
 ) -> *mut ibv_mr;
 
-/// The functions, by their names. They are never unloaded.
+/// The functions, by their names. The libraries are never unloaded.
 ///
 /// # Safety
-/// They are rdma-core's own (or those of software EFA devices); the requirements of their manual pages must hold.
+/// The functions are rdma-core's own (or those of software EFA devices), and the requirements of their manual pages
+/// apply.
 #[derive(Debug)]
 pub struct Library {
     pub ibv_get_device_list: unsafe extern "C" fn(count: *mut c_int) -> *mut *mut ibv_device,

@@ -1,4 +1,4 @@
-//! Queue pairs and what is posted to them.
+//! Queue pairs, and the requests and receives that are posted to them.
 
 use super::*;
 use libc::{pthread_cond_t, pthread_mutex_t};

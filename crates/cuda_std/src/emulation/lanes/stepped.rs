@@ -14,7 +14,7 @@ thread_local! {
     static STACKS: RefCell<Stacks> = RefCell::default();
 }
 
-/// Reason for which a [`Stepped`] thread returned control to its owner.
+/// Reason why a [`Stepped`] thread returned control to its owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Turn {
     /// The thread spins: its condition does not hold, and is polled again on the next call of [`Stepped::turn`].
@@ -25,8 +25,8 @@ pub enum Turn {
     Ended,
 }
 
-/// The only thread of a grid of one, which its owner runs until the next spin or block barrier. For tests that control
-/// the interleaving step by step: several of these on one CPU thread represent the kernels of several devices.
+/// The only thread of a grid of one, which its owner runs until the next spin or block barrier. Tests use it to control
+/// the interleaving step by step: several such threads on one CPU thread represent the kernels of several devices.
 pub struct Stepped {
     coroutine: Option<Coroutine<(), Turn, (), Place>>,
     running: Rc<Running>,

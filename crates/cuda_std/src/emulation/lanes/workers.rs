@@ -11,7 +11,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 use std::{io, thread};
 
-/// A running grid.
+/// State of a running grid.
 struct Work<'a> {
     launch: Launch<'a>,
     /// Index of the next block that no worker has started.
