@@ -14,7 +14,7 @@ use ginlab::fabric::{Access, Completion, FabricError, Memory, Message, Messages,
 
 const DEADLINE: Duration = Duration::from_secs(20);
 const MIB: usize = 1 << 20;
-/// Needs many packets, and more than a provider sends at a time.
+/// Length of a transfer that needs many packets, more than a provider sends at a time.
 const LONG: usize = 256 << 10;
 
 /// Bounds a loop that might not end.
@@ -494,7 +494,7 @@ fn wrong_key_fails_only_transfer() {
     }
     loop {
         a.poll();
-        // The target may report the rejected transfer too; it must only remain usable.
+        // The target may also report the rejected transfer. It must only remain usable.
         let _ = b.rail.poll(&mut b.completions);
         if let Some(completion) = a.completions.pop() {
             let Completion::Failed { token: Some(5), error } = completion else { panic!("{completion:?}") };
@@ -552,7 +552,7 @@ fn faults_can_wrap_real_rail() {
     drop((region, memory));
 }
 
-/// The same window over the rail, for comparison with the bare loop.
+/// Sends the same window over the rail, for comparison with the bare loop.
 fn rail_loop(a: &mut Node<LibfabricRail>, remote: RemoteRegion, size: usize, count: usize) -> f64 {
     let deadline = Deadline::new();
     let (mut posted, mut done) = (0, 0);
@@ -579,7 +579,7 @@ fn bare_loop_and_rail_move_equal_bytes() {
     side_by_side(3, [(8, 500), (65536, 50)]);
 }
 
-/// `cargo test --release --test fabric -- --ignored --nocapture measure`
+/// Prints a comparison; run by `cargo test --release --test fabric -- --ignored --nocapture measure`.
 #[test]
 #[ignore = "a measurement, for a quiet machine"]
 fn measure_rail_against_bare_loop() {
@@ -669,7 +669,7 @@ fn delivered_write_has_arrived() {
     for provider in ["tcp", "net", "shm", "sockets"] {
         let Some((mut a, mut b)) = pair(provider, MIB) else { continue };
         let remote = b.remote();
-        // Connects, which requires polling both sides.
+        // Establishes the connection, which requires polling both sides.
         finish(&mut a, &mut b, true, &transfer(remote, 0, 8, 0));
         for (token, size) in [8usize, 3000, 65536, MIB].into_iter().enumerate() {
             a.memory.fill(token as u8 + 1);

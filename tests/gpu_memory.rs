@@ -1,6 +1,6 @@
-//! A rail must prove that it supports GPU memory. Runs over libfabric's own EFA provider on software NICs, below a
-//! double (hmem_double.c) that claims such memory as a libfabric with CUDA does. The memory is host memory declared as
-//! a GPU's.
+//! Tests that a rail must prove its support for GPU memory. Runs over libfabric's own EFA provider on software NICs,
+//! below a double (hmem_double.c) that claims such memory as a libfabric with CUDA does. The memory is host memory
+//! declared as a GPU's.
 
 #![allow(clippy::unwrap_used, reason = "a test ends by panicking")]
 

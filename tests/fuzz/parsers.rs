@@ -129,7 +129,7 @@ pub const PARSERS: &[Parser] = &[
         ],
         parse: |bytes| {
             let text = text(bytes);
-            // Both in one text, so that devices and their locations can match.
+            // Uses one text for both listings, so that devices and their locations can match.
             let _ = Tree::of_listings(&text, &text).map(|tree| topology::near(&tree).len());
             untrusted::lspci_devices(&text).is_ok() || untrusted::pci_tree(&text).is_ok_and(|tree| !tree.is_empty())
         },
