@@ -62,13 +62,13 @@ pub struct DirectPutArgs {
 #[kernel]
 pub unsafe fn direct_put(args: DirectPutArgs) {
     let leads = thread::thread_idx_x() == 0;
-    // SAFETY: the caller guarantees one result per block.
+    // SAFETY: the caller guarantees that there is one result per block.
     let result = unsafe { args.results.add(thread::block_idx_x() as usize) };
     if leads {
-        // SAFETY: the caller guarantees one result per block, and only this thread writes it.
+        // SAFETY: the caller guarantees that there is one result per block, and only this thread writes it.
         unsafe { (*result).started = thread::global_timer_ns() };
     }
-    // SAFETY: the caller guarantees `queue_count` queues, the same for all threads.
+    // SAFETY: the caller guarantees that there are `queue_count` queues, the same for all threads.
     let mut queue = unsafe { Queue::of_block(args.queues, args.queue_count) };
     let first_slot = thread::index() as u64 * args.window as u64;
     let lanes = warp::launched_mask();
@@ -112,7 +112,7 @@ pub unsafe fn direct_put(args: DirectPutArgs) {
     }
     stop = block_maximum(stop);
     if leads {
-        // SAFETY: the caller guarantees one result per block, and only this thread writes it.
+        // SAFETY: the caller guarantees that there is one result per block, and only this thread writes it.
         unsafe { (*result).posted = thread::global_timer_ns() };
     }
     if stop == 0 {
@@ -120,7 +120,7 @@ pub unsafe fn direct_put(args: DirectPutArgs) {
     }
     stop = block_maximum(stop);
     if leads {
-        // SAFETY: the caller guarantees one result per block, and only this thread writes it.
+        // SAFETY: the caller guarantees that there is one result per block, and only this thread writes it.
         unsafe {
             (*result).done = thread::global_timer_ns();
             (*result).stop = stop;
@@ -187,13 +187,14 @@ fn wait_for_counter_alone(queue: &Queue) -> u64 {
 unsafe fn fill(at: u64, bytes: u32, seed: u64) {
     let mut index = 0u64;
     while index * 8 + 8 <= bytes as u64 {
-        // SAFETY: the word is below `bytes`, for which the caller guarantees the slot; slots start on word boundaries.
+        // SAFETY: the word is below `bytes`, for which the caller guarantees that the slot is valid; slots start on
+        // word boundaries.
         unsafe { (at as *mut u64).add(index as usize).write(pattern::word(seed, index)) };
         index += 1;
     }
     let mut byte = index * 8;
     while byte < bytes as u64 {
-        // SAFETY: the byte is below `bytes`, for which the caller guarantees the slot.
+        // SAFETY: the byte is below `bytes`, for which the caller guarantees that the slot is valid.
         unsafe { (at as *mut u8).add(byte as usize).write(pattern::byte(seed, byte)) };
         byte += 1;
     }

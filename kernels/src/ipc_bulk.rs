@@ -47,14 +47,14 @@ unsafe fn stores(args: &IpcArgs, words_at: impl Fn(u64) -> [u32; 4], byte_at: im
         fence_proxy_async_stage();
         thread::sync_threads();
         if leads {
-            // SAFETY: the caller guarantees `bytes` bytes; start and length are multiples of 16.
+            // SAFETY: the caller guarantees that `bytes` bytes are valid; start and length are multiples of 16.
             unsafe { store_bulk(args.destination.add(start as usize), stage * CHUNK, length) };
         }
         stage = (stage + 1) % STAGES;
         start += thread::grid_dim_x() as u64 * CHUNK as u64;
     }
     each_byte_behind(args.bytes, 16, |offset| {
-        // SAFETY: the caller guarantees `bytes` bytes, and `offset` is below that.
+        // SAFETY: the caller guarantees that `bytes` bytes are valid, and `offset` is below `bytes`.
         unsafe { args.destination.add(offset as usize).write(byte_at(offset)) }
     });
     if leads {
@@ -72,7 +72,7 @@ unsafe fn stores(args: &IpcArgs, words_at: impl Fn(u64) -> [u32; 4], byte_at: im
 /// The requirements of `ipc_write_16` must hold.
 #[kernel(bulk)]
 pub unsafe fn ipc_bulk_write(args: IpcArgs) {
-    // SAFETY: the caller guarantees `bytes` bytes at the destination, and a valid `counter` and `flag`.
+    // SAFETY: the caller guarantees that `bytes` bytes at the destination, `counter` and `flag` are valid.
     unsafe { stores(&args, |index| words(word(args.seed, index * 4)), |offset| byte(args.seed, offset)) };
 }
 

@@ -69,7 +69,7 @@ pub unsafe fn ipc_parts_write(args: IpcArgs) {
         let mut index = first + lane;
         let mut value = word(args.seed, index * 4);
         let mut put = |index: u64| {
-            // SAFETY: the caller guarantees `bytes` bytes; the vector is below the number of vectors.
+            // SAFETY: the caller guarantees that `bytes` bytes are valid; the vector is below the number of vectors.
             unsafe { store_words(args.destination.add(index as usize * 16).cast(), words::<4>(value)) };
             value = opaque_u32(value.wrapping_add(step));
         };
@@ -84,10 +84,10 @@ pub unsafe fn ipc_parts_write(args: IpcArgs) {
             index += lanes;
         }
     };
-    // SAFETY: the caller guarantees the requirements on `taken`.
+    // SAFETY: the caller upholds the requirements on `taken`.
     unsafe { each_part::<PART>(args.taken, args.bytes / 16, write) };
     each_byte_behind(args.bytes, 16, |offset| {
-        // SAFETY: the caller guarantees `bytes` bytes, and `offset` is below that.
+        // SAFETY: the caller guarantees that `bytes` bytes are valid, and `offset` is below `bytes`.
         unsafe { args.destination.add(offset as usize).write(byte(args.seed, offset)) }
     });
     // SAFETY: the caller guarantees that `counter` and `flag` are valid.

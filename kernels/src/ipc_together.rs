@@ -36,7 +36,7 @@ pub struct TogetherArgs {
 /// runs. `taken` must meet the requirements of `ipc_parts_write`.
 #[kernel]
 pub unsafe fn ipc_together_write(args: TogetherArgs) {
-    // SAFETY: the caller guarantees `count` flows that no other thread writes.
+    // SAFETY: the caller guarantees that there are `count` flows that no other thread writes.
     let flows = unsafe { core::slice::from_raw_parts(args.flows, args.count as usize) };
     let (first, last) = (&flows[0], flows.len() - 1);
     let (bytes, seed) = (first.bytes, first.seed);
@@ -62,11 +62,11 @@ pub unsafe fn ipc_together_write(args: TogetherArgs) {
             base += AT_ONCE;
         }
     };
-    // SAFETY: the caller guarantees the requirements on `taken`.
+    // SAFETY: the caller upholds the requirements on `taken`.
     unsafe { each_part::<PART>(args.taken, bytes / 16, write) };
     for flow in flows {
         each_byte_behind(bytes, 16, |offset| {
-            // SAFETY: the caller guarantees `bytes` bytes per target, and `offset` is below that.
+            // SAFETY: the caller guarantees that `bytes` bytes per target are valid, and `offset` is below `bytes`.
             unsafe { flow.destination.add(offset as usize).write(byte(seed, offset)) }
         });
         // SAFETY: the caller guarantees that `counter` and `flag` of each flow are valid.

@@ -30,13 +30,13 @@ pub struct GateArgs {
 #[kernel]
 pub unsafe fn ipc_gate(args: GateArgs) {
     for index in 0..args.count as usize {
-        // SAFETY: the caller guarantees `count` pairs of valid words.
+        // SAFETY: the caller guarantees that there are `count` pairs of valid words.
         let theirs = unsafe { &*(*args.words.add(index))[0] };
         store_release_sys_u64(theirs, args.round);
     }
     let limit = Limit::new(args.timeout_ns, args.abort);
     for index in 0..args.count as usize {
-        // SAFETY: the caller guarantees `count` pairs of valid words.
+        // SAFETY: the caller guarantees that there are `count` pairs of valid words.
         let ours = unsafe { &*(*args.words.add(index))[1] };
         // SAFETY: the caller guarantees that `abort` is valid.
         if let Err(stop) = unsafe { limit.wait(ours, args.round) } {
@@ -76,7 +76,7 @@ pub unsafe fn ipc_receive(args: ReceiveArgs) {
         let limit = Limit::new(args.timeout_ns, args.abort);
         // SAFETY: the caller guarantees that `abort` is valid.
         match unsafe { limit.wait(flag, number as u64 + 1) } {
-            // SAFETY: the caller guarantees `count` times, and `number` is below that.
+            // SAFETY: the caller guarantees that there are `count` times, and `number` is below their number.
             Ok(()) => unsafe { args.times.add(number as usize).write(thread::global_timer_ns()) },
             Err(stop) => {
                 // SAFETY: the caller guarantees that `stop` is valid.

@@ -94,7 +94,7 @@ impl Outlets {
             // SAFETY: without channels there are `count` rings, at least one, the same for all threads of the block.
             return Outlet::Ring(unsafe { Ring::of_block(self.rings, self.count) });
         }
-        // SAFETY: the caller guarantees `count` channels, at least one, and `own` is below `count`.
+        // SAFETY: the caller guarantees that there are `count` channels, at least one, and `own` is below `count`.
         Outlet::Channel(unsafe { ChannelHandle::new(self.channels.add(self.own() as usize)) })
     }
 
@@ -142,7 +142,7 @@ impl Outlets {
             immediate: u32,
         ) -> (Result<u64, Status>, u64) {
             let command = Command { opcode, immediate, ..Command::put(source, destination, bytes, peer) };
-            // SAFETY: the caller of `Outlets::push` guarantees the requirements of `of_block`.
+            // SAFETY: the caller of `Outlets::push` upholds the requirements of `of_block`.
             let mut outlet = unsafe { Outlets { rings, channels, count }.of_block() }.with_bound(free_below);
             (outlet.push(fence, &command, &mut ()), outlet.free_below())
         }
@@ -175,7 +175,7 @@ impl Outlets {
             ticket: u64,
             free_below: u64,
         ) -> Result<u64, Status> {
-            // SAFETY: the caller of `Outlets::wait` guarantees the requirements of `of_block`.
+            // SAFETY: the caller of `Outlets::wait` upholds the requirements of `of_block`.
             unsafe { Outlets { rings, channels, count }.of_block() }.with_bound(free_below).wait(ticket)
         }
         let wait = by_address(wait as unsafe fn(_, _, _, _, _) -> _);

@@ -61,14 +61,14 @@ pub unsafe fn put_batched_by_card_kernel(args: BatchedCardPutArgs) {
 unsafe fn put_batches(args: &BatchedPutArgs, outlets: Outlets) {
     let put = &args.put;
     let me = thread::thread_idx_x();
-    // A raw pointer instead of a reference: all threads of the block hold it, and only the first one writes.
-    // SAFETY: the caller guarantees one result per block.
+    // A raw pointer instead of a reference: all threads of the block hold it, and only the first one writes. SAFETY:
+    // the caller guarantees that there is one result per block.
     let result = unsafe { put.results.add(thread::block_idx_x() as usize) };
     if me == 0 {
-        // SAFETY: the caller guarantees one result per block.
+        // SAFETY: the caller guarantees that there is one result per block.
         unsafe { (*result).started = thread::global_timer_ns() };
     }
-    // SAFETY: the caller guarantees the outlets, the same for all threads.
+    // SAFETY: the caller guarantees that the outlets are valid and the same for all threads.
     let mut outlet = unsafe { outlets.of_block() };
     let (block, threads) = (thread::block_idx_x(), thread::block_dim_x());
     // At most half a window, so that the previous put of a slot is published before the slot is reused. At most one
@@ -120,7 +120,7 @@ unsafe fn put_batches(args: &BatchedPutArgs, outlets: Outlets) {
     // The barriers of this call also make the last tickets visible.
     stop = block_maximum(stop);
     if me == 0 {
-        // SAFETY: the caller guarantees one result per block, and only this thread writes it.
+        // SAFETY: the caller guarantees that there is one result per block, and only this thread writes it.
         unsafe { (*result).posted = thread::global_timer_ns() };
     }
     if me == 0
@@ -133,7 +133,7 @@ unsafe fn put_batches(args: &BatchedPutArgs, outlets: Outlets) {
     }
     stop = block_maximum(stop);
     if me == 0 {
-        // SAFETY: the caller guarantees one result per block, and only this thread writes it.
+        // SAFETY: the caller guarantees that there is one result per block, and only this thread writes it.
         unsafe {
             (*result).done = thread::global_timer_ns();
             (*result).stop = stop;

@@ -105,7 +105,7 @@ pub unsafe fn put_kernel(args: PutArgs) {
 #[kernel]
 pub unsafe fn put_traced_kernel(args: TracedPutArgs) {
     let ring = (thread::block_idx_x() % args.put.ring_count) as u64;
-    // SAFETY: the caller guarantees `entries` stamps per ring, and `ring` is below `ring_count`.
+    // SAFETY: the caller guarantees that there are `entries` stamps per ring, and `ring` is below `ring_count`.
     let stamps = unsafe { args.stamps.add((ring * args.entries) as usize) };
     let outlets = Outlets::of_rings(args.put.rings, args.put.ring_count);
     // SAFETY: the caller guarantees that the pointers of `args.put` are valid.
@@ -139,15 +139,15 @@ pub unsafe fn put_by_card_kernel(args: CardPutArgs) {
 unsafe fn put_grid(args: &PutArgs, outlets: Outlets, trace: &mut impl Trace) {
     let per_thread = args.scope == SCOPE_THREAD;
     let leads = per_thread || thread::thread_idx_x() == 0;
-    // A raw pointer instead of a reference: all threads of the block hold it, and only the first one writes.
-    // SAFETY: the caller guarantees one result per block.
+    // A raw pointer instead of a reference: all threads of the block hold it, and only the first one writes. SAFETY:
+    // the caller guarantees that there is one result per block.
     let result = unsafe { args.results.add(thread::block_idx_x() as usize) };
     if thread::thread_idx_x() == 0 {
-        // SAFETY: the caller guarantees one result per block.
+        // SAFETY: the caller guarantees that there is one result per block.
         unsafe { (*result).started = thread::global_timer_ns() };
     }
 
-    // SAFETY: the caller guarantees the outlets, the same for all threads.
+    // SAFETY: the caller guarantees that the outlets are valid and the same for all threads.
     let mut channel = Channel::new(unsafe { outlets.of_block() });
     let producer = if per_thread { thread::index() } else { thread::block_idx_x() };
     // SAFETY: the caller guarantees that the pointers of `args` are valid.
@@ -155,7 +155,7 @@ unsafe fn put_grid(args: &PutArgs, outlets: Outlets, trace: &mut impl Trace) {
 
     stop = block_maximum(stop);
     if thread::thread_idx_x() == 0 {
-        // SAFETY: the caller guarantees one result per block, and only this thread writes it.
+        // SAFETY: the caller guarantees that there is one result per block, and only this thread writes it.
         unsafe { (*result).posted = thread::global_timer_ns() };
     }
     if stop == 0 && leads {
@@ -164,7 +164,7 @@ unsafe fn put_grid(args: &PutArgs, outlets: Outlets, trace: &mut impl Trace) {
     }
     stop = block_maximum(stop);
     if thread::thread_idx_x() == 0 {
-        // SAFETY: the caller guarantees one result per block, and only this thread writes it.
+        // SAFETY: the caller guarantees that there is one result per block, and only this thread writes it.
         unsafe {
             (*result).done = thread::global_timer_ns();
             (*result).stop = stop;
@@ -241,7 +241,7 @@ unsafe fn put_loop(args: &PutArgs, channel: &mut Channel, producer: u32, leads: 
                 let mut push = trace.push(fill);
                 match channel.put_nbi_observed(&args.put(producer, iteration), &mut push) {
                     Ok(given) => {
-                        // SAFETY: the caller guarantees one ticket per slot.
+                        // SAFETY: the caller guarantees that there is one ticket per slot.
                         unsafe { *args.ticket(producer, iteration) = given };
                         trace.pushed(given, &push);
                     }

@@ -129,7 +129,7 @@ struct Stored {
 impl Grid<'_> {
     #[inline(always)]
     fn word(&self, index: usize) -> &Word {
-        // SAFETY: `queue` has `WORDS` words (contract of the kernel), and `index` is below that.
+        // SAFETY: `queue` has `WORDS` words (contract of the kernel), and `index` is below their number.
         unsafe { &*self.args.queue.add(index) }
     }
 
@@ -338,7 +338,7 @@ impl Grid<'_> {
 ///
 /// # Safety
 /// - The arguments must be objects of the world's heap and, except for addresses, the same on all PEs.
-/// - Chunks must be a multiple of 16 bytes, and `part` too.
+/// - The sizes of chunks, and `part`, must be multiples of 16 bytes.
 /// - For sums, `whole` must be a multiple of `part`, and a chunk must be at most [`PIECES`] times `whole`. Otherwise
 ///   `whole` must be a chunk.
 /// - `queue` must point to [`WORDS`] words that no other grid uses at the same time, and `times` must have space for

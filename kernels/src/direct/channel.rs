@@ -82,7 +82,7 @@ impl ChannelHandle {
     /// `channel` must be valid until the kernel ends.
     #[inline(always)]
     pub unsafe fn new(channel: *const Channel) -> ChannelHandle {
-        // SAFETY: the caller guarantees the channel.
+        // SAFETY: the caller guarantees that the channel is valid.
         ChannelHandle { channel, depth: unsafe { (*channel).queue.depth }, free_below: 0 }
     }
 
@@ -94,7 +94,7 @@ impl ChannelHandle {
     /// not exist.
     #[inline(always)]
     pub(crate) fn post(&mut self, command: &Command) -> Result<u64, Status> {
-        // SAFETY: the creator of the handle guarantees the channel.
+        // SAFETY: the creator of the handle guarantees that the channel is valid.
         let (posted, free_below) = unsafe { post(self.channel, command, self.free_below) };
         self.free_below = free_below;
         posted
@@ -106,7 +106,7 @@ impl ChannelHandle {
     /// Returns the first failure of the queue.
     #[inline(always)]
     pub(crate) fn wait(&mut self, number: u64) -> Result<u64, Status> {
-        // SAFETY: the creator of the handle guarantees the channel.
+        // SAFETY: the creator of the handle guarantees that the channel is valid.
         let watermark = unsafe { by_address(wait as unsafe fn(_, _, _) -> _)(self.channel, number, self.free_below) }?;
         self.free_below = self.free_below.max(watermark + self.depth as u64);
         Ok(watermark)
@@ -120,7 +120,7 @@ impl ChannelHandle {
 /// `channel` must be valid until the kernel ends.
 #[inline(never)]
 unsafe fn post(channel: *const Channel, command: &Command, free_below: u64) -> (Result<u64, Status>, u64) {
-    // SAFETY: the caller guarantees the channel.
+    // SAFETY: the caller guarantees that the channel is valid.
     let mut channel = unsafe { *channel };
     channel.queue.free_below = channel.queue.free_below.max(free_below);
     let posted = match channel.transfer(command) {
@@ -137,7 +137,7 @@ unsafe fn post(channel: *const Channel, command: &Command, free_below: u64) -> (
 /// `channel` must be valid until the kernel ends.
 #[inline(never)]
 unsafe fn wait(channel: *const Channel, number: u64, free_below: u64) -> Result<u64, Status> {
-    // SAFETY: the caller guarantees the channel.
+    // SAFETY: the caller guarantees that the channel is valid.
     let mut queue = unsafe { (*channel).queue };
     queue.free_below = queue.free_below.max(free_below);
     queue.wait(number).map_err(Failure::status)

@@ -229,7 +229,7 @@ impl Queue {
     /// `queues` must be valid for `count` queues, at least one.
     #[inline(always)]
     pub unsafe fn of_block(queues: *const Queue, count: u32) -> Queue {
-        // SAFETY: the caller guarantees `count` queues, and the remainder is below `count`.
+        // SAFETY: the caller guarantees that there are `count` queues, and the remainder is below `count`.
         unsafe { queues.add((cuda_std::thread::block_idx_x() % count) as usize).read() }
     }
 

@@ -214,7 +214,8 @@ impl Queue {
             self.fill(Place { first, end, rung }, transfer);
             return self.wait(first);
         }
-        // Copied before the fences: after a fence, values in local memory are reloaded from beyond L1.
+        // The values are copied before the fences, because after a fence, values in local memory are reloaded from
+        // beyond L1.
         let queue = *self;
         let (bell, entry) = (queue.bell(end), queue.completion(first));
         queue.write(first, transfer);

@@ -55,7 +55,7 @@ impl<S: Scope> Context<S> {
     #[inline(always)]
     pub(super) unsafe fn store_bare(&self, slot: u64, round: u32) {
         if self.scope.leads() {
-            // SAFETY: the caller guarantees the slot.
+            // SAFETY: the caller guarantees that the slot is valid.
             unsafe { store(slot, round) };
         }
     }
@@ -70,7 +70,7 @@ impl<S: Scope> Context<S> {
             return;
         }
         let (timeout_ns, control) = (self.world.timeout_ns, self.world.abort);
-        // SAFETY: the caller guarantees the slot; the host's word is valid while the grid runs.
+        // SAFETY: the caller guarantees that the slot is valid; the host's word is valid while the grid runs.
         let (stop, seen) = unsafe { by_address(wait as unsafe fn(_, _, _, _) -> _)(slot, round, timeout_ns, control) };
         if stop != 0 {
             self.fail(Status(stop), Failure { call: Call::Receive, pe, detail: 0, seen, wanted: round as u64 });
@@ -99,7 +99,7 @@ pub(super) unsafe fn exchange(world: &World, (here, sent): (u64, u64), sender: u
         unsafe { store((*world.peers.add(pe as usize)).heap + sent, round) };
     }
     for pe in others() {
-        // SAFETY: the caller guarantees the slot; the host's word is valid while the grid runs.
+        // SAFETY: the caller guarantees that the slot is valid; the host's word is valid while the grid runs.
         let (stop, seen) = unsafe { wait(here + pe as u64 * sender as u64, round, world.timeout_ns, world.abort) };
         if stop != 0 {
             let failure = Failure { call: Call::Receive, pe, detail: 0, seen, wanted: round as u64 };

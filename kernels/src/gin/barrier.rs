@@ -107,9 +107,9 @@ impl<S: Scope> Context<S> {
         let mut step = self.scope.rank();
         // SAFETY: `barriers` has one word per team.
         let word: &Word = unsafe { &*self.world.barriers.add(kind as usize) };
-        // Loaded before the fence, which takes longer than the load. A later load would delay the wait by one round
-        // trip to memory. (A lane that loads the word only after the leader's store below waits for a sum that is not
-        // yet reached. Its polls fail, and it continues.)
+        // The word is loaded before the fence, which takes longer than the load. A later load would delay the wait by
+        // one round trip to memory. (A lane that loads the word only after the leader's store below waits for a sum
+        // that is not yet reached. Its polls fail, and it continues.)
         let passed = if self.scope.is_of_first_warp() { load_relaxed_gpu_u64(word) + 1 } else { 0 };
         self.unfenced = false;
         if step < others.max(1) {
@@ -147,7 +147,7 @@ impl<S: Scope> Context<S> {
                 self.tell(flat, self.world.pe_of(team, (team.me + step) % team.pes));
             }
         }
-        // Loaded after the signals, which do not depend on it, so that its latency overlaps with theirs.
+        // The word is loaded after the signals, which do not depend on it, so that the latencies overlap.
         let passed = load_relaxed_gpu_u64(word) + 1;
         if one_round {
             self.wait_signal(Call::Barrier, NO_PE, flat, passed * (team.pes as u64 - 1));

@@ -26,16 +26,16 @@ const PIECE: u64 = 1 << 30;
 ///
 /// # Safety
 /// `from` must be valid for reads and `to` for writes of `bytes` bytes. They must not overlap, and no other thread may
-/// write either during the copy. Bytes that share an aligned word of 8 bytes with `from` may be loaded too, and are not
-/// used.
+/// write either during the copy. Bytes that share an aligned word of 8 bytes with `from` may also be loaded, and are
+/// not used.
 #[inline(always)]
 pub(crate) unsafe fn copy(to: *mut u8, from: *const u8, bytes: u64, rank: u32, lanes: u32) {
     // Inlined, because saving the registers for a call takes as long as a copy of some KiB: 0.2 us by a warp, 1 us by
     // 1024 threads. Addresses are computed where they are used. If they were computed before a loop, the compiler would
     // keep them in local memory, which misses L1 after each acquire.
     let (each, bases) = (fresh_u32(rank), to as u64 | from as u64);
-    // SAFETY: the caller guarantees both ranges. Accesses of several bytes are used only for addresses that are aligned
-    // for them.
+    // SAFETY: the caller guarantees that both ranges are valid. Accesses of several bytes are used only for addresses
+    // that are aligned for them.
     unsafe {
         if (bases | bytes).is_multiple_of(16) {
             if bytes <= lanes as u64 * 16 {
@@ -60,7 +60,7 @@ pub(crate) unsafe fn copy(to: *mut u8, from: *const u8, bytes: u64, rank: u32, l
 #[inline(always)]
 unsafe fn copy_unaligned(to: *mut u8, from: *const u8, bytes: u64, rank: u32, lanes: u32) {
     let bases = to as u64 | from as u64;
-    // SAFETY: the caller guarantees both ranges.
+    // SAFETY: the caller guarantees that both ranges are valid.
     unsafe {
         if bytes <= lanes as u64 {
             if (rank as u64) < bytes {
@@ -103,7 +103,7 @@ pub(crate) unsafe fn copy_apart(to: *mut u8, from: *const u8, bytes: u64, rank: 
 #[inline(always)]
 unsafe fn one<const W: usize>(to: *mut u8, from: *const u8, bytes: u64, at: u64) {
     if at < bytes {
-        // SAFETY: the caller guarantees both ranges and the alignment.
+        // SAFETY: the caller guarantees that both ranges are valid and aligned.
         unsafe { store_words(to.add(at as usize).cast(), load_words::<W>(from.add(at as usize).cast())) };
     }
 }
@@ -119,7 +119,7 @@ unsafe fn copy_vectors(to: *mut u8, from: *const u8, bytes: u64, rank: u32, lane
     // The lanes with the fewest vectors also copy one byte after the last vector. They load it before the vectors and
     // store it after them, so that they wait for memory only once.
     let at = bytes / 16 * 16 + (lanes - 1 - rank) as u64;
-    // SAFETY: the caller guarantees both ranges and the alignment; `at` is below `bytes` at each use.
+    // SAFETY: the caller guarantees that both ranges are valid and aligned; `at` is below `bytes` at each use.
     unsafe {
         let byte = if at < bytes { load_byte(from.add(at as usize)) } else { 0 };
         vectors::<4, DEEP>(to, from, bytes / 16, rank, lanes);
@@ -135,7 +135,7 @@ unsafe fn copy_vectors(to: *mut u8, from: *const u8, bytes: u64, rank: u32, lane
 /// The requirements of [`copy`] must hold.
 #[inline(never)]
 unsafe fn copy_aligned_words(to: *mut u8, from: *const u8, bytes: u64, rank: u32, lanes: u32) {
-    // SAFETY: the caller guarantees both ranges and the alignment.
+    // SAFETY: the caller guarantees that both ranges are valid and aligned.
     unsafe { vectors::<2, DEEP>(to, from, bytes / 8, rank, lanes) };
 }
 
@@ -146,7 +146,7 @@ unsafe fn copy_aligned_words(to: *mut u8, from: *const u8, bytes: u64, rank: u32
 #[inline(never)]
 unsafe fn copy_words(to: *mut u8, from: *const u8, bytes: u64, rank: u32, lanes: u32) {
     if bytes <= 8 {
-        // SAFETY: the caller guarantees both ranges.
+        // SAFETY: the caller guarantees that both ranges are valid.
         return unsafe { copy_bytes(to, from, bytes as u32, rank, lanes) };
     }
     let mut done = 0;
@@ -210,12 +210,12 @@ unsafe fn vectors<const W: usize, const UNROLL: usize>(
     while left >= UNROLL as u64 * lanes as u64 {
         let mut held = [[0; W]; UNROLL];
         for held in &mut held {
-            // SAFETY: the vector is below `count`; the caller guarantees the ranges.
+            // SAFETY: the vector is below `count`; the caller guarantees that the ranges are valid.
             *held = unsafe { load_words(source as *const u32) };
             source = opaque_u64(source + step);
         }
         for held in &held {
-            // SAFETY: the vector is below `count`; the caller guarantees the ranges.
+            // SAFETY: the vector is below `count`; the caller guarantees that the ranges are valid.
             unsafe { store_words(target as *mut u32, *held) };
             target = opaque_u64(target + step);
         }
@@ -228,7 +228,7 @@ unsafe fn vectors<const W: usize, const UNROLL: usize>(
     if left == 0 {
         return;
     }
-    // SAFETY: the caller guarantees the ranges, and `rest` accesses only the `left` vectors from here.
+    // SAFETY: the caller guarantees that the ranges are valid, and `rest` accesses only the `left` vectors from here.
     unsafe {
         if left > 2 * lanes {
             rest::<W, UNROLL>(target, source, (rank, left), lanes, step);
@@ -254,14 +254,14 @@ unsafe fn rest<const W: usize, const N: usize>(
     let mut held = [[0; W]; N];
     for (round, held) in held.iter_mut().enumerate() {
         if index + round as u32 * lanes < left {
-            // SAFETY: the vector is below `left`; the caller guarantees the ranges.
+            // SAFETY: the vector is below `left`; the caller guarantees that the ranges are valid.
             *held = unsafe { load_words(source as *const u32) };
         }
         source = opaque_u64(source + step);
     }
     for (round, held) in held.iter().enumerate() {
         if index + round as u32 * lanes < left {
-            // SAFETY: the vector is below `left`; the caller guarantees the ranges.
+            // SAFETY: the vector is below `left`; the caller guarantees that the ranges are valid.
             unsafe { store_words(target as *mut u32, *held) };
         }
         target = opaque_u64(target + step);

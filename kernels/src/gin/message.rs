@@ -67,7 +67,8 @@ impl Inbox {
     /// Returns the heap offset of the slot for a sender's message of this round.
     #[inline(always)]
     pub(super) fn slot(&self, sender: u32, round: u32) -> u64 {
-        // Computed on each call: the compiler would keep an offset that is computed before a loop in local memory.
+        // The offset is computed on each call. The compiler would keep an offset that is computed before a loop in
+        // local memory.
         let number = fresh_u32(sender) as u64 * Inbox::ROUNDS + round as u64 % Inbox::ROUNDS;
         self.offset + number * 2 * self.capacity
     }
@@ -141,7 +142,7 @@ impl<S: Scope> Context<S> {
         }
         // Tested last, so that the test does not delay the stores of other messages.
         if bytes == 0 {
-            // SAFETY: the caller guarantees the slot.
+            // SAFETY: the caller guarantees that the slot is valid.
             unsafe { self.store_bare(slot, round) };
         }
     }
@@ -239,7 +240,7 @@ impl<S: Scope> Context<S> {
             }
         }
         if bytes == 0 {
-            // SAFETY: the caller guarantees the slot.
+            // SAFETY: the caller guarantees that the slot is valid.
             unsafe { self.take_bare(slot as u64, round, pe) };
         }
     }

@@ -23,7 +23,7 @@
 //!
 //! **Errors.** Every wait is bounded by the deadline and returns its outcome ([`Status`](crate::ring::Status)). All
 //! threads of a scope get the same result. In a warp or block, a failure to push a command is reported by the next call
-//! that waits. Once a context has failed, its later calls fail too. The call and PE of the first failure of a launch
+//! that waits. Once a context has failed, its later calls also fail. The call and PE of the first failure of a launch
 //! are recorded in the [`Report`], which the host reads.
 
 mod arrivals;

@@ -236,7 +236,7 @@ impl<S: Scope> Context<S> {
 /// A heap must be mapped at `heap` while the word is used.
 #[inline(always)]
 pub(crate) unsafe fn signal_word<'a>(heap: u64, signal: Signal) -> &'a cuda_std::memory::Word {
-    // SAFETY: the caller guarantees the mapping, and a heap starts with one word per signal.
+    // SAFETY: the caller guarantees that the mapping is valid, and a heap starts with one word per signal.
     unsafe { &*(heap as *const cuda_std::memory::Word).add(signal.0 as usize) }
 }
 

@@ -121,7 +121,7 @@ fn wait_long(
         }
         looks = looks.wrapping_add(1);
         if let Err(stop) = limit.look(sum, abort) {
-            // Checked once more: the sum may have been reached since the last poll.
+            // Checks the sum once more, because it may have been reached since the last poll.
             let seen = load_acquire_sys_u64(near) + far.map_or(0, load_acquire_sys_u64);
             return if wanted.is_met(seen) { 0 } else { stop.0 };
         }

@@ -109,7 +109,7 @@ impl<'a> Participant<'a> {
 
     #[inline(always)]
     unsafe fn flag(&self, role: u32) -> &'a Word {
-        // SAFETY: the caller guarantees a flag per role and group.
+        // SAFETY: the caller guarantees that there is a flag per role and group.
         unsafe { &*self.args.flags.add((role * self.args.groups + self.group) as usize * APART) }
     }
 
@@ -122,7 +122,7 @@ impl<'a> Participant<'a> {
         let mut role = 0;
         while role < self.args.count {
             let mut polls = 0;
-            // SAFETY: the caller guarantees a flag per role and group.
+            // SAFETY: the caller guarantees that there is a flag per role and group.
             while load_relaxed_sys_u64(unsafe { self.flag(role) }) < number {
                 self.relax();
                 polls += 1;

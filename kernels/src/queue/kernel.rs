@@ -171,21 +171,23 @@ pub unsafe fn queue_vyukov_watched(args: QueueArgs) {
 /// Returns the ring of this block.
 #[inline(always)]
 unsafe fn this_ring(args: &QueueArgs) -> Ring {
-    // SAFETY: the kernel's caller guarantees `queue_count` rings, the same for all threads.
+    // SAFETY: the kernel's caller guarantees that there are `queue_count` rings, the same for all threads.
     unsafe { Ring::of_block(args.queues.cast(), args.queue_count) }
 }
 
 /// Returns the ring of this producer.
 #[inline(always)]
 unsafe fn own_ring(args: &QueueArgs) -> Ring {
-    // SAFETY: the kernel's caller guarantees `queue_count` rings, and the remainder is below that.
+    // SAFETY: the kernel's caller guarantees that there are `queue_count` rings, and the remainder is below their
+    // number.
     unsafe { args.queues.cast::<Ring>().add((producer(args.scope) % args.queue_count) as usize).read() }
 }
 
 /// Returns the Vyukov queue of this block.
 #[inline(always)]
 unsafe fn this_vyukov(args: &QueueArgs) -> Vyukov {
-    // SAFETY: the kernel's caller guarantees `queue_count` queues, and the remainder is below that.
+    // SAFETY: the kernel's caller guarantees that there are `queue_count` queues, and the remainder is below their
+    // number.
     unsafe { args.queues.cast::<Vyukov>().add((thread::block_idx_x() % args.queue_count) as usize).read() }
 }
 
@@ -234,7 +236,7 @@ unsafe fn run<Q: Queue, const WATCHED: bool>(args: &QueueArgs, queue: &mut Q, ob
     stop = crate::block::block_maximum(stop);
     if first_thread {
         let (done, cycles) = (thread::global_timer_ns(), thread::clock().wrapping_sub(cycles));
-        // SAFETY: the kernel's caller guarantees one result per block.
+        // SAFETY: the kernel's caller guarantees that there is one result per block.
         unsafe { args.results.add(thread::block_idx_x() as usize).write(QueueResult { started, done, cycles, stop }) };
     }
 }
@@ -272,7 +274,7 @@ unsafe fn pushes<Q: Queue, const WATCHED: bool, const WORDS: u32, const PER_WARP
         if sampled {
             let sample = [pushed.wrapping_sub(before) as u32, thread::clock().wrapping_sub(before) as u32];
             let index = producer as usize * args.samples_each as usize + number as usize;
-            // SAFETY: the kernel's caller guarantees `samples_each` samples per producer.
+            // SAFETY: the kernel's caller guarantees that there are `samples_each` samples per producer.
             unsafe { args.samples.add(index).write(sample) };
         }
         last = Some(ticket);
@@ -332,7 +334,7 @@ pub unsafe fn queue_stores(args: QueueArgs) {
     thread::sync_threads();
     if thread::thread_idx_x() == 0 {
         let (done, cycles) = (thread::global_timer_ns(), thread::clock().wrapping_sub(cycles));
-        // SAFETY: the caller guarantees one result per block.
+        // SAFETY: the caller guarantees that there is one result per block.
         unsafe {
             args.results.add(thread::block_idx_x() as usize).write(QueueResult { started, done, cycles, stop: 0 })
         };

@@ -32,7 +32,7 @@ impl<const WORDS: usize> Consumer<WORDS> {
     #[inline(always)]
     fn slot(&self, ticket: u64) -> *const [Word; WORDS] {
         let mask = self.ring.capacity() - 1;
-        // SAFETY: the caller of `new` guarantees the slots; the mask keeps the index below the capacity.
+        // SAFETY: the caller of `new` guarantees that the slots are valid; the mask keeps the index below the capacity.
         unsafe { self.ring.slots.add(((ticket & mask) as usize) << self.ring.log2_slot_words).cast() }
     }
 
@@ -78,7 +78,7 @@ impl<const WORDS: usize> Consumer<WORDS> {
             let mut slot = self.slot(self.cursor);
             let mut taken = 0;
             while taken < run {
-                // SAFETY: the caller of `new` guarantees the slots; the slot is before the ring's end.
+                // SAFETY: the caller of `new` guarantees that the slots are valid; the slot is before the ring's end.
                 let (words, other_lap) = load_relaxed_sys_words(unsafe { &*slot }, lap);
                 if other_lap {
                     break;

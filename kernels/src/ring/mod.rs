@@ -111,7 +111,7 @@ impl Ring {
     #[inline(always)]
     pub unsafe fn of_block(rings: *const Ring, count: u32) -> Ring {
         let block = thread::block_idx_x();
-        // SAFETY: the caller guarantees `count` rings, and the remainder is below `count`.
+        // SAFETY: the caller guarantees that there are `count` rings, and the remainder is below `count`.
         let ring = unsafe { rings.add((block % count) as usize).read() };
         Ring { role: Ring::role(count), of_block: 1, ..ring }
     }

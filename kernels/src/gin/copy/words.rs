@@ -29,7 +29,8 @@ impl Words {
     }
 
     /// Copies the words of lane `rank`. The partial words at the ends are loaded before the others and stored after
-    /// them, so that their latencies overlap. They belong to the first two lanes: warps without words do nothing.
+    /// them, so that their latencies overlap. The partial words belong to the first two lanes, so warps without words
+    /// do nothing.
     ///
     /// # Safety
     /// The requirements of [`copy`](super::copy) must hold, for more than 8 bytes.
@@ -43,8 +44,8 @@ impl Words {
         let edge = if rank == 0 { head } else { tail };
         let has_edge = if rank == 0 { self.skip != 0 } else { rank == 1 && whole != self.span };
         let has_both = lanes == 1 && whole != self.span;
-        // SAFETY: the caller guarantees both ranges. More than 8 bytes are not within one word, so each partial word
-        // reaches to one end of its word.
+        // SAFETY: the caller guarantees that both ranges are valid. More than 8 bytes are not within one word, so each
+        // partial word reaches to one end of its word.
         unsafe {
             let held = if has_edge { self.load_edge(edge.0) } else { [0; 2] };
             let held_tail = if has_both { self.load_edge(whole) } else { [0; 2] };
