@@ -1,5 +1,5 @@
 //! Memory that other processes of this machine can map: an anonymous file (memfd) without a path. The kernel frees it
-//! when the last process that has it open or mapped exits, for whatever reason.
+//! when the last process that has it open or mapped exits, for any reason.
 
 use nix::fcntl::{FcntlArg, SealFlag, fcntl, posix_fallocate};
 use nix::sys::memfd::{MFdFlags, memfd_create};

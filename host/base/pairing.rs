@@ -129,7 +129,7 @@ mod tests {
         let pairing = Pairing::of(&["a", "b", "a", "b"]);
         assert_eq!((0..4).map(|rank| pairing.target(rank)).collect::<Vec<_>>(), [Some(1), None, Some(3), None]);
         assert_eq!(pairing.note(), None);
-        // Order of --map-by slot.
+        // Hosts in the order of --map-by slot.
         let pairing = Pairing::of(&["a", "a", "b", "b"]);
         assert_eq!((0..4).map(|rank| pairing.target(rank)).collect::<Vec<_>>(), [Some(2), Some(3), None, None]);
     }

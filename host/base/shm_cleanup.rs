@@ -2,8 +2,8 @@
 //!
 //! - libfabric's EFA provider creates a file of 16 MiB per endpoint, even if it transfers nothing through shared
 //!   memory, and removes it only when the endpoint is closed. Each process records the files of its endpoints in its
-//!   own record file, which it keeps locked. The system releases the lock when the process ends, for whatever reason
-//!   and in whatever PID namespace.
+//!   own record file, which it keeps locked. The system releases the lock when the process ends, for any reason and in
+//!   any PID namespace.
 //! - Software NICs have one directory per user, in which each file is locked by the processes that use it
 //!   (`crates/soft_efa/src/share.rs`).
 

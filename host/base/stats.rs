@@ -59,7 +59,7 @@ impl Summary {
         // Nearest rank: the smallest sample that at least 99 % of all samples do not exceed. Computed in integers,
         // because 0.99 has no exact binary representation.
         let p99 = sorted[(count * 99).div_ceil(100) - 1];
-        // Computed relative to the minimum, to avoid cancellation for large, similar samples.
+        // The mean is computed relative to the minimum, to avoid cancellation for large, similar samples.
         let mean = min + sorted.iter().map(|sample| sample - min).sum::<f64>() / count as f64;
         let cv_pct = (count > 1 && mean != 0.0).then(|| {
             let squares = sorted.iter().map(|sample| (sample - mean).powi(2)).sum::<f64>();

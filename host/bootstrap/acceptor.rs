@@ -6,7 +6,7 @@
 //! - A connection must authenticate within [`HANDSHAKE_LIMIT`], however slowly its bytes arrive.
 //! - At most [`MAX_UNAUTHENTICATED`] connections are kept. A further one replaces the oldest, so that idle connections
 //!   cannot lock others out.
-//! - Only a few lines are printed on stderr, however many connections are rejected.
+//! - Only a few lines are printed on stderr, regardless of the number of rejected connections.
 
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener};

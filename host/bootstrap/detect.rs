@@ -99,7 +99,7 @@ impl Launcher {
         if env("OMPI_COMM_WORLD_SIZE").is_some() {
             found("mpirun", value("OMPI_COMM_WORLD_SIZE"), value("OMPI_COMM_WORLD_RANK"))
         } else if env("SLURM_STEP_ID").is_some_and(|id| is_srun_step(&id)) && env("SLURM_PROCID").is_some() {
-            // Checked before PMI and PMIx, whose variables srun sets too.
+            // Checks this before PMI and PMIx, whose variables srun also sets.
             found("srun", value("SLURM_STEP_NUM_TASKS").or_else(|| value("SLURM_NTASKS")), value("SLURM_PROCID"))
         } else if env("PMI_SIZE").is_some() {
             found("mpiexec", value("PMI_SIZE"), value("PMI_RANK"))

@@ -127,7 +127,7 @@ fn takes(noise: &mut HandshakeState, message: &[u8; NOISE_BYTES]) -> bool {
     noise.read_message(message, &mut [0; NOISE_BYTES]).is_ok()
 }
 
-/// Reasons for which a peer is not accepted.
+/// Reasons why a peer is not accepted.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Unwanted {
     /// The peer may not be ginlab: it gets no answer.

@@ -121,7 +121,7 @@ pub struct Bootstrap {
     kind: Kind,
     rank: usize,
     size: usize,
-    /// Declared before the star, so that it is stopped before the star is dropped.
+    /// This field is declared before the star, so that it is stopped before the star is dropped.
     reporter: Option<Reporter>,
     star: Arc<Mutex<Star>>,
     timeout: Duration,
@@ -136,7 +136,7 @@ pub struct Bootstrap {
     first_numbers: Vec<usize>,
     missing: Vec<Missing>,
     broken: Option<BootstrapError>,
-    /// Declared last: connections are closed before MPI is finalized.
+    /// This field is declared last: connections are closed before MPI is finalized.
     #[cfg(feature = "mpi")]
     session: Option<mpi::Session>,
 }

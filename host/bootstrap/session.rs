@@ -46,7 +46,7 @@ const GRACE: Duration = Duration::from_secs(1);
 /// Maximum size of a message. Messages are addresses, keys and plans.
 const MAX_WORD_BYTES: usize = 1 << 20;
 
-/// Reasons for which a bounded wait ended without a result.
+/// Reasons why a bounded wait ended without a result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
     /// The limit was exceeded.

@@ -31,7 +31,7 @@ pub(super) struct Star {
     pub size: usize,
     /// Links by rank: to all other ranks on rank 0, and only to rank 0 elsewhere.
     pub links: Vec<Option<Link>>,
-    /// Declared after the links: connections are closed before children are stopped.
+    /// This field is declared after the links: connections are closed before children are stopped.
     pub children: Option<Children>,
     step: u64,
     pub progress: Heard,

@@ -81,7 +81,8 @@ impl Bootstrap {
             return Bootstrap::leaf(Kind::Tcp, (rank, size), resolve, &format!("{master}:{port}"), token, options);
         }
         checked_size(size)?;
-        // Otherwise the connection that exceeds the limit is refused after all others have been waited for.
+        // Checks the limit now. Otherwise, the connection that exceeds it would be refused only after all others have
+        // connected.
         if let Some(why) = limits::lacking_files(size as u64) {
             return Err(BootstrapError::Other(Ending::Usage, format!("connections of {size} ranks: {why}")));
         }

@@ -150,7 +150,7 @@ impl Drop for Buffer {
     fn drop(&mut self) {
         let lent = self.lent && self.place != Place::File;
         if lent || KEEP.load(Ordering::Acquire) {
-            // The GPU's context frees its memory, so keep the context too.
+            // The GPU's context frees its memory, so the context is also kept.
             std::mem::forget(self.device.clone());
             std::mem::forget(self.file.clone());
             return;

@@ -24,7 +24,7 @@ pub(super) fn is_there() -> bool {
         ["libcuda.so", "libcuda.so.1"].into_iter().any(|name| {
             // SAFETY: the driver's library, which cudarc would load by the same names.
             let library = unsafe { libloading::Library::new(name) };
-            // Never unloaded, because cudarc loads it again for its calls.
+            // The library is never unloaded, because cudarc loads it again for its calls.
             library.map(std::mem::forget).is_ok()
         })
     })

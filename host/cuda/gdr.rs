@@ -181,7 +181,7 @@ pub(super) struct Mapping<M> {
     bytes: usize,
     /// Address for the CPU. 0 means that the memory is not mapped yet.
     address: u64,
-    // Dropped in this order after unpinning: first the memory is freed, then the connection is closed.
+    // The fields are dropped in this order after unpinning: first the memory is freed, then the connection is closed.
     _memory: M,
     connection: Connection,
 }

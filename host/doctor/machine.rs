@@ -108,8 +108,8 @@ impl Machine {
     pub fn here(wanted: Requirements) -> Machine {
         let host = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok()).unwrap_or_default();
         let mut took = Took::default();
-        // Opened first, and kept open: the driver suspends GPUs without users, and would otherwise resume them for
-        // every query.
+        // NVML is opened first and kept open. Otherwise, the driver would suspend GPUs without users and resume them
+        // for every query.
         let watch = took.of("NVML", nvml::open);
         let looked = Instant::now();
         let asked = Asked {

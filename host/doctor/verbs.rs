@@ -67,7 +67,7 @@ impl Verbs {
                 dereg_mr: function(&library, "ibv_dereg_mr")?,
             }
         };
-        // Never unloaded, because its providers keep threads and handlers.
+        // The library is never unloaded, because its providers keep threads and handlers.
         std::mem::forget(library);
         Ok(verbs)
     }

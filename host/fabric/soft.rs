@@ -163,7 +163,7 @@ pub fn load(provider: &str) -> Result<(), FabricError> {
         // `GINLAB_SOFT_EFA`.
         let library = unsafe { Library::open(Some(&file), RTLD_NOW | RTLD_GLOBAL) }.map_err(|error| fail(&error))?;
         let found = find(&library, MARK);
-        // Never unloaded: libfabric keeps pointers to its functions.
+        // The library is never unloaded: libfabric keeps pointers to its functions.
         std::mem::forget(library);
         found.map_err(|error| fail(&error))?;
     }

@@ -9,7 +9,7 @@ use std::rc::Rc;
 /// Memory with its registration on every rail.
 #[derive(Debug)]
 pub struct Registered<R: Messages> {
-    // Declared before `buffer`, because registrations must be dropped before the memory.
+    // This field is declared before `buffer`, because registrations must be dropped before the memory.
     pub(crate) on_rail: Vec<R::Region>,
     pub(crate) buffer: Rc<Buffer>,
 }

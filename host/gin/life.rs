@@ -1,5 +1,5 @@
-//! Maximum time for which the host waits for a kernel. The kernel's own waits end earlier. This limit applies to
-//! kernels that do not start, or that are stuck outside a wait.
+//! Maximum time that the host waits for a kernel. The kernel's own waits end earlier. This limit applies to kernels
+//! that do not start, or that are stuck outside a wait.
 //!
 //! The host also collects progress ([`watch`](super::watch)): of this kernel, by a hash of its memory, and of others,
 //! through the bootstrap. It reports this rank's progress to the other ranks, and both kinds to the kernel, whose waits
@@ -21,7 +21,7 @@ const CHECKS: u32 = 16;
 /// Number of words that are hashed at the start of each object of the heap.
 const HEAD: usize = 512;
 
-/// Kernels of a world for which the host waits.
+/// Kernels of a world that the host waits for.
 #[derive(Debug)]
 pub(super) struct Kernels<'a> {
     world: &'a World,

@@ -11,7 +11,7 @@ use ginlab_cuda::{DeviceError, wait_for};
 use kernels::ring::Status;
 use std::time::{Duration, Instant};
 
-/// Work of a device for which the host waits.
+/// Work of a device that the host waits for.
 pub trait Work {
     /// Error of a wait.
     type Error: From<Stop>;

@@ -144,7 +144,7 @@ impl Drop for Ring {
 }
 
 struct Server<'a, R: Rail> {
-    // Dropped first, because kernels must be notified before the rails are closed, which may take time.
+    // This field is dropped first, because kernels must be notified before the rails are closed, which may take time.
     ring: Ring,
     engine: Engine<R>,
     shared: &'a ThreadState,

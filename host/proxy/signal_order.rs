@@ -179,7 +179,8 @@ impl SignalWords {
     }
 
     fn word(&self, signal: u32) -> &Counter {
-        // SAFETY: the caller of `at` guarantees `SIGNALS` valid words, and the mask keeps the index below that.
+        // SAFETY: the caller of `at` guarantees that there are `SIGNALS` valid words, and the mask keeps the index
+        // below their number.
         unsafe { &*self.words.add((signal & (SIGNALS - 1)) as usize) }
     }
 
@@ -383,8 +384,8 @@ impl Accounts {
             *slot = Slot::default();
             incoming.done += 1;
         }
-        // Reported after half a window. This is early enough that the sender need not wait, and rare enough that the
-        // cost is negligible.
+        // The count is reported after half a window. This is early enough that the sender need not wait, and rare
+        // enough that the cost is negligible.
         let news = incoming.done - incoming.told;
         if news >= (self.window / 2).max(1) {
             incoming.told = incoming.done;

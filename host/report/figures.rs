@@ -51,7 +51,7 @@ pub fn of_run(run: &Run, catalog: Catalog) -> Figures {
     }
     let measured = |column: &str| count(records, column, Plot::TIME.y);
     if figures.drawn.is_empty() && run.kind == FileKind::Rows && records.rows().len() > 1 {
-        // Over the column with the most values.
+        // Draws the figure over the column with the most values.
         let most = catalog.chosen().into_iter().rev().max_by_key(|column| measured(column)).unwrap_or("case");
         let usual = if count(records, "case", Plot::BANDWIDTH.y) > 0 { Plot::BANDWIDTH } else { Plot::TIME };
         let title = usual.title.trim_end_matches(" by size");

@@ -153,8 +153,8 @@ impl Report {
         Target::check(options.csv.as_ref(), options.json.as_ref())?;
         let document = options.json.as_ref().map(|target| WholeFile::create("JSON", target)).transpose()?;
         let csv = options.csv.as_ref().map(|target| CsvSink::create(target, header, about.columns)).transpose()?;
-        // Created after the CSV is open, because the sink writes a document when it is dropped: if the CSV cannot be
-        // opened, an existing document must not be replaced.
+        // Creates the sink after the CSV is open, because the sink writes a document when it is dropped. If the CSV
+        // cannot be opened, an existing document must not be replaced.
         let json = document.map(|output| JsonSink::new(output, header, about.columns));
         if !options.quiet {
             // Ignore errors: a closed stderr does not matter.

@@ -43,7 +43,7 @@ const MOST_CORES: usize = 8192;
 
 /// Returns the cores that this process was allowed to use when it started; empty if the system does not report them.
 pub fn allowed() -> &'static [usize] {
-    // Read once, because a pinned thread would see only its own core.
+    // The set is read once, because a pinned thread would see only its own core.
     static ALLOWED: OnceLock<Vec<usize>> = OnceLock::new();
     ALLOWED.get_or_init(|| {
         let Ok(set) = sched_getaffinity(Pid::from_raw(0)) else { return Vec::new() };
@@ -54,7 +54,7 @@ pub fn allowed() -> &'static [usize] {
 /// Returns the number of busy threads that run at full speed: the number of allowed cores, or fewer if a control group
 /// has a CPU quota.
 pub fn usable() -> usize {
-    // Read once, for the same reason.
+    // This set is also read once, for the same reason.
     static QUOTA: OnceLock<usize> = OnceLock::new();
     let allowed = allowed().len();
     // The standard library reads the quotas of both versions of control groups.

@@ -81,7 +81,7 @@ pub const CASES: &[(&str, State, &str, Harm)] = &[
         |fake| {
             fake.closed_driver();
             fake.p2p("");
-            // Used for NICs of other vendors; the efa driver does not use it.
+            // The module is used for NICs of other vendors. The efa driver does not use it.
             fake.write("sys/module/nvidia_peermem/refcnt", "0\n");
         },
     ),

@@ -107,7 +107,7 @@ fn every_pair_meets_once_and_every_node_has_one_partner() {
     assert_eq!([0, 1, 2, 3, 4, 512].map(rounds), [0, 0, 1, 3, 3, 511]);
 }
 
-/// The duration that the page states: 511 rounds of 64 MiB on each rail at 100 Gb/s.
+/// Checks the duration that the page states, for 511 rounds of 64 MiB on each rail at 100 Gb/s.
 #[test]
 fn fleet_of_512_nodes_takes_seconds() {
     let fleet = Fleet { nodes: 512, rails: 2, ..Fleet::default() };

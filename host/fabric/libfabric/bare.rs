@@ -59,7 +59,8 @@ impl LibfabricRail {
         if rail.outstanding() > 0 || rail.bare_outstanding {
             return refuse(rail, "the rail has transfers outstanding");
         }
-        // Set until the loop succeeds: the contexts must not be reused while the provider may hold them.
+        // The flag is set until the loop succeeds, because the contexts must not be reused while the provider may hold
+        // them.
         rail.bare_outstanding = true;
         let window = BARE_WINDOW.min(rail.limits().max_outstanding);
         let mut contexts: Vec<_> = rail.core.contexts.bare.iter().take(window).collect();

@@ -19,7 +19,7 @@ const IDLE_POLLS: u32 = 16;
 
 /// A rail of a modelled card. See [`Model`].
 pub struct ModelRail<R: Rail> {
-    // Dropped before the rail, because flights hold regions.
+    // This field is dropped before the rail, because flights hold regions.
     flights: Slab<Flight<R>>,
     inner: R,
     model: Model,

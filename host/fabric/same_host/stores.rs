@@ -41,8 +41,8 @@ unsafe fn streamed(source: *const u8, target: *mut u8, bytes: usize) {
     let before = target.align_offset(LINE).min(bytes);
     let whole = (bytes - before) / LINE * LINE;
     let mut at = before;
-    // SAFETY: the caller guarantees both ranges, and each line of the target is aligned to its size. SSE2 is part of
-    // x86-64.
+    // SAFETY: the caller guarantees that both ranges are valid, and each line of the target is aligned to its size.
+    // SSE2 is part of x86-64.
     unsafe {
         std::ptr::copy(source, target, before);
         while at < before + whole {

@@ -61,7 +61,7 @@ impl Law {
 /// Delayed events, ordered by their due time.
 #[derive(Debug)]
 pub(super) struct EventQueue<T> {
-    /// Sorted by decreasing time, so that the next event is last.
+    /// Events, sorted by decreasing time. The next event is last.
     items: Vec<(u64, T)>,
 }
 

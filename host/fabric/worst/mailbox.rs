@@ -20,19 +20,19 @@ pub(super) const CHUNK: u64 = 8 << 10;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub(super) enum Turn {
-    /// Owned by no side: any sender may take the slot.
+    /// No side owns the slot: any sender may take the slot.
     Free,
-    /// Owned by the sender, which has taken the slot and announced nothing yet.
+    /// The sender owns the slot, which has taken the slot and announced nothing yet.
     Taken,
-    /// Owned by the receiver: a message was announced with its first chunk.
+    /// The receiver owns the slot: a message was announced with its first chunk.
     Announced,
-    /// Owned by the sender: the next chunk was requested.
+    /// The sender owns the slot: the next chunk was requested.
     Wanted,
-    /// Owned by the receiver: a chunk is ready.
+    /// The receiver owns the slot: a chunk is ready.
     Filled,
-    /// Owned by the sender: the receiver has the complete message, or has no use for the rest.
+    /// The sender owns the slot: the receiver has the complete message, or has no use for the rest.
     Done,
-    /// Owned by the receiver: the sender's rail was closed during the message.
+    /// The receiver owns the slot: the sender's rail was closed during the message.
     Abandoned,
 }
 

@@ -190,12 +190,12 @@ impl WorstRail {
         let watch = self.spec.watch;
         let Some(flight) = self.flights.get_mut(&key) else { return true };
         let Some(immediate) = flight.signal else { return true };
-        // Until here, the source could be read again.
+        // Up to this point, the source could be read again.
         if watch && let Some(packet) = flight.changed(&mut self.bounce) {
             self.fail_rewritten(key, packet);
             return true;
         }
-        // Taken before the immediate is sent, so that a put that waits for it has a later time.
+        // The time is taken before the immediate is sent, so that a put that waits for the immediate has a later time.
         let time = self.ours.tick();
         match self.peers.signal(&self.name, &flight.transfer, immediate) {
             Ok(false) => return false,

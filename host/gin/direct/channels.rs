@@ -52,7 +52,7 @@ pub struct ChannelOptions<'a> {
     pub counted_signals: u32,
     /// Word that aborts every wait of the kernels if it is not 0.
     pub abort: &'a Buffer,
-    /// Maximum time, in nanoseconds, for which a kernel waits while nothing completes.
+    /// Maximum time, in nanoseconds, that a kernel waits while nothing completes.
     pub timeout_ns: u64,
 }
 

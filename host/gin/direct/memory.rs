@@ -24,7 +24,7 @@ pub struct QueueOptions {
     pub by_counter: bool,
     /// Initial value of the counter, for tests of its overflow.
     pub counter: u64,
-    /// Maximum time for which a kernel waits while nothing completes.
+    /// Maximum time that a kernel waits while nothing completes.
     pub timeout: Duration,
 }
 

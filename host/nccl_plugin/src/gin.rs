@@ -96,7 +96,7 @@ pub(crate) unsafe extern "C" fn register(
     out: *mut *mut c_void,
     device_handle: *mut *mut c_void,
 ) -> NcclResult {
-    // Checked before any registration. SAFETY: NCCL guarantees that `device_handle` is valid.
+    // Checks this before any registration. SAFETY: NCCL guarantees that `device_handle` is valid.
     let checked = guarded("regMrSym", || unsafe { place(device_handle) }.map(|_| ()));
     if checked != NcclResult::SUCCESS {
         return checked;

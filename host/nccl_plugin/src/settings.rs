@@ -82,7 +82,7 @@ fn by_kernel(text: &str) -> Result<Option<u32>, String> {
     let blocks = match text {
         "engine" => return Ok(None),
         "kernel" => Some(BLOCKS),
-        // Only digits without a sign or leading zeros.
+        // Accepts only digits, without a sign or leading zeros.
         _ => text
             .strip_prefix("kernel:")
             .filter(|number| number.bytes().all(|digit| digit.is_ascii_digit()) && !number.starts_with('0'))

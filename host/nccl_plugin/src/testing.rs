@@ -92,7 +92,8 @@ pub(crate) fn copies(pretend: Option<&Pretend>, by_kernel: Option<u32>) -> Resul
 
 /// The kernel on the emulated device.
 pub(crate) struct OnCpu {
-    /// Declared before the rings, so that it is dropped first. Dropping it waits for the end of the launch.
+    /// This field is declared before the rings, so that it is dropped first. Dropping it waits for the end of the
+    /// launch.
     running: Option<ginlab_cuda::Launch>,
     lanes: Buffer,
     jobs: Buffer,

@@ -1,4 +1,4 @@
-//! State of deferred commands and signals, and the resources for which they wait.
+//! State of deferred commands and signals, and the resources that they wait for.
 
 use super::route::Route;
 use crate::signal_order::{Accounts, Lacks, Rule, SignalWords};

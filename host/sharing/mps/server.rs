@@ -118,7 +118,8 @@ impl Place {
         let folder = self.base.join(format!("{}-{:08x}", std::process::id(), u32::from_ne_bytes(random)));
         let create = |path: &Path| DirBuilder::new().mode(0o700).create(path);
         create(&folder)?;
-        // Renamed only after it is locked, because other runs regard an unlocked `owner` as that of a dead run.
+        // The directory is renamed only after it is locked, because other runs regard an unlocked `owner` as that of a
+        // dead run.
         let new = folder.join("owner.new");
         let lock = Flock::lock(File::create(&new)?, FlockArg::LockExclusiveNonblock).map_err(|(_, error)| error)?;
         fs::rename(new, folder.join("owner"))?;
@@ -213,7 +214,7 @@ impl Place {
         let Ok(entries) = fs::read_dir(&self.base) else { return };
         for folder in entries.filter_map(|entry| Some(entry.ok()?.path())) {
             let Ok(owner) = File::open(folder.join("owner")) else { continue };
-            // Held until the directory is removed: two runs may clean up at the same time.
+            // The lock is held until the directory is removed, because two runs may clean up at the same time.
             if let Ok(_lock) = Flock::lock(owner, FlockArg::LockExclusiveNonblock) {
                 self.end(&folder);
             }

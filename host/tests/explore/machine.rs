@@ -1,8 +1,8 @@
 //! An execution: PEs with kernel, ring and proxy, the wire between them, and the possible events, from which the
 //! explorer chooses.
 //!
-//! A kernel is the real device code in a [`Stepped`] thread; ring, consumer, engine and signal rules are real too.
-//! Everything runs on one CPU thread, so an execution is determined by the choices.
+//! A kernel is the real device code in a [`Stepped`] thread. Ring, consumer, engine and signal rules are also the real
+//! ones. Everything runs on one CPU thread, so an execution is determined by the choices.
 //!
 //! Actions without effects that other parties could observe are not separate events:
 //!
@@ -114,7 +114,7 @@ enum Standing {
 }
 
 struct Pe {
-    // Dropped in this order: the kernel first, the memory last.
+    // The fields are dropped in this order: the kernel first, the memory last.
     kernel: Stepped,
     engine: Engine<WireRail>,
     consumer: Consumer,

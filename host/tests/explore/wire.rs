@@ -110,7 +110,7 @@ impl Wire {
         let early = |immediate: u32| immediate + u32::from(self.credits_early && immediate >> 30 == CREDIT);
         let immediate = immediate.map(early);
         let length = transfer.bytes as usize;
-        // SAFETY: kernels run on this CPU thread too, and none has a reference into its heap while it does not run.
+        // SAFETY: kernels also run on this CPU thread, and none has a reference into its heap while it does not run.
         let bytes: Box<[u8]> = unsafe { &*self.memory(source, from, length) }.into();
         let flight = Flight {
             source,

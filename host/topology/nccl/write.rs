@@ -101,7 +101,8 @@ pub fn write(tree: &Tree) -> String {
                     function: virtual_bridges % 8,
                 };
                 virtual_bridges = (virtual_bridges + 1) % 240;
-                // As fast as the devices below it, because NCCL assumes that an unknown link is slow.
+                // The link is written as fast as the devices below it, because NCCL assumes that an unknown link is
+                // slow.
                 let best = root.below.values().filter_map(|one| link(one.device?)).max_by(|a, b| a.0.total_cmp(&b.0));
                 let link = best.map(|(_, text)| text).unwrap_or_default();
                 let _ = writeln!(out, "    <pci busid=\"{bridge}\" class=\"0x060400\"{link}>");

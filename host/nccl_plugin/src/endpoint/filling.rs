@@ -87,7 +87,7 @@ impl<R: Rail> Endpoint<R> {
                 request = None;
             }
         }
-        // Kept until the bytes are copied: the operation itself may contain them.
+        // The operation is kept until the bytes are copied, because it may contain them.
         let _ended = if last { queue.pop_front() } else { None };
         // SAFETY: a slot of this rank that is not in use: its last write is complete and the peer has returned it.
         unsafe { std::ptr::copy_nonoverlapping(header.encode().as_ptr(), target, HEADER) };

@@ -72,7 +72,7 @@ pub trait Driven {
 pub struct Endpoint<R: Rail> {
     coll: Arc<Coll>,
     layout: Layout,
-    /// Dropped before the memory that it has registered.
+    /// This field is dropped before the memory that it has registered.
     engine: Engine<R>,
     copies: Box<dyn Copies>,
     out: Outgoing,

@@ -257,7 +257,7 @@ mod tests {
         for kind in [Kind::Put, Kind::Answer, Kind::Get] {
             let (mut order, arrival) = (Order::default(), after_first(kind));
             assert!(order.hold(&arrival) && !order.is_quiet(), "{kind:?}");
-            // A get reads words of signals, too.
+            // A get also reads words of signals.
             order.bytes.note(1);
             assert_eq!(order.may_land(&arrival.header), kind != Kind::Get, "{kind:?}");
             order.is_here(1);

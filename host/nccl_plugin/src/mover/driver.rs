@@ -68,7 +68,7 @@ impl OnGpu {
                 sys::cuModuleGetFunction(&mut kernel.function, kernel.module, c"mover".as_ptr()),
             )?;
         }
-        // Owned by `kernel`, and freed with it if a later step fails.
+        // `kernel` owns the memory and frees it if a later step fails.
         kernel.stream = urgent_stream()?;
         kernel.lanes = pinned_zeros(LANES as usize * size_of::<Lane>())?;
         let bytes = LANES as usize * size_of::<Jobs>();

@@ -256,7 +256,7 @@ impl<C: Copies, L: Launch> ByKernel<C, L> {
                     self.marks[queue as usize].of_engine.push_back((mark, ours));
                     Ok(())
                 }
-                // Created only for the kernel.
+                // Such steps are created only for the kernel.
                 Step::Take { .. } | Step::End => Ok(()),
             }
         }

@@ -103,8 +103,8 @@ fn copies_are_in_order_whoever_makes_them() {
     }
 }
 
-/// Short copies out with a tag and long ones with a mark, in any mixture. A mark is passed when everything before it
-/// has arrived, even if later copies have not.
+/// Mixes short copies out of GPU memory, which have a tag, with long ones, which have a mark. A mark is passed when all
+/// copies before it have arrived, even if later copies have not.
 #[test]
 fn copies_out_pass_marks_in_order() {
     let mut memory = Memory::new();

@@ -320,7 +320,7 @@ impl Making {
 /// # Errors
 /// Returns a one-line error for an invalid number in `config`, or the driver's error.
 pub fn build(coll: &Coll, config: &GinConfig) -> Result<(Arc<Block>, u64), String> {
-    // Reserved before any step can fail, since the other ranks reserve the same number.
+    // Reserves the number before any step can fail, because the other ranks reserve the same number.
     let region = coll.reserve();
     build_as(coll, config, region).inspect_err(|_| coll.deregister(region))
 }

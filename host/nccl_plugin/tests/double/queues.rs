@@ -52,7 +52,8 @@ fn everything(card: &Card) -> Vec<Memory> {
         assert_eq!(card.counter(1, 1), (round.div_ceil(2) * ranks) as u64);
         card.meeting.meet();
     }
-    // More requests than slots, several per doorbell; then a sum, which requires one request per unit.
+    // Writes more requests than there are slots, several per doorbell. Then adds a sum, which requires one request per
+    // unit.
     target.bytes_mut().fill(0xEE);
     card.meeting.meet();
     let (to, at) = ((me + 1) % ranks, (me * STRIDE) as u64);

@@ -279,7 +279,7 @@ fn exit_follows_all_copies_of_all_blocks() {
             }
             running.ask(Queue::Out, Step::End);
             until("the lane's end", || running.rings.gone(1)[Queue::Out as usize]);
-            // Checked immediately, before the kernel has ended.
+            // Checks this immediately, before the kernel has ended.
             let (came, end) = (std::hint::black_box(&to), copies * PART);
             assert!(came[..end].iter().rev().take(PART).all(|byte| *byte != 0), "{blocks} blocks, {copies} copies");
             assert!(came[..end] == from[..end] && came[end..].iter().all(|byte| *byte == 0));
