@@ -153,7 +153,7 @@ impl Pattern {
                 } else {
                     let about = sums.about.iter().cycle().skip((first % PERIOD) as usize);
                     let values = result.chunks_exact(size as usize).map(|bytes| decoded(self.element, bytes));
-                    // A NaN is wrong too.
+                    // A NaN is also wrong.
                     let off = |value: f64, sum: f64, bound: f64| (value - sum).abs() > bound || value.is_nan();
                     values.zip(about).filter(|(value, (sum, bound))| off(*value, *sum, *bound)).count() as u64
                 };

@@ -74,8 +74,8 @@ fn gather(args: &Args, ranks: &mut Bootstrap, all: &mut Gathered) -> Result<(), 
     all.is_first = ranks.rank() == 0;
     // Other ranks wait while one rank per machine runs its checks, whose trials have their own limits.
     ranks.set_timeout(args.job.meet.timeout * 2 + Duration::from_secs(args.wait + 180));
-    // Only one rank per machine checks it. The others would have the same findings, and would occupy the same NICs at
-    // the same time.
+    // Only one rank per machine performs the checks. The others would have the same findings, and would occupy the same
+    // NICs at the same time.
     let mine = if ranks.local_rank() == 0 { examine(args)? } else { Looked::default() };
     all.findings.clone_from(&mine.findings);
     let machine = Machine::bus(wanted(args));
@@ -93,7 +93,7 @@ fn gather(args: &Args, ranks: &mut Bootstrap, all: &mut Gathered) -> Result<(), 
         let sizes = Sizes { source: reach::BYTES.max(chunk), inbox: (reach::BYTES * ranks.size()).max(chunk) };
         meet::open(args, rails, sizes, args.rates, ranks)
     });
-    // Sent without results of writes, in case a rank does not survive them.
+    // Sends the facts without results of writes, in case a rank does not survive the writes.
     card.unopened = opened.as_ref().and_then(|opened| opened.as_ref().err().cloned());
     if let Some(cards) = ranks.gather_values(&card, "facts to compare")? {
         all.cards = cards;

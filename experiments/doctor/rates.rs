@@ -21,7 +21,8 @@ const GRACE: Duration = Duration::from_secs(1);
 /// Rates of this rank to each peer by rail, in Gb/s: 0 if the transfer failed, `None` if there was none.
 type Measured = Vec<Vec<Option<f32>>>;
 
-/// Measures with every other node in turn. Returns the rates of all nodes on rank 0, and `None` on other ranks.
+/// Measures with every other node, one after another. Returns the rates of all nodes on rank 0, and `None` on other
+/// ranks.
 pub fn run(met: &Met, args: &Args, ranks: &mut Bootstrap) -> Result<Option<Rates>, Failure> {
     let (rank, size) = (ranks.rank(), ranks.size());
     met.rails.iter().for_each(|rail| rail.flow.expect_immediates(DONE));

@@ -23,7 +23,7 @@ pub const PROGRAMS: &[Program] = &[Program {
 }];
 
 fn run(args: &Args) -> Result<(), Failure> {
-    // Checked before any wait, because client and server wait for each other before they open rails.
+    // Checks this before any wait, because client and server wait for each other before they open rails.
     let domains: Vec<String> = args.domain.iter().cloned().collect();
     let fabric = rails::check_provider(args.provider.as_deref(), &domains)?;
     let plan = Plan::new(args)?;

@@ -33,7 +33,7 @@ pub fn launched(tuple: &Tuple, strip: u32, rows: u32) -> (u32, u32) {
 }
 
 /// Returns the reason why blocks of the launched kernel cannot wait for neighbours here; `None` if they can. If PEs
-/// share a GPU, waiting blocks must leave space for the blocks for which they wait.
+/// share a GPU, waiting blocks must leave space for the blocks that they wait for.
 pub fn waiting(
     device: &Device,
     step: &Function<StepArgs>,

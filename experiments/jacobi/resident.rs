@@ -1,4 +1,4 @@
-//! A run of the resident kernel: one grid computes all iterations, or those up to a norm for which the CPU waits.
+//! A run of the resident kernel: one grid computes all iterations, or those up to a norm that the CPU waits for.
 
 use super::args::{Norm, Tuple, When};
 use super::part::{Part, Ran};

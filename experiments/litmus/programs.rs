@@ -164,7 +164,7 @@ pub fn completion_before_notice(port: &Port, waits: bool) -> Done {
     if first { Ok(()) } else { Err("the second immediate, not the first".into()) }
 }
 
-/// PE 0 writes to PE 2 and signals PE 1, which signals PE 2, which reads.
+/// PE 0 writes to PE 2 and signals PE 1. PE 1 then signals PE 2, which reads.
 pub fn cumulativity(port: &Port, waits: bool) -> Done {
     let to = |pe: usize, write: Write| Write { pe: Some(pe), ..write };
     match port.me() {

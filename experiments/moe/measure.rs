@@ -78,7 +78,7 @@ impl Moe {
             })
         };
         let mut row = self.row(tuple);
-        // Per round, including those that are not timed.
+        // Divides by all rounds, including those that are not timed.
         let rounds = u64::from((self.args.warmup + self.args.iterations) * self.args.repeat.repeats).max(1);
         let by_rail = |of: fn(&Found) -> &Vec<u64>| {
             let rails: Vec<u64> = added(measured.0.iter().map(of)).into_iter().map(|count| count / rounds).collect();
@@ -115,7 +115,7 @@ impl Moe {
         measured.fill(row, posted.bytes, posted.messages);
         row.tail(&measured.times());
         row.set(&MESSAGES, posted.messages).set(&SIGNALS, posted.signals).set(&SENT, posted.bytes);
-        // Only NICs with known figures.
+        // Uses only NICs with known figures.
         let profile = self.world.fabric().strip_prefix(PREFIX).and_then(|name| Profile::named(name).ok());
         let (Some(rails), Some(profile), Some(line)) = (by_rails, profile, self.agreed.line_rate) else { return };
         let wire = rails.bytes as f64 * 8e6 / line as f64;

@@ -44,7 +44,7 @@ pub(super) fn objects(problem: &Problem, tuples: &[Tuple]) -> [u64; 7] {
     let (tokens, row) = (u64::from(problem.tokens), problem.answer_bytes());
     let by_sender = u64::from(problem.pes) * tokens;
     let received = by_sender * if has(Unit::Expert) { u64::from(problem.topk) } else { 1 };
-    // Only with unit `node`.
+    // These objects are used only with unit `node`.
     let landed = if has(Unit::Node) { by_sender } else { 0 };
     [
         tokens * message,

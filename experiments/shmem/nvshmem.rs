@@ -44,7 +44,7 @@ impl Nvshmem {
         let mut lines = BufReader::new(output).lines().map_while(Result::ok);
         std::thread::spawn(move || lines.try_for_each(|line| sender.send(line)));
         let mut started = Nvshmem { child, requests, answers, timeout, version: String::new() };
-        // Other libraries print to stdout too.
+        // Other libraries also print to stdout.
         started.version =
             started.line("ready ").ok_or_else(|| failed("it did not start (its first line must be \"ready\")"))?;
         Ok(started)

@@ -21,8 +21,8 @@ pub fn run(pe: &Pe, args: &LitmusArgs, one_stream: bool) -> Result<(), Failure> 
             return Ok(());
         }
         for one in everyone() {
-            // SAFETY: results and counts are host memory too, with the sizes of the layout, and this thread is the only
-            // one that counts.
+            // SAFETY: results and counts are also in host memory, with the sizes of the layout, and this thread is the
+            // only one that counts.
             (0..LANES).for_each(|lane| unsafe { one.count(lane, round, 0) });
         }
     }
