@@ -528,8 +528,8 @@ fn every_kernel_is_in_one_module() {
     assert!(seen.len() > 50, "{seen:?}");
 }
 
-/// Kernels that the host launches early: before waiting for preceding grids they may only look up one other PE, which
-/// the host has uploaded. They also permit the launch of the next grid after the wait.
+/// Checks kernels that the host launches early. Before they wait for preceding grids, they may only look up one other
+/// PE in a table that the host has uploaded. After the wait, they must permit the launch of the next grid.
 fn early_kernels_wait_before_they_touch_anything(functions: &Protocol) {
     for (name, list) in functions.iter().filter(|(name, _)| name.starts_with("collective_")) {
         let list: Vec<String> = list.iter().map(|statement| mnemonic(statement)).collect();

@@ -156,7 +156,7 @@ fn odd_sizes_arrive_over_any_rails() {
         let rows = rows(&done.stdout);
         all_verified(&rows);
         let shapes: BTreeSet<_> = rows.iter().map(|row| (row.rails, row.strategy.clone(), row.mode.clone())).collect();
-        // cpu-write has mode nbi too.
+        // cpu-write also has mode nbi.
         assert_eq!((rows.len(), shapes.len()), (4 * 4 * 3, 4 * 4 * 2), "{bytes}");
         assert!(rows.iter().all(|row| row.size_bytes == Some(bytes) && row.fabric.starts_with("tcp")));
         for row in &rows {

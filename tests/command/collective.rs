@@ -160,7 +160,7 @@ fn collectives_verify_over_rails_of_every_kind() {
             assert_eq!(ceiling.is_some(), rails == "model:p5", "only modelled cards' rate is known: {row:?}");
         }
     }
-    // By messages too.
+    // Runs the operation also by messages.
     sound(&rows_of(&format!("--np 2 --path rails -p shm --cases {ALL} --launch graph,persistent -b 8 -e 8")));
 }
 
@@ -259,7 +259,7 @@ fn muted_rank_is_visible_in_columns() {
 fn single_rank_is_rejected_under_any_launcher() {
     let done = run(ginlab("collective -d emulated --np 1")).expect(2);
     assert!(done.complaint().contains("at least 2 ranks"), "{done:?}");
-    // As under an mpirun of another MPI: its variables are set, and the MPI that ginlab is built with does not know its
+    // Emulates an mpirun of another MPI: its variables are set, and the MPI that ginlab is built with does not know its
     // ranks.
     let mut command = ginlab("collective -d emulated -b 8 -e 8");
     command.env("PMI_SIZE", "2").env("PMI_RANK", "0");

@@ -162,7 +162,7 @@ fn interrupted_run_keeps_its_rows() {
         let folder = tempfile::tempdir().unwrap();
         let job = mid_run(folder.path());
         if to_all {
-            // As a terminal does.
+            // Sends the signal to the group, as a terminal does.
             killpg(job.pid(), signal).unwrap();
         } else {
             job.signal(signal);

@@ -27,8 +27,8 @@ const UNORDERED: [(&str, usize); 11] = [
     // will arrive. By node, it reports that rows are forwarded, after a barrier of all blocks whose fence only the
     // signalling thread executes.
     ("moe_", 3),
-    // `tell`: a loop in which one thread signals several PEs, the first by a put with a signal. Its fence covers the
-    // others too.
+    // `tell`: a loop in which one thread signals several PEs, the first by a put with a signal. Its fence also covers
+    // the others.
     ("collective_nodes_", 1),
     ("collective_puts_", 1),
     // Programs with known bugs (`ginlab museum`). In the first program, the bug is a signal that no fence precedes.

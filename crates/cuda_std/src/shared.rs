@@ -6,7 +6,8 @@
 #[cfg(not(target_arch = "nvptx64"))]
 use crate::emulation;
 
-// The launch specifies the length. Declared at module level, because ptxas rejects this declaration in a function.
+// The launch specifies the length. The memory is declared at module level, because ptxas rejects this declaration in a
+// function.
 #[cfg(target_arch = "nvptx64")]
 core::arch::global_asm!(".extern .shared .align 16 .b8 cuda_std_dynamic[];");
 

@@ -187,7 +187,7 @@ pub fn opaque_u32(value: u32) -> u32 {
 #[inline(always)]
 pub fn fresh_u64(value: u64) -> u64 {
     #[cfg(target_arch = "nvptx64")]
-    // SAFETY: a register copy. Not `pure`, so that it stays where it is written.
+    // SAFETY: the instruction only copies a register. The assembly is not `pure`, so it stays where it is written.
     unsafe {
         written!(reg64, "mov.b64 {out}, {value};", value = in(reg64) value, options(nomem, nostack))
     }
@@ -199,7 +199,7 @@ pub fn fresh_u64(value: u64) -> u64 {
 #[inline(always)]
 pub fn fresh_u32(value: u32) -> u32 {
     #[cfg(target_arch = "nvptx64")]
-    // SAFETY: a register copy. Not `pure`, so that it stays where it is written.
+    // SAFETY: the instruction only copies a register. The assembly is not `pure`, so it stays where it is written.
     unsafe {
         written!(reg32, "mov.b32 {out}, {value};", value = in(reg32) value, options(nomem, nostack))
     }

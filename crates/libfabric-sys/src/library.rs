@@ -127,7 +127,7 @@ impl Library {
                 path,
             }
         };
-        // Never unloaded: its objects have pointers to its code.
+        // The library is never unloaded: its objects have pointers to its code.
         std::mem::forget(handle);
         Ok(library)
     }
@@ -191,7 +191,7 @@ unsafe fn function<T: Copy>(handle: *mut c_void, name: &CStr, version: &CStr) ->
 
 /// Returns the path of the file that contains an address.
 fn path_of(address: *mut c_void) -> Option<PathBuf> {
-    // SAFETY: plain data, for which zeros are valid.
+    // SAFETY: the type is plain data, for which zeros are valid.
     let mut info: libc::Dl_info = unsafe { std::mem::zeroed() };
     // SAFETY: `dladdr` accepts any address; the returned name lives as long as the library is loaded.
     let known = unsafe { libc::dladdr(address, &mut info) } != 0 && !info.dli_fname.is_null();
@@ -367,7 +367,7 @@ mod tests {
     #[test]
     fn loading_changes_no_signal() {
         let of_sigusr2 = || {
-            // SAFETY: plain data, for which zeros are valid.
+            // SAFETY: the type is plain data, for which zeros are valid.
             let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
             // SAFETY: only queries, and the destination is a local variable.
             assert_eq!(unsafe { libc::sigaction(libc::SIGUSR2, std::ptr::null(), &mut action) }, 0);

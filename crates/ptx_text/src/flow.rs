@@ -364,7 +364,7 @@ fn scope(name: &str, statements: &[String], stores: &HashSet<usize>) -> Scope {
     let converted = |register: &str| {
         made(register).filter(|made| made.starts_with("cvt")).and_then(|made| made.split_whitespace().last())
     };
-    // At most widened and narrowed again.
+    // The parameter may at most be widened and narrowed again.
     let mut register = threads.as_str();
     for _ in 0..2 {
         register = converted(register).unwrap_or(register);

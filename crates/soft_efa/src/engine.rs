@@ -104,7 +104,7 @@ fn start(share: &'static Share) {
 /// its threads inherit that. Engine and poster would then be time-sliced on that core, which costs milliseconds per
 /// put.
 fn leave_pinned_core() {
-    // SAFETY: plain data, for which zeros are a valid value.
+    // SAFETY: the type is plain data, for which zeros are valid.
     let mut cores: libc::cpu_set_t = unsafe { std::mem::zeroed() };
     let bytes = size_of::<libc::cpu_set_t>();
     // SAFETY: the set is a local variable of the given size. The process ID is also the ID of its first thread.

@@ -298,7 +298,7 @@ mod tests {
         // SAFETY: the offset is within the mapping.
         assert_eq!(unsafe { theirs.base().add(4096).read() }, 7);
         assert!(Shared::new(64).unwrap().publish(&name).is_err(), "the name is taken");
-        // The named file is one reserved page, whatever the size of the memory.
+        // The named file is one reserved page, regardless of the size of the memory.
         let file = folder().unwrap().join(&name).metadata().unwrap();
         assert_eq!((file.len(), file.blocks() * 512), (PAGE as u64, PAGE as u64));
         drop(ours);

@@ -110,7 +110,7 @@ impl Places {
     /// # Safety
     /// `T` must be the type of the function.
     unsafe fn get<T: Copy>(&self, name: &str) -> Result<T, String> {
-        // SAFETY: the caller guarantees the type of the function.
+        // SAFETY: the caller guarantees that the function has this type.
         let found = self.0.iter().find_map(|place| unsafe { place.get::<T>(name.as_bytes()) }.ok().map(|found| *found));
         found.ok_or_else(|| format!("libibverbs and libefa lack {name}"))
     }
@@ -176,7 +176,7 @@ impl Counters {
     /// # Safety
     /// The function types must be those of the library, as in [`Library::load`].
     unsafe fn of(places: &Places) -> Result<Counters, String> {
-        // SAFETY: the caller guarantees the types of the functions.
+        // SAFETY: the caller guarantees that the functions have these types.
         unsafe {
             Ok(Counters {
                 efadv_create_comp_cntr: places.get("efadv_create_comp_cntr")?,

@@ -76,7 +76,7 @@ enum Kind {
 
 /// The attacker's rail and memory.
 struct Own {
-    // Dropped before the rail.
+    // This field is dropped before the rail.
     region: AnyRegion,
     rail: AnyRail,
     _memory: Box<[u8]>,
