@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn failures_have_the_last_line_and_the_limit_ends_children() {
+    fn failures_have_last_line_and_limit_ends_children() {
         let long = Duration::from_secs(60);
         assert!(shell("echo no reason >&2", long).is_ok());
         let text = |ended: Result<(), Failure>| ended.err().and_then(|failure| failure.text()).unwrap_or_default();

@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn sweeps() {
+    fn sweeps_multiply_up_to_end() {
         assert_eq!(sweep(4096, 1 << 20, 4).unwrap(), [4096, 16384, 65536, 262144, 1 << 20]);
         assert_eq!(sweep(3, 20, 2).unwrap(), [3, 6, 12]);
         assert_eq!(sweep(8, 8, 2).unwrap(), [8]);
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn lists() {
+    fn lists_parse_or_name_invalid_entry() {
         assert_eq!(parse_list("1,8,32").unwrap(), [1, 8, 32]);
         assert_eq!(parse_list(" 4 , 1,4").unwrap(), [4, 1]);
         let refusals: Vec<String> = ["", "1,,2", "1,0", "a", "-1", "4294967296"]
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_for_people() {
+    fn sizes_are_formatted_with_binary_units() {
         let shown: Vec<String> =
             [0, 1, 1023, 1024, 4095, 4096, 4097, 1 << 20, 3 << 29, 1_500_000_000, 1 << 40, u64::MAX]
                 .into_iter()

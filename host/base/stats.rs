@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn units() {
+    fn rates_have_documented_units() {
         let time = Micros::from(Duration::from_micros(10));
         assert_eq!(time.gbytes_s(1_000_000), Some(100.0));
         assert_eq!(time.mops(20), Some(2.0));

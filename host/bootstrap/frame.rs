@@ -149,7 +149,7 @@ mod tests {
         }
 
         #[test]
-        fn parts_come_back(parts: Vec<Vec<u8>>) {
+        fn split_parts_are_joined_again(parts: Vec<Vec<u8>>) {
             prop_assert_eq!(split_parts(&join_parts(&parts), parts.len()), Some(parts));
         }
     }

@@ -220,7 +220,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn patterns() {
+    fn patterns_match_interface_names() {
         assert!(matches("eth0", "eth0") && !matches("eth0", "eth01"));
         assert!(matches("ens*, eth*", "eth7") && !matches("ens*,ib0", "eth0"));
     }

@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn torchrun() {
+    fn torchrun_variables_are_parsed() {
         let mut variables = vec![
             ("RANK", "3"),
             ("WORLD_SIZE", "4"),

@@ -153,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places_without_kind_port_and_queue() {
+    fn places_omit_kind_port_and_queue() {
         for (printed, expected) in [
             ("fi_sockaddr_in://192.0.2.2:0", "192.0.2.2"),
             ("fi_sockaddr_in6://[fe80::1]:0", "fe80::1"),

@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn failed_work_is_aborted_and_progress_is_passed_on() {
+    fn failed_work_is_aborted_and_progress_is_relayed() {
         let mut ranks = Bootstrap::alone().unwrap();
         let mut work = Fake { step: 1, ..Fake::default() };
         let mut watch = Watch::new(&mut ranks, Duration::ZERO).with_limit(Duration::from_secs(3600));

@@ -229,7 +229,7 @@ mod tests {
 
     /// The sizes at which the decision changes, as literal cases.
     #[test]
-    fn where_splitting_begins() {
+    fn strategies_split_ranges_at_their_thresholds() {
         let rails = |strategy, rails, bytes| -> Vec<usize> {
             pieces(&mut Scheduler::new(strategy, rails), bytes, u64::MAX, false)
                 .iter()

@@ -195,7 +195,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn figures() {
+    fn figures_are_formatted_by_magnitude() {
         let shown: Vec<String> = [0.0, 0.012345, 9.87654, 12.3456, 123.456, 123456.7, 1.0e7, 1.0e12]
             .into_iter()
             .map(|value| figure(Some(value), 8))

@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn counters_before_and_after() {
+    fn counters_are_compared_before_and_after() {
         let root = tempfile::tempdir().unwrap();
         assert_eq!(Counters::read(root.path()).changes(&Counters::default()), Value::Null);
         machine(root.path(), 1000);

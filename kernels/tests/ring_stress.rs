@@ -163,7 +163,7 @@ fn large_ring_carries_every_command_once() {
 
 /// A batch takes the commands that have arrived, at most as many as fit, even across the ring's end.
 #[test]
-fn batch_pop_stops_at_missing_element_or_full_batch() {
+fn batch_pop_stops_at_gap_or_full_batch() {
     let memory = Memory::new(2, PATIENCE);
     // SAFETY: the memory outlives the consumer, which is the only one.
     let mut consumer: Consumer = unsafe { Consumer::new(&memory.ring()) };

@@ -381,7 +381,7 @@ fn foreign_keys_and_immediates_are_rejected() {
 }
 
 #[test]
-fn malformed_messages_from_authenticated_peer_affect_only_that_peer() {
+fn malformed_messages_affect_only_their_authenticated_sender() {
     let mut server = Server::start("-p tcp --peers 8 --bytes 64K");
     let port = server.1;
     let busy = common::Job::start(server.join("-b 4K -n 1000000000"));

@@ -53,7 +53,7 @@ fn counts_of_other_units_are_not_confused() {
 
 /// Rows contain the operations of the timed rounds: the mean over the choices that these rounds use.
 #[test]
-fn columns_of_a_row_are_those_of_its_timed_rounds() {
+fn row_columns_are_means_over_timed_rounds() {
     let sent = |rounds: &str| {
         let line = "--hidden 64 --tokens 6 --experts 12 --topk 3 --grid 2 --block 33 -r 1 --check-rounds 2 --csv -";
         let line = format!("moe -d emulated --np 2 --path nvlink --unit expert --count signal {line} {rounds}");

@@ -116,7 +116,7 @@ fn messages_count_as_progress() {
 
 /// PE 0's kernel waits for longer than its timeout for PE 1, which works on its host before it signals.
 #[test]
-fn progress_of_another_rank_restarts_deadlines_of_a_kernel() {
+fn progress_of_other_rank_restarts_kernel_deadlines() {
     const TIMEOUT: Duration = Duration::from_millis(800);
     unsafe fn waits(program: Program<Signal>) {
         let Program { world, args: signal } = program;

@@ -63,7 +63,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn columns_for_people() {
+    fn columns_get_readable_names() {
         let shown = ["time_us_p50", "bandwidth_gbytes_s", "rate_mops", "size_bytes", "line_rate_pct", "grid", "rail_x"];
         insta::assert_snapshot!(shown.map(column).join(", "), @"time p50 (us), bandwidth (GB/s), rate (Mops), size (bytes), line rate (%), grid, rail x");
     }

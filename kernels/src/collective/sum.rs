@@ -330,7 +330,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn unaligned_vectors_hold_the_16_bytes_at_their_address(start in 0usize..16, at in 0usize..100) {
+        fn unaligned_vectors_hold_bytes_at_their_address(start in 0usize..16, at in 0usize..100) {
             #[repr(align(16))]
             struct Bytes([u8; 256]);
             let memory = Bytes(core::array::from_fn(|at| (at * 7 + 1) as u8));

@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_looked_for_only_now_and_then() {
+    fn pause_skips_check_of_host_before_interval() {
         let (role, host) = (Word::new(0), HostWords::default());
         let mut poller = Poller::new(&role, u64::MAX, SHORTEST_SLEEP);
         let looked = poller.looked;

@@ -60,7 +60,7 @@ fn empty_put_counts_as_progress() {
 }
 
 #[test]
-fn no_stall_within_timeout() {
+fn engine_reports_no_stall_within_timeout() {
     let mut bench = Bench::new(1, 8, AMPLE);
     bench.submit(put(0, 0, 8));
     for _ in 0..3 {
