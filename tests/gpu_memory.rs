@@ -129,7 +129,7 @@ fn false_gpu_memory_support_is_detected() {
     assert!(line.contains("FI_OPT_CUDA_API_PERMITTED to false failed: Operation not supported (95)"), "{line}");
     assert!(line.contains("stage through pinned host memory"), "{line}");
     assert!(!rail.limits().cuda_memory);
-    // SAFETY: rejected before anything is registered.
+    // SAFETY: the request is rejected before anything is registered.
     assert_eq!(unsafe { rail.register(gpu, Access::ALL) }.unwrap_err(), *refused);
     assert_eq!(written_to_itself(&mut rail, host), Ok(()));
     // SAFETY: the memory outlives the call.

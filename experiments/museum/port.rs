@@ -115,7 +115,7 @@ impl Port {
 
     /// Sets a word of this PE's memory.
     pub fn set_word(&self, index: u64, value: u64) {
-        // SAFETY: as for `word`.
+        // SAFETY: the requirements are the same as for `word`.
         unsafe { self.pointer(index).write_volatile(value) };
     }
 

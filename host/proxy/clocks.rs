@@ -132,7 +132,7 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// The true offset, for any latencies of request and answer, is within the reported uncertainty.
+        /// The true offset is within the reported uncertainty, for any latencies of request and answer.
         #[test]
         fn true_offset_is_within_range(
             ways in proptest::collection::vec((100u64..5000, 100u64..5000), 1..50), offset in 0u64..1 << 40, step in 1u64..64,

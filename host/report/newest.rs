@@ -3,8 +3,11 @@
 //! A point is the set of a row's values in the columns with the role [`Role::Chosen`] or `Role::Follows`, on one CPU
 //! model. Only rows with the status ok count. The age of a file is determined, in this order, by:
 //!
-//! 1. The date at the start of its directory's name. 2. Whether its path contains the word `before` (`scripts/gate.sh`
-//! alternates between two builds), which marks an older file. 3. The date in its header. 4. Its name.
+//! 1. The date at the start of its directory's name.
+//! 2. Whether its path contains the word `before` (`scripts/gate.sh` alternates between two builds), which marks an
+//!    older file.
+//! 3. The date in its header.
+//! 4. Its name.
 //!
 //! A file is left out if newer files contain each of its points. Any other file is kept as a whole, since the rows of
 //! one run belong together. A column that one of two files lacks is not compared, because an older version may not have

@@ -94,7 +94,8 @@ fn deny(command: &mut Command, calls: &[libc::c_long]) {
     filter.push(statement(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW, 0, 0));
     let install = move || {
         let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_ptr().cast_mut() };
-        // SAFETY: only system calls; the filter lives as long as the closure, and the kernel copies it.
+        // SAFETY: the closure makes only system calls. The filter lives as long as the closure, and the kernel copies
+        // it.
         let refused = unsafe {
             libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0
                 || libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) != 0

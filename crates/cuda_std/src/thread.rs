@@ -13,7 +13,7 @@ macro_rules! positions {
         #[inline(always)]
         pub fn $name() -> u32 {
             #[cfg(target_arch = "nvptx64")]
-            // SAFETY: reads a special register.
+            // SAFETY: the instruction only reads a special register.
             return unsafe { core::arch::nvptx::$intrinsic() };
             #[cfg(not(target_arch = "nvptx64"))]
             return emulation::position().$name;
@@ -143,7 +143,8 @@ pub fn sync_threads_or(predicate: bool) -> bool {
 #[inline(always)]
 pub fn global_timer_ns() -> u64 {
     #[cfg(target_arch = "nvptx64")]
-    // SAFETY: reads a special register. Not `pure`, because each call must read it anew.
+    // SAFETY: the instruction only reads a special register. It is not `pure`, because each call must read the register
+    // again.
     unsafe {
         written!(reg64, "mov.u64 {out}, %globaltimer;", options(nostack, nomem))
     }
@@ -158,7 +159,8 @@ pub fn global_timer_ns() -> u64 {
 #[inline(always)]
 pub fn clock() -> u64 {
     #[cfg(target_arch = "nvptx64")]
-    // SAFETY: reads a special register. Not `pure`, because each call must read it anew.
+    // SAFETY: the instruction only reads a special register. It is not `pure`, because each call must read the register
+    // again.
     unsafe {
         written!(reg64, "mov.u64 {out}, %clock64;", options(nostack))
     }

@@ -149,7 +149,8 @@ pub unsafe fn load_word_if(condition: u32, address: *const u32) -> u32 {
     }
     #[cfg(not(target_arch = "nvptx64"))]
     {
-        // SAFETY: called only if `condition` is not 0; the caller then meets the requirements of `load_words`.
+        // SAFETY: the call is made only if `condition` is not 0, and the caller then meets the requirements of
+        // `load_words`.
         let load = || unsafe { load_words::<1>(address) };
         if condition != 0 { load()[0] } else { 0 }
     }

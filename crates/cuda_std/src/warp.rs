@@ -51,7 +51,7 @@ mod device {
 #[track_caller]
 pub fn active_mask() -> u32 {
     #[cfg(target_arch = "nvptx64")]
-    // SAFETY: reads a property of the warp.
+    // SAFETY: the instruction only reads a property of the warp.
     unsafe {
         written!(reg32, "activemask.b32 {out};", options(nostack))
     }
@@ -63,7 +63,7 @@ pub fn active_mask() -> u32 {
 #[inline(always)]
 pub fn lane() -> u32 {
     #[cfg(target_arch = "nvptx64")]
-    // SAFETY: reads a property of the thread.
+    // SAFETY: the instruction only reads a property of the thread.
     unsafe {
         written!(reg32, "mov.u32 {out}, %laneid;", options(nostack, pure, nomem))
     }

@@ -62,7 +62,7 @@ pub struct fi_fabric_attr {
     _rest: Rest,
 }
 
-/// A fabric.
+/// An open fabric.
 #[repr(C)]
 #[derive(Debug)]
 pub struct fid_fabric {

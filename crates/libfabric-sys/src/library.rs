@@ -95,9 +95,9 @@ impl Library {
             unsafe { Handle::open(Some(candidate), RTLD_NOW | RTLD_LOCAL) }
         });
         let raw = opened.map_err(|error| reason(candidate, &error))?.into_raw();
-        // SAFETY: opened above; closed if this function fails.
+        // SAFETY: the handle was opened above, and is closed if this function fails.
         let handle = unsafe { Handle::from_raw(raw) };
-        // SAFETY: takes no arguments and returns a number, in every version.
+        // SAFETY: the function takes no arguments and returns a number, in every version.
         let version = unsafe {
             let fi_version: unsafe extern "C" fn() -> u32 = function(raw, c"fi_version", c"FABRIC_1.0")?;
             fi_version()
@@ -195,7 +195,7 @@ fn path_of(address: *mut c_void) -> Option<PathBuf> {
     let mut info: libc::Dl_info = unsafe { std::mem::zeroed() };
     // SAFETY: `dladdr` accepts any address; the returned name lives as long as the library is loaded.
     let known = unsafe { libc::dladdr(address, &mut info) } != 0 && !info.dli_fname.is_null();
-    // SAFETY: not null, and a C string of the loader.
+    // SAFETY: the text is not null, and is a C string of the loader.
     known.then(|| OsStr::from_bytes(unsafe { CStr::from_ptr(info.dli_fname) }.to_bytes()).into())
 }
 
@@ -369,7 +369,7 @@ mod tests {
         let of_sigusr2 = || {
             // SAFETY: the type is plain data, for which zeros are valid.
             let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
-            // SAFETY: only queries, and the destination is a local variable.
+            // SAFETY: the call only queries, and the destination is a local variable.
             assert_eq!(unsafe { libc::sigaction(libc::SIGUSR2, std::ptr::null(), &mut action) }, 0);
             action.sa_sigaction
         };
@@ -388,7 +388,7 @@ mod tests {
         let Ok(library) = library() else { return eprintln!("skipped: no libfabric") };
         assert!(library.version() >= OLDEST && library.api() <= NEWEST_API.min(library.version()));
         assert!(library.path().is_file(), "{:?}", library.path());
-        // SAFETY: takes a number, and returns a C string.
+        // SAFETY: the function takes a number and returns a C string.
         let text = unsafe { CStr::from_ptr((library.fi_strerror)(crate::FI_EAVAIL)) };
         assert_eq!(text.to_str(), Ok("Error available"));
     }

@@ -42,7 +42,7 @@ impl Channel {
 
     /// Returns the number of queues that use the channel.
     fn count(&self) -> &AtomicI32 {
-        // SAFETY: valid and aligned as long as the channel. C does not access the member.
+        // SAFETY: the counter is valid and aligned as long as the channel exists. C does not access the member.
         unsafe { AtomicI32::from_ptr(&raw mut (*self.verbs.get()).refcnt) }
     }
 

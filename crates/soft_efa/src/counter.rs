@@ -42,7 +42,7 @@ impl Counter {
             // SAFETY: the page has space for both values.
             None => unsafe { self.own.base().cast::<AtomicU64>().add(which) }.cast_const(),
         };
-        // SAFETY: valid memory of this object, or of C by the contract of `new`; all parties access it as words.
+        // SAFETY: the memory belongs to this object, or to C by the contract of `new`. All parties access it as words.
         unsafe { &*place }
     }
 

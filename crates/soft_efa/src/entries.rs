@@ -93,7 +93,7 @@ impl Entries {
     /// Returns the value of the doorbell if it requests a notification that has not been sent, and completions follow
     /// those that it reports as read.
     pub fn requests_event(&self) -> Option<u32> {
-        // SAFETY: within the memory and aligned; all parties access it as a word.
+        // SAFETY: the address is within the memory and aligned. All parties access it as a word.
         let doorbell = unsafe { &*self.doorbell.base().cast::<AtomicU32>() }.load(Ordering::Relaxed);
         let is_new = doorbell & ARM != 0 && self.notified.load(Ordering::Relaxed) != doorbell;
         (is_new && self.written.load(Ordering::Relaxed) as u16 != doorbell as u16).then_some(doorbell)
@@ -112,7 +112,7 @@ impl Entries {
 
     fn words(&self, number: u64) -> &[AtomicU64; WORDS_32] {
         let index = rules::slot(number, self.count) as usize;
-        // SAFETY: within the memory and aligned; all parties access it as words.
+        // SAFETY: the address is within the memory and aligned. All parties access it as words.
         unsafe { &*self.memory.base().add(index * BYTES).cast() }
     }
 

@@ -223,7 +223,7 @@ pub mod tests {
         // SAFETY: the child only makes system calls, reads /proc and uses atomics until it is killed.
         match unsafe { libc::fork() } {
             0 => {
-                // SAFETY: takes no arguments.
+                // SAFETY: the function takes no arguments.
                 let pid = unsafe { libc::getpid() };
                 let _ = page.claim(false, Owner::of(pid));
                 // SAFETY: kills this process itself.

@@ -49,7 +49,7 @@ impl Ring {
     pub fn words<const N: usize>(&self, number: u32) -> [u64; N] {
         debug_assert!(N * 8 <= self.entry);
         let index = (number & (self.entries - 1)) as usize;
-        // SAFETY: within the ring and aligned; all parties access it as words.
+        // SAFETY: the address is within the ring and aligned. All parties access it as words.
         let words = unsafe { self.buffer().add(index * self.entry).cast::<AtomicU64>() };
         // SAFETY: `word` is within the entry; all parties access it as words.
         std::array::from_fn(|word| unsafe { &*words.add(word) }.load(Ordering::Relaxed))

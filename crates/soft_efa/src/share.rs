@@ -42,7 +42,7 @@ unsafe impl Sync for Shared {}
 /// Returns the directory of the files, and creates it if missing. No other user may have access to it, because that
 /// user could replace files.
 fn folder() -> io::Result<PathBuf> {
-    // SAFETY: takes no arguments.
+    // SAFETY: the function takes no arguments.
     let user = unsafe { libc::geteuid() };
     let folder = PathBuf::from(format!("/dev/shm/soft-efa-{user}"));
     match std::fs::DirBuilder::new().mode(0o700).create(&folder) {
@@ -256,7 +256,7 @@ impl Drop for Shared {
             // Fails, and leaves the directory in place, if it contains other files.
             let _ = folder().map(std::fs::remove_dir);
         }
-        // SAFETY: mapped with this length; no reference into it remains.
+        // SAFETY: the memory was mapped with this length, and no reference into it remains.
         unsafe { libc::munmap(self.base.as_ptr().cast(), self.bytes) };
     }
 }

@@ -8,7 +8,7 @@ use crate::{
 use std::cell::RefCell;
 use std::rc::Rc;
 
-/// An address that such a rail refuses.
+/// An address that a scripted rail refuses.
 pub const NO_ADDRESS: &[u8] = b"no address";
 
 /// The recorded calls of a rail, and its answers.

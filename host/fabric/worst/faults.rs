@@ -1,4 +1,4 @@
-//! Errors of this rail: uses that a network is not required to support.
+//! Errors that this rail reports for uses that a network is not required to support.
 
 use super::Who;
 use super::claims::{Claim, Use};

@@ -47,7 +47,7 @@ unsafe impl Send for Context {}
 impl Context {
     /// Returns the calling thread's context; `None` if there is no driver, or the thread has no context.
     pub fn current() -> Option<Context> {
-        // SAFETY: only tries to load libcuda.
+        // SAFETY: the call only tries to load libcuda.
         if !unsafe { sys::is_culib_present() } {
             return None;
         }

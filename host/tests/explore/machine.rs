@@ -242,7 +242,7 @@ impl Execution {
                 _ => self.pes[pe].news = true,
             },
             Ok(pe) if !self.mapped => self.look(pe, LOOKS),
-            // A kernel may store to its neighbours, one of which may continue and store in turn.
+            // A kernel may store to its neighbours, and a neighbour that then continues may also store.
             Ok(_) => {
                 let pes = 0..self.pes.len();
                 pes.clone().chain(pes).for_each(|pe| self.look(pe, LOOKS_OF_MAPPED));

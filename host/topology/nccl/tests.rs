@@ -127,7 +127,7 @@ fn invalid_topologies_are_reported_in_one_line() {
     }
 }
 
-/// NCCL 2.22 and later find, from a `<cpu numaid="-1">`, no path to the GPUs below other CPUs.
+/// NCCL 2.22 and later find no path from a `<cpu numaid="-1">` to the GPUs below other CPUs.
 #[test]
 fn nic_without_node_is_below_cpu_with_gpus() {
     let mut tree = p4d();

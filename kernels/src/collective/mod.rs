@@ -93,7 +93,7 @@ pub struct State {
     pub puts: u64,
 }
 
-// SAFETY: only `u64` words, without padding.
+// SAFETY: the type consists of `u64` words, without padding.
 unsafe impl cuda_std::Plain for State {}
 
 /// Arguments of the collective kernels.

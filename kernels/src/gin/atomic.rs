@@ -59,7 +59,7 @@ impl Context<Thread> {
         let command = super::context::transfer(Opcode::Get, landing, from.offset(), bytes, pe, 0);
         self.post(Call::G, &command, Fence::None)?;
         self.finish(Call::G, pe, bytes)?;
-        // SAFETY: this thread's own word of the heap, into which the bytes have arrived.
+        // SAFETY: the word of the heap belongs to this thread, and its bytes have arrived.
         Ok(unsafe { load(self.world.heap as u64 + landing) })
     }
 

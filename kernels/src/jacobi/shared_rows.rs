@@ -157,13 +157,13 @@ impl Memory {
 
     #[inline(always)]
     pub unsafe fn take(&self) -> [u64; 2] {
-        // SAFETY: called after the barrier that follows `set_doors`.
+        // SAFETY: this is called after the barrier that follows `set_doors`.
         addresses(unsafe { self.shared.load(self.tail) })
     }
 
     #[inline(always)]
     pub unsafe fn give(&self) -> [u64; 2] {
-        // SAFETY: called after the barrier that follows `set_doors`.
+        // SAFETY: this is called after the barrier that follows `set_doors`.
         addresses(unsafe { self.shared.load(self.tail + 16) })
     }
 

@@ -52,8 +52,8 @@ impl<'a> Poller<'a> {
         }
     }
 
-    /// Tries to take the role, on one lane of a warp on behalf of all. Loads the role's word before attempting the
-    /// exchange.
+    /// Tries to take the role. One lane of a warp does this on behalf of all. Loads the role's word before attempting
+    /// the exchange.
     #[inline(always)]
     fn stand(&mut self) {
         let leads = warp::lane() == warp::active_mask().trailing_zeros();

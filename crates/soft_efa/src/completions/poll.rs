@@ -114,7 +114,7 @@ unsafe fn entry_of<'a>(efa: *mut efadv_cq) -> &'a Entry {
 }
 
 unsafe extern "C" fn wc_read_sgid(efa: *mut efadv_cq, place: *mut ibv_gid) -> c_int {
-    // SAFETY: within a poll, by C's contract; `place` is valid for writes.
+    // SAFETY: C calls this within a poll, by its contract; `place` is valid for writes.
     unsafe {
         let entry = entry_of(efa);
         if entry.handle != UNKNOWN {
@@ -127,6 +127,6 @@ unsafe extern "C" fn wc_read_sgid(efa: *mut efadv_cq, place: *mut ibv_gid) -> c_
 }
 
 unsafe extern "C" fn wc_is_unsolicited(efa: *mut efadv_cq) -> bool {
-    // SAFETY: within a poll, by C's contract.
+    // SAFETY: C calls this within a poll, by its contract.
     unsafe { entry_of(efa) }.unsolicited
 }

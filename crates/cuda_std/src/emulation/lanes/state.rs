@@ -182,7 +182,7 @@ impl Lane {
 
     #[inline]
     pub fn block(&self) -> &Block {
-        // SAFETY: set when the block was created, and the block outlives the coroutines of its lanes.
+        // SAFETY: the pointer was set when the block was created, and the block outlives the coroutines of its lanes.
         unsafe { &*self.block.get() }
     }
 
@@ -228,7 +228,7 @@ impl Lane {
             super::stacks::STACK_BYTES
         );
         self.stopped_at.set(here);
-        // SAFETY: set when this coroutine started, and this code runs in it.
+        // SAFETY: the pointer was set when this coroutine started, and this code runs in it.
         unsafe { (*self.yielder.get()).suspend(stop) };
     }
 }

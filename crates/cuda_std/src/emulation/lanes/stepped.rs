@@ -92,7 +92,8 @@ impl Drop for Stepped {
 
 /// Returns control from the stepped thread that runs here to its owner. Returns false if there is none.
 pub fn pause(turn: Turn) -> bool {
-    // SAFETY: set during `Stepped::turn`, which keeps it alive; the caller runs within that call.
+    // SAFETY: the pointer was set during `Stepped::turn`, which keeps its target alive. The caller runs within that
+    // call.
     let Some(running) = (unsafe { RUNNING.get().as_ref() }) else { return false };
     if std::thread::panicking() {
         // Destructors of a thread that is being unwound must not wait.
@@ -100,7 +101,7 @@ pub fn pause(turn: Turn) -> bool {
     }
     let here = ptr::from_ref(&turn).addr();
     assert!(here >= running.lowest, "the kernel's stack is nearly full: {STACK_BYTES} bytes are left");
-    // SAFETY: set when this coroutine started, and this code runs in it.
+    // SAFETY: the pointer was set when this coroutine started, and this code runs in it.
     unsafe { (*running.yielder.get()).suspend(turn) };
     true
 }
