@@ -104,7 +104,7 @@ impl Output {
     pub fn open(args: &OutputArgs, header: &Header, about: &About, steps: u64) -> Result<Output, Failure> {
         let options = args.options();
         let mut header = header.clone();
-        // Checks the device first, because a query of the clocks may have to wake up the driver.
+        // Queries the clocks only for a GPU, because the query may have to wake up the driver.
         if header.is_on_gpu() {
             header.set(Key::GpuClocks, environment::gpu_clocks());
         }

@@ -125,7 +125,7 @@ fn launches_scopes_modes_and_packets_verify() {
     assert!(skipped.clone().count() == 4 && skipped.clone().all(|row| row.mode.as_deref() == Some("blocking")));
 }
 
-/// Small operations use two rounds. At this size, the bytes that the second round saves would take longer than the
+/// Checks that operations of this size use two rounds. The bytes that the second round saves would take longer than the
 /// round itself.
 #[test]
 fn small_all_reduce_uses_two_message_rounds() {

@@ -47,7 +47,7 @@ fn text(bytes: &[u8]) -> std::borrow::Cow<'_, str> {
     String::from_utf8_lossy(bytes)
 }
 
-/// A machine with one GPU and one NIC below a bridge.
+/// Topology of a machine in which one GPU and one NIC are below the same bridge.
 const NCCL: &str = r#"<system version="1"><cpu numaid="0" affinity="0000ffff" arch="x86_64">
 <pci busid="0000:45:00.0" class="0x060400" link_speed="32.0 GT/s PCIe" link_width="16">
 <pci busid="0000:53:00.0" class="0x030200" link_speed="32.0 GT/s PCIe" link_width="16"/>

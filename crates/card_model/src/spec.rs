@@ -79,7 +79,8 @@ pub struct Spec {
     pub slow: f64,
     /// Whether the NICs trace requests on stderr.
     pub trace: bool,
-    /// Whether a poll for completions of sends waits for an open session of the queue pair, whose lock libefa holds.
+    /// Whether a poll waits while a session of the queue pair is open. In libefa, the session holds the lock that the
+    /// poll takes.
     pub session_lock: bool,
     /// Injected faults.
     pub faults: Vec<Fault>,

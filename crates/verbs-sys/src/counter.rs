@@ -46,7 +46,7 @@ pub struct efadv_memory_location {
     pub reserved: [u8; 7],
 }
 
-/// Since 65: without a name in C
+/// Since rdma-core 65. The type has no name in C.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct efadv_memory_location_dmabuf {

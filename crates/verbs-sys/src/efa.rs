@@ -11,7 +11,7 @@ pub struct efadv_qp_init_attr {
     pub flags: u16,
     /// Since rdma-core 56.
     pub sl: u8,
-    /// Since 64: a byte
+    /// Since rdma-core 64, as a byte.
     pub reserved: u8,
     /// Since rdma-core 64.
     pub wr_flags: u64,
@@ -33,7 +33,7 @@ pub struct efadv_device_attr {
     pub max_sq_sge: u16,
     pub max_rq_sge: u16,
     pub inline_buf_size: u16,
-    /// Since 63; reserved before
+    /// Since rdma-core 63. Reserved before.
     pub inline_buf_size_ex: u16,
     pub device_caps: u32,
     pub max_rdma_size: u32,
@@ -65,7 +65,7 @@ pub struct efadv_cq_init_attr {
     pub ext_mem_dmabuf: efadv_cq_init_attr_ext_mem_dmabuf,
 }
 
-/// Since 59: without a name in C
+/// Since rdma-core 59. The type has no name in C.
 #[repr(C)]
 pub struct efadv_cq_init_attr_ext_mem_dmabuf {
     pub buffer: *mut u8,

@@ -76,7 +76,7 @@ fn arguments(args: &Args, pe: &Pe, case: &Case, groups: u32) -> LitmusArgs {
         scope: case.scope as u32,
         order: match case.fence {
             Fence::Pairs(order) => order as u32,
-            // The GPU that reads.
+            // Only the reader uses this order.
             Fence::Bulk(_) | Fence::Copies { .. } => Order::ReleaseAcquire as u32,
         },
         groups,
