@@ -1,4 +1,5 @@
-//! Tutorial, part 1: the threads of a kernel push commands into a ring, and the CPU pops them (docs/tutorial/01-ring.md).
+//! Tutorial, part 1: the threads of a kernel push commands into a ring, and the CPU pops them
+//! (docs/tutorial/01-ring.md).
 //!
 //! ```text
 //! cargo run --release --example 01_ring
@@ -15,7 +16,7 @@ use kernels::tutorial::{PushArgs, TUTORIAL_PUSH};
 use std::error::Error;
 use std::time::Duration;
 
-/// Number of slots, a power of two. Fewer than commands, so that every slot is used in several laps.
+/// Number of slots, a power of two. There are fewer slots than commands, so every slot is used in several laps.
 const SLOTS: usize = 8;
 const BLOCKS: u32 = 2;
 const THREADS: u32 = 4;
@@ -46,7 +47,7 @@ pub fn laps(choice: Choice) -> Result<String, Box<dyn Error>> {
     let expected = producers * PUSHES as usize;
     let mut commands = Vec::new();
     while commands.len() < expected {
-        // Before the pop: once the kernel has ended, a ring without commands stays empty.
+        // Queries the kernel before the pop. If the kernel has already returned, a ring without commands stays empty.
         let ended = launch.is_done()?;
         match consumer.pop() {
             Some(words) => {

@@ -1,4 +1,5 @@
-//! Tutorial, part 2: puts with a `quiet` after each, and with a single one at the end (docs/tutorial/02-put-and-quiet.md).
+//! Tutorial, part 2: puts with a `quiet` after each, and with a single one at the end
+//! (docs/tutorial/02-put-and-quiet.md).
 //!
 //! ```text
 //! cargo run --release --example 02_put_and_quiet                  over an EFA device if present, otherwise over tcp

@@ -51,7 +51,7 @@ pub fn messages(ranks: &mut Bootstrap, options: &Options) -> Result<String, Box<
     let arrived = world.signals(ranks, MESSAGES)?;
     let payload: Vec<u8> = (0..MESSAGES).flat_map(|message| vec![mark(me, message); BYTES as usize]).collect();
     world.write(from, &payload)?;
-    // Every thread replaces its value, so that a kernel that checks nothing is an error too.
+    // Every thread of the kernel must replace its value, so a kernel that checks nothing also causes an error.
     world.write(wrong, &[u64::MAX; THREADS as usize])?;
 
     let args = SignalArgs { from, to, arrived, messages: MESSAGES, wrong };

@@ -12,8 +12,8 @@ use ginlab::flow::{Flow, FlowError, Offer, Region, Target, run};
 use std::error::Error;
 use std::time::Duration;
 
-/// On entry block `rank` of each buffer is filled; on return all blocks are. In each step a rank forwards the block
-/// that arrived last, and the immediate after it signals its arrival.
+/// On entry, block `rank` of each buffer is filled. On return, all blocks are filled. In each step, a rank forwards the
+/// block that arrived last, and the immediate after it signals its arrival.
 ///
 /// A neighbour that does not poll receives at most one immediate per step. Its completion queue has space for 4096
 /// (`libfabric::IMMEDIATES`).
@@ -48,7 +48,7 @@ pub fn gather(ranks: u64, bytes: u64, provider: &str) -> Result<String, Box<dyn 
     let fabric = Fabric::named(Some(provider), &[])?;
     let rails_of = |rank| fabric.choose(1, &RankPlace::alone(rank, Reach::SameHost), RailOptions::default());
 
-    // Between machines, a launcher and a bootstrap would do this.
+    // Between machines, a launcher and a bootstrap would exchange the addresses.
     let mut flows = Vec::new();
     let mut buffers = Vec::new();
     let mut offers: Vec<Offer> = Vec::new();

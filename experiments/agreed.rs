@@ -1,6 +1,6 @@
-//! Facts about a job that all ranks must share or that a row shows for the job, agreed on by all ranks.
+//! Facts on which all ranks of a job agree, because ranks must share them or because a row shows them for the job.
 //!
-//! A rank knows only its own view: which PEs it reaches by a mapping, its device, its memory. Views differ on hosts
+//! A rank knows only its own view: the PEs that it reaches by a mapping, its device, its memory. Views differ on hosts
 //! with unequal or interleaved ranks and on machines with different devices. Code that branches on a view, or shows it
 //! in a column, takes it from here.
 
@@ -16,7 +16,7 @@ struct View {
     device: String,
     memory: String,
     line_rate: Option<u64>,
-    /// Paths to the PEs that this rank communicates with: whether a mapping is used, and the name shown in rows.
+    /// Paths to the PEs with which this rank communicates: whether a mapping is used, and the name shown in rows.
     paths: Vec<(bool, String)>,
 }
 
@@ -27,7 +27,7 @@ pub struct Agreed {
     pub device: String,
     /// Locations of all heaps.
     pub memory: String,
-    /// Paths between the PEs that communicate with each other, mappings first.
+    /// Paths between communicating PEs, mappings first.
     pub fabric: String,
     /// Whether any of these paths uses a mapping.
     pub by_mapping: bool,
@@ -38,7 +38,7 @@ pub struct Agreed {
 }
 
 impl Agreed {
-    /// Gathers the views of all ranks. This rank communicates with the PEs `to`. Collective.
+    /// Gathers the views of all ranks. This rank communicates with the PEs `to`. This is a collective call.
     ///
     /// # Errors
     /// Returns [`Failure`] if a rank is missing.
@@ -53,7 +53,7 @@ impl Agreed {
         Ok(Agreed::on(&ranks.all_gather_values(&mine, "views of the ranks")?))
     }
 
-    /// Gathers the views of ranks that communicate with all others. Collective.
+    /// Gathers the views of ranks that communicate with all others. This is a collective call.
     ///
     /// # Errors
     /// Returns [`Failure`] if a rank is missing.
@@ -72,7 +72,7 @@ impl Agreed {
             memory: joined(|view| &view.memory),
             by_mapping: paths.iter().any(|(is_mapped, _)| *is_mapped),
             by_rails: paths.iter().any(|(is_mapped, _)| !is_mapped),
-            // No paths: every PE communicates only with itself.
+            // The list of paths is empty, because every PE communicates only with itself.
             fabric: if fabric.is_empty() { "self".into() } else { fabric },
             line_rate: if let [rate] = rates[..] { rate } else { None },
         }
@@ -89,7 +89,7 @@ impl Agreed {
 }
 
 /// Returns the number of ranks per node, given the ranks `mine` of this rank's node. Returns 1 on all ranks unless all
-/// nodes are equally large runs of consecutive ranks. Collective.
+/// nodes are equally large runs of consecutive ranks. This is a collective call.
 ///
 /// # Errors
 /// Returns [`Failure`] if a rank is missing.
@@ -98,7 +98,7 @@ pub fn node_size(mine: &[u32], ranks: &mut Bootstrap) -> Result<u32, Failure> {
 }
 
 /// Returns the minimum of `mine` over all ranks, for example the number of blocks that are resident on every device at
-/// the same time. Collective.
+/// the same time. This is a collective call.
 ///
 /// # Errors
 /// Returns [`Failure`] if a rank is missing.

@@ -1,5 +1,5 @@
-//! Options that experiments share: sizes to sweep, and repeats. A command with other defaults or a more specific help sets
-//! them by `#[command(mut_arg(..))]`.
+//! Options that experiments share: sizes to sweep, and repeats. A command with other defaults or a more specific help
+//! text sets them with `#[command(mut_arg(..))]`.
 
 use crate::error::Failure;
 use crate::series::Series;

@@ -39,7 +39,7 @@ pub fn command() -> Command {
 }
 
 /// Like [`command`], but subcommands that do not occur in `words` have only a name and a description. Every rank parses
-/// the command line on start, and building all options takes most of that time.
+/// the command line at its start, and building all options takes most of that time.
 pub fn command_for(words: impl Iterator<Item = OsString>) -> Command {
     let words: Vec<OsString> = words.collect();
     let subcommand = |program: &Program| {
@@ -126,7 +126,7 @@ mod tests {
             options.extend(command.get_arguments().filter_map(|arg| Some(format!("--{}", arg.get_long()?))));
         }
         let host = Path::new(env!("CARGO_MANIFEST_DIR")).join("../host");
-        // Remedies of `doctor` are commands, and `found.rs` shortens the commands that headers of results contain.
+        // Remedies of `doctor` are commands, and `found.rs` shortens the commands in the headers of results.
         let exempt = |path: &Path| path.starts_with(host.join("doctor")) || path.ends_with("report/page/found.rs");
         let mut wrong = Vec::new();
         for path in sources(&host).iter().filter(|path| !exempt(path)) {

@@ -5,7 +5,7 @@ use ginlab::report::Column;
 /// Operations in flight.
 pub const WINDOW: Column =
     Column::follows("window", "", "Maximum number of operations in flight per producer or target");
-/// Bytes from one slot to the next.
+/// Distance in bytes between consecutive slots.
 pub const SLOT_BYTES: Column = Column::follows("slot_bytes", "B", "Distance between consecutive slots");
 /// Level at which an operation counts as complete.
 pub const COMPLETION: Column = Column::follows("completion", "", "Completion level: `transmit`, `delivery`, `proxy`");
@@ -28,7 +28,7 @@ pub const POST: Column = Column::measured(
     "Median time until all operations were posted, without waiting for completion",
 )
 .shown("post", 7);
-/// Threads that push or put.
+/// Threads that push or issue puts.
 pub const SCOPE: Column = Column::chosen("scope", "", "Threads that put: `thread`, `warp`, `block`");
 /// Alignments of the target and the source of random shapes.
 pub const ALIGNMENT: Column = Column::chosen(
@@ -44,7 +44,7 @@ pub const IMBALANCE: Column = Column::measured(
     "%",
     "Excess of the busiest rail of a rank over the mean of its rails; maximum over all ranks",
 );
-/// Rule that keeps a put and its signal in order on rails.
+/// Rule that orders a put and its signal on rails.
 pub const RULE: Column = Column::chosen(
     "rule",
     "",

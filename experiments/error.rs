@@ -1,4 +1,4 @@
-//! Reasons for which a run fails, and their exit codes.
+//! Reasons for the failure of a run, and their exit codes.
 
 use crate::values::usage;
 use clap::error::{ContextKind, ErrorKind};
@@ -16,17 +16,17 @@ use ginlab::signals;
 use std::error::Error;
 use std::process::ExitCode;
 
-/// Reason for which a run ended.
+/// Reason for the end of a run.
 #[derive(Clone, Debug)]
 pub enum Failure {
     /// Invalid or unsupported options: exit code 2.
     Usage(String),
     /// The run failed: exit code 1.
     Run(String),
-    /// Verification found wrong bytes: exit code 1, even if the run fails later.
+    /// Verification found wrong bytes: exit code 1, even if the run later fails for another reason.
     WrongData(String),
     /// This machine does not meet the requirements of the run (`ginlab doctor`), or a device shows an outcome that its
-    /// memory model forbids (`ginlab litmus`): exit code 3.
+    /// memory model forbids (`ginlab litmus`). Exit code 3.
     Unfit(String),
     /// A wait timed out: exit code 124.
     Timeout(String),
@@ -34,12 +34,12 @@ pub enum Failure {
     Interrupted,
     /// Another rank was interrupted and notified this one: exit code 130.
     Stopped(String),
-    /// Failure on a rank that rank 0 spawned. Rank 0 reports it, so that this rank prints nothing. The exit code is
-    /// that of the failure.
+    /// Failure on a rank that rank 0 has started. Rank 0 reports it, so this rank prints nothing. The exit code is that
+    /// of the failure.
     Told(Box<Failure>),
-    /// Another process did the run and reported its result. Contains its exit code.
+    /// Another process performed the run and reported its result. Contains its exit code.
     Elsewhere(u8),
-    /// The reader of stdout closed it: exit code 141, as a shell reports SIGPIPE, and no message.
+    /// The reader of stdout has closed it: exit code 141, with which a shell reports SIGPIPE, and no message.
     StdoutClosed,
 }
 
@@ -54,7 +54,7 @@ impl Failure {
         }
     }
 
-    /// Returns the kind of ending that other ranks are notified of.
+    /// Returns the kind of ending that is reported to other ranks.
     pub fn ending(&self) -> Ending {
         match self {
             Failure::Told(failure) => failure.ending(),
@@ -93,7 +93,8 @@ impl Failure {
     }
 }
 
-/// Reports invalid values in one line, as other usage errors. Clap itself prints other errors and `--help`, and exits.
+/// Converts clap errors. Invalid values are reported in one line, like other usage errors. Clap prints other errors and
+/// `--help`, and exits.
 impl From<clap::Error> for Failure {
     fn from(error: clap::Error) -> Failure {
         let context = |kind| error.get(kind).map(ToString::to_string).filter(|text| !text.is_empty());

@@ -5,7 +5,7 @@ use ginlab::text::printable;
 use std::io::Write;
 
 /// Formats an event. Whitespace in a value becomes `_`, so that a line can be split at spaces. Control characters
-/// become `?`, because values may come from other hosts and must not act on a terminal.
+/// become `?`, because values may come from other hosts and must not control a terminal.
 fn line(what: &str, facts: &[(&str, String)]) -> String {
     let facts = facts.iter().map(|(name, value)| {
         let value: String = value.chars().map(|c| if c.is_whitespace() { '_' } else { c }).collect();
@@ -18,7 +18,7 @@ fn line(what: &str, facts: &[(&str, String)]) -> String {
 /// Prints one event and flushes stdout.
 pub fn print(what: &str, facts: &[(&str, String)]) {
     let line = line(what, facts);
-    // The writer itself records a closed pipe, which then ends the server as Ctrl-C does.
+    // The writer records a closed pipe, which then ends the server like Ctrl-C.
     let mut out = signals::stdout();
     let _ = out.write_all(line.as_bytes()).and_then(|()| out.flush());
 }

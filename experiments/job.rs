@@ -40,14 +40,14 @@ pub struct MeetArgs {
     pub bootstrap_if: Option<String>,
     #[command(flatten)]
     pub mps: MpsArgs,
-    /// Limit for every wait without progress, in seconds. Ranks wait for each other for twice this time plus 6 s
+    /// Limit for every wait without progress, in seconds; ranks wait for each other for twice this time plus 6 s
     #[arg(short = 't', long, default_value = "30", value_name = "SECONDS", value_parser = seconds())]
     pub timeout: Duration,
 }
 
 impl MeetArgs {
-    /// Returns the ranks of a job, by default two, whose other waits are limited to the timeout. Ranks wait for each
-    /// other longer than the limit of a kernel's wait, so that the rank that detects the cause of a stall reports it.
+    /// Returns the ranks of a job, two by default. Ranks wait for each other longer than a kernel may wait. As a
+    /// result, the rank that detects the cause of a stall is the one that reports it.
     pub fn ranks(
         &self,
         fingerprint: Vec<(String, String)>,
@@ -104,7 +104,7 @@ pub struct JobArgs {
     /// Inject a fault: corrupt=N (write or message N of each rank, counted from 0, is sent one byte short)
     #[arg(long = "fault", value_name = "FAULT", hide = true, value_parser = corruption)]
     pub corrupt: Option<u64>,
-    /// Reason for which fewer rails than usual are used by default. `None` if all are.
+    /// Reason why fewer rails than usual are used by default; `None` if all of them are used.
     #[arg(skip)]
     pub why_fewer: Option<String>,
 }
@@ -153,7 +153,7 @@ impl JobArgs {
         Ok(self.meet.ranks(fingerprint, check))
     }
 
-    /// Replaces unspecified rails by the usual ones. See the function [`usual_rails`].
+    /// Replaces unspecified rails by those that the function [`usual_rails`] returns.
     pub fn usual_rails(&mut self, asked: &mut Option<List<usize>>) {
         self.why_fewer = usual_rails(asked, &USUAL_RAILS, self.provider.as_deref(), &self.domain);
     }
@@ -280,8 +280,8 @@ impl Job {
             let peer = self.flow.add_peer(&offer)?;
             self.connections.push(Connection { peer, offer });
         }
-        // EFA devices reject writes from a peer whose address has not been inserted, so that no rank may write before
-        // all have inserted all addresses.
+        // EFA devices reject writes from a peer whose address has not been inserted. Therefore, no rank may write
+        // before all ranks have inserted all addresses.
         Ok(ranks.barrier("connected")?)
     }
 
@@ -357,8 +357,8 @@ impl Job {
     }
 }
 
-/// Returns the totals of the proxy threads of a rank. Threads use a rail concurrently, so that its time with transfers
-/// in flight is that of the thread with the longest.
+/// Returns the totals of the proxy threads of a rank. Threads use a rail concurrently. The time in which a rail has
+/// transfers in flight is therefore the longest of the threads' times.
 pub fn of_threads<'a>(threads: impl IntoIterator<Item = &'a Counters>) -> Counters {
     let mut all = Counters::default();
     for thread in threads {

@@ -180,7 +180,7 @@ mod tests {
         cli::command().debug_assert();
     }
 
-    /// Columns of the same name have the same unit and role in all experiments, and the name ends with the unit.
+    /// All experiments use a column of one name with the same unit and role, and the name ends with the unit.
     #[test]
     fn columns_are_declared_consistently() {
         let mut known: BTreeMap<&str, (&str, bool)> = BTreeMap::new();

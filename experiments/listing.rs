@@ -111,7 +111,7 @@ pub fn yes(value: Option<bool>) -> String {
     value.map_or("", |value| if value { "yes" } else { "no" }).to_owned()
 }
 
-/// Returns the header for results that are read from a file or directory. It does not describe this machine.
+/// Returns the header for results that are read from a file or directory. The header does not describe this machine.
 pub fn recorded(from: &Path) -> Header {
     let mut header = described();
     header.note(format!("read from {}; this machine was not queried", from.display()));

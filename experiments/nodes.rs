@@ -46,7 +46,7 @@ pub struct Sender {
     pub operations: u64,
     /// Bytes per rail over all repeats.
     pub rail_bytes: Vec<u64>,
-    /// Microseconds over all repeats in which a rail had transfers in flight, per rail. Empty if rails are not timed.
+    /// Microseconds over all repeats in which each rail had transfers in flight. Empty if rails are not timed.
     pub rail_us: Vec<f64>,
 }
 
@@ -58,8 +58,8 @@ impl Sender {
         Some((rate, rails))
     }
 
-    /// Returns the rate of each rail in Gb/s over the time in which it had transfers in flight. `None` for a rail that
-    /// carried no bytes.
+    /// Returns the rate of each rail in Gb/s over the time in which it had transfers in flight, or `None` for a rail
+    /// that carried no bytes.
     ///
     /// A share of the sender's rate would hide a slow rail: strategies give all rails equal shares of the bytes, and a
     /// fast rail is idle until the slow one has completed its share.
@@ -72,7 +72,7 @@ impl Sender {
 /// The node on which a rank runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
-    /// Distinguishes nodes. Two containers on one machine are two nodes.
+    /// Identity that distinguishes nodes. Two containers on one machine are two nodes.
     identity: String,
     /// Name shown in rows.
     name: String,
@@ -87,7 +87,7 @@ pub fn of_ranks(ranks: &Bootstrap, size: Option<usize>) -> Vec<Node> {
     ranks.members().iter().enumerate().map(node).collect()
 }
 
-/// Returns a row per node that sent, in the order of its first rank, and one for the job. `base` is the row of all
+/// Returns a row per node that sent, ordered by the node's first rank, and one for the job. `base` is the row of all
 /// pairs together. `line` is the line rate of one sender's NICs in bits per second. Samples are in microseconds per
 /// operation and sender.
 pub fn sums(base: &Row, senders: &[Sender], line: Option<u64>, of_rank: &[Node]) -> Vec<(Row, Vec<f64>)> {
@@ -160,7 +160,7 @@ mod tests {
         assert_eq!(row.line_rate_pct.map(|percent| percent.round()), Some(32.0));
         let number = |name: &str| row.own(name).number().unwrap().round();
         assert_eq!((number("gpu_gbits_s_min"), number("gpu_gbits_s_max")), (64.0, 80.0));
-        // Equal shares of the bytes; the rail that was busy for 250 us is the slowest.
+        // Both rails carry equal shares of the bytes, so the rail that was busy for 250 us is the slowest.
         assert_eq!((number("rail_gbits_s_min"), number("rail_gbits_s_max")), (32.0, 80.0));
         assert_eq!(
             (row.case.as_str(), row.own("of_case").text(), row.own("node").text()),
@@ -180,7 +180,7 @@ mod tests {
         let of: Vec<_> = rows.iter().map(|(row, _)| (row.case.as_str(), row.own("node").text().unwrap())).collect();
         assert_eq!(of, [("node", host), ("job", "")]);
         assert!(sums(&base, &[], None, &here).is_empty());
-        // Parts of a machine that count as nodes.
+        // Each rank counts as a node, although all of them run on one machine.
         assert_eq!(of_ranks(&ranks, Some(1))[0].name, format!("{host}/0"));
     }
 }

@@ -1,4 +1,4 @@
-//! Parts that experiments that print rows share: the options of their outputs, and the outputs themselves.
+//! Output of experiments that print rows: the options, and the outputs themselves.
 
 use crate::error::Failure;
 use clap::ValueEnum;
@@ -104,7 +104,7 @@ impl Output {
     pub fn open(args: &OutputArgs, header: &Header, about: &About, steps: u64) -> Result<Output, Failure> {
         let options = args.options();
         let mut header = header.clone();
-        // Checked first, because querying the clocks may have to wake up the driver.
+        // Queries the clocks only for a GPU, because the query may have to wake up the driver.
         if header.is_on_gpu() {
             header.set(Key::GpuClocks, environment::gpu_clocks());
         }

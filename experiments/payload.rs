@@ -13,7 +13,7 @@ const PROBE_BYTES: usize = 2 << 20;
 /// Memory that holds the payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum MemoryKind {
-    /// GPU memory if every rank has a GPU and its NICs access GPU memory directly, otherwise pinned host memory
+    /// GPU memory if every rank has a GPU whose NICs access it directly, otherwise pinned host memory
     Auto,
     /// Pinned host memory
     Pinned,
@@ -23,7 +23,7 @@ pub enum MemoryKind {
 
 impl MemoryKind {
     /// Chooses the memory of all ranks if this is `Auto`, and prepares the rails for it. Adds a note if a GPU is used
-    /// but not its memory. Collective if this is `Auto`.
+    /// but not its memory. For `Auto`, this is a collective call.
     ///
     /// # Errors
     /// Returns an error if the memory for the probe cannot be allocated or a rank has disconnected.
@@ -50,8 +50,8 @@ impl MemoryKind {
     }
 }
 
-/// Returns the reason for which the rails cannot access memory of this device, if they cannot. Prepares them for GPU
-/// memory if they can.
+/// Returns the reason why the rails cannot access memory of this device, if they cannot. Otherwise, prepares the rails
+/// for GPU memory.
 ///
 /// # Errors
 /// Returns an error if the memory for the probe cannot be allocated.
@@ -65,7 +65,8 @@ pub fn refused(device: &Device, rails: &mut RailPlan) -> Result<Option<String>, 
     Ok(unsafe { rails.prove_gpu(memory) }.err())
 }
 
-/// Slots of `bytes` each in a buffer, for a verified pass. A slot is given by its offset and the seed of its payload.
+/// Slots of equal length in a buffer, for a verified pass. Each slot is specified by its offset and the seed of its
+/// payload.
 pub struct Slots<'a>(pub &'a Buffer, pub u64);
 
 impl Slots<'_> {

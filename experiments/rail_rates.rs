@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use std::fmt::{self, Display};
 use std::str::FromStr;
 
-/// Share of the median of all rails below which a rail is reported as slow.
+/// Fraction of the median rate of all rails. A rail below it is reported as slow.
 const SLOW: f64 = 0.85;
 
 /// Identity of a rail.
@@ -37,7 +37,7 @@ pub enum Way {
 }
 
 impl Way {
-    /// Returns the way of writes over this number of rails.
+    /// Returns the variant for writes over this number of rails.
     pub fn of(rails: usize) -> Way {
         if rails == 1 { Way::Alone } else { Way::Together }
     }
@@ -81,7 +81,7 @@ impl Display for RailRate {
 }
 
 impl RailRate {
-    /// Returns each rate in percent of the median of the rates of the same way and size.
+    /// Returns each rate as a percentage of the median rate for the same number of rails and the same size.
     pub fn of_median_pct(all: &[RailRate]) -> Vec<Option<f64>> {
         let pct = |rate: &RailRate| {
             let of_way = all.iter().filter(|other| (other.way, other.bytes) == (rate.way, rate.bytes));
@@ -189,7 +189,7 @@ impl Display for AtLeast {
 }
 
 impl AtLeast {
-    /// Returns the minimum rate of a rail in Gb/s. `None` if its line rate is required and not known.
+    /// Returns the minimum rate of a rail in Gb/s, or `None` if this requires an unknown line rate.
     fn limit(self, place: &RailPlace) -> Option<f64> {
         match self {
             AtLeast::Percent(0.0) => Some(0.0),
@@ -198,7 +198,7 @@ impl AtLeast {
         }
     }
 
-    /// Rejects a percentage of a line rate that is not known.
+    /// Rejects a percentage if the line rate is unknown.
     pub fn check(self, places: &[Vec<RailPlace>]) -> Result<(), Failure> {
         match places.iter().flatten().find(|place| self.limit(place).is_none()) {
             Some(RailPlace { host, domain, .. }) => Err(usage(

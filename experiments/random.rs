@@ -35,7 +35,8 @@ impl Random {
         self.from(1 << power, (2 << power) - 1)
     }
 
-    /// Returns a size from `least` to `most`, with about equal probability for every octave, and for odd and even sizes.
+    /// Returns a size from `least` to `most`, with about equal probability for every octave, and for odd and even
+    /// sizes.
     pub fn size_within(&mut self, least: u64, most: u64) -> u64 {
         let (least, most) = (least.max(1), most.max(least).max(1));
         let power = self.from(least.ilog2().into(), most.ilog2().into());
@@ -56,15 +57,15 @@ pub struct RandomArgs {
 }
 
 impl RandomArgs {
-    /// Returns the generator of each shape, or `None` without `--random`. The shape of a number does not depend on how
-    /// many are drawn.
+    /// Returns the generator of each shape, or `None` without `--random`. The shape with a given number is independent
+    /// of how many shapes are drawn.
     pub fn generators(&self) -> Option<impl Iterator<Item = Random>> {
         let mut seeds = Random::new(self.seed);
         self.random.map(|count| (0..count).map(move |_| Random::new(seeds.next())))
     }
 }
 
-/// Ratios of random shapes: a baseline's time divided by ours.
+/// Ratios of random shapes: a baseline's time divided by ginlab's.
 #[derive(Clone, Debug, Default)]
 pub struct Ratios(Vec<(f64, String)>);
 
@@ -74,7 +75,8 @@ impl Ratios {
         self.0.push((ratio, shape));
     }
 
-    /// Returns lines with the distribution and the worst shapes. `baseline` states how to get one, if there is none.
+    /// Returns lines with the distribution and the worst shapes. If there is no baseline, the lines contain `baseline`,
+    /// which explains how to obtain one.
     pub fn lines(&self, baseline: &str) -> Vec<String> {
         let mut sorted: Vec<&(f64, String)> = self.0.iter().collect();
         sorted.sort_by(|a, b| f64::total_cmp(&a.0, &b.0));

@@ -1,7 +1,7 @@
 //! Runner of all experiments: progress, rows, verification results, outputs.
 //!
-//! An experiment defines its arguments, its tuples (combinations of parameters, each measured separately), the
-//! measurement of one tuple, and its declaration ([`About`]). The runner does the rest.
+//! An experiment defines its arguments, its parameter combinations (each measured separately), the measurement of one
+//! parameter combination, and its declaration ([`About`]). The runner does the rest.
 
 use crate::error::Failure;
 use crate::output::{Output, OutputArgs};
@@ -30,24 +30,25 @@ pub trait Experiment: Sized {
     /// Name, columns, headline figures and charts.
     const ABOUT: About;
 
-    /// Checks the options. Returns the tuples to measure, and the ranks that measure them.
+    /// Checks the options. Returns the parameter combinations to measure, and the ranks that measure them.
     fn plan(args: &mut Self::Args) -> Result<Plan<Self::Tuple>, Failure>;
 
-    /// Opens the resources that this rank uses for all tuples. Returns them with the header that describes them. May
-    /// change `tuples` to what the devices support, in the same way on all ranks.
+    /// Opens the resources that this rank uses for all parameter combinations. Returns them with the header that
+    /// describes them. May change `tuples` to what the devices support, in the same way on all ranks.
     async fn open(
         args: &Self::Args,
         tuples: &mut Vec<Self::Tuple>,
         ranks: &mut Bootstrap,
     ) -> Result<(Self, Header), Failure>;
 
-    /// Measures and verifies one tuple. All ranks call it at the same time. Only the rows of rank 0 are used.
+    /// Measures and verifies one parameter combination. All ranks call it at the same time. Only the rows of rank 0 are
+    /// used.
     async fn tuple(&mut self, tuple: &Self::Tuple, ranks: &mut Bootstrap) -> Result<Rows, Failure>;
 
     /// Unit of the number of errors in a row.
     const WRONG: &'static str = "bytes";
 
-    /// Returns what the errors were found in, for messages: `writes`, `echoes`.
+    /// Returns a noun for the erroneous objects, for messages: `writes`, `echoes`.
     fn what(row: &Row) -> String {
         row.case.clone()
     }
@@ -67,9 +68,9 @@ pub struct WithOutput<A: clap::Args> {
     pub output: OutputArgs,
 }
 
-/// Tuples to measure, and the ranks that measure them.
+/// Parameter combinations to measure, and the ranks that measure them.
 pub struct Plan<T> {
-    /// Tuples in the order of measurement.
+    /// Parameter combinations in the order of measurement.
     pub tuples: Vec<T>,
     /// Ranks of the job. `None` for an experiment of one process.
     pub ranks: Option<Ranks>,
@@ -162,7 +163,8 @@ pub fn drive(flow: &Flow<AnyRail>) -> tokio::task::JoinHandle<()> {
     tokio::task::spawn_local(async move { flow.drive().await })
 }
 
-/// Runs all tuples on this rank. Rank 0 checks the rows, and writes them if `writes` or else returns them.
+/// Runs all parameter combinations on this rank. Rank 0 checks the rows, and writes them if `writes` or else returns
+/// them.
 async fn rank<E: Experiment>(
     args: &WithOutput<E::Args>,
     writes: bool,

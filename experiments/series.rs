@@ -1,12 +1,13 @@
-//! The measurement loop of all experiments: verified passes, warm-up, repeats in which the cases of a tuple alternate,
-//! counters of the timed runs, and the reduction of all ranks' results to rows.
+//! Measurement loop of all experiments. It comprises verified passes, warm-up, and repeats in which the cases of a
+//! parameter combination alternate. It also reads the counters of the timed runs and reduces the results of all ranks
+//! to rows.
 //!
 //! The same rules apply to every case, baselines included:
-//! - Each case is verified in a pass of its own before any case is timed. Timed runs compare nothing.
+//! - Each case is verified in a separate pass before any case is timed. Timed runs compare nothing.
 //! - Each case is warmed up once, unless its verified pass is as long as a timed run.
-//! - Each repeat runs every case once, so that drift of clocks and load affects all of them alike. All ranks start a
+//! - Each repeat runs every case once, so that drift of clocks and load affects all cases equally. All ranks start a
 //!   run together.
-//! - Counters cover the timed runs of the case, and nothing else.
+//! - Counters cover only the timed runs of the case.
 //! - The time of a repeat is that of its slowest rank. Counts and errors are sums over all ranks. Percentiles of single
 //!   operations are those of rank 0.
 //! - The ratio to a baseline is the median of the repeats' ratios.
@@ -26,7 +27,7 @@ const REPEATS: u32 = 10;
 const ENOUGH: u32 = 3;
 const LONG: Duration = Duration::from_secs(5);
 
-/// Runs the cases of a tuple on this rank. All ranks call the functions in the same order.
+/// Runs the cases of a parameter combination on this rank. All ranks call the functions in the same order.
 pub trait Bench {
     /// A case: what a row measures or refers to.
     type Case: Copy + PartialEq;
@@ -59,7 +60,7 @@ pub trait Bench {
 /// Times of one run on one rank, in microseconds.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Sample {
-    /// Time per iteration, or the time of each iteration.
+    /// Mean time per iteration, or the time of each iteration.
     pub times: Vec<f64>,
     /// Other times of the same run, indexed by a number that the experiment defines.
     pub parts: Vec<Vec<f64>>,
@@ -143,8 +144,8 @@ impl Measured {
         row.verified(self.wrong());
     }
 
-    /// Sets the columns of the rails' counters for the first `rails` rails. There are no bytes per rail if nothing was
-    /// posted.
+    /// Sets the columns of the rails' counters for the first `rails` rails. If nothing was posted, the bytes per rail
+    /// stay empty.
     pub fn count(&self, row: &mut Row, rails: usize) {
         let mut bytes = added(self.0.iter().map(|found| &found.rail_bytes));
         bytes.truncate(rails);
@@ -168,7 +169,7 @@ impl Measured {
     }
 }
 
-/// Results of all cases of a tuple.
+/// Results of all cases of a parameter combination.
 #[derive(Clone, Debug)]
 pub struct Results<C>(Vec<(C, Measured)>);
 
@@ -199,7 +200,7 @@ impl<C: Copy + PartialEq> Results<C> {
 
 /// Options of a measurement.
 pub struct Series<'a> {
-    /// Number of repeats. `None`: 10, or 3 if they take longer than 5 s.
+    /// Number of repeats. `None` selects 10 repeats, or at least 3 if they take longer than 5 s.
     pub repeats: Option<u32>,
     /// Whether the cases are verified.
     pub check: bool,
@@ -247,10 +248,10 @@ impl Series<'_> {
                 }
             }
         }
-        // The next tuple uses the same memory.
+        // The next parameter combination uses the same memory.
         ranks.barrier(self.what)?;
         let Some(mut all) = ranks.gather_values(&all, self.what)? else { return Ok(None) };
-        // From lists of cases by rank to lists of ranks by case.
+        // Converts lists of cases by rank to lists of ranks by case.
         let of_case = |index: usize| all.iter_mut().map(|of_rank| std::mem::take(&mut of_rank[index])).collect();
         let measured: Vec<Vec<Found>> = (0..cases.len()).map(of_case).collect();
         Ok(Some(Results(cases.iter().copied().zip(measured.into_iter().map(Measured)).collect())))
@@ -270,7 +271,7 @@ mod tests {
     use super::*;
     use crate::runner::in_event_loop;
 
-    /// Records the calls, and posts as many bytes as a run has iterations.
+    /// Test double that records the calls and posts one byte per iteration of a run.
     #[derive(Default)]
     struct Recorder {
         calls: Vec<(char, char, u64)>,
@@ -336,7 +337,7 @@ mod tests {
         assert_eq!(text(&rows[0].0), ("n".into(), None, None, Some(2)));
         assert_eq!(text(&rows[1].0), ("w".into(), Some(0), Some("n".into()), Some(2)));
         assert_eq!((rows.len(), &rows[0].1[..], &rows[1].1[..]), (2, &[6.0, 9.0][..], &[7.0, 10.0][..]));
-        // Neither verification nor warm-up is counted.
+        // The counters exclude verification and warm-up.
         assert_eq!(rows[0].0.own("rail_bytes").list(), Some(vec![20, 0]));
         assert_eq!(results.of('p').of_rank_0(1), [8.0, 8.0, 11.0, 11.0]);
         assert_eq!((results.of('p').senders(), results.of('x').0.len()), (0, 0));

@@ -22,7 +22,7 @@ pub struct Args {
 /// Column of this experiment, also shown in the table.
 const CALLS: Column = Column::chosen("calls", "", "Questions to the clock per repeat").shown("calls", 7);
 
-/// The experiment keeps no state between tuples.
+/// The experiment keeps no state between parameter combinations.
 pub struct Toy;
 
 impl Experiment for Toy {
@@ -34,7 +34,7 @@ impl Experiment for Toy {
         without: &["size_bytes", "rails", "mode", "grid"],
         headlines: &[Headline::least("one question", "time_us_p50", &[])],
         plots: &[Plot::TIME.by("calls", "time of a question by their number", &["calls"])],
-        ..About::new("toy", "What it costs to ask the clock")
+        ..About::new("toy", "Measure the cost of reading the clock")
     };
 
     fn plan(args: &mut Args) -> Result<Plan<u32>, Failure> {
@@ -101,7 +101,7 @@ mod tests {
         let built = Page { title: "t", runs: &runs, comparison: None, catalog: Catalog(&about), newest: None }.build();
         assert_eq!(built.figures.len(), 1);
         for part in [
-            "What it costs to ask the clock",
+            "Measure the cost of reading the clock",
             "one question",
             "time of a question by their number",
             "<td><code>calls</code></td>",

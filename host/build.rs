@@ -1,4 +1,4 @@
-//! Records commit and compiler for `--version` and for the headers of results.
+//! Records commit and compiler for `--version` and the headers of results.
 
 use std::process::Command;
 
@@ -8,7 +8,7 @@ fn main() {
     rustc();
 }
 
-/// Sets `GINLAB_COMMIT`: the commit that is built, with `-dirty` if tracked files differ, for the headers of results.
+/// Sets `GINLAB_COMMIT`, for the headers of results: the commit that is built, with `-dirty` if tracked files differ.
 /// If the sources come without git, as in a container image, the environment can specify it.
 fn commit() {
     println!("cargo::rerun-if-env-changed=GINLAB_COMMIT");
@@ -16,7 +16,7 @@ fn commit() {
         println!("cargo::rustc-env=GINLAB_COMMIT={}", given.trim());
         return;
     }
-    // The sources too, because the build of an edited file does not correspond to the commit.
+    // Includes the sources, because the build of an edited file does not correspond to the commit.
     for name in [".git/HEAD", ".git/index", "Cargo.toml", "crates", "experiments", "host", "kernels"] {
         let path = format!("../{name}");
         if std::path::Path::new(&path).exists() {
@@ -28,8 +28,8 @@ fn commit() {
         Some(String::from_utf8_lossy(&output.stdout).trim().to_owned())
     };
     let commit = git(&["describe", "--always", "--abbrev=12", "--exclude=*"]).filter(|commit| !commit.is_empty());
-    // `describe --dirty` writes the index of a new clone, which then appears changed, so that all users of the commit
-    // would be compiled twice.
+    // `describe --dirty` writes the index of a new clone. The index then appears changed, so that all dependents of the
+    // commit would be compiled twice.
     let status = git(&["--no-optional-locks", "status", "--porcelain", "--untracked-files=no"]);
     let dirty = if status.is_some_and(|files| !files.is_empty()) { "-dirty" } else { "" };
     println!("cargo::rustc-env=GINLAB_COMMIT={}", commit.map_or("unknown".into(), |commit| commit + dirty));
@@ -39,7 +39,7 @@ fn commit() {
 fn rustc() {
     let compiler = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
     let output = Command::new(compiler).arg("--version").output().ok().filter(|output| output.status.success());
-    // Cargo does not report the name of the profile to a build script. It is part of the path
+    // Cargo does not pass the name of the profile to a build script. It is part of the path
     // target/PROFILE/build/NAME/out.
     let out = std::env::var("OUT_DIR").unwrap_or_default();
     let folder = std::path::Path::new(&out).ancestors().nth(3).and_then(|folder| folder.file_name()?.to_str());

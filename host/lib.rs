@@ -1,8 +1,8 @@
 //! ginlab: a laboratory for GPU-initiated networking.
 //!
-//! The library contains the mechanisms; the experiments compose them and add the command line. What is documented here
-//! is for applications, such as those in `examples/`. The modules also contain names without documentation, for
-//! ginlab's own experiments and tests; these may change with every version.
+//! The library contains the mechanisms. The experiments combine them and add the command line. The documented items are
+//! for applications, such as those in `examples/`. The modules also contain undocumented items for ginlab's own
+//! experiments and tests, which may change with every version.
 //!
 //! - Ranks: rendezvous and exchange ([`bootstrap`]).
 //! - Devices and transports: the CUDA device and its emulation ([`cuda`]), the fabrics ([`fabric`]), striping over
@@ -14,7 +14,7 @@
 
 pub mod versions;
 
-/// Connections between the ranks of a job.
+/// Connections among the ranks of a job.
 pub mod bootstrap {
     pub use ginlab_bootstrap::{Bootstrap, BootstrapError, Ending, Kind, Options};
     #[doc(hidden)]
@@ -70,7 +70,7 @@ pub mod gin {
     pub use ginlab_gin::{collective, seat, watch};
 }
 
-/// Proxies: threads that drain rings and post their commands to rails.
+/// Proxies: threads that take commands from rings and post them to rails.
 pub mod proxy {
     pub use ginlab_proxy::engine::Engine;
     #[doc(hidden)]

@@ -10,7 +10,7 @@ const COMMIT: Option<&str> = option_env!("GINLAB_COMMIT");
 /// Version of the compiler of the host code, and the profile if it is not the release profile. Set by build.rs.
 const RUSTC: Option<&str> = option_env!("GINLAB_RUSTC");
 
-/// Versions that only the libraries themselves report.
+/// Versions that only the libraries report.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Libraries {
     /// Version and file of the loaded libfabric, or `none`.
@@ -26,9 +26,9 @@ pub struct Libraries {
 pub struct Versions {
     /// Version of ginlab.
     pub ginlab: &'static str,
-    /// Commit that ginlab was built from, if known at build time.
+    /// Commit from which ginlab was built, if known at build time.
     pub commit: Option<&'static str>,
-    /// Version of the compiler that ginlab was built with, if known at build time.
+    /// Version of the compiler with which ginlab was built, if known at build time.
     pub rustc: Option<&'static str>,
     /// Version of the compiler and LLVM that produced the kernels' PTX, marked if it is not the project's compiler;
     /// `None` without PTX.
@@ -118,7 +118,8 @@ impl fmt::Display for Versions {
     }
 }
 
-/// Describes the CUDA driver. Its own version is available only from NVML; `cuda` is the CUDA version that it supports.
+/// Describes the CUDA driver. Its own version is available only from NVML; `cuda` is the CUDA version that the driver
+/// supports.
 fn driver_text(driver: Option<String>, cuda: &str) -> String {
     match driver {
         Some(driver) => format!("{driver} (CUDA {cuda})"),
@@ -149,7 +150,7 @@ fn quote(argument: &str) -> String {
     }
 }
 
-/// Formats `time` as UTC, for example `2026-01-31T23:59:59Z`.
+/// Formats `time` in UTC, for example `2026-01-31T23:59:59Z`.
 pub fn utc(time: SystemTime) -> String {
     humantime::format_rfc3339_seconds(time).to_string()
 }
@@ -160,7 +161,7 @@ mod tests {
     use std::time::{Duration, UNIX_EPOCH};
 
     #[test]
-    fn dates() {
+    fn dates_are_formatted_in_utc() {
         for (seconds, text) in [
             (0, "1970-01-01T00:00:00Z"),
             (951_782_399, "2000-02-28T23:59:59Z"),

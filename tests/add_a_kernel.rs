@@ -1,5 +1,5 @@
-//! Rust blocks of docs/*.md: each must be part of a compiled source. Runs the kernel of docs/add-a-kernel.md: a kernel
-//! is one file, and its handle is all that a launch needs.
+//! Checks that each Rust block of docs/*.md is part of a compiled source, and runs the kernel of docs/add-a-kernel.md.
+//! A kernel is one file, and a launch needs only its handle.
 
 #![allow(clippy::unwrap_used, reason = "a test ends by panicking")]
 

@@ -20,7 +20,7 @@ use nix::sys::socket::{self, AddressFamily, SockFlag, SockType, SockaddrIn};
 
 const TOKEN: &str = "a secret";
 
-/// Longer than any wait in these tests, unless it hangs.
+/// Timeout that is longer than any wait in these tests, unless a test hangs.
 const LONG: Duration = Duration::from_secs(30);
 const SHORT: Duration = Duration::from_millis(300);
 
@@ -59,7 +59,7 @@ fn ranks<T: Send>(size: usize, options: &Options, body: impl Fn(Bootstrap) -> T 
     })
 }
 
-/// Runs rank 0 of a star of `size` ranks while `others` connects to it. Returns rank 0's outcome.
+/// Runs rank 0 of a star of `size` ranks while `others` connects to this rank. Returns the outcome of rank 0.
 fn joining(
     size: usize,
     timeout: Duration,
@@ -346,7 +346,7 @@ fn interrupt_ends_wait_and_job() {
         let one = scope.spawn(move || join(1).barrier("row").unwrap_err().to_string());
         let two = scope.spawn(move || {
             let mut ranks = join(2);
-            // All ranks have joined: the others are at the barrier or will be, and this rank never enters it.
+            // All ranks have joined. The others enter the barrier, and this rank never does.
             flag.store(true, Ordering::Relaxed);
             while ranks.check_peers().is_ok() {
                 std::thread::yield_now();
@@ -363,8 +363,7 @@ fn interrupt_ends_wait_and_job() {
 
 #[test]
 fn long_parts_arrive_complete() {
-    // Different fragment lengths, and parts of different lengths: empty, shorter and longer than a fragment, and
-    // multiples of it.
+    // Tests several fragment lengths, with parts that are empty, shorter or longer than a fragment, or multiples of it.
     for piece_bytes in [0, 1, 7, 4096] {
         let options = Options { piece_bytes, ..options(LONG) };
         let part = |rank: usize| (0..[0, 5, 7, 29, 14][rank] * 3).map(|at| (at * 7 + rank) as u8).collect::<Vec<_>>();
@@ -385,7 +384,7 @@ fn long_parts_arrive_complete() {
 
 #[test]
 fn gather_larger_than_one_message_succeeds() {
-    // A million raw times from each of nine ranks: 72 MB in total, whereas one message has at most 64 MiB.
+    // Each of nine ranks sends a million raw times, 72 MB in total. One message has at most 64 MiB.
     let lengths = ranks(9, &options(LONG), |mut ranks| {
         let times = vec![0.1 + ranks.rank() as f64; 1_000_000];
         let all = ranks.gather_values(&times, "times of a row").unwrap();

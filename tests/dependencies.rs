@@ -79,7 +79,7 @@ struct Named {
     #[serde(rename = "crate")]
     name: String,
     reason: String,
-    /// Packages that may use it nevertheless.
+    /// Packages that may use the banned package nevertheless.
     #[serde(default)]
     wrappers: Vec<String>,
 }

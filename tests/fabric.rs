@@ -14,7 +14,7 @@ use ginlab::fabric::{Access, Completion, FabricError, Memory, Message, Messages,
 
 const DEADLINE: Duration = Duration::from_secs(20);
 const MIB: usize = 1 << 20;
-/// Needs many packets, and more than a provider sends at a time.
+/// Length of a transfer that needs many packets, more than a provider sends at a time.
 const LONG: usize = 256 << 10;
 
 /// Bounds a loop that might not end.
@@ -243,13 +243,13 @@ fn out_of_range_transfers_are_rejected_before_posting() {
         ("there are 2 peers", Transfer { peer: 2, ..good }),
         ("neither bytes nor an immediate", Transfer { bytes: 0, ..good }),
     ] {
-        // SAFETY: rejected before anything is posted.
+        // SAFETY: the request is rejected before anything is posted.
         let error = unsafe { a.rail.write(&a.region, &bad) }.expect_err(what).to_string();
         assert!(error.contains(what) && error.lines().count() == 1, "{error}");
-        // SAFETY: rejected before anything is posted.
+        // SAFETY: the request is rejected before anything is posted.
         unsafe { a.rail.read(&a.region, &bad) }.expect_err(what);
     }
-    // SAFETY: rejected before anything is posted.
+    // SAFETY: the request is rejected before anything is posted.
     let error = unsafe { a.rail.write(&other.region, &good) }.expect_err("a foreign region").to_string();
     assert!(error.contains("another rail"), "{error}");
     assert_eq!(a.rail.outstanding(), 0);
@@ -261,13 +261,13 @@ fn removed_peer_is_rejected() {
     let good = transfer(b.remote(), 0, 8, 1);
     assert_eq!(good.peer, 1);
     a.rail.remove_peer(1).unwrap();
-    // SAFETY: both are rejected before anything is posted.
+    // SAFETY: both requests are rejected before anything is posted.
     let refused = unsafe { [a.rail.write(&a.region, &good), a.rail.read(&a.region, &good)] };
     for refused in refused {
         let error = refused.expect_err("the peer was removed").to_string();
         assert!(error.contains("peer 1 was removed") && error.lines().count() == 1, "{error}");
     }
-    // SAFETY: rejected before anything is posted.
+    // SAFETY: the request is rejected before anything is posted.
     let refused = unsafe { bare_loop(&mut a, (1, b.remote()), 8, 1, DEADLINE) }.unwrap_err().to_string();
     assert!(refused.contains("no such peer"), "{refused}");
     assert!(a.rail.remove_peer(1).is_err());
@@ -288,7 +288,7 @@ fn removed_peer_is_rejected() {
     let Some((mut a, _b)) = pair_with("tcp", 4096, &options) else { return };
     a.rail.remove_peer(1).unwrap();
     let message = Message { offset: 0, bytes: 8, token: 1 };
-    // SAFETY: rejected before anything is posted.
+    // SAFETY: the request is rejected before anything is posted.
     let error = unsafe { a.rail.send(&a.region, 1, &message) }.expect_err("the peer was removed").to_string();
     assert!(error.contains("peer 1 was removed"), "{error}");
 }
@@ -321,7 +321,7 @@ fn default_provider_has_required_capabilities() {
 fn invalid_memory_is_rejected() {
     let mut rail = open("tcp", &RailOptions::default()).unwrap();
     for (address, bytes) in [(0, 64), (4096, 0), (u64::MAX - 7, 64)] {
-        // SAFETY: rejected before anything is registered.
+        // SAFETY: the request is rejected before anything is registered.
         let error = unsafe { rail.register(Memory { address, bytes, cuda_device: None }, Access::ALL) }.unwrap_err();
         assert!(error.to_string().contains("empty or wraps"), "{error}");
     }
@@ -494,7 +494,7 @@ fn wrong_key_fails_only_transfer() {
     }
     loop {
         a.poll();
-        // The target may report the rejected transfer too; it must only remain usable.
+        // The target may also report the rejected transfer. It must only remain usable.
         let _ = b.rail.poll(&mut b.completions);
         if let Some(completion) = a.completions.pop() {
             let Completion::Failed { token: Some(5), error } = completion else { panic!("{completion:?}") };
@@ -552,7 +552,7 @@ fn faults_can_wrap_real_rail() {
     drop((region, memory));
 }
 
-/// The same window over the rail, for comparison with the bare loop.
+/// Sends the same window over the rail, for comparison with the bare loop.
 fn rail_loop(a: &mut Node<LibfabricRail>, remote: RemoteRegion, size: usize, count: usize) -> f64 {
     let deadline = Deadline::new();
     let (mut posted, mut done) = (0, 0);
@@ -579,7 +579,7 @@ fn bare_loop_and_rail_move_equal_bytes() {
     side_by_side(3, [(8, 500), (65536, 50)]);
 }
 
-/// `cargo test --release --test fabric -- --ignored --nocapture measure`
+/// Prints a comparison; run by `cargo test --release --test fabric -- --ignored --nocapture measure`.
 #[test]
 #[ignore = "a measurement, for a quiet machine"]
 fn measure_rail_against_bare_loop() {
@@ -650,7 +650,7 @@ fn bare_loop_is_bounded_and_checked() {
     let (mut a, b) = pair("tcp", 4096).unwrap();
     let remote = b.remote();
     for (peer, size, words) in [(2, 8, "no such peer"), (1, 0, "size is 0"), (1, 4097, "does not fit")] {
-        // SAFETY: rejected before anything is posted.
+        // SAFETY: the request is rejected before anything is posted.
         let error = unsafe { bare_loop(&mut a, (peer, remote), size, 1, DEADLINE) }.unwrap_err().to_string();
         assert!(error.contains(words), "{error}");
     }
@@ -659,7 +659,7 @@ fn bare_loop_is_bounded_and_checked() {
     // SAFETY: the regions live until the end, and the source is not accessed.
     let error = unsafe { bare_loop(&mut a, (1, remote), 8, 100, short) }.unwrap_err().to_string();
     assert!(error.contains("does the target poll?"), "{error}");
-    // SAFETY: rejected before anything is posted.
+    // SAFETY: the request is rejected before anything is posted.
     let error = unsafe { bare_loop(&mut a, (1, remote), 8, 1, short) }.unwrap_err().to_string();
     assert!(error.contains("outstanding"), "{error}");
 }
@@ -669,7 +669,7 @@ fn delivered_write_has_arrived() {
     for provider in ["tcp", "net", "shm", "sockets"] {
         let Some((mut a, mut b)) = pair(provider, MIB) else { continue };
         let remote = b.remote();
-        // Connects, which requires polling both sides.
+        // Establishes the connection, which requires polling both sides.
         finish(&mut a, &mut b, true, &transfer(remote, 0, 8, 0));
         for (token, size) in [8usize, 3000, 65536, MIB].into_iter().enumerate() {
             a.memory.fill(token as u8 + 1);

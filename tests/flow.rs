@@ -110,7 +110,7 @@ fn messages_and_immediates_arrive() {
                 assert_eq!(arrived, filled(bytes as usize, bytes as u8));
             }
         }
-        // Both directions at the same time; each immediate is counted.
+        // Both sides write at the same time, and each immediate is counted.
         let answer = b.flow.recv(0, &b.region, 0, 64);
         let hello = b.flow.send(1, peer_a, &b.region, 0, 64);
         let heard = a.flow.recv(1, &a.region, 0, 64);

@@ -177,7 +177,7 @@ fn puts_gets_and_signals_work_on_both_paths() {
     }
 }
 
-/// A put with wait in a batch that is not full, without a later call.
+/// Makes a put with wait in a batch that is not full, without a later call.
 unsafe fn one_of_a_batch(program: Program<Moves>) {
     let Program { world, args } = program;
     let mut line = world.context(Block).batched(8);
@@ -205,7 +205,7 @@ struct Values {
     atomics: bool,
 }
 
-/// Single values, by every thread of the grid.
+/// Every thread of the grid puts single values.
 unsafe fn values(program: Program<Values>) {
     let Program { world, args } = program;
     let mut line = world.context(Thread);
@@ -229,7 +229,7 @@ unsafe fn values(program: Program<Values>) {
             assert_eq!((before, line.atomic_fetch(args.words.at(21 + thread as u64), next)?), (0, 9));
             line.signal_set(args.signals.at(8 + thread), 100, next)?;
             line.signal_wait_until(args.signals.at(8 + thread), 100)?;
-            // The value of a put with a signal that is set; its bytes must have arrived.
+            // Waits for the value that a put with a signal sets. The bytes of the put must then have arrived.
             line.put_signal_set_nbi(args.words.at(30), args.words.at(20), args.signals.at(8 + thread), 300, next)?;
             line.signal_wait_until(args.signals.at(8 + thread), 300)?;
             assert_eq!(line.signal_fetch(args.signals.at(8 + thread)), 300);
@@ -247,7 +247,7 @@ fn values_use_commands_and_atomics_use_mapping() {
             let (words, bytes) = (world.alloc::<u64>(ranks, 40).unwrap(), world.alloc::<u8>(ranks, 40).unwrap());
             let (signals, atomics) = (world.signals(ranks, 16).unwrap(), options.path == Path::NvLink);
             launch(world, ranks, values, (2, 4), Values { words, bytes, signals, atomics }).unwrap();
-            // Waits for the other PE's atomics too.
+            // The barrier also waits for the other PE's atomics.
             world.barrier(ranks).unwrap();
             assert_eq!(world.read(words).unwrap()[20], if atomics { 16 } else { 0 });
         });
@@ -352,7 +352,7 @@ fn disagreements_are_reported_on_all_ranks() {
 }
 
 fn unused() -> Sym<u8> {
-    // SAFETY: an object of no bytes.
+    // SAFETY: the object has no bytes.
     unsafe { Sym::from_parts(0, 0) }
 }
 
@@ -382,7 +382,7 @@ unsafe fn one_call(program: Program<Calls>) {
         5 => line.signal_set(signal, 7, next),
         6 => line.fetch_add(words.at(0), 1, next).map(drop),
         7 => block.signal_wait_until(signal, 9),
-        // More calls without a wait than the ring has slots, and more than a proxy that is about to stop serves.
+        // Makes more calls without a wait than the ring has slots, and more than a proxy serves before it stops.
         8 => (0..MANY).try_for_each(|_| line.put_nbi(words, words, next)),
         9 => (0..MANY).try_for_each(|_| block.put_signal_nbi(words, words, signal, 1, next)).and(block.quiet()),
         10 => (0..MANY).try_for_each(|_| line.p(words.at(0), 1, next)).and(line.quiet()),
@@ -456,12 +456,12 @@ fn stopped_proxy_ends_every_call() {
     }
 }
 
-/// A ring that is no longer emptied, and rails that never complete: every call ends, and its message names what it
-/// waited for.
+/// If the ring is no longer emptied, or rails never complete, every call ends, and its message names the object of the
+/// wait.
 #[test]
 fn vanished_or_stalled_proxy_ends_every_call() {
     use ginlab::proxy::Fault;
-    // Both faults concurrently, because they wait for their deadlines.
+    // Runs both faults concurrently, because they wait for their deadlines.
     std::thread::scope(|scope| {
         for (fault, why) in [(Fault::Vanish(1), "exited unexpectedly"), (Fault::Silent(1), "no progress")] {
             scope.spawn(move || {
@@ -486,7 +486,7 @@ fn proxy_rejects_bytes_outside_heap() {
 #[test]
 fn wait_without_sender_times_out() {
     let waits = both_paths().into_iter().flat_map(|options| [(options.clone(), 7), (options, 16)]);
-    // Concurrently, because each lasts as long as the device's own margin.
+    // Runs the cases concurrently, because each lasts as long as the device's own margin.
     std::thread::scope(|scope| {
         for (options, call) in waits {
             scope.spawn(move || {
@@ -536,7 +536,7 @@ fn failed_call_ends_waits_of_other_blocks() {
     });
 }
 
-/// The same with a spin loop of the kernel itself, on a word that is never stored.
+/// Spins in a loop of the kernel itself, on a word that is never stored.
 unsafe fn one_fails_the_other_spins(program: Program<Ended>) {
     let Program { world, args } = program;
     if cuda_std::thread::block_idx_x() == 0 {
@@ -566,7 +566,7 @@ fn failed_call_ends_spin_of_another_block() {
     });
 }
 
-/// Only the first warp of a block of two warps, on each of its lanes.
+/// Makes the call only in the first warp of a block of two warps, on each of its lanes.
 unsafe fn first_warps(program: Program<Ended>) {
     if Warp::first_of_block().is_some() {
         // SAFETY: the word belongs to the test and outlives the grid.
@@ -587,14 +587,13 @@ fn first_warp_uses_only_its_lanes() {
     });
 }
 
-/// As for a kernel whose blocks never become resident: it makes no progress, and none of its waits ends.
+/// Emulates a kernel whose blocks never become resident: it makes no progress, and none of its waits ends.
 #[test]
 fn kernel_without_progress_is_abandoned() {
     let options = Options { timeout: Duration::from_millis(50), ..emulated(Path::NvLink) };
     pes(1, &options, |world, ranks| {
         let abort = world.description().abort;
-        // The check that a kernel could make: it ends on request.
-        // SAFETY: host memory of the world, accessed atomically.
+        // The kernel could make this check: it ends on request. SAFETY: host memory of the world, accessed atomically.
         let asked = || Ok(cuda_std::memory::load_acquire_host_u64(unsafe { &(*abort).abort }) != 0);
         let error = world.wait_until(ranks, "a kernel", asked).unwrap_err();
         assert!(error.is_timeout(), "{error}");
@@ -692,7 +691,7 @@ struct Check {
 
 /// Returns the number of wrong bytes and of checked puts, summed over both PEs.
 fn check(run: Check) -> (u64, u64) {
-    // With early signals the effect must show in the bytes, so the rails do not watch for it.
+    // With early signals, the effect must be visible in the bytes, so the rails do not check for it.
     let seed = run.puts ^ u64::from(run.scope) << 8;
     let spec = Spec { seed, longest: 1500, watch: !run.early, ..Spec::default() };
     let options = Options {
@@ -735,8 +734,8 @@ fn check(run: Check) -> (u64, u64) {
     found.iter().fold((0, 0), |(wrong, puts), one| (wrong + one[0], puts + one[1]))
 }
 
-/// All rules, scopes and numbers of proxies. The long run: `GINLAB_SIGNALLED_PUTS=10000000 cargo test --release --test
-/// gin never`.
+/// Covers all rules, scopes and numbers of proxies. For a long run, use `GINLAB_SIGNALLED_PUTS=10000000 cargo test
+/// --release --test gin never`.
 #[test]
 fn signals_never_precede_their_data() {
     let asked = std::env::var("GINLAB_SIGNALLED_PUTS").ok().and_then(|text| text.parse().ok()).unwrap_or(6000u64);

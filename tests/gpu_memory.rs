@@ -1,6 +1,6 @@
-//! A rail must prove that it supports GPU memory. Runs over libfabric's own EFA provider on software NICs, below a
-//! double (hmem_double.c) that claims such memory as a libfabric with CUDA does. The memory is host memory declared as
-//! a GPU's.
+//! Tests that a rail must prove its support for GPU memory. Runs over libfabric's own EFA provider on software NICs,
+//! below a double (hmem_double.c) that claims such memory as a libfabric with CUDA does. The memory is host memory
+//! declared as a GPU's.
 
 #![allow(clippy::unwrap_used, reason = "a test ends by panicking")]
 
@@ -129,7 +129,7 @@ fn false_gpu_memory_support_is_detected() {
     assert!(line.contains("FI_OPT_CUDA_API_PERMITTED to false failed: Operation not supported (95)"), "{line}");
     assert!(line.contains("stage through pinned host memory"), "{line}");
     assert!(!rail.limits().cuda_memory);
-    // SAFETY: rejected before anything is registered.
+    // SAFETY: the request is rejected before anything is registered.
     assert_eq!(unsafe { rail.register(gpu, Access::ALL) }.unwrap_err(), *refused);
     assert_eq!(written_to_itself(&mut rail, host), Ok(()));
     // SAFETY: the memory outlives the call.

@@ -1,5 +1,5 @@
-//! Registration under a lowered limit of locked memory (`ulimit -l`). In its own program, because the limit is per
-//! process.
+//! Registration under a lowered limit of locked memory (`ulimit -l`). The test has its own program, because the limit
+//! is per process.
 //!
 //! No provider that runs without a NIC locks the memory that it registers, so a wrapped rail does it instead. The
 //! limit, the refusal and its error number come from the system.

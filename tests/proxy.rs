@@ -505,7 +505,7 @@ fn failed_completion_ends_kernel_and_drains() {
     let seen = Seen::default();
     let log = seen.clone();
     let world = World::alone(USUAL, move || {
-        // Delayed, so that many puts are in flight when the third one fails.
+        // Delays completions, so that many puts are in flight when the third one fails.
         let faults = Faults { fail_completions: vec![3], delay_polls: 50, ..Default::default() };
         vec![watched(faulty(faults), &log)]
     });
@@ -524,7 +524,7 @@ fn failed_completion_ends_kernel_and_drains() {
     let failure = world.failure();
     assert!(failure.contains("scripted fault") && failure.contains("rail null: completion 3"), "{failure}");
     assert_eq!(channel.quiet_until(1), Ok(()), "what lies below the watermark is done all the same");
-    // The reason persists after the thread has exited.
+    // The reason remains available after the thread has exited.
     drop(world.proxy);
     assert_eq!(channel.quiet_until(2), Err(Status::FABRIC));
 }

@@ -39,8 +39,8 @@ const BLESSED: &str = "1.96.0, LLVM 22.1.8";
 const REGISTERS_AND_SPILLED: [(u32, u32, u32); 2] = [(128, 24, 64), (64, 560, 2048)];
 
 /// Bytes that a function of a program's module may spill at the fewest registers: for the loops that copy and add
-/// bytes, and for the code around them. With more registers they spill less; assembling that too would take a minute of
-/// CPU time. (Sums by blocks of 1024 threads spill most, without being slower.)
+/// bytes, and for the code around them. With more registers, they spill less; assembling these variants would take
+/// another minute of CPU time. (Sums by blocks of 1024 threads spill most, without being slower.)
 const SPILLED_BY_PROGRAMS: (u32, u32) = (680, 2048);
 /// Modules that time calls in two variants each. They are assembled only for the GPU that is measured on; for the
 /// others `signals` covers puts, signals and waits. Assembling them takes 22 s of CPU time per GPU.
@@ -233,7 +233,7 @@ fn a_push_is_what_the_ring_says(protocol: &Protocol) {
     let adds: Vec<&String> = push.iter().filter(|mnemonic| mnemonic.starts_with("atom")).collect();
     let ticket = "atom.relaxed.gpu.global.add.u64";
     assert!(adds.len() == 2 && adds.iter().all(|add| *add == ticket), "a lone lane's add and a full warp's: {adds:?}");
-    // Partial warps, out of line: those of the ring and of the queue experiment.
+    // Functions for partial warps are out of line, in the ring and in the queue experiment.
     for some_lanes in ["push_partial_warp", "elements::in_groups"] {
         assert!(protocol.keys().any(|name| name.contains(some_lanes)), "no {some_lanes}");
     }
@@ -241,7 +241,7 @@ fn a_push_is_what_the_ring_says(protocol: &Protocol) {
     let some_lanes = some_lanes.map(|(_, list)| list);
     for list in some_lanes {
         let at = |wanted: &str| list.iter().position(|mnemonic| mnemonic == wanted);
-        // The position of its store among them depends on the compiler's layout, as below.
+        // The position of its store among them depends on the compiler's layout, as described below.
         assert!(at(ticket).is_some() && at(ticket) < at("bar.warp.sync"), "ticket, then barrier: {list:#?}");
     }
     let commands: Vec<&String> = push.iter().filter(|mnemonic| mnemonic.starts_with("st.relaxed")).collect();
@@ -458,7 +458,7 @@ fn rules_between_gpus_detect_mutations() {
             let caught = std::panic::catch_unwind(|| the_accesses_between_gpus_are_wide_and_unrolled(&spoilt));
             assert!(caught.is_err(), "{wrong} instead of {right} goes unnoticed");
         }
-        // Other kernels have such stores too.
+        // Other kernels also have such stores.
         let (before, copy) = text.split_at(text.find(".entry ipc_copy_16").unwrap());
         let one_less = functions(&format!("{before}{}", copy.replacen("st.global.v4.b32", "mov.b32", 1)));
         assert!(std::panic::catch_unwind(|| the_accesses_between_gpus_are_wide_and_unrolled(&one_less)).is_err());
@@ -497,7 +497,7 @@ fn litmus_pairs_are_adjacent_and_detect_mutations() {
             let caught = std::panic::catch_unwind(|| litmus::pairs_are_adjacent(&spoilt));
             assert!(caught.is_err(), "{wrong} instead of {right} goes unnoticed");
         }
-        // Kernels of bulk stores between GPUs have such instructions too.
+        // Kernels of bulk stores between GPUs also have such instructions.
         let (before, own) = bulk.split_at(bulk.find(".entry litmus_bulk").unwrap());
         for right in ["fence.proxy.async.shared::cta;", "cp.async.bulk.wait_group.read", "cp.async.bulk.wait_group 0"] {
             assert!(own.contains(right), "{right}");
@@ -528,8 +528,8 @@ fn every_kernel_is_in_one_module() {
     assert!(seen.len() > 50, "{seen:?}");
 }
 
-/// Kernels that the host launches early: before waiting for preceding grids they may only look up one other PE, which
-/// the host has uploaded. They also permit the launch of the next grid after the wait.
+/// Checks kernels that the host launches early. Before they wait for preceding grids, they may only look up one other
+/// PE in a table that the host has uploaded. After the wait, they must permit the launch of the next grid.
 fn early_kernels_wait_before_they_touch_anything(functions: &Protocol) {
     for (name, list) in functions.iter().filter(|(name, _)| name.starts_with("collective_")) {
         let list: Vec<String> = list.iter().map(|statement| mnemonic(statement)).collect();
@@ -658,7 +658,7 @@ fn ptxas_accepts_every_gpu_within_registers() {
                 eprintln!("{arch}: not for PTX of {own}");
                 continue;
             }
-            // In the form in which the host passes it to that GPU.
+            // Converts the PTX to the form in which the host passes it to that GPU.
             let source = folder.path().join(format!("{name}-{arch}.ptx"));
             let digits = number(arch);
             std::fs::write(&source, for_capability(text, (digits / 10, digits % 10)).as_bytes()).unwrap();

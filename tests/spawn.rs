@@ -12,7 +12,7 @@ use ginlab::bootstrap::{Bootstrap, Options, is_spawned_child};
 
 const MODE: &str = "GINLAB_TEST_MODE";
 
-/// Longer than any of these tests may take; the wait of a rank that only its parent can end.
+/// Time that exceeds the limit of any of these tests, for the wait of a rank that only its parent can end.
 const TOO_LONG: Duration = Duration::from_secs(20);
 
 fn options() -> Options {
@@ -35,7 +35,7 @@ fn run(mode: &str) -> (Output, String) {
     (output, text)
 }
 
-/// Body of the ranks that the following tests start; not a test itself.
+/// Body of the ranks that the following tests start. It is not itself a test.
 #[test]
 #[ignore = "started by the other tests"]
 fn rank_of_parent_test() {
@@ -107,7 +107,7 @@ fn endless_kernel_is_left_to_driver() {
 }
 
 fn say(rank: usize, text: &str) {
-    // One write, so that lines of several processes are not interleaved.
+    // Uses a single write, so that lines of several processes are not interleaved.
     std::io::stderr().write_all(format!("[{rank}] {text}\n").as_bytes()).unwrap();
 }
 

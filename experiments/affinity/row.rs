@@ -28,7 +28,7 @@ pub struct Row {
     address: Option<PciAddress>,
     /// Position in the PCI tree, if known.
     gpu: Option<Function>,
-    /// Properties that CUDA reports, if it shows the GPU.
+    /// Properties that CUDA reports, if the GPU is visible to CUDA.
     visible: Option<VisibleGpu>,
     /// Nearest NICs. `nics_by` is the link that they share with the GPU.
     nics: Vec<Function>,
@@ -61,7 +61,7 @@ pub const FIELDS: [Field<Row>; 17] = [
     ("gpu_direct_rdma", |row| row.visible(|gpu| gpu.gpu_direct_rdma).into()),
     ("gdrcopy", |row| row.gdrcopy.into()),
     ("concurrent_managed", |row| row.visible(|gpu| gpu.concurrent_managed).into()),
-    // Nearest common ancestor: a `switch`, a `root` bus, or a NUMA node (`host`).
+    // Nearest common ancestor of the GPU and `nics`: a `switch`, a `root` bus, or a NUMA node (`host`).
     ("nics_by", |row| row.nics_by.map(Way::name).into()),
 ];
 
@@ -108,7 +108,8 @@ pub fn document<'a>(header: &'a Header, tree: &Tree, gpus: &[Row]) -> Document<'
 }
 
 impl Row {
-    /// Returns a row for each GPU: first those in the tree, then those that CUDA shows but the tree does not contain.
+    /// Returns a row for each GPU: first the GPUs of the tree, then those that are visible to CUDA but not part of the
+    /// tree.
     pub fn all(tree: &Tree, asked: &Asked) -> Vec<Row> {
         let near = near(tree);
         let known = |gpu: &PciAddress| near.iter().any(|near| near.gpu.address == *gpu);

@@ -1,4 +1,4 @@
-//! Options of `ginlab all2all`, and the tuples that they select.
+//! Options of `ginlab all2all`, and the parameter combinations that they select.
 
 use super::pairs::Start;
 use crate::args::SizeArgs;

@@ -1,4 +1,4 @@
-//! Measurement of one row. A run consists of all rounds of a row, each of which is timed.
+//! Measurement of one row. A run consists of all rounds of a row, which are timed individually.
 
 use super::args::{Args, Tuple};
 use super::pairs;
@@ -17,11 +17,11 @@ use ginlab::rails::Counters;
 use ginlab::rails::strategy::Strategy;
 use ginlab::report::Row;
 
-/// Minimum number of verified rounds. Increased to the number of rails if that is larger.
+/// Minimum number of verified rounds. It is raised to the number of rails if that is larger.
 const LEAST_VERIFIED: u64 = 4;
 
 impl All2all {
-    /// Measures a tuple. Returns its rows on rank 0, and no rows on other ranks.
+    /// Measures a parameter combination. Returns its rows on rank 0, and no rows on other ranks.
     pub async fn measure(&mut self, tuple: &Tuple, all: &mut Bootstrap) -> Result<Rows, Failure> {
         check_room(all.size(), Cut::new(tuple, self.longest).on_one_rail(), self.job.immediates)?;
         let Args { no_check, warmup, per_node, .. } = self.args;
@@ -51,7 +51,7 @@ impl All2all {
         if tuple.strategy == Strategy::RoundRobin {
             row.set(&RECEIVED, tuple.start.received_imbalance_pct(tuple.rounds(ranks), ranks, tuple.rails));
         }
-        // Bytes that a rank sends to the others. It receives as many at the same time.
+        // Number of bytes that a rank sends to the others. It receives the same number at the same time.
         measured.fill(&mut row, tuple.bytes * others, others);
         row.tail(&measured.times());
         let busbw = row.bandwidth_gbytes_s;
@@ -98,8 +98,8 @@ impl Bench for All2all {
         for round in 0..rounds {
             times.push(self.round(&cut, tuple.stride(), round, all).await?);
         }
-        // No transfer is in flight: all writes of this rank are complete. Completions that it owed to others were sent
-        // with what it received.
+        // No transfer is in flight: all writes of this rank are complete. Its pending completions for other ranks were
+        // sent with the data that it received.
         Ok(Sample { times, parts: Vec::new() })
     }
 

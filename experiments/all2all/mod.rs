@@ -1,4 +1,4 @@
-//! `ginlab all2all`: every rank writes a block to every other one, with equal load on all rails.
+//! `ginlab all2all`: every rank writes a block to every other rank, with equal load on all rails.
 
 mod args;
 mod measure;

@@ -1,9 +1,9 @@
 //! Assignment of messages to rails in an all-to-all.
 //!
 //! Rails are paired by number: a message sent on a rank's rail 2 arrives on its peer's rail 2, because rails may be
-//! separate networks. The same number must therefore balance both sides. It depends only on the round and on the
-//! distance from sender to receiver around the circle of ranks. A sender has each distance once per round, and so does
-//! a receiver, so that both use the same numbers. The numbers continue from message to message and from round to round.
+//! separate networks. The same number must therefore balance both sides. This number depends only on the round and on
+//! the distance from sender to receiver around the circle of ranks. Each sender and each receiver has every distance
+//! once per round, so both use the same numbers. The numbers continue from message to message and from round to round.
 
 /// Returns the rail of the message from rank `from` to rank `to` in `round`, below `rails`.
 ///
@@ -21,7 +21,7 @@ pub fn rail(round: u64, from: usize, to: usize, ranks: usize, rails: usize) -> u
     (rounds * (ranks - 1) + (distance - 1)) % rails
 }
 
-/// Returns the ranks that a rank sends to, in the order of their distance. If all ranks start at the same time, no two
+/// Returns the ranks to which a rank sends, in the order of their distance. If all ranks start at the same time, no two
 /// of them send to the same receiver.
 pub fn targets(from: usize, ranks: usize) -> impl Iterator<Item = usize> {
     (1..ranks).map(move |distance| (from + distance) % ranks)
@@ -35,7 +35,7 @@ pub enum Start {
     /// every round.
     Spread,
     /// Receivers in the order of their numbers, and rails from rail 0. This is the order of a library whose ranks all
-    /// start alike: at any time all of them write to one receiver over one rail.
+    /// start identically: at any time all of them write to one receiver over one rail.
     Same,
     /// Like [`Start::Same`], but rank `r` starts at rail `r`.
     ByRank,
@@ -63,8 +63,8 @@ impl Start {
         }
     }
 
-    /// Returns by how many percent a receiver's busiest rail exceeds the mean of its rails in one round, averaged over
-    /// `rounds` rounds and all receivers. Messages are not split.
+    /// Returns the percentage by which a receiver's busiest rail exceeds the mean of its rails in one round, averaged
+    /// over `rounds` rounds and all receivers. Messages are not split.
     #[must_use]
     pub fn received_imbalance_pct(self, rounds: u64, ranks: usize, rails: usize) -> f64 {
         // The assignment repeats after `rails` rounds.
@@ -84,7 +84,7 @@ fn unknown(text: &str) -> String {
     format!("invalid start {text:?}: expected spread, same or by-rank")
 }
 
-/// Returns by how many percent the largest load exceeds the mean load, or 0 if all loads are 0.
+/// Returns the percentage by which the largest load exceeds the mean load, or 0 if all loads are 0.
 #[must_use]
 pub fn imbalance_pct(loads: &[u64]) -> f64 {
     let sum: u64 = loads.iter().sum();
@@ -182,7 +182,7 @@ mod tests {
         // Nine ranks and four rails: eight messages per receiver.
         let imbalance = |start: Start| start.received_imbalance_pct(100, 9, 4).round();
         assert_eq!(imbalance(Start::Spread), 0.0);
-        // Lower ranks reach a receiver on one rail, higher ranks on the next.
+        // Lower ranks reach a receiver on one rail, and higher ranks on the next.
         assert_eq!(imbalance(Start::Same), 211.0);
         assert_eq!(imbalance(Start::ByRank), 33.0);
         for start in [Start::Spread, Start::Same, Start::ByRank] {
@@ -202,7 +202,7 @@ mod tests {
             let pairs = (0..ranks).flat_map(|a| (0..a).map(move |b| (a, b)));
             pairs.filter(|&(a, b)| rail(0, a, b, ranks, rails) == rail(0, b, a, ranks, rails)).count()
         };
-        // Number of the 28 pairs whose distances d and 8 - d use the same one of 3, 4, 8 rails.
+        // Number of the 28 pairs whose distances d and 8 - d use the same rail of 3, 4 or 8 rails.
         assert_eq!([same(8, 1), same(8, 3), same(8, 4), same(8, 8)], [28, 12, 12, 4]);
     }
 

@@ -1,5 +1,5 @@
-//! Rounds of an all-to-all on one rank: every rank writes a block to every other one. Immediates notify a rank when all
-//! of its blocks have arrived.
+//! Rounds of an all-to-all on one rank: the rank writes a block to every other rank. Immediates notify it when all of
+//! its blocks have arrived.
 
 use super::args::{Args, Tuple};
 use super::pairs::Start;
@@ -12,8 +12,8 @@ use ginlab::rails::strategy::{Piece, Scheduler, Strategy};
 use ginlab::signals;
 use std::time::Instant;
 
-/// Pieces into which every block of a row is split. They are equal for all pairs and rounds. Their rails are relative
-/// to the rail that [`Start::rail`] gives to the pair.
+/// Pieces into which every block of a row is split. They are equal for all pairs and rounds, and their rails are
+/// relative to the rail that [`Start::rail`] assigns to the pair.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cut {
     pieces: Vec<Piece>,
@@ -58,7 +58,7 @@ pub struct All2all {
     pub destination: Region<AnyRail>,
     /// Destinations of the other ranks, indexed by rank.
     pub targets: Vec<Target>,
-    /// Number of rounds so far. The immediates of the next round carry the next number. All ranks count alike.
+    /// Number of rounds so far. The immediates of the next round carry the next number. All ranks count identically.
     pub step: u32,
     /// Maximum size of one transfer on every rail.
     pub longest: u64,
@@ -74,7 +74,7 @@ impl All2all {
     /// No barrier is needed between rounds: a rank ends a round only when all others have started it, and immediates of
     /// the next round have a different number.
     pub async fn round(&mut self, cut: &Cut, stride: u64, round: u64, all: &mut Bootstrap) -> Result<f64, Failure> {
-        // Waits check for interrupts too, but short rounds may complete without waiting long enough.
+        // Waits also check for interrupts, but short rounds may complete without waiting long enough.
         if signals::interrupted() {
             return Err(Failure::Interrupted);
         }
@@ -101,7 +101,7 @@ impl All2all {
     }
 
     /// Runs a round of empty blocks. Returns when all ranks have entered it. Later writes of other ranks happen after
-    /// everything that this rank did before the call.
+    /// all actions of this rank that precede the call.
     pub async fn gate(&mut self, all: &mut Bootstrap) -> Result<(), Failure> {
         let nothing =
             Cut { pieces: vec![Piece { rail: 0, offset: 0, bytes: 0 }], rails: 1, fixed: true, start: Start::Spread };

@@ -52,9 +52,9 @@ impl RailCard {
     }
 }
 
-/// Returns an error if a rail of a rank is in the network of another rail of rank 0. Rails are paired by number, so
-/// that the ranks' lists are then in different orders, and writes on this rail would not arrive. Networks that rank 0
-/// does not have may be routed; see [`routed`].
+/// Returns an error if a rail of a rank is in the network of another rail of rank 0. Rails are paired by number, so the
+/// ranks' lists are then in different orders, and writes on this rail would not arrive. Networks that rank 0 lacks may
+/// be routed; see [`routed`].
 pub fn crossed(cards: &[RankInfo]) -> Option<BootstrapError> {
     let first = &cards.first()?.rails;
     let is_crossed = |(number, rail): (usize, &RailCard)| {

@@ -1,5 +1,5 @@
-//! `ginlab bootstrap`: runs only the setup of every run. The ranks connect, open their rails, and exchange addresses
-//! and memory keys. Prints which rail each pair of ranks uses, and the time of each step.
+//! `ginlab bootstrap`: performs only the setup that precedes every run. The ranks connect, open their rails, and
+//! exchange addresses and memory keys. Prints which rail each pair of ranks uses, and the time of each step.
 
 mod card;
 mod row;
@@ -30,7 +30,7 @@ Examples:
   mpirun -np 8 ginlab bootstrap             connect ranks started by MPI (build with --features mpi)
   RANK=0 WORLD_SIZE=2 MASTER_ADDR=10.0.0.1 GINLAB_TOKEN_FILE=token ginlab bootstrap   connect one of two hosts, over TCP";
 
-/// Bytes of registered memory. Only its key is used, so that any size will do.
+/// Number of bytes of registered memory. Only its key is used, so any size suffices.
 const REGISTERED: u64 = 4096;
 
 /// Options of `ginlab bootstrap`.

@@ -15,9 +15,9 @@ const SCHEMA: u32 = 1;
 /// Times of one rank on its own clock, in microseconds.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Times {
-    /// Time from its start until all ranks had connected.
+    /// Time from the start of the rank until all ranks had connected.
     pub meet: f64,
-    /// Time to open its rails and register memory.
+    /// Time to open the rank's rails and register memory.
     pub open: f64,
     /// Time of each exchange of all ranks' addresses and keys.
     pub exchanges: Vec<f64>,

@@ -18,7 +18,7 @@ pub struct Args {
     /// CSV files written by ginlab
     #[arg(required = true, value_name = "RUN.csv")]
     pub files: Vec<PathBuf>,
-    /// Column of the horizontal axis; two, such as grid,block, form categories in the order of the file
+    /// Column of the horizontal axis; two columns, such as grid,block, form categories in the order of the file
     #[arg(short = 'x', long = "x", value_name = "COLUMN[,COLUMN]", value_delimiter = ',', required = true)]
     pub x: Vec<String>,
     /// Column of the vertical axis

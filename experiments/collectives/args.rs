@@ -36,7 +36,7 @@ pub enum Case {
     GinAllReduce,
     /// Every PE receives the root's bytes
     GinBroadcast,
-    /// NCCL all-to-all; before 2.28 by sends and receives
+    /// NCCL all-to-all; before NCCL 2.28 by sends and receives
     NcclAllToAll,
     /// NCCL all-gather
     NcclAllGather,
@@ -74,7 +74,7 @@ impl Case {
 pub enum Launch {
     /// One launch per operation, on a stream
     Stream,
-    /// Operations recorded in a CUDA graph and replayed together
+    /// Operations are recorded in a CUDA graph and replayed together
     Graph,
     /// One launch: the kernel contains the loop
     Persistent,
@@ -98,7 +98,7 @@ pub enum Mode {
     Blocking,
 }
 
-/// Route of an all-to-all's chunks to other nodes.
+/// Route of the chunks of an all-to-all to other nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Route {
     /// Each rank writes to each other rank
@@ -178,7 +178,7 @@ pub struct Args {
         value_enum
     )]
     mode: Vec<Mode>,
-    /// Threads that call; a list to sweep
+    /// Threads that make the calls; a list to sweep
     #[arg(
         long,
         conflicts_with = "random",
@@ -224,12 +224,12 @@ pub struct Args {
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub message_limit: Option<u64>,
     /// Smallest chunk that is transferred within a node by stores of small parts that warps take from a queue; sums are
-    /// computed at the PE that owns them. Smaller chunks use puts of blocks, and sums use loads [default: of an
-    /// all-reduce 4M, between two PEs 8M, of a reduce-scatter among three and more 128M, of others 16M]
+    /// computed at the PE that owns them. Smaller chunks use puts of blocks, and sums use loads [default: all-reduce
+    /// 4M, between two PEs 8M; reduce-scatter among three or more 128M; others 16M]
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub stores_from: Option<u64>,
-    /// Bytes of a chunk that are stored at the PE that sums them before it sums them; at most 16 pieces [default: a
-    /// chunk, of a reduce-scatter 1/16 of it]
+    /// Bytes of a chunk that are stored at the summing PE before it starts to sum them; at most 16 pieces [default: a
+    /// chunk; reduce-scatter 1/16 of it]
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub piece: Option<u64>,
     /// Root of broadcasts
@@ -238,7 +238,7 @@ pub struct Args {
     /// Path between PEs: auto, nvlink, rails, direct (the kernel drives the NIC: -p efa-verbs, efa-verbs/soft:p5)
     #[arg(long, default_value_t = Path::Auto, value_name = "PATH")]
     pub path: Path,
-    /// Number of ranks that count as a node, even on one machine, with rails between nodes
+    /// Number of ranks that count as a node, even on one machine; rails are used between nodes
     #[arg(long, value_name = "N")]
     pub node_size: Option<usize>,
     /// Add one row per node and one for the job: bytes that ginlab's kernels moved to other ranks, slowest and
@@ -260,7 +260,7 @@ fn packets(text: &str) -> Result<List<u64>, String> {
     if list.contains(&0) { Err("0: must be at least 1 byte".into()) } else { Ok(list) }
 }
 
-/// Parameters of one row of ginlab, of one of NCCL, or of both, interleaved.
+/// Parameters of one row of ginlab, of one row of NCCL, or of both, interleaved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tuple {
     pub operation: Operation,
@@ -277,9 +277,9 @@ pub struct Tuple {
     pub route: Route,
     /// Requested size.
     pub size: u64,
-    /// Maximum bytes of a put. 0 for a whole slice.
+    /// Maximum number of bytes of a put. 0 selects a whole slice.
     pub packet: u64,
-    /// Number of blocks. 0 to choose it by size.
+    /// Number of blocks. 0 selects a number based on the size.
     pub grid: u32,
 }
 
@@ -292,7 +292,7 @@ impl Tuple {
 /// Maximum of `--message-limit`. Keeps inboxes below [`kernels::gin::Inbox::MOST_EXCHANGED`].
 const LARGEST_MESSAGES: u64 = 1 << 30;
 
-/// Returns the tuples of all rows that the options select.
+/// Returns the parameter combinations of all rows that the options select.
 pub fn tuples(args: &Args) -> Result<Vec<Tuple>, Failure> {
     let sizes = args.sizes.list()?;
     if args.sizes.end > 1 << 40 {
@@ -348,7 +348,7 @@ pub fn tuples(args: &Args) -> Result<Vec<Tuple>, Failure> {
                 // NCCL has no persistent kernel to launch.
                 return (launch != Launch::Persistent).then_some(first);
             }
-            // A persistent kernel has a single launch, so that it has one tuple regardless of `--overlap`.
+            // A persistent kernel has a single launch, so it has one parameter combination regardless of `--overlap`.
             let overlap = overlap == Overlap::Yes || launch == Launch::Persistent;
             let route = if operation == Operation::AllToAll { route } else { Route::Direct };
             Some(Tuple { overlap, mode, scope, route, packet, grid, ..first })

@@ -1,5 +1,5 @@
-//! Gate for measurements on a stream: the device waits at it until the host has appended all operations. Otherwise the
-//! time between events would include the time that the host takes to append operations.
+//! Gate for measurements on a stream: the device waits at the gate until the host has appended all operations.
+//! Otherwise the time between events would include the time for appending operations.
 
 use crate::error::Failure;
 use ginlab::cuda::{Buffer, Device, DeviceError, Event, Function, Graph, Place, Stream};
@@ -13,7 +13,7 @@ const APART: usize = 128;
 /// Function that appends one operation to a stream.
 pub type Append<'a> = &'a dyn Fn(&Stream) -> Result<(), DeviceError>;
 
-/// `count` operations, recorded as a graph if requested.
+/// Operations, recorded as a graph if requested.
 pub struct Turns {
     graph: Option<Graph>,
     pub count: u32,
@@ -38,8 +38,8 @@ impl Turns {
 /// A gate of one stream.
 pub struct Gate {
     function: Function<GateArgs>,
-    /// Addresses of the word that the kernel signals (`nobody`, which no one reads) and of the one it waits for
-    /// (`host`).
+    /// Table of two addresses: the word that the kernel signals (`nobody`, which is never read), and the word for which
+    /// it waits (`host`).
     table: Buffer,
     nobody: Buffer,
     host: Buffer,
@@ -74,8 +74,8 @@ impl Gate {
         Ok([begin, end])
     }
 
-    /// Closes the gate: operations appended from now on wait until it is opened. It also opens when the world aborts,
-    /// or after `timeout`.
+    /// Closes the gate: operations appended after this call wait until it is opened. The gate also opens when the world
+    /// aborts, or after `timeout`.
     fn close(&mut self, stream: &Stream, world: &World) -> Result<(), DeviceError> {
         self.round += 1;
         let args = GateArgs {

@@ -1,4 +1,5 @@
-//! Measurement of one tuple: a check of the result and of the bytes per path, and operations of both implementations.
+//! Measurement of one parameter combination: a check of the result and of the bytes per path, and operations of both
+//! implementations.
 
 use super::args::{Args, Launch, Mode, Route, Tuple};
 use super::gate::{Gate, Turns};
@@ -24,13 +25,13 @@ use ginlab::report::{Row, Status};
 use serde::{Deserialize, Serialize};
 
 /// Maximum size for which consecutive operations are checked (`check_turns`). The check detects missing waits, which do
-/// not depend on the size, and generating and comparing the data takes long.
+/// not depend on the size. Larger sizes are skipped because generating and comparing their data takes long.
 const TURNS_UP_TO: u64 = 1 << 20;
 
 /// State of one rank. Fields are dropped in order: NCCL's operations must end before the memory is freed.
 pub struct Collectives {
     pub args: Args,
-    /// NCCL, or the reason for which it is not available. `None` if no tuple uses it.
+    /// NCCL, or the reason why it is not available. `None` if no parameter combination uses it.
     pub nccl: Option<Result<Communicator, String>>,
     pub stream: Stream,
     pub gate: Gate,
@@ -38,10 +39,10 @@ pub struct Collectives {
     pub wires: Wires,
     /// Whether this device's streams can overlap grids.
     pub overlaps: bool,
-    /// Number of tuples so far. Selects the numbers of the pattern.
+    /// Number of parameter combinations so far. Selects the numbers of the pattern.
     pub run: u32,
-    /// NCCL rows that have been printed. They do not depend on the parameters of ginlab's kernels, so that each is
-    /// printed once.
+    /// NCCL rows that have been printed. They do not depend on the parameters of ginlab's kernels, so each is printed
+    /// only once.
     pub given: Vec<Tuple>,
     /// Ratios to NCCL.
     pub ratios: Ratios,
@@ -65,7 +66,7 @@ enum Side {
     Theirs,
 }
 
-/// The implementations of a tuple.
+/// The implementations of a parameter combination.
 struct Sides<'a> {
     all: &'a mut Collectives,
     tuple: &'a Tuple,
@@ -108,7 +109,7 @@ impl Collectives {
         let our_row = self.our_row(tuple, &shape, prepared.as_ref());
         let cases = [prepared.as_ref().map(|_| Side::Ours), memory.map(|_| Side::Theirs)];
         let cases: Vec<Side> = cases.into_iter().flatten().collect();
-        // The pass that counts bytes and puts also runs if nothing is verified.
+        // The pass that counts bytes and puts runs even if results are not verified.
         let series = Series { check: true, ..self.args.repeat.series("a repeat") };
         let counts = [self.args.warmup.min(iterations.max(1)), iterations];
         let (turns, outcomes) = ([None, None], Default::default());
@@ -153,8 +154,8 @@ impl Collectives {
         Ok(rows)
     }
 
-    /// Runs a few operations with the tuple's parameters, from known numbers into poisoned memory, and checks the
-    /// result. Records the bytes and puts per operation.
+    /// Runs a few operations with these parameters, from known numbers into poisoned memory, and checks the result.
+    /// Records the bytes and puts per operation.
     fn check_ours(
         &mut self,
         prepared: &Prepared,
@@ -182,9 +183,9 @@ impl Collectives {
         self.look(pattern, prepared.to, true)
     }
 
-    /// Runs consecutive operations, each on different numbers. They are not separated by barriers, because an operation
-    /// itself waits until all ranks have started it. A rank whose kernel has ended immediately reads its result and
-    /// writes the next numbers. Returns the number of wrong numbers.
+    /// Runs consecutive operations, each on different numbers. They are not separated by barriers, because each
+    /// operation waits until all ranks have started it. After its kernel has ended, a rank immediately reads its result
+    /// and writes the next numbers. Returns the number of wrong numbers.
     fn check_turns(
         &mut self,
         prepared: &Prepared,
@@ -216,7 +217,7 @@ impl Collectives {
         Ok(world.write(from, &pattern.input(u64::from(world.my_pe())))?)
     }
 
-    /// Checks this rank's output, unless nothing is verified.
+    /// Checks this rank's output, unless verification is disabled.
     fn look(&self, pattern: &Pattern, to: Sym<u8>, exactly: bool) -> Result<Option<Found>, Failure> {
         let world = &self.ours.world;
         let found = || Ok(pattern.check(u64::from(world.my_pe()), &world.read(to)?, exactly));
@@ -279,7 +280,7 @@ impl Collectives {
         }
         row.set(&HEARD, outcomes.iter().map(|outcome| outcome.heard).min().flatten());
         if row.case.starts_with("gin-") {
-            // Puts of the rank that issues the most, for example a broadcast's root.
+            // Number of puts of the rank that issues the most, for example the root of a broadcast.
             let puts = outcomes.iter().map(|outcome| outcome.puts).max().unwrap_or(0);
             let each = row.time_us_p50.filter(|_| puts > 0).map(|time| time / puts as f64);
             row.set(&PUTS, puts).set(&PUT_US, each);
@@ -294,7 +295,8 @@ impl Collectives {
 impl Bench for Sides<'_> {
     type Case = Side;
 
-    /// Also runs if nothing is compared: NCCL connects its ranks in the first operation, which must not be recorded.
+    /// This pass runs even if results are not compared: NCCL connects its ranks in the first operation, which must not
+    /// be recorded.
     async fn verify(&mut self, case: Side, ranks: &mut Bootstrap) -> Result<Option<u64>, Failure> {
         let Sides { all, tuple, local, pattern, prepared, memory, outcomes, .. } = self;
         let (shape, outcome) = (pattern.shape, &mut outcomes[case as usize]);
@@ -303,8 +305,8 @@ impl Bench for Sides<'_> {
             (Side::Ours, Some(prepared), _) => {
                 if !all.args.repeat.no_check && shape.bytes <= TURNS_UP_TO {
                     let of = |run| Pattern::new(tuple.element, shape, *local, all.args.root.into(), run);
-                    // An inbox has two slots. The third operation therefore finds the negated numbers of the first one
-                    // in its slot if a number does not arrive.
+                    // An inbox has two slots. If a number does not arrive in the third operation, its slot still
+                    // contains the negated number of the first one.
                     let patterns = [all.run, all.run | OTHER, all.run | NEGATIVE].map(of);
                     wrong = all.check_turns(prepared, &patterns, ranks)?;
                 }
@@ -352,7 +354,7 @@ impl Bench for Sides<'_> {
         };
         let turns = match &mut turns[case as usize] {
             Some(turns) => turns,
-            // NCCL has no persistent kernel; a persistent kernel is compared with NCCL in a graph.
+            // NCCL has no persistent kernel, so a persistent kernel is compared with NCCL in a graph.
             none => {
                 let record = |count: &u32| Turns::new(stream, tuple.launch != Launch::Stream, *count, &append);
                 none.insert([record(warmup)?, record(count)?])

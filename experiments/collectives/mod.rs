@@ -1,5 +1,5 @@
-//! `ginlab collective`: collectives from inside kernels, compared with NCCL. Rows show which ranks took part, the bytes
-//! per path, and the upper bound given by link rates.
+//! `ginlab collective`: collectives from inside kernels, compared with NCCL. Rows show the participating ranks, the
+//! bytes per path, and the upper bound given by link rates.
 
 mod args;
 mod gate;
@@ -240,7 +240,7 @@ impl Experiment for Collectives {
     }
 }
 
-/// Returns the link rates of this rank that are known.
+/// Returns the known link rates of this rank.
 fn wires(args: &Args, ours: &Ours) -> Wires {
     let world = &ours.world;
     let gpu: Option<PciAddress> = world.device().pci_address().and_then(|address| address.parse().ok());
@@ -249,7 +249,7 @@ fn wires(args: &Args, ours: &Ours) -> Wires {
         let links = nvlink::links().ok()?;
         Some(links.iter().find(|links| links.gpu == gpu)?.bytes_per_second? / 1e9)
     });
-    // Several proxies share the same NICs, so that the rate per proxy is not known.
+    // Several proxies share the same NICs, so the rate per proxy is not known.
     let profile = world
         .fabric()
         .strip_prefix(PREFIX)

@@ -46,7 +46,7 @@ fn tuning(args: &Args) -> Tuning {
     Tuning { message_limit, stores_from, piece, block }
 }
 
-/// Returns the operation of a tuple of rank `rank`.
+/// Returns the operation that these parameters select for rank `rank`.
 fn request(args: &Args, tuple: &Tuple, shape: Shape, rank: u32) -> Request {
     Request {
         shape,
@@ -86,7 +86,8 @@ impl Ours {
         Ok(Ours { collective, agreed, args: args.clone() })
     }
 
-    /// Returns the launch parameters of a tuple. The inner error is a one-line reason if the tuple is not supported.
+    /// Returns the launch parameters of a parameter combination. The inner error is a one-line reason if it is not
+    /// supported.
     pub fn prepare(
         &self,
         tuple: &Tuple,
@@ -107,7 +108,7 @@ impl Ours {
         Ok(Moved { mapped, puts, rails: world::rail_bytes(&self.world)? })
     }
 
-    /// Checks that every signal was raised as often as it was waited for.
+    /// Checks that every signal was raised as often as kernels have waited for it.
     ///
     /// # Errors
     /// Returns [`Failure::Run`] with the block and signal if a signal does not reach its count within the timeout of
@@ -118,7 +119,7 @@ impl Ours {
             .map_err(|text| Failure::Run(format!("bug in the collective's kernels: {text}")))
     }
 
-    /// Closes the world. Collective.
+    /// Closes the world. This is a collective call.
     pub fn close(self, ranks: &mut Bootstrap) -> Result<(), GinError> {
         self.collective.close(ranks)
     }

@@ -34,7 +34,7 @@ fn numbers(element: Element, rank: u64, run: u32, count: u64) -> Vec<f32> {
     let sign = if run & NEGATIVE == 0 { 1.0 } else { -1.0 };
     let number = |index| {
         let bits = mixed(seed, index);
-        // Numbers of several magnitudes, so that sums in a different order differ.
+        // Numbers of several magnitudes, so that sums in different orders differ.
         let value = ((bits & 0xf_ffff) as f32 - 524_288.0) / (65_536u32 << (bits >> 20 & 7)) as f32;
         sign * rounded(element, value)
     };
@@ -124,7 +124,7 @@ impl Pattern {
     }
 
     /// Checks a rank's result. With `exactly`, sums must have been computed in the order that the kernels guarantee.
-    /// Otherwise the order is arbitrary, and sums may deviate by ranks x epsilon x sum of magnitudes.
+    /// Otherwise any order is accepted, and sums may deviate by ranks x epsilon x sum of magnitudes.
     pub fn check(&self, rank: u64, result: &[u8], exactly: bool) -> Found {
         let (shape, size) = (self.shape, self.element.bytes());
         let from =
@@ -153,7 +153,7 @@ impl Pattern {
                 } else {
                     let about = sums.about.iter().cycle().skip((first % PERIOD) as usize);
                     let values = result.chunks_exact(size as usize).map(|bytes| decoded(self.element, bytes));
-                    // A NaN is wrong too.
+                    // A NaN is also wrong.
                     let off = |value: f64, sum: f64, bound: f64| (value - sum).abs() > bound || value.is_nan();
                     values.zip(about).filter(|(value, (sum, bound))| off(*value, *sum, *bound)).count() as u64
                 };
@@ -175,7 +175,7 @@ fn tiled(period: &[u8], first: u64, length: u64) -> Vec<u8> {
     bytes
 }
 
-/// Returns how many elements of `size` bytes differ.
+/// Returns the number of elements of `size` bytes that differ.
 fn differing(found: &[u8], expected: &[u8], size: u64) -> u64 {
     ginlab::progress::record();
     if found == expected {

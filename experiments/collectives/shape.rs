@@ -15,7 +15,7 @@ pub struct Wires {
 
 impl Wires {
     /// Returns the maximum bus bandwidth that the links permit for any algorithm: the smaller of the bounds of NVLink
-    /// and of rails. The README has the formulas. `None` if the rate of a required link is unknown.
+    /// and of rails. The README contains the formulas. `None` if the rate of a required link is unknown.
     pub fn ceiling(&self, operation: Operation, ranks: u64) -> Option<f64> {
         let (n, local) = (ranks as f64, self.local as f64);
         let nodes = n / local;
@@ -47,7 +47,7 @@ mod tests {
             let ceiling = wires.ceiling(Operation::AllToAll, ranks).expect("all wires are known");
             assert!((ceiling - expected).abs() < 0.01, "{ranks}: {ceiling}");
         }
-        // Within one node only NVLink counts. Without rails, the bound between nodes is unknown.
+        // Within one node only NVLink is relevant. Without rails, the bound between nodes is unknown.
         assert_eq!(wires.ceiling(Operation::AllReduce, 8), Some(450.0));
         assert_eq!(Wires { rails: None, ..wires }.ceiling(Operation::AllGather, 16), None);
         assert_eq!(Wires { local: 1, ..wires }.ceiling(Operation::AllGather, 16), Some(50.0));

@@ -30,7 +30,7 @@ pub struct Theirs<'a> {
     pub limit: Duration,
 }
 
-/// Returns the NCCL arguments of a tuple's operation between these addresses.
+/// Returns the NCCL arguments for the operation of a parameter combination between these addresses.
 pub fn call(tuple: &Tuple, shape: &Shape, from: u64, to: u64) -> Call {
     let of = match tuple.element {
         Element::F32 => Type::F32,
@@ -43,8 +43,8 @@ pub fn call(tuple: &Tuple, shape: &Shape, from: u64, to: u64) -> Call {
 impl Theirs<'_> {
     pub fn append(&self, stream: &Stream) -> Result<(), DeviceError> {
         let Theirs { communicator, operation, call, root, .. } = self;
-        // SAFETY: both buffers are in the world's heap with the sizes of the shape, and stay valid until the stream has
-        // been waited for. All ranks run the same tuples.
+        // SAFETY: both buffers are in the world's heap with the sizes of the shape, and stay valid until the wait for
+        // the stream has ended. All ranks run the same parameter combinations.
         let appended = unsafe {
             match operation {
                 Operation::AllToAll => communicator.all_to_all(call, stream),
@@ -58,7 +58,7 @@ impl Theirs<'_> {
         appended.map_err(|error| DeviceError::Driver { call: operation.name().into(), text: error.to_string() })
     }
 
-    /// Waits for an event. NCCL's own waits are unbounded.
+    /// Waits for an event, with a limit, because NCCL's own waits are unbounded.
     pub fn wait(&mut self, event: &Event, ranks: &mut Bootstrap) -> Result<(), Failure> {
         let watch = Watch::new(ranks, Duration::ZERO).with_limit(self.limit);
         watch.wait(self, Launch::ENDING, || event.is_complete())
@@ -78,8 +78,8 @@ impl Work for Theirs<'_> {
     }
 
     fn abort(&mut self, _: &Failure) {
-        // Ends NCCL's kernels, which would wait indefinitely for missing ranks. The first failure is reported, not that
-        // of the abort.
+        // Ends NCCL's kernels, which would wait indefinitely for missing ranks. The first failure is reported, instead
+        // of that of the abort.
         let _ = self.communicator.abort();
     }
 }

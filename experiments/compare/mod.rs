@@ -29,7 +29,7 @@ pub struct Args {
     /// Later run, whose times are divided by those of A
     #[arg(value_name = "B")]
     b: PathBuf,
-    /// Exit with 1 if a row of B failed, or is slower than that of A by more than this percentage and by more than
+    /// Exit with 1 if a row of B failed, or is slower than that of A by more than this percentage and by more than the
     /// noise
     #[arg(long, value_name = "PCT", value_parser = percent)]
     fail_slower: Option<f64>,

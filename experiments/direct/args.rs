@@ -40,7 +40,7 @@ pub struct Args {
         hide_possible_values = true
     )]
     pub cases: Vec<Case>,
-    /// Waits of the kernel: quiet (after each put), nbi (once at the end)
+    /// Waits of the kernel: quiet (after each put), nbi (only at the end)
     #[arg(
         short = 'm',
         long,
@@ -54,7 +54,7 @@ pub struct Args {
     /// Number of blocks; a list to sweep
     #[arg(short = 'g', long, default_value = "1,8", value_name = "LIST", value_parser = counts::<u32>(1 << 16))]
     pub grid: List<u32>,
-    /// Threads per block; each posts its own requests, and the lanes of a warp ring the doorbell once; a list to sweep
+    /// Threads per block; each posts its own requests, and the lanes of a warp share a doorbell; a list to sweep
     #[arg(long, default_value = "1,8,32", value_name = "LIST", value_parser = counts::<u32>(1024))]
     pub block: List<u32>,
     /// Number of queues; a list to sweep. Block b uses queue b modulo their number; combinations with more queues than
@@ -88,8 +88,9 @@ pub struct Args {
     #[arg(long, default_value = "auto", value_name = "CORES")]
     pub pin: Pin,
     /// Faults to inject into every launch: NAME@REQUEST, where NAME is a status (e.g. `unreachable`), lose, short (the
-    /// last byte is missing), twice, dead, overrun (of the completion queue) or back (the kernel writes an earlier value
-    /// to the doorbell); batch@N: the NIC accepts only N requests before a doorbell, fewer than the kernel assumes
+    /// last byte is missing), twice, dead, overrun (of the completion queue) or back (the kernel writes an earlier
+    /// value to the doorbell); batch@N: the NIC accepts only N requests before a doorbell, fewer than the kernel
+    /// assumes
     #[arg(long, value_name = "LIST", value_parser = list::<FaultAt>)]
     pub fault: Option<List<FaultAt>>,
     /// Maximum time that a kernel waits without a completion, in seconds
@@ -119,7 +120,7 @@ pub enum Mode {
     Nbi,
 }
 
-/// A fault of the NIC, with the number of the request at which it occurs.
+/// A fault of the NIC, and the number of the request at which it occurs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FaultAt {
     Status(CardStatus, u64),
@@ -178,7 +179,7 @@ pub struct Tuple {
 }
 
 impl Args {
-    /// Returns all tuples.
+    /// Returns all parameter combinations.
     pub fn tuples(&self) -> Vec<Tuple> {
         let all = iproduct!(&self.mode, &self.queues[..], &self.grid[..], &self.block[..], &self.bytes[..]);
         let tuple = |(&mode, &queues, &grid, &block, &bytes)| Tuple { mode, queues, grid, block, bytes };
@@ -206,7 +207,8 @@ impl Args {
         }
     }
 
-    /// Returns the request after which the kernel writes an earlier doorbell value, or 0 for none.
+    /// Returns the number of the request after which the kernel writes an earlier doorbell value. 0 disables this
+    /// fault.
     pub fn back_at(&self) -> u64 {
         let back = |fault: &FaultAt| if let FaultAt::Back(at) = fault { Some(*at) } else { None };
         self.fault.iter().flatten().find_map(back).unwrap_or(0)
@@ -224,7 +226,7 @@ impl Args {
                 FaultAt::Dead(at) => faults.dead = Some(at),
                 FaultAt::Overrun(at) => faults.overrun = Some(at),
                 FaultAt::Batch(most) => faults.batch = Some(most),
-                // The kernel injects this one.
+                // The kernel injects this fault.
                 FaultAt::Back(_) => {}
             }
         }

@@ -1,4 +1,4 @@
-//! Measurement of one tuple: the cases, interleaved, with verification.
+//! Measurement of one parameter combination: the cases, interleaved, with verification.
 
 use super::args::{Args, Case, FaultAt, Mode, Tuple};
 use super::{DEPTH, Direct, MAX_BATCH, QUEUES, THREADS};
@@ -28,7 +28,7 @@ const VERIFIED: u32 = 4;
 /// Memory keys of source and destination.
 const KEYS: (u32, u32) = (0x12_3456, 0x89ab_cdef);
 
-/// Case of the lower bound of a put and its wait.
+/// Case that measures the lower bound of a put and its wait.
 const FLOOR: &str = "ping-pong";
 
 /// Index of the times until all puts were posted.
@@ -333,7 +333,7 @@ fn elapsed(blocks: &[BlockResult]) -> (f64, f64) {
     (micros(latest(|block| block.done)), micros(latest(|block| block.posted)))
 }
 
-/// Returns the maximum bytes of a tuple's source, which is the size of the proxies' regions.
+/// Returns the maximum number of bytes of a source, which is the size of the proxies' regions.
 pub fn most_bytes(args: &Args) -> u64 {
     let bytes =
         |tuple: &Tuple| u64::from(tuple.grid) * u64::from(tuple.block) * u64::from(VERIFIED) * u64::from(stride(tuple));

@@ -1,4 +1,4 @@
-//! `ginlab direct`: a kernel that drives a NIC's queues itself, compared with ring and proxy.
+//! `ginlab direct`: a kernel that drives a NIC's queues, compared with ring and proxy.
 
 mod args;
 mod measure;
@@ -29,7 +29,8 @@ const DEPTH: Column = Column::follows("queue_depth", "", "Slots of a queue of th
 const MAX_BATCH: Column =
     Column::follows("max_batch", "", "Maximum number of requests that the NIC accepts before a doorbell");
 
-/// State for all tuples. Fields are dropped in order: the proxies must release the memory before it is freed.
+/// State for all parameter combinations. Fields are dropped in order: the proxies must release the memory before it is
+/// freed.
 pub struct Direct {
     args: Args,
     device: Device,
@@ -127,7 +128,7 @@ impl Direct {
     fn start_proxies(&mut self, ranks: &mut Bootstrap, chosen: RailPlan) -> Result<(), Failure> {
         let bytes = measure::most_bytes(&self.args) as usize;
         let memory = self.device.allocate(Place::Host, 64)?;
-        // Null rails move no bytes, so that only the length of their regions matters.
+        // Null rails move no bytes, so only the length of their regions matters.
         let region = Memory { address: memory.address(), bytes, cuda_device: None };
         let regions = [Access::SOURCE, Access::REMOTE_WRITE];
         let regions = regions.map(|access| GroupRegion { bytes: Bytes::Here(region), access });

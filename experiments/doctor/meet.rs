@@ -1,7 +1,7 @@
 //! Rails of `--peers`. Each rank opens its own rails and reports whether it could, so that a host whose rails cannot be
 //! opened is a finding, and the other hosts are tested without it.
 //!
-//! Every rail is a flow of its own: a rail that stalls does not affect the others.
+//! Every rail has its own flow, so that a rail that stalls does not affect the others.
 
 use super::Args;
 use crate::error::Failure;
@@ -39,7 +39,7 @@ pub struct Sizes {
 /// Rails of this rank, connected with those of its peers.
 pub struct Met {
     pub rails: Vec<OwnRail>,
-    /// Names of the rails of each rank; the reason if the rank has none.
+    /// Names of the rails of each rank, or the reason if the rank has none.
     pub of_ranks: Vec<Result<Vec<String>, String>>,
     /// Peers whose address a rail rejects, one line each. Such a rail has no target for the peer.
     pub rejected: Vec<String>,
@@ -68,7 +68,8 @@ pub fn open(args: &Args, rails: usize, sizes: Sizes, all: bool, ranks: &Bootstra
         reach: if ranks.same_host() { Reach::SameHost } else { Reach::Network },
         one_machine: ranks.on_this_machine().len() == ranks.size(),
         gpu: if all { None } else { near_gpu(args, ranks.local_rank()) },
-        // Ranks that share NICs open them in different orders. With all NICs, a rail must be the same one on every node.
+        // Ranks that share NICs open them in different orders. If all NICs are used, a rail must be the same NIC on
+        // every node.
         local_rank: if all { 0 } else { ranks.local_rank() },
         local_size: if all { 1 } else { ranks.local_size() },
     };
@@ -101,7 +102,7 @@ fn near_gpu(args: &Args, local_rank: usize) -> Option<ginlab::topology::pci::Pci
     gpus[local_rank % gpus.len()].address
 }
 
-/// Exchanges the addresses of the rails. Ranks without rails take part. From then on the job needs all its ranks.
+/// Exchanges the addresses of the rails. Ranks without rails take part. After this call the job needs all its ranks.
 pub fn connect(opened: Result<Vec<OwnRail>, String>, ranks: &mut Bootstrap) -> Result<Met, Failure> {
     let offered = opened.and_then(|rails| {
         let offer = |rail: &OwnRail| rail.flow.offer(&[&rail.inbox]).map_err(|error| error.to_string());
@@ -128,7 +129,7 @@ pub fn connect(opened: Result<Vec<OwnRail>, String>, ranks: &mut Bootstrap) -> R
                 rail.targets.push(None);
                 continue;
             };
-            // A peer that chose another provider has addresses of another form.
+            // A peer that has chosen another provider has addresses of another form.
             let target = rail.flow.add_peer(offer).and_then(|peer| Target::new(peer, offer, 0));
             if let Err(error) = &target {
                 let host = ranks.members().get(rank).map_or("", |member| &member.host);
@@ -138,7 +139,7 @@ pub fn connect(opened: Result<Vec<OwnRail>, String>, ranks: &mut Bootstrap) -> R
             rail.targets.push(target.ok());
         }
     }
-    // EFA devices reject writes from a peer whose address has not been inserted, so that no rank may write before all
+    // EFA devices reject writes from a peer whose address has not been inserted, so no rank may write before all ranks
     // have inserted all addresses.
     ranks.barrier("connected")?;
     let names = |offers: Vec<Offer>| offers.iter().flat_map(|offer| offer.rails.iter().cloned()).collect();

@@ -1,5 +1,5 @@
-//! `ginlab doctor`: checks for obstacles to a run. Prints a line per check, with the command that fixes it. Meant to
-//! run first on every node of a cluster, and with `--peers` over all ranks.
+//! `ginlab doctor`: checks for obstacles to a run. Prints a line per check, with the command that fixes a problem. It
+//! should be run first, on every node of a cluster, and with `--peers` over all ranks.
 
 mod meet;
 mod peers;
@@ -48,7 +48,7 @@ pub struct Args {
     /// and ls_sys_bus_pci_devices.txt
     #[arg(long, value_name = "DIR", conflicts_with_all = ["peers", "wait"])]
     from: Option<PathBuf>,
-    /// Require EFA: checks fail if a part of it is missing
+    /// Require EFA: checks fail if part of it is missing
     #[arg(long)]
     require_efa: bool,
     /// Number of EFA devices to require [default: that of the instance type, if known]
@@ -57,7 +57,7 @@ pub struct Args {
     /// Instance type, if the machine does not report it
     #[arg(long, value_name = "TYPE", value_parser = instance_type)]
     instance: Option<String>,
-    /// Maximum seconds to wait for EFA devices that appear late
+    /// Maximum wait for EFA devices that appear late, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=3600))]
     wait: u64,
     /// Run only these checks
@@ -69,11 +69,11 @@ pub struct Args {
     /// Exit with 3 for warnings too
     #[arg(long)]
     strict: bool,
-    /// Decide whether this machine may take jobs: figures of GPUs, NVLinks, NICs and counters with their limits; one
-    /// that cannot be read fails
+    /// Decide whether this machine may take jobs: figures of GPUs, NVLinks, NICs and counters with their limits; a
+    /// figure that cannot be read fails
     #[arg(long, conflicts_with_all = ["peers", "only", "no_smoke"])]
     gate: bool,
-    /// Share of the median of all NICs that the rate of each NIC must reach (--gate, --rates)
+    /// Minimum ratio of the rate of each NIC to the median of all NICs (--gate, --rates)
     #[arg(long, value_name = "PERCENT", default_value = "85%", value_parser = share)]
     at_least: f64,
     /// Skip trials: open no rails and register no memory
@@ -177,8 +177,8 @@ struct Looked {
     findings: Vec<Finding>,
     /// Duration of the checks, in one line.
     took: String,
-    /// The line `fit` for a machine that can only use the emulated device, unless `--only` is given; the instance; the
-    /// figures of `--gate`.
+    /// The line `fit` for a machine that can only use the emulated device (unless `--only` is given), the instance, and
+    /// the figures of `--gate`.
     more: More,
 }
 

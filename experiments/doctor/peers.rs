@@ -1,4 +1,4 @@
-//! `--peers`: each host's findings, comparisons between hosts, and a write from every rank to every other one on each
+//! `--peers`: each host's findings, comparisons between hosts, and a write from every rank to every other rank on each
 //! rail. A missing rank, a host without rails and a rail without a peer are findings: the table and the document are
 //! written in any case.
 
@@ -45,7 +45,7 @@ pub fn run(args: &Args) -> Result<Option<Vec<Finding>>, Failure> {
         Err(failure @ (Failure::Interrupted | Failure::Stopped(_) | Failure::StdoutClosed)) => return Err(failure),
         Err(failure) => match failure.text() {
             Some(text) if all.is_first => Some(text),
-            // Rank 0 never answered: this host's findings are printed here.
+            // Rank 0 has not responded, so this host's findings are printed here.
             Some(text) if !started && matches!(failure, Failure::Timeout(_)) && !is_spawned_child() => {
                 return alone(args, &text).map(Some);
             }
@@ -74,8 +74,8 @@ fn gather(args: &Args, ranks: &mut Bootstrap, all: &mut Gathered) -> Result<(), 
     all.is_first = ranks.rank() == 0;
     // Other ranks wait while one rank per machine runs its checks, whose trials have their own limits.
     ranks.set_timeout(args.job.meet.timeout * 2 + Duration::from_secs(args.wait + 180));
-    // Only one rank per machine checks it. The others would find the same, and would occupy the same NICs at the same
-    // time.
+    // Only one rank per machine performs the checks. The others would have the same findings, and would occupy the same
+    // NICs at the same time.
     let mine = if ranks.local_rank() == 0 { examine(args)? } else { Looked::default() };
     all.findings.clone_from(&mine.findings);
     let machine = Machine::bus(wanted(args));
@@ -85,7 +85,7 @@ fn gather(args: &Args, ranks: &mut Bootstrap, all: &mut Gathered) -> Result<(), 
         all.findings = findings.concat();
     }
     let clock = clock(ranks)?;
-    // With --rates, a rank stands for its node and opens all of its NICs.
+    // With --rates, a rank represents its node and opens all of its NICs.
     let all_nics = || if args.rates { discover::cards(args.job.provider.as_deref()) } else { None };
     let rails = args.rails.or_else(all_nics).unwrap_or(1);
     let opened = (!args.no_smoke).then(|| {
@@ -93,7 +93,7 @@ fn gather(args: &Args, ranks: &mut Bootstrap, all: &mut Gathered) -> Result<(), 
         let sizes = Sizes { source: reach::BYTES.max(chunk), inbox: (reach::BYTES * ranks.size()).max(chunk) };
         meet::open(args, rails, sizes, args.rates, ranks)
     });
-    // Without results of writes, for the case that a rank does not survive them.
+    // Sends the facts without results of writes, in case a rank does not survive the writes.
     card.unopened = opened.as_ref().and_then(|opened| opened.as_ref().err().cloned());
     if let Some(cards) = ranks.gather_values(&card, "facts to compare")? {
         all.cards = cards;
@@ -142,7 +142,8 @@ fn versions() -> Vec<(String, String)> {
     ]
 }
 
-/// Returns by how many seconds this rank's clock is ahead of rank 0's, and the uncertainty of this difference.
+/// Returns the number of seconds by which this rank's clock is ahead of rank 0's clock, and the uncertainty of this
+/// difference.
 fn clock(ranks: &mut Bootstrap) -> Result<(f64, f64), Failure> {
     let now = || SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64());
     let mut best: Option<(f64, f64)> = None;

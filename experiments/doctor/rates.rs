@@ -15,13 +15,14 @@ pub const CHUNK: usize = 1 << 20;
 const DONE: u32 = 0x6e_0d0d;
 /// Bytes of that write.
 const DONE_BYTES: u64 = 64;
-/// Time for the completion of that write, which the peer may leave to its next round.
+/// Time for the completion of that write, which the peer may process only in its next round.
 const GRACE: Duration = Duration::from_secs(1);
 
 /// Rates of this rank to each peer by rail, in Gb/s: 0 if the transfer failed, `None` if there was none.
 type Measured = Vec<Vec<Option<f32>>>;
 
-/// Measures with every other node in turn. Returns the rates of all nodes on rank 0, and `None` on other ranks.
+/// Measures with every other node, one after another. Returns the rates of all nodes on rank 0, and `None` on other
+/// ranks.
 pub fn run(met: &Met, args: &Args, ranks: &mut Bootstrap) -> Result<Option<Rates>, Failure> {
     let (rank, size) = (ranks.rank(), ranks.size());
     met.rails.iter().for_each(|rail| rail.flow.expect_immediates(DONE));
@@ -47,7 +48,7 @@ pub fn run(met: &Met, args: &Args, ranks: &mut Bootstrap) -> Result<Option<Rates
     let members = ranks.members();
     let node = |rank: usize| {
         let host = &members[rank].host;
-        // Several ranks of one host are nodes of their own only in a test on one machine.
+        // Several ranks of one host are separate nodes only in a test on one machine.
         let shared = members.iter().filter(|member| member.host == *host).count() > 1;
         let host = if shared { format!("{host}/{rank}") } else { host.clone() };
         Node { host, nics: met.of_ranks[rank].clone().unwrap_or_default() }
@@ -55,8 +56,8 @@ pub fn run(met: &Met, args: &Args, ranks: &mut Bootstrap) -> Result<Option<Rates
     Ok(Some(Rates { nodes: (0..size).map(node).collect(), rates }))
 }
 
-/// Writes to a peer on all rails at once, while the peer does the same. Returns the rate of each rail over its own
-/// time.
+/// Writes to a peer on all rails at the same time, while the peer does the same. Returns the rate of each rail over its
+/// own time.
 fn with_peer(rails: &[(usize, &OwnRail, &Target)], args: &Args) -> Result<Vec<(usize, f32)>, Failure> {
     let (writes, bytes) = (args.bytes.div_ceil(CHUNK as u64).max(1), args.bytes.min(CHUNK as u64));
     let limit = args.job.meet.timeout;
@@ -77,7 +78,8 @@ fn with_peer(rails: &[(usize, &OwnRail, &Target)], args: &Args) -> Result<Vec<(u
                         }
                     }
                     let rate = (writes * bytes) as f64 * 8.0 / begun.elapsed().as_secs_f64() / 1e9;
-                    // The peer drives its rail until this arrives, and this rank until that of the peer arrives.
+                    // The peer drives its rail until this write arrives, and this rank drives its rail until that of
+                    // the peer arrives.
                     let _ = tokio::time::timeout(GRACE, write(DONE_BYTES.min(bytes), Some(DONE))).await;
                     let _ = tokio::time::timeout(limit * 2, flow.wait_immediate(DONE, 1)).await;
                     (index, rate as f32)

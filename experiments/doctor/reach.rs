@@ -46,7 +46,7 @@ pub fn run(met: &Met, limit: Duration, ranks: &mut Bootstrap) -> Result<Vec<Stri
                 failed.push(format!("rank {peer} ({host}) over {name} (rail {index}): {error}"));
             }
         }
-        // A peer whose writes fail needs as long as this rank to notice.
+        // A peer whose writes fail needs as long as this rank to detect this.
         let deadline = Instant::now() + limit * 2;
         for (index, rail) in met.rails.iter().enumerate() {
             let expected = met.peers(rank, index).count() as u64;
@@ -58,7 +58,7 @@ pub fn run(met: &Met, limit: Duration, ranks: &mut Bootstrap) -> Result<Vec<Stri
     })?;
     let complete = failed.is_empty();
     for (index, rail) in met.rails.iter().enumerate() {
-        // Writes that never arrived are listed already.
+        // Failed writes are already listed.
         for (from, _) in met.peers(rank, index).filter(|_| complete) {
             let mut arrived = [0u8; BYTES];
             rail.inbox.buffer().read(from * BYTES, &mut arrived)?;

@@ -1,4 +1,4 @@
-//! Trials on this machine: a write to itself on each rail, from GPU memory too if rails support it, and puts through
+//! Trials on this machine: a write to itself on each rail, also from GPU memory if rails support it, and puts through
 //! the proxy between two ranks in child processes.
 
 use super::{Args, wants};
@@ -13,7 +13,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Upper bound of the number of rails of any machine.
+/// Upper bound on the number of rails of any machine.
 const MOST_RAILS: usize = 64;
 
 /// Runs the trials and stores their results in `machine`.
@@ -66,13 +66,13 @@ pub fn try_out(args: &Args, machine: &mut Machine) {
     machine.asked.trials = Some(trials);
 }
 
-/// Opens every GPU that CUDA shows. A GPU that cannot be opened is a failed trial.
+/// Opens every GPU that is visible to CUDA. A GPU that cannot be opened is a failed trial.
 fn open_gpus(args: &Args, trials: &mut Vec<Trial>) -> Vec<Device> {
     if args.job.device == Choice::Emulated {
         return Vec::new();
     }
     let visible = cuda::visible_gpus().unwrap_or_default();
-    // Without a visible GPU, the first one is opened only to learn why -d gpu fails.
+    // If no GPU is visible, the first one is opened only to determine why -d gpu fails.
     let count = if args.job.device == Choice::Gpu { visible.len().max(1) } else { visible.len() };
     let mut open = Vec::new();
     for ordinal in 0..count {
@@ -135,7 +135,7 @@ fn puts(args: &Args, program: &Path, provider: &str, rails: usize) -> Result<(),
             command.env_remove(&name);
         }
     }
-    // A memory file: an unread pipe could block the child, and there may be no writable directory.
+    // A memory file is used: an unread pipe could block the child, and there may be no writable directory.
     let said = scratch::file().and_then(|file| Ok((file.try_clone()?, file)));
     let (stderr, mut said) = match said {
         Ok((stderr, said)) => (Stdio::from(stderr), Some(said)),

@@ -67,7 +67,7 @@ pub fn print(findings: &[Finding]) -> Result<(), Failure> {
     written.map_err(|error| Failure::Run(format!("cannot write the table to stdout: {error}")))
 }
 
-/// Formats a line per check, with the remedy at the end. Lines start with the host if there are several.
+/// Formats a line per check, with the remedy at the end. Lines start with the host if there are several hosts.
 fn lines(findings: &[Finding], color: bool) -> String {
     let several = findings.windows(2).any(|pair| pair[0].host != pair[1].host);
     let widest = |text: fn(&Finding) -> &str| findings.iter().map(|finding| text(finding).len()).max().unwrap_or(0);

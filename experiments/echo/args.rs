@@ -1,4 +1,4 @@
-//! Options of `ginlab echo`, and the messages that a client requests to be echoed.
+//! Options of `ginlab echo`, and the messages that a client asks the server to echo.
 
 use crate::args::SizeArgs;
 use crate::error::Failure;
@@ -54,8 +54,8 @@ pub struct Args {
     pub output: OutputArgs,
 }
 
-/// Messages that a client requests to be echoed: `messages` of each size, in order of `sizes`. The last `timed` of them
-/// are timed.
+/// Messages that a client asks the server to echo: `messages` of each size, in order of `sizes`. The last `timed` of
+/// them are timed.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Plan {
     pub sizes: Vec<u64>,
@@ -63,7 +63,7 @@ pub struct Plan {
     pub timed: u64,
 }
 
-/// Maximum message size in bytes. A server allocates up to eight times as much per client.
+/// Maximum message size in bytes. A server allocates up to eight times this size per client.
 const LARGEST: u64 = 64 << 20;
 
 /// Maximum number of sizes: one per power of two.
@@ -114,7 +114,7 @@ impl Plan {
 mod tests {
     use super::*;
 
-    /// Numbers that a client sends: the server can count every plan that passes the check.
+    /// Client plans are bounded, so that the server can count every plan that passes the check.
     #[test]
     fn client_plans_are_bounded() {
         let most = Plan { sizes: vec![LARGEST; MOST_SIZES], messages: MOST_MESSAGES, timed: MOST_MESSAGES };

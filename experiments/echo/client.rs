@@ -1,4 +1,4 @@
-//! Client: sends every message over both paths at the same time, measures both, and prints the rows.
+//! Client: sends every message over both paths at the same time, measures both paths, and prints the rows.
 
 use super::args::{Args, Plan};
 use super::side::{self, Opened, RankInfo, Socket};

@@ -23,7 +23,7 @@ pub const PROGRAMS: &[Program] = &[Program {
 }];
 
 fn run(args: &Args) -> Result<(), Failure> {
-    // Check before waiting: client and server wait for each other before they open rails.
+    // Checks this before any wait, because client and server wait for each other before they open rails.
     let domains: Vec<String> = args.domain.iter().cloned().collect();
     let fabric = rails::check_provider(args.provider.as_deref(), &domains)?;
     let plan = Plan::new(args)?;
@@ -38,7 +38,7 @@ fn run(args: &Args) -> Result<(), Failure> {
         None => bootstrap::random_token(),
         Some(address) => bootstrap::token_for(address, &process_env),
     }?;
-    // Each session opens its own flow, driven by its own task.
+    // Each session opens its own flow, which its own task drives.
     let program = async {
         if let Some(address) = &args.listen {
             let entrance = SessionListener::listen(address, &token, rail.timeout).await?;

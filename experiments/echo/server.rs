@@ -13,7 +13,7 @@ use std::rc::Rc;
 /// Maximum number of concurrent clients. Each has its own rails and memory in the server.
 const MOST_CLIENTS: usize = 64;
 
-/// Failure of the last client that failed, for a process that serves only itself.
+/// Last failure of a client, for a process that serves only itself.
 pub type Cause = Rc<RefCell<Option<Failure>>>;
 
 /// Serves until `clients` clients have disconnected, or until Ctrl-C. Prints events to stdout, unless `cause` is given.

@@ -59,12 +59,12 @@ impl Opened {
         Ok(RankInfo { provider: self.rails.provider.clone(), offer: self.rails.flow.offer(&[&self.region])? })
     }
 
-    /// Adds the other side as a peer, given its card.
+    /// Adds the other side as a peer, using the information that it has sent.
     pub fn peer(&self, theirs: &RankInfo) -> Result<Peer, Failure> {
         Ok(self.rails.flow.add_peer(&theirs.offer)?)
     }
 
-    /// Writes `message` to the slot that [`round_trip`](Opened::round_trip) sends from, and `poison` to the slot that
+    /// Writes `message` to the slot from which [`round_trip`](Opened::round_trip) sends, and `poison` to the slot that
     /// receives the echo.
     pub fn set(&self, message: &[u8], poison: &[u8]) -> Result<(), Failure> {
         self.region.buffer().write(0, message)?;
@@ -101,8 +101,8 @@ impl Opened {
         for number in 0..total {
             let Some(message) = next.take() else { break };
             let bytes = message.await?;
-            // Every message counts towards the plan. A message from another peer would take the place of the client's
-            // last one, so that the sizes are checked.
+            // Every message counts towards the plan. A message from another peer would replace the client's last one,
+            // so the sizes are checked.
             if let Some(&expected) = plan.sizes.get((number / plan.messages) as usize).filter(|size| **size != bytes) {
                 return Err(Failure::Run(format!(
                     "unexpected message of {bytes} B over the fabric (the client sends {expected} B): {UNEXPECTED_MESSAGE}"
@@ -162,8 +162,8 @@ impl Socket {
 }
 
 /// Exchanges messages over both paths concurrently. The socket reports a disconnect immediately, while the fabric may
-/// not, so that it is watched even when its own part is done. A side that is stalled on the fabric does not send on the
-/// socket either; a timeout of the socket therefore reports what is in flight on the fabric.
+/// not. It is therefore watched even when its own part is done. A side that is stalled on the fabric does not send on
+/// the socket either; a timeout of the socket therefore reports the operations in flight on the fabric.
 pub async fn both<A, B>(
     socket: &mut Socket,
     opened: &Opened,
@@ -184,7 +184,7 @@ pub async fn both<A, B>(
                 },
                 done = &mut by_fabric, if second.is_none() => match done {
                     Ok(done) => second = Some(done),
-                    // The socket may report the cause a moment later.
+                    // The socket may report the cause slightly later.
                     Err(failure) => match bounded(HINDSIGHT, by_socket).await {
                         Ok(Err(cause)) if !matches!(cause, Failure::Timeout(_)) => return Err(cause),
                         _ => return Err(failure),

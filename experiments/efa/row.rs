@@ -14,7 +14,7 @@ pub struct Row {
     pub listed: Listed,
     /// Reach of rails that a run opens on it by default: `network`, or `local` for ranks of one machine.
     pub rails: Option<&'static str>,
-    /// Reason for which the row is shown only with --all.
+    /// Reason why the row is shown only with --all.
     pub hidden: Option<String>,
 }
 

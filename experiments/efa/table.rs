@@ -28,7 +28,7 @@ pub const COLUMNS: [Column<Row>; 18] = [
         let words: Vec<_> = row.listed.mr_mode.iter().map(|word| short(word, "FI_MR_")).collect();
         words.join(" ")
     }),
-    // Only set in rows that `--all` shows.
+    // This is set only in rows that `--all` shows.
     ("hidden because", "", |row| row.hidden.clone().unwrap_or_default()),
 ];
 

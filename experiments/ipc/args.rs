@@ -47,7 +47,7 @@ pub struct Args {
     /// Bytes per store or load of a thread: 4, 8, 16; a list to sweep
     #[arg(long, default_value = "16", value_name = "LIST", value_delimiter = ',', value_parser = width, help_heading = "Measurement")]
     pub width: Vec<u32>,
-    /// Stores of kernels: plain (a fixed part per thread), parts (of 32 KiB, which warps take one after another; only
+    /// Stores of kernels: plain (a fixed part per thread), parts (parts of 32 KiB that warps take dynamically; only
     /// write), together (one launch for all targets of a rank, with the grid's blocks for each; only write), bulk (TMA,
     /// compute capability 9.0); a list to sweep
     #[arg(
@@ -94,7 +94,7 @@ pub struct Args {
     pub np: Option<usize>,
     #[command(flatten)]
     pub mps: MpsArgs,
-    /// Cubin or PTX with the kernels of experiments/ipc/baseline, compiled by nvcc, to compare with
+    /// Cubin or PTX with the kernels of experiments/ipc/baseline, compiled by nvcc, for comparison
     #[arg(long, value_name = "FILE")]
     pub cuda_module: Option<PathBuf>,
     /// Launches per repeat, between two events; reduced if they would move more than --volume [default: 100, emulated
@@ -115,7 +115,7 @@ pub struct Args {
     /// Limit for every wait without progress, in seconds. Ranks wait for each other for twice this time plus 6 s
     #[arg(short = 't', long, default_value = "30", value_name = "SECONDS", value_parser = seconds())]
     pub timeout: Duration,
-    /// Inject a fault: corrupt (a byte of every payload is corrupted before the check)
+    /// Inject a fault: corrupt (one byte of every payload is corrupted before the check)
     #[arg(long, hide = true, alias = "spoil", value_name = "FAULT", num_args = 0..=1, default_missing_value = "corrupt", value_parser = corrupt)]
     pub fault: Option<()>,
 }

@@ -1,5 +1,5 @@
-//! Cases of a tuple, which are interleaved: ginlab's kernels, the copy engine, the predecessor's loop, and equivalents
-//! compiled by nvcc.
+//! Cases of a parameter combination, which are interleaved: ginlab's kernels, the copy engine, the predecessor's loop,
+//! and equivalents compiled by nvcc.
 
 use super::args::Store;
 use super::plan::{Operation, Plan, Tuple};
@@ -76,7 +76,7 @@ fn bulk(operation: Operation) -> Option<(&'static str, &'static Kernel<IpcArgs>)
     }
 }
 
-/// Returns the cases of a tuple, and the case that the device does not support.
+/// Returns the cases of a parameter combination, and the case that the device does not support.
 pub fn cases(
     plan: &Plan,
     device: &Device,

@@ -1,4 +1,5 @@
-//! Measurement of one tuple: runs the cases alternately, has the receiver measure them, and verifies the bytes.
+//! Measurement of one parameter combination: runs the cases alternately, lets the receiver measure them, and verifies
+//! the bytes.
 
 use super::cases::{By, Case, Missing, cases};
 use super::plan::{self, Flow, Operation, Plan, Scene, Tuple};
@@ -19,12 +20,12 @@ use std::collections::BTreeSet;
 use std::ops::Deref;
 use std::time::{Duration, Instant};
 
-/// The measurement of a tuple in a scene, on this rank.
+/// The measurement of a parameter combination in a scene, on this rank.
 pub struct Bench<'a> {
     pub plan: &'a Plan,
     pub scene: &'a Scene,
     pub tuple: Tuple,
-    /// Number of the tuple in the run. Selects its patterns.
+    /// Number of the parameter combination in the run. Selects its patterns.
     pub number: u32,
     pub rank: &'a Rank,
     pub cuda: Option<&'a ForeignModule>,
@@ -52,7 +53,7 @@ pub struct Setup {
     pub mine: Vec<(usize, Flow)>,
     /// Graphs, indexed by case and by position in `mine`.
     graphs: Vec<Vec<Graph>>,
-    /// One sum per thread and flow of `mine`. `None` unless the operation is a read.
+    /// One sum per thread and flow of `mine`; `None` unless the operation is a read.
     pub sums: Option<Buffer>,
     /// Argument tables of a launch for all flows of `mine`: without signals, and with signals.
     together: Option<[Buffer; 2]>,
@@ -161,7 +162,7 @@ impl Bench<'_> {
         if self.plan.emulated { (1, 2) } else { (512, 256) }
     }
 
-    /// Returns the seed of a case's pattern whose bytes come from the memory or kernel of rank `owner`.
+    /// Returns the seed for the pattern of a case, whose bytes come from the memory or kernel of rank `owner`.
     pub fn seed(&self, case: usize, owner: usize) -> u32 {
         kernels::pattern::seed(owner as u32, self.number, case as u32) as u32
     }
@@ -200,8 +201,8 @@ impl Bench<'_> {
         let args = self.args(setup, case, index, signals);
         let Tuple { grid, block, .. } = self.tuple;
         match (&setup.cases[case].by, &setup.together) {
-            // SAFETY: both memories have the tuple's size and are kept until the streams' work is done. A slot and its
-            // counter have only one writer at a time.
+            // SAFETY: both memories have the size of the parameter combination and are kept until the streams' work is
+            // done. A slot and its counter have only one writer at a time.
             (By::Each(function), _) => unsafe { stream.launch(function, grid, block, args) },
             (By::Together(function), Some(tables)) => {
                 let count = setup.mine.len() as u32;
@@ -211,9 +212,9 @@ impl Bench<'_> {
                 // as long.
                 unsafe { stream.launch(function, grid * count, block, args) }
             }
-            // The table exists if this rank has flows; without flows nothing is appended.
+            // The table exists if this rank has flows. Without flows no launch is appended.
             (By::Together(_), None) => Ok(()),
-            // SAFETY: both memories have the tuple's size and are kept until the streams' work is done.
+            // SAFETY: both memories have the parameter combination's size and are kept until the streams' work is done.
             (By::CopyEngine, _) => unsafe { stream.copy(args.destination as u64, args.source as u64, args.bytes) },
         }
     }

@@ -1,7 +1,7 @@
 //! `ginlab ipc`: kernels that write to, copy to and read from another GPU's memory. They are compared with the copy
 //! engine and the loop of ginlab's C++ predecessor, all interleaved in one run.
 //!
-//! Every rank has its own GPU and processes the same tuples in the same order.
+//! Every rank has its own GPU and processes the same parameter combinations in the same order.
 
 mod args;
 mod cases;
@@ -35,16 +35,17 @@ use std::collections::HashMap;
 
 pub const PROGRAMS: &[Program] = &[program::<Ipc>()];
 
-/// State of a rank for all tuples. Fields are dropped in order: kernels must be dropped before the device.
+/// State of a rank for all parameter combinations. Fields are dropped in order: kernels must be dropped before the
+/// device.
 pub struct Ipc {
     plan: Plan,
     cuda: Option<ForeignModule>,
     rank: Rank,
-    /// Median times of flows that run on their own, in one direction.
+    /// Median times of flows that run alone, in one direction.
     alone: HashMap<String, f64>,
     /// Rows of a sweep of grids whose knee is not known yet.
     held: Rows,
-    /// Number of the last tuple. Selects its patterns.
+    /// Number of the last parameter combination. Selects its patterns.
     number: u32,
 }
 

@@ -66,7 +66,7 @@ pub struct Plan {
     pub timeout: Duration,
 }
 
-/// Returns the grids of a sweep to find the knee.
+/// Returns the grids of a sweep that determines the knee.
 fn doubled(most: u32) -> Vec<u32> {
     std::iter::successors(Some(1), |grid| Some(grid * 2).filter(|grid| *grid <= most)).collect()
 }
@@ -107,7 +107,7 @@ impl Plan {
         u64::from(asked).min(self.args.volume / bytes).max(1) as u32
     }
 
-    /// Returns every tuple of every scene. Tuples that differ only in their grid are adjacent.
+    /// Returns every parameter combination of every scene. Combinations that differ only in their grid are adjacent.
     pub fn tuples(&self) -> Vec<(usize, Tuple)> {
         let Args { operation, launch, block, .. } = &self.args;
         iproduct!(0..self.scenes.len(), operation, &self.sizes, launch, block, &self.grids)
@@ -125,13 +125,13 @@ impl Plan {
 
 /// Returns whether the emulated device is used, and the number of ranks.
 fn devices(args: &Args) -> Result<(bool, usize), Failure> {
-    // Does not use CUDA: if ranks share a GPU, CUDA must be initialized after the MPS server has started.
+    // Does not use CUDA, because ranks that share a GPU must initialize CUDA after the MPS server has started.
     let seen = mps::gpu_count();
     let gpus = match args.device {
         Choice::Emulated => None,
         Choice::Auto => Some(seen).filter(|seen| *seen > 0),
         Choice::Gpu if seen > 0 => Some(seen),
-        // Opening the device returns the reason for which there is no GPU.
+        // Opening the device returns the reason why there is no GPU.
         Choice::Gpu => return Device::open(Choice::Gpu, 0).map(|_| (false, 2)).map_err(Failure::from),
     };
     let ranks = args.np.unwrap_or(match (args.pairs, gpus) {
@@ -148,7 +148,7 @@ fn scenes(pairs: Pairs, ranks: usize, directions: &[Direction]) -> Vec<Scene> {
     let every = || iproduct!(0..ranks, 0..ranks).map(|(from, to)| Flow { from, to });
     let mut scenes = Vec::new();
     if pairs == Pairs::All {
-        // Each rank starts with the next one, so that streams of different speed do not favour one GPU over all ranks.
+        // Each rank starts with its successor, so that streams of different speed do not favour one GPU over all ranks.
         let flows =
             iproduct!(0..ranks, 1..ranks).map(|(from, step)| Flow { from, to: (from + step) % ranks }).collect();
         return vec![Scene { flows, direction: "all" }];

@@ -23,7 +23,7 @@ use std::cell::Cell;
 
 use serde::{Deserialize, Serialize};
 
-/// Distance in bytes between words that different ranks write.
+/// Distance in bytes between words that are written by different ranks.
 const APART: u64 = 128;
 /// Offset of the flags, after the gate words of 64 ranks.
 const FLAGS: u64 = super::plan::MOST_RANKS as u64 * APART;
@@ -39,20 +39,20 @@ pub struct Rank {
     ranks: usize,
     pub device: Device,
     pub sharing: Sharing,
-    /// One stream per rank that this rank can write to at the same time, and one receiver per rank that can write to
+    /// One stream per rank to which this rank can write at the same time, and one receiver per rank that can write to
     /// it.
     pub streams: Vec<Stream>,
     pub receivers: Vec<Stream>,
     opened: Vec<Option<OpenedMemory>>,
     memory: Buffer,
-    /// Reason for which the first rank cannot access the second one's memory. `None` if it can.
+    /// Reason why the first rank cannot access the second one's memory; `None` if it can.
     unreachable: Vec<Vec<Option<String>>>,
     links: Vec<Vec<Option<Link>>>,
     abort: Buffer,
     words: Buffer,
     slot_bytes: u64,
     slots: u64,
-    /// Number of the last gate. All ranks count alike.
+    /// Number of the last gate. All ranks assign the same numbers.
     round: Cell<u64>,
     pub notes: Vec<String>,
 }
@@ -164,7 +164,7 @@ impl Rank {
         Ok(ranks.barrier("memories closed")?)
     }
 
-    /// Returns the reason for which a flow is impossible. `None` if it is possible.
+    /// Returns the reason why a flow is impossible; `None` if it is possible.
     pub fn unreachable(&self, flow: Flow) -> Option<&String> {
         self.unreachable[flow.from][flow.to].as_ref()
     }
@@ -207,7 +207,8 @@ impl Rank {
         self.memory.write((FLAGS + flow.from as u64 * APART) as usize, &[0u64])
     }
 
-    /// Returns the addresses of the gate's words: the other rank's word for this rank, and this rank's for the other.
+    /// Returns the addresses of the gate's words: the other rank's word for this rank, and this rank's word for the
+    /// other.
     pub fn gate_words(&self, other: usize) -> [u64; 2] {
         let word = |rank: usize, from: usize| self.base(rank) + from as u64 * APART;
         [word(other, self.me), word(self.me, other)]
@@ -228,8 +229,8 @@ impl Rank {
         self.memory.write(at, &[!byte[0]])
     }
 
-    /// Advances to the next gate and returns its number. Every rank counts every gate, including those that it does not
-    /// take part in.
+    /// Advances to the next gate and returns its number. Every rank counts every gate, including those in which it does
+    /// not take part.
     pub fn next_round(&self) -> u64 {
         self.round.set(self.round.get() + 1);
         self.round.get()
@@ -251,12 +252,12 @@ impl Rank {
         self.words.pointer()
     }
 
-    /// Returns the reason for which a kernel's wait ended early. `None` if it did not.
+    /// Returns the reason why a kernel's wait ended early; `None` if it did not.
     pub fn stopped(&self) -> Result<Option<Status>, DeviceError> {
         Ok(Some(Status(self.word(0)?)).filter(|stop| stop.0 != 0))
     }
 
-    /// Returns the device word that counts wrong bytes (`None`), or the blocks of a flow to rank `to`.
+    /// Returns the device word that counts wrong bytes (`None`), or the finished blocks of a flow to rank `to`.
     pub fn counter(&self, to: Option<usize>) -> *const Word {
         (self.words.address() + counter_offset(to)) as *const Word
     }

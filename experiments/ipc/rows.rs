@@ -14,7 +14,7 @@ use ginlab::report::{Row, Status};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeSet, HashMap};
 
-/// Factor of the best time within which a smaller grid counts as equally good.
+/// Factor of the best time within which a smaller grid is considered equally good.
 const GOOD_ENOUGH: f64 = 1.02;
 
 /// Results of one rank besides its times, each with the indices of case and flow.
@@ -26,7 +26,7 @@ pub struct Outcome {
     pub wrong: Vec<(usize, usize, u64)>,
 }
 
-/// Results of a tuple.
+/// Results of a parameter combination.
 pub struct Measured {
     pub cases: Vec<Case>,
     pub results: Results<usize>,
@@ -35,13 +35,13 @@ pub struct Measured {
     pub iterations: u64,
 }
 
-/// Creates rows, and stores the times that later rows are compared with.
+/// Creates rows, and stores the times with which later rows are compared.
 pub struct Writer<'a> {
     pub scene: &'a Scene,
     pub tuple: Tuple,
     pub plan: &'a Plan,
     pub rank: &'a Rank,
-    /// Median times of flows that run on their own, in one direction.
+    /// Median times of flows that run alone, in one direction.
     pub alone: &'a mut HashMap<String, f64>,
 }
 
@@ -77,7 +77,7 @@ impl Writer<'_> {
         (row, Vec::new())
     }
 
-    /// Returns the rows of a tuple: one for all flows together if there are several, and one per flow.
+    /// Returns the rows of a parameter combination: one for all flows together if there are several, and one per flow.
     pub fn rows(&mut self, measured: &Measured) -> Rows {
         let mut rows = Rows::new();
         let flows = self.scene.flows.len();

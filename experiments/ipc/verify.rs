@@ -47,7 +47,7 @@ impl Cases<'_> {
                     buffer.read(index * self.threads() * 4, &mut sums)?;
                 }
                 let found = sums.iter().fold(0u32, |sum, one| sum.wrapping_add(*one));
-                // A wrong sum does not show which bytes are wrong; count all of them.
+                // A wrong sum does not show which bytes are wrong, so all of them are counted.
                 if found == sum(seed, self.tuple.bytes) { 0 } else { self.tuple.bytes }
             };
             self.outcome.wrong.push((case, number, wrong));
@@ -76,7 +76,8 @@ impl Cases<'_> {
             taken: std::ptr::null(),
         };
         let (grid, block) = self.helpers();
-        // SAFETY: the memory has the tuple's size, and barriers keep other ranks from accessing it at the same time.
+        // SAFETY: the memory has the parameter combination's size, and barriers keep other ranks from accessing it at
+        // the same time.
         unsafe { self.rank.streams[0].launch(function, grid, block, args) }?;
         let event = self.rank.streams[0].event()?;
         self.wait(&[event], "filling or checking", ranks)

@@ -25,19 +25,19 @@ Examples:
 pub enum Exchange {
     /// NCCL, after the stencil
     Nccl,
-    /// NCCL, while all rows except the outermost are computed
+    /// NCCL, overlapped with the computation of all rows except the outermost
     NcclOverlap,
     /// Like nccl-overlap, in CUDA graphs
     NcclGraph,
     /// The CPU: the copy engine over NVLink, a write with a signal over rails
     HostWrite,
-    /// The stencil's threads, element by element
+    /// The stencil's threads send element by element
     P,
     /// The stencil's blocks: each puts its piece of a row
     Block,
-    /// The stencil's last block of a row: one put of the whole row
+    /// The stencil's last block of a row puts the whole row
     Row,
-    /// One grid for all iterations, with the field on chip
+    /// One grid for all iterations, with the field in registers and shared memory
     Resident,
 }
 
@@ -63,11 +63,11 @@ pub enum Norm {
 /// Time at which the CPU receives the norm of all PEs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum When {
-    /// Before the next iteration starts.
+    /// Norm before the next iteration starts.
     Now,
     /// While later iterations run, several norms at a time ([`DELAYED_NORMS`](super::run::DELAYED_NORMS)).
     Delayed,
-    /// Every this number of iterations, before the next one starts.
+    /// Norm after every K iterations, before the next iteration starts.
     Every(u32),
 }
 
@@ -202,8 +202,8 @@ pub struct Defaults {
     pub nccl: bool,
 }
 
-/// Returns the tuples of all rows that the options select. Tuples that differ only in parameters without effect are
-/// listed once.
+/// Returns the parameter combinations of all rows that the options select. Parameter combinations that differ only in
+/// parameters without effect are listed once.
 pub fn tuples(args: &Args, defaults: Defaults) -> Result<Vec<Tuple>, Failure> {
     let list_or = |given: &Option<List<u32>>, otherwise: u32| given.clone().unwrap_or_else(|| vec![otherwise]);
     let every = Exchange::value_variants().iter().copied().filter(|exchange| defaults.nccl || !exchange.by_nccl());
@@ -235,7 +235,7 @@ pub fn tuples(args: &Args, defaults: Defaults) -> Result<Vec<Tuple>, Failure> {
 }
 
 impl Tuple {
-    /// Returns the reason for which the combination is not supported. `None` if it is.
+    /// Returns the reason why the combination is not supported. `None` if it is.
     pub fn refused(&self) -> Option<String> {
         if self.exchange.by_nccl() && matches!(self.path, Path::Rails | Path::Direct) {
             return Some(format!("{} does not use rails: requires --path auto or nvlink", self.case()));

@@ -1,4 +1,4 @@
-//! Results of a run: comparison of field and norm with those of one device, and a trace.
+//! Results of a run: comparison of field and norm with those of a run on one device, and a trace.
 
 use super::args::{Exchange, Norm, Tuple, When};
 use super::part::Ran;
@@ -15,8 +15,8 @@ const NORM_TOLERANCE: f64 = 1e-4;
 const VERIFIED_RUNS: u32 = 4;
 
 impl Jacobi {
-    /// Runs single iterations into poisoned rows. Returns the number of points of neighbours' rows that did not arrive
-    /// as computed, or `None` if there is nothing to verify.
+    /// Runs single iterations into poisoned rows. Returns the number of points in neighbours' rows that differ from the
+    /// computed ones, or `None` if there is nothing to verify.
     pub fn wrong_rows(&mut self, tuple: &Tuple, ranks: &mut Bootstrap) -> Result<Option<u64>, Failure> {
         if self.args.repeat.no_check || tuple.exchange.by_nccl() || ranks.size() < 2 {
             return Ok(None);
@@ -61,8 +61,8 @@ impl Jacobi {
         Ok(wrong)
     }
 
-    /// Returns the number of points of this rank's rows that differ in any bit from those of one device, plus one if
-    /// the norm differs too much.
+    /// Returns the number of points of this rank's rows that differ in any bit from those of a run on one device, plus
+    /// one if the norm differs too much.
     pub fn wrong(&self, tuple: &Tuple, ran: &Ran) -> Result<u64, Failure> {
         let (problem, world) = (tuple.problem(), &self.session()?.world);
         let mine = problem.rows(world.my_pe(), world.n_pes());
@@ -84,8 +84,9 @@ impl Jacobi {
         Ok(values)
     }
 
-    /// Runs the tuple with a trace of when blocks start, wait, send and end. Returns means per iteration, in
-    /// microseconds: time in the kernel, the longest wait for rows, and the longest time to send them.
+    /// Runs the parameter combination with a trace of the times at which blocks start, wait, send and end. Returns
+    /// means per iteration, in microseconds: time in the kernel, the longest wait for rows, and the longest time to
+    /// send them.
     pub fn trace(&mut self, tuple: &Tuple, ranks: &mut Bootstrap) -> Result<[Option<f64>; 3], Failure> {
         self.run(tuple, true, ranks)?;
         let iterations = tuple.iterations as usize;
@@ -104,7 +105,7 @@ impl Jacobi {
     }
 }
 
-/// Returns whether two norms differ by more than different orders of addition explain.
+/// Returns whether the difference of two norms exceeds the effect of different orders of addition.
 pub fn far(one: f64, other: f64) -> bool {
     (one - other).abs() > NORM_TOLERANCE * one.abs().max(other.abs())
 }

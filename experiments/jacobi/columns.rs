@@ -54,7 +54,7 @@ pub const ALL: &[Column] = &[
     NORM_TIME, NORM_VALUE, NOTE,
 ];
 
-/// Sets the columns of the tuple's parameters.
+/// Sets the columns of the parameter combination's parameters.
 pub fn chosen(row: &mut Row, tuple: &Tuple, norm: &str, sync: &str) {
     row.set(&NX, u64::from(tuple.nx)).set(&NY, u64::from(tuple.ny)).set(&NORM, norm).set(&SYNC, sync);
     if tuple.norm != Norm::Never {
@@ -69,7 +69,8 @@ pub fn chosen(row: &mut Row, tuple: &Tuple, norm: &str, sync: &str) {
 /// one.
 pub fn scaling(row: &mut Row, tuple: &Tuple, time: f64, alone: f64) {
     let ranks = f64::from(row.ranks);
-    // The time on one device is that of the launched kernel, which is not comparable with a field that stays on chip.
+    // The time on one device is that of the launched kernel, which is not comparable with a field in registers and
+    // shared memory.
     let exposed = Some(time - alone / ranks).filter(|exposed| tuple.exchange != Exchange::Resident && *exposed >= 0.0);
     let bytes = 2.0 * 4.0 * f64::from(tuple.nx) * f64::from(tuple.ny) / ranks;
     row.set(&T1, alone)

@@ -9,12 +9,12 @@ use ginlab::cuda::{Device, Function};
 use kernels::jacobi::launched::{StepArgs, tiles};
 use kernels::jacobi::resident::{LEAST_ROWS, MOST_COLUMNS, shared_bytes};
 
-/// Rows per tile: the number of rows that a thread can load at the same time with 64 registers.
+/// Number of rows per tile, which equals the number of rows that a thread can load at the same time with 64 registers.
 const STRIP: u32 = 6;
-/// Rows per tile if there are enough tiles. The fixed cost of a block before its first and after its last rows is
-/// amortized over three times as many rows.
+/// Number of rows per tile if there are enough tiles. The fixed cost of a block before its first and after its last
+/// rows is amortized over three times as many rows.
 const LONG_STRIP: u32 = 3 * STRIP;
-/// Number of tiles that are enough: four times as many as are resident on an H200.
+/// Number of tiles that are considered enough: four times as many as are resident on an H200.
 const TILES: u32 = 4 * 4 * 132;
 
 /// Returns the rows per tile and the number of blocks for `rows` rows of a field.
@@ -32,8 +32,8 @@ pub fn launched(tuple: &Tuple, strip: u32, rows: u32) -> (u32, u32) {
     }
 }
 
-/// Returns the reason for which blocks of the launched kernel cannot wait for neighbours here. `None` if they can. If
-/// PEs share a GPU, waiting blocks must leave space for the blocks that they wait for.
+/// Returns the reason why blocks of the launched kernel cannot wait for neighbours here; `None` if they can. If PEs
+/// share a GPU, waiting blocks must leave space for the blocks that they wait for.
 pub fn waiting(
     device: &Device,
     step: &Function<StepArgs>,
@@ -58,7 +58,7 @@ pub fn waiting(
 }
 
 /// Returns the resident grid for the parts of a field, whose neighbours are reached over rails if `by_rails`. The inner
-/// error is the reason if the field does not fit.
+/// error is the reason why the field does not fit.
 pub fn resident(
     device: &Device,
     tuple: &Tuple,

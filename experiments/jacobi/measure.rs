@@ -1,4 +1,5 @@
-//! Measurement of one tuple: runs on one device and on all, the comparison of fields, and a trace.
+//! Measurement of one parameter combination: runs on one device and on all devices, the comparison of fields, and a
+//! trace.
 
 use super::args::{Exchange, Norm, SyncBy, Tuple, When};
 use super::check::far;
@@ -13,10 +14,10 @@ use ginlab::bootstrap::Bootstrap;
 use ginlab::measure::stats::Summary;
 use ginlab::report::{Row, Status};
 
-/// Maximum points x iterations of a field that is compared with a simple loop on the CPU, which takes less than a
-/// second.
+/// Maximum product of points and iterations of a field that is compared with a simple loop on the CPU. The loop then
+/// takes less than a second.
 const PLAIN_POINTS: u64 = 1 << 28;
-/// Maximum number of runs on one device, which vary little because nothing disturbs them.
+/// Maximum number of runs on one device, which vary little because no other work disturbs them.
 const MOST_ALONE: u32 = 5;
 /// Part: norm of the last iteration.
 const NORM: usize = 0;
@@ -63,7 +64,8 @@ impl Jacobi {
         Ok(vec![(row, times)])
     }
 
-    /// Returns the tuple that a row is compared with, interleaved: NCCL in graphs, if that is measured too.
+    /// Returns the interleaved parameter combination with which a row is compared: NCCL in graphs, if that is also
+    /// measured.
     fn beside(&self, tuple: &Tuple, ranks: &mut Bootstrap) -> Result<Option<Tuple>, Failure> {
         let graph = Exchange::NcclGraph;
         let asked = self.args.exchange.is_empty() || self.args.exchange.contains(&graph);
@@ -75,14 +77,14 @@ impl Jacobi {
         Ok(self.refused_by_any(&beside, ranks)?.is_none().then_some(beside))
     }
 
-    /// Returns the reason for which a tuple cannot be measured on some rank, so that either all ranks skip it or none.
-    /// `None` if all can measure it.
+    /// Returns the reason why a parameter combination cannot be measured on some rank, so that either all ranks skip it
+    /// or none. `None` if all can measure it.
     fn refused_by_any(&self, tuple: &Tuple, ranks: &mut Bootstrap) -> Result<Option<String>, Failure> {
         let all = ranks.all_gather_values(&self.refused(tuple)?, "list of ranks that cannot run a row")?;
         Ok(all.into_iter().flatten().next())
     }
 
-    /// Returns the blocks and threads of a tuple's grid.
+    /// Returns the numbers of blocks and threads of a parameter combination's grid.
     fn grid(&self, tuple: &Tuple) -> Result<(u32, u32), Failure> {
         let world = &self.session()?.world;
         if let (Exchange::Resident, Some(words)) = (tuple.exchange, &self.words) {
@@ -92,15 +94,15 @@ impl Jacobi {
         Ok((fit::launched(tuple, self.args.strip, rows).1, tuple.block))
     }
 
-    /// Returns the tuple for the run on one device, which always uses the launched kernel.
+    /// Returns the parameter combination for the run on one device, which always uses the launched kernel.
     fn of_one(&self, tuple: &Tuple) -> Tuple {
         let block = if tuple.block == 0 { self.args.block[0] } else { tuple.block };
         let when = if tuple.exchange == Exchange::Resident { When::Delayed } else { tuple.when };
         Tuple { exchange: Exchange::Row, sync: SyncBy::Neighbours, block, when, ..*tuple }
     }
 
-    /// Runs the whole field on this rank's device, unless that was done already. Stores the times and the field for
-    /// comparisons.
+    /// Runs the whole field on this rank's device, unless that has already been done. Stores the times and the field
+    /// for comparisons.
     fn run_alone(&mut self, tuple: &Tuple, ranks: &mut Bootstrap) -> Result<(), Failure> {
         let tuple = self.of_one(tuple);
         if self.alone.as_ref().is_some_and(|alone| alone.tuple == tuple) {
@@ -142,7 +144,7 @@ impl Jacobi {
     }
 }
 
-/// A case is a tuple: that of the row, or one that the row refers to.
+/// A case is a parameter combination: that of the row, or one to which the row refers.
 impl Bench for Jacobi {
     type Case = Tuple;
 

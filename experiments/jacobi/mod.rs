@@ -1,5 +1,5 @@
 //! `ginlab jacobi`: measures the cost of an exchange of boundary rows. Exchange, norm and synchronization between
-//! iterations are separate parameters. One exchange keeps the field on chip.
+//! iterations are separate parameters. One exchange keeps the field in registers and shared memory.
 
 mod args;
 mod check;
@@ -73,7 +73,7 @@ impl Experiment for Jacobi {
     const WRONG: &'static str = "points";
 
     fn plan(args: &mut Args) -> Result<Plan<Tuple>, Failure> {
-        // The defaults depend on the device, which is not known yet. Parse the options now to report errors early.
+        // The defaults depend on the device, which is not known yet. The options are parsed now to report errors early.
         let planned = tuples(args, ON_GPU)?;
         let least = planned.iter().map(|tuple| tuple.ny).min().unwrap_or(0) as usize;
         let fingerprint = vec![
@@ -97,7 +97,7 @@ impl Experiment for Jacobi {
         }
         let jacobi = Jacobi::open(args, planned, ranks)?;
         let why: Vec<Option<String>> = planned.iter().map(|tuple| jacobi.refused(tuple)).collect::<Result<_, _>>()?;
-        // Unsupported tuples become skipped rows. If all are unsupported, the options are an error.
+        // Unsupported parameter combinations become skipped rows. If all are unsupported, the options are an error.
         if let Some(why) = why.into_iter().collect::<Option<Vec<String>>>().and_then(|why| why.into_iter().next()) {
             return Err(Failure::Usage(why));
         }

@@ -40,7 +40,8 @@ impl Session {
             return self.send_by_nccl(part, nccl, iteration, &self.main);
         }
         let [outer, inner] = part.outer_and_inner();
-        // The previous iteration must have computed the inner tiles, and must have read what the outer tiles now write.
+        // The previous iteration must have computed the inner tiles, and must have read the values that the outer tiles
+        // now overwrite.
         self.push.wait_for(&self.main.mark()?)?;
         self.step(part, iteration, &self.push, outer)?;
         let computed = self.push.mark()?;
@@ -73,13 +74,13 @@ impl Session {
         // first, and first receives the row from above.
         let pairs = [(last, below, halo(ABOVE)?, above), (first, above, halo(BELOW)?, below)];
         let count = part.problem.pitch() as usize;
-        // SAFETY: the rows are in the fields and the heap, which live until the streams have been waited for. Every
-        // rank runs the same iterations.
+        // SAFETY: the rows are in the fields and the heap, which are valid until the wait for the streams has ended.
+        // Every rank runs the same iterations.
         unsafe { nccl.exchange(pairs.into_iter(), count, Type::F32, stream) }.map_err(said)
     }
 
-    /// Records the iterations of a run as graphs, each up to the next norm. Returns none if iterations are launched one
-    /// by one.
+    /// Records the iterations of a run as graphs, each up to the next norm. Returns no graphs if iterations are
+    /// launched one by one.
     pub fn record(&self, part: &Part) -> Result<Vec<Graph>, Failure> {
         let Tuple { exchange, iterations, .. } = part.tuple;
         let Some(nccl) = part.nccl.filter(|_| exchange == Exchange::NcclGraph) else { return Ok(Vec::new()) };

@@ -16,7 +16,7 @@ pub const DELAYED_NORMS: u32 = 8;
 pub struct Part<'a> {
     pub tuple: Tuple,
     pub problem: Problem,
-    /// Whether it is the whole field, without exchange with other PEs.
+    /// Whether this is the whole field, without exchange with other PEs.
     pub alone: bool,
     pub traced: bool,
     /// Whether rows that neighbours send overwrite poison, so that the exchange can be verified.
@@ -43,7 +43,7 @@ pub struct Ran {
 }
 
 impl Exchange {
-    /// Returns the number of the exchange in kernels, `EXCHANGE_NONE` if the launched kernel does not send the rows.
+    /// Returns the number of the exchange in kernels, or `EXCHANGE_NONE` if the launched kernel does not send the rows.
     pub fn number(self) -> u32 {
         match self {
             Exchange::HostWrite => EXCHANGE_HOST,
@@ -87,7 +87,7 @@ impl Part<'_> {
         !self.alone && self.tuple.sync == SyncBy::Neighbours && !self.tuple.exchange.by_nccl()
     }
 
-    /// Returns the number of iterations after which norms are due. Delayed norms are due several at a time.
+    /// Returns the number of iterations after which norms are due. With delayed norms, several are due at a time.
     pub fn turn(&self) -> u32 {
         match self.tuple.when {
             _ if self.tuple.norm == Norm::Never => DELAYED_NORMS,

@@ -1,4 +1,4 @@
-//! A rank of the experiment: its resources and fields, the tuples that it rejects, and one run.
+//! A rank of the experiment: its resources and fields, the parameter combinations that it rejects, and one run.
 
 use super::args::{Args, Exchange, Tuple};
 use super::fit;
@@ -28,11 +28,11 @@ pub struct Alone {
     pub tuple: Tuple,
     pub times: Vec<f64>,
     pub ran: Ran,
-    /// Number of points that differ from the reference solution. `None` if computing that would take too long.
+    /// Number of points that differ from the reference solution; `None` if computing it would take too long.
     pub wrong: Option<u64>,
 }
 
-/// Words by which resident blocks exchange rows.
+/// Words with which resident blocks exchange rows.
 pub struct Words {
     pub resident: Resident,
     pub buffer: Buffer,
@@ -50,7 +50,7 @@ pub struct How {
 
 /// A rank of the experiment. Fields are dropped in order: NCCL's operations must end before their streams are dropped.
 pub struct Jacobi {
-    /// NCCL, or the reason for which it is not available. `None` if no tuple uses it.
+    /// NCCL, or the reason why it is not available. `None` if no parameter combination uses it.
     pub nccl: Option<Result<Communicator, String>>,
     pub args: Args,
     sizes: Sizes,
@@ -96,7 +96,7 @@ impl Jacobi {
         Ok(self.session()?.world.memory() == "device")
     }
 
-    /// Returns the reason for which a tuple cannot be measured on this rank. `None` if it can.
+    /// Returns the reason why a parameter combination cannot be measured on this rank; `None` if it can.
     pub fn refused(&self, tuple: &Tuple) -> Result<Option<String>, Failure> {
         let session = self.session()?;
         let world = &session.world;
@@ -120,7 +120,7 @@ impl Jacobi {
         })
     }
 
-    /// Opens the world for the tuple's path, unless it is open.
+    /// Opens the world for the path of the parameter combination, unless it is already open.
     pub fn reach(&mut self, tuple: &Tuple, ranks: &mut Bootstrap) -> Result<(), Failure> {
         if self.session()?.path == tuple.path {
             return Ok(());
@@ -133,7 +133,7 @@ impl Jacobi {
         Ok(())
     }
 
-    /// Allocates memory for the tuple's field.
+    /// Allocates memory for the parameter combination's field.
     pub fn lay_out(&mut self, tuple: &Tuple) -> Result<(), Failure> {
         let problem = tuple.problem();
         let world = &self.session()?.world;
@@ -167,12 +167,12 @@ impl Jacobi {
         laid_out(&self.fields)
     }
 
-    /// Runs the tuple on all ranks.
+    /// Runs the parameter combination on all ranks.
     pub fn run(&mut self, tuple: &Tuple, traced: bool, ranks: &mut Bootstrap) -> Result<Ran, Failure> {
         self.run_part(tuple, How { traced, ..How::default() }, ranks)
     }
 
-    /// Runs the tuple, either on all ranks together or on each rank separately.
+    /// Runs the parameter combination, either on all ranks together or on each rank separately.
     pub fn run_part(&mut self, tuple: &Tuple, how: How, ranks: &mut Bootstrap) -> Result<Ran, Failure> {
         let How { alone, traced, poisoned } = how;
         let fields = laid_out(&self.fields)?;

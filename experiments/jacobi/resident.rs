@@ -21,8 +21,8 @@ pub struct Resident {
     pub by_rails: bool,
 }
 
-/// Returns the kernel for a field whose neighbours are reached over rails or not. The two kernels use different numbers
-/// of registers, which determines how many of their blocks are resident.
+/// Returns the kernel for a field whose neighbours are reached over rails if `by_rails` is set. The two kernels use
+/// different numbers of registers, which determines how many of their blocks are resident.
 pub fn kernel(by_rails: bool) -> Kernel<ResidentArgs> {
     if by_rails { JACOBI_RESIDENT_RAILS } else { JACOBI_RESIDENT }
 }

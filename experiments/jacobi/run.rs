@@ -1,5 +1,5 @@
-//! A run: all iterations of a field, with the exchange and norm of a tuple. The same loop runs one PE's part of the
-//! field and, for reference, the whole field on one device.
+//! A run: all iterations of a field, with the exchange and norm of a parameter combination. The same loop runs one PE's
+//! part of the field and, for reference, the whole field on one device.
 
 use super::args::{Exchange, Norm, SyncBy, When};
 use super::part::{Part, Ran};
@@ -16,7 +16,7 @@ use std::time::Instant;
 
 /// Threads of the norm's only block.
 const MEET_THREADS: u32 = 64;
-/// Number of polls of a word after which the streams are checked too.
+/// Number of polls of a word after which the streams are also checked.
 const LOOKS_ALONE: u32 = 1 << 16;
 /// A value that differs from all field values in every byte: field values are between -1 and 1.
 pub const POISON: f32 = f32::from_bits(0xa5a5_a5a5);
@@ -88,7 +88,7 @@ impl Session {
             self.trace.write(0, &vec![0u64; (iterations + 1) * TRACE_WORDS])?;
         }
         for (side, counted) in self.counted.into_iter().enumerate() {
-            // Counts for the neighbour's signal of the opposite side. All PEs have counted alike.
+            // Counts for the neighbour's signal of the opposite side. All PEs have counted identically.
             let counts: Vec<u64> = (1..=iterations as u64).map(|iteration| counted + iteration).collect();
             self.counts.write((1 - side) * iterations * 8, &counts)?;
         }
@@ -113,7 +113,7 @@ impl Session {
         let (from, to) = (part.fields[1 - parity], part.fields[parity]);
         let first: *const f32 = from.pointer();
         let beside = if part.alone {
-            // The whole field: its last row is above its first one.
+            // Address in the whole field: its last row is above its first one.
             [first.wrapping_add((part.rows as usize - 1) * part.problem.pitch() as usize), first]
         } else {
             let heap = self.world.description();
@@ -166,8 +166,8 @@ impl Session {
             let me = self.world.my_pe();
             match (self.world.address_of(halo, peer), self.world.address_of(out, me)) {
                 (Some(to), Some(from)) => {
-                    // SAFETY: both rows are in heaps, which stay mapped as long as the world is open. The preceding
-                    // kernel has written the row, and the next kernel to write it is two iterations later.
+                    // SAFETY: both rows are in heaps, which stay mapped while the world is open. The preceding kernel
+                    // has written the row, and the next kernel that writes it is two iterations later.
                     unsafe { self.main.copy(to, from, out.bytes()) }?;
                     let word = self.world.address_of_signal(signal, peer).filter(|_| signalled);
                     if let Some(word) = word {
@@ -190,7 +190,7 @@ impl Session {
     }
 
     /// Sums the last `norms` norms up to this iteration over all PEs, after the iteration. Waits for the result as the
-    /// tuple specifies.
+    /// parameters specify.
     fn norm(&mut self, part: &Part, iteration: u32, norms: u32, ranks: &mut Bootstrap) -> Result<(), Failure> {
         let counter = if part.alone { &mut self.norms_alone } else { &mut self.norms };
         *counter += 1;
@@ -200,7 +200,7 @@ impl Session {
             let event: Event = self.main.mark()?;
             self.side.wait_for(&event)?;
             self.launch_meeting(part, &self.side, args)?;
-            // Wait for the preceding norms while these are computed.
+            // Waits for the preceding norms while these are computed.
             return self.known(part.alone, round - 1, ranks);
         }
         self.launch_meeting(part, &self.main, args)?;

@@ -24,12 +24,12 @@ pub struct Sizes {
     pub norms: u32,
     /// Maximum iterations per run.
     pub iterations: u32,
-    /// Words of a resident row. 0 if no tuple is resident.
+    /// Words of a resident row. 0 if no parameter combination is resident.
     pub row_words: u64,
 }
 
 impl Sizes {
-    /// Returns the sizes that these tuples need.
+    /// Returns the sizes that these parameter combinations need.
     pub fn of(tuples: &[Tuple]) -> Sizes {
         let mut sizes = Sizes { pitch: 0, norms: DELAYED_NORMS, iterations: 0, row_words: 0 };
         for tuple in tuples {
@@ -53,7 +53,7 @@ impl Sizes {
 }
 
 impl Tuple {
-    /// Returns the field of the tuple.
+    /// Returns the field of the parameter combination.
     pub fn problem(&self) -> Problem {
         Problem { nx: self.nx, ny: self.ny }
     }

@@ -1,7 +1,7 @@
-//! `ginlab litmus`: which reorderings of writes and signals a network permits, and which a machine shows.
+//! `ginlab litmus`: reorderings of writes and signals that a network permits, and those that a machine shows.
 //!
-//! Without a device, the worst-case network is explored ([`network`]). With one, the counts are those of hardware
-//! ([`hardware`]).
+//! Without a device, the command explores the worst-case network ([`network`]). With a device, it counts outcomes on
+//! hardware ([`hardware`]).
 
 mod hardware;
 mod network;

@@ -1,4 +1,4 @@
-//! Which orders of writes, immediates and completions the worst-case network shows.
+//! Orders of writes, immediates and completions that the worst-case network shows.
 
 use super::{Args, SCHEMA, check_list, keeps, programs};
 use crate::error::Failure;
@@ -19,9 +19,9 @@ const OPTIONS: &str = "poison=off,watch=off";
 /// A litmus test in one variant.
 struct Test {
     name: &'static str,
-    /// Event that precedes the second operation, or for which the reader waits.
+    /// Event that precedes the second operation, or that the reader waits for.
     wait: &'static str,
-    /// Reason for which the network permits or forbids the weak outcome.
+    /// Reason why the network permits or forbids the weak outcome.
     rule: &'static str,
     body: Body,
     waits: bool,
@@ -130,8 +130,8 @@ impl Row {
     }
 }
 
-/// Returns whether the worst-case network shows the weak outcome of a test with one of `seeds` seeds, in the variant with
-/// (`waits`) or without a wait. `None` if it has no such test.
+/// Returns whether the worst-case network shows the weak outcome of a test with at least one of `seeds` seeds. `waits`
+/// selects the variant with a wait. Returns `None` if no such test exists.
 pub fn shows(name: &str, waits: bool, seeds: u64) -> Result<Option<bool>, Failure> {
     let Some(test) = TESTS.iter().find(|test| test.name == name && test.waits == waits) else { return Ok(None) };
     for seed in 1..=seeds {

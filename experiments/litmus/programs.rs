@@ -1,5 +1,5 @@
-//! The litmus programs. Each returns an error if its weak outcome occurs. `waits` selects the variant with the wait that
-//! excludes it.
+//! The litmus programs. Each returns an error if its weak outcome occurs. `waits` selects the variant with the wait
+//! that excludes it.
 //!
 //! Words start at 0. `X`, `Y` and `BYTES` are in the memory of the PE that reads them.
 
@@ -7,13 +7,13 @@ use crate::museum::port::{Done, Port, Write};
 
 const X: u64 = 0;
 const Y: u64 = 1;
-/// The word with the value 1, and the one with the value 2, from which writes are sent.
+/// Indices of two source words, whose values are 1 and 2.
 const ONE: u64 = 8;
 const TWO: u64 = 9;
 /// First word of a longer object, and its length.
 const BYTES: u64 = 64;
 const LENGTH: u64 = 64;
-/// Immediates of signals, and that of a PE's result: 0 or 1 is added.
+/// Base values of immediates, for signals and for a PE's result. 0 or 1 is added to them.
 const SIGNAL: u32 = 1;
 const DONE: u32 = 2;
 const RESULT: u32 = 4;
@@ -43,7 +43,7 @@ fn notice(port: &Port, immediate: u32) -> Done {
     port.until(|events| Ok(events.immediates.contains(&immediate)), || "a PE waits for an immediate".into())
 }
 
-/// PE 0 writes X, then Y. PE 1 sees Y and reads X.
+/// PE 0 writes X, then Y. PE 1 observes Y and then reads X.
 pub fn message_passing(port: &Port, waits: bool) -> Done {
     if port.me() == 1 {
         word(port, Y)?;
@@ -164,7 +164,7 @@ pub fn completion_before_notice(port: &Port, waits: bool) -> Done {
     if first { Ok(()) } else { Err("the second immediate, not the first".into()) }
 }
 
-/// PE 0 writes to PE 2 and signals PE 1, which signals PE 2, which reads.
+/// PE 0 writes to PE 2 and signals PE 1. PE 1 then signals PE 2, which reads.
 pub fn cumulativity(port: &Port, waits: bool) -> Done {
     let to = |pe: usize, write: Write| Write { pe: Some(pe), ..write };
     match port.me() {

@@ -149,23 +149,23 @@ fn settings(args: &Args, profile: &Profile) -> Result<Vec<Whole>, Failure> {
 /// Parameters of a row: an all-to-all of blocks from every GPU to every GPU.
 #[derive(Clone, Debug)]
 pub struct Whole {
-    /// Setting as if every GPU wrote to every other one directly.
+    /// Setting in which every GPU writes directly to every other GPU.
     setting: Setting,
     route: Route,
     packet: Option<u64>,
 }
 
 impl Whole {
-    /// Returns the bytes that a GPU stores to other GPUs of its machine: their own blocks, and blocks that others
-    /// forward for this GPU.
+    /// Returns the bytes that a GPU stores to other GPUs of its machine. They comprise the blocks for these GPUs and
+    /// the blocks that they forward for this GPU.
     fn inside(&self) -> u64 {
         let Setting { nodes, gpus_per_node, bytes, .. } = self.setting;
         let relayed = if self.route == Route::Gathered { nodes - 1 } else { 0 };
         (gpus_per_node - 1) * bytes * (1 + relayed)
     }
 
-    /// Returns the setting to simulate. With gathered blocks, the GPUs at one position of their machines only exchange
-    /// blocks with each other, and all positions behave alike, so that only one is simulated.
+    /// Returns the setting to simulate. With gathered blocks, GPUs exchange blocks only with those at the same position
+    /// in other machines. All positions behave identically, so only one of them is simulated.
     fn simulated(&self, profile: &Profile) -> Setting {
         let direct = &self.setting;
         let local = direct.gpus_per_node;
@@ -188,7 +188,7 @@ const TOTAL: Column = Column::measured(
     "Blocks of a GPU for all GPUs, its own machine's and itself included: nccl-tests' size",
 );
 
-/// The simulation.
+/// Experiment that runs one simulation per row.
 pub struct Model {
     args: Args,
     cards: Cards,

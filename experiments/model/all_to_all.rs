@@ -2,7 +2,7 @@
 //!
 //! Every GPU writes a block to every GPU of the other machines. Its proxy thread posts the blocks one after another,
 //! with at most `window` outstanding pieces. A piece leaves through one of the GPU's NICs, crosses the network, is
-//! received by the target's NIC of the same number, and is acknowledged. Both NICs process one piece at a time, so that
+//! received by the target's NIC of the same number, and is acknowledged. Both NICs process one piece at a time, so
 //! pieces for the same target queue up.
 
 use ginlab::fabric::model::{Nic, Picoseconds, Profile};
@@ -66,8 +66,8 @@ pub struct Outcome {
     pub events: u64,
 }
 
-/// An event of a piece: it reaches the target's NIC, or its acknowledgement returns. Packed into one word, so that a
-/// heap of millions of events stays small.
+/// An event of a piece: the piece reaches the target's NIC, or its acknowledgement returns. The event is packed into
+/// one word to keep a heap of millions of events small.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Event(u64);
 
@@ -160,7 +160,8 @@ impl Setting {
     fn target(&self, from: u64, step: u64) -> Option<u64> {
         let all = self.nodes * self.gpus_per_node;
         let to = match self.order {
-            // The machine advances before the position within it, so that NICs of the same number write to each other.
+            // The machine index advances before the position in the machine, so that NICs of the same number write to
+            // each other.
             Order::Rotated => {
                 let (node, gpu) = (from / self.gpus_per_node, from % self.gpus_per_node);
                 let node = (node + step % self.nodes) % self.nodes;

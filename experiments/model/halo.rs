@@ -1,10 +1,10 @@
 //! Simulation of Jacobi iterations on many machines: the time of the exchange of boundary rows that does not
 //! overlap with computation. Results are deterministic.
 //!
-//! GPUs form a ring in which those of a machine are adjacent, so that two GPUs of each machine have a neighbour across
-//! the network. An iteration computes its boundary tiles first, once the neighbours' rows have arrived, and sends them.
-//! It computes the rest of the field in the meantime. A proxy posts one piece after another. NICs, latencies and the
-//! wire are those of the profile.
+//! GPUs form a ring in which the GPUs of a machine are adjacent. Two GPUs of each machine therefore have a neighbour
+//! across the network. An iteration first computes its boundary tiles, once the neighbours' rows have arrived, and
+//! sends them. It computes the rest of the field in the meantime. A proxy posts one piece after another. NICs,
+//! latencies and the wire are those of the profile.
 
 use ginlab::fabric::model::{Nic, Picoseconds, Profile};
 

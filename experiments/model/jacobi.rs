@@ -105,7 +105,7 @@ const RESIDUAL: Column = Column::measured(
 )
 .shown("publ.", 8);
 
-/// The simulation.
+/// Experiment that runs one simulation per row.
 pub struct Model {
     args: Args,
     cards: Cards,
@@ -206,7 +206,7 @@ impl Experiment for Model {
     }
 }
 
-/// Returns the published time of the variant that corresponds to this tuple. `None` if there is none.
+/// Returns the published time of the variant that corresponds to this parameter combination. `None` if there is none.
 fn published(tuple: &Tuple, gpus: u64, profile: &str, n: u32) -> Option<f64> {
     let like = match (tuple.exchange, tuple.sync, tuple.when) {
         (Exchange::P, Sync::Barrier, When::Now) => 0,

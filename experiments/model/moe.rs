@@ -139,7 +139,7 @@ const RATIOS: [Column; 2] = [
     Column::measured("combine_ratio", "", "The same for combine"),
 ];
 
-/// The simulation.
+/// Experiment that runs one simulation per row.
 pub struct Model {
     args: Args,
     published: Vec<Published>,

@@ -2,10 +2,10 @@
 //! Results are deterministic.
 //!
 //! All data is available at time 0. A proxy thread posts one write after another, to the GPU's NICs round-robin, split
-//! over several NICs if wanted. Of writes that are ready at the same time, those to the next GPU are posted first, so
-//! that not all GPUs send to the same one. A NIC sends one message at a time and receives one at a time. Within a machine a GPU stores to the others, and
-//! receives, at the profile's NVLink rate. With unit `node`, a message is forwarded when it arrives. Partial sums are
-//! sent to the GPU that adds them up when they are available.
+//! over several NICs if wanted. If several writes are ready at the same time, those to the next GPU are posted first,
+//! to prevent all GPUs from sending to the same one. A NIC sends one message at a time and receives one at a time.
+//! Within a machine a GPU stores to the others, and receives, at the profile's NVLink rate. With unit `node`, a message
+//! is forwarded when it arrives. Partial sums are sent to the GPU that adds them up when they are available.
 
 use crate::moe::plan::{Count, Problem, Router, Type, Unit};
 use ginlab::fabric::model::{Nic, Picoseconds, Profile};
@@ -43,7 +43,7 @@ pub struct Outcome {
 
 #[derive(Clone, Copy, Debug)]
 struct Message {
-    /// Time from which it can be sent.
+    /// Time from which the message can be sent.
     ready: Picoseconds,
     from: u32,
     to: u32,
@@ -73,7 +73,7 @@ pub fn run(setting: &Setting, profile: &Profile, router: &Router) -> [Outcome; 2
     };
     let (sent, back) = (problem.message_bytes(setting.kind), problem.answer_bytes());
     let (mut dispatch, mut combine) = (Vec::new(), Vec::new());
-    // With unit `node`: the PEs of a node that need a token.
+    // Lists, for unit `node`, the PEs of a node that need a token.
     let mut within: HashMap<(u32, u32, u32), Vec<u32>> = HashMap::new();
     for me in 0..pes {
         let choices = router.choices(problem, me, 0);
@@ -124,7 +124,8 @@ pub fn run(setting: &Setting, profile: &Profile, router: &Router) -> [Outcome; 2
 }
 
 impl Wires<'_> {
-    /// Sends messages, those of one GPU in the order in which they become ready. Returns the arrival time of each.
+    /// Sends messages. Each GPU sends its messages in the order in which they become ready. Returns the arrival time of
+    /// each message.
     fn carry(&mut self, mut messages: Vec<Message>) -> (Vec<(Message, Picoseconds)>, Outcome) {
         let Setting { problem, rails, proxies, spread, near, .. } = *self.setting;
         let pes = problem.pes as usize;
@@ -203,7 +204,7 @@ impl Wires<'_> {
             }
         }
         let pes = self.setting.problem.pes;
-        // Single messages keep the order of their tokens, which is that of no target.
+        // Single messages keep the order of their tokens, which is independent of the targets.
         let distance = |chunk: &[Message]| match self.setting.chunk {
             1 => 0,
             _ => (chunk[0].to + pes - chunk[0].from) % pes,

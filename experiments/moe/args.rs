@@ -105,7 +105,8 @@ impl Args {
         Problem { tokens: self.tokens, hidden: self.hidden, experts: self.experts, topk: self.topk, pes, local }
     }
 
-    /// Returns the tuples of all rows that the options select. Grids are chosen when the device is known.
+    /// Returns the parameter combinations of all rows that the options select. Grids are chosen when the device is
+    /// known.
     pub fn tuples(&self) -> Vec<Tuple> {
         let all = iproduct!(&self.kind, &self.unit, &self.count, &self.scope, &self.batch);
         let tuple = |(&kind, &unit, &count, &scope, &batch)| Tuple { unit, count, kind, scope, batch, grid: 0 };

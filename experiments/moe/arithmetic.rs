@@ -37,7 +37,7 @@ fn sent(problem: &Problem, table: &[[u32; 4]]) -> Vec<(u32, u32, u32)> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(96))]
 
-    /// A receiver waits for exactly the sum of the increments, both if it expects a count and if the sum is fixed.
+    /// A receiver waits for exactly the sum of the increments, whether it expects a count or a fixed sum.
     #[test]
     fn signals_sum_to_expected_counts((problem, choices) in problems()) {
         for (unit, count) in UNITS.iter().flat_map(|unit| [Count::Signal, Count::Word, Count::Immediate].map(|count| (*unit, count))) {
@@ -55,7 +55,7 @@ proptest! {
                     }
                     prop_assert_eq!(count as usize, added.len());
                     prop_assert!(count <= most);
-                    // Without messages, the announcement adds the whole sum.
+                    // If there are no messages, the announcement adds the whole sum.
                     let announced = if way == BY_SUM && count == 0 { most } else { 0 };
                     prop_assert_eq!(sum + announced, if way == BY_SUM { most } else { count });
                 }
@@ -101,8 +101,8 @@ proptest! {
         }
     }
 
-    /// A problem is accepted if and only if the ranks divide the experts, the nodes divide the ranks, and there are
-    /// enough experts for a token.
+    /// A problem is accepted if and only if the number of ranks divides that of the experts, the number of nodes
+    /// divides that of the ranks, and there are enough experts for a token.
     #[test]
     fn indivisible_problems_are_rejected(
         tokens in 0u32..3, eights in 0u32..4, odd in 0u32..2, experts in 0u32..40, topk in 0u32..40, pes in 1u32..9, local in 0u32..9,

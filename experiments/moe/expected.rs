@@ -108,7 +108,7 @@ mod tests {
 
     const PROBLEM: Problem = Problem { tokens: 4, hidden: 136, experts: 8, topk: 3, pes: 4, local: 2 };
 
-    /// The sum of every unit is that of the weights times the experts' results, except for rounding.
+    /// Except for rounding, the sum for every unit is the sum of the experts' results multiplied by their weights.
     #[test]
     fn units_differ_only_by_rounding() {
         let choices = [(1, 0.5), (6, 0.2), (0, 0.3)].map(|(expert, weight)| Choice { expert, weight });

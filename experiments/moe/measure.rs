@@ -1,4 +1,5 @@
-//! Measurement of one tuple of `ginlab moe`: launches of several rounds, each of which is timed, and a row.
+//! Measurement of one parameter combination of `ginlab moe`: launches of several rounds, each of which is timed, and a
+//! row.
 
 use super::args::{Args, Tuple};
 use super::expected;
@@ -77,7 +78,7 @@ impl Moe {
             })
         };
         let mut row = self.row(tuple);
-        // Per round, including those that are not timed.
+        // Divides by all rounds, including those that are not timed.
         let rounds = u64::from((self.args.warmup + self.args.iterations) * self.args.repeat.repeats).max(1);
         let by_rail = |of: fn(&Found) -> &Vec<u64>| {
             let rails: Vec<u64> = added(measured.0.iter().map(of)).into_iter().map(|count| count / rounds).collect();
@@ -89,7 +90,8 @@ impl Moe {
         Ok(vec![(row, measured.times())])
     }
 
-    /// Returns what this PE posts in a timed round, by plan: the mean over the choices of these rounds.
+    /// Returns the operations that this PE posts in a timed round according to the plan: the mean over the choices of
+    /// these rounds.
     fn posted(&self, tuple: &Tuple) -> Round {
         let (me, kind) = (self.world.my_pe(), (tuple.unit, tuple.count, tuple.kind));
         let Args { warmup, iterations, .. } = self.args;
@@ -113,7 +115,7 @@ impl Moe {
         measured.fill(row, posted.bytes, posted.messages);
         row.tail(&measured.times());
         row.set(&MESSAGES, posted.messages).set(&SIGNALS, posted.signals).set(&SENT, posted.bytes);
-        // Only NICs with known figures.
+        // Uses only NICs with known figures.
         let profile = self.world.fabric().strip_prefix(PREFIX).and_then(|name| Profile::named(name).ok());
         let (Some(rails), Some(profile), Some(line)) = (by_rails, profile, self.agreed.line_rate) else { return };
         let wire = rails.bytes as f64 * 8e6 / line as f64;
@@ -185,7 +187,7 @@ impl Moe {
             &self.choices[variant as usize][pe as usize][token as usize * topk..][..topk]
         };
         let mut wrong = 0;
-        // Each round used different tokens, so that the sums of all rounds are in memory.
+        // Each round used different tokens, so the sums of all rounds are in memory.
         let words = self.memory.outputs()?;
         let mut sums = words.chunks(problem.hidden as usize / 2);
         for variant in 0..rounds {

@@ -44,7 +44,7 @@ pub(super) fn objects(problem: &Problem, tuples: &[Tuple]) -> [u64; 7] {
     let (tokens, row) = (u64::from(problem.tokens), problem.answer_bytes());
     let by_sender = u64::from(problem.pes) * tokens;
     let received = by_sender * if has(Unit::Expert) { u64::from(problem.topk) } else { 1 };
-    // Only with unit `node`.
+    // These objects are used only with unit `node`.
     let landed = if has(Unit::Node) { by_sender } else { 0 };
     [
         tokens * message,
@@ -57,7 +57,7 @@ pub(super) fn objects(problem: &Problem, tuples: &[Tuple]) -> [u64; 7] {
     ]
 }
 
-/// Returns the bytes of heap that the tuples need, including alignment.
+/// Returns the bytes of heap that the parameter combinations need, including alignment.
 pub fn heap_bytes(problem: &Problem, tuples: &[Tuple]) -> u64 {
     objects(problem, tuples).iter().map(|bytes| bytes + 512).sum::<u64>() + u64::from(problem.pes) * 8 + (1 << 16)
 }
@@ -142,12 +142,13 @@ impl Memory {
             seen.push(world.signal(self.signals.at(number))?);
         }
         self.seen.write(0, &seen)?;
-        // A count carries three bits of its round. Clear counts of a previous tuple, which may have the same bits.
+        // A count carries three bits of its round. Clear counts of a previous parameter combination, which may have the
+        // same bits.
         world.write(self.values, &vec![0u64; self.values.len() as usize])?;
         Ok(self.met.write(0, &[0u64])?)
     }
 
-    /// Returns the arguments of a tuple, except its rounds.
+    /// Returns the arguments of a parameter combination, except its rounds.
     pub fn args(&self, problem: &Problem, tuple: &Tuple) -> MoeArgs {
         let (each, span, pes) = (problem.each(tuple.unit), problem.span(tuple.unit), self.pes as usize);
         let tally = |number: u32| Tally {

@@ -193,7 +193,7 @@ impl Problem {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Router {
     seed: u64,
-    /// Cumulative shares of the experts, for random choices.
+    /// Cumulative probabilities of the experts, for random choices.
     shares: Vec<f64>,
     /// Lists from a file. Empty for random choices.
     lists: Vec<Vec<u32>>,

@@ -1,4 +1,4 @@
-//! Number of operations that a PE posts in a round, by plan. Used in rows and for the bounds of the time.
+//! Number of operations that a PE posts in a round according to the plan, for rows and for lower bounds of the time.
 
 use super::plan::{Choice, Count, Problem, Type, Unit};
 use serde::{Deserialize, Serialize};
@@ -124,7 +124,7 @@ mod tests {
         let by_unit = [Unit::Expert, Unit::Rank, Unit::Node].map(|unit| sum(&all(unit, Count::Immediate)));
         assert!(by_unit[0] > by_unit[1] && by_unit[1] > by_unit[2], "{by_unit:?}");
         assert!(by_unit.iter().all(|messages| messages % 2 == 0));
-        // At most one message per token to the other node, and one answer.
+        // Each token causes at most one message to the other node, and one answer.
         assert!(by_unit[2] <= 2 * 8 * 30);
         let signals = |count| all(Unit::Rank, count).iter().map(|round| round.rails.signals).max();
         assert_eq!(signals(Count::Signal), Some(4));

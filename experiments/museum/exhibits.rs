@@ -10,7 +10,7 @@ use kernels::museum;
 pub enum Code {
     /// A kernel over the device API.
     Kernel(Kernel),
-    /// A rule of a proxy, or of the target of writes.
+    /// A rule that a proxy or the target of writes must follow.
     Rule(Body),
 }
 
@@ -21,7 +21,7 @@ pub struct Exhibit {
     pub issue: &'static str,
     /// Assumption of the broken form.
     pub assumed: &'static str,
-    /// The rule of the network that breaks it.
+    /// The rule of the network that causes the broken form to fail.
     pub rule: &'static str,
     pub code: Code,
     /// File of the code.
@@ -35,8 +35,8 @@ pub struct Exhibit {
 /// Number of PEs of an exhibit that is a rule.
 const PES: usize = 2;
 
-/// Options for exhibits whose words are polled in memory: a word of 8 bytes arrives as a whole, and is not poisoned
-/// before.
+/// Options for exhibits whose words are polled in memory: an 8-byte word arrives as a whole and is not poisoned
+/// beforehand.
 const WHOLE_WORDS: &str = "packets=1,poison=off";
 
 /// All exhibits.
@@ -153,7 +153,7 @@ pub const ALL: &[Exhibit] = &[
     },
 ];
 
-/// Options of a network that delays, splits and refuses as little as possible, and sends nothing again.
+/// Options of a network that delays, splits and refuses as little as possible and never retransmits.
 const CALM: &str = "delay=1,packets=1,again=0,resend=0";
 
 impl Exhibit {

@@ -26,7 +26,7 @@ const ROUNDS: u32 = 24;
 const LOG2_SLOTS: u32 = 5;
 /// Maximum number of commands in flight.
 const WINDOW: usize = 64;
-/// Maximum time without progress of an engine, which the run's own bound precedes.
+/// Maximum time without progress of an engine. The run's own bound expires earlier.
 const STALL: Duration = Duration::from_secs(60);
 /// Maximum number of polls until the transfers of a failed run have ended.
 const ENDING_POLLS: u32 = 100_000;
@@ -80,7 +80,7 @@ pub fn run(kernel: Kernel, fixed: bool, spec: &Spec) -> Result<(), String> {
     for pe in &mut pes {
         pe.engine.set_peers(&heaps).map_err(|error| error.to_string())?;
     }
-    // The kernels are the first parties, their proxies follow.
+    // The kernels are the first parties, and their proxies are the next ones.
     let ended = network::run(spec.seed, 2 * PES, PES, |party| match party {
         0..PES => pes[party].step_kernel(),
         _ => pes[party - PES].step_proxy(),

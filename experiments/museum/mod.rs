@@ -58,7 +58,7 @@ pub struct Args {
     /// First seed [default: one under which the broken form fails]
     #[arg(long, value_name = "S")]
     seed: Option<u64>,
-    /// Use a network that delays and refuses as little as possible, which hides some of the bugs
+    /// Use a network that delays and refuses as little as possible; this hides some of the bugs
     #[arg(long)]
     calm: bool,
     #[command(flatten)]

@@ -8,12 +8,12 @@ use ginlab::fabric::worst::{Spec, Who, WorstRail, WorstRegion};
 use ginlab::fabric::{Access, Memory, Rail};
 use ginlab::random::{Random, mix};
 
-/// Option by which only polls and posts count as events, so that the clock decides nothing.
+/// Option that makes only polls and posts count as events. The clock then has no influence.
 pub const IDLE: &str = "idle=4";
 /// Number of steps without an effect after which a run counts as hanging. The network delays nothing by more than a few
 /// times 64 events, and at most four parties run alternately.
 const MOST_IDLE: u64 = 20_000;
-/// Maximum number of consecutive steps of one party, so that one PE can be far ahead of the other.
+/// Maximum number of consecutive steps of one party. It is large enough for one PE to be far ahead of the other.
 const MOST_IN_A_ROW: u64 = 48;
 
 /// A PE's memory and its rail, connected to the other PEs. The rail is dropped before the memory.
@@ -28,8 +28,8 @@ pub fn spec(options: &str, seed: u64) -> Result<Spec, String> {
     format!("worst:seed={seed},{IDLE}{more}").parse()
 }
 
-/// Opens one rail for each PE, each of which is a peer of all by its number. Each PE has `bytes` bytes of zeroed
-/// memory, which are not registered yet.
+/// Opens one rail for each PE. The number of a PE identifies it as a peer of all others. Each PE has `bytes` bytes of
+/// zeroed memory, which are not registered yet.
 pub fn open(spec: &Spec, pes: usize, bytes: usize) -> Result<Vec<Node>, String> {
     let node = |rank: usize| {
         let memory = Device::Emulated.allocate(Place::File, bytes).map_err(|error| error.to_string())?;

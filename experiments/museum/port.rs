@@ -15,7 +15,7 @@ pub type Done = Result<(), String>;
 /// The code of a PE: the PE's port, and whether to run the fixed form.
 pub type Body = fn(&Port, bool) -> Done;
 
-/// Start of the mistake of a run that hangs.
+/// First word of the message about a run that hangs.
 pub const HANGS: &str = "hangs";
 /// Number of words of a PE's memory.
 const WORDS: u64 = 1024;
@@ -115,7 +115,7 @@ impl Port {
 
     /// Sets a word of this PE's memory.
     pub fn set_word(&self, index: u64, value: u64) {
-        // SAFETY: as for `word`.
+        // SAFETY: the requirements are the same as for `word`.
         unsafe { self.pointer(index).write_volatile(value) };
     }
 

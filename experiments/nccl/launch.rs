@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 /// Interval at which children are checked for exit.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// Time for the other ranks to exit after a rank has failed. Their waits for it have their own limits, after which they
-/// report more.
+/// Time for the other ranks to exit after a rank has failed. Their own waits for this rank are also limited, and their
+/// error messages contain more detail.
 const GRACE: Duration = Duration::from_secs(10);
 
 /// Returns the exit code as reported by a shell.

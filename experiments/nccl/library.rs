@@ -19,7 +19,7 @@ pub fn can_be_preloaded(file: &Path) -> bool {
 }
 
 /// Returns the library in `folder`, as an entry of `LD_PRELOAD`. A preloaded library is used even if the program has an
-/// RPATH to another one, which precedes `LD_LIBRARY_PATH`.
+/// RPATH to another one. (An RPATH takes precedence over `LD_LIBRARY_PATH`.)
 pub fn preloadable(folder: &Path) -> Result<PathBuf, Failure> {
     let file = folder.join(FILE);
     if !file.is_file() {
@@ -40,7 +40,7 @@ pub fn text(version: i32) -> String {
     format!("{}.{}.{}", version / 10000, version / 100 % 100, version % 100)
 }
 
-/// Rejects an NCCL that is too old. Prints a note if it is newer than the tested versions, or is not found.
+/// Rejects an NCCL that is too old. Prints a note if NCCL is newer than the tested versions or is not found.
 pub fn check(folder: Option<&Path>, queues: bool) -> Result<(), Failure> {
     let file = folder.map_or_else(|| PathBuf::from(FILE), |folder| folder.join(FILE));
     let Some(version) = version(&file)? else {

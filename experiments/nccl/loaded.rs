@@ -73,8 +73,8 @@ pub fn lines(ranks: &[Loaded]) -> Vec<String> {
 pub fn reason(ranks: &[Loaded]) -> String {
     let versions = || ranks.iter().flat_map(|loaded| &loaded.libraries).map(|library| library.version);
     if ranks.is_empty() {
-        "no rank has reported an NCCL (libnccl.so): the program does not use it, contains it, or ended by a signal or \
-         _exit"
+        "no rank has reported an NCCL (libnccl.so): the program does not use it, links it statically, or exited by a \
+         signal or _exit"
             .to_owned()
     } else if versions().all(|version| (1..OLDEST).contains(&version)) {
         format!("it requires NCCL {} or newer; specify the directory of another NCCL with --nccl", text(OLDEST))

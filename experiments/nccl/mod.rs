@@ -66,7 +66,7 @@ pub struct Args {
     /// Distribution of puts over rails: single, split, round-robin, auto
     #[arg(long, default_value = "round-robin", value_name = "STRATEGY")]
     strategy: Strategy,
-    /// Rule that keeps a put and its signal in order on rails: count, own, drain, sequence
+    /// Rule that orders a put and its signal on rails: count, own, drain, sequence
     #[arg(long, default_value = "count", value_name = "RULE")]
     rule: Rule,
     /// Start the program this many times, as ranks of this machine (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR,
@@ -79,21 +79,22 @@ pub struct Args {
     /// Maximum time that a put makes no progress, in seconds
     #[arg(long, default_value = "30", value_name = "SECONDS", value_parser = seconds())]
     timeout: Duration,
-    /// Fault to inject into the plugin of rank 0: lost:N (the N-th put is never sent), error:N (it fails), dead:N (from
-    /// then on the rank does nothing), slow:US (each put is delayed by this many us)
+    /// Fault to inject into the plugin of rank 0: lost:N (the N-th put is never sent), error:N (the N-th put fails),
+    /// dead:N (the rank does nothing from the N-th put on), slow:US (each put is delayed by this many us)
     #[arg(long, value_name = "FAULT", requires = "np")]
     fault: Option<String>,
     /// Write every put and its arrival to this file: FILE.json for Perfetto, otherwise one JSON object per line
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
-    /// Directory of the NCCL library (libnccl.so.2) that the program uses, also instead of one that it brings
+    /// Directory of the NCCL library (libnccl.so.2) that the program must use, even if the program includes one
     /// [default: found by the program]
     #[arg(long, value_name = "DIR")]
     nccl: Option<PathBuf>,
     /// CUDA MPS for ranks that share a GPU: auto (start a private server if none is running), off
     #[arg(long, value_enum, default_value_t = Choice::Auto, value_name = "WHICH", hide_possible_values = true)]
     mps: Choice,
-    /// Give each process its own host name, for libraries that use it to find ranks of the same machine (NCCL EP)
+    /// Give each process its own host name, for libraries that use the host name to find ranks of the same machine
+    /// (NCCL EP)
     #[arg(long)]
     hostnames: bool,
     /// Print the variables as shell commands, and start nothing

@@ -230,7 +230,7 @@ pub mod tests {
         let bad = [record(0, [1, 2], [1, 3]), record(1, [3, 0], [1, 0])];
         let said = conservation(&bad).expect("a put is missing");
         assert_eq!(said, "communicator c: rank 0 has sent 2 puts to rank 1, but 1 have arrived");
-        // Communicators with a missing record, or with one that was cut off, are not checked.
+        // Communicators with a missing or truncated record are not checked.
         assert_eq!(conservation(&bad[..1]), None);
         let [first, second] = bad;
         assert_eq!(conservation(&[Record { ended: false, ..first }, second]), None);

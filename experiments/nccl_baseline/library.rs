@@ -9,7 +9,7 @@ const VARIABLE: &str = "GINLAB_NCCL";
 /// Names of the installed library. Runtime packages contain only the first.
 const NAMES: [&str; 2] = ["libnccl.so.2", "libnccl.so"];
 
-/// `ncclUniqueId`, by which ranks find each other. Passed by value.
+/// `ncclUniqueId`, which ranks use to find each other. C functions take it by value.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(super) struct UniqueId(pub [c_char; 128]);

@@ -26,7 +26,7 @@ const IN_PROGRESS: c_int = 7;
 /// Errors of NCCL.
 #[derive(Debug, thiserror::Error)]
 pub enum NcclError {
-    /// NCCL is not installed, or cannot be used here.
+    /// NCCL is not installed or cannot be used on this machine.
     #[error("{0}")]
     Missing(String),
     /// An NCCL call failed; contains NCCL's message.
@@ -73,7 +73,7 @@ pub struct Call {
     pub from: u64,
     /// Address of the destination.
     pub to: u64,
-    /// Number of elements: per chunk for all-to-all, all-gather and reduce-scatter, in total otherwise.
+    /// Number of elements, per chunk for all-to-all, all-gather and reduce-scatter, and in total otherwise.
     pub count: usize,
     /// Type of the elements.
     pub of: Type,
@@ -132,8 +132,8 @@ fn on_one_gpu(places: &[&(Option<String>, Option<String>)]) -> Option<(usize, us
 }
 
 impl Communicator {
-    /// Loads NCCL and creates a communicator of all ranks. Collective: if NCCL is missing on one rank, every rank
-    /// returns that error.
+    /// Loads NCCL and creates a communicator of all ranks. This is a collective call: if NCCL is missing on one rank,
+    /// every rank returns that error.
     ///
     /// # Errors
     /// Returns [`NcclError::Missing`] if there is no NCCL or no GPU, NCCL's error, or [`NcclError::Late`] if NCCL does
@@ -195,7 +195,7 @@ impl Communicator {
         if self.own_all_to_all().is_some() { "ncclAlltoAll" } else { "grouped ncclSend and ncclRecv" }
     }
 
-    /// Returns NCCL's own all-to-all. `None` before the version in which it is public.
+    /// Returns NCCL's own all-to-all, or `None` if this version of NCCL does not export it.
     fn own_all_to_all(&self) -> Option<library::OneWay> {
         self.functions.all_to_all.filter(|_| self.version >= ALL_TO_ALL_SINCE)
     }

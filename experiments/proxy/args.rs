@@ -142,7 +142,7 @@ pub struct Args {
     /// Time a minimal fi_write loop in addition, in rows with one rail (uses a single buffer: compare with --window 1)
     #[arg(long)]
     pub bare: bool,
-    /// Measure CPU-initiated writes in batches of each of these sizes, too; all writes of a batch complete before the
+    /// Also measure CPU-initiated writes in batches of each of these sizes; all writes of a batch complete before the
     /// next batch is posted
     #[arg(long, value_name = "LIST", value_parser = counts::<u32>(1 << 16))]
     pub cpu_batch: Option<List<u32>>,
@@ -182,10 +182,10 @@ pub struct Args {
     /// Fault to inject
     #[arg(long, value_name = "FAULT", help = FAULT_HELP, value_parser = fault)]
     pub fault: Option<Fault>,
-    /// Reason for which null rails are used by default. `None` if they are not.
+    /// Reason why null rails are used by default; `None` if they are not.
     #[arg(skip)]
     pub why_null: Option<String>,
-    /// Reason for which fewer rails than usual are used by default. `None` if all are.
+    /// Reason why fewer rails than usual are used by default; `None` if all of them are used.
     #[arg(skip)]
     pub why_fewer: Option<String>,
 }
@@ -351,7 +351,7 @@ impl Args {
         self.why_fewer = job::usual_rails(&mut self.rails, &USUAL_RAILS, provider, &self.domain);
     }
 
-    /// Returns the maximum number of rails of any tuple.
+    /// Returns the maximum number of rails of any parameter combination.
     pub fn most_rails(&self) -> usize {
         self.rails().iter().copied().max().unwrap_or(1)
     }
@@ -378,7 +378,7 @@ impl Args {
         }
     }
 
-    /// Returns every tuple, in the order of measurement.
+    /// Returns every parameter combination, in the order of measurement.
     pub fn tuples(&self) -> Result<Vec<Tuple>, Failure> {
         let sizes = self.sizes.list()?;
         let tuples = iproduct!(self.rails(), &self.strategy, &self.grid, &self.block, &sizes);

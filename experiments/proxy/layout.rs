@@ -1,4 +1,4 @@
-//! Memory layout of the slots of a tuple.
+//! Memory layout of the slots of a parameter combination.
 
 use super::args::{Args, Scope, Tuple};
 use ginlab::cuda::{Buffer, Device};
@@ -16,7 +16,7 @@ const SLOT_ALIGNMENT: u64 = 256;
 
 /// Default number of slots per producer: as many as fit in 64 MiB, between 16 and 64. They limit the puts in flight of
 /// a kernel that rewrites its slots, while CPU-initiated writes use the proxy's whole window. With fewer slots, the
-/// kernel would be at a disadvantage.
+/// comparison would disadvantage the kernel.
 const MOST_WINDOW: u64 = 64;
 const LEAST_WINDOW: u64 = 16;
 const MOST_WINDOW_BYTES: u64 = 64 << 20;
@@ -27,7 +27,7 @@ const MOST_WINDOW_BYTES: u64 = 64 << 20;
 const MOST_AHEAD: u64 = 16;
 const MOST_BYTES_AHEAD: u64 = 1 << 20;
 
-/// Memory layout of a tuple, the same on every rank.
+/// Memory layout of a parameter combination, the same on every rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
     /// Number of producers in the grid.
@@ -45,7 +45,7 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// Returns the layout of a tuple. The error is the reason if it does not fit.
+    /// Returns the layout of a parameter combination. The error is the reason if it does not fit.
     pub fn new(args: &Args, tuple: &Tuple, device: &Device) -> Result<Layout, String> {
         let producers = match args.scope {
             Scope::Block => u64::from(tuple.grid),

@@ -65,7 +65,7 @@ impl MemoryPath {
     }
 }
 
-/// Maximum requirements over all tuples.
+/// Maximum requirements over all parameter combinations.
 pub struct Needs {
     pub payload: u64,
     pub slots: u64,
@@ -154,8 +154,8 @@ fn memory_path(
 }
 
 /// Chooses the cores of this rank's proxy threads: one each, near the GPU or the NICs, if the machine also has one for
-/// each rank's kernel and main thread. Otherwise no thread is pinned, and idle proxies yield. Sets the number of workers
-/// of the emulated device.
+/// each rank's kernel and main thread. Otherwise no thread is pinned, and idle proxies yield. Sets the number of
+/// workers of the emulated device.
 pub fn choose_cores(args: &Args, ranks: &mut Bootstrap, seat: &mut Seat) -> Result<(), Failure> {
     let is_emulated = matches!(seat.device, Device::Emulated);
     let busy = args.proxy_threads * ranks.local_size() + 1 + if is_emulated { ranks.local_size() } else { 0 };

@@ -1,4 +1,5 @@
-//! Measurement of one tuple: the kernel in every mode, CPU-initiated writes and, on null rails, the bare round trip.
+//! Measurement of one parameter combination: the kernel in every mode, CPU-initiated writes and, on null rails, the
+//! bare round trip.
 
 use super::args::{Args, Scope, Tuple, Way};
 use super::layout::Layout;
@@ -21,11 +22,11 @@ use ginlab::measure::stats::{Micros, Summary};
 use ginlab::rails::Counters;
 use ginlab::report::{Row, Status};
 
-/// Parts: time until all puts were posted; time that a modelled NIC has waited for this machine.
+/// Indices of parts: the time until all puts were posted, and the time that a modelled NIC has waited for this machine.
 const POSTED: usize = 0;
 const BEHIND: usize = 1;
 
-/// Measures one tuple. Returns rows with their raw samples on rank 0, and no rows on other ranks.
+/// Measures one parameter combination. Returns rows with their raw samples on rank 0, and no rows on other ranks.
 pub async fn measure(
     args: &Args,
     tuple: &Tuple,
@@ -83,7 +84,7 @@ pub async fn measure(
     Ok(rows)
 }
 
-/// Returns the cases of a tuple. Baseline and lower bound are first, because later rows refer to them.
+/// Returns the cases of a parameter combination. Baseline and lower bound are first, because later rows refer to them.
 fn cases(shape: &Shape<'_>, rank: &Rank) -> Vec<Case> {
     let mut cases = Vec::new();
     let (args, modes) = (shape.args, shape.args.mode.iter().copied());
@@ -100,7 +101,7 @@ fn cases(shape: &Shape<'_>, rank: &Rank) -> Vec<Case> {
     cases
 }
 
-/// Returns the reason for which case `direct` is not measured although it is requested.
+/// Returns the reason why case `direct` is not measured although it is requested.
 fn without_queues(rank: &Rank) -> Option<&str> {
     rank.queues.as_ref()?.as_ref().err().map(String::as_str)
 }
@@ -162,7 +163,7 @@ fn skipped_row(args: &Args, tuple: &Tuple, rank: &Rank, ranks: usize, case: Case
     (row, Vec::new())
 }
 
-/// The cases of a tuple on this rank.
+/// The cases of a parameter combination on this rank.
 struct Puts<'a> {
     shape: Shape<'a>,
     rank: &'a mut Rank,

@@ -18,7 +18,7 @@ use std::time::Duration;
 /// State of one rank. Fields are dropped in order: the proxies must release the memory before it is freed.
 pub struct Rank {
     pub group: ProxyGroup,
-    /// Queues of the case `direct`, or the reason for which they cannot be used. `None` if the case is not measured.
+    /// Queues of the case `direct`, or the reason why they cannot be used; `None` if the case is not measured.
     pub queues: Option<Result<Queues, String>>,
     /// Source of an initiator or destination of a target: memory that the kernel writes or the verification reads.
     pub payload: Buffer,
@@ -31,7 +31,7 @@ pub struct Rank {
     chosen: RailPlan,
     pub path: MemoryPath,
     pub notes: Vec<String>,
-    /// Rank that this rank puts to. `None` if it does not put.
+    /// Rank that this rank puts to; `None` if this rank does not put.
     pub target: Option<usize>,
     /// Rank that puts to this rank, if any.
     pub source: Option<usize>,
@@ -44,7 +44,7 @@ impl Rank {
     pub fn open(args: &Args, ranks: &mut Bootstrap) -> Result<Rank, Failure> {
         let pairing = ranks.pairing();
         let (target, from, notes) = match ranks.rank() {
-            // On null rails nothing leaves the proxy: every rank puts, and is its own target.
+            // Null rails send nothing, so every rank puts to itself.
             rank if args.is_null() => (Some(rank), None, None),
             rank => (pairing.target(rank), pairing.source(rank), pairing.note()),
         };
@@ -147,7 +147,7 @@ impl Rank {
         self.chosen.counts().map(NullCounts::sum).unwrap_or_default()
     }
 
-    /// Sets whether modelled NICs move bytes from now on. Has no effect on other rails.
+    /// Sets whether modelled NICs move the bytes of subsequent writes. Has no effect on other rails.
     pub fn move_bytes(&self, moves: bool) {
         if let Some(model) = self.chosen.model() {
             model.move_bytes(moves);

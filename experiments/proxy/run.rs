@@ -69,7 +69,7 @@ pub struct Elapsed {
     pub posted: Option<f64>,
 }
 
-/// A tuple with the values derived from it on this rank.
+/// A parameter combination with the values derived from it on this rank.
 pub struct Shape<'a> {
     pub args: &'a Args,
     pub tuple: &'a Tuple,
@@ -189,8 +189,8 @@ pub fn run_grid<A: Copy + Send + Sync + 'static>(
     Ok(Elapsed { done: micros(latest(|result| result.done)), posted: Some(micros(latest(|result| result.posted))) })
 }
 
-/// Grids and writes of this rank. A proxy that fails aborts them itself, and their own waits are bounded. A rail may not
-/// detect that a peer has exited, and would wait until its deadline.
+/// The work consists of grids and writes of this rank. A proxy that fails aborts them, and their own waits are bounded.
+/// A rail that does not detect the exit of a peer would wait until its deadline.
 impl Work for &Rank {
     type Error = Failure;
 

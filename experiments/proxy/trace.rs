@@ -128,7 +128,7 @@ const FIELDS: [Field<StageRow>; 19] = [
     ("traced_us", |row| row.traced_us.into()),
 ];
 
-/// Traces one mode of a tuple. Returns the result on rank 0, and `None` on other ranks.
+/// Traces one mode of a parameter combination. Returns the result on rank 0, and `None` on other ranks.
 pub fn trace(shape: &Shape<'_>, rank: &mut Rank, ranks: &mut Bootstrap, mode: Mode) -> Result<Option<Lives>, Failure> {
     ranks.barrier("trace")?;
     if rank.target.is_none() {

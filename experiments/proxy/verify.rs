@@ -17,7 +17,7 @@ const SLOTS_PER_RECORD: usize = 1024;
 const GAP: u8 = 0x5e;
 
 /// Returns whether the verified pass is as long as a timed one, so that it also serves as warm-up. Every slot then
-/// receives one payload, and the memory contains everything that the pass wrote. With a full grid of producers a pass
+/// receives one payload, and the memory contains everything that the pass wrote. With a full grid of producers, a pass
 /// takes a second.
 pub fn is_whole(shape: &Shape<'_>, case: Case) -> bool {
     let moves = !shape.args.is_null() && shape.args.moves() && case != Case::BareWrite;

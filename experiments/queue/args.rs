@@ -26,8 +26,8 @@ Examples:
 #[command(after_help = EXAMPLES)]
 #[command(mut_arg("no_check", |arg| arg.help("Do not check each element in a separate pass (counts and sums are always checked)")))]
 pub struct Args {
-    /// Queues to compare, interleaved: ticket (the ring), lanes (the ring; a warp's lanes over all --rings), release
-    /// (the ring with a release store per element), vyukov
+    /// Queues to compare, interleaved: ticket (the ring), lanes (the ring; the lanes of a warp use all --rings),
+    /// release (the ring with a release store per element), vyukov
     #[arg(
         short = 'a',
         long,

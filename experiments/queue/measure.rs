@@ -26,7 +26,7 @@ pub(super) const MOST_ELEMENTS: u64 = 1 << 25;
 /// Maximum number of samples of single pushes that one watched pass stores.
 const MOST_SAMPLES: u64 = 1 << 20;
 
-/// A tuple on a device.
+/// A parameter combination on a device.
 #[derive(Clone, Copy)]
 pub struct Bench<'a> {
     pub queue: &'a Queue,

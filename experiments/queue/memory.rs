@@ -157,8 +157,8 @@ impl<const WORDS: usize> QueueConsumer<WORDS> {
         }
     }
 
-    /// Publishes a batch: always the watermark, for which producers may wait, and the freed slots once there are `step`
-    /// of them.
+    /// Publishes a batch. Always publishes the watermark, because producers may wait for it. Publishes the freed slots
+    /// only once there are `step` of them.
     #[inline(always)]
     fn publish(&mut self, step: u64) {
         match self {
@@ -220,7 +220,7 @@ pub struct Taken {
     pub count: u64,
     /// Sum of all words of the elements, modulo 2^63.
     pub sum: u64,
-    /// Number of elements that were torn, or that were not the next of their producer. 0 if elements are not checked.
+    /// Number of elements that were torn or that were not their producer's next element. 0 if elements are not checked.
     pub wrong: u64,
     /// Number of polls without elements.
     pub empty: u64,
@@ -241,7 +241,8 @@ pub fn consume<const WORDS: usize>(
     while taken.count < all {
         let before = taken.count;
         for consumer in consumers.iter_mut() {
-            // One sum per word, so that the additions are independent: a consumer of commands saturates its core.
+            // Keeps one sum per word to make the additions independent, because a consumer of commands saturates its
+            // core.
             let mut sums = [0u64; WORDS];
             let mut add = |words: &[u64; WORDS]| {
                 sums.iter_mut().zip(words).for_each(|(sum, word)| *sum = sum.wrapping_add(*word));
@@ -279,8 +280,8 @@ pub fn consume<const WORDS: usize>(
                 consumers.iter().for_each(|consumer| consumer.stop());
                 break;
             }
-            // A consumer with its own core does not execute a pause instruction, which would take as long as 30
-            // elements.
+            // A consumer with its own core executes no pause instruction, which would take as long as the processing of
+            // 30 elements.
             if duty.yields {
                 std::thread::yield_now();
             }

@@ -64,11 +64,11 @@ pub struct Tuple {
     block: u32,
 }
 
-/// State for all tuples.
+/// State for all parameter combinations.
 pub struct Queue {
     args: Args,
     device: Device,
-    /// Cores for the consumers. Empty if they share cores with other threads, so that they yield.
+    /// Cores for the consumers. Empty if they share cores with other threads and must therefore yield.
     cores: Vec<usize>,
     /// The ring in CUDA C++.
     prototype: Option<Prototype>,
@@ -78,7 +78,7 @@ pub struct Queue {
     ping_pong: Option<(Row, Vec<f64>)>,
 }
 
-/// Returns all tuples. Rejects grids that the device does not support.
+/// Returns all parameter combinations. Rejects grids that the device does not support.
 fn tuples(args: &Args, device: &Device) -> Result<Vec<Tuple>, Failure> {
     let Args { memory, payload, ring_slots, scope, rings, grid, block, .. } = args;
     iproduct!(memory, &payload[..], ring_slots, scope, &rings[..], &grid[..], &block[..])
@@ -174,7 +174,7 @@ impl Experiment for Queue {
             let allowed = "-a ticket, -m nbi, -p 32, --rings 1, --scope thread and --memory pinned";
             return Err(usage("--prototype", format!("it can be compared only with {allowed}")));
         }
-        // The tuples depend on the device, which limits the grids.
+        // The parameter combinations depend on the device, which limits the grids.
         Ok(Plan::alone(Vec::new()))
     }
 

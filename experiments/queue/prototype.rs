@@ -1,5 +1,5 @@
-//! Reference implementation: a ring in CUDA C++, with kernel and consumer (`baseline/prototype.cu`). It is compiled by
-//! users who have nvcc, and run alternately with ginlab's ring.
+//! Reference implementation: a ring in CUDA C++, with kernel and consumer (`baseline/prototype.cu`). Users who have
+//! nvcc compile it. Its runs alternate with those of ginlab's ring.
 
 use crate::error::Failure;
 use libloading::Library;

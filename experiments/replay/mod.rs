@@ -89,7 +89,7 @@ const BUSIEST: Column =
 const BUSY: Column =
     Column::measured("busiest_pct", "%", "Share of the time in which that card carries bytes").shown("busy %", 7);
 
-/// The simulation.
+/// Experiment that runs one simulation per row.
 pub struct Replay {
     args: Args,
     cards: Vec<Cards>,

@@ -1,8 +1,8 @@
 //! Simulation of the puts of a trace over modelled NICs. Results are deterministic.
 //!
-//! A put is issued when everything that it depends on has happened and its gap of computation has passed. The rank's
-//! thread posts it, piece by piece, to the rank's NICs. A NIC sends one piece at a time and receives one at a time. The
-//! put raises its signal when its last piece has arrived.
+//! A put is issued once all its dependencies are satisfied and its computation time has passed. The rank's thread posts
+//! it, piece by piece, to the rank's NICs. A NIC sends one piece at a time and receives one at a time. The put raises
+//! its signal when its last piece has arrived.
 
 use super::trace::{Before, Trace};
 use ginlab::fabric::model::{Nic, Picoseconds, Profile};
@@ -15,15 +15,15 @@ use std::collections::BinaryHeap;
 pub struct Path {
     /// Computation, and any other time between an arrival and the next put in the recording.
     pub gaps: Picoseconds,
-    /// A thread posts, or is busy with other posts.
+    /// Time in which a thread posts, or is busy with other posts.
     pub posting: Picoseconds,
-    /// The sending NIC is busy with other pieces.
+    /// Time in which the sending NIC is busy with other pieces.
     pub sending: Picoseconds,
     /// The wire transfers the bytes.
     pub wire: Picoseconds,
     /// Latency of the network.
     pub latency: Picoseconds,
-    /// The receiving NIC is busy with other pieces.
+    /// Time in which the receiving NIC is busy with other pieces.
     pub receiving: Picoseconds,
 }
 
@@ -50,9 +50,9 @@ pub struct Busiest {
     pub rank: usize,
     /// Rail of the NIC.
     pub rail: usize,
-    /// Whether it is busy receiving; otherwise sending.
+    /// Whether the NIC is busy with receiving. Otherwise, it is busy with sending.
     pub receives: bool,
-    /// Time for which it is busy.
+    /// Duration for which the NIC is busy.
     pub busy: Picoseconds,
 }
 
@@ -100,7 +100,7 @@ struct Piece {
 struct State {
     waits: usize,
     gap: Picoseconds,
-    /// Event that satisfied the last dependency: a put was issued, or the last piece of one arrived.
+    /// Event that satisfied the last dependency: the issue of a put, or the arrival of its last piece.
     cause: Option<Cause>,
     issued: Picoseconds,
     pieces: usize,
@@ -130,7 +130,8 @@ struct Replay<'a> {
     pieces: Vec<Piece>,
     states: Vec<State>,
     sums: Vec<u64>,
-    /// Puts that wait until a put is issued, until a put is complete, and until a signal reaches a value.
+    /// Puts that wait until another put is issued (`issued`), until it is complete (`complete`), or until a signal
+    /// reaches a value (`signals`).
     issued: Vec<Vec<usize>>,
     complete: Vec<Vec<usize>>,
     signals: Vec<Vec<(u64, usize)>>,
@@ -332,14 +333,14 @@ impl Replay<'_> {
                 Cause::Issued(put) => put,
                 Cause::Piece(number) => {
                     let piece = self.pieces[number];
-                    // Acknowledgement, if the put waited for it.
+                    // Adds the acknowledgement, if the put waited for it.
                     path.latency += until.saturating_sub(piece.there);
                     path.wire += piece.there - piece.taken;
                     path.receiving += piece.taken - piece.reached;
                     path.latency += piece.reached - piece.begun;
                     path.sending += piece.begun - piece.posted;
                     path.posting += piece.posted - piece.issued;
-                    // For a get: the latency of its request.
+                    // Adds the latency of a get's request.
                     path.latency += piece.issued.saturating_sub(self.states[piece.put].issued);
                     piece.put
                 }

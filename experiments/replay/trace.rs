@@ -14,11 +14,12 @@ const PAUSE_NS: u64 = 3_000;
 /// Assumption about what a put waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Depends {
-    /// Every signal, get and completion before it: an upper bound
+    /// All signals, gets and completions before the put: an upper bound
     ///
     /// The put cannot have depended on anything later.
     Arrived,
-    /// Only those that arrived while its context paused for more than 3 us; waits that ended immediately are missed
+    /// Only those that arrived while the put's context paused for more than 3 us; waits that ended immediately are
+    /// missed
     Paused,
 }
 
@@ -56,17 +57,17 @@ pub enum Before {
 /// A put or a get.
 #[derive(Clone, Debug)]
 pub struct Put {
-    /// Whether it is a get.
+    /// Whether the operation is a get.
     pub is_get: bool,
-    /// Rank that issues it.
+    /// Rank that issues the put.
     pub from: usize,
     /// Target rank.
     pub to: usize,
     /// Number of bytes.
     pub bytes: u64,
-    /// Index of the signal that it raises, and the increment.
+    /// Index of the signal that the put raises, and the increment.
     pub signal: Option<(usize, u64)>,
-    /// Time at which it was requested, in nanoseconds.
+    /// Time at which the put was requested, in nanoseconds.
     pub asked: u64,
     /// Dependencies.
     pub after: Vec<Before>,

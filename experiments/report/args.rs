@@ -20,7 +20,7 @@ pub struct Args {
     /// HTML file to write; - for stdout
     #[arg(short = 'o', long, required_unless_present = "pages", value_name = "FILE.html")]
     pub output: Option<PathBuf>,
-    /// Write each chart to this directory, too, which is created if needed
+    /// Also write each chart to this directory, which is created if needed
     #[arg(long, value_name = "DIR")]
     pub svg: Option<PathBuf>,
     /// Compare with this earlier run, a file or a directory, and show the ratios

@@ -1,8 +1,8 @@
 //! Headline figures of the project's newest results, each with that of a reference or a limit.
 //!
-//! Both figures of an entry are taken from one file, the newest that contains both. A new headline is a new entry here:
-//! the experiment, the column, the rows of the figure, and the rows of its reference. The table states if there are no
-//! such rows.
+//! Both figures of an entry are taken from one file, the newest that contains both. A new headline requires a new entry
+//! here: the experiment, the column, the rows of the figure, and the rows of its reference. The table states if there
+//! are no such rows.
 
 use ginlab::report::Finding;
 

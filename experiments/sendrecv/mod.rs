@@ -31,7 +31,7 @@ Examples:
   mpirun -np 2 ginlab sendrecv --provider efa         run ranks started by MPI (build with --features mpi)
   RANK=0 WORLD_SIZE=2 MASTER_ADDR=10.0.0.1 GINLAB_TOKEN=secret ginlab sendrecv   run one of two hosts, over TCP";
 
-/// Part: half of the times of single round trips, and their maximum number per run.
+/// Index of the part with half of the time of each round trip, and the maximum number of such times per run.
 const SINGLES: usize = 0;
 const MOST_SINGLES: usize = 100_000;
 
@@ -242,7 +242,8 @@ impl Sendrecv {
 
     async fn stream_out(&self, tuple: &Tuple, messages: u64) -> Result<(), Failure> {
         let flow = &self.job.flow;
-        // The receiver's messages that its first receives are posted, and at the end that everything has arrived.
+        // The receiver sends one message when its first receives are posted, and another one when everything has
+        // arrived.
         flow.recv(0, &self.into, 0, 1).await?;
         let all = flow.recv(0, &self.into, 0, 1);
         let mut flight: VecDeque<Operation<AnyRail>> = VecDeque::with_capacity(tuple.window as usize);
@@ -284,7 +285,7 @@ impl Sendrecv {
 impl Bench for Sendrecv {
     type Case = Tuple;
 
-    /// Sends a window of messages into poisoned memory, from the rank that sends first.
+    /// Sends a window of messages, from the rank that sends first, into poisoned memory.
     async fn verify(&mut self, tuple: Tuple, ranks: &mut Bootstrap) -> Result<Option<u64>, Failure> {
         let iteration = self.iteration;
         self.iteration += 1;

@@ -52,7 +52,7 @@ pub struct Args {
     /// Writes in flight; the server may permit fewer
     #[arg(long, default_value_t = 16, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
     window: u32,
-    /// Software NICs, if the server uses them: soft-efa:p5. Any other provider is specified by the server
+    /// Software NICs, if the server uses them: soft-efa:p5; the server specifies any other provider
     #[arg(short = 'p', long, value_name = "CARDS", value_parser = cards)]
     provider: Option<String>,
     /// Domains on which to open rails, in this order [default: automatic]

@@ -6,7 +6,7 @@ use std::ops::Range;
 
 /// Contents of a slot before the first write.
 const POISON: u8 = 0xA5;
-/// Bytes that are written or read at a time. The tasks of other peers run in between.
+/// Number of bytes that are written or read at a time. The tasks of other peers run in between.
 const PIECE: usize = 1 << 20;
 
 /// Returns the ranges of the pieces of a slot.

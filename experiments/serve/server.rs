@@ -132,7 +132,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         let local = address.ip().is_loopback();
         let rails = wanted.open(if local { Reach::SameHost } else { Reach::Network })?;
         let window = window::share_out(rails.immediates, args.peers)?;
-        // Peers on this machine need the cores too.
+        // Peers on this machine also need the cores.
         rails.flow.give_way(true);
         let (device, _) = Device::open(Choice::Emulated, 0)?;
         // All memory is allocated before the first peer connects and stays valid until the end, because a provider may
@@ -252,22 +252,22 @@ impl Shared {
             return Err(visit.refuse(why).await.into());
         }
         poison(&joined.memory).await?;
-        // Completions that a dead peer has left in the queues were covered by its window, which is now that of the new
-        // peer.
+        // The window of a dead peer covered the completions that it left in the queues. That window now belongs to the
+        // new peer.
         (0..POLLS).try_for_each(|_| flow.progress())?;
         let region = flow.register(joined.memory.clone(), Access::REMOTE_WRITE)?;
         let offer = flow.offer(&[&region])?;
         self.slots.borrow_mut()[slot].region = Some(region);
         flow.expect_immediates(joined.tag);
-        // From here on its writes may arrive.
+        // Writes of the peer may arrive from this point on.
         joined.left = false;
         self.drive(true);
         visit.say(words::PLACE, &Place { offer, number, tag: joined.tag, window: self.window }).await?;
         Ok(joined)
     }
 
-    /// Takes a free slot, preferably one without a delay after a death; others only when their delay is over. The tag
-    /// is random and different from those of other peers, so that no peer knows another's.
+    /// Takes a free slot, preferably one in which no peer has died. Other slots can be taken only after their delay.
+    /// The tag is random and different from those of other peers, so that no peer knows another's.
     fn take_slot(&self) -> Result<Option<(usize, Rc<Buffer>, u32)>, Failure> {
         let mut slots = self.slots.borrow_mut();
         let free = |slot: &(usize, &Slot)| {
@@ -318,7 +318,7 @@ impl Shared {
         }
     }
 
-    /// Reports immediates that were assigned to no peer: at 1, 2, 4, 8, ... of them.
+    /// Reports immediates that belong to no peer, when their number reaches 1, 2, 4, 8, ...
     fn tell_strays(&self) {
         let strays = self.rails.flow.incoming().strays;
         if strays >= self.strays_to_tell.get() {

@@ -1,10 +1,11 @@
-//! The window of a peer: the number of writes by which it may be ahead of those that the server has counted.
+//! Window of a peer: the number of writes by which the peer may be ahead of the server's count.
 //!
 //! A NIC puts the immediate of a write into the server's completion queue whether or not the server polls, and
-//! acknowledges the write. The peer's writes in flight are therefore no bound, and a queue that overflows loses the
-//! immediates of all peers. For this reason a peer posts a write only if it is less than a window ahead of the count
-//! that the server has *reported*, which happens every half window. The queue of each rail has space for the windows of
-//! all slots, whichever rail carries the writes. Each tag belongs to one peer, so that no other credits are needed.
+//! acknowledges the write. A limit on the peer's writes in flight therefore does not bound the queue, and a queue that
+//! overflows loses the immediates of all peers. For this reason a peer posts a write only if it is less than a window
+//! ahead of the count that the server has *reported*, which happens every half window. The queue of each rail has space
+//! for the windows of all slots, regardless of which rail carries the writes. Each tag belongs to one peer, so that no
+//! other credits are needed.
 
 use crate::error::Failure;
 use ginlab::bootstrap::session::{Ended, bounded};
@@ -103,7 +104,7 @@ mod tests {
         assert!(matches!(share_out(2, 3), Err(Failure::Usage(_))));
     }
 
-    /// The server counts nothing until the peer is blocked, and then one write at a time, for every window.
+    /// The server counts nothing until the peer is blocked, and then counts one write at a time. Tests every window.
     #[test]
     fn peer_stays_within_window_and_progresses() {
         for window in 1..=9 {

@@ -34,7 +34,7 @@ pub struct Joining {
     /// Address of the peer on each rail, without regions. The server never writes to the peer, but an EFA device
     /// accepts writes only from known addresses.
     pub offer: Offer,
-    /// Bytes of each of its writes.
+    /// Bytes of each write of the peer.
     pub write_bytes: u64,
 }
 
@@ -58,7 +58,7 @@ pub struct Done {
     pub extent: u64,
 }
 
-/// The server's messages about writes, with the label [`DONE`].
+/// Messages of the server about writes, with the label [`DONE`].
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Answer {
     /// Number of writes counted so far, which lets the peer continue.

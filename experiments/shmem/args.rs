@@ -40,7 +40,7 @@ pub enum Case {
     PLatency,
     /// put and quiet
     PutLatency,
-    /// put of a word and quiet by one block, while another block has puts of the size in flight
+    /// put of a word and quiet by one block, while another block has puts of the given size in flight
     PutLatencyLoaded,
     /// get
     GetLatency,
@@ -104,8 +104,8 @@ impl Case {
         self.is_bandwidth() || self == Case::SignalOrder
     }
 
-    /// Returns the number of which the grid must be a multiple. 2 if half of the blocks put and half check, or if one
-    /// block puts alongside the other.
+    /// Returns a number that must divide the number of blocks. The number is 2 if half of the blocks put and half
+    /// check, or if two blocks put concurrently.
     pub fn least_blocks(self) -> u32 {
         if matches!(self, Case::SignalOrder | Case::PutLatencyLoaded) { 2 } else { 1 }
     }
@@ -115,7 +115,7 @@ impl Case {
         matches!(self, Case::SignalOrder | Case::DataOrder)
     }
 
-    /// Returns whether one thread calls, regardless of the scope.
+    /// Returns whether a single thread makes the calls, regardless of the scope.
     fn is_single(self) -> bool {
         matches!(self, Case::PLatency | Case::SignalPingPong | Case::SignalSetPingPong | Case::AtomicLatency)
     }
@@ -139,7 +139,7 @@ pub struct Args {
         value_enum
     )]
     pub cases: Vec<Case>,
-    /// Threads that call; a list to sweep
+    /// Threads that make a call together; a list to sweep
     #[arg(
         long,
         conflicts_with = "random",
@@ -151,8 +151,8 @@ pub struct Args {
     pub scope: Vec<Scope>,
     #[command(flatten)]
     pub sizes: SizeArgs,
-    /// Number of blocks in the bandwidth cases and in signal-order (there an even number); a list to sweep [default:
-    /// 1,8,32; fewer if PEs share a GPU on which they are not all resident]
+    /// Number of blocks in the bandwidth cases and in signal-order (which requires an even number); a list to sweep
+    /// [default: 1,8,32; fewer if PEs share a GPU on which they are not all resident]
     #[arg(long, conflicts_with = "random", value_name = "LIST", value_parser = counts::<u32>(1 << 16))]
     pub grid: Option<List<u32>>,
     /// Threads per block; a list to sweep
@@ -201,7 +201,7 @@ impl Args {
 pub struct Tuple {
     pub case: Case,
     pub scope: Scope,
-    /// Bytes per iteration, or to each PE. 0 if only a signal is sent.
+    /// Bytes per iteration, or for each PE. 0 if only a signal is sent.
     pub bytes: u64,
     pub grid: u32,
     pub block: u32,
@@ -214,7 +214,7 @@ pub struct Tuple {
     pub from_at: u32,
 }
 
-/// Returns the tuples of all rows that the options select.
+/// Returns the parameter combinations of all rows that the options select.
 pub fn tuples(args: &Args) -> Result<Vec<Tuple>, Failure> {
     let sizes = args.sizes.list()?;
     if let Some(shapes) = random::tuples(args) {

@@ -1,5 +1,5 @@
-//! `data-order`: checks that data is never read before it has arrived, and never written while it is read. The methods
-//! are documented in kernels/src/data_check.rs.
+//! `data-order`: checks that data is never read before it has arrived, and never written while it is read.
+//! kernels/src/data_check.rs documents the methods.
 
 use super::args::{Case, DATA_BYTES, Tuple};
 use crate::error::Failure;
@@ -10,7 +10,7 @@ use ginlab::cuda::Place;
 use ginlab::gin::{Inbox, Program, Signal, Sym, World};
 use kernels::data_check::{self, DataCheck, SOURCES};
 
-/// State that all rows share and continue to count from.
+/// State that all rows share. Each row continues its counts.
 pub struct Data {
     circle: Inbox,
     all: Inbox,
@@ -27,7 +27,7 @@ pub fn payload(pes: u64) -> u64 {
     DATA_BYTES * pes.max(SOURCES.into())
 }
 
-/// Returns the additional bytes of heap that these tuples need.
+/// Returns the additional bytes of heap that these parameter combinations need.
 pub fn heap_bytes(tuples: &[Tuple], pes: u64) -> u64 {
     if is_asked(tuples) { 2 * Inbox::bytes(DATA_BYTES, pes as u32) + 4096 } else { 0 }
 }

@@ -1,4 +1,4 @@
-//! Measurement of one tuple of `ginlab shmem`: its launches, and those of the baseline's program.
+//! Measurement of one parameter combination of `ginlab shmem`: its launches, and those of the baseline's program.
 
 use super::P999;
 use super::args::{Args, Case, Tuple};
@@ -35,33 +35,33 @@ pub struct Shmem {
     pub(super) word: Sym<u64>,
     pub(super) signal: Signal,
     exchanged: Signal,
-    /// Inbox of ping-pongs between pairs, and that of exchanges between all PEs. Each counts its own rounds.
+    /// Inboxes of ping-pongs between pairs and of exchanges between all PEs. Each counts its own rounds.
     pairs: Mail,
     all: Mail,
     /// Number of exchanges by puts.
     puts: u32,
     /// Signals of [`MOVES_PUT_SIGNALS`] sent to a PE, over all launches.
     pub(super) streamed: u64,
-    /// State of `data-order`. `None` if the case is not measured.
+    /// State of `data-order`; `None` if the case is not measured.
     data: Option<Data>,
     times: Buffer,
     pub(super) baseline: Option<Nvshmem>,
-    /// Number of the tuple. Selects its payload.
+    /// Number of the parameter combination. Selects its payload.
     pub(super) number: u32,
     /// Ratios to the baseline.
     pub(super) ratios: Ratios,
 }
 
-/// Role of a PE in a tuple.
+/// Role of a PE in a parameter combination.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Part {
     pub peer: u32,
     /// Whether the peer exists.
     pub pairs: bool,
-    /// Whether this PE starts, or is the one that puts and gets.
+    /// Whether this PE starts, or performs the puts and gets.
     pub begins: bool,
     pub takes_part: bool,
-    /// Whether its kernel waits for data from other PEs.
+    /// Whether the kernel of this PE waits for data from other PEs.
     pub waits: bool,
 }
 
@@ -72,7 +72,7 @@ struct Mail {
 }
 
 impl Shmem {
-    /// Returns the bytes of heap that the tuples need.
+    /// Returns the bytes of heap that the parameter combinations need.
     pub fn heap_bytes(tuples: &[Tuple], pes: u64, message_limit: u64) -> u64 {
         let [source, target] = verify::longest(tuples, pes);
         let checked = tuples.iter().map(order::heap_bytes).max().unwrap_or(0);
@@ -149,7 +149,7 @@ impl Shmem {
         let mut launches = Launches { shmem: self, tuple, part, slots, counted: 0 };
         let Some(results) = series.measure(&mut launches, cases, ranks).await? else { return Ok(Rows::new()) };
         let bytes = match tuple.case {
-            // The size is that of the load; the measured put moves one word.
+            // The size is that of the load. The measured put moves one word.
             Case::PutLatencyLoaded => 8,
             _ if together => tuple.bytes * u64::from(self.world.n_pes() - 1),
             _ => tuple.bytes,
@@ -275,7 +275,7 @@ impl Shmem {
         if tuple.case == Case::PutLatencyLoaded {
             self.times.write(shmem::latency_words(tuple.iterations) * 8, &[0u64])?;
         }
-        // SAFETY: the arguments belong to this world, and `times` has the size that the tuple requires.
+        // SAFETY: the arguments belong to this world, and `times` has the size that the parameter combination requires.
         unsafe { self.world.launch(ranks, &kernel, tuple.grid, tuple.block, args) }?;
         if tuple.case.is_bandwidth() {
             return Ok(vec![world::stamped_us(&self.times, tuple.grid)? / f64::from(tuple.iterations)]);
@@ -304,7 +304,7 @@ const MIN: usize = 0;
 const P99: usize = 1;
 const LAST: usize = 2;
 
-/// The launches of a tuple.
+/// The launches of a parameter combination.
 struct Launches<'a> {
     shmem: &'a mut Shmem,
     tuple: &'a Tuple,

@@ -8,7 +8,7 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-/// Times of one launch in microseconds, defined as ginlab's: one way of ping-pongs.
+/// Times of one launch in microseconds, defined like ginlab's: one-way times for ping-pongs.
 #[derive(Clone, Copy, Debug)]
 pub struct Times {
     pub min: f64,
@@ -44,13 +44,13 @@ impl Nvshmem {
         let mut lines = BufReader::new(output).lines().map_while(Result::ok);
         std::thread::spawn(move || lines.try_for_each(|line| sender.send(line)));
         let mut started = Nvshmem { child, requests, answers, timeout, version: String::new() };
-        // Other libraries print to stdout too.
+        // Other libraries also print to stdout.
         started.version =
             started.line("ready ").ok_or_else(|| failed("it did not start (its first line must be \"ready\")"))?;
         Ok(started)
     }
 
-    /// Returns the rest of the next line that starts with `begin`. `None` if there is none within the timeout.
+    /// Returns the rest of the next line that starts with `begin`, or `None` if there is none within the timeout.
     fn line(&mut self, begin: &str) -> Option<String> {
         let mut lines = std::iter::from_fn(|| self.answers.recv_timeout(self.timeout).ok());
         lines.find_map(|line| Some(line.strip_prefix(begin)?.trim().to_owned()))
@@ -72,7 +72,7 @@ impl Nvshmem {
 
 impl Drop for Nvshmem {
     fn drop(&mut self) {
-        // The program exits at the end of its input. Kill a launcher that does not forward it.
+        // The program exits at the end of its input. A launcher that does not forward this end is killed.
         self.requests = None;
         for _ in 0..200 {
             if matches!(self.child.try_wait(), Ok(Some(_))) {

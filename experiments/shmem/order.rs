@@ -1,5 +1,5 @@
-//! `signal-order`: checks that a signal is never observed before its bytes. Both sides are documented in
-//! kernels/src/signal_check.rs.
+//! `signal-order`: checks that a signal is never observed before its bytes. kernels/src/signal_check.rs documents both
+//! sides.
 
 use super::args::{Case, Tuple};
 use crate::error::Failure;
@@ -23,12 +23,12 @@ fn slots(tuple: &Tuple) -> u32 {
     }
 }
 
-/// Returns the bytes of heap that a tuple needs.
+/// Returns the bytes of heap that a parameter combination needs.
 pub fn heap_bytes(tuple: &Tuple) -> u64 {
     2 * u64::from(slots(tuple)) * tuple.bytes
 }
 
-/// Checks that the world has enough signals. They are never freed, so that each row needs its own: two per slot.
+/// Checks that the world has enough signals. Signals are never freed. Each row therefore needs its own, two per slot.
 pub fn check(tuples: &[Tuple]) -> Result<(), Failure> {
     let needed: u64 = tuples.iter().map(|tuple| 2 * u64::from(slots(tuple))).sum();
     // Other cases use the remaining signals.

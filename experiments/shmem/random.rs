@@ -1,7 +1,7 @@
 //! Random shapes of `ginlab shmem`: call, scope, size, alignments, block and grid.
 //!
 //! A lane moves at most [`LANE_BYTES`] in a call and [`LANE_VOLUME`] in a launch: a baseline that copies byte by byte
-//! takes some 10 ms for the former, so that 200 shapes take less than five minutes.
+//! takes about 10 ms for the former. With these limits, 200 shapes take less than five minutes.
 
 use super::args::{Args, Case, Tuple};
 use crate::random::Random;

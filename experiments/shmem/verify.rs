@@ -1,8 +1,8 @@
-//! Verification of a tuple: a separate pass before the timed ones, in which each iteration has its own slots and its
-//! own payload.
+//! Verification of a parameter combination. In a separate pass before the timed ones, each iteration has its own slots
+//! and its own payload.
 //!
-//! A put that is lost, short or misplaced leaves a wrong slot, however many others arrive. Calls that move no bytes are
-//! verified by their effect: the sum of signals or atomics. A barrier has no such effect, so that its row has no
+//! A put that is lost, short or misplaced leaves a wrong slot, regardless of how many others arrive. Calls that move no
+//! bytes are verified by their effect: the sum of signals or atomics. A barrier has no such effect, so its row has no
 //! verdict.
 
 use super::args::{Case, Tuple};
@@ -17,7 +17,7 @@ use std::time::Instant;
 
 /// Difference between an expected byte and the byte that its destination holds before the pass.
 const POISON: u8 = 0xA5;
-/// Bytes of an L1 line, and a number of bytes that exceeds L1, which has 256 KiB.
+/// Size in bytes of an L1 line, and a size that exceeds L1 (256 KiB).
 const LINE: u64 = 128;
 const BEYOND_L1: u64 = 1 << 20;
 /// Maximum bytes of all slots of a verified pass, unless one slot is longer.
@@ -62,7 +62,7 @@ fn step(tuple: &Tuple, pes: u64) -> u64 {
     payload(tuple, pes).next_multiple_of(LINE).max(LINE)
 }
 
-/// Returns the bytes of one iteration. For an exchange, those of all PEs together.
+/// Returns the bytes of one iteration. For an exchange, returns the sum over all PEs.
 pub fn payload(tuple: &Tuple, pes: u64) -> u64 {
     match tuple.case {
         Case::AllToAll => tuple.bytes * pes,
@@ -71,8 +71,8 @@ pub fn payload(tuple: &Tuple, pes: u64) -> u64 {
     }
 }
 
-/// Returns the maximum iterations of the verified pass, for any grid: no more than are timed, and no more than have
-/// slots.
+/// Returns the maximum number of iterations of the verified pass, for any grid. It is limited by the number of timed
+/// iterations and by the number of slots.
 fn most_turns(tuple: &Tuple, pes: u64) -> u32 {
     if tuple.case.only_checks() {
         return 1;
@@ -104,7 +104,7 @@ pub fn words(tuples: &[Tuple]) -> u64 {
     if tuples.iter().any(needs) { MOST_TURNS.into() } else { 1 }
 }
 
-/// Returns the longest source and destination of all tuples.
+/// Returns the longest source and destination of all parameter combinations.
 pub fn longest(tuples: &[Tuple], pes: u64) -> [u64; 2] {
     let (mut source, mut target) = (8, 8);
     for tuple in tuples {
@@ -182,7 +182,7 @@ impl Shmem {
         Ok(())
     }
 
-    /// Fills the source of an iteration. For an exchange, with a block for each PE.
+    /// Fills the source of an iteration. For an exchange, the source has a block for each PE.
     fn fill(&self, pass: &Tuple, slot: u32, bytes: &mut [u8]) {
         let blocks = if pass.case == Case::AllToAll { self.world.n_pes() } else { 1 };
         for (block, bytes) in (0..).zip(bytes.chunks_mut((pass.bytes as usize).max(1))) {
@@ -272,7 +272,7 @@ impl Shmem {
         let found = self.world.read(self.to.slice(pass.to_at.into(), slots.span(slots.to_step, length as u64)))?;
         let mut expected = vec![0u8; length];
         let (mut wrong, mut unwritten) = (0, 0);
-        // Puts of the load end with the measured ones. Slots after the last put still contain poison.
+        // The load ends with the measured puts. Slots after its last put still contain poison.
         let is_load = pass.case == Case::PutLatencyLoaded;
         let compared = if is_load { slots.places } else { pass.iterations };
         for slot in 0..compared {
@@ -334,7 +334,7 @@ mod tests {
             prop_assert_eq!(Slots::timed(&tuple(Case::PutLatency, bytes, 1), 2).places, 1);
         }
 
-        /// Each iteration of a verified pass has a slot, which is in memory and separate from the others.
+        /// Each iteration of a verified pass has a slot, which is within the memory and overlaps no other slot.
         #[test]
         fn verified_iterations_use_separate_slots(bytes in 0u64..9 << 20, iterations in 1u32..5000, pes in 2u64..9, all: bool) {
             let tuple = tuple(if all { Case::AllToAll } else { Case::PutLatency }, bytes, iterations);

@@ -22,7 +22,7 @@ fn escaped(text: &str) -> String {
             '<' => out.push_str("&lt;"),
             '>' => out.push_str("&gt;"),
             '"' => out.push_str("&quot;"),
-            // A parser would replace them by blanks in attributes.
+            // A parser would replace these characters by blanks in attributes.
             '\t' | '\n' | '\r' => {
                 let _ = write!(out, "&#{};", u32::from(letter));
             }

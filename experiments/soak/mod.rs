@@ -80,8 +80,8 @@ const FAULTS: Column = Column::measured(
     "Number of seeds whose program had a fault: it may fail, but in time and without wrong bytes",
 );
 
-/// Duration beyond which a run with a fault counts as a hang: four times its deadline, because threads may share cores,
-/// plus the start and the ranks' own waits.
+/// Duration after which a run with a fault counts as a hang. It is four times the run's deadline, because threads may
+/// share cores, plus the time for the start and for the ranks' own waits.
 const HANGS_AFTER: Duration = Duration::from_secs(20);
 
 fn hours(text: &str) -> Result<Duration, String> {
@@ -175,7 +175,7 @@ fn run(drawn: &Drawn, limit: Duration) -> Result<Option<Row>, Failure> {
     }
     let (program, matches) = Args::parse(&drawn.words)?;
     let began = Instant::now();
-    // In a separate thread: the experiment starts its own event loop, and this thread's is running.
+    // Uses a separate thread, because the experiment starts its own event loop and this thread already runs one.
     let ran = std::thread::scope(|scope| {
         let run = scope.spawn(|| program.in_process.map_or(Ok(Vec::new()), |run| run(&matches)));
         run.join().unwrap_or_else(|_| Err(Failure::WrongData("the run panicked".into())))
@@ -265,7 +265,7 @@ impl Args {
                     None
                 }
                 Err(failure @ (Failure::Unfit(_) | Failure::Interrupted)) => return Err(failure),
-                // Unsupported options are a usage error. For a random program they are a failure like any other.
+                // Unsupported options are a usage error. For a random program, they are an ordinary failure.
                 Err(failure @ Failure::Usage(_)) if !self.random => return Err(failure),
                 Err(_) if signals::interrupted() => return Err(Failure::Interrupted),
                 Err(failure) => {
@@ -301,8 +301,8 @@ impl Args {
 }
 
 impl Args {
-    /// Returns the fabric of the row: that of the first row, or else that of the command, with all seeds instead of
-    /// a single one.
+    /// Returns the fabric for the row. It is the fabric of the first row or else of the command, with all seeds instead
+    /// of a single seed.
     fn fabric(&self, shown: Option<(u64, &str)>, count: u64) -> String {
         const OPTION: &str = "seed=";
         if self.random {

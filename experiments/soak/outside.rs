@@ -25,15 +25,15 @@ pub fn is_program(words: &[String]) -> bool {
 /// Runs a program once. `limit` is the maximum duration.
 ///
 /// # Errors
-/// Returns [`Failure::Usage`] if the program cannot be started, [`Failure::Timeout`] if it has been killed at the limit,
-/// and [`Failure::Run`] with the last line of its standard error if it fails.
+/// Returns [`Failure::Usage`] if the program cannot be started, [`Failure::Timeout`] if it has been killed at the
+/// limit, and [`Failure::Run`] with the last line of its standard error if it fails.
 pub fn run(words: &[String], limit: Duration) -> Result<(), Failure> {
     let Some((program, rest)) = words.split_first() else { return Err(Failure::Usage("no program given".into())) };
     let failed = |error: std::io::Error| Failure::Run(format!("cannot record the standard error: {error}"));
     let mut record = tempfile::tempfile().map_err(failed)?;
     let mut command = Command::new(program);
     command.args(rest).stdin(Stdio::null()).stdout(Stdio::null()).stderr(record.try_clone().map_err(failed)?);
-    // A group, so that the processes that the program starts are killed with it.
+    // Starts a process group, so that the processes that the program starts are killed with it.
     let child = command.process_group(0).spawn();
     let mut child = child.map_err(|error| Failure::Usage(format!("{program}: {error}")))?;
     let Some(status) = wait(&mut child, limit)? else {
@@ -70,7 +70,7 @@ fn wait(child: &mut Child, limit: Duration) -> Result<Option<ExitStatus>, Failur
     }
 }
 
-/// Returns the last line of a file that is not empty.
+/// Returns the last non-empty line of a file.
 fn last_line(file: &mut File) -> String {
     let length = file.seek(SeekFrom::End(0)).unwrap_or(0);
     let mut bytes = Vec::new();
@@ -89,13 +89,13 @@ mod tests {
     }
 
     #[test]
-    fn failures_have_the_last_line_and_the_limit_ends_children() {
+    fn failures_have_last_line_and_limit_ends_children() {
         let long = Duration::from_secs(60);
         assert!(shell("echo no reason >&2", long).is_ok());
         let text = |ended: Result<(), Failure>| ended.err().and_then(|failure| failure.text()).unwrap_or_default();
         assert_eq!(text(shell("echo first >&2; echo wrong word 7 >&2; exit 4", long)), "exit status: 4: wrong word 7");
         assert_eq!(text(shell("exit 1", long)), "exit status: 1: no message on its standard error");
-        // The shell waits for its own child, which the limit must end too.
+        // The shell waits for its own child, which must also be killed at the limit.
         let late = shell("sleep 600; echo survived >&2", Duration::from_millis(1));
         assert!(matches!(&late, Err(Failure::Timeout(why)) if !why.contains("survived")), "{late:?}");
         let absent = run(&["./no-such-program".to_owned()], long);

@@ -1,4 +1,4 @@
-//! Random programs: a command line per seed. A seed has the same command line in every build of one version.
+//! Random programs: a command line per seed. A seed yields the same command line in every build of one version.
 
 use crate::random::Random;
 
@@ -38,7 +38,8 @@ const RULES: [&str; 4] = ["count", "own", "drain", "sequence"];
 const SCOPES: [&str; 3] = ["thread", "warp", "block"];
 const MODES: [&str; 4] = ["quiet", "nbi", "quiet-every=3", "nbi-batch=4"];
 
-/// Returns the program of a seed. In seven of eight the network is the worst-case model, otherwise modelled NICs.
+/// Returns the program of a seed. Seven of eight programs use the worst-case network model, and the others use modelled
+/// NICs.
 pub fn draw(seed: u64) -> Drawn {
     let mut random = Random::new(seed);
     let has_fault = random.from(1, FAULT_EVERY) == 1;

@@ -34,7 +34,7 @@ struct Stream {
 }
 
 impl Write {
-    /// Measures a tuple. Returns its rows on rank 0, and no rows on other ranks.
+    /// Measures a parameter combination. Returns its rows on rank 0, and no rows on other ranks.
     pub async fn each_rail(&mut self, tuple: &Tuple, ranks: &mut Bootstrap) -> Result<Rows, Failure> {
         // One direction after the other, because a card can be slow in only one of them.
         let (mut rows, mut rates) = (Rows::new(), Vec::new());
@@ -160,7 +160,8 @@ struct Streams<'a> {
 impl Bench for Streams<'_> {
     type Case = Rails;
 
-    /// Writes one buffer over a rail, over poison. All rails together are the rails that were verified alone.
+    /// Writes one buffer over a rail, over poison. The row of all rails together uses the rails that were verified one
+    /// by one.
     async fn verify(&mut self, (rail, count): Rails, ranks: &mut Bootstrap) -> Result<Option<u64>, Failure> {
         if count > 1 {
             return Ok(None);

@@ -1,4 +1,4 @@
-//! Measurement of one tuple: writes with a window in flight, the bare loop, and single writes.
+//! Measurement of one parameter combination: writes with a window in flight, the bare loop, and single writes.
 
 use super::Tuple;
 use super::args::{Args, Targets};
@@ -43,7 +43,7 @@ enum Case {
     Single,
 }
 
-/// Role of this rank in a tuple.
+/// Role of this rank in a parameter combination.
 pub(super) struct Round<'a> {
     pub(super) tuple: &'a Tuple,
     pub(super) targets: Vec<Target>,
@@ -73,15 +73,15 @@ pub struct Write {
     pub pairing: Pairing,
     /// Rails of all ranks, indexed by rank and rail.
     pub places: Vec<Vec<RailPlace>>,
-    /// Rates of rails that rank 0 has gathered: all of them with --each-rail, otherwise those of the fastest row over one
-    /// rail and of the fastest over several.
+    /// Rates of rails that rank 0 has gathered: all of them with --each-rail, otherwise those of the fastest row over
+    /// one rail and of the fastest over several.
     pub rates: Vec<RailRate>,
     /// Number of the next verified pass, so that every pass has a different pattern.
     pub iteration: u32,
 }
 
 impl Write {
-    /// Measures a tuple. Returns its rows on rank 0, and no rows on other ranks.
+    /// Measures a parameter combination. Returns its rows on rank 0, and no rows on other ranks.
     pub async fn measure(&mut self, tuple: &Tuple, ranks: &mut Bootstrap) -> Result<Rows, Failure> {
         let (rank, size) = (ranks.rank(), ranks.size());
         let mine = tuple.targets.of(rank, &self.pairing);
@@ -119,8 +119,8 @@ impl Write {
         Ok(rows)
     }
 
-    /// Keeps the rates of the rails of this row, unless an earlier row over one rail, or over several, was faster. Small
-    /// writes do not reach the line rate on any rail.
+    /// Keeps the rates of the rails of this row, unless an earlier row over one rail, or over several, was faster.
+    /// Small writes do not reach the line rate on any rail.
     fn keep_rates(&mut self, tuple: &Tuple, senders: &[Sender]) {
         let (places, way, bytes) = (&self.places, Way::of(tuple.rails), tuple.bytes);
         let of_sender = |sender: &Sender| {
@@ -206,8 +206,8 @@ impl Write {
         Ok(())
     }
 
-    /// Returns whether a notification is due. Targets do not observe the arrival of writes, and treat a rank as stalled
-    /// if it does not notify them before their deadline.
+    /// Returns whether a notification is due. Targets do not observe the arrival of writes. They consider a rank
+    /// stalled if it does not notify them before their deadline.
     pub(super) fn is_late(&self, round: &Round<'_>) -> bool {
         round.told.get().elapsed() > self.job.timeout / 4
     }
@@ -252,7 +252,7 @@ impl Write {
     }
 }
 
-/// The writes of a tuple.
+/// The writes of a parameter combination.
 struct Writes<'a> {
     write: &'a mut Write,
     round: Round<'a>,

@@ -65,7 +65,7 @@ fn tuples(args: &Args) -> Result<Vec<Tuple>, Failure> {
     let tuple = |(&targets, &rails, &strategy, &window, &bytes): (&_, &_, &_, &u32, &u64)| {
         let most = (args.volume / bytes).max(u64::from(window.min(4)));
         let writes = u64::from(args.iterations).min(most).max(1);
-        // With --each-rail, each rail has its own buffer.
+        // For --each-rail, each rail has its own buffer.
         let buffers = if args.each_rail { rails as u32 } else { args.buffers.unwrap_or(window) };
         Tuple { bytes, rails, strategy, window, buffers, targets, writes }
     };

@@ -2,22 +2,22 @@
 
 use std::time::Duration;
 
-/// Number of consecutive unsuccessful yields after which the thread sleeps instead. By then, every ready thread has had
-/// the core.
+/// Number of consecutive unsuccessful yields after which the thread sleeps instead. By then, every ready thread has run
+/// on the core.
 const AWAKE: u32 = 512;
-/// Minimum sleep. Short compared with the response time of a kernel or peer that has not responded during 512 yields.
-/// The system extends it to about 100 us.
+/// Minimum sleep. It is short compared with the response time of a kernel or peer that has not responded during 512
+/// yields. The system extends it to about 100 us.
 const REST: Duration = Duration::from_micros(50);
-/// Number of sleeps after which the sleep grows by [`REST`], up to the limit. It reaches a millisecond after about 150
+/// Number of sleeps after which the sleep grows by [`REST`], up to the limit. The sleep reaches 1 ms after about 150
 /// sleeps, or 90 ms.
 const RESTS: u32 = 8;
 
 /// Yields the core after every `every` unsuccessful polls, and sleeps briefly instead after many unsuccessful yields,
-/// because yielding threads keep all cores busy. For machines with fewer cores than busy threads; otherwise, polling
-/// threads keep their cores.
+/// because yielding threads keep all cores busy. Used on machines with fewer cores than busy threads; on other
+/// machines, polling threads keep their cores.
 ///
-/// Does not yield after every poll: a rank that is only written to also polls without result, and over tcp its polls
-/// drive the responses to the writer.
+/// The thread does not yield after every poll: the polls of a rank that only receives writes have no result either, but
+/// over tcp they drive the responses to the writer.
 #[derive(Debug)]
 pub struct Backoff {
     every: u32,
@@ -31,8 +31,8 @@ impl Backoff {
         Backoff { every: polls, vain: 0, longest: REST }
     }
 
-    /// Lets sleeps grow to at most `longest`. For threads that only observe; not for threads whose polls may be
-    /// required to respond to a peer.
+    /// Lets sleeps grow to at most `longest`. Suitable for threads that only observe, but not for threads whose polls
+    /// may be required to respond to a peer.
     #[must_use]
     pub const fn max_sleep(self, longest: Duration) -> Backoff {
         Backoff { longest, ..self }

@@ -1,6 +1,6 @@
-//! Handlers for fatal signals that libraries cause by abort(3) or by a crash. libfabric's EFA provider does both if it
-//! runs out of memory. Without these handlers, the run would exit with code 134 or 139 and no message of ginlab, and
-//! leave files of its rails in shared memory.
+//! Handlers for fatal signals that libraries cause with abort(3) or with a crash. libfabric's EFA provider does both if
+//! it runs out of memory. Without these handlers, the run would exit with code 134 or 139 and without a message of
+//! ginlab, and would leave files of its rails in shared memory.
 //!
 //! The handler reports the cause, starts this executable once more to remove the remaining files, and exits with
 //! code 1. The cleanup needs a separate process because the files are locked until this process has exited, and because
@@ -25,8 +25,8 @@ use crate::shm_cleanup::{self, has_ended};
 const CLEANUP: &str = "tidy-up-behind";
 /// Exit code of a failed run.
 const FAILED: c_int = 1;
-/// Time in milliseconds for which this process waits until the cleanup process has listed its children. [`ENDED`] is
-/// the time for which the cleanup process waits until all of them have exited.
+/// Time in milliseconds for which this process waits until the cleanup process has listed its children. The cleanup
+/// process then waits up to [`ENDED`] until all of them have exited.
 const SEEN: c_int = 1000;
 const ENDED: Duration = Duration::from_secs(2);
 const LOOK_EVERY: Duration = Duration::from_millis(2);
@@ -48,8 +48,8 @@ static CAUSE: OnceLock<Cause> = OnceLock::new();
 
 /// File system of shared memory. If it lacks space for a page, the first access to the page raises SIGBUS.
 const SHARED_MEMORY: &CStr = c"/dev/shm";
-/// The file system counts as full if fewer bytes than this are available: other processes may free some while this one
-/// exits.
+/// Number of available bytes below which the file system counts as full. It is above 0 because other processes may free
+/// some bytes while this one exits.
 const FULL: u64 = 1 << 20;
 const ENLARGE: &str = " KiB are available; remove old files there or enlarge it (mount -o remount,size=8G /dev/shm; \
                        docker: --shm-size 8g; pods: an emptyDir of medium Memory at /dev/shm), or use fewer ranks or \
@@ -115,7 +115,7 @@ fn say_number(mut number: u64) {
     say(&digits[first..]);
 }
 
-/// Prints the reason for which this process ends: the cause that a library reports, or that shared memory is full.
+/// Prints the reason for the end of this process: the cause that a library reports, or that shared memory is full.
 fn say_why(ready: &Ready, signal: c_int) {
     let cause = CAUSE.get().map_or(ptr::null(), |cause| cause());
     if !cause.is_null() {
@@ -171,8 +171,8 @@ extern "C" fn end(signal: c_int, info: *mut libc::siginfo_t, _: *mut c_void) {
         return;
     };
     // SAFETY: the strings live as long as the process, and the argument lists end with a null. The child continues on
-    // its own copy of the memory and makes only async-signal-safe calls until `execve`. It is created by the system
-    // call itself, because fork(3) calls handlers that libraries have registered.
+    // its own copy of the memory and makes only async-signal-safe calls until `execve`. The system call is made
+    // directly, because fork(3) calls handlers that libraries have registered.
     unsafe {
         say_why(ready, signal);
         let mut pipe = [0; 2];
@@ -186,7 +186,7 @@ extern "C" fn end(signal: c_int, info: *mut libc::siginfo_t, _: *mut c_void) {
                 }
                 -1 => {}
                 _ => {
-                    // Readable, or closed.
+                    // The pipe is readable or closed.
                     libc::close(pipe[1]);
                     let mut seen = libc::pollfd { fd: pipe[0], events: libc::POLLIN, revents: 0 };
                     libc::poll(&mut seen, 1, SEEN);
@@ -197,13 +197,13 @@ extern "C" fn end(signal: c_int, info: *mut libc::siginfo_t, _: *mut c_void) {
     }
 }
 
-/// Runs the cleanup if this process was started for it. Returns whether it was.
+/// Runs the cleanup if this process was started for it, and returns `true`. Returns `false` otherwise.
 #[must_use]
 pub fn run_cleanup() -> bool {
     let mut words = std::env::args().skip(1);
     let (word, process) = (words.next(), words.next().and_then(|process| process.parse().ok()));
     let Some(process) = process.filter(|_| word.as_deref() == Some(CLEANUP)) else { return false };
-    // Only for the parent process: the process ID may have been reused.
+    // Cleans up only for the parent process: the process ID may have been reused.
     if getppid().as_raw() as u32 != process {
         return true;
     }
@@ -236,7 +236,7 @@ mod tests {
 
     const CHILD: &str = "GIVEN_UP_CHILD";
 
-    /// Runs this test in a child process, which ends as the variable specifies.
+    /// Runs this test in a child process, which ends in the way that the variable specifies.
     fn ended_by(how: &str) -> std::process::Output {
         let name = "crash_handler::tests::reports_abort_and_crash_but_not_external_signal";
         let program = std::env::current_exe().expect("this program");
@@ -253,7 +253,7 @@ mod tests {
                 "abort" => process::abort(),
                 // SAFETY: the fault is the subject of the test.
                 "crash" => unsafe { ptr::without_provenance::<u8>(64).read_volatile().into() },
-                // SAFETY: a system call without pointers.
+                // SAFETY: the system call takes no pointers.
                 _ => unsafe { libc::kill(libc::getpid(), libc::SIGABRT) },
             };
         }

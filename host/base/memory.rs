@@ -3,13 +3,13 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Returns the number of available bytes: the minimum of what the machine has available and what each control group up
-/// to the root still allows. `None` if the system reports neither.
+/// Returns the number of available bytes: the minimum of the memory available on the machine and the remainder of the
+/// limit of each control group up to the root. `None` if the system reports neither.
 pub fn available() -> Option<u64> {
     available_in(Path::new("/"))
 }
 
-/// Like [`available`], below `root`, which is `/` or a recorded tree.
+/// Like [`available`], but reads files below `root`, which is `/` or a recorded tree.
 pub fn available_in(root: &Path) -> Option<u64> {
     let text = |path: &str| fs::read_to_string(root.join(path)).unwrap_or_default();
     let machine = available_of_machine(&text("proc/meminfo"));
@@ -25,7 +25,8 @@ fn available_of_machine(meminfo: &str) -> Option<u64> {
 
 /// File names of one version of cgroups.
 struct Names {
-    /// Limits of a group; the smallest one counts. Above `memory.high`, the kernel throttles the group severely.
+    /// Files with the limits of a group, of which the smallest applies. Above `memory.high`, the kernel throttles the
+    /// group severely.
     limits: &'static [&'static str],
     used: &'static str,
     /// Entry of memory.stat for file pages that the kernel reclaims before memory runs out. They count as available, as
@@ -54,7 +55,7 @@ fn groups(root: &Path, cgroup: &str, mountinfo: &str) -> Vec<u64> {
         let names = if second { V2 } else { V1 };
         let Some((mount, below)) = mountinfo.lines().find_map(|line| mounted(line, second)) else { continue };
         let mount = root.join(mount.trim_start_matches('/'));
-        // A container often sees its own group as the root of the mount, but its path as on the host.
+        // In a container, the root of the mount is often its own group, but the path is that on the host.
         let path = path.strip_prefix(&below).unwrap_or(path).trim_start_matches('/');
         let mut folder: PathBuf =
             if path.split('/').any(|part| part == "..") { mount.clone() } else { mount.join(path) };
@@ -118,7 +119,7 @@ mod tests {
 
     #[test]
     fn pod_limit_applies_on_large_host() {
-        // Version 2 with its own namespace: 64 GiB, of which 10 are in use, 4 of them pages of files.
+        // Version 2 with its own namespace: 64 GiB, of which 10 GiB are in use, including 4 GiB of file pages.
         let files = [
             MACHINE,
             ("proc/self/cgroup", "0::/\n"),
@@ -129,7 +130,7 @@ mod tests {
         check(&files, Some(54 * GIB));
         let stat = ("sys/fs/cgroup/memory.stat", "anon 6442450944\ninactive_file 4294967296\nactive_file 1\n");
         check(&[&files[..], &[stat]].concat(), Some(58 * GIB));
-        // The smaller one of the two limits counts.
+        // The smaller of the two limits applies.
         let high = ("sys/fs/cgroup/memory.high", "32212254720\n");
         check(&[&files[..], &[high]].concat(), Some(20 * GIB));
         check(&[&files[..3], &[("sys/fs/cgroup/memory.max", "max\n"), files[4], high]].concat(), Some(20 * GIB));
@@ -165,7 +166,7 @@ mod tests {
             ("sys/fs/cgroup/memory/memory.stat", "inactive_file 1\ntotal_inactive_file 536870912\n"),
         ];
         check(&files, Some(GIB + GIB / 2));
-        // Without a limit the value is the maximum of a page counter, so the machine's memory counts.
+        // Without a limit, the value is the maximum of a page counter, so the machine's memory applies.
         let free = ("sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");
         check(&[&files[..4], &[files[4], files[5], free]].concat(), Some(2_000_000_000 * 1024));
     }

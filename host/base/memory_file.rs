@@ -1,5 +1,5 @@
 //! Memory that other processes of this machine can map: an anonymous file (memfd) without a path. The kernel frees it
-//! when the last process that has it open or mapped exits, for whatever reason.
+//! when the last process that has it open or mapped exits, for any reason.
 
 use nix::fcntl::{FcntlArg, SealFlag, fcntl, posix_fallocate};
 use nix::sys::memfd::{MFdFlags, memfd_create};
@@ -41,20 +41,20 @@ pub struct MemoryFile {
 
 // SAFETY: the memory is plain shared bytes, accessed only through unsafe pointers and by kernels.
 unsafe impl Send for MemoryFile {}
-// SAFETY: as for `Send`, all access is through unsafe pointers and by kernels.
+// SAFETY: all accesses are through unsafe pointers and by kernels, as for `Send`.
 unsafe impl Sync for MemoryFile {}
 
 impl MemoryFile {
-    /// Creates zeroed memory of `bytes` bytes.
+    /// Creates a zeroed file of `bytes` bytes.
     pub fn create(bytes: NonZeroUsize) -> io::Result<MemoryFile> {
         static NUMBER: AtomicU32 = AtomicU32::new(1);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
         let file = memfd_create(format!("ginlab-{number}").as_str(), flags)?;
         let length = i64::try_from(bytes.get()).map_err(|_| nix::Error::EFBIG)?;
-        // Allocates all pages now: if one were missing later, its first access would end the process.
+        // Allocates all pages now: if a page could not be allocated later, its first access would end the process.
         posix_fallocate(&file, 0, length)?;
-        // No process can shrink the file.
+        // Seals the file, so that no process can shrink it.
         fcntl(&file, FcntlArg::F_ADD_SEALS(SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_SEAL))?;
         let name = FileName { pid: std::process::id(), descriptor: file.as_raw_fd(), number };
         Ok(MemoryFile { start: map(&file, bytes)?, bytes, name, _file: Some(file) })

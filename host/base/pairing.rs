@@ -5,12 +5,13 @@ use std::fmt::Write;
 /// Pairing of ranks. Half of the ranks initiate, each with one partner of the other half.
 ///
 /// Ranks are ordered by host (in order of first appearance, so rank 0's host comes first) and then by number. Each rank
-/// of the first half is paired with the rank that is half the number of ranks further on. The ranks of a host are
-/// adjacent in this order, so no two of them form a pair unless the host has more than half of all ranks. On a single
-/// host, rank `r` is paired with `r + n/2`.
+/// of the first half is paired with the rank at the same position of the second half. The ranks of a host are adjacent
+/// in this order, so no two of them form a pair unless the host has more than half of all ranks. On a single host, rank
+/// `r` is paired with `r + n/2`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pairing {
-    /// Partner of each rank, and whether the rank initiates; `None` for the one rank left over by an odd number.
+    /// Partner of each rank, and whether the rank initiates; `None` for the rank that is left over if the number is
+    /// odd.
     partners: Vec<Option<(usize, bool)>>,
     /// Pairs within a host, in the order of the ranks that initiate.
     within: Vec<(usize, usize)>,
@@ -85,8 +86,8 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Partners are mutual, half of the ranks including rank 0 initiate, and no other pairing crosses hosts more
-        /// often.
+        /// Partners are mutual, half of the ranks including rank 0 initiate, and no other pairing has more pairs across
+        /// hosts.
         #[test]
         fn pairs_cross_hosts_wherever_they_can(hosts in prop::collection::vec(0u8..5, 1..40)) {
             let pairing = Pairing::of(&hosts);
@@ -128,7 +129,7 @@ mod tests {
         let pairing = Pairing::of(&["a", "b", "a", "b"]);
         assert_eq!((0..4).map(|rank| pairing.target(rank)).collect::<Vec<_>>(), [Some(1), None, Some(3), None]);
         assert_eq!(pairing.note(), None);
-        // Order of --map-by slot.
+        // Hosts in the order of --map-by slot.
         let pairing = Pairing::of(&["a", "a", "b", "b"]);
         assert_eq!((0..4).map(|rank| pairing.target(rank)).collect::<Vec<_>>(), [Some(2), Some(3), None, None]);
     }

@@ -5,7 +5,7 @@
 use super::progress;
 pub use payload_pattern::{byte, seed, word};
 
-/// Minimum number of bytes for which a check counts as progress of the process.
+/// Minimum number of bytes of a check that counts as progress of the process.
 const LONG: usize = 4096;
 
 /// Value that [`poison`] XORs with every byte of the pattern. Any nonzero value would do; this one is easy to recognize
@@ -118,7 +118,7 @@ mod tests {
 
     #[test]
     fn neighbouring_seeds_are_no_shifted_copies() {
-        // Payloads are often ordered by rank and iteration: misplaced data must not pass.
+        // Payloads are often ordered by rank and iteration, so misplaced data must be detected.
         let first = seed(0, 0, 0);
         let words: std::collections::HashSet<u64> = (0..4096).map(|index| word(first, index)).collect();
         for other in [seed(1, 0, 0), seed(0, 1, 0), seed(0, 0, 1)] {

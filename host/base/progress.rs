@@ -1,4 +1,4 @@
-//! Progress of this process: one counter for everything that completes slowly enough to be worth counting.
+//! Progress of this process: one counter for all work that completes slowly enough to be counted.
 //!
 //! A rank that waits for another one must not end a run that makes progress. Therefore, long-running parts of a rank
 //! increment this counter when they have completed something: a kernel whose memory changes, rails that complete
@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 static COUNT: AtomicU64 = AtomicU64::new(0);
 
-/// Records that something has completed. Not called per transfer: callers increment once per check of a clock, or once
-/// per few milliseconds of work.
+/// Records that some work has completed. Not called per transfer: callers record once per check of a clock, or once per
+/// few milliseconds of work.
 pub fn record() {
     COUNT.fetch_add(1, Ordering::Relaxed);
 }

@@ -18,7 +18,7 @@ impl Random {
     }
 }
 
-/// Returns a number whose bits each depend on all bits of `word`: the mixing of SplitMix64, which is a bijection.
+/// Mixes `word` with the bijection of SplitMix64. Each bit of the result depends on all bits of `word`.
 #[must_use]
 pub fn mix(mut word: u64) -> u64 {
     word = (word ^ word >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -33,7 +33,7 @@ mod tests {
     #[test]
     fn sequence_is_that_of_splitmix64() {
         let mut random = Random(1_234_567);
-        // First numbers of the reference implementation.
+        // First numbers of the reference implementation for this seed.
         assert_eq!([random.next(), random.next()], [6_457_827_717_110_365_317, 3_203_168_211_198_807_973]);
         assert_eq!(random.below(0), 0);
         assert!((0..100).all(|_| random.below(3) < 3));

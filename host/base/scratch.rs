@@ -6,8 +6,8 @@ use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Returns the directory for temporary files: the first of the system's (TMPDIR), /dev/shm and XDG_RUNTIME_DIR that
-/// this process can write to; the system's if it can write to none.
+/// Returns the directory for temporary files: the first of the system's (TMPDIR), /dev/shm and XDG_RUNTIME_DIR to which
+/// this process can write. Returns the system's if it can write to none of them.
 #[must_use]
 pub fn folder() -> PathBuf {
     let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);

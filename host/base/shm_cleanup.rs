@@ -2,8 +2,8 @@
 //!
 //! - libfabric's EFA provider creates a file of 16 MiB per endpoint, even if it transfers nothing through shared
 //!   memory, and removes it only when the endpoint is closed. Each process records the files of its endpoints in its
-//!   own record file, which it keeps locked. The system releases the lock when the process ends, for whatever reason
-//!   and in whatever PID namespace.
+//!   own record file, which it keeps locked. The system releases the lock when the process ends, for any reason and in
+//!   any PID namespace.
 //! - Software NICs have one directory per user, in which each file is locked by the processes that use it
 //!   (`crates/soft_efa/src/share.rs`).
 
@@ -105,7 +105,7 @@ impl Record {
         let mut options = File::options();
         let file = options.read(true).write(true).mode(0o600).custom_flags(libc::O_TMPFILE).open(&directory)?;
         let file = Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(_, error)| error)?;
-        // Named by its inode number, which is unique among PID namespaces that share the file system.
+        // Named after its inode number, which is unique among PID namespaces that share the file system.
         let path = directory.join(file.metadata()?.ino().to_string());
         let source = format!("/proc/self/fd/{}", file.as_raw_fd());
         linkat(AT_FDCWD, source.as_str(), AT_FDCWD, &path, AtFlags::AT_SYMLINK_FOLLOW)?;
@@ -138,7 +138,8 @@ fn directory(shared_memory: &Path) -> PathBuf {
     shared_memory.join(format!("ginlab-{}", Uid::effective()))
 }
 
-/// Returns whether only this user can create files in the directory. Required because the names in records are removed.
+/// Returns whether only this user can create files in the directory. This is required because files with the recorded
+/// names are removed.
 fn is_private(directory: &Path) -> bool {
     directory
         .symlink_metadata()
@@ -226,7 +227,7 @@ mod tests {
         let path = shared_memory.path();
         File::create(path.join("notes_6b00_1c4d4a8e_0000")).expect("made");
         let running = record(path, &[PEER]);
-        // This process has mapped its peer's endpoint too. Dropping the record releases the lock, as the end of a
+        // This process has also mapped its peer's endpoint. Dropping the record releases the lock, as the end of a
         // process does.
         drop(record(path, &[NAME, PEER]));
         // This is not an endpoint's name: other files stay even if a record contains them.

@@ -32,8 +32,8 @@ pub fn install() -> io::Result<()> {
     outcome.clone().map_err(io::Error::other)
 }
 
-/// Restores the default action of a signal. Libraries used by libfabric (libinfinipath) install handlers on loading
-/// that exit with code 1 and without a message; signal-hook would call them after ours.
+/// Restores the default action of a signal. When loaded, some libraries used by libfabric (libinfinipath) install
+/// handlers that exit with code 1 and without a message. signal-hook would call them after the handlers of this module.
 fn take_over(signal: i32) -> Result<(), nix::Error> {
     let default = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
     // SAFETY: the default action runs no code of this process.

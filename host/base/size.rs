@@ -1,6 +1,6 @@
 //! Parsing and formatting of sizes and lists.
 
-/// Reason for which a size, a sweep or a list was refused, as one line.
+/// Reason for the rejection of a size, a sweep or a list, as one line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct SizeError(String);
@@ -10,7 +10,7 @@ const SUFFIXES: [&str; 5] = ["", "K", "M", "G", "T"];
 
 /// Parses `64`, `4K`, `1M`, `2G`, `4KiB`: powers of two, in either case.
 ///
-/// Refuses decimal `KB`, because tools disagree on its meaning.
+/// Rejects decimal `KB`, because tools disagree on its meaning.
 pub fn parse(text: &str) -> Result<u64, SizeError> {
     let trimmed = text.trim();
     let digits = trimmed.find(|c: char| !c.is_ascii_digit()).unwrap_or(trimmed.len());
@@ -91,10 +91,10 @@ pub fn parse_list(text: &str) -> Result<Vec<u32>, SizeError> {
     Ok(list)
 }
 
-/// Formats a size: exact if that is short (`64 B`, `4 KiB`, `4097 B`, `1536 MiB`), otherwise rounded and marked (`~1.5
-/// GiB`).
+/// Formats a size: exactly if the result is short (`64 B`, `4 KiB`, `4097 B`, `1536 MiB`), and otherwise rounded and
+/// marked (`~1.5 GiB`).
 pub fn human(bytes: u64) -> String {
-    // Powers of the largest unit not above the size, and of the largest unit that divides it.
+    // The largest unit that is at most the size, and the largest unit that divides it.
     let held = bytes.checked_ilog2().unwrap_or(0) as usize / 10;
     let dividing = bytes.trailing_zeros() as usize / 10;
     let unit = |power: usize| if power == 0 { "B".to_owned() } else { format!("{}iB", SUFFIXES[power]) };
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn sweeps() {
+    fn sweeps_multiply_up_to_end() {
         assert_eq!(sweep(4096, 1 << 20, 4).unwrap(), [4096, 16384, 65536, 262144, 1 << 20]);
         assert_eq!(sweep(3, 20, 2).unwrap(), [3, 6, 12]);
         assert_eq!(sweep(8, 8, 2).unwrap(), [8]);
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn lists() {
+    fn lists_parse_or_name_invalid_entry() {
         assert_eq!(parse_list("1,8,32").unwrap(), [1, 8, 32]);
         assert_eq!(parse_list(" 4 , 1,4").unwrap(), [4, 1]);
         let refusals: Vec<String> = ["", "1,,2", "1,0", "a", "-1", "4294967296"]
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_for_people() {
+    fn sizes_are_formatted_with_binary_units() {
         let shown: Vec<String> =
             [0, 1, 1023, 1024, 4095, 4096, 4097, 1 << 20, 3 << 29, 1_500_000_000, 1 << 40, u64::MAX]
                 .into_iter()

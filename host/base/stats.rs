@@ -24,7 +24,7 @@ impl Micros {
     }
 }
 
-/// Statistics of a set of samples. The JSON report contains the samples in addition.
+/// Statistics of a set of samples. The JSON report also contains the samples.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Summary {
     /// Number of samples.
@@ -33,7 +33,7 @@ pub struct Summary {
     pub min: f64,
     /// Median; for an even count, the mean of the two middle samples.
     pub p50: f64,
-    /// 99th percentile by nearest rank: a measured value, which is the maximum for fewer than 100 samples.
+    /// 99th percentile by the nearest-rank method: one of the samples, which is the maximum for fewer than 100 samples.
     pub p99: f64,
     /// Largest sample.
     pub max: f64,
@@ -59,7 +59,7 @@ impl Summary {
         // Nearest rank: the smallest sample that at least 99 % of all samples do not exceed. Computed in integers,
         // because 0.99 has no exact binary representation.
         let p99 = sorted[(count * 99).div_ceil(100) - 1];
-        // Relative to the minimum, to avoid cancellation for large, similar samples.
+        // The mean is computed relative to the minimum, to avoid cancellation for large, similar samples.
         let mean = min + sorted.iter().map(|sample| sample - min).sum::<f64>() / count as f64;
         let cv_pct = (count > 1 && mean != 0.0).then(|| {
             let squares = sorted.iter().map(|sample| (sample - mean).powi(2)).sum::<f64>();
@@ -69,8 +69,8 @@ impl Summary {
     }
 }
 
-/// Returns the median; the larger of the two middle values for an even count, so that it is below a limit only if more
-/// than half of the values are. `None` if there are no values.
+/// Returns the median, or `None` if there are no values. For an even count, returns the larger of the two middle
+/// values, so that the result is below a limit only if more than half of the values are.
 pub fn upper_median<T: Copy + Into<f64>>(values: &[T]) -> Option<T> {
     let mut sorted = values.to_vec();
     sorted.sort_by(|a, b| f64::total_cmp(&(*a).into(), &(*b).into()));
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn units() {
+    fn rates_have_documented_units() {
         let time = Micros::from(Duration::from_micros(10));
         assert_eq!(time.gbytes_s(1_000_000), Some(100.0));
         assert_eq!(time.mops(20), Some(2.0));

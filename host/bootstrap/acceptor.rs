@@ -1,12 +1,12 @@
 //! Listening socket of rank 0 or of a session server. Serves many connections concurrently. None of them can block the
 //! others.
 //!
-//! Until a connection is authenticated, three limits hold:
+//! Three limits protect against unauthenticated connections:
 //!
-//! - It has [`HANDSHAKE_LIMIT`] in total, however slowly its bytes arrive.
-//! - At most [`MAX_UNAUTHENTICATED`] connections are kept. A further one replaces the oldest, so that idle connections cannot
-//!   lock others out.
-//! - stderr gets a few lines, however many connections are rejected.
+//! - A connection must authenticate within [`HANDSHAKE_LIMIT`], however slowly its bytes arrive.
+//! - At most [`MAX_UNAUTHENTICATED`] connections are kept. A further one replaces the oldest, so that idle connections
+//!   cannot lock others out.
+//! - Only a few lines are printed on stderr, regardless of the number of rejected connections.
 
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener};
@@ -30,17 +30,17 @@ const MAX_UNAUTHENTICATED: usize = 64;
 /// Maximum number of bytes that are buffered for an unauthenticated connection.
 const MAX_UNREAD: usize = 16 << 10;
 
-/// Reason that is reported when the oldest connection is replaced by a newer one.
+/// Reason that is reported when a newer connection replaces the oldest one.
 const CROWDED_OUT: &str = "it was silent for longest, and too many connections are waiting";
 
-/// Accepts connections and returns those that know the token.
+/// Accepts connections and returns those that have proved knowledge of the token.
 #[derive(Debug)]
 pub(super) struct Acceptor {
     listener: TcpListener,
     key: Key,
     /// Maximum number of connections kept.
     room: usize,
-    /// Time that each connection has to authenticate itself.
+    /// Time within which each connection must authenticate.
     pub patience: Duration,
     /// Connections in the order of their arrival.
     callers: Vec<Caller>,
@@ -50,15 +50,15 @@ pub(super) struct Acceptor {
 #[derive(Debug)]
 struct Caller {
     link: Link,
-    /// Time of its arrival or of its refusal.
+    /// Time at which the connection arrived or was refused.
     since: Instant,
-    /// Whether it was refused. It is kept only until the other side has read the answer and closed.
+    /// Whether the connection was refused. It is kept only until the other side has read the answer and closed.
     leaving: bool,
 }
 
 impl Acceptor {
-    /// Creates an acceptor that keeps up to `expected` connections more than [`MAX_UNAUTHENTICATED`], for authenticated ranks
-    /// that the caller has not collected yet.
+    /// Creates an acceptor that keeps `expected` connections in addition to [`MAX_UNAUTHENTICATED`], for authenticated
+    /// ranks that the caller has not collected yet.
     pub fn new(listener: TcpListener, token: &str, expected: usize) -> Result<Self, BootstrapError> {
         listener.set_nonblocking(true).map_err(|error| BootstrapError::system("listen", error))?;
         let (key, room, patience) = (Key::of(token), expected + MAX_UNAUTHENTICATED, HANDSHAKE_LIMIT);
@@ -102,8 +102,8 @@ impl Acceptor {
         self.refuse(link, why, last_word);
     }
 
-    /// Sends `why` and keeps the connection until the other side has read it and closed. [`Refusal::last_word`]
-    /// documents `last_word`.
+    /// Sends `why` and keeps the connection until the other side has read the message and closed.
+    /// [`Refusal::last_word`] documents `last_word`.
     pub fn refuse(&mut self, mut link: Link, why: String, last_word: bool) {
         let refusal = greeting::json(&Refusal { why, last_word });
         link.send(frame::encode(FrameKind::Refuse, 0, "start", &refusal));
@@ -126,7 +126,8 @@ impl Acceptor {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
                 // The connector gave up before the connection was accepted.
                 Err(error) if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::ConnectionAborted) => {}
-                // For example too many open files: drop the oldest unauthenticated connections, and name the limit.
+                // Accepting failed, for example because too many files are open. Drops the oldest unauthenticated
+                // connections, and names the limit.
                 Err(error) => {
                     let why = explain(&error);
                     if !self.let_oldest_go(&why) {
@@ -152,8 +153,7 @@ impl Acceptor {
 }
 
 impl Caller {
-    /// Returns the frame that identifies the peer, once it has arrived. Only a peer that knows the token can have
-    /// sealed it.
+    /// Returns the frame that identifies the peer, once it has arrived. Only a peer with the token can have sealed it.
     fn advance(&mut self, key: &Key, patience: Duration) -> Result<Option<Frame>, Unwanted> {
         // Determined before the bytes are read, so that bytes that arrived in time count.
         let late = self.since.elapsed() >= patience;
@@ -185,7 +185,8 @@ impl Caller {
     }
 }
 
-/// Number of refusals that are printed individually. Beyond it a line is printed only at refusal 16, 32, 64 and so on.
+/// Number of refusals that are printed individually. After these, a line is printed only at refusal 16, 32, 64 and so
+/// on.
 const MAX_NOTICES: usize = 8;
 
 /// Reports rejected connections.

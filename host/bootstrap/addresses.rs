@@ -15,9 +15,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 enum Owner<'a> {
     /// IP address of a socket address; unique in all network namespaces that reach each other.
     Ip(IpAddr),
-    /// GID of an EFA device; unique among machines.
+    /// GID of an EFA device; unique across machines.
     Gid([u8; 16]),
-    /// Any other address, for example the text of libfabric's shm provider; unique among endpoints.
+    /// Any other address, for example the text used by libfabric's shm provider; unique across endpoints.
     Endpoint(&'a [u8]),
 }
 
@@ -170,7 +170,7 @@ impl Bootstrap {
                 Ok(())
             }
             Err(text) => {
-                // Every rank finds the error itself, so no message is sent.
+                // Every rank detects the error independently, so no message is sent.
                 let error = BootstrapError::usage(text);
                 self.broken = Some(error.clone());
                 Err(error)
@@ -271,7 +271,7 @@ mod tests {
             let names = ["rank 0", "rank 1", "host a", "host b", "rail 1", words];
             assert!(names.iter().all(|name| refused.contains(name)) && refused.lines().count() == 1, "{refused}");
         }
-        // On one host, too, two ranks must not have the same endpoint.
+        // Even on one host, two ranks must not have the same endpoint.
         for address in [v4([10, 0, 0, 1], 5), efa(3, 5), b"fi_shm://12:0\0".to_vec()] {
             let refused = outcome(&[(a.clone(), vec![good(1), address.clone()]), (a.clone(), vec![good(2), address])]);
             assert!(refused.clone().unwrap_err().contains("are different endpoints"), "{refused:?}");

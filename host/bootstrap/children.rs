@@ -1,4 +1,4 @@
-//! Child processes that rank 0 started.
+//! Child processes of rank 0.
 
 use std::io;
 use std::os::unix::process::CommandExt;
@@ -61,7 +61,7 @@ impl Children {
         Some(status.to_string())
     }
 
-    /// Numbers the ranks anew. Children that are not among `left` are killed.
+    /// Renumbers the ranks. Children that are not among `left` are killed.
     pub fn renumber(&mut self, left: &[usize]) {
         self.list.retain_mut(|(rank, child)| match left.iter().position(|old| old == rank) {
             Some(new) => {
@@ -100,7 +100,7 @@ impl Children {
 
 impl Drop for Children {
     fn drop(&mut self) {
-        // A child that has not been reaped keeps its process ID, so the signal cannot hit another process.
+        // A child that has not been reaped keeps its process ID, so the signal cannot reach another process.
         self.list.retain_mut(|(_, child)| matches!(child.try_wait(), Ok(None)));
         for (_, child) in &self.list {
             let _ = kill(Pid::from_raw(child.id() as i32), Signal::SIGTERM);

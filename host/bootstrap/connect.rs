@@ -22,15 +22,15 @@ const CANDIDATE: Duration = Duration::from_secs(3);
 const FIRST_BACKOFF: Duration = Duration::from_millis(10);
 const LAST_BACKOFF: Duration = Duration::from_millis(500);
 
-/// The listener to connect to, and the identity of the connecting side.
+/// Listener to which a connection is made, and the identity of the connecting side.
 pub(super) struct Search<'a> {
-    /// The address in words, for messages.
+    /// Description of the address, for messages.
     pub place: &'a str,
     pub token: &'a str,
     /// The frame that identifies this side.
     pub greeting: Vec<u8>,
     /// `Some` for a rank of a job, which keeps trying if the peer is not the expected one: the address may be wrong, or
-    /// may belong to another job for the moment. `None` for a session client, which has one address and fails
+    /// may belong to another job at the moment. `None` for a session client, which has one address and fails
     /// immediately.
     pub rank: Option<usize>,
 }
@@ -125,7 +125,7 @@ impl Search<'_> {
     }
 }
 
-/// Waits one slice for more bytes of the other side.
+/// Waits one slice for more bytes from the other side.
 fn more(link: &mut Link, clock: &Clock) -> Result<(), Failure> {
     if link.closed {
         return Err(Failure::Retry("it closed the connection without an answer".into()));

@@ -1,10 +1,10 @@
-//! Detection of the launcher and of the kind of bootstrap from environment variables.
+//! Detection of the launcher and of the bootstrap kind from environment variables.
 
 use std::str::FromStr;
 
 use super::error::BootstrapError;
 
-/// Set only for the children of a `local` job.
+/// Variable that is set only for the children of a `local` job.
 pub(super) const RANK: &str = "GINLAB_RANK";
 
 /// Function that returns the value of an environment variable, `None` if it is unset or empty.
@@ -15,7 +15,7 @@ pub fn process_env(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
-/// Kind of bootstrap: the way in which the ranks find each other.
+/// Kind of bootstrap: the method by which the ranks find each other.
 ///
 /// The first paragraph of each value's documentation is its `--help` text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, strum::Display, strum::EnumString, clap::ValueEnum)]
@@ -50,7 +50,7 @@ impl Kind {
         Kind::detect_with(env, cfg!(feature = "mpi"))
     }
 
-    /// Like [`Kind::detect`], but rejects incomplete variables.
+    /// Like [`Kind::detect`], but rejects incomplete sets of variables.
     ///
     /// # Errors
     /// Returns a usage error if only some of a launcher's variables are set.
@@ -85,9 +85,9 @@ impl Kind {
 pub struct Launcher {
     /// Name for messages.
     pub name: &'static str,
-    /// Number of ranks it started, if the environment contains it.
+    /// Number of ranks that the launcher started, if the environment contains it.
     pub size: Option<usize>,
-    /// This process's rank, if the environment contains it.
+    /// Rank of this process, if the environment contains it.
     pub rank: Option<usize>,
 }
 
@@ -99,7 +99,7 @@ impl Launcher {
         if env("OMPI_COMM_WORLD_SIZE").is_some() {
             found("mpirun", value("OMPI_COMM_WORLD_SIZE"), value("OMPI_COMM_WORLD_RANK"))
         } else if env("SLURM_STEP_ID").is_some_and(|id| is_srun_step(&id)) && env("SLURM_PROCID").is_some() {
-            // Checked before PMI and PMIx, whose variables srun sets too.
+            // Checks this before PMI and PMIx, whose variables srun also sets.
             found("srun", value("SLURM_STEP_NUM_TASKS").or_else(|| value("SLURM_NTASKS")), value("SLURM_PROCID"))
         } else if env("PMI_SIZE").is_some() {
             found("mpiexec", value("PMI_SIZE"), value("PMI_RANK"))
@@ -110,7 +110,7 @@ impl Launcher {
         }
     }
 
-    /// Returns whether it started more than one rank, to the extent that the environment shows.
+    /// Returns whether the launcher started more than one rank, to the extent that the environment shows it.
     pub fn started_several(&self) -> bool {
         self.size.is_some_and(|size| size > 1) || self.rank.is_some_and(|rank| rank > 0)
     }
@@ -134,15 +134,15 @@ fn several_skypilot_nodes(env: Env) -> bool {
         && env("SKYPILOT_NUM_NODES").and_then(|text| text.trim().parse::<usize>().ok()).is_some_and(|nodes| nodes > 1)
 }
 
-/// Returns an error if a launcher's variables are half set: the rank without the number of ranks, or the reverse. The
-/// launcher's own tools reject that too, and a local job instead would be a different job on each rank.
+/// Returns an error if a launcher's variables are incomplete: the rank without the number of ranks, or the reverse. The
+/// launcher's own tools also reject this. Starting a local job instead would start a different job on each rank.
 fn refuse_half(env: Env) -> Result<(), BootstrapError> {
     const PAIRS: [(&str, &str); 3] =
         [("RANK", "WORLD_SIZE"), ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("PMI_RANK", "PMI_SIZE")];
     if env(RANK).is_some() {
         return Ok(());
     }
-    // srun sets both for each task of a step.
+    // srun sets both variables for each task of a step.
     let step = env("SLURM_STEP_ID").is_some_and(|id| is_srun_step(&id)) && env("SLURM_PROCID").is_none();
     let half = PAIRS.into_iter().find_map(|(rank, size)| match (env(rank), env(size)) {
         (Some(_), None) => Some((rank, size)),
@@ -158,7 +158,7 @@ fn refuse_half(env: Env) -> Result<(), BootstrapError> {
     Ok(())
 }
 
-/// Returns an error if a launcher started several ranks but this kind of bootstrap sees one.
+/// Returns an error if a launcher started several ranks but this kind of bootstrap sees only one.
 pub(super) fn refuse_alone(env: Env, kind: Kind) -> Result<(), BootstrapError> {
     let Some(launcher) = Launcher::detect(env).filter(Launcher::started_several) else { return Ok(()) };
     let (side, cause) = match kind {
@@ -200,8 +200,8 @@ pub(super) fn number<T: FromStr>(env: Env, name: &str, needed_by: &str, fix: &st
     value.trim().parse().map_err(|_| BootstrapError::bad_variable(name, value, "expected a whole number in range"))
 }
 
-/// Returns an error for the first key, in rank 0's order, whose value differs from rank 0's. It names all ranks with
-/// the differing value.
+/// Returns an error for the first key, in rank 0's order, whose value differs from that of rank 0. The error names all
+/// ranks with the differing value.
 pub(super) fn first_difference(fingerprints: &[Vec<(String, String)>]) -> Option<BootstrapError> {
     let first = fingerprints.first()?;
     let value = |rank: usize, key: &str| {

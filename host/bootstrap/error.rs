@@ -1,4 +1,4 @@
-//! Errors among ranks and in sessions. Every message is one line: what is wrong, what is allowed, what to try.
+//! Errors among ranks and in sessions. Every message is one line: the problem, the permitted values, and a remedy.
 
 use serde::{Deserialize, Serialize};
 use std::fmt::Display;
@@ -7,10 +7,10 @@ use strum::{EnumString, IntoStaticStr};
 
 use ginlab_base::text::printable;
 
-/// Kind of an error. It is sent to the other ranks with the error's text, so that a job ends in the same way whichever
-/// rank noticed the error first. For example, a stall that a peer reports is a stall here too.
+/// Kind of an error. It is sent to the other ranks with the error's text, so that a job ends in the same way on every
+/// rank. For example, a stall that a peer reports counts as a stall on this rank.
 ///
-/// On the wire it is the label of the frame that contains the text. An unknown label is read as `Failed`.
+/// On the wire, the kind is the label of the frame that contains the text. An unknown label is read as `Failed`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, EnumString, IntoStaticStr)]
 #[strum(serialize_all = "lowercase")]
 pub enum Ending {
@@ -43,7 +43,7 @@ pub enum BootstrapError {
         pid: u32,
         /// Exit status of that process, if it was a child of this process.
         status: Option<String>,
-        /// The step that this rank was in.
+        /// The step at which this rank was.
         what: String,
     },
     /// A rank reported an error, which stops the job.
@@ -53,7 +53,7 @@ pub enum BootstrapError {
         rank: usize,
         /// Kind of the error on that rank, and therefore on this one.
         ending: Ending,
-        /// Text of the error.
+        /// Text of the error on that rank.
         text: String,
     },
     /// A child process failed at the end of the job.
@@ -89,14 +89,15 @@ pub enum BootstrapError {
 }
 
 impl BootstrapError {
-    /// The ranks were started with different options, versions or hardware: `key` is `first` on rank 0 and `other` on
-    /// `ranks`.
+    /// Creates the error for ranks that were started with different options, versions or hardware: `key` is `first` on
+    /// rank 0 and `other` on `ranks`.
     pub fn differ(key: &str, first: &str, other: &str, ranks: &[usize]) -> Self {
         let ranks = rank_list(ranks);
         BootstrapError::usage(format!("ranks differ: {key} is {first} on rank 0 but {other} on {ranks}"))
     }
 
-    /// The time limit passed before all ranks arrived at `what`. `note` starts with `; ` or is empty.
+    /// Creates the error for a time limit that passed before all ranks arrived at `what`. `note` starts with `; ` or is
+    /// empty.
     pub(super) fn timed_out(after: Duration, missing: &[usize], arrived: &[usize], what: &str, note: &str) -> Self {
         let (after, missing, arrived) = (human(after), rank_list(missing), numbers(arrived));
         let text = format!("timed out after {after} waiting for {missing} at {what:?} (arrived: {arrived}){note}");
@@ -116,27 +117,27 @@ impl BootstrapError {
         BootstrapError::failed(format!("{what:?} needs {bytes} bytes of one rank, but at most {most} are allowed"))
     }
 
-    /// A peer sent something that is not part of this protocol.
+    /// Creates the error for received data that does not conform to this protocol.
     pub(super) fn garbage(from: impl Display, text: impl Display) -> Self {
         BootstrapError::failed(format!("{from} does not follow ginlab's bootstrap protocol: {text}"))
     }
 
-    /// The other side of a session sent something other than expected.
+    /// Creates the error for an unexpected message from the other side of a session.
     pub(super) fn unexpected(peer: impl Display, what: &str, text: &str) -> Self {
         BootstrapError::failed(format!("{peer} sent an unexpected message at {what:?}: {}", printable(text)))
     }
 
-    /// A system call failed.
+    /// Creates the error for a failed system call.
     pub(super) fn system(action: impl Display, error: impl Display) -> Self {
         BootstrapError::failed(format!("cannot {action}: {error}"))
     }
 
-    /// An environment variable has an invalid value.
+    /// Creates the error for an environment variable with an invalid value.
     pub(super) fn bad_variable(name: &str, value: impl ToString, allowed: impl Display) -> Self {
         BootstrapError::usage(format!("{name}={:?} is not valid: {allowed}", value.to_string()))
     }
 
-    /// Returns the kind of the error, which is the same on every rank that the error is reported to.
+    /// Returns the kind of the error, which is the same on every rank that receives the error.
     pub fn ending(&self) -> Ending {
         use BootstrapError as Error;
         match self {

@@ -1,16 +1,16 @@
-//! Messages of the star: a fixed header, a label for people and a payload.
+//! Messages of the star: a fixed header, a human-readable label and a payload.
 
 /// Maximum payload of one frame, in bytes.
 pub(super) const MAX_BYTES: usize = 64 << 20;
 
-/// Maximum length of a rank's part, in any number of frames. More than any run measures, and too little to exhaust a
-/// machine's memory by mistake.
+/// Maximum length of a rank's part, in any number of frames. The limit exceeds the data of any run, and prevents a
+/// mistake from exhausting a machine's memory.
 pub(super) const MAX_PART_BYTES: usize = 1 << 30;
 
 /// Kind, padding, label length (u16), payload length (u32), step (u64), all little-endian.
 const HEADER_BYTES: usize = 16;
 
-/// Maximum length of a label. Both sides truncate at this length, so that labels stay comparable.
+/// Maximum length of a label. Both sides truncate labels to this length, so that labels stay comparable.
 const MAX_LABEL_BYTES: usize = 200;
 
 /// Purpose of a frame.
@@ -27,10 +27,10 @@ pub(super) enum FrameKind {
     Part = 4,
     /// All parts, from rank 0.
     All = 5,
-    /// Ranks that are still missing, from rank 0 to the ranks that wait. It also shows that rank 0 is alive and at the
-    /// same step.
+    /// Ranks that are still missing, from rank 0 to the waiting ranks. The message also shows that rank 0 is alive and
+    /// at the same step.
     Missing = 6,
-    /// An error that stops the job. The step field is the rank that it came from, the label is its
+    /// Error that stops the job. The step field contains the rank at which it occurred, the label its
     /// [`Ending`](super::error::Ending).
     Abort = 7,
     /// Session client to server: its identity.
@@ -61,7 +61,8 @@ pub(super) fn label(text: &str) -> &str {
     &text[..end]
 }
 
-/// Encodes a frame. The payload must not exceed [`MAX_BYTES`]; callers check this, with an error that names the step.
+/// Encodes a frame. The payload must not exceed [`MAX_BYTES`]. Callers check this, and return an error that names the
+/// step.
 pub(super) fn encode(kind: FrameKind, step: u64, what: &str, payload: &[u8]) -> Vec<u8> {
     let what = label(what);
     let mut out = Vec::with_capacity(HEADER_BYTES + what.len() + payload.len());
@@ -75,7 +76,7 @@ pub(super) fn encode(kind: FrameKind, step: u64, what: &str, payload: &[u8]) -> 
     out
 }
 
-/// Returns the length of a frame with the longest label and a payload of `payload_bytes`.
+/// Returns the length of a frame with a label of maximum length and a payload of `payload_bytes`.
 pub(super) fn longest(payload_bytes: usize) -> usize {
     HEADER_BYTES + MAX_LABEL_BYTES + payload_bytes
 }
@@ -83,10 +84,10 @@ pub(super) fn longest(payload_bytes: usize) -> usize {
 /// Decodes one frame at the front of `buffer`. Returns the frame and its length, `None` while it is incomplete, or the
 /// reason why it is invalid.
 ///
-/// Not built on tokio-util's codec, for three reasons. That codec reserves memory for the length in a header before any
-/// of these bytes have arrived; tests/fuzz checks that a bare header cannot allocate memory. It supports one length
-/// field per header, not two. Its `Framed` needs a socket of an event loop, but ranks use plain blocking calls, also
-/// from within an event loop.
+/// This function does not use tokio-util's codec, for three reasons. That codec reserves memory for the length in a
+/// header before any of these bytes have arrived; tests/fuzz checks that a header without a payload cannot allocate
+/// memory. It supports one length field per header, not two. Its `Framed` needs a socket of an event loop, but ranks
+/// use plain blocking calls, also from within an event loop.
 pub(super) fn decode(buffer: &[u8], max_bytes: usize) -> Result<Option<(Frame, usize)>, String> {
     let Some(header) = buffer.first_chunk::<HEADER_BYTES>() else { return Ok(None) };
     let Some(kind) = FrameKind::from_repr(header[0]) else {
@@ -148,7 +149,7 @@ mod tests {
         }
 
         #[test]
-        fn parts_come_back(parts: Vec<Vec<u8>>) {
+        fn split_parts_are_joined_again(parts: Vec<Vec<u8>>) {
             prop_assert_eq!(split_parts(&join_parts(&parts), parts.len()), Some(parts));
         }
     }

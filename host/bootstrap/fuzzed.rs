@@ -26,20 +26,20 @@ fn met() -> Option<(Vec<u8>, Vec<u8>, Seal, Seal)> {
     Some((first, answer, connector, listener))
 }
 
-/// Returns the first frames of connectors: of a session client and of a rank.
+/// Returns the first frames of connectors: that of a session client and that of a rank.
 pub fn greetings() -> Vec<Vec<u8>> {
     let hello = Hello { rank: 1, size: 2, member: Member::here() };
     [FrameKind::Session, FrameKind::Hello].map(|kind| frame::encode(kind, 0, "start", &json(&hello))).to_vec()
 }
 
-/// Returns the first frames of listeners: one welcomes, the other refuses.
+/// Returns the first frames of listeners: a welcome and a refusal.
 pub fn answers() -> Vec<Vec<u8>> {
     let refusal = Refusal { why: "two processes claim rank 1".into(), last_word: true };
     let ends = [(FrameKind::Welcome, json(&Member::here())), (FrameKind::Refuse, json(&refusal))];
     ends.map(|(kind, payload)| frame::encode(kind, 0, "start", &payload)).to_vec()
 }
 
-/// Returns all bytes that a connector sends, of a session client and of a rank.
+/// Returns all bytes that connectors send: a session client and a rank.
 pub fn connectors() -> Vec<Vec<u8>> {
     let whole = |greeting: Vec<u8>| {
         let (mut bytes, _, mut seal, _) = met()?;
@@ -48,7 +48,7 @@ pub fn connectors() -> Vec<Vec<u8>> {
     greetings().into_iter().filter_map(whole).collect()
 }
 
-/// Returns all bytes that a listener sends, one that welcomes and one that refuses.
+/// Returns all bytes that listeners send: with a welcome and with a refusal.
 pub fn listeners() -> Vec<Vec<u8>> {
     let whole = |answer: Vec<u8>| {
         let (_, mut bytes, _, mut seal) = met()?;

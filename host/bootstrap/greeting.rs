@@ -18,7 +18,7 @@ pub(super) struct Hello {
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Refusal {
     pub why: String,
-    /// Whether rank 0 of the right job refused, so that trying other addresses is useless.
+    /// Whether rank 0 of the right job refused, so that other addresses need not be tried.
     pub last_word: bool,
 }
 

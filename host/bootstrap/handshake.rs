@@ -11,13 +11,13 @@
 //! ```
 //!
 //! The pattern is `NNpsk0`: both sides choose an ephemeral key, and a pre-shared key derived from the token is mixed
-//! into all that follows. The token itself is never sent. Magic and version are mixed in as well, so that an attacker
-//! in the middle cannot change them undetected. Frames after the handshake are encrypted and authenticated
+//! into all subsequent messages. The token itself is never sent. Magic and version are mixed in as well, so that an
+//! attacker in the middle cannot change them undetected. Frames after the handshake are encrypted and authenticated
 //! ([`seal`](super::seal)).
 //!
-//! Both messages show that their sender knows the token, but the first may be a replayed recording. So the connector is
-//! authenticated only when its first encrypted frame has been decrypted. An unencrypted Refuse ends one attempt and not
-//! the search ([`Refusal::last_word`] counts only in an encrypted frame).
+//! Both messages show that their sender knows the token, but the first may be a replayed recording. Therefore the
+//! connector is authenticated only when its first encrypted frame has been decrypted. An unencrypted Refuse ends one
+//! attempt, but not the search ([`Refusal::last_word`] counts only in an encrypted frame).
 //!
 //! Abilities of an attacker on the network:
 //!
@@ -34,7 +34,7 @@
 //! - *With the token* an attacker can act as any rank and any server, and as a man in the middle can read and change
 //!   everything.
 //!
-//! The traffic of the rails is not encrypted, nor are the bytes of a stream that a session was converted to
+//! The traffic of the rails is not encrypted. Neither are the bytes of a stream into which a session was converted
 //! ([`Session::into_stream`](super::session::Session::into_stream)).
 
 use std::fmt::{self, Display};
@@ -56,7 +56,8 @@ const PROTOCOL: u32 = 3;
 /// Maximum length of a token.
 pub(super) const MAX_TOKEN_BYTES: usize = 256;
 
-/// Maximum payload of a frame during the handshake. A Hello is small; a peer that announces more is not a rank.
+/// Maximum payload of a frame during the handshake. A Hello is small, and a peer that announces more bytes is not a
+/// rank.
 pub(super) const MAX_HELLO_BYTES: usize = 4096;
 
 /// Length of each side's message of the handshake: its ephemeral key and a tag.
@@ -72,7 +73,7 @@ pub(super) struct Key {
     own: Option<[u8; 32]>,
 }
 
-/// Does not show the secrets.
+/// Omits the secrets.
 impl fmt::Debug for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Key")
@@ -121,23 +122,23 @@ fn message(noise: &mut HandshakeState) -> Result<[u8; NOISE_BYTES], snow::Error>
     noise.write_message(&[], &mut message).map(|_| message)
 }
 
-/// Reads the other side's message of the handshake. Returns whether it is valid.
+/// Reads the other side's message of the handshake. Returns whether the message is valid.
 fn takes(noise: &mut HandshakeState, message: &[u8; NOISE_BYTES]) -> bool {
     noise.read_message(message, &mut [0; NOISE_BYTES]).is_ok()
 }
 
-/// A peer that is not accepted, with the reason.
+/// Reasons why a peer is not accepted.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Unwanted {
-    /// Possibly not ginlab: gets no answer.
+    /// The peer may not be ginlab: it gets no answer.
     Stranger(String),
-    /// ginlab, but not of this job: gets the reason as an answer.
+    /// The peer is a ginlab of another job: it gets the reason as an answer.
     Other(String),
 }
 
 /// Runs the listener's side of one connection: takes the connector's message from the front of `buffer` and appends the
-/// answer to `answer`. Returns the seal of all that follows, or `None` while more bytes are needed. The peer may still
-/// be replaying a recorded message: it is authenticated once the seal has decrypted its first frame.
+/// answer to `answer`. Returns the seal of all subsequent bytes, or `None` while more bytes are needed. The peer may
+/// still be replaying a recorded message: it is authenticated once the seal has decrypted its first frame.
 pub(super) fn admit(buffer: &mut Vec<u8>, key: &Key, answer: &mut Vec<u8>) -> Result<Option<Seal>, Unwanted> {
     let Some(theirs) = first_message(buffer)? else { return Ok(None) };
     let unable = |error| Unwanted::Stranger(format!("this side cannot answer: {error}"));
@@ -173,9 +174,9 @@ fn first_message(buffer: &[u8]) -> Result<Option<[u8; NOISE_BYTES]>, Unwanted> {
 /// Failures to connect to a listener.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Failure {
-    /// Might succeed if retried.
+    /// An attempt that might succeed if retried.
     Retry(String),
-    /// A ginlab refused this side.
+    /// The other ginlab refused this side.
     Refused(Refusal),
     /// The peer is not the expected one.
     Foreign(String),
@@ -196,7 +197,7 @@ impl Opening {
         Ok((Opening(noise), [&start()[..], &first].concat()))
     }
 
-    /// Reads the listener's message. Returns the seal of all that follows.
+    /// Reads the listener's message. Returns the seal of all subsequent bytes.
     pub fn finish(self, theirs: &[u8; NOISE_BYTES]) -> Result<Seal, Failure> {
         let Opening(mut noise) = self;
         if !takes(&mut noise, theirs) {
@@ -229,7 +230,7 @@ pub(super) fn welcome(frame: Frame) -> Result<Vec<u8>, Failure> {
     }
 }
 
-/// Parses a refusal. It can be final only after the proof.
+/// Parses a refusal. It can be final only if the listener has proved that it knows the token.
 fn refused(frame: &Frame, proven: bool) -> Failure {
     match Refusal::parse(&frame.payload) {
         Ok(refusal) => Failure::Refused(Refusal { last_word: refusal.last_word && proven, ..refusal }),
@@ -248,7 +249,7 @@ pub(super) mod tests {
     use super::*;
     use crate::greeting::json;
 
-    /// The bytes that each side sent, the listener's result and the connector's.
+    /// Bytes sent by each side, and the results of the listener and of the connector.
     struct Meeting {
         sent: Vec<u8>,
         answered: Vec<u8>,
@@ -275,7 +276,7 @@ pub(super) mod tests {
         (connector.unwrap(), listener.unwrap().unwrap())
     }
 
-    /// Encrypts `words` as one message and returns it as the other side decrypts it.
+    /// Encrypts `words` as one message. Returns the message as decrypted by the other side.
     fn said(from: &mut Seal, to: &mut Seal, words: &[u8]) -> Vec<u8> {
         let (mut bytes, mut plain) = (Vec::new(), Vec::new());
         from.close(words, &mut bytes).unwrap();
@@ -312,7 +313,7 @@ pub(super) mod tests {
         let Meeting { sent, answered, listener, .. } = meet("another", "a secret");
         assert!(matches!(listener, Err(Unwanted::Other(why)) if why.contains("a different job token")));
         assert!(answered.is_empty(), "who has proved nothing learns nothing");
-        // A listener that answers any token.
+        // Emulates a listener that answers any token.
         let mut answered = Vec::new();
         admit(&mut sent.clone(), &Key::of("another"), &mut answered).unwrap().unwrap();
         let (opening, _) = Opening::new(&Key::of("a secret")).unwrap();
@@ -384,7 +385,7 @@ pub(super) mod tests {
             let mut other = first.clone();
             other[8] = version;
             let said = format!("protocol {version}, but this side uses 3");
-            // The version is checked before the rest has arrived, too.
+            // The version is checked even before the remaining bytes have arrived.
             for bytes in [&other[..START_BYTES], &other] {
                 assert!(matches!(knock(bytes), Err(Unwanted::Other(why)) if why.contains(&said)));
             }

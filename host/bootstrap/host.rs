@@ -10,7 +10,7 @@ const LONGEST: usize = 253;
 /// Returns the host in variable `name`, in a form that the system's resolver accepts.
 ///
 /// # Errors
-/// Returns a usage error if `value` can be neither a host name nor an address, since retrying it until the timeout is
+/// Returns a usage error if `value` can be neither a host name nor an address, since retries until the timeout would be
 /// useless.
 pub(super) fn checked_host(name: &str, value: &str) -> Result<String, BootstrapError> {
     match complaint(value) {
@@ -50,7 +50,7 @@ fn complaint(host: &str) -> Option<&'static str> {
     }
 }
 
-/// Returns whether this is an IPv6 address, optionally with the interface that a link-local one requires.
+/// Returns whether this is an IPv6 address, optionally followed by the interface that a link-local address requires.
 fn is_ipv6(text: &str) -> bool {
     let (address, zone) = text.split_once('%').unwrap_or((text, "-"));
     address.parse::<Ipv6Addr>().is_ok() && !zone.is_empty() && !zone.contains([' ', ':', '[', ']', '/'])
@@ -70,7 +70,7 @@ fn number(part: &str) -> Option<u64> {
     u64::from_str_radix(digits, base).ok().filter(|_| !digits.starts_with('+'))
 }
 
-/// Returns whether the system's resolver accepts this as an IPv4 address, for example `127.1` and `0x7f000001`.
+/// Returns whether the system's resolver accepts this as an IPv4 address. Examples are `127.1` and `0x7f000001`.
 fn is_ipv4(text: &str) -> bool {
     let parts: Option<Vec<u64>> = text.split('.').map(number).collect();
     let short = parts.and_then(|parts| {

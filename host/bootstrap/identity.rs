@@ -11,14 +11,14 @@ pub struct Member {
     pub host: String,
     /// Process ID.
     pub pid: u32,
-    /// Host name, boot ID and network namespace. Ranks with the same identity reach each other over loopback and shared
-    /// memory. Two containers of one machine have different ones.
+    /// Host name, boot ID and network namespace. Ranks with equal identities reach each other over loopback and shared
+    /// memory. Two containers of one machine have different identities.
     pub identity: String,
 }
 
 impl Member {
-    /// Returns the machine, regardless of the network namespace. Ranks with the same machine share its cores and its
-    /// memory.
+    /// Returns the identity of the machine, without the network namespace. Ranks with equal results share the machine's
+    /// cores and memory.
     pub fn machine(&self) -> &str {
         let mut parts = self.identity.splitn(3, ' ');
         let host = parts.next().unwrap_or_default();
@@ -26,7 +26,8 @@ impl Member {
         parts.next().filter(|boot| !boot.is_empty()).unwrap_or(host)
     }
 
-    /// Returns the network namespace. Ranks with the same one share its interfaces and their addresses.
+    /// Returns the identity of the network namespace. Ranks with equal results share its interfaces and their
+    /// addresses.
     pub(super) fn network(&self) -> (&str, &str) {
         (self.machine(), self.identity.splitn(3, ' ').nth(2).unwrap_or_default())
     }
@@ -44,7 +45,7 @@ impl Member {
             .map(|name| name.to_string_lossy().into_owned())
             .unwrap_or_else(|_| "unknown-host".to_owned());
         let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-        // The link's target is `net:[inode]`.
+        // The target of this link is `net:[inode]`.
         let network = fs::read_link("/proc/self/ns/net").map(|link| link.display().to_string()).unwrap_or_default();
         let identity = format!("{host} {} {network}", boot.trim());
         Member { host, pid: std::process::id(), identity }

@@ -1,12 +1,12 @@
-//! Ranks of a job: how they find each other, and what they exchange before any fabric is open.
+//! Ranks of a job: rendezvous, and data exchange before any fabric is open.
 //!
 //! The only mechanism is a TCP star with rank 0 at its centre ([`Bootstrap`]). There are three ways to find rank 0:
 //!
 //! - `local`: this program starts copies of itself.
 //! - `tcp`: a launcher sets RANK, WORLD_SIZE and MASTER_ADDR, or SkyPilot's variables are set.
-//! - `mpi`: mpirun or srun; MPI only distributes rank 0's addresses.
+//! - `mpi`: mpirun or srun starts the ranks, and MPI only distributes rank 0's addresses.
 //!
-//! So in each of them every wait is bounded, ends on Ctrl-C, and names the missing ranks. All ranks must make the same
+//! For each kind, every wait is bounded, ends on Ctrl-C, and names the missing ranks. All ranks must make the same
 //! calls in the same order. If a rank does not, the error names it, and the labels of both calls.
 //!
 //! The first error is final: it is sent to the other ranks, and every later call returns it.
@@ -69,7 +69,8 @@ use star::Star;
 /// Returns the version text of the MPI library; `None` in a build without the feature `mpi`.
 pub fn mpi_version() -> Option<String> {
     #[cfg(feature = "mpi")]
-    // May be called before MPI_Init. Some libraries return several lines, or include the NUL that ends a C string.
+    // This function may be called before MPI_Init. Some libraries return several lines, or include the NUL that
+    // terminates a C string.
     return ::mpi::environment::library_version().ok().and_then(|text| {
         let line = text.lines().next()?.trim_matches(|c: char| c == '\0' || c.is_whitespace());
         Some(line.to_owned())
@@ -78,12 +79,12 @@ pub fn mpi_version() -> Option<String> {
     None
 }
 
-/// Options of a bootstrap of any kind.
+/// Options for opening a bootstrap of any kind.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Maximum time of a wait without progress. Default: 60 s.
     pub timeout: Duration,
-    /// Counter that changes whenever this rank has completed something. The other ranks wait for this rank until
+    /// Counter that changes whenever this rank has completed some work. The other ranks wait for this rank until
     /// `timeout` after the last change. Default: the counter of [`ginlab_base::progress`].
     pub progress: &'static AtomicU64,
     /// Flag that ends every wait when it is set, for example by Ctrl-C. Default: the flag of [`ginlab_base::signals`].
@@ -91,8 +92,9 @@ pub struct Options {
     /// Values that must be the same on all ranks (provider, rail list, options), by name. Compared at the start, in
     /// this order.
     pub fingerprint: Vec<(String, String)>,
-    /// Interfaces of rank 0 that ranks on other hosts may try; `mpi` only, since the other kinds are given an address.
-    /// Names separated by commas; `*` at the end of a name matches any rest. `None` for all interfaces that are up.
+    /// Interfaces of rank 0 that ranks on other hosts may try. Used only by `mpi`, since the other kinds receive an
+    /// address. Names are separated by commas; `*` at the end of a name matches any suffix. `None` for all interfaces
+    /// that are up.
     pub interfaces: Option<String>,
     /// Number of bytes of a rank's part that are sent in one step of a gather; longer parts take several steps.
     /// Default: 1 MiB. Reduced if the pieces of all ranks would not fit into one message. Ranks need not agree on it.
@@ -119,7 +121,7 @@ pub struct Bootstrap {
     kind: Kind,
     rank: usize,
     size: usize,
-    /// Stopped before the star is dropped.
+    /// This field is declared before the star, so that it is stopped before the star is dropped.
     reporter: Option<Reporter>,
     star: Arc<Mutex<Star>>,
     timeout: Duration,
@@ -134,7 +136,7 @@ pub struct Bootstrap {
     first_numbers: Vec<usize>,
     missing: Vec<Missing>,
     broken: Option<BootstrapError>,
-    /// Declared last: connections are closed before MPI is finalized.
+    /// This field is declared last: connections are closed before MPI is finalized.
     #[cfg(feature = "mpi")]
     session: Option<mpi::Session>,
 }
@@ -204,7 +206,7 @@ impl Bootstrap {
         (0..self.size()).filter(|rank| self.members[*rank].identity == *here).collect()
     }
 
-    /// Returns how the ranks found each other.
+    /// Returns the method by which the ranks found each other.
     pub fn kind(&self) -> Kind {
         self.kind
     }
@@ -221,13 +223,13 @@ impl Bootstrap {
         self.in_pieces(bytes, usize::MAX, what)
     }
 
-    /// Waits until all ranks have called it.
+    /// Waits until all ranks have called this function.
     pub fn barrier(&mut self, what: &str) -> Result<(), BootstrapError> {
         self.all_gather(&[], what).map(drop)
     }
 
-    /// Returns an error if a peer has reported an error, closed its connection or died. Does not wait. Rank 0 sees all
-    /// ranks, the others see rank 0. For loops that wait for something else, such as a kernel.
+    /// Returns an error if a peer has reported an error, closed its connection or died. Does not wait. Rank 0 checks
+    /// all ranks, the others check rank 0. Intended for loops that wait for another event, such as the end of a kernel.
     pub fn check_peers(&mut self) -> Result<(), BootstrapError> {
         self.guard(|star| star.look("a check of the peers"))
     }
@@ -243,7 +245,7 @@ impl Bootstrap {
         };
         match difference {
             Some(error) => {
-                // Every rank finds the difference itself, so no message is sent.
+                // Every rank detects the difference independently, so no message is sent.
                 self.broken = Some(error.clone());
                 Err(error)
             }
@@ -251,7 +253,7 @@ impl Bootstrap {
         }
     }
 
-    /// Reports to all ranks that this rank stops: `ending` is the kind of its end and `text` the reason. Waits of the
+    /// Reports to all ranks that this rank stops; `ending` is the kind of its end and `text` the reason. Waits of the
     /// other ranks fail with this text, and so do all later calls of this rank.
     pub fn abort(&mut self, ending: Ending, text: &str) {
         if self.broken.is_none() {
@@ -261,8 +263,8 @@ impl Bootstrap {
         }
     }
 
-    /// Closes a successful job: runs a last barrier, waits until the children have exited (it is an error if one
-    /// failed) and finalizes MPI. Every rank must call it.
+    /// Closes a successful job: runs a last barrier, waits until the children have exited, and finalizes MPI. Returns
+    /// an error if a child failed. Every rank must call it.
     pub fn finish(mut self) -> Result<(), BootstrapError> {
         self.barrier("end")?;
         self.reporter = None;
@@ -279,8 +281,8 @@ impl Bootstrap {
         Ok(())
     }
 
-    /// Runs `step`, or returns the first error if the job has failed. If the step fails, the job fails, and the other
-    /// ranks are notified.
+    /// Runs `step`, or returns the first error of the job if it has failed. If the step fails, the job fails, and the
+    /// other ranks are notified.
     fn guard<T>(&mut self, step: impl FnOnce(&mut Star) -> Result<T, BootstrapError>) -> Result<T, BootstrapError> {
         if let Some(error) = &self.broken {
             return Err(error.clone());

@@ -1,5 +1,5 @@
-//! One connection of a rank or of a session: a nonblocking socket, the messages received and those not yet sent. The
-//! owner does the waiting: ranks with poll(2), sessions with tokio.
+//! One connection of a rank or of a session: a nonblocking socket, the received messages, and the messages not yet
+//! sent. The owner performs the waits: ranks with poll(2), sessions with tokio.
 
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
@@ -14,8 +14,8 @@ use super::identity::Member;
 use super::seal::{MAX_PIECE_BYTES, Seal};
 use ginlab_base::text::printable;
 
-/// Maximum number of undelivered frames, at which reading stops. A peer that follows the protocol never has more in
-/// flight.
+/// Maximum number of undelivered frames; reading stops at this number. A peer that follows the protocol never has more
+/// frames in flight.
 const MAX_QUEUED: usize = 16;
 
 /// Maximum number of unread progress reports that are kept.
@@ -55,12 +55,12 @@ pub(super) struct Link {
     spoilt: Option<String>,
     /// Whether the peer has closed or the connection broke.
     pub closed: bool,
-    /// Unencrypted messages to send. They are encrypted piece by piece when the socket accepts more, because frames of
-    /// a gather are long and shared by many links.
+    /// Unencrypted messages to send. They are encrypted in pieces as the socket accepts them, because frames of a
+    /// gather are long and shared by many links.
     unsent: VecDeque<Arc<[u8]>>,
     /// Number of bytes of the first message in `unsent` that are encrypted.
     taken: usize,
-    /// Bytes to send in their final form; the first `gone` have been written.
+    /// Encrypted bytes to send; the first `gone` of them have been written.
     wire: Vec<u8>,
     gone: usize,
 }
@@ -101,7 +101,7 @@ impl Link {
 
     /// Reads up to `most` available bytes. Returns whether there may be more.
     pub fn read(&mut self, most: usize) -> bool {
-        // Enough for a handshake; the buffer grows with the bytes that arrive.
+        // Enough for a handshake. The buffer grows as bytes arrive.
         self.buffer.reserve(most.min(512));
         match (&self.stream).take(most as u64).read_to_end(&mut self.buffer) {
             Ok(count) if count == most => true,
@@ -151,17 +151,17 @@ impl Link {
         Ok(())
     }
 
-    /// Returns whether more bytes can be read, which is not so while too many frames are undelivered.
+    /// Returns whether more bytes can be read. Returns `false` while too many frames are undelivered.
     pub fn wants_more(&self) -> bool {
         self.frames.len() < MAX_QUEUED
     }
 
-    /// Returns the error that the peer reported, if any. It precedes everything else in the queue.
+    /// Returns the error that the peer reported, if any. It takes precedence over all queued frames.
     pub fn abort(&self) -> Option<BootstrapError> {
         self.frames.iter().find(|frame| frame.kind == FrameKind::Abort).map(last_words_of)
     }
 
-    /// Queues `bytes` after those not yet sent, and sends as much as the socket accepts now.
+    /// Queues `bytes` after all unsent bytes, and sends as much as the socket accepts now.
     pub fn send(&mut self, bytes: impl Into<Arc<[u8]>>) {
         let bytes = bytes.into();
         if self.is_protected() {
@@ -172,8 +172,8 @@ impl Link {
         self.flush();
     }
 
-    /// Continues sending. Returns whether everything has been sent; also `true` if the connection is closed, since the
-    /// rest was discarded.
+    /// Continues sending. Returns whether all bytes have been sent. Also returns `true` if the connection is closed,
+    /// since the remaining bytes were discarded.
     pub fn flush(&mut self) -> bool {
         loop {
             while self.gone < self.wire.len() {
@@ -194,7 +194,7 @@ impl Link {
                 self.unsent.pop_front();
                 self.taken = 0;
             }
-            // Fails only when the 2^64 message numbers are used up.
+            // This fails only after all 2^64 message numbers have been used.
             if sealed.is_err() {
                 self.give_up();
             }
@@ -218,8 +218,8 @@ impl Link {
         let _ = self.stream.shutdown(Shutdown::Write);
     }
 
-    /// Closes the connection so that the last bytes sent still arrive. Closing a socket with unread data resets the
-    /// connection, and the reset may overtake the last frame.
+    /// Closes the connection so that the last bytes sent still arrive. Closing a socket with unread data would reset
+    /// the connection, and the reset could overtake the last frame.
     pub fn close(mut self) {
         self.shut();
         for _ in 0..16 {

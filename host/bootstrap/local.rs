@@ -12,7 +12,7 @@ const SIZE: &str = "GINLAB_WORLD_SIZE";
 const MASTER: &str = "GINLAB_MASTER";
 pub(super) const TOKEN: &str = "GINLAB_TOKEN";
 
-/// Maximum number of ranks on one machine. A larger number is taken for a typing error.
+/// Maximum number of ranks on one machine. A larger number is assumed to be a typing error.
 pub(super) const MAX_RANKS: usize = 256;
 
 /// Returns whether this process was started by rank 0 of a `local` job. Such a process prints no results.

@@ -106,14 +106,15 @@ fn eavesdropper_reads_no_plaintext() {
         for part in [&secret[..], b"keys of memory", TOKEN.as_bytes(), identity.as_bytes()] {
             assert!(!holds(&bytes, part), "{:?} is in clear", part.escape_ascii().to_string());
         }
-        // Label of all messages at the start. Unencrypted only in the listener's answer of the handshake.
+        // Label of all messages at the start. It is unencrypted only in the listener's answer of the handshake.
         assert!(bytes.windows(5).filter(|window| window == b"start").count() <= 1, "labels are in clear");
     }
 }
 
 #[test]
 fn frames_of_any_length_survive_any_cut() {
-    // A Noise message has 65535 bytes: frames just below, at and above the ends of one, of two, and of many.
+    // A Noise message has 65535 bytes. The lengths are just below, at and above the end of the first message, of the
+    // second one, and of many.
     let lengths = [0, 1, 65_000, 65_497, 65_498, 65_519, 65_520, 131_038, 131_039, 700_000];
     for cut in [1, 7, 0] {
         let middle = Middle { cut, ..Middle::default() };
@@ -148,7 +149,7 @@ fn changed_byte_is_detected_and_reported() {
     }
 }
 
-/// Runs a session with one question and one answer. Returns the answer as the client received it.
+/// Runs a session with one question and one answer. Returns the answer that the client received.
 fn visit(middle: &Middle, direction: u8) -> Result<String, BootstrapError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {

@@ -1,9 +1,9 @@
-//! `mpi`: mpirun or srun started the ranks. MPI provides rank and size and broadcasts rank 0's addresses. Everything
-//! after that uses the same star as the other kinds, because MPI's own waits have no limit and do not name missing
+//! `mpi`: mpirun or srun started the ranks. MPI provides rank and size and broadcasts rank 0's addresses. All further
+//! communication uses the same star as the other kinds, because MPI's waits have no limit and do not name missing
 //! ranks.
 //!
-//! Rank 0 creates the token of the job and sends it in the same broadcast: over MPI's transport, unencrypted if that is
-//! TCP.
+//! Rank 0 creates the token of the job and sends it in the same broadcast, over MPI's transport. The token is
+//! unencrypted if that transport is TCP.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::sync::mpsc;
@@ -33,8 +33,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(2);
 /// Exit code of a process that is blocked in MPI beyond the time limit.
 const TIMED_OUT: i32 = 124;
 
-/// An initialized MPI. Dropping it does *not* finalize MPI: MPI_Finalize waits for all ranks, and a rank that failed
-/// must not wait. The launcher then detects a rank that exited early and ends the job.
+/// An initialized MPI. Dropping it does *not* finalize MPI: MPI_Finalize waits for all ranks, and a rank that has
+/// failed must not wait. The launcher detects that a rank exited early and ends the job.
 pub(super) struct Session(std::mem::ManuallyDrop<Universe>);
 
 impl Session {
@@ -48,7 +48,7 @@ fn failed(text: impl std::fmt::Display) -> BootstrapError {
     BootstrapError::failed(format!("MPI: {text}"))
 }
 
-/// Addresses of rank 0. The broadcast contains either this, or the kind and the text of rank 0's error.
+/// Addresses of rank 0. The broadcast contains either an offer, or the kind and the text of rank 0's error.
 #[derive(Debug, Serialize, Deserialize)]
 struct Offer {
     identity: String,
@@ -58,7 +58,7 @@ struct Offer {
 }
 
 impl Bootstrap {
-    /// Gets rank and size from MPI. Must be called at most once in a process, from its main thread.
+    /// Obtains rank and size from MPI. Must be called at most once per process, from its main thread.
     pub fn mpi(options: Options) -> Result<Self, BootstrapError> {
         let clock = Clock::new(options.timeout, options.interrupt);
         let initialized =
@@ -96,8 +96,8 @@ impl Bootstrap {
     }
 }
 
-/// Returns the addresses at which to try rank 0: loopback for ranks of the same host and network namespace, otherwise
-/// all of rank 0's interfaces.
+/// Returns the addresses at which to try rank 0. These are loopback for ranks of the same host and network namespace,
+/// and otherwise all of rank 0's interfaces.
 fn candidates(offer: &Offer, here: &str) -> Vec<SocketAddr> {
     if offer.identity == here {
         return vec![(Ipv4Addr::LOCALHOST, offer.port).into()];
@@ -107,7 +107,7 @@ fn candidates(offer: &Offer, here: &str) -> Vec<SocketAddr> {
 
 fn listen(options: &Options) -> Result<(TcpListener, Offer), BootstrapError> {
     let addresses = interfaces(options.interfaces.as_deref())?;
-    // Listen on all interfaces: the hosts of the other ranks are not known yet, and ranks of this host use the
+    // Listens on all interfaces: the hosts of the other ranks are not known yet, and ranks of this host use the
     // loopback.
     let listener = tcp::listen_on_all(0)?;
     let port = listener.local_addr().map_err(|e| BootstrapError::system("read the port of a socket", e))?.port();
@@ -115,7 +115,7 @@ fn listen(options: &Options) -> Result<(TcpListener, Offer), BootstrapError> {
     Ok((listener, offer))
 }
 
-/// Returns the addresses of the interfaces that are up, IPv4 first, without loopback and link-local ones.
+/// Returns the addresses of the interfaces that are up, IPv4 first, without loopback and link-local addresses.
 fn interfaces(pattern: Option<&str>) -> Result<Vec<IpAddr>, BootstrapError> {
     let list = getifaddrs().map_err(|error| BootstrapError::system("list the network interfaces", error))?;
     let mut names: Vec<String> = Vec::new();
@@ -170,7 +170,7 @@ fn broadcast(world: &impl Communicator, mine: Option<Vec<u8>>, clock: &Clock) ->
         place.copy_from_slice(&bytes);
         message[..4].copy_from_slice(&(bytes.len() as u32).to_le_bytes());
     }
-    // Leaked: MPI still owns the buffer of a broadcast that is given up.
+    // Leaked, because MPI still owns the buffer of an abandoned broadcast.
     let root = world.process_at_rank(0);
     let mut request = root.immediate_broadcast_into(StaticScope, message.leak());
     loop {
@@ -198,7 +198,7 @@ fn broadcast(world: &impl Communicator, mine: Option<Vec<u8>>, clock: &Clock) ->
 /// Runs an MPI call that cannot be interrupted. If it exceeds `limit`, prints a message and exits the process.
 fn bounded<T>(what: &'static str, limit: Duration, call: impl FnOnce() -> T) -> T {
     let (done, waiting) = mpsc::channel::<()>();
-    // Ignore a failure to start the thread: a job without this limit is better than no job.
+    // Ignores a failure to start the thread: a job without this limit is better than no job.
     let _ = std::thread::Builder::new().name("mpi-watch".into()).spawn(move || {
         if let Err(mpsc::RecvTimeoutError::Timeout) = waiting.recv_timeout(limit) {
             eprintln!(
@@ -220,7 +220,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn patterns() {
+    fn patterns_match_interface_names() {
         assert!(matches("eth0", "eth0") && !matches("eth0", "eth01"));
         assert!(matches("ens*, eth*", "eth7") && !matches("ens*,ib0", "eth0"));
     }

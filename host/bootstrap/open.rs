@@ -1,4 +1,4 @@
-//! Opening of a job: by the environment, as rank 0, or as another rank.
+//! Opening of a job: from the environment, as rank 0, or as another rank.
 
 use super::acceptor::Acceptor;
 use super::connect::Search;
@@ -63,7 +63,7 @@ impl Bootstrap {
         Bootstrap::centre(Kind::Local, Star::new(0, 1, None), None, Options::default())
     }
 
-    /// Creates rank 0 of a job whose other ranks get its address by other means. Accepts ranks 1 to `size - 1` on
+    /// Creates rank 0 of a job whose other ranks obtain its address by other means. Accepts ranks 1 to `size - 1` on
     /// `listener`.
     pub fn serve(listener: TcpListener, size: usize, token: &str, options: Options) -> Result<Self, BootstrapError> {
         let star = Star::new(0, checked_size(size)?, None);
@@ -114,7 +114,7 @@ impl Bootstrap {
         let (mut link, member) = search.connect::<Member>(candidates, &clock)?;
         (link.member, link.longest) = (member.printable(), frame::MAX_BYTES);
         star.links[0] = Some(link);
-        // Rank 0 has answered. The time to find it must not reduce the time that the other ranks have.
+        // Rank 0 has answered. The time spent on finding it must not reduce the time for the other ranks.
         let clock = Clock::new(options.timeout, options.interrupt);
         Bootstrap::start(kind, star, None, clock, options)
     }
@@ -151,7 +151,7 @@ impl Bootstrap {
         let mine = greeting::json(&Member::here());
         let mut infos =
             opened.guard(|star| star.exchange(&mine, usize::MAX, "start", &mut clock, acceptor.as_mut()))?;
-        // All ranks have connected: close the port.
+        // All ranks have connected. Closes the port.
         drop(acceptor);
         let gone: Vec<bool> = infos.iter().map(|info| partial && info.is_empty()).collect();
         if gone.contains(&true) {

@@ -1,8 +1,8 @@
 //! Jobs that continue without ranks that are missing ([`Options::partial`](super::Options::partial)).
 //!
 //! In such a job, a rank that does not connect in time, leaves, or reports an error does not end the job. Rank 0
-//! excludes it from the step that it is missing from, by an empty part. All other ranks see the empty part in the same
-//! step, and every rank then numbers the remaining ranks anew.
+//! excludes it by sending an empty part for it in the current step. All other ranks receive the empty part in the same
+//! step, and every rank then renumbers the remaining ranks.
 
 use super::Bootstrap;
 use super::error::{BootstrapError, Ending, human};
@@ -18,7 +18,7 @@ pub struct Missing {
     pub rank: usize,
     /// Host name of the rank; `None` if it did not connect.
     pub host: Option<String>,
-    /// Reason for which it is missing, if this rank knows it. Only rank 0 does.
+    /// Reason why the rank is missing. Known only on rank 0.
     pub why: String,
 }
 
@@ -38,7 +38,7 @@ impl Star {
             let link = self.links[rank].take();
             let host = link.map(|link| {
                 let host = link.member.host.clone();
-                // The rank may still be waiting: notify it that the job continues without it.
+                // The rank may still be waiting. Notifies it that the job continues without it.
                 Link::close(link);
                 host
             });
@@ -47,7 +47,7 @@ impl Star {
         true
     }
 
-    /// Excludes the ranks if the time is over. Returns whether it has.
+    /// Excludes the ranks if the time limit has passed. Returns whether it has excluded them.
     pub(super) fn exclude_late(&mut self, ranks: &[usize], what: &str, clock: &Clock) -> bool {
         let late = clock.expired() && !clock.interrupted();
         late && self.exclude(ranks, &format!("it did not arrive at {what:?} within {}", human(clock.timeout)))
@@ -67,7 +67,7 @@ impl Star {
         self.excluded[rank].is_some()
     }
 
-    /// Numbers the ranks anew: `left` are the current numbers of those that remain.
+    /// Renumbers the ranks: `left` are the current numbers of the remaining ranks.
     fn renumber(&mut self, left: &[usize]) {
         let mut links = std::mem::take(&mut self.links);
         self.links = left.iter().map(|rank| links[*rank].take()).collect();
@@ -88,13 +88,14 @@ impl Bootstrap {
         &self.missing
     }
 
-    /// Sets whether the job continues without ranks that leave from now on. Every rank must call it in the same place.
+    /// Sets whether the job continues without ranks that leave after this call. Every rank must call this function at
+    /// the same point.
     pub fn set_partial(&mut self, partial: bool) {
         self.partial = partial;
         lock(&self.star).partial = partial;
     }
 
-    /// Removes the ranks without a part from the job.
+    /// Removes the ranks that have no part from the job.
     pub(super) fn leave_out(&mut self, gone: &[bool]) {
         let mut star = lock(&self.star);
         let left: Vec<usize> = (0..gone.len()).filter(|rank| !gone[*rank]).collect();

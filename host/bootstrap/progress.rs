@@ -1,9 +1,9 @@
-//! Tracking of which ranks make progress. A wait at a step for a busy rank continues while that rank makes progress.
+//! Tracking of the progress of ranks. A wait at a step for a busy rank continues while that rank makes progress.
 //!
-//! Each rank has a counter (`ginlab_base::progress`) that changes when the rank has completed something. A thread reads
-//! it once a second while the rank is in no step, and reports a change to rank 0. Rank 0 reports to all ranks which
-//! ranks have made progress. For a rank that is alive but completes nothing, the thread reports nothing: waits for it
-//! end after a whole timeout, and name it.
+//! Each rank has a counter (`ginlab_base::progress`) that changes when the rank has completed some work. While the rank
+//! is in no step, a thread reads the counter once a second, and reports a change to rank 0. Rank 0 reports to all ranks
+//! which ranks have made progress. If a rank is alive but completes nothing, its thread reports nothing. Waits for this
+//! rank then end after a whole timeout, with an error that names it.
 
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,7 +18,7 @@ use super::link::Link;
 use super::star::Star;
 use super::wait::Clock;
 
-/// Maximum interval of progress reports, and of reports of the ranks missing at a step.
+/// Maximum interval between progress reports, and between reports of the ranks missing at a step.
 const REPORT_EVERY: Duration = Duration::from_secs(1);
 
 /// Returns the interval between reports in a job whose waits have this limit: at most a quarter of it.
@@ -31,7 +31,7 @@ pub(super) struct Heard {
     rank: usize,
     /// Time at which each rank was last known to have made progress; `None` for this rank.
     last: Vec<Option<Instant>>,
-    /// Number of reported progresses of other ranks.
+    /// Number of progress reports received for other ranks.
     others: u64,
     /// On rank 0: ranks that have made progress since the last report.
     unreported: Vec<u32>,
@@ -45,19 +45,19 @@ impl Heard {
         Heard { rank, last: vec![None; size], others: 0, unreported: Vec::new(), counter, counted: 0 }
     }
 
-    /// Numbers the ranks anew: this one is `rank`, and `left` are the previous numbers of those that remain.
+    /// Renumbers the ranks: this rank becomes `rank`, and `left` are the previous numbers of the remaining ranks.
     pub fn renumber(&mut self, rank: usize, left: &[usize]) {
         self.rank = rank;
         self.last = left.iter().map(|rank| self.last[*rank]).collect();
         self.unreported.clear();
     }
 
-    /// Counts this rank's progress with another counter.
+    /// Reads this rank's progress from another counter.
     pub fn count_by(&mut self, counter: &'static AtomicU64) {
         (self.counter, self.counted) = (counter, counter.load(Ordering::Relaxed));
     }
 
-    /// Returns the number of times that other ranks were known to make progress.
+    /// Returns the number of progress reports received for other ranks.
     pub fn others(&self) -> u64 {
         self.others
     }
@@ -79,7 +79,7 @@ impl Heard {
     }
 
     fn progressed(&mut self, rank: usize) {
-        // Rank 0 sends this rank's own reports back; ignore them.
+        // Rank 0 returns this rank's own reports, which are ignored.
         if rank != self.rank
             && let Some(last) = self.last.get_mut(rank)
         {
@@ -88,8 +88,8 @@ impl Heard {
         }
     }
 
-    /// Returns the payload of the next report: the ranks that have made progress since the last one. `None` if there
-    /// are none.
+    /// Returns the payload of the next report, which contains the ranks that have made progress since the last one.
+    /// `None` if there are none.
     pub fn take(&mut self) -> Option<Vec<u8>> {
         let mut ranks = std::mem::take(&mut self.unreported);
         let count = self.counter.load(Ordering::Relaxed);
@@ -99,8 +99,8 @@ impl Heard {
         (!ranks.is_empty()).then(|| ranks.iter().flat_map(|rank| rank.to_le_bytes()).collect())
     }
 
-    /// Counts the timeout of a wait for these ranks from their last progress. A rank that waits for rank 0 does not
-    /// know which other ranks are missing, and counts from the last progress of any.
+    /// Restarts the timeout of a wait for these ranks at their last progress. A rank that waits for rank 0 does not
+    /// know which other ranks are missing, and uses the last progress of any rank.
     pub fn renew(&self, clock: &mut Clock, missing: &[usize]) {
         let last = if missing == [0] { self.last.iter().flatten().max() } else { self.times(missing).max() };
         if let Some(last) = last {
@@ -112,8 +112,8 @@ impl Heard {
         ranks.iter().filter_map(|rank| self.last.get(*rank)?.as_ref())
     }
 
-    /// Returns the times at which these ranks last made progress, for the error of a wait for them. Empty if no
-    /// progress of any of them is known.
+    /// Returns the times at which these ranks last made progress, for the error of a wait for them. The text is empty
+    /// if no progress of any of them is known.
     pub fn note(&self, ranks: &[usize]) -> String {
         let mut text = String::new();
         for rank in ranks {
@@ -126,7 +126,7 @@ impl Heard {
     }
 }
 
-/// The thread that reports this rank's progress. Dropping this ends it.
+/// The thread that reports this rank's progress. Dropping this value ends the thread.
 pub(super) struct Reporter {
     stop: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
@@ -162,8 +162,7 @@ impl Drop for Reporter {
 }
 
 impl Bootstrap {
-    /// Returns the number of times that other ranks were known to have made progress, as of the last step or check of
-    /// the peers.
+    /// Returns the number of progress reports received for other ranks, as of the last step or check of the peers.
     pub fn progress_of_others(&self) -> u64 {
         lock(&self.star).progress.others()
     }

@@ -4,9 +4,9 @@
 //! length of what follows (u16, little-endian)    encrypted bytes    tag (16 bytes)
 //! ```
 //!
-//! The tag covers the number of the message, so that an omitted, repeated or reordered message is detected like a
-//! changed one. The length is not encrypted; a wrong one invalidates the tag or makes the reader wait for more bytes.
-//! Decrypted bytes form a stream again: a frame may span several messages.
+//! The tag covers the number of the message, so that omitted, repeated, reordered and changed messages are detected.
+//! The length is not encrypted; a wrong one invalidates the tag or makes the reader wait for more bytes. The decrypted
+//! bytes form a stream, in which a frame may span several messages.
 
 use snow::{HandshakeState, TransportState};
 
@@ -120,7 +120,7 @@ pub(super) mod tests {
         let mut plain = Vec::new();
         assert_eq!(theirs.open(&mut good.clone(), &mut plain, ALL), Ok(()));
         assert_eq!(plain, b"firstsecond");
-        // No message is accepted twice, nor by its own sender.
+        // No message is accepted twice, or by its own sender.
         for seal in [&mut theirs, &mut ours] {
             assert!(seal.open(&mut good.clone(), &mut plain, ALL).is_err());
         }
@@ -145,7 +145,7 @@ pub(super) mod tests {
         let (mut bytes, mut plain) = (sealed(&mut ours, &[&longest]), Vec::new());
         assert_eq!(theirs.open(&mut bytes.clone(), &mut plain, MAX_PIECE_BYTES), Ok(()));
         assert!(plain == longest);
-        // The two length bytes are enough.
+        // The two bytes of the length suffice.
         bytes.truncate(2);
         let refused = theirs.open(&mut bytes, &mut plain, MAX_PIECE_BYTES - 1);
         assert_eq!(refused, Err("an encrypted message of 65535 bytes, but at most 65518 are allowed".to_owned()));

@@ -3,11 +3,11 @@
 //! A session is one TCP connection, opened like that of a rank. Both sides prove that they know the token
 //! (`bootstrap::handshake` documents the protocol, and what an attacker on the network can do). Ranks and session
 //! clients that connect to the wrong acceptor are refused with that reason. After the handshake the two sides exchange
-//! messages: labelled JSON, encrypted. They wait with tokio, for programs that drive a fabric in the same event loop
+//! encrypted messages of labelled JSON. They wait with tokio, for programs that drive a fabric in the same event loop
 //! (the library's `flow`). Every wait is bounded, and ends on Ctrl-C.
 //!
-//! A server accepts its clients from an [`SessionListener`], which shields it from unauthenticated peers: it keeps few of
-//! them, for a short time, and prints few lines about them.
+//! A server accepts its clients from a [`SessionListener`], which limits the effects of unauthenticated peers: it keeps
+//! few of them, for a short time, and prints few lines about them.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -36,17 +36,17 @@ use super::wait::{Clock, SLICE};
 use ginlab_base::signals;
 use ginlab_base::text::printable;
 
-/// Interval at which conditions without a socket event are checked: time limits of unauthenticated connections, and
+/// Interval at which conditions without a socket event are checked: the time limits of unauthenticated connections, and
 /// whether another connection can be accepted after a failure.
 const MOMENT: Duration = Duration::from_millis(100);
 
-/// Time that the other side has to close, and that the system's resolver may exceed the limit by.
+/// Time within which the other side must close, and by which the system's resolver may exceed the limit.
 const GRACE: Duration = Duration::from_secs(1);
 
 /// Maximum size of a message. Messages are addresses, keys and plans.
 const MAX_WORD_BYTES: usize = 1 << 20;
 
-/// Reasons for which a bounded wait ended without a result.
+/// Reasons why a bounded wait ended without a result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
     /// The limit was exceeded.
@@ -71,7 +71,7 @@ impl Ended {
 /// Waits for `future` for at most `limit`, or until an interrupt.
 ///
 /// # Errors
-/// Returns how the wait ended. The future is dropped then.
+/// Returns the reason if the wait ended without a result. The future is then dropped.
 pub async fn bounded<T>(limit: Duration, future: impl Future<Output = T>) -> Result<T, Ended> {
     let began = Instant::now();
     let mut future = std::pin::pin!(future);
@@ -159,7 +159,7 @@ impl SessionListener {
                 Ok(come) if come.is_empty() => ready(self.acceptor.descriptors(), Interest::READABLE).await,
                 Ok(come) => come.into_iter().for_each(|(link, frame)| self.let_in(link, &frame)),
                 Err(error) => {
-                    // For example too many open files: retry, since closing other connections may help.
+                    // For example, too many files are open. Retries, since closing other connections may help.
                     eprintln!("ginlab: {error}");
                     tokio::time::sleep(MOMENT).await;
                 }
@@ -186,8 +186,8 @@ impl SessionListener {
         self.acceptor.turn_away(link, refusal, true);
     }
 
-    /// Closes the session of a client that [`next`](SessionListener::next) has returned, because the server has no capacity
-    /// for it. Reports `why` on stderr.
+    /// Closes the session of a client that [`next`](SessionListener::next) has returned, because the server has no
+    /// capacity for it. Reports `why` on stderr.
     pub fn turn_away(&mut self, visit: Session, why: &str) {
         self.acceptor.notices.tell(visit.link.from, why);
         visit.link.close();
@@ -222,7 +222,7 @@ impl Session {
     /// Returns an error if no server answers in time, or the server refuses the token or the version.
     pub async fn connect(address: &str, token: &str, limit: Duration) -> Result<Session, BootstrapError> {
         let (place, token) = (address.to_owned(), token.to_owned());
-        // On its own thread, because name resolution blocks.
+        // Runs on a separate thread, because name resolution blocks.
         let searching = tokio::task::spawn_blocking(move || {
             let greeting = frame::encode(FrameKind::Session, 0, "visit", &greeting::json(&RankInfo::here()));
             let search = Search { place: &place, token: &token, greeting, rank: None };
@@ -255,10 +255,10 @@ impl Session {
         self.link.member.identity == Member::here().identity
     }
 
-    /// Sends a message. `what` names the step in messages for people, and the other side compares it with its own.
+    /// Sends a message. `what` is a human-readable name of the step, which the other side compares with its own.
     ///
     /// # Errors
-    /// Returns an error if the peer has left, or has read nothing for too long.
+    /// Returns an error if the peer has left, or has not read for too long.
     pub async fn say(&mut self, what: &str, word: &impl Serialize) -> Result<(), BootstrapError> {
         let payload = greeting::json(word);
         if payload.len() > MAX_WORD_BYTES {
@@ -323,11 +323,11 @@ impl Session {
     /// Sends `why` to the other side as the reason for the end of the session. Returns it as an error.
     pub async fn refuse(&mut self, why: String) -> BootstrapError {
         let refusal = greeting::json(&Refusal { why: why.clone(), last_word: true });
-        // The peer may have left already; ignore errors.
+        // Errors are ignored, because the peer may have left already.
         let _ = self.write(frame::encode(FrameKind::Refuse, 0, "visit", &refusal), "refusal").await;
         self.link.shut();
-        // Read and discard what the peer still sends, for a short while: closing a socket with unread data resets the
-        // connection, and the reset may overtake the refusal.
+        // Reads and discards remaining bytes from the peer for a short time. Closing a socket with unread data would
+        // reset the connection, and the reset could overtake the refusal.
         let drained = async {
             while !self.link.closed {
                 self.link.buffer.clear();
@@ -340,7 +340,7 @@ impl Session {
         self.refused(&why)
     }
 
-    /// Returns the socket, for further bytes of any kind. They are not encrypted.
+    /// Returns the socket, for further bytes of any kind, which are not encrypted.
     ///
     /// # Errors
     /// Returns an error if the peer has sent a message that was not received.

@@ -1,5 +1,5 @@
-//! The star: rank 0 in the centre, with one connection to each other rank. Every collective is one step: the others
-//! send their parts to rank 0, and rank 0 sends all parts back.
+//! The star: rank 0 in the centre, with one connection to each other rank. Every collective is one step: the other
+//! ranks send their parts to rank 0, which sends all parts back.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -23,19 +23,19 @@ use super::wait::Clock;
 /// Maximum time for reporting an error to the other ranks.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
-/// Time that a child whose connection closed has to exit, so that the error can include its exit status.
+/// Time within which a child whose connection has closed must exit, so that the error can include its exit status.
 const EXIT_GRACE: Duration = Duration::from_millis(500);
 
 pub(super) struct Star {
     pub rank: usize,
     pub size: usize,
-    /// Links by rank: on rank 0 to all others, elsewhere only to rank 0.
+    /// Links by rank: to all other ranks on rank 0, and only to rank 0 elsewhere.
     pub links: Vec<Option<Link>>,
-    /// Declared after the links: connections are closed before children are stopped.
+    /// This field is declared after the links: connections are closed before children are stopped.
     pub children: Option<Children>,
     step: u64,
     pub progress: Heard,
-    /// Whether the job continues without ranks that are missing.
+    /// Whether the job continues without missing ranks.
     pub partial: bool,
     /// Ranks that rank 0 has excluded since the last numbering.
     pub excluded: Vec<Option<Excluded>>,
@@ -78,8 +78,8 @@ impl Star {
         Ok(all)
     }
 
-    /// Admits the ranks among the new connections and refuses the others. Returns an error for a rank of this job that
-    /// is inconsistent with it, since the job can then never be complete.
+    /// Admits the ranks among the new connections and refuses the others. Returns an error if a rank of this job is
+    /// inconsistent with it, since the job can then never be complete.
     fn let_in(&mut self, acceptor: &mut Acceptor) -> Result<(), BootstrapError> {
         for (mut link, frame) in acceptor.step()? {
             let hello = match Hello::of(&frame) {
@@ -163,7 +163,7 @@ impl Star {
                 acceptor.as_ref().map(|d| d.notices.clause()).unwrap_or_default()
             })?;
             if Instant::now() >= next_news {
-                // Enables the ranks that wait to name the missing ones too, and shows that rank 0 is at this step.
+                // Lets the waiting ranks also name the missing ones, and shows that rank 0 is at this step.
                 next_news = Instant::now() + news_every;
                 let news = frame::encode(FrameKind::Missing, self.step, what, &greeting::json(&missing));
                 let arrived: Vec<usize> = (1..self.size).filter(|&rank| parts[rank].is_some()).collect();
@@ -194,7 +194,7 @@ impl Star {
                     }
                     FrameKind::Missing if frame.step == self.step => {
                         missing = serde_json::from_slice(&frame.payload).unwrap_or(missing);
-                        // Rank 0 ends this wait by its own clock, which started later than ours.
+                        // Rank 0 ends this wait by its own clock, which started later than that of this rank.
                         clock.extend(clock.timeout);
                     }
                     FrameKind::Missing => {}
@@ -223,7 +223,7 @@ impl Star {
             return Err(BootstrapError::Interrupted(what.to_owned()));
         }
         if clock.expired() {
-            // A rank that waits for rank 0 knows only that it has arrived itself.
+            // A rank that waits for rank 0 only knows that it has arrived itself.
             let here = |rank: &usize| if missing == [0] { *rank == self.rank } else { !missing.contains(rank) };
             let arrived: Vec<usize> = (0..self.size).filter(here).collect();
             let note = note() + &self.progress.note(missing);
@@ -237,7 +237,7 @@ impl Star {
         links.map(|link| PollFd::new(link.as_fd(), PollFlags::POLLIN)).collect()
     }
 
-    /// Reads what has arrived on all links, without waiting. Returns an error if a peer has reported one, has closed
+    /// Reads all available bytes on all links, without waiting. Returns an error if a peer has reported one, has closed
     /// its connection, or has exited.
     pub fn look(&mut self, what: &str) -> Result<(), BootstrapError> {
         for rank in 0..self.size {
@@ -261,8 +261,8 @@ impl Star {
         Ok(())
     }
 
-    /// Sends to the other ranks which ranks have made progress since the last call. Does not wait: links that have not
-    /// accepted all earlier bytes are skipped.
+    /// Reports to the other ranks which ranks have made progress since the last call. Does not wait: links that have
+    /// not accepted all earlier bytes are skipped.
     pub fn report_progress(&mut self) {
         for (rank, link) in self.links.iter_mut().enumerate() {
             let Some(link) = link.as_mut().filter(|_| self.rank == 0) else { continue };
@@ -338,13 +338,13 @@ impl Star {
         }
     }
 
-    /// Reports to the other ranks why this rank stops. Never fails and does not wait long: it is the last action of a
-    /// broken job.
+    /// Reports the reason why this rank stops to the other ranks. Never fails, and waits only briefly, because it is
+    /// the last action of a broken job.
     pub fn last_words(&mut self, origin: usize, ending: Ending, text: &str) {
         static NEVER: AtomicBool = AtomicBool::new(false);
         let clock = Clock::new(LAST_WORDS, &NEVER);
         for rank in (0..self.size).filter(|rank| *rank != origin) {
-            // One rank at a time, so that a rank that has left does not keep the message from the others.
+            // Notifies one rank at a time, so that a rank that has left does not prevent the message to the others.
             if self.links[rank].as_ref().is_some_and(|link| !link.closed) {
                 let words = frame::encode(FrameKind::Abort, origin as u64, ending.into(), text.as_bytes());
                 let _ = self.send(&[rank], words, "abort", &clock);
@@ -359,7 +359,7 @@ impl Star {
 }
 
 impl Bootstrap {
-    /// Reports to the other ranks why this one stops.
+    /// Reports the reason why this rank stops to the other ranks.
     pub(super) fn spread(&mut self, error: &BootstrapError) {
         let me = self.rank;
         let mut star = lock(&self.star);

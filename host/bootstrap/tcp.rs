@@ -18,9 +18,9 @@ const DEFAULT_PORT: u16 = 29400;
 /// Name of the variable with the path of a file that contains the token.
 const TOKEN_FILE: &str = "GINLAB_TOKEN_FILE";
 
-/// Variables in which launchers put an ID that is the same on all ranks of a job and differs between jobs. All users of
-/// the cluster can see these IDs (`squeue`). They only separate jobs of one machine on its loopback, and are not a
-/// secret elsewhere.
+/// Variables in which launchers store an ID that is the same on all ranks of a job and differs between jobs. All users
+/// of the cluster can see these IDs (`squeue`). They only separate the jobs of one machine on its loopback, and are not
+/// secrets elsewhere.
 const JOB_IDS: [&str; 3] = ["TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "SKYPILOT_TASK_ID"];
 
 /// Parameters of a rank of a `tcp` job.
@@ -39,7 +39,8 @@ pub struct TcpSettings {
 }
 
 impl TcpSettings {
-    /// Reads RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT (torchrun and most others), or SkyPilot's variables.
+    /// Reads RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT (set by torchrun and most other launchers), or SkyPilot's
+    /// variables.
     ///
     /// SkyPilot starts one process per node, which is one rank. If the script starts one process per GPU, it must set
     /// LOCAL_RANK for each. Ranks are then SKYPILOT_NODE_RANK x SKYPILOT_NUM_GPUS_PER_NODE + LOCAL_RANK.
@@ -80,7 +81,8 @@ impl Bootstrap {
             return Bootstrap::leaf(Kind::Tcp, (rank, size), resolve, &format!("{master}:{port}"), token, options);
         }
         checked_size(size)?;
-        // Otherwise the connection that exceeds the limit is refused after all others have been waited for.
+        // Checks the limit now. Otherwise, the connection that exceeds it would be refused only after all others have
+        // connected.
         if let Some(why) = limits::lacking_files(size as u64) {
             return Err(BootstrapError::Other(Ending::Usage, format!("connections of {size} ranks: {why}")));
         }
@@ -106,7 +108,7 @@ pub fn token_for(host: &str, env: &dyn Fn(&str) -> Option<String>) -> Result<Str
             token => Ok(checked_token(token)?.to_owned()),
         };
     }
-    // torchrun's run ID is "none", the same for all jobs, unless one is given.
+    // torchrun's run ID is "none", which is the same for all jobs, unless an ID is specified.
     let found = JOB_IDS.iter().find_map(|name| Some((*name, env(name).filter(|id| id != "none")?)));
     match found {
         Some((_, id)) if is_loopback(host) => Ok(checked_token(&id)?.to_owned()),
@@ -124,7 +126,7 @@ pub fn token_for(host: &str, env: &dyn Fn(&str) -> Option<String>) -> Result<Str
 pub(super) fn is_loopback(host: &str) -> bool {
     let name = match host.parse::<SocketAddr>() {
         Ok(address) => return address.ip().to_canonical().is_loopback(),
-        // An IPv6 address contains colons itself.
+        // An IPv6 address contains colons.
         Err(_) if host.parse::<IpAddr>().is_ok() => host,
         Err(_) => host.rsplit_once(':').map_or(host, |(name, _)| name),
     };
@@ -176,9 +178,10 @@ pub(super) fn checked_token(token: &str) -> Result<&str, BootstrapError> {
     }
 }
 
-/// Listens as rank 0, which the other ranks know as `master`: only on the loopback if `master` is a loopback name or
-/// address, only on that address if it is one of this host, otherwise on all interfaces. The last case covers names,
-/// which others may resolve to another address than this host does, and addresses that are translated on the way.
+/// Listens as rank 0, which the other ranks know as `master`. Listens only on the loopback if `master` is a loopback
+/// name or address, only on that address if it is one of this host, and otherwise on all interfaces. The last case
+/// covers names, which other ranks may resolve to a different address than this host does, and addresses that are
+/// translated on the way.
 pub(super) fn listen(master: &str, port: u16) -> Result<TcpListener, BootstrapError> {
     let only: Vec<SocketAddr> = match master.parse::<IpAddr>() {
         Ok(ip) => vec![(ip, port).into()],
@@ -202,7 +205,7 @@ fn cannot_listen(port: u16, error: &std::io::Error) -> BootstrapError {
     BootstrapError::system(format_args!("listen on port {port} as rank 0"), text)
 }
 
-/// Returns the addresses of rank 0. The system's resolver has its own time limit.
+/// Returns the addresses of rank 0. The time limit is that of the system's resolver.
 pub(super) fn resolve(master: &str, port: u16) -> Result<Vec<SocketAddr>, String> {
     let addresses = (master, port).to_socket_addrs().map_err(|error| format!("cannot resolve {master:?}: {error}"))?;
     Ok(addresses.collect())
@@ -220,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn torchrun() {
+    fn torchrun_variables_are_parsed() {
         let mut variables = vec![
             ("RANK", "3"),
             ("WORLD_SIZE", "4"),

@@ -1,8 +1,8 @@
-//! Gathers of any length, and of typed values, so that results of any size reach rank 0.
+//! Gathers of parts of any length and of typed values, so that results of any size reach rank 0.
 //!
-//! A part that is longer than a piece takes several steps of the star. Each piece starts with one byte that specifies
-//! whether more pieces follow. Every rank receives that byte from every other rank, so that all make the same number of
-//! steps.
+//! A part that is longer than a piece takes several steps of the star. Each piece starts with one byte that indicates
+//! whether more pieces follow. Every rank receives this byte from every other rank, so that all ranks perform the same
+//! number of steps.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -58,8 +58,8 @@ impl Bootstrap {
         BootstrapError::garbage(format_args!("rank {rank}"), format_args!("{what}: {error}"))
     }
 
-    /// Gathers parts piece by piece. Ranks other than 0 receive the first `spread` bytes of each piece; with 1 they
-    /// receive nothing of the parts themselves.
+    /// Gathers parts piece by piece. Ranks other than 0 receive the first `spread` bytes of each piece; if `spread` is
+    /// 1, they receive no bytes of the parts themselves.
     pub(super) fn in_pieces(
         &mut self,
         bytes: &[u8],
@@ -69,7 +69,7 @@ impl Bootstrap {
         if bytes.len() > MAX_PART_BYTES {
             return Err(BootstrapError::too_large(what, bytes.len()));
         }
-        // Makes all ranks' pieces fit into one message, each with its length and its first byte.
+        // Ensures that the pieces of all ranks fit into one message, each with its length and its first byte.
         let most = self.piece_bytes.min((MAX_BYTES / self.size()).saturating_sub(8)).max(1);
         let mut all = vec![Vec::new(); self.size()];
         let mut gone = vec![false; self.size()];

@@ -8,11 +8,11 @@ use nix::poll::{PollFd, PollTimeout, poll};
 
 use super::BootstrapError;
 
-/// Interval at which a wait checks the interrupt flag, and rank 0 its children. Data and closed connections wake it
-/// immediately.
+/// Interval at which a wait checks the interrupt flag, and at which rank 0 checks its children. Data and closed
+/// connections wake it immediately.
 pub(super) const SLICE: Duration = Duration::from_millis(20);
 
-/// Limit of one wait.
+/// Time limit of one wait.
 pub(super) struct Clock {
     pub timeout: Duration,
     deadline: Instant,
@@ -22,13 +22,13 @@ pub(super) struct Clock {
 impl Clock {
     pub fn new(timeout: Duration, interrupt: &'static AtomicBool) -> Self {
         let now = Instant::now();
-        // A limit beyond the range of the clock is treated as one year.
+        // A limit beyond the range of the clock is replaced by one year.
         let year = Duration::from_secs(365 * 24 * 3600);
         let deadline = now.checked_add(timeout.min(year)).unwrap_or(now);
         Clock { timeout, deadline, interrupt }
     }
 
-    /// Returns a clock with the same interrupt flag that expires after `limit`, or with this one if that is earlier.
+    /// Returns a clock with the same interrupt flag that expires after `limit`, but not later than this one.
     pub fn within(&self, limit: Duration) -> Clock {
         let timeout = limit.min(self.remaining());
         Clock { timeout, ..Clock::new(timeout, self.interrupt) }
@@ -53,7 +53,7 @@ impl Clock {
         }
     }
 
-    /// Extends the deadline to at least a whole timeout after `time`.
+    /// Extends the deadline to at least one whole timeout after `time`.
     pub fn count_from(&mut self, time: Instant) {
         if let Some(later) = time.checked_add(self.timeout) {
             self.deadline = self.deadline.max(later);

@@ -8,16 +8,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// Whether buffers are never freed; see [`keep_buffers`].
 pub(super) static KEEP: AtomicBool = AtomicBool::new(false);
 
-/// Keeps every [`Buffer`] and [`MappedBuffer`](super::MappedBuffer) of this process allocated from now on. Called when
-/// a proxy thread hangs in its provider and is abandoned, because the thread or its NIC might still write to any
-/// buffer.
+/// Keeps every [`Buffer`] and [`MappedBuffer`](super::MappedBuffer) of this process allocated, even after a drop.
+/// Called when a proxy thread hangs in its provider and is abandoned, because the thread or its NIC might still write
+/// to any buffer.
 pub fn keep_buffers() {
     KEEP.store(true, Ordering::Release);
 }
 
-/// Ends the effect of [`keep_buffers`] for buffers that are dropped from now on. Returns whether it was in effect. For
-/// a process that runs several programs one after another: the buffers of previous programs have all been dropped and
-/// stay allocated, and an abandoned thread refers only to those.
+/// Ends the effect of [`keep_buffers`] for buffers that are dropped later. Returns whether it was in effect. For a
+/// process that runs several programs one after another: the dropped buffers of previous programs stay allocated, and
+/// an abandoned thread refers only to those.
 pub fn free_buffers_again() -> bool {
     KEEP.swap(false, Ordering::AcqRel)
 }
@@ -29,7 +29,7 @@ pub struct Buffer {
     pub(super) place: Place,
     pub(super) address: u64,
     pub(super) bytes: usize,
-    /// The file of [`Place::File`] memory.
+    /// File of the memory, if it is [`Place::File`] memory.
     pub(super) file: Option<Arc<MemoryFile>>,
     /// Whether the driver has pinned this shared memory.
     pub(super) pinned: bool,
@@ -40,7 +40,7 @@ pub struct Buffer {
 // SAFETY: the memory is plain bytes at an address that is the same for every thread. It is accessed through unsafe
 // pointers, or by copies whose callers ensure that there are no concurrent writes.
 unsafe impl Send for Buffer {}
-// SAFETY: as for `Send`, all access is through unsafe pointers or copies without concurrent writes.
+// SAFETY: all accesses are through unsafe pointers or copies without concurrent writes, as for `Send`.
 unsafe impl Sync for Buffer {}
 
 impl Buffer {
@@ -121,7 +121,6 @@ impl Buffer {
     ///
     /// # Safety
     /// No grid, NIC or other reference may use the memory while the slice exists.
-    // the memory is shared with devices by design, and the caller guarantees exclusive access
     #[allow(clippy::mut_from_ref)]
     pub unsafe fn host_bytes(&self) -> Option<&mut [u8]> {
         // SAFETY: the allocation has this length and was initialized with zeros. The caller guarantees exclusive
@@ -140,8 +139,8 @@ impl Buffer {
     }
 
     /// Sets whether other processes may have the memory open. If so, dropping it leaves the memory to the driver, which
-    /// frees it when the process exits. The reason is that freeing GPU memory which another process has open is
-    /// undefined. A memory file is always closed on drop, since other processes keep their mappings.
+    /// frees it when the process exits. The reason is that freeing GPU memory that another process has open is
+    /// undefined behaviour. A memory file is always closed on drop, since other processes keep their mappings.
     pub fn lend(&mut self, lent: bool) {
         self.lent = lent;
     }
@@ -151,14 +150,14 @@ impl Drop for Buffer {
     fn drop(&mut self) {
         let lent = self.lent && self.place != Place::File;
         if lent || KEEP.load(Ordering::Acquire) {
-            // The GPU's context frees its memory, so keep the context too.
+            // The GPU's context frees its memory, so the context is also kept.
             std::mem::forget(self.device.clone());
             std::mem::forget(self.file.clone());
             return;
         }
         match &self.device {
             Device::Gpu(gpu) if self.pinned => gpu.unpin(self.address),
-            // Unmapped when the file is dropped.
+            // Dropping the file removes its mapping.
             _ if self.place == Place::File => {}
             Device::Emulated => emulated::free(self.address, self.bytes),
             Device::Gpu(gpu) => gpu.free(self.place, self.address),

@@ -11,17 +11,17 @@ use std::fmt;
 /// Mechanism that orders NICs' writes into a device's memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CardWrites {
-    /// The device orders them for its own kernels. Also used without a GPU.
+    /// The device orders the writes for its own kernels. Also used without a GPU.
     Ordered,
-    /// The host must run a [`Flush`].
+    /// The host must run a [`Flush`] before it announces the writes.
     Flushed,
-    /// None, with the reason. NICs must not write to the memory while a kernel reads it.
+    /// No mechanism is available, for this reason. NICs must not write to the memory while a kernel reads it.
     Unordered(String),
 }
 
 impl CardWrites {
-    /// Selects the mechanism by the attributes GPU_DIRECT_RDMA_WRITES_ORDERING and
-    /// GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS, `None` if the driver does not support them.
+    /// Selects the mechanism from the attributes GPU_DIRECT_RDMA_WRITES_ORDERING and
+    /// GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS, which are `None` if the driver does not support them.
     fn by(ordering: Option<i32>, flush_options: Option<i32>) -> CardWrites {
         // CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER: consumers on the device itself need no flush. ALL_DEVICES (200) is
         // stronger.
@@ -80,8 +80,8 @@ impl Device {
     }
 }
 
-/// Makes NICs' writes to GPU memory visible to the GPU's kernels. Run by the thread that has polled the completions,
-/// before it announces them.
+/// Makes NICs' writes to GPU memory visible to the GPU's kernels. The thread that has polled the completions must run
+/// it before it announces them.
 pub struct Flush(Box<dyn FnMut() -> Result<(), DeviceError> + Send>);
 
 impl Flush {
@@ -122,7 +122,7 @@ mod tests {
                 [1, 3].map(|options| CardWrites::by(ordering, Some(options))),
                 [const { CardWrites::Flushed }; 2]
             );
-            // A flush by a stream memory operation only is insufficient: a CPU thread cannot use it between polling and
+            // A flush by a stream memory operation is insufficient: a CPU thread cannot use it between polling and
             // counting.
             for options in [None, Some(0), Some(2)] {
                 let CardWrites::Unordered(why) = CardWrites::by(ordering, options) else {

@@ -8,8 +8,8 @@ use cudarc::driver::{CudaEvent, CudaStream, result};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Copies from device to host memory that finish in the order in which they were started. A trait, so that tests need
-/// no GPU.
+/// Copies from device to host memory that finish in the order in which they were started. This is a trait, so that
+/// tests need no GPU.
 pub trait Copies: std::fmt::Debug + Send {
     /// Starts a copy.
     ///
@@ -28,8 +28,8 @@ pub trait Copies: std::fmt::Debug + Send {
     fn finished(&mut self) -> Result<usize, DeviceError>;
 }
 
-/// Copies from GPU memory to pinned host memory, in order, with many in flight: the staging of a rail that cannot read
-/// GPU memory.
+/// Copies from GPU memory to pinned host memory, in order, with many in flight. They stage the data for a rail that
+/// cannot read GPU memory.
 #[derive(Debug)]
 pub struct CopyQueue {
     gpu: Arc<Gpu>,

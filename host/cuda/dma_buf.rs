@@ -1,4 +1,4 @@
-//! Export of GPU memory as a dma-buf, a file descriptor by which a NIC's driver can register it.
+//! Export of GPU memory as a dma-buf, a file descriptor with which a NIC's driver can register it.
 
 use super::DeviceError;
 use super::driver::{failed, is_there};
@@ -25,7 +25,7 @@ pub fn dma_buf(ordinal: i32, address: u64, bytes: usize) -> Result<DmaBuf, Devic
         return Err(DeviceError::Missing("no CUDA driver (libcuda.so) on this machine".into()));
     }
     let ordinal = usize::try_from(ordinal).map_err(|_| DeviceError::Missing(format!("no CUDA device {ordinal}")))?;
-    // The device's primary context, which the owner of the memory keeps open too.
+    // The device's primary context, which the owner of the memory also keeps open.
     let context = CudaContext::new(ordinal).map_err(failed(format!("opening GPU {ordinal}")))?;
     export(&context, address, bytes)
 }
@@ -33,7 +33,7 @@ pub fn dma_buf(ordinal: i32, address: u64, bytes: usize) -> Result<DmaBuf, Devic
 /// Like [`dma_buf`], for memory of the device of `context`.
 pub(super) fn export(context: &CudaContext, address: u64, bytes: usize) -> Result<DmaBuf, DeviceError> {
     context.bind_to_thread().map_err(failed("cuCtxSetCurrent"))?;
-    // Older drivers do not have the call below.
+    // Older drivers lack the call below.
     let offered = context.attribute(Attribute::CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED);
     if offered.map_err(failed("cuDeviceGetAttribute DMA_BUF_SUPPORTED"))? != 1 {
         return Err(DeviceError::Refused(
@@ -43,7 +43,7 @@ pub(super) fn export(context: &CudaContext, address: u64, bytes: usize) -> Resul
     let (first, length) = pages(address, bytes, page_bytes());
     let mut file: c_int = -1;
     let kind = sys::CUmemRangeHandleType::CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD;
-    // SAFETY: for this handle type, the driver writes an int, and the caller guarantees that the range is allocated.
+    // SAFETY: for this handle type, the driver writes an `int`, and the caller guarantees that the range is allocated.
     let status = unsafe { sys::cuMemGetHandleForAddressRange((&raw mut file).cast(), first, length, kind, 0) };
     status.result().map_err(failed(format!("cuMemGetHandleForAddressRange of {length} bytes")))?;
     // SAFETY: the descriptor is new and has no other owner.

@@ -15,16 +15,16 @@ pub(super) fn failed(call: impl Into<String>) -> impl FnOnce(DriverError) -> Dev
     }
 }
 
-/// Returns whether a driver is installed: whether a library with one of its two names on Linux can be loaded. The check
-/// of cudarc tries 34 names in every directory of the loader, which takes 1 ms on a machine without a driver. It also
-/// unloads the library again.
+/// Returns whether a driver is installed, that is, whether a library with one of its two names on Linux can be loaded.
+/// The check of cudarc tries 34 names in every directory of the loader, which takes 1 ms on a machine without a driver.
+/// In addition, that check unloads the library again.
 pub(super) fn is_there() -> bool {
     static IS_THERE: OnceLock<bool> = OnceLock::new();
     *IS_THERE.get_or_init(|| {
         ["libcuda.so", "libcuda.so.1"].into_iter().any(|name| {
             // SAFETY: the driver's library, which cudarc would load by the same names.
             let library = unsafe { libloading::Library::new(name) };
-            // Never unloaded, because cudarc loads it again for its calls.
+            // The library is never unloaded, because cudarc loads it again for its calls.
             library.map(std::mem::forget).is_ok()
         })
     })
@@ -41,8 +41,8 @@ pub fn driver_version() -> Option<String> {
     (status == CUresult::CUDA_SUCCESS).then(|| format!("{}.{}", version / 1000, version % 1000 / 10))
 }
 
-/// Converts a launch error. A block that is within the device's limit but exceeds that of this kernel is a
-/// [`Refused`](DeviceError::Refused) request, because the user can change it.
+/// Converts a launch error. A block size that is within the device's limit but exceeds that of this kernel yields a
+/// [`Refused`](DeviceError::Refused) error, because the user can change it.
 pub(super) fn refused_or_failed(error: DriverError, name: &str, grid: u32, block: u32) -> DeviceError {
     let what = format!("launching {name} as {grid} x {block}");
     match error.0 {

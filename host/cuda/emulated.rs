@@ -33,8 +33,8 @@ pub(super) fn allocate(bytes: usize) -> Result<u64, DeviceError> {
         return Err(DeviceError::Refused(format!("cannot allocate {bytes} bytes of host memory")));
     };
     if is_large(bytes) {
-        // Only advice: a system without free huge pages uses ordinary pages.
-        // SAFETY: the memory is allocated, and the advice does not change its contents.
+        // This is only advice: a system without free huge pages uses ordinary pages. SAFETY: the memory is allocated,
+        // and the advice does not change its contents.
         let _ = unsafe { madvise(pointer.cast(), bytes, MmapAdvise::MADV_HUGEPAGE) };
     }
     // SAFETY: the allocation has `bytes` bytes, which no other code uses yet.
@@ -55,10 +55,11 @@ pub(super) fn native<A>(kernel: &Kernel<A>) -> Result<unsafe fn(A), DeviceError>
     kernel.native().ok_or_else(missing)
 }
 
-/// Memory of a grid's threads from which a note is printed, once per process.
+/// Minimum memory of a grid's threads, in bytes, for which a note is printed, once per process.
 const WORTH_SAYING: u64 = 256 << 20;
 static SAID: Once = Once::new();
-/// Memory of a grid's threads below which the available memory is not checked. The check reads files of control groups.
+/// Maximum memory of a grid's threads, in bytes, for which the available memory is not checked. The check reads files
+/// of control groups.
 const UNASKED: u64 = 16 << 20;
 
 /// Number of running grids.
@@ -89,7 +90,7 @@ pub(super) fn run(blocks: u32, threads: u32, resident: bool, body: impl Fn() + S
     ended
 }
 
-/// Fails if a grid's threads would take more than the available memory.
+/// Returns an error if a grid's threads would need more than the available memory.
 fn check_memory(grid: &Grid, available: Option<u64>) -> Result<(), DeviceError> {
     match available {
         Some(available) if grid.bytes() > available => Err(DeviceError::Refused(format!(
@@ -102,7 +103,7 @@ fn check_memory(grid: &Grid, available: Option<u64>) -> Result<(), DeviceError> 
     }
 }
 
-/// A running grid.
+/// State of a running grid.
 #[derive(Debug)]
 pub struct EmulatedLaunch {
     grid: Option<JoinHandle<Result<(), DeviceError>>>,
@@ -149,7 +150,7 @@ impl EmulatedLaunch {
 
 impl Drop for EmulatedLaunch {
     fn drop(&mut self) {
-        // `is_done` has returned an error already, or the launch is being abandoned after another error.
+        // `is_done` has already returned an error, or the launch is being abandoned after another error.
         let _ = self.join();
     }
 }

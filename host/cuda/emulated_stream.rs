@@ -8,10 +8,10 @@ use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-/// Work of a stream. May be run more than once, by a graph.
+/// Work of a stream, which a graph may run more than once.
 pub type Work = Arc<dyn Fn() -> Result<(), DeviceError> + Send + Sync>;
 
-/// Time at which the stream reached the event, or the first error before it.
+/// Time at which the stream reached the event, or the first error before that.
 pub struct Event(Arc<OnceLock<Result<Instant, DeviceError>>>);
 
 enum Task {

@@ -1,4 +1,4 @@
-//! Capabilities of the visible GPUs with respect to NICs, queried without opening a context.
+//! Capabilities of the visible GPUs with respect to NICs, queried without a context.
 
 use super::DeviceError;
 use super::driver::{failed, is_there};
@@ -16,9 +16,9 @@ pub struct VisibleGpu {
     pub address: Option<PciAddress>,
     /// Name of the GPU.
     pub name: String,
-    /// Whether its memory can be exported as a dma-buf, for a NIC's driver to register.
+    /// Whether the device's memory can be exported as a dma-buf, for a NIC's driver to register.
     pub dma_buf: bool,
-    /// Whether NICs can access its memory (GPUDirect RDMA; requires a peer memory module or dma-buf).
+    /// Whether NICs can access the device's memory (GPUDirect RDMA; requires a peer memory module or dma-buf).
     pub gpu_direct_rdma: bool,
     /// Whether NICs can access memory of CUDA's virtual memory management. NCCL's GIN requires it.
     pub gpu_direct_virtual: bool,
@@ -26,9 +26,9 @@ pub struct VisibleGpu {
     pub concurrent_managed: bool,
 }
 
-/// Returns the driver's error if it does not initialize: for example, 802 while the fabric manager is not ready. `None`
-/// if it does, without a driver, and if the driver reports that there is no device, which CUDA_VISIBLE_DEVICES can
-/// cause on a machine with GPUs.
+/// Returns the error of the driver's initialization, for example 802 while the fabric manager is not ready. Returns
+/// `None` if it succeeds, if there is no driver, and if the driver reports that there is no device.
+/// CUDA_VISIBLE_DEVICES can cause the last case on a machine with GPUs.
 #[must_use]
 pub fn initialization_error() -> Option<String> {
     if !is_there() {
@@ -46,7 +46,7 @@ pub fn visible_gpus() -> Result<Vec<VisibleGpu>, DeviceError> {
     if !is_there() {
         return Ok(Vec::new());
     }
-    // Includes the error "no device", which CUDA_VISIBLE_DEVICES can cause on a machine with GPUs.
+    // This includes the error "no device", which CUDA_VISIBLE_DEVICES can cause on a machine with GPUs.
     let Ok(count) = CudaContext::device_count() else { return Ok(Vec::new()) };
     let mut gpus = Vec::new();
     for ordinal in 0..count {
@@ -54,7 +54,7 @@ pub fn visible_gpus() -> Result<Vec<VisibleGpu>, DeviceError> {
         let attribute = |attribute| {
             // SAFETY: the device was returned by `cuDeviceGet`.
             let value = unsafe { result::device::get_attribute(device, attribute) };
-            // An attribute that the driver is too old to know is a capability that it lacks.
+            // If the driver does not know an attribute, the capability is missing.
             value.ok()
         };
         let number = |value: Option<i32>| value.and_then(|value| u32::try_from(value).ok());

@@ -1,5 +1,5 @@
-//! GDRCopy: GPU memory that the CPU accesses through the GPU's PCIe window (BAR1), by libgdrapi, which is loaded at run
-//! time.
+//! GDRCopy: GPU memory that the CPU accesses through the GPU's PCIe window (BAR1), with libgdrapi, which is loaded at
+//! run time.
 //!
 //! This module does not depend on CUDA: the memory is an address, a length, and an owner that keeps it allocated.
 
@@ -11,9 +11,9 @@ use std::ffi::{OsStr, c_int, c_ulong, c_void};
 
 /// Granularity of pinned GPU memory, and alignment of mappings.
 pub(super) const GPU_PAGE: usize = 1 << 16;
-/// Environment variable that names a libgdrapi other than the installed one.
+/// Environment variable that names another libgdrapi than the installed one.
 const LIBRARY_VARIABLE: &str = "GINLAB_GDRAPI";
-/// Names of an installed libgdrapi, the more likely one first.
+/// Names of an installed libgdrapi, most likely first.
 const LIBRARY_NAMES: [&str; 2] = ["libgdrapi.so.2", "libgdrapi.so"];
 
 /// Returns the number of bytes to pin for `bytes` bytes, and the number of bytes to allocate. The latter is large
@@ -23,8 +23,8 @@ pub(super) fn pinned_and_allocated(bytes: usize) -> Option<(usize, usize)> {
     Some((pinned, pinned.checked_add(GPU_PAGE)?))
 }
 
-/// Returns the version of libgdrapi, for example `2.4`. `None` if it is not installed. Does not check that its kernel
-/// module is loaded.
+/// Returns the version of libgdrapi, for example `2.4`, or `None` if it is not installed. Does not check that its
+/// kernel module is loaded.
 pub fn gdrcopy_version() -> Option<String> {
     Api::load().ok().map(|api| api.version())
 }
@@ -50,7 +50,7 @@ pub(super) struct Api {
 }
 
 impl Api {
-    /// Loads the library named by the environment variable, or else the installed one.
+    /// Loads the library named by the environment variable or, if it is unset, the installed one.
     pub(super) fn load() -> Result<Api, DeviceError> {
         match std::env::var_os(LIBRARY_VARIABLE) {
             Some(path) => Api::load_named(&path),
@@ -115,11 +115,13 @@ impl Api {
 
 /// Loads a library. Returns the loader's message if this fails.
 fn open_library(name: &OsStr) -> Result<Library, String> {
-    // SAFETY: libgdrapi runs no code on loading and unloading. A library that the user names instead is trusted.
+    // SAFETY: libgdrapi runs no code on loading and unloading. A library that the user specifies instead is trusted.
     unsafe { Library::new(name) }
         .map_err(|error| error.source().map_or_else(|| error.to_string(), |source| source.to_string()))
 }
 
+/// Returns the function `name` of a library.
+///
 /// # Safety
 /// `F` must be the type of the function `name`.
 unsafe fn function<F: Copy>(library: &Library, name: &str) -> Result<F, DeviceError> {
@@ -171,15 +173,15 @@ impl Drop for Connection {
     }
 }
 
-/// GPU memory that is mapped for the CPU. Dropping it unmaps, unpins, frees the memory by dropping `M`, and closes the
-/// connection, in this order.
+/// GPU memory that is mapped for the CPU. Dropping it unmaps and unpins the memory, frees it by dropping `M`, and
+/// closes the connection, in this order.
 #[derive(Debug)]
 pub(super) struct Mapping<M> {
     handle: PinHandle,
     bytes: usize,
-    /// Address for the CPU; 0 until it is mapped.
+    /// Address for the CPU. 0 means that the memory is not mapped yet.
     address: u64,
-    // Dropped in this order, after unpinning: the memory is freed, and then the connection is closed.
+    // The fields are dropped in this order after unpinning: first the memory is freed, then the connection is closed.
     _memory: M,
     connection: Connection,
 }
@@ -195,7 +197,7 @@ impl<M> Mapping<M> {
         let code = unsafe { (connection.api.pin_buffer)(connection.raw, address as c_ulong, bytes, 0, 0, &mut handle) };
         let advice = "the GPU needs GPUDirect RDMA and space in its BAR1: nvidia-smi -q";
         if let Err(error) = check(code, "gdr_pin_buffer", bytes, advice) {
-            // Same order as in the drop of a mapping.
+            // Uses the same order as the drop of a mapping.
             drop(memory);
             drop(connection);
             return Err(error);

@@ -1,4 +1,5 @@
-//! The GPU, through the CUDA driver API, which cudarc loads at run time. Without a driver, every call reports that.
+//! The GPU, through the CUDA driver API, which cudarc loads at run time. If there is no driver, every call returns an
+//! error.
 
 use super::driver::{failed, is_there, refused_or_failed};
 use super::loading::{Module, load};
@@ -11,11 +12,12 @@ use std::ffi::c_void;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// Maximum block sizes, and the registers per thread for which kernels are compiled for blocks up to that size: the most
-/// with which one block fits into a multiprocessor. Each of its four parts has 16384 registers for a quarter of the
-/// warps, and assigns 8 per thread at a time. Copies at any alignment spill below 88.
+/// Maximum block sizes, each with the number of registers per thread for which kernels are compiled for blocks of up to
+/// that size. This is the largest number with which one block fits into a multiprocessor. Each of the four parts of a
+/// multiprocessor has 16384 registers for a quarter of the warps, and allocates them in units of 8 per thread. Below 88
+/// registers, copies at any alignment spill.
 const VARIANTS: [(u32, usize); 5] = [(512, 128), (640, 96), (768, 80), (896, 72), (u32::MAX, 64)];
-/// Host memory is accessible in every context (portable) and by kernels (device map).
+/// Flags of host memory: accessible in every context (portable), and by kernels (device map).
 const HOST_FLAGS: u32 = sys::CU_MEMHOSTALLOC_PORTABLE | sys::CU_MEMHOSTALLOC_DEVICEMAP;
 
 /// A CUDA device with its kernels.
@@ -32,7 +34,7 @@ pub struct Gpu {
     pub(super) sharers: AtomicU32,
 }
 
-/// Fails if CPU and GPU cannot access managed memory at the same time.
+/// Returns an error if CPU and GPU cannot access managed memory at the same time.
 fn check_concurrent(gpu: &str, concurrent: bool) -> Result<(), DeviceError> {
     if concurrent {
         return Ok(());
@@ -43,7 +45,7 @@ fn check_concurrent(gpu: &str, concurrent: bool) -> Result<(), DeviceError> {
     )))
 }
 
-/// Fails if the GPU cannot map read-only host memory.
+/// Returns an error if the GPU cannot map read-only host memory.
 fn check_read_only(gpu: &str, supported: bool) -> Result<(), DeviceError> {
     if supported {
         return Ok(());
@@ -88,12 +90,12 @@ impl Gpu {
         })
     }
 
-    /// See [`Device::name`](super::Device::name).
+    /// Implements [`Device::name`](super::Device::name).
     pub(super) fn device_name(&self) -> String {
         format!("gpu:{}", self.name)
     }
 
-    /// See [`Device::sharers`](super::Device::sharers).
+    /// Implements [`Device::sharers`](super::Device::sharers).
     pub(super) fn sharers(&self) -> u32 {
         self.sharers.load(Ordering::Relaxed)
     }
@@ -209,7 +211,7 @@ impl Gpu {
                 let concurrent = self.context.attribute(concurrent).map_err(failed("cuDeviceGetAttribute"))?;
                 check_concurrent(&self.name, concurrent != 0)?;
                 let what = format!("allocating {bytes} bytes of managed memory");
-                // Global: kernels of every stream may use it.
+                // Global attachment, because kernels of every stream may use the memory.
                 let flags = sys::CUmemAttach_flags::CU_MEM_ATTACH_GLOBAL;
                 // SAFETY: the context is current, and the memory is zeroed before it is read.
                 let address = unsafe { result::malloc_managed(bytes, flags) }.map_err(failed(what))?;
@@ -227,7 +229,7 @@ impl Gpu {
         let result = self.context.bind_to_thread().and_then(|()| match place {
             // SAFETY: `address` was returned by `allocate`, and launches that used it have ended.
             Place::Device | Place::Managed => unsafe { result::free_sync(address) },
-            // SAFETY: as for device memory, `address` was returned by `allocate`, and launches that used it have ended.
+            // SAFETY: `address` was returned by `allocate`, and launches that used it have ended, as for device memory.
             Place::Host => unsafe { result::free_host(address as *mut c_void) },
             Place::File => Ok(()),
         });
@@ -239,14 +241,14 @@ impl Gpu {
         self.pin_as(address, bytes, HostKind::Memory)
     }
 
-    /// Like [`pin`](Gpu::pin), for memory of kind `kind`.
+    /// Pins memory of the given kind. [`pin`](Gpu::pin) does this for ordinary memory.
     pub(super) fn pin_as(&self, address: u64, bytes: usize, kind: HostKind) -> Result<(), DeviceError> {
         self.bind()?;
         let (kind, what) = match kind {
             HostKind::Memory => (0, ""),
             HostKind::ReadOnly => {
                 let attribute = Attribute::CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED;
-                // A driver that does not know the attribute does not support such registrations.
+                // A driver without this attribute does not support such registrations.
                 check_read_only(&self.name, self.context.attribute(attribute).unwrap_or(0) != 0)?;
                 (sys::CU_MEMHOSTREGISTER_READ_ONLY, " that are read-only")
             }
@@ -266,8 +268,8 @@ impl Gpu {
         self.context.record_err(result);
     }
 
-    /// Makes copies and memsets of this allocation return only when they are complete. Required by GDRCopy and by
-    /// everything else that accesses GPU memory outside of the driver.
+    /// Makes copies and memsets of this allocation return only when they are complete. GDRCopy requires this, and so
+    /// does every other access to GPU memory outside the driver.
     pub(super) fn synchronize_copies_of(&self, address: u64) -> Result<(), DeviceError> {
         self.bind()?;
         let yes: u32 = 1;
@@ -284,8 +286,8 @@ impl Gpu {
         self.settle()
     }
 
-    /// Waits until preceding memsets and copies from pageable memory are complete. They may return earlier and run on
-    /// the default stream, for which our streams do not wait, so that a kernel could start before them.
+    /// Waits until preceding memsets and copies from pageable memory are complete. These may return earlier and run on
+    /// the default stream. Our streams do not wait for it, so a kernel could otherwise start before them.
     fn settle(&self) -> Result<(), DeviceError> {
         // SAFETY: a null pointer denotes the default stream of the current context.
         unsafe { result::stream::synchronize(std::ptr::null_mut()) }.map_err(failed("cuStreamSynchronize"))
@@ -370,7 +372,7 @@ impl GpuLaunch {
 
 impl Drop for GpuLaunch {
     fn drop(&mut self) {
-        // Buffers that the kernel uses may be freed next.
+        // Waits, because buffers that the kernel uses may be freed next.
         wait_out(|| self.is_done());
     }
 }

@@ -1,5 +1,5 @@
-//! Kernels ready to be launched. They come from ginlab's PTX, from its module for compute capability 9.0 and later, or
-//! from a module that was compiled separately.
+//! Kernels that are ready to be launched. They are part of ginlab's PTX, of its module for compute capability 9.0 and
+//! later, or of a separately compiled module.
 
 use super::driver::failed;
 use super::gpu::Gpu;
@@ -11,7 +11,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A kernel that was looked up once and can be launched many times.
+/// A kernel that was looked up once and can be launched repeatedly.
 pub enum Function<A> {
     /// A kernel of the emulated device.
     Native {
@@ -22,7 +22,7 @@ pub enum Function<A> {
         /// Whether all blocks of a grid must be resident at the same time.
         resident: bool,
     },
-    /// A kernel of a GPU.
+    /// A kernel that runs on a GPU.
     Gpu {
         /// Name of the entry point.
         name: String,
@@ -82,7 +82,7 @@ impl<A> Function<A> {
     /// Returns the function with `bytes` bytes of dynamic shared memory per block (`cuda_std::shared::Dynamic`).
     ///
     /// # Errors
-    /// Returns [`DeviceError::Refused`] if a block cannot have this much.
+    /// Returns [`DeviceError::Refused`] if this exceeds the maximum of a block.
     pub fn with_shared_memory(mut self, bytes: u32) -> Result<Function<A>, DeviceError> {
         if let Function::Gpu { name, function, shared, asked, .. } = &mut self {
             allow_shared(function.0, name, bytes)?;
@@ -93,7 +93,7 @@ impl<A> Function<A> {
     }
 }
 
-/// Allows a function to use more than 48 KiB of dynamic shared memory, which requires an opt-in.
+/// Allows a function to use more than 48 KiB of dynamic shared memory, which must be requested explicitly.
 fn allow_shared(function: sys::CUfunction, name: &str, bytes: u32) -> Result<(), DeviceError> {
     let attribute = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
     // SAFETY: the function belongs to a module that is never unloaded.
@@ -130,9 +130,9 @@ impl Device {
     }
 }
 
-/// Checks that the blocks of a grid fit on the device, or in this PE's share of it, if they wait for one another. `gpu`
-/// must be the GPU of the function. The driver is queried once per block size, because launches may be microseconds
-/// apart.
+/// If the blocks of a kernel wait for one another, checks that all blocks of a grid fit on the device, or into this
+/// PE's share of it. `gpu` must be the GPU of the function. The driver is queried once per block size, because launches
+/// may be microseconds apart.
 ///
 /// # Errors
 /// Returns [`DeviceError::Refused`] with the limit if they do not fit, and otherwise the driver's error.
@@ -185,7 +185,7 @@ impl ForeignModule {
         };
         let refused = |why: String| DeviceError::Refused(format!("{}: {why}", path.display()));
         let mut bytes = std::fs::read(path).map_err(|error| refused(error.to_string()))?;
-        // PTX must be a C string. After a cubin, which contains its length, the zero is harmless.
+        // PTX must be a C string. A cubin contains its length, so the additional zero is harmless.
         bytes.push(0);
         gpu.bind()?;
         let mut module = std::ptr::null_mut();

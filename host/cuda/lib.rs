@@ -3,7 +3,7 @@
 //! Both accept the same [`Kernel`] with the same arguments, and both provide three kinds of device memory:
 //! [`Place::Device`], [`Place::Host`] (pinned, accessible to device, CPU and NIC under the same address) and
 //! [`Place::Managed`]. On the emulated device, all three are ordinary host memory. [`Place::File`] is a memory file
-//! (memfd) that other processes can map. A [`MappedBuffer`] is GPU memory that the CPU can access too, if GDRCopy is
+//! (memfd) that other processes can map. A [`MappedBuffer`] is GPU memory that the CPU can also access, if GDRCopy is
 //! installed.
 
 mod buffer;
@@ -49,13 +49,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// Errors of a device.
+/// Errors of device operations.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DeviceError {
     /// The device does not exist on this machine.
     #[error("{0}")]
     Missing(String),
-    /// The request cannot be met by this device, for example an invalid grid or too much memory.
+    /// This device cannot fulfil the request, for example an invalid grid or too much memory.
     #[error("{0}")]
     Refused(String),
     /// A driver call failed.
@@ -96,8 +96,8 @@ pub enum Place {
     /// Pinned host memory, mapped into the device under the same address.
     Host,
     /// Managed memory: one address for CPU and GPU; the driver migrates pages to the processor that accesses them.
-    /// Refused on GPUs that cannot share it with the CPU while a kernel runs. Managed allocations of ginlab are small
-    /// (a ring, a few words), so they are neither prefetched nor advised. Not registered with NICs.
+    /// Rejected on GPUs that cannot share it with the CPU while a kernel runs. Managed allocations of ginlab are small
+    /// (a ring, a few words), so they are neither prefetched nor advised. They are not registered with NICs.
     Managed,
     /// A memory file (memfd) that other processes of this machine can map, so that modelled cards of other ranks can
     /// write to it. Not pinned, and not accessible to a GPU.
@@ -114,9 +114,9 @@ pub enum Device {
 }
 
 impl Device {
-    /// Opens the device for rank number `index` of this host. Ranks share GPUs if there are fewer GPUs than ranks. The
-    /// second value is the reason for which [`Choice::Auto`] selected the emulated device. The driver compiles a module
-    /// of kernels when one of its kernels is first used.
+    /// Opens the device for rank number `index` of this host. Ranks share GPUs if there are fewer GPUs than ranks. Also
+    /// returns the reason if [`Choice::Auto`] selected the emulated device. The driver compiles a module of kernels
+    /// when one of its kernels is first used.
     ///
     /// # Errors
     /// Returns [`DeviceError::Missing`] if `choice` requires a GPU and there is none.
@@ -182,7 +182,8 @@ impl Device {
         Ok(Buffer { device: self.clone(), place, address, bytes, file: None, pinned: false, lent: false })
     }
 
-    /// Allocates a memory file. It is shared in this process, so that rails of modelled cards find it by its address.
+    /// Allocates a memory file. It is shared within this process, so that rails of modelled cards find it by its
+    /// address.
     fn file(&self, length: NonZeroUsize) -> io::Result<Buffer> {
         let file = memory_file::share(MemoryFile::create(length)?);
         let (device, address, bytes) = (self.clone(), file.address(), length.get());
@@ -203,7 +204,7 @@ impl Device {
         Ok(buffer)
     }
 
-    /// Checks that this device can run a grid, before anything is launched.
+    /// Checks that this device can run a grid, before any launch.
     ///
     /// # Errors
     /// Returns [`DeviceError::Refused`] with the limits if it cannot.
@@ -233,8 +234,8 @@ impl Device {
     }
 
     /// Sets the number of PEs of a job that run kernels on this GPU, including this process, or the maximum of this
-    /// number over all GPUs. From then on, [`resident_blocks`](Device::resident_blocks) returns one PE's equal share.
-    /// Has no effect on the emulated device, which is not shared between processes.
+    /// number over all GPUs. Afterwards, [`resident_blocks`](Device::resident_blocks) returns the equal share of one
+    /// PE. Has no effect on the emulated device, which is not shared between processes.
     pub fn share_among(&self, pes: u32) {
         if let Device::Gpu(gpu) = self {
             gpu.sharers.store(pes.max(1), Ordering::Relaxed);
@@ -331,9 +332,9 @@ impl Launch {
     }
 
     /// Waits until the grid ends and calls `watch` every few milliseconds. If `watch` returns an error, it must also
-    /// have caused the grid to end, for example by stopping the proxy; the error is returned after the grid has ended.
-    /// A grid that does not end within [`Launch::ENDING`] cannot be cleaned up: a message is printed and the process
-    /// exits with code 124.
+    /// cause the grid to end, for example by stopping the proxy. The error is returned after the grid has ended. A grid
+    /// that does not end within [`Launch::ENDING`] cannot be cleaned up: a message is printed and the process exits
+    /// with code 124.
     ///
     /// # Errors
     /// Returns the device's error, or the first error of `watch`.
@@ -341,7 +342,7 @@ impl Launch {
         self.wait_ending(Launch::ENDING, watch)
     }
 
-    /// Maximum time in which a grid must end after it was asked to. Longer than the grid's own waits.
+    /// Maximum time within which a grid must end after it was requested to. It is longer than the grid's own waits.
     pub const ENDING: Duration = wait::ENDING;
 
     /// Like [`wait`](Launch::wait), with the limit `ending`.

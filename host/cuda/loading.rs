@@ -26,9 +26,9 @@ impl Module {
     }
 }
 
-/// Increases the stack limit for a kernel in advance. Otherwise, the driver waits until the GPU is idle at the first
-/// launch of a kernel that needs more stack than any before. After a kernel that waits for the host to append work,
-/// such as the gate of a measurement, the launch would then block until that kernel times out.
+/// Increases the stack limit for a kernel in advance. Otherwise, at the first launch of a kernel that needs more stack
+/// than any previous one, the driver waits until the GPU is idle. If a running kernel waits until the host has appended
+/// work, like the gate of a measurement, the launch would block until that kernel times out.
 fn make_room(function: sys::CUfunction) -> Result<(), cudarc::driver::DriverError> {
     let (mut bytes, mut limit) = (0, 0);
     let local = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES;

@@ -34,7 +34,7 @@ impl Device {
         let Device::Gpu(gpu) = self else {
             return Err(DeviceError::Missing("GDRCopy: the emulated device has no GPU memory to map".into()));
         };
-        // First, so that a machine without GDRCopy allocates nothing.
+        // Opens the connection first, so that a machine without GDRCopy allocates nothing.
         let connection = Connection::open(Api::load()?)?;
         let (pinned, allocated) = gdr::pinned_and_allocated(bytes).ok_or_else(|| {
             DeviceError::Refused(format!("cannot allocate {bytes} bytes: more than a GPU can address"))
@@ -86,7 +86,7 @@ pub fn flush_stores() {
 
 impl Drop for MappedBuffer {
     fn drop(&mut self) {
-        // See `keep_buffers`: unmapping would cause a fault in an abandoned thread.
+        // See `keep_buffers`: unmapping the memory would cause a fault in an abandoned thread.
         if KEEP.load(Ordering::Acquire) {
             std::mem::forget(self.mapping.take());
         }

@@ -1,8 +1,8 @@
 //! Memory of one rank that other ranks of the machine open: through CUDA IPC handles on GPUs, and through a memory file
 //! between the processes of the emulated device.
 //!
-//! Opened memory must be closed before its owner frees it. The owner cannot ensure this on its own, so a barrier is
-//! needed in between.
+//! Opened memory must be closed before its owner frees it. The owner cannot ensure this, so a barrier is needed between
+//! closing and freeing.
 
 use super::driver::failed;
 use super::{Buffer, Device, DeviceError, Place};
@@ -30,7 +30,7 @@ pub enum PeerHandle {
     Cuda {
         /// The 64 bytes of the handle.
         handle: Vec<u8>,
-        /// PCI address of the GPU, by which another process finds it regardless of CUDA ordinals.
+        /// PCI address of the GPU, by which another process finds it independently of CUDA ordinals.
         gpu: String,
         /// Length of the memory in bytes.
         bytes: u64,
@@ -47,8 +47,8 @@ pub struct OpenedMemory {
     _mapping: Option<MemoryFile>,
 }
 
-/// Granularity of peer memory. cuMemAlloc suballocates blocks of this size, and an IPC handle shares the whole block,
-/// so an allocation of whole blocks shares nothing else.
+/// Granularity of peer memory. cuMemAlloc suballocates from blocks of this size, and an IPC handle shares the whole
+/// block. An allocation of whole blocks therefore shares no other data.
 const BLOCK: usize = 2 << 20;
 
 fn length(bytes: u64) -> Result<NonZeroUsize, DeviceError> {
@@ -108,7 +108,7 @@ impl OpenedMemory {
     /// Opens another rank's memory, and enables peer access to its GPU if possible.
     ///
     /// # Errors
-    /// Returns [`DeviceError::Missing`] with the reason if this device cannot access that memory, and another error if
+    /// Returns [`DeviceError::Missing`] with the reason if this device cannot access the memory, and another error if
     /// the handle is invalid.
     pub fn open(device: &Device, handle: &PeerHandle) -> Result<OpenedMemory, DeviceError> {
         match (device, handle) {
@@ -158,7 +158,7 @@ impl Device {
         gpu.bind().ok()?;
         let other = visible(theirs)?;
         if other == gpu.context.cu_device() {
-            // The same GPU: the driver reports an error for this query.
+            // For the same GPU, the driver reports an error for this query.
             return None;
         }
         let mut value = 0;
@@ -177,7 +177,7 @@ fn visible(address: &str) -> Option<sys::CUdevice> {
     unsafe { sys::cuDeviceGetByPCIBusId(&mut device, text.as_ptr()) }.result().ok().map(|()| device)
 }
 
-/// Fails if kernels of GPU `own` cannot access the memory of GPU `theirs`.
+/// Returns an error if kernels of GPU `own` cannot access the memory of GPU `theirs`.
 fn reaches(own: sys::CUdevice, theirs: &str) -> Result<(), DeviceError> {
     let other = visible(theirs).ok_or_else(|| {
         DeviceError::Missing(format!(

@@ -35,7 +35,7 @@ pub(super) fn module_of(kernel: &str) -> Option<usize> {
     MODULE_OF.get(kernel).copied()
 }
 
-/// Returns the lowest compute capability that a module runs on, for example 90 for 9.0.
+/// Returns the lowest compute capability on which a module runs, for example 90 for 9.0.
 pub(super) fn capability_of(ptx: &str) -> Option<u32> {
     let target = ptx.lines().find_map(|line| line.strip_prefix(".target sm_"))?;
     let digits = target.find(|digit: char| !digit.is_ascii_digit()).unwrap_or(target.len());
@@ -62,7 +62,7 @@ pub fn for_capability(ptx: &str, (major, minor): (u32, u32)) -> Cow<'_, str> {
             return format!(".version {major}.{minor}");
         }
         let target = line.strip_prefix(".target sm_");
-        // A target that is later already, such as sm_90a, stays.
+        // A later target, such as sm_90a, is kept.
         match target.and_then(|target| target.trim().parse::<u32>().ok()) {
             Some(target) if target < CAPABILITY => format!(".target sm_{CAPABILITY}"),
             _ => line.replace(LATER, ""),
@@ -101,7 +101,7 @@ mod tests {
         assert_eq!(for_capability(&ptx, (10, 0)), later);
         let own = ptx.replace("7.0", "8.6").replace("sm_80", "sm_100a");
         assert_eq!(for_capability(&own, (10, 0)), own.replace(LATER, ""));
-        // PTX without the marker is not copied.
+        // PTX without markers is not copied.
         assert!(matches!(for_capability(".target sm_80\n", (9, 0)), Cow::Borrowed(_)));
     }
 }

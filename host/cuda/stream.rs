@@ -1,5 +1,5 @@
-//! Streams: work that a device executes in order, asynchronously to the CPU; events that record times; and recorded
-//! work that is launched as a whole (CUDA graphs).
+//! Streams, events and recorded work. A stream is work that a device executes in order, asynchronously to the CPU. An
+//! event records a time. Recorded work is launched as a whole (CUDA graphs).
 //!
 //! On the emulated device, a thread executes the work of a stream, and an event records the time of its execution.
 
@@ -108,9 +108,8 @@ impl Stream {
     /// The caller must uphold the kernel's contract. The pointers in `args` must stay valid until the grid has ended.
     ///
     /// # Errors
-    /// Returns an error if the device refuses the launch. One reason is that the blocks of the kernel wait for
-    /// each other (`#[kernel(resident)]`) and do not all fit on the device. Later failures are returned by the next
-    /// event.
+    /// Returns an error if the device refuses the launch. It does so if the blocks of the kernel wait for each other
+    /// (`#[kernel(resident)]`) and do not all fit on the device. Later failures are returned by the next event.
     pub unsafe fn launch<A>(&self, function: &Function<A>, grid: u32, block: u32, args: A) -> Result<(), DeviceError>
     where
         A: Copy + Send + Sync + 'static,
@@ -223,8 +222,8 @@ impl Stream {
             })),
             Kind::Gpu(gpu, stream) => {
                 gpu.bind()?;
-                // With unified addressing, the driver knows which device an address belongs to, also for opened IPC
-                // handles. For those, cuMemcpyPeerAsync would require a context that this process does not have.
+                // With unified addressing, the driver knows the device of each address, including addresses of opened
+                // IPC handles. For those, cuMemcpyPeerAsync would require a context that this process does not have.
                 // SAFETY: the caller guarantees that both ranges are valid and not accessed otherwise.
                 unsafe { result::memcpy_dtod_async(destination, source, bytes as usize, stream.cu_stream()) }
                     .map_err(failed("cuMemcpyDtoDAsync"))
@@ -259,7 +258,7 @@ impl Stream {
         }
     }
 
-    /// Makes work that is appended from now on wait for an event of another stream of this device.
+    /// Makes subsequently appended work wait for an event of another stream of this device.
     ///
     /// # Errors
     /// Returns the driver's error, or [`DeviceError::Refused`] if the event belongs to another device.
@@ -272,8 +271,8 @@ impl Stream {
     }
 
     /// Waits for the stream's work. Returns the error with which the emulated device ended a grid because of a bug in a
-    /// kernel ([`cuda_std::emulation::Grid::run`]). For callers that already have the failure of a kernel's call,
-    /// because the bug might have been detected only after it. Returns `None` on a GPU.
+    /// kernel ([`cuda_std::emulation::Grid::run`]). Intended for callers that already have the failure of a kernel's
+    /// call, because the bug might have been detected only after the failure. Returns `None` on a GPU.
     pub fn kernel_bug(&self) -> Option<DeviceError> {
         match &self.0 {
             Kind::Emulated(worker) => worker.failure(),

@@ -7,15 +7,15 @@ use std::time::{Duration, Instant};
 
 /// A grid of the emulated device is abandoned only after this process has had 1/SHARE of the time limit as CPU time, or
 /// has waited SHARE times as long. On an overloaded machine, a process with low priority gets so little CPU time that
-/// its kernels would otherwise be taken for hanging.
+/// its kernels would otherwise seem to hang.
 const SHARE: u32 = 8;
 
-/// Maximum time in which work must end after it was asked to. Longer than a kernel's own waits.
+/// Maximum time within which work must end after it was requested to. It is longer than a kernel's own waits.
 pub(super) const ENDING: Duration = Duration::from_secs(60);
 
 /// Polls `done` until it returns `true`, and calls `watch` every few milliseconds. If `watch` returns an error, it must
-/// have asked the work to end; the error is returned once the work has ended. If it does not end within `ending`, the
-/// process exits.
+/// also request the work to end. The error is returned once the work has ended. If the work does not end within
+/// `ending`, the process exits.
 ///
 /// # Errors
 /// Returns the error of `done`, or the first error of `watch`.
@@ -49,29 +49,30 @@ fn processor_time() -> Duration {
     clock_gettime(ClockId::CLOCK_PROCESS_CPUTIME_ID).map_or(Duration::MAX, Duration::from)
 }
 
-/// Waits until work has ended whose memory may be freed next. Errors are ignored: they were reported, or will be by the
-/// next call. Every wait in a kernel is bounded, but this wait has a limit of its own in case a kernel is faulty.
+/// Waits until work whose memory may be freed next has ended. Errors are ignored: they have been reported, or the next
+/// call will report them. Every wait in a kernel is bounded, but this wait has its own limit in case a kernel is
+/// faulty.
 pub(super) fn wait_out(done: impl FnMut() -> Result<bool, DeviceError>) {
     let ended = || DeviceError::Refused("no longer needed".into());
     let _ = wait_for(ENDING, done, || Err(ended()));
 }
 
-/// Description of the current task, if the command line does not identify it.
+/// Description of the current task, for processes in which the command line does not identify it.
 static TASK: Mutex<String> = Mutex::new(String::new());
 
-/// Sets the description of the current task, which is printed if the process must exit because of a kernel that does
-/// not end. For processes that run several programs one after another.
+/// Sets the description of the current task. It is printed if the process must exit because a kernel does not end. Used
+/// by processes that run several programs one after another.
 pub fn set_task(what: &str) {
     if let Ok(mut task) = TASK.lock() {
         what.clone_into(&mut task);
     }
 }
 
-/// The failure because of which kernels were asked to end.
+/// The failure because of which kernels were requested to end.
 static REASON: Mutex<String> = Mutex::new(String::new());
 
-/// Sets the failure because of which kernels are asked to end, in one line; empty if there is none. It is printed first
-/// if the process must exit because of a kernel that does not end.
+/// Sets the failure because of which kernels are requested to end, in one line; empty if there is none. It is printed
+/// first if the process must exit because a kernel does not end.
 pub fn set_reason(why: &str) {
     if let Ok(mut reason) = REASON.lock() {
         why.clone_into(&mut reason);
@@ -87,7 +88,8 @@ fn abandon(ending: Duration) -> ! {
     unsafe { nix::libc::_exit(124) }
 }
 
-/// Returns the line about a kernel that does not end. It begins with the failure because of which it was aborted.
+/// Returns the message about a kernel that does not end. It starts with the failure because of which the kernel was
+/// aborted.
 fn abandoned(reason: &str, ending: Duration) -> String {
     let end = if reason.is_empty() { "" } else { "; " };
     format!(

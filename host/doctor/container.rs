@@ -9,7 +9,7 @@ const FILES: [(&str, &str); 6] = [
     ("run/.containerenv", "Podman"),
     (".singularity.d", "Apptainer or Singularity"),
     ("run/host/container-manager", "systemd"),
-    // Processes that sshd starts in a pod do not have Kubernetes' variables.
+    // Processes that sshd starts in a pod lack Kubernetes' variables.
     ("run/secrets/kubernetes.io", "Kubernetes"),
     ("var/run/secrets/kubernetes.io", "Kubernetes"),
 ];
@@ -64,19 +64,19 @@ pub fn kind(machine: &Machine) -> Option<String> {
         .or_else(|| machine.in_user_namespace().then(|| "a user namespace".to_owned()))
 }
 
-/// Detects a runtime by paths. Control groups show their path only outside of their namespace; the root mount always
-/// shows the runtime's directories.
+/// Detects a runtime by paths. Control groups show their path only outside their namespace, whereas the root mount
+/// always shows the runtime's directories.
 fn by_paths(machine: &Machine) -> Option<String> {
     let groups = machine.text("proc/self/cgroup").unwrap_or_default();
     let mounts = machine.text("proc/self/mountinfo").unwrap_or_default();
     // Fields: ..., root within the file system (4th), mount point (5th), ...
     let root = mounts.lines().rfind(|line| line.split(' ').nth(4) == Some("/")).unwrap_or_default();
     let has = |text: &str, part: &str| {
-        // A service of the host has such a name too: containerd.service does not run in a container.
+        // A service of the host can have such a name: containerd.service does not run in a container.
         text.lines().any(|line| line.contains(part) && !line.ends_with(".service"))
     };
     let known = PATHS.iter().find(|(part, _)| has(&groups, part) || root.contains(part));
-    // After the separator: type of the file system, source, options.
+    // Fields after the separator: type of the file system, source, options.
     let layered = || root.split_once(" - ").is_some_and(|(_, rest)| rest.starts_with("overlay "));
     known.map(|(_, name)| (*name).to_owned()).or_else(|| layered().then(|| "an overlay root".to_owned()))
 }

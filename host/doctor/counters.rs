@@ -1,21 +1,22 @@
-//! Counters of the EFA devices: as rates against packets since the devices came up, and their growth during the trials.
+//! Counters of the EFA devices: their ratios to packets since the devices came up, and their growth during the trials.
 
 use super::efa::needed;
 use super::machine::Machine;
 use super::{Checked, ok, skipped, warn};
 use ginlab_topology::environment::Counters;
 
-/// Counters of packets that went wrong, with the counter of all packets.
+/// Counters of failed packets, each with the counter of all packets.
 const RATES: [(&str, &str); 2] = [("retrans_pkts", "tx_pkts"), ("rx_drops", "rx_pkts")];
 
-/// Counters of events that a healthy fabric does not have while a connection is used. The last one: "SRD connections
+/// Counters of events that do not occur on a healthy fabric while a connection is used. The last one: "SRD connections
 /// entered an impaired state, resulting in a reduced throughput rate limit" (awslabs/awsome-distributed-ai #885).
 const EVENTS: [&str; 3] = ["retrans_timeout_events", "unresponsive_remote_events", "impaired_remote_conn_events"];
 
-/// Share of packets from which drops or retransmissions are a warning. Chosen: no limit has been published.
+/// Minimum ratio of drops or retransmissions to packets that causes a warning. The value is a choice, because no limit
+/// has been published.
 pub(super) const LIMIT: f64 = 1e-3;
 
-/// A counter with its packets.
+/// A counter and the corresponding number of packets.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Rate {
     /// Port, for example `rdmap79s0/1`.
@@ -27,7 +28,7 @@ pub(super) struct Rate {
 }
 
 impl Rate {
-    /// Returns the share of the packets; all of them if their number is unknown.
+    /// Returns the ratio to the number of packets; 1 if that number is unknown.
     pub fn share(&self) -> f64 {
         match (self.count, self.packets) {
             (0, _) => 0.0,
@@ -65,7 +66,7 @@ pub(super) fn rates(counters: &Counters, ports: &[String]) -> Vec<Rate> {
     ports.iter().flat_map(of_port).collect()
 }
 
-/// Returns the events of the ports that have happened, with their numbers.
+/// Returns the events that have occurred on the ports, with their counts.
 pub(super) fn events(counters: &Counters, ports: &[String]) -> Vec<(String, &'static str, u64)> {
     let of_port = |port: &String| {
         let event =
@@ -75,7 +76,7 @@ pub(super) fn events(counters: &Counters, ports: &[String]) -> Vec<(String, &'st
     ports.iter().flat_map(of_port).collect()
 }
 
-/// Describes what went wrong in a difference of counters, worst first.
+/// Describes the failures in a difference of counters, worst first.
 fn trouble(counters: &Counters, ports: &[String], events_matter: fn(&str) -> bool) -> Vec<String> {
     let mut high: Vec<Rate> = rates(counters, ports).into_iter().filter(|rate| rate.share() >= LIMIT).collect();
     high.sort_by(|one, other| other.share().total_cmp(&one.share()));
@@ -106,7 +107,7 @@ pub fn counters(machine: &Machine) -> Checked {
     if !during.is_empty() {
         return warn(format!("during the trials: {}", listed(&during)), MEND);
     }
-    // Unresponsive peers remain after a job was killed. They do not indicate a fault of this machine.
+    // Unresponsive peers remain after a job is killed. They do not indicate a fault of this machine.
     let since = trouble(&counters, &ports, |name| name == "impaired_remote_conn_events");
     if !since.is_empty() {
         return warn(format!("since the devices came up: {}", listed(&since)), MEND);

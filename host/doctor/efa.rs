@@ -57,7 +57,8 @@ pub fn devices(machine: &Machine) -> Checked {
     }
 }
 
-/// Returns which GPUs have fewer EFA devices below their switch or root than others; empty if all have the same number.
+/// Returns the GPUs that have fewer EFA devices below their switch or root than others, as text. The text is empty if
+/// all have the same number.
 fn fewer_near(machine: &Machine) -> String {
     let Some(tree) = machine.tree() else { return String::new() };
     let counts: Vec<(String, usize)> = near(tree)
@@ -76,7 +77,7 @@ fn fewer_near(machine: &Machine) -> String {
 /// Returns the rates of the ports of the EFA devices in Gb/s, as the driver reports them.
 pub(super) fn port_rates(machine: &Machine) -> Vec<(String, f64)> {
     let rate = |name: String| {
-        // "100 Gb/sec (4X EDR)".
+        // Format: "100 Gb/sec (4X EDR)".
         let text = machine.text(&format!("sys/class/infiniband/{name}/ports/1/rate"))?;
         let rate = text.split_once(" Gb/sec")?.0.trim().parse().ok()?;
         Some((name, rate))
@@ -84,10 +85,11 @@ pub(super) fn port_rates(machine: &Machine) -> Vec<(String, f64)> {
     machine.efa_devices().into_iter().filter_map(rate).collect()
 }
 
-/// Rate that the efa driver reports if it does not know that of the device (its `EFA_DEFAULT_LINK_SPEED_GBPS`).
+/// Rate that the efa driver reports if it does not know the rate of the device (its `EFA_DEFAULT_LINK_SPEED_GBPS`).
 const CONSTANT_RATE: f64 = 100.0;
 
-/// Returns the rate of all ports for a table, or a failure if one is slower than the others or than the instance's.
+/// Returns the rate of all ports for a table. Returns a failure if a port is slower than the others or than the rate of
+/// the instance.
 fn equal_rates(machine: &Machine) -> Checked<String> {
     let rates = port_rates(machine);
     let most = rates.iter().map(|(_, rate)| *rate).fold(0.0, f64::max);

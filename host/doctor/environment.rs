@@ -5,7 +5,7 @@ use super::{Checked, fail, ok, skipped, warn};
 use ginlab_fabric::filter::{self, truth};
 
 pub fn variables(machine: &Machine) -> Checked {
-    // Problem with each variable, and whether it makes runs fail.
+    // Problem of each variable, and whether it makes runs fail.
     let mut wrong: Vec<(String, bool)> = Vec::new();
     let interfaces = machine.names("sys/class/net");
     for (name, value) in &machine.environment {
@@ -15,7 +15,7 @@ pub fn variables(machine: &Machine) -> Checked {
                 continue;
             }
             "FI_EFA_FORK_SAFE" if truth(value) != Some(true) => continue,
-            // libibverbs checks only whether they are set, not their value.
+            // libibverbs checks only whether these variables are set, not their values.
             "FI_EFA_FORK_SAFE" | "RDMAV_FORK_SAFE" | "IBV_FORK_SAFE" => {
                 "is not needed from Linux 5.15 on, and costs performance"
             }
@@ -65,9 +65,9 @@ pub fn variables(machine: &Machine) -> Checked {
 /// Returns whether the value selects an existing interface, as the software that reads the variable interprets it.
 fn names_one(variable: &str, value: &str, interfaces: &[String]) -> bool {
     match variable {
-        // A single complete name.
+        // The value is a single complete name.
         "FI_TCP_IFACE" => interfaces.iter().any(|name| name == value),
-        // Complete names or networks. Networks (10.0.0.0/8) are assumed to match.
+        // The value contains complete names or networks. Networks (10.0.0.0/8) are assumed to match.
         "OMPI_MCA_btl_tcp_if_include" => {
             value.split(',').any(|part| part.contains('/') || interfaces.iter().any(|name| name == part))
         }
@@ -88,7 +88,7 @@ fn left_by_nccl(value: &str, interfaces: &[String]) -> bool {
         let mut parts = list.split(',').map(|part| part.split(':').next().unwrap_or(part));
         parts.any(|part| if exact { name == part } else { !part.is_empty() && name.starts_with(part) })
     };
-    // With exclusions, loopback does not count, because it does not reach ranks on other hosts.
+    // With exclusions, the loopback does not count, because ranks on other hosts cannot be reached over it.
     interfaces.iter().any(|name| if excludes { name != "lo" && !listed(name) } else { listed(name) })
 }
 

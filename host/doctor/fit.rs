@@ -1,9 +1,9 @@
-//! Summary of a machine with limited capabilities.
+//! Summary for a machine with limited capabilities.
 
 use super::machine::Machine;
 
-/// Returns one line about what can be run on a machine without an EFA device and without a GPU that is visible to CUDA.
-/// `None` if more can be run, or if the PCI bus is unknown.
+/// Returns one line about the runs that are possible on a machine without an EFA device and without a GPU that is
+/// visible to CUDA. `None` if more is possible, or if the PCI bus is unknown.
 #[must_use]
 pub fn only_emulated(machine: &Machine) -> Option<String> {
     machine.tree.as_ref()?;
@@ -19,7 +19,7 @@ pub fn only_emulated(machine: &Machine) -> Option<String> {
         Some(Err(_)) => false,
         None => true,
     };
-    // Modelled cards transfer data between ranks of one machine even without libfabric.
+    // Modelled cards transfer data between ranks of one machine, even without libfabric.
     let run = if listed {
         "ginlab proxy --np 2 --rails 1,4 -b 4K -e 4M -f 32 --mode quiet,nbi --check; EFA's own provider over software \
          NICs: ginlab write -p soft-efa:p5 --rails 1,4"

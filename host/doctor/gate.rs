@@ -1,6 +1,6 @@
-//! Figures of a machine for the gate of a fleet: each with its limit and whether it keeps it.
+//! Figures of a machine for the gate of a fleet: each with its limit and whether the machine meets it.
 //!
-//! A figure that could not be read is not kept: a gate lets a machine pass only by what it has seen.
+//! A figure that could not be read fails, so that a machine passes the gate only with observed values.
 
 use super::counters;
 use super::efa::port_rates;
@@ -30,7 +30,7 @@ pub enum Limit {
 /// A figure of a machine or of one of its devices.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Figure {
-    /// Check that examines it.
+    /// Check that examines the figure.
     pub check: &'static str,
     /// Device: PCI address of a GPU, or name of a NIC or rail; `machine` for the whole machine.
     pub item: String,
@@ -66,8 +66,8 @@ fn figure(
 /// The whole machine, as an item.
 const MACHINE: &str = "machine";
 
-/// Returns the figures of a machine whose instance type is known. `at_least` is the share of the median of its NICs
-/// that the loop-back rate of each must have.
+/// Returns the figures of a machine whose instance type is known. `at_least` is the minimum ratio of each NIC's
+/// loop-back rate to the median of all NICs.
 #[must_use]
 pub fn figures(machine: &Machine, at_least: f64) -> Vec<Figure> {
     let Some(kind) = machine.kind() else { return Vec::new() };
@@ -141,7 +141,7 @@ fn of_ports(machine: &Machine) -> Vec<Figure> {
         all.push(figure("counters", &rate.port, name, Some(rate.share()), Some(Limit::AtMost(counters::LIMIT))));
     }
     for (port, name, count) in counters::events(&counters, &ports) {
-        // A peer that was killed leaves the others.
+        // A peer that was killed leaves the other events.
         let limit = (name == "impaired_remote_conn_events").then_some(Limit::AtMost(0.0));
         all.push(figure("counters", port, name, Some(count as f64), limit));
     }
@@ -152,7 +152,7 @@ fn of_ports(machine: &Machine) -> Vec<Figure> {
 fn loop_back(machine: &Machine, at_least: f64) -> Vec<Figure> {
     let trials = machine.asked.trials.as_deref().unwrap_or_default();
     let has_gpu = trials.iter().any(|trial| trial.gpu);
-    // Other trials are not of a NIC.
+    // Other trials do not belong to a NIC.
     let of_nic = |trial: &&Trial| trial.gpu == has_gpu && (trial.fastest.is_some() || trial.gpu);
     let rate = |trial: &Trial| trial.fastest.map(|time| BYTES as f64 / time.as_secs_f64() / 1e9);
     let rates: Vec<f64> = trials.iter().filter(of_nic).filter_map(rate).collect();
@@ -161,7 +161,7 @@ fn loop_back(machine: &Machine, at_least: f64) -> Vec<Figure> {
     };
     let of_trial = |trial: &Trial| {
         let limit = Some(Limit::AtLeast(at_least * median));
-        // A trial that failed has no rate, which is worse than a rate that was not read.
+        // A trial that failed has no rate. This is worse than a rate that was not read.
         let rate = rate(trial).unwrap_or(0.0);
         let gpu = trial.device.map(|address| address.to_string());
         Figure { gpu, ..figure("smoke", &trial.rail, "loop_back_gbytes_s", Some(rate), limit) }

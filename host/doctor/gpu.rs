@@ -5,14 +5,15 @@ use super::{Checked, fail, ok, skipped, warn};
 use ginlab_bootstrap::Launcher;
 use ginlab_topology::visible as cuda_visible;
 
-/// Rate of checksum errors of a GPU's links from which they matter. DCGM's limit, which its authors received from
-/// NVIDIA's driver developers.
+/// Minimum rate of checksum errors of a GPU's links that causes a finding. This is DCGM's limit, which its authors
+/// received from NVIDIA's driver developers.
 pub(super) const CHECKSUMS_PER_SECOND: f64 = 100.0;
 
 /// Remedy for errors of a GPU's memory.
 const REPLACE: &str = "nvidia-smi --gpu-reset, or replace the instance";
 
-/// Skips a check if there is no GPU on the bus or, if the bus is not visible, if the driver reports none either.
+/// Skips a check if there is no GPU on the bus. If the bus is not visible, skips it if the driver reports no GPU
+/// either.
 pub(super) fn needed(machine: &Machine) -> Checked<()> {
     let by_driver = matches!(&machine.asked.gpus, Some(Ok(gpus)) if !gpus.is_empty());
     match machine.bus_unseen() {
@@ -137,7 +138,7 @@ pub fn direct_async(machine: &Machine) -> Checked {
     );
     match (set, new) {
         (true, true) => ok(found),
-        // No node has it by default, and everything else works without it.
+        // No node has this by default, and everything else works without it.
         (false, _) => ok(format!(
             "{found}: needed only if kernels drive the EFA device (options nvidia \
              NVreg_RegistryDwords=\"PeerMappingOverride=1;\" in /etc/modprobe.d)"
@@ -163,7 +164,7 @@ pub fn register(machine: &Machine) -> Checked {
     let tried: Vec<_> = trials.iter().filter(|trial| trial.gpu).collect();
     if let Some((trial, why)) = tried.iter().find_map(|trial| Some((trial, trial.outcome.as_ref().err()?))) {
         let text = format!("{by_card}{}: {why}", trial.rail);
-        // Without EFA, providers that copy are expected.
+        // Without EFA, copying providers are expected.
         return if trial.copied { trouble(text) } else { fail(text, mend) };
     }
     match (tried.len(), by_card.is_empty()) {
@@ -349,7 +350,7 @@ pub fn visible(machine: &Machine) -> Checked {
         return skipped(format!("CUDA shows {} GPUs; {why}", visible.len()));
     }
     let there = machine.gpus();
-    // An empty value counts as set: it hides every GPU.
+    // An empty value counts as set, and hides every GPU.
     let list = machine.environment.get(cuda_visible::VARIABLE);
     let set = list.map_or(String::new(), |list| {
         let stop = cuda_visible::shown(list, there.len()).stop;

@@ -1,4 +1,4 @@
-//! EC2 instance types with GPUs and EFA devices, and how many of each they have.
+//! EC2 instance types with GPUs and EFA devices, and the number of each.
 //!
 //! Sources: AWS EC2 User Guide, "Maximize network bandwidth on Amazon EC2 instances with multiple network cards" (p5,
 //! p5e, p6-b200, p6-b300: 17 network cards, of which card 0 supports only ENA), as of 2026-11-23; AWS ParallelCluster's
@@ -17,9 +17,9 @@ pub struct Instance {
     pub name: &'static str,
     /// Number of GPUs.
     pub gpus: usize,
-    /// Number of EFA devices, if the launch template attaches all of them.
+    /// Number of EFA devices if the launch template attaches all of them.
     pub cards: usize,
-    /// Rate of a port of its EFA devices in Gb/s, if it is known.
+    /// Rate of a port of the EFA devices in Gb/s, if it is known.
     pub port_gbits_s: Option<u32>,
 }
 
@@ -66,7 +66,7 @@ pub const INSTANCES: [Instance; 9] = [
     of("g6e.48xlarge", 8, 4, None),
 ];
 
-/// Instance types of which only the numbers are known here.
+/// Instance types of which only these numbers are known.
 pub const COUNTED: [Instance; 9] = [
     of("p5.4xlarge", 1, 1, None),
     of("p6e-gb200.36xlarge", 4, 4, None),

@@ -8,7 +8,7 @@ use std::process::Command;
 /// awslabs/awsome-distributed-ai, 4.validation_and_observability/2.gpu-cluster-healthcheck, at 95b939cd (2026-07-23).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Action {
-    /// None.
+    /// No action is required.
     Ignore,
     /// Restart the program that caused it.
     RestartProgram,
@@ -23,18 +23,19 @@ pub(super) enum Action {
 }
 
 impl Action {
-    /// Returns the action for an Xid number. `text` is the rest of its line: number 154 states the action in words.
+    /// Returns the action for an Xid number. `text` is the remainder of its line, which for number 154 states the
+    /// action in words.
     fn of(number: u32, text: &str) -> Action {
         match number {
             154 if text.contains("Node Reboot Required") => Action::Reboot,
             154 if ["GPU Reset Required", "Drain and Reset", "Drain P2P"].iter().any(|part| text.contains(part)) => {
                 Action::Reset
             }
-            // "(None)".
+            // The text is "(None)".
             154 => Action::Ignore,
             43 | 63 | 92 | 121 => Action::Ignore,
             13 | 31 | 94 | 126 => Action::RestartProgram,
-            // Cleanup of the channels of a program that failed; not in that list.
+            // Cleanup of the channels of a failed program; not in that list.
             45 => Action::RestartProgram,
             48 | 64 | 74 | 95 | 109 | 110 | 119 | 120 | 136 | 140 | 143 | 155 | 156 | 158 => Action::Reset,
             79 | 151 | 168 => Action::Reboot,
@@ -94,7 +95,7 @@ impl Xid {
 /// Returns the lines of the kernel log about Xid errors since the machine started.
 ///
 /// # Errors
-/// Returns the reason for which the log was not read, in one line.
+/// Returns the reason why the log was not read, in one line.
 pub(super) fn read() -> Result<Vec<String>, String> {
     // Both print the seconds since the start of the machine in brackets.
     const WAYS: [&[&str]; 2] = [&["dmesg"], &["journalctl", "-k", "-b", "-q", "--no-pager", "-o", "short-monotonic"]];
@@ -136,7 +137,7 @@ pub fn xid(machine: &Machine) -> Checked {
     };
     let all = xids(lines);
     let uptime = machine.text("proc/uptime").and_then(|text| text.split(' ').next()?.parse().ok());
-    // Of equally grave errors the latest.
+    // Of equally severe errors, the latest is reported.
     let Some(worst) = all.iter().rev().max_by_key(|xid| xid.action) else {
         return ok("no Xid error in the kernel's log");
     };
@@ -161,7 +162,7 @@ pub fn xid(machine: &Machine) -> Checked {
     }
 }
 
-/// Returns the severity of the gravest Xid error of a machine.
+/// Returns the severity of the most severe Xid error of a machine.
 pub fn severity(machine: &Machine) -> Severity {
     let Some(Ok(lines)) = &machine.asked.xids else { return Severity::None };
     match xids(lines).iter().map(|xid| xid.action).max() {

@@ -1,4 +1,4 @@
-//! Checks of how ranks are launched and connected, and of whether transfers work at all.
+//! Checks of the launch and connection of ranks, and of whether transfers work at all.
 
 use super::machine::Machine;
 use super::{Checked, fail, ok, skipped, warn};
@@ -29,7 +29,7 @@ pub fn launch(machine: &Machine) -> Checked {
             ok(format!("{found}; ranks by {}", Kind::Tcp))
         };
     }
-    // srun without a suitable plugin does not configure MPI, so that each task takes itself for rank 0 of 1.
+    // srun without a suitable plugin does not configure MPI, so that each task assumes that it is rank 0 of 1.
     let spoken =
         ["PMI_RANK", "PMI_FD", "PMIX_RANK", "PMIX_NAMESPACE"].iter().any(|name| machine.variable(name).is_some());
     if launcher.name == "srun" && several && !spoken && !tcp {
@@ -56,7 +56,7 @@ pub fn launch(machine: &Machine) -> Checked {
     ok(format!("{found}; this program is built with {mpi}"))
 }
 
-/// Returns the directory by which a rank reaches Slurm's PMIx server, if it is not visible in this container.
+/// Returns the directory through which a rank reaches Slurm's PMIx server, if it is not visible in this container.
 /// Containers are started by pyxis. The directory and the PMIX_ variables are passed in by a hook of enroot that is not
 /// enabled by default.
 fn pmix_folder_missing(machine: &Machine) -> Option<String> {
@@ -97,7 +97,7 @@ pub fn network(machine: &Machine) -> Checked {
     }
     let found = format!("up: {}", up.join(", "));
     match &machine.asked.addresses {
-        // Ranks can also connect by addresses; only connections by host name fail.
+        // Ranks can also connect by address; only connections by host name fail.
         Some(Err(why)) => warn(
             format!("{found}; this host's name {:?} cannot be resolved: {why}", machine.host),
             format!("echo \"$(hostname -I | cut -d' ' -f1) {}\" >>/etc/hosts", machine.host),

@@ -1,10 +1,10 @@
 //! Checks of the setup of this machine, presented as a table. Each check reports what it examined, its result, and a
 //! command that fixes the problem.
 //!
-//! A check is a function of a [`Machine`]: files below a root, environment variables, and answers that only a running
-//! system gives. Therefore, each check can be tested on a recorded directory tree, and a user's recorded tree is
-//! examined like a real machine. A check that cannot read what it needs reports that it was skipped; it never passes
-//! for that reason.
+//! A check is a function of a [`Machine`]: files below a root, environment variables, and query results that only a
+//! running system provides. Therefore, each check can be tested on a recorded directory tree, and a user's recorded
+//! tree is examined like a real machine. A check that cannot read its input reports that it was skipped, and never
+//! passes for that reason.
 
 mod affinity;
 mod container;
@@ -43,13 +43,13 @@ use serde::{Deserialize, Serialize};
 #[serde(rename_all = "lowercase")]
 #[strum(serialize_all = "lowercase")]
 pub enum State {
-    /// The check did not run, or its subject is not observable from here.
+    /// The check did not run, or its subject is not observable from this process.
     Skipped,
     /// No problem was found.
     Ok,
-    /// Runs work, but their results may be affected.
+    /// Runs work, but their results may be distorted.
     Warn,
-    /// Runs over the requested hardware fail, or do not measure what they appear to.
+    /// Runs over the requested hardware fail, or do not measure what they claim.
     Fail,
 }
 
@@ -64,7 +64,7 @@ pub struct Said {
     pub mend: String,
 }
 
-/// Result of a check or of one of its steps. An error ends the check and is its result.
+/// Result of a check or of one of its steps. An error ends the check and becomes its result.
 type Checked<T = Said> = Result<T, Said>;
 
 /// Returns the result of a check that found no problem.
@@ -72,7 +72,7 @@ fn ok(found: impl Into<String>) -> Checked {
     Ok(Said { state: State::Ok, found: found.into(), mend: String::new() })
 }
 
-/// Returns the result of a check that could not be made.
+/// Returns the result of a check that could not be performed.
 fn skipped<T>(why: impl Into<String>) -> Checked<T> {
     Err(Said { state: State::Skipped, found: why.into(), mend: String::new() })
 }

@@ -6,7 +6,7 @@ use super::{Checked, fail, ok, skipped, warn};
 use ginlab_fabric::filter;
 use ginlab_fabric::listing::{Listed, Listing};
 
-/// Returns the listing, or the result of a check without one.
+/// Returns the listing, or the result of a check if there is no listing.
 fn listing(machine: &Machine) -> Checked<&Listing> {
     match &machine.listing {
         None => skipped("no `fi_info -v` was recorded"),
@@ -36,7 +36,7 @@ pub fn libfabric(machine: &Machine) -> Checked {
     } else {
         format!("libfabric {library}: RDM domains {}", fabrics.join(", "))
     };
-    // A part of a node may be intended.
+    // Only part of a node may be intended.
     let cards = machine.usable_cards().min(machine.wanted.cards.unwrap_or(usize::MAX));
     if domains == 0 && machine.means_efa() {
         let mend = match machine.environment.get(filter::VARIABLE) {
@@ -125,7 +125,7 @@ pub fn capabilities(machine: &Machine) -> Checked {
     ok(found)
 }
 
-/// Returns the times of the fastest rail that wrote GPU memory. A NIC on the other socket is not representative.
+/// Returns the times of the fastest rail that wrote to GPU memory. A NIC on the other socket is not representative.
 fn fastest(machine: &Machine) -> Option<TransferTimes> {
     machine.asked.trials.iter().flatten().filter_map(|trial| trial.paces).min_by_key(|paces| paces.by_rail)
 }
@@ -135,8 +135,8 @@ fn copies(machine: &Machine) -> bool {
     machine.asked.trials.iter().flatten().any(|trial| trial.copied)
 }
 
-/// Describes GPU memory on the rails: whether the provider claims support and, if a write was tried, how it accessed
-/// the memory.
+/// Describes GPU memory on the rails: whether the provider claims support and, if a write was tried, the method of
+/// access.
 fn by_gpu(machine: &Machine, claimed: Option<bool>) -> String {
     let mut tried = machine.asked.trials.iter().flatten().filter(|trial| trial.gpu).peekable();
     match claimed {

@@ -7,7 +7,7 @@ use ginlab_fabric::filter;
 
 const GIB: u64 = 1 << 30;
 
-/// Returns the current limit in a line of /proc/self/limits; `u64::MAX` for "unlimited".
+/// Returns the current limit from a line of /proc/self/limits; `u64::MAX` for "unlimited".
 fn limit(machine: &Machine, name: &str) -> Option<u64> {
     let text = machine.text("proc/self/limits")?;
     let words = text.lines().find_map(|line| line.strip_prefix(name))?;
@@ -86,10 +86,10 @@ pub fn shm(machine: &Machine) -> Checked {
     let mount = mounts.lines().rfind(|line| line.split(' ').nth(4) == Some("/dev/shm"));
     let size = mount.map(|line| {
         let size = line.split([' ', ',']).find_map(|option| option.strip_prefix("size="));
-        // Without a size, it is half of the memory.
+        // The default size is half of the memory.
         size.and_then(|text| size::parse(text).ok()).or_else(|| Some(total()? * 1024 / 2)).unwrap_or(u64::MAX)
     });
-    // A directory of the root file system is sufficient too.
+    // A directory of the root file system also suffices.
     let size = size.or_else(|| machine.exists("dev/shm").then_some(u64::MAX));
     // A kernel without Yama has no file and no restriction.
     let told = machine.text("proc/sys/kernel/yama/ptrace_scope");

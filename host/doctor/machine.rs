@@ -1,4 +1,4 @@
-//! Input of the checks: files below a root, environment variables, and answers of a running system.
+//! Input of the checks: files below a root, environment variables, and query results of a running system.
 
 mod files;
 
@@ -23,7 +23,7 @@ use ginlab_topology::pci::{Kind, PciAddress};
 use ginlab_topology::tree::{Function, Tree};
 use nvml_wrapper::Nvml;
 
-/// Requirements of the user for the machine and the planned run.
+/// Requirements of the user for the machine and the planned runs.
 #[derive(Clone, Debug, Default)]
 pub struct Requirements {
     /// Whether runs will use EFA, so that checks of EFA fail where they would otherwise be skipped.
@@ -42,12 +42,12 @@ pub struct Requirements {
     pub interfaces: Option<String>,
 }
 
-/// Answers of a running system; a field is `None` if it was not queried.
+/// Query results of a running system; a field is `None` if it was not queried.
 #[derive(Clone, Debug, Default)]
 pub struct Asked {
     /// Version and file of the loaded libfabric; `none` if there is none.
     pub libfabric: Option<String>,
-    /// MPI library that this executable was built with; empty for none.
+    /// MPI library with which this executable was built; empty if there is none.
     pub mpi: Option<String>,
     /// GPUs as reported by NVML, or its error.
     pub gpus: Option<Result<Vec<GpuState>, String>>,
@@ -59,14 +59,14 @@ pub struct Asked {
     pub cuda: Option<String>,
     /// GPUs that are visible to CUDA.
     pub visible: Option<Vec<VisibleGpu>>,
-    /// CUDA's error, if it shows no GPU because of one.
+    /// CUDA's error, if it hides all GPUs.
     pub hidden: Option<String>,
     /// Version of GDRCopy's library if a page of GPU memory could be mapped and read back, or the reason for the
     /// failure.
     pub gdrcopy: Option<Result<String, String>>,
     /// Addresses to which this host's name resolves.
     pub addresses: Option<Result<Vec<std::net::IpAddr>, String>>,
-    /// Messages of the kernel log about Xid errors, or the reason for which it was not read.
+    /// Messages of the kernel log about Xid errors, or the reason why it was not read.
     pub xids: Option<Result<Vec<String>, String>>,
     /// Compiler of the PTX in this executable; empty without PTX.
     pub ptx: Option<String>,
@@ -78,7 +78,7 @@ pub struct Asked {
     pub trials: Option<Vec<Trial>>,
     /// Counters of the NICs before the trials.
     pub counters_before: Option<Counters>,
-    /// Reason for which trials were not run, if it is due to this executable and not to the machine.
+    /// Reason why trials were not run, if this executable and not the machine is the cause.
     pub untried: Option<String>,
 }
 
@@ -90,12 +90,12 @@ pub struct Machine {
     pub host: String,
     pub(super) environment: BTreeMap<String, String>,
     pub(super) tree: Option<Tree>,
-    /// Reason for which there is no tree.
+    /// Reason why there is no tree.
     pub(super) unseen: Option<String>,
     pub(super) listing: Option<Result<Listing, String>>,
-    /// Requirements of the user.
+    /// Requirements of the user for this machine.
     pub wanted: Requirements,
-    /// Answers of the running system.
+    /// Query results of the running system.
     pub asked: Asked,
     /// Durations of the queries and trials.
     pub took: Took,
@@ -108,8 +108,8 @@ impl Machine {
     pub fn here(wanted: Requirements) -> Machine {
         let host = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok()).unwrap_or_default();
         let mut took = Took::default();
-        // First, and kept open: the driver suspends GPUs without users, and would otherwise resume them for every
-        // query.
+        // NVML is opened first and kept open. Otherwise, the driver would suspend GPUs without users and resume them
+        // for every query.
         let watch = took.of("NVML", nvml::open);
         let looked = Instant::now();
         let asked = Asked {
@@ -141,7 +141,7 @@ impl Machine {
         }
     }
 
-    /// Returns only the PCI bus of this machine, which is fast.
+    /// Reads only the PCI bus of this machine, which is fast.
     #[must_use]
     pub fn bus(wanted: Requirements) -> Machine {
         let ((tree, unseen), environment) = (seen(Tree::here()), variables());
@@ -208,7 +208,7 @@ impl Machine {
         self.tree.as_ref()
     }
 
-    /// Returns a short reason for which the devices on the bus are unknown. `None` if the bus is visible.
+    /// Returns a short reason why the devices on the bus are unknown. `None` if the bus is visible.
     pub fn bus_unseen(&self) -> Option<String> {
         let why = self.unseen.as_ref().map_or("it was not recorded", String::as_str);
         self.tree.is_none().then(|| format!("the PCI bus cannot be seen: {why}"))
@@ -244,7 +244,8 @@ impl Machine {
         Instance::named(&self.instance()?)
     }
 
-    /// Returns whether there are as many EFA devices as the user or the instance type specifies. True if neither does.
+    /// Returns whether the number of EFA devices is the one that the user or the instance type specifies. True if
+    /// neither specifies a number.
     #[must_use]
     pub fn has_its_cards(&self) -> bool {
         self.tree.is_none() || self.expected_cards().is_none_or(|expected| self.efa_cards().len() >= expected)
@@ -337,7 +338,8 @@ impl Machine {
         listing.domains.iter().any(|listed| listed.domain == *domain && listed.cuda_memory == Some(true))
     }
 
-    /// Returns whether runs use EFA: it is required, or there are EFA devices and no other provider was selected.
+    /// Returns whether runs use EFA. This is so if EFA is required, or if there are EFA devices and no other provider
+    /// was selected.
     pub(super) fn means_efa(&self) -> bool {
         self.wanted.efa || (!self.wanted.other_provider && !self.efa_cards().is_empty())
     }
@@ -349,7 +351,7 @@ impl Machine {
         asked.or_else(|| self.firmware_instance())
     }
 
-    /// Returns whether the machine is an EC2 instance, by its firmware.
+    /// Returns whether the firmware identifies the machine as an EC2 instance.
     fn is_on_ec2(&self) -> bool {
         self.text("sys/class/dmi/id/sys_vendor").as_deref() == Some("Amazon EC2")
     }
@@ -381,7 +383,7 @@ impl Machine {
     }
 }
 
-/// Splits the result into the tree and the reason for which it is not visible.
+/// Splits the result into the tree and the reason why it is not visible.
 fn seen(tree: Result<Tree, String>) -> (Option<Tree>, Option<String>) {
     match tree {
         Ok(tree) => (Some(tree), None),

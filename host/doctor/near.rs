@@ -4,8 +4,8 @@ use ginlab_topology::near;
 use ginlab_topology::pci::PciAddress;
 use ginlab_topology::tree::Tree;
 
-/// Returns, for each of `gpus`, the indexes of the NICs to try with it: each NIC with a GPU that it is nearest to, and
-/// each GPU with at least one NIC, if there are any. NICs whose address is unknown are shared out evenly.
+/// Returns, for each of `gpus`, the indexes of the NICs to try with it. Each NIC is assigned to a GPU to which it is
+/// nearest, and each GPU has at least one NIC, if there are any. NICs with unknown addresses are distributed evenly.
 #[must_use]
 pub fn share_out(tree: Option<&Tree>, gpus: &[Option<PciAddress>], nics: &[Option<PciAddress>]) -> Vec<Vec<usize>> {
     let near: Vec<_> = tree.map(near).unwrap_or_default();
@@ -21,7 +21,7 @@ pub fn share_out(tree: Option<&Tree>, gpus: &[Option<PciAddress>], nics: &[Optio
             shares[gpu].push(nic);
         }
     }
-    // Fewer NICs than GPUs: GPUs share them.
+    // If there are fewer NICs than GPUs, GPUs share them.
     for (gpu, share) in shares.iter_mut().enumerate().filter(|(_, share)| share.is_empty() && !nics.is_empty()) {
         let nearest = (0..nics.len()).find(|nic| is_near(gpus[gpu], nics[*nic]));
         share.push(nearest.unwrap_or(gpu % nics.len()));

@@ -20,7 +20,7 @@ pub struct RankInfo {
     pub cards: Option<usize>,
     /// Number of GPUs on the bus; `None` if the bus is not visible.
     pub gpus: Option<usize>,
-    /// Reason for which the rails could not be opened; `None` if they could, or if none were requested.
+    /// Reason why the rails could not be opened; `None` if they could, or if none were requested.
     pub unopened: Option<String>,
     /// Failed writes to peers: one line each with peer, rail and reason.
     pub unreached: Vec<String>,
@@ -46,12 +46,12 @@ impl RankInfo {
     }
 }
 
-/// Name of the check of which ranks take part.
+/// Name of the check of missing ranks.
 pub const RANKS: &str = "peers-ranks";
 /// Description of that check.
 const RANKS_EXAMINED: &str = "all ranks of the job: connected, and still there at the end";
 
-/// Reports which ranks are missing from a job of which `present` ranks are left.
+/// Reports which ranks are missing from a job of which `present` ranks remain.
 #[must_use]
 pub fn ranks(present: usize, missing: &[Missing]) -> Finding {
     let line = |missing: &Missing| {
@@ -79,7 +79,7 @@ pub fn lost(why: &str) -> Finding {
 }
 
 /// Compares the information of all ranks. `clocks` contains, per rank, the time in seconds by which its clock is ahead
-/// of rank 0's, and the uncertainty due to message latency.
+/// of rank 0's clock, and the uncertainty due to message latency.
 #[must_use]
 pub fn compare(cards: &[RankInfo], clocks: &[(f64, f64)]) -> Vec<Finding> {
     let all = [
@@ -145,7 +145,7 @@ fn counts(cards: &[RankInfo]) -> Checked {
 }
 
 fn skew(cards: &[RankInfo], clocks: &[(f64, f64)]) -> Checked {
-    // Precision that is sufficient to compare logs of several hosts. More than any message latency.
+    // Precision, in seconds, that suffices to compare logs of several hosts. It exceeds any message latency.
     const MOST: f64 = 1.0;
     let worst = clocks.iter().enumerate().max_by(|(_, a), (_, b)| a.0.abs().total_cmp(&b.0.abs()));
     let Some((rank, (ahead, doubt))) = worst else { return skipped("no clock was compared") };

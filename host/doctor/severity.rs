@@ -1,10 +1,10 @@
-//! Severity of findings, for schedulers: what to do with the machine.
+//! Severity of findings, for schedulers: the required action on the machine.
 
 use super::State;
 use serde::{Deserialize, Serialize};
 
-/// Action that a finding requires. The words are those of awslabs/awsome-distributed-ai's cluster health check, apart
-/// from `configure`.
+/// Action that a finding requires. The terms are those of the cluster health check of awslabs/awsome-distributed-ai,
+/// except `configure`.
 #[derive(
     Clone,
     Copy,
@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 #[serde(rename_all = "lowercase")]
 #[strum(serialize_all = "lowercase")]
 pub enum Severity {
-    /// Nothing.
+    /// No action.
     #[default]
     None,
     /// Watch the machine; jobs may run.
@@ -37,7 +37,7 @@ pub enum Severity {
     Isolate,
 }
 
-/// Checks of hardware, whose failures are not a matter of configuration.
+/// Checks of hardware, whose failures are not caused by the configuration.
 const HARDWARE: [&str; 5] = ["efa-links", "nvlink", "pcie", "gate", "peers-rates"];
 
 impl Severity {

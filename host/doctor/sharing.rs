@@ -10,7 +10,8 @@ const TURNS: &str = "kernels of PEs that share a GPU are time-sliced in slices o
 pub fn mps(machine: &Machine) -> Checked {
     gpu::needed(machine)?;
     let answers = |folder: &str| {
-        // Only a running system can be asked whether a server responds; for a recorded one, the control file counts.
+        // Only on a running system can a server be queried. For a recorded machine, the control file is checked
+        // instead.
         let there = machine.exists(&format!("{}/control", folder.trim_start_matches('/')));
         machine.asked.mps.unwrap_or(there)
     };

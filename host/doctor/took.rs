@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 pub struct Took(Vec<(String, Duration)>);
 
 impl Took {
-    /// Runs `ask` and records its duration as `what`.
+    /// Runs `ask` and records its duration under the name `what`.
     pub fn of<T>(&mut self, what: &str, ask: impl FnOnce() -> T) -> T {
         let started = Instant::now();
         let answer = ask();

@@ -1,5 +1,5 @@
-//! Rates between all pairs of nodes: the schedule by which they are measured, and the rule that distinguishes a slow
-//! NIC from a slow pair.
+//! Rates between all pairs of nodes: the schedule of the measurements, and the rule that distinguishes a slow NIC from
+//! a slow pair.
 //!
 //! **Schedule.** A round-robin tournament by the circle method: in each round every node measures with one other node,
 //! and after all rounds every pair has met once. Therefore, no node measures with two others at the same time.
@@ -21,15 +21,17 @@ pub fn rounds(nodes: usize) -> usize {
     }
 }
 
-/// Returns the node that `node` meets in round `round`. `None` if it pauses, which happens only if their number is odd.
+/// Returns the node that `node` meets in round `round`. `None` if `node` pauses, which happens only if the number of
+/// nodes is odd.
 #[must_use]
 pub fn partner(node: usize, round: usize, nodes: usize) -> Option<usize> {
     let turning = rounds(nodes);
     if turning == 0 {
         return None;
     }
-    // All nodes except the last form a circle. In each round, nodes whose sum is the round, modulo the size of the
-    // circle, meet. The node that would meet itself meets the last one, which does not exist if their number is odd.
+    // All nodes except the last form a circle. In each round, two nodes meet if their sum is the round number modulo
+    // the size of the circle. The node that would meet itself meets the last node, which does not exist if the number
+    // is odd.
     let met = if node == turning {
         round * turning.div_ceil(2) % turning
     } else {
@@ -44,7 +46,7 @@ pub fn partner(node: usize, round: usize, nodes: usize) -> Option<usize> {
 pub struct Node {
     /// Host name.
     pub host: String,
-    /// Names of its rails.
+    /// Names of the host's rails.
     pub nics: Vec<String>,
 }
 
@@ -62,23 +64,23 @@ pub struct Rates {
 pub struct NicRate {
     /// Host name of its node.
     pub host: String,
-    /// Number of its node.
+    /// Number of the rank's node.
     pub node: usize,
     /// Number of the rail.
     pub rail: usize,
     /// Name of the rail.
     pub nic: String,
-    /// Number of partners that it was measured with.
+    /// Number of partners with which the NIC was measured.
     pub partners: usize,
     /// Median rate of its transfers to its partners, in Gb/s.
     pub sends_gbits_s: f32,
     /// Median rate of the transfers of its partners to it, in Gb/s.
     pub receives_gbits_s: f32,
-    /// Whether a median is below the limit, while it has at least two partners.
+    /// Whether a median is below the limit. Only for a NIC with at least two partners.
     pub slow: bool,
 }
 
-/// A slow transfer between two NICs of which neither is slow itself.
+/// A slow transfer between two NICs neither of which is slow.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SlowPair {
     /// Host name of the sender.
@@ -98,7 +100,7 @@ pub struct SlowPair {
 pub struct Verdict {
     /// Median of the medians of all NICs in Gb/s.
     pub median_gbits_s: f32,
-    /// Rate below which a NIC or a pair is slow, in Gb/s: a share of the median.
+    /// Rate below which a NIC or a pair is slow, in Gb/s: a fraction of the median.
     pub limit_gbits_s: f32,
     /// All NICs, by node and rail.
     pub nics: Vec<NicRate>,
@@ -108,7 +110,7 @@ pub struct Verdict {
 
 impl Verdict {
     /// Returns a finding for each slow NIC, one for the slow pairs, and one for all. `line` is the line rate of a NIC
-    /// in Gb/s, if it is known; `at_least` is the share of it that the median must reach.
+    /// in Gb/s, if it is known. `at_least` is the fraction of it that the median must reach.
     #[must_use]
     pub fn findings(&self, nodes: usize, line: Option<f64>, at_least: f64) -> Vec<Finding> {
         const CHECK: &str = "peers-rates";
@@ -152,7 +154,7 @@ impl Verdict {
             _ if self.nics.iter().all(|nic| nic.partners == 0) => {
                 warn("no rate was measured: fewer than two nodes have rails", "see peers-rails")
             }
-            // All NICs are equally slow: the cause is common to them.
+            // All NICs are equally slow, so the cause is common to all.
             Some(share) if share < at_least => warn(
                 found,
                 "payloads are in host memory: compare with `ginlab write --bare`; is another job running on these nodes?",
@@ -164,7 +166,7 @@ impl Verdict {
     }
 }
 
-/// Formats a rate with enough digits for NICs of a modelled network too.
+/// Formats a rate with enough digits even for NICs of a modelled network.
 fn digits(gbits_s: f32) -> String {
     match gbits_s {
         10.0.. => format!("{gbits_s:.1}"),
@@ -178,7 +180,7 @@ impl Rates {
         self.rates.get(from)?.get(to)?.get(rail).copied().flatten()
     }
 
-    /// Judges all NICs and pairs. `at_least` is the share of the median of all NICs below which a rate is slow.
+    /// Judges all NICs and pairs. `at_least` is the fraction of the median of all NICs below which a rate is slow.
     #[must_use]
     pub fn judge(&self, at_least: f64) -> Verdict {
         let mut nics = Vec::new();
@@ -190,7 +192,7 @@ impl Rates {
         let median_gbits_s = upper_median(&all).unwrap_or(0.0);
         let limit = (f64::from(median_gbits_s) * at_least) as f32;
         for nic in &mut nics {
-            // A NIC with one partner cannot be distinguished from this partner.
+            // A slow NIC with only one partner cannot be distinguished from a slow partner.
             nic.slow = nic.partners > 1 && (nic.sends_gbits_s < limit || nic.receives_gbits_s < limit);
         }
         let mut slow = vec![Vec::new(); self.nodes.len()];

@@ -73,14 +73,15 @@ struct Timed {
 /// Minimum times for 2 MiB from GPU memory to GPU memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TransferTimes {
-    /// Written by the rail directly.
+    /// Time of a write by the rail.
     pub by_rail: Duration,
-    /// Staged: copied to pinned host memory, written from there to other pinned memory, and copied to the GPU.
+    /// Time of a staged write: copy to pinned host memory, write from there to other pinned memory, and copy to the
+    /// GPU.
     pub staged: Duration,
 }
 
 impl TransferTimes {
-    /// Returns whether the rail is not faster than staging, which indicates that the provider makes the same copies.
+    /// Returns whether the rail is no faster than staging, which indicates that the provider makes the same copies.
     #[must_use]
     pub fn looks_staged(&self) -> bool {
         self.by_rail >= self.staged
@@ -95,11 +96,10 @@ impl std::fmt::Display for TransferTimes {
 }
 
 /// Opens a rail on the domain, registers memory (GPU memory with `gpu`, host memory otherwise), writes 2 MiB to itself,
-/// and compares the data. Bounded by `timeout`.
+/// and compares the data. All waits are bounded by `timeout`.
 ///
-/// The rail is opened such that the provider agrees not to make CUDA calls, so GPU memory that arrives was transferred
-/// by the NIC. Calls that a provider makes nevertheless are not observable here, but they increase the times
-/// ([`TransferTimes`]).
+/// The provider must agree not to make CUDA calls on this rail, so GPU memory that arrives was transferred by the NIC.
+/// Calls that a provider makes nevertheless are not observable here, but they increase the times ([`TransferTimes`]).
 #[must_use]
 pub fn loop_back(domain: &Domain, device: &Device, gpu: bool, timeout: Duration) -> Trial {
     let told = |what: &str, error: &dyn std::fmt::Display| format!("{what}: {error}");
@@ -189,11 +189,11 @@ fn fastest(turn: impl Fn() -> Result<(), String>) -> Result<Duration, String> {
     Ok(best)
 }
 
-/// Registers 2 MiB of the memory of GPUs with the NICs of these EFA domains directly, bypassing libfabric. Describes
-/// how they were registered.
+/// Registers 2 MiB of GPU memory per pair directly with the NICs of these EFA domains, bypassing libfabric. Returns a
+/// description of the methods that worked.
 ///
 /// # Errors
-/// Returns the reason for which a NIC rejects the memory, in one line.
+/// Returns the reason why a NIC rejects the memory, in one line.
 pub fn register_with_cards<'a>(pairs: impl Iterator<Item = (&'a Domain, &'a Device)>) -> Result<String, String> {
     let mut ways = Vec::new();
     for (domain, device) in pairs {
@@ -208,7 +208,7 @@ pub fn register_with_cards<'a>(pairs: impl Iterator<Item = (&'a Domain, &'a Devi
     Ok(format!("{count} EFA devices can register GPU memory {}", ways.join(" and ")))
 }
 
-/// Maps a page of GPU memory by GDRCopy, stores a word and reads it back. Returns the version of GDRCopy's library.
+/// Maps a page of GPU memory with GDRCopy, stores a word and reads it back. Returns the version of GDRCopy's library.
 ///
 /// # Errors
 /// Returns the reason for the failure, in one line.

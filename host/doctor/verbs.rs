@@ -1,8 +1,8 @@
 //! Test of whether a NIC can register GPU memory directly, through libibverbs and without libfabric.
 //!
-//! Uses the two methods of libfabric's EFA provider, in the same order. With dma-buf, the GPU's driver exports the
-//! memory and the NIC registers the file descriptor. With peer memory, the NIC registers the address, which the kernel
-//! resolves through a module (efa_nv_peermem). If neither works, this NIC does not support GPUDirect, whatever a
+//! The test uses the two methods of libfabric's EFA provider, in the same order. With dma-buf, the GPU's driver exports
+//! the memory and the NIC registers the file descriptor. With peer memory, the NIC registers the address, which the
+//! kernel resolves through a module (efa_nv_peermem). If neither works, this NIC does not support GPUDirect, whatever a
 //! provider claims.
 
 use ginlab_cuda::{Buffer, DmaBuf};
@@ -40,7 +40,8 @@ unsafe fn function<T: Copy>(library: &Library, name: &str) -> Result<T, String> 
 }
 
 impl Verbs {
-    /// Loads the functions of software NICs if this process has loaded them, otherwise of the machine's libibverbs.
+    /// Loads the functions of the software NICs if this process has loaded them, and otherwise those of the machine's
+    /// libibverbs.
     fn load() -> Result<Verbs, String> {
         let own = Library::this();
         // SAFETY: the symbol is only looked up and not called.
@@ -66,12 +67,12 @@ impl Verbs {
                 dereg_mr: function(&library, "ibv_dereg_mr")?,
             }
         };
-        // Never unloaded, because its providers keep threads and handlers.
+        // The library is never unloaded, because its providers keep threads and handlers.
         std::mem::forget(library);
         Ok(verbs)
     }
 
-    /// Opens the NIC `card` and calls `look` with it.
+    /// Opens the NIC `card` and calls `look` with its context.
     fn with_card<T>(&self, card: &str, look: impl FnOnce(Object) -> Result<T, String>) -> Result<T, String> {
         // SAFETY: the list ends with null and is freed once. Devices are opened before it is freed, as the manual
         // requires.
@@ -102,7 +103,7 @@ impl Verbs {
 /// Registers GPU memory with the NIC `card`, and deregisters it. Returns the method that worked.
 ///
 /// # Errors
-/// Returns the reason for which no method works, in one line.
+/// Returns the reason why no method works, in one line.
 pub fn register(card: &str, memory: &Buffer) -> Result<&'static str, String> {
     let verbs = Verbs::load()?;
     let exported = memory.dma_buf();

@@ -8,7 +8,7 @@ use super::{
     Access, Completion, FabricError, Memory, Message, Messages, Post, Rail, RailLimits, RemoteRegion, Transfer, mistake,
 };
 
-/// Defines the enums, and their dispatch, of the kinds listed below.
+/// Defines the enums of the kinds listed below, and their dispatch.
 macro_rules! any_rail {
     ($($(#[$doc:meta])* $kind:ident($rail:ty, $region:ty);)*) => {
         /// A rail of one of these kinds.
@@ -53,7 +53,7 @@ macro_rules! any_rail {
 
             unsafe fn register(&mut self, memory: Memory, access: Access) -> Result<AnyRegion, FabricError> {
                 match self {
-                    // SAFETY: forwarded; the caller upholds the same contract of the inner rail.
+                    // SAFETY: forwards the call; the caller upholds the same contract of the inner rail.
                     $(AnyRail::$kind(rail) => unsafe { rail.register(memory, access) }.map(AnyRegion::$kind),)*
                 }
             }
@@ -69,7 +69,7 @@ macro_rules! any_rail {
             #[inline(always)]
             unsafe fn write(&mut self, region: &AnyRegion, t: &Transfer) -> Result<Post, FabricError> {
                 match (self, region) {
-                    // SAFETY: forwarded; the caller upholds the same contract of the inner rail.
+                    // SAFETY: forwards the call; the caller upholds the same contract of the inner rail.
                     $((AnyRail::$kind(rail), AnyRegion::$kind(region)) => unsafe { rail.write(region, t) },)*
                     (rail, _) => Err(stranger(rail)),
                 }
@@ -78,7 +78,7 @@ macro_rules! any_rail {
             #[inline]
             unsafe fn read(&mut self, region: &AnyRegion, t: &Transfer) -> Result<Post, FabricError> {
                 match (self, region) {
-                    // SAFETY: forwarded; the caller upholds the same contract of the inner rail.
+                    // SAFETY: forwards the call; the caller upholds the same contract of the inner rail.
                     $((AnyRail::$kind(rail), AnyRegion::$kind(region)) => unsafe { rail.read(region, t) },)*
                     (rail, _) => Err(stranger(rail)),
                 }
@@ -93,7 +93,7 @@ macro_rules! any_rail {
         impl Messages for AnyRail {
             unsafe fn send(&mut self, region: &AnyRegion, peer: usize, message: &Message) -> Result<Post, FabricError> {
                 match (self, region) {
-                    // SAFETY: forwarded; the caller upholds the same contract of the inner rail.
+                    // SAFETY: forwards the call; the caller upholds the same contract of the inner rail.
                     $((AnyRail::$kind(rail), AnyRegion::$kind(region)) => unsafe { rail.send(region, peer, message) },)*
                     (rail, _) => Err(stranger(rail)),
                 }
@@ -101,7 +101,7 @@ macro_rules! any_rail {
 
             unsafe fn receive(&mut self, region: &AnyRegion, message: &Message) -> Result<Post, FabricError> {
                 match (self, region) {
-                    // SAFETY: forwarded; the caller upholds the same contract of the inner rail.
+                    // SAFETY: forwards the call; the caller upholds the same contract of the inner rail.
                     $((AnyRail::$kind(rail), AnyRegion::$kind(region)) => unsafe { rail.receive(region, message) },)*
                     (rail, _) => Err(stranger(rail)),
                 }
@@ -115,11 +115,11 @@ macro_rules! any_rail {
 }
 
 any_rail! {
-    /// Libfabric.
+    /// Rails over libfabric.
     Libfabric(LibfabricRail, LibfabricRegion);
-    /// Verbs, without libfabric.
+    /// Verbs rails, without libfabric.
     Verbs(VerbsRail, verbs::Region);
-    /// The worst-case network.
+    /// Rails of the worst-case network.
     Worst(Box<WorstRail>, WorstRegion);
 }
 
@@ -136,7 +136,7 @@ impl AnyRail {
     /// The caller must uphold the contract of [`LibfabricRail::bare_writes`].
     pub unsafe fn bare_writes(&mut self, region: &AnyRegion, run: &BareLoop) -> Option<Result<f64, FabricError>> {
         match (self, region) {
-            // SAFETY: forwarded; the caller upholds the contract of `LibfabricRail::bare_writes`.
+            // SAFETY: forwards the call; the caller upholds the contract of `LibfabricRail::bare_writes`.
             (AnyRail::Libfabric(rail), AnyRegion::Libfabric(region)) => Some(unsafe { rail.bare_writes(region, run) }),
             (rail @ AnyRail::Libfabric(_), _) => Some(Err(stranger(rail))),
             _ => None,

@@ -12,7 +12,7 @@ pub fn line_rate(domains: &[Domain]) -> Option<u64> {
     of_cards(domains, Path::new("/"))
 }
 
-/// Like [`line_rate`]. `root` is `/` or a recorded tree.
+/// Like [`line_rate`], with the files below `root`, which is `/` or a recorded tree.
 fn of_cards(domains: &[Domain], root: &Path) -> Option<u64> {
     let mut cards: BTreeMap<String, u64> = BTreeMap::new();
     for domain in domains {
@@ -27,10 +27,10 @@ fn of_cards(domains: &[Domain], root: &Path) -> Option<u64> {
     (!cards.is_empty()).then(|| cards.values().sum())
 }
 
-/// Returns the system's name of the device of an interface or RDMA device, if the provider reports no PCI address.
-/// `None` if it is not hardware.
+/// Returns the system's name for the device of an interface or RDMA device, if the provider reports no PCI address.
+/// `None` if the device is not hardware.
 fn device_of(root: &Path, name: &str) -> Option<String> {
-    // The provider may append a suffix to the device's name: rdmap79s0-rdm.
+    // The provider may append a suffix to the device's name, as in rdmap79s0-rdm.
     let plain = name.split('-').next().unwrap_or(name);
     if plain.contains('/') || plain.starts_with('.') {
         return None;

@@ -1,4 +1,4 @@
-//! Selection of rails: chosen once for a rank, and later opened by the thread that will own them.
+//! Selection of rails. Rails are selected once for a rank, and later opened by the thread that will own them.
 
 use crate::any::AnyRail;
 use crate::discover::{self, Domain, Reach};
@@ -14,10 +14,10 @@ use ginlab_cuda::Place;
 use ginlab_topology::pci::PciAddress;
 use std::sync::Arc;
 
-/// Maximum number of copy threads. More do not copy faster, because memory bandwidth is the limit.
+/// Maximum number of copy threads. More threads do not increase the rate, because memory bandwidth is the limit.
 const MOST_MOVERS: usize = 8;
 
-/// Location of a rank, for the choice of its rails.
+/// Location of a rank, which determines its rails.
 #[derive(Clone, Debug)]
 pub struct RankPlace {
     /// Index of the rank.
@@ -62,7 +62,7 @@ pub struct RailPlan {
     notes: Vec<String>,
 }
 
-/// Function that runs the minimal write loop on a rail, if the rail has one. See [`LibfabricRail::bare_writes`].
+/// Function that runs the minimal write loop on a rail. See [`LibfabricRail::bare_writes`].
 pub type BareWrites<R> = unsafe fn(&mut R, &<R as Rail>::Region, &BareLoop) -> Result<f64, FabricError>;
 
 /// Receiver of selected rails, of any kind.
@@ -70,8 +70,8 @@ pub trait RailVisitor {
     /// Result of the receiver.
     type Output;
 
-    /// Takes the rails. `open` must be called by the thread that will own them. `bare` is the minimal write loop on one
-    /// of them, if any.
+    /// Receives the rails of one proxy thread. `open` opens them, and must be called by the thread that will own them.
+    /// `bare` is the minimal write loop on one of them, if the rails have one.
     fn take<R: Rail + 'static>(
         self,
         open: impl FnOnce() -> Result<Vec<R>, FabricError> + Send + 'static,
@@ -131,7 +131,7 @@ impl Fabric {
 }
 
 impl RailPlan {
-    /// Selects the domains, from those `named` if any, and the name of the provider.
+    /// Selects the domains, from those `named` if there are any, and the name of the provider.
     fn select(&mut self, provider: Option<&str>, named: &[String], place: &RankPlace) -> Result<(), String> {
         let text = |error: FabricError| error.to_string();
         let RankPlace { reach, gpu, local_rank, local_size, .. } = *place;
@@ -180,7 +180,7 @@ impl RailPlan {
     }
 
     /// Starts up to `threads` threads that copy the bytes of modelled cards or shared-memory rails with `stores`.
-    /// Without such threads, the posting thread copies. Has no effect on other rails.
+    /// Without such threads, the posting thread copies. The call has no effect on other rails.
     ///
     /// # Errors
     /// Returns the system's error if a thread cannot be started.
@@ -225,13 +225,13 @@ impl RailPlan {
         }
     }
 
-    /// Returns whether the bytes go through memory that processes of this machine share.
+    /// Returns whether the bytes are transferred through memory that processes of this machine share.
     #[must_use]
     pub fn shares_memory(&self) -> bool {
         self.fabric.shares_memory()
     }
 
-    /// Returns the kind of host memory that peers can write to and read.
+    /// Returns the kind of host memory that peers can read and write.
     #[must_use]
     pub fn place(&self) -> Place {
         if self.shares_memory() { Place::File } else { Place::Host }
@@ -269,7 +269,7 @@ impl RailPlan {
         reaches.map_err(|error| error.to_string())
     }
 
-    /// Opens rails for host memory from now on, even if [`prove_gpu`](RailPlan::prove_gpu) has succeeded.
+    /// Makes subsequently opened rails use host memory, even if [`prove_gpu`](RailPlan::prove_gpu) has succeeded.
     pub fn use_host_memory(&mut self) {
         self.options.cuda_memory = false;
     }
@@ -342,7 +342,7 @@ fn open_verbs(domain: &Domain, options: &RailOptions) -> Result<VerbsRail, Fabri
 /// # Safety
 /// The caller must uphold the contract of [`LibfabricRail::bare_writes`].
 unsafe fn bare_writes(rail: &mut LibfabricRail, region: &LibfabricRegion, run: &BareLoop) -> Result<f64, FabricError> {
-    // SAFETY: forwarded; the caller upholds the contract of `LibfabricRail::bare_writes`.
+    // SAFETY: forwards the call; the caller upholds the contract of `LibfabricRail::bare_writes`.
     unsafe { rail.bare_writes(region, run) }
 }
 

@@ -10,7 +10,7 @@ pub use super::select::{Plan, Reach};
 use super::{FabricError, mistake, verbs};
 use ginlab_topology::pci::PciAddress;
 
-/// A provider compiled into the loaded libfabric, whether it finds hardware here or not.
+/// A provider compiled into the loaded libfabric, whether or not it finds hardware here.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
 pub struct Provider {
     /// Name, such as `efa` or `tcp`.
@@ -33,13 +33,13 @@ pub fn list_providers() -> Result<Vec<Provider>, FabricError> {
 }
 
 /// Returns the domains of a provider that ginlab can use, at the completion level `Delivery`. `provider` is a full
-/// name, as [`choose_provider`] returns it, or a core name such as `tcp`, which lists all its variants.
+/// name, as returned by [`choose_provider`], or a core name such as `tcp`, which lists all its variants.
 pub fn list_domains(provider: &str) -> Result<Vec<Domain>, FabricError> {
     list_domains_for(provider, Level::Delivery, false)
 }
 
-/// Like [`list_domains`], for any completion level. With `cuda_memory`, only the domains whose rails accept memory of
-/// CUDA devices.
+/// Like [`list_domains`], for any completion level. With `cuda_memory`, returns only the domains whose rails accept
+/// memory of CUDA devices.
 ///
 /// Queries twice, with and without receives for immediates (FI_RX_CQ_DATA), and returns the union, because a provider
 /// may have a fabric of each kind. Without unsolicited write receives, efa of libfabric 2.4 has four domains of `efa`
@@ -70,8 +70,8 @@ pub(super) fn list_domains_for(provider: &str, level: Level, cuda_memory: bool) 
     }
 }
 
-/// Adds the existing names to the error, since a wrong name is the most common cause. The EFA provider is also missing
-/// if its software NICs could not be opened. The error then contains their reason.
+/// Adds the existing names to the error, since a wrong name is the most common cause. If the software NICs could not be
+/// opened, the EFA provider is also missing, and the error then contains the reason.
 fn add_known_providers(error: &mut FabricError, provider: &str) {
     if super::soft::first_cause().is_some() {
         return;
@@ -103,10 +103,11 @@ pub struct Choice {
 
 /// Chooses the provider: the requested one, otherwise `efa` if it finds a device, otherwise `tcp`.
 ///
-/// A core name means its best variant that has what ginlab needs (reliable datagrams, RMA, 4 bytes of remote immediate,
-/// delivery complete), which is probed. For `tcp` the order is: `tcp` itself if it has reliable datagrams (libfabric
-/// 2.x), then `tcp;ofi_rxm`, then `net`. Over the loopback the last two are equally fast, but `tcp;ofi_rxm` has eight
-/// times the queue and honours the completion level without a workaround. A name with a `;` is used unchanged.
+/// A core name selects its best variant with the capabilities that ginlab requires (reliable datagrams, RMA, 4 bytes of
+/// remote immediate, delivery complete), which are probed. For `tcp` the order is: `tcp` itself if it has reliable
+/// datagrams (libfabric 2.x), then `tcp;ofi_rxm`, then `net`. Over the loopback the last two are equally fast, but
+/// `tcp;ofi_rxm` has eight times the queue and honours the completion level without a workaround. A name with a `;` is
+/// used unchanged.
 pub fn choose_provider(requested: Option<&str>) -> Result<Choice, FabricError> {
     let Some(name) = requested.map(str::trim).filter(|name| !name.is_empty()) else {
         return match choose_named("efa") {
@@ -136,7 +137,7 @@ pub(super) fn variants(name: &str) -> Vec<String> {
 fn choose_named(name: &str) -> Result<Choice, FabricError> {
     if verbs::is_asked(name) {
         if verbs::cards()?.is_empty() {
-            // Software NICs that cannot be opened are not listed: report the reason first.
+            // Software NICs that cannot be opened are not listed. Reports the reason first.
             let cause = super::soft::first_cause();
             let (text, hint) = cause.unwrap_or_else(|| ("no EFA device".to_owned(), String::new()));
             return Err(FabricError { hint, ..mistake(name, "listing EFA devices", text) });
@@ -194,9 +195,9 @@ pub fn cards(requested: Option<&str>) -> Option<usize> {
 /// Selects the domains of one rank's rails. See [`Plan`].
 ///
 /// `explicit` names domains, or `fabric:domain` if a device is in several fabrics, which are used in that order.
-/// Otherwise `count` distinct domains are selected. If the machine has fewer, NICs are refused, because several
-/// endpoints share a NIC's line and are not separate rails. Providers without NICs open `count` endpoints on the first
-/// domain, with a note.
+/// Otherwise `count` distinct domains are selected. If the machine has fewer NICs than that, the request is refused,
+/// because several endpoints on one NIC share its line and are not separate rails. Providers without NICs open `count`
+/// endpoints on the first domain, with a note.
 ///
 /// `nearest_to` is the GPU. Among equally near NICs, ranks with different `local_rank` get different ones. With
 /// [`Reach::SameHost`], providers over IP use only the loopback.

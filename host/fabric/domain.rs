@@ -34,7 +34,7 @@ impl AddressFamily {
         }
     }
 
-    /// Returns whether peers are reached over IP, where a rail must pair with the peer's rail of the same subnet.
+    /// Returns whether peers are reached over IP. A rail must then pair with the peer's rail in the same subnet.
     #[must_use]
     pub fn is_ip(self) -> bool {
         matches!(self, Self::Ipv4 | Self::Ipv6)
@@ -58,7 +58,7 @@ pub struct Domain {
     pub link_bits_per_second: Option<u64>,
     /// PCI address of the NIC, if the provider reports it.
     pub pci: Option<PciAddress>,
-    /// Width of remote immediates in bytes. 0 if there are none.
+    /// Width of remote immediates in bytes; 0 if they are not supported.
     pub immediate_bytes: usize,
 }
 
@@ -94,7 +94,7 @@ impl Domain {
         self.is_same(&Self::of(entry))
     }
 
-    /// Returns whether both name the same domain, ignoring the other properties that the provider reports.
+    /// Returns whether both describe the same domain, ignoring the other properties that the provider reports.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         (&self.provider, &self.fabric, &self.name, self.family, self.address)
             == (&other.provider, &other.fabric, &other.name, other.family, other.address)

@@ -7,16 +7,16 @@ pub const VARIABLE: &str = "FI_PROVIDER";
 /// `tcp;ofi_rxm`.
 ///
 /// libfabric (`src/fabric.c`) reads a list of names separated by commas. A `^` before the whole list excludes them.
-/// Case does not matter, blanks do, and an empty value is a list of one empty name. A core name also means its layered
-/// variants: `tcp` includes `tcp;ofi_rxm`. A layered name means only itself. Utility providers, such as `ofi_rxm`, are
-/// not filtered by a list of other names.
+/// Case is ignored, blanks are significant, and an empty value is a list of one empty name. A core name includes its
+/// layered variants: `tcp` includes `tcp;ofi_rxm`. A layered name includes only itself. Utility providers, such as
+/// `ofi_rxm`, are not filtered by a list of other names.
 #[must_use]
 pub fn shows(value: &str, provider: &str) -> bool {
     let (excludes, list) = value.strip_prefix('^').map_or((false, value), |list| (true, list));
     let core = provider.split(';').next().unwrap_or(provider);
     let mut names = list.split(',');
     let named = |name: &str| name.eq_ignore_ascii_case(provider) || name.eq_ignore_ascii_case(core);
-    // Variants below an excluded layer are not listed either.
+    // Variants below an excluded layer are also not listed.
     let layers = || provider.split(';').skip(1);
     if excludes {
         !names.any(|name| named(name) || layers().any(|layer| name.eq_ignore_ascii_case(layer)))

@@ -35,9 +35,9 @@ pub use wanted::{Fabric, NULL};
 pub struct RailLimits {
     /// Maximum size of one transfer in bytes.
     pub max_transfer_bytes: u64,
-    /// Number of transfers that may be outstanding before the provider answers [`Post::Again`].
+    /// Number of transfers that may be outstanding before the provider returns [`Post::Again`].
     pub max_outstanding: usize,
-    /// Width of the remote immediate in bytes (4 on EFA). 0 if the provider has none.
+    /// Width of the remote immediate in bytes (4 on EFA); 0 if the provider has no immediates.
     pub immediate_bytes: usize,
     /// Line rate in bits per second, if the provider reports it.
     pub link_bits_per_second: Option<u64>,
@@ -68,13 +68,13 @@ pub struct Memory {
 pub struct Access(u8);
 
 impl Access {
-    /// Source of our writes and sends.
+    /// Source of this rank's writes and sends.
     pub const SOURCE: Access = Access(1);
-    /// Destination of our reads and receives.
+    /// Destination of this rank's reads and receives.
     pub const SINK: Access = Access(2);
-    /// Source of reads by peers.
+    /// Source of peers' reads.
     pub const REMOTE_READ: Access = Access(4);
-    /// Destination of writes by peers.
+    /// Destination of peers' writes.
     pub const REMOTE_WRITE: Access = Access(8);
     /// All uses.
     pub const ALL: Access = Access(15);
@@ -127,7 +127,8 @@ pub struct Transfer {
 }
 
 impl Transfer {
-    /// Creates a transfer of `bytes` between `local_offset` and an offset in a peer's region (`peer`, its region, offset), without an immediate.
+    /// Creates a transfer of `bytes` between `local_offset` and an offset in a peer's region (`peer`, its region,
+    /// offset), without an immediate.
     #[inline(always)]
     pub fn new(
         local_offset: u64,
@@ -162,7 +163,7 @@ pub enum Post {
 /// An event reported by a completion queue.
 #[derive(Debug)]
 pub enum Completion {
-    /// The transfer identified by the token is complete at the level that the rail was opened with.
+    /// The transfer with this token is complete at the level with which the rail was opened.
     Done {
         /// Token of the transfer.
         token: u64,
@@ -174,14 +175,14 @@ pub enum Completion {
         /// Length of the message in bytes.
         bytes: u64,
     },
-    /// A peer's write with immediate data has arrived in our memory.
+    /// A peer's write with immediate data has arrived in this rank's memory.
     Immediate {
         /// The immediate.
         value: u32,
     },
     /// A transfer failed. The rail stays usable.
     Failed {
-        /// Token of the transfer. `None` if the transfer was not ours: a peer's transfer failed.
+        /// Token of the transfer. `None` if a peer's transfer failed.
         token: Option<u64>,
         /// Description of the failure, including the provider's text. Boxed to keep successful completions small.
         error: Box<FabricError>,
@@ -199,7 +200,7 @@ pub struct FabricError {
     pub code: i32,
     /// The provider's error text.
     pub text: String,
-    /// A likely cause and a remedy. Empty if there is none.
+    /// A likely cause and a remedy; empty if none is known.
     pub hint: String,
 }
 
@@ -208,7 +209,7 @@ impl fmt::Display for FabricError {
         if self.is_no_library() {
             f.write_str(&self.text)?;
         } else if self.is_misuse() {
-            // The cause first, then the remedy, then the operation.
+            // Order: cause, remedy, operation.
             let hint = if self.hint.is_empty() { String::new() } else { format!("; {}", self.hint) };
             let network = self.rail.split(" (").next().unwrap_or_default();
             return write!(f, "{}{hint}; {} ({network})", self.text, self.operation);
@@ -226,7 +227,7 @@ impl FabricError {
     /// Code of an error that libfabric could not be loaded (ELIBACC).
     pub(crate) const NO_LIBRARY: i32 = nix::libc::ELIBACC;
 
-    /// Code of an error by which the worst-case network reports incorrect use by the application.
+    /// Code with which the worst-case network reports incorrect use by the application.
     pub(crate) const MISUSE: i32 = nix::libc::EBADE;
 
     /// Returns whether the worst-case network reports incorrect use by the application: a missing wait, or conflicting
@@ -236,7 +237,7 @@ impl FabricError {
         self.code == Self::MISUSE
     }
 
-    /// Returns whether the error is that this machine has no usable libfabric.
+    /// Returns whether the cause of the error is that this machine has no usable libfabric.
     #[must_use]
     pub fn is_no_library(&self) -> bool {
         self.code == Self::NO_LIBRARY
@@ -256,19 +257,19 @@ pub(crate) fn mistake(rail: &str, operation: impl Into<String>, text: impl Into<
 /// A rail: registered memory, peers, writes, reads and completions. All methods are called by the one thread that owns
 /// it.
 ///
-/// A rail reports unsupported operations itself ([`has_none`](Rail::has_none)). No operation returns that error by
-/// default, so that a wrapping rail cannot forget to forward a call.
+/// A rail must return the error for unsupported operations explicitly ([`has_none`](Rail::has_none)). No operation
+/// returns it by default, so that a wrapping rail cannot forget to forward a call.
 pub trait Rail: Sized {
     /// A registered local region. Must be dropped before the rail.
     type Region;
 
-    /// Returns provider and domain for display: `tcp;ofi_rxm:lo`.
+    /// Returns provider and domain for display, such as `tcp;ofi_rxm:lo`.
     fn name(&self) -> &str;
 
     /// Returns the rail's capabilities.
     fn limits(&self) -> &RailLimits;
 
-    /// Returns our address on this rail, for the peers' [`Rail::add_peer`].
+    /// Returns this rank's address on the rail, for the peers' [`Rail::add_peer`].
     fn address(&self) -> Result<Vec<u8>, FabricError>;
 
     /// Adds a peer and returns its index. Indices start at 0, and those of other peers do not change.
@@ -303,8 +304,8 @@ pub trait Rail: Sized {
     /// The destination bytes must be in the region and must not be accessed until the completion of the token.
     unsafe fn read(&mut self, region: &Self::Region, transfer: &Transfer) -> Result<Post, FabricError>;
 
-    /// Makes the provider progress and appends completions, without blocking. An error is returned without completions:
-    /// earlier completions were already returned.
+    /// Drives the provider's progress and appends completions, without blocking. An error is returned without
+    /// completions, because earlier completions have already been returned.
     fn poll(&mut self, completions: &mut Vec<Completion>) -> Result<(), FabricError>;
 
     /// Returns the error of an operation that this rail does not support.

@@ -24,7 +24,7 @@ pub struct Listed {
     pub queue: Option<u64>,
     /// Requirements on memory registrations.
     pub mr_mode: Vec<String>,
-    /// Threading model: which threads may call concurrently.
+    /// Threading model: the threads that may make concurrent calls.
     pub threading: Option<String>,
     /// Progress model: whether data is transferred without polling by the application.
     pub progress: Option<String>,
@@ -40,8 +40,7 @@ pub struct Listed {
     pub mtu_bytes: Option<u64>,
     /// Whether a completion can mean that the data is in the target's memory.
     pub delivery_complete: Option<bool>,
-    /// Whether the provider grants FI_HMEM. Whether memory of a CUDA device can be registered is known only after an
-    /// attempt.
+    /// Whether the provider grants FI_HMEM. Only an attempt shows whether memory of a CUDA device can be registered.
     pub cuda_memory: Option<bool>,
     /// NUMA node of the NIC.
     pub numa_node: Option<u32>,
@@ -58,7 +57,7 @@ impl Listed {
             && needed.iter().all(|needed| self.capabilities.iter().any(|capability| capability == needed))
     }
 
-    /// Returns whether rails can be opened on the domain. Unknown properties are assumed to be sufficient.
+    /// Returns whether rails can be opened on the domain. Unknown properties are assumed to suffice.
     #[must_use]
     pub fn takes_rails(&self) -> bool {
         self.has_rma() && self.domain.immediate_bytes >= IMMEDIATE_BYTES && self.delivery_complete != Some(false)
@@ -70,7 +69,7 @@ impl Listed {
         self.is_of("efa")
     }
 
-    /// Returns whether the provider has this full name, or this component of a layered name.
+    /// Returns whether `provider` is the full name of the provider, or a component of its layered name.
     #[must_use]
     pub fn is_of(&self, provider: &str) -> bool {
         self.domain.provider == provider || self.domain.provider.split(';').any(|part| part == provider)

@@ -1,8 +1,8 @@
 //! Listing of all domains with the properties that their providers report, on this machine or from a saved dump.
 //!
-//! Both use the same parser. libfabric prints the entries that it returns (`fi_info -v` shows exactly these), so the
-//! entries of this machine are printed and parsed like a saved file. Properties that a file cannot contain are queried
-//! on this machine, with the query that opens rails.
+//! Both use the same parser. The entries of this machine are printed by libfabric, in the format of `fi_info -v`, and
+//! parsed like a saved file. Properties that a file cannot contain are queried on this machine, with the query that
+//! opens rails.
 
 use std::fs::File;
 use std::io::Read;
@@ -22,7 +22,7 @@ use ginlab_topology::tree::Tree;
 /// All domains and providers that were found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Listing {
-    /// Providers of the library, whether they have domains here or not. For a dump, only the providers of its domains.
+    /// Providers of the library, whether or not they have domains here. For a dump, only the providers of its domains.
     pub providers: Vec<Provider>,
     /// Domains: EFA devices first, then in libfabric's order.
     pub domains: Vec<Listed>,
@@ -41,14 +41,14 @@ const FI_INFO: [&str; 2] = ["fi_info.yaml", "fi_info.txt"];
 const LSPCI: &str = "lspci.txt";
 const PCI_DEVICES: &str = "ls_sys_bus_pci_devices.txt";
 
-/// Maximum size of a dump. A dump has about 3 KiB per domain, so a larger file is not one.
+/// Maximum size of a dump. A dump has about 3 KiB per domain, so a larger file is not a dump.
 const LARGEST_DUMP: u64 = 64 << 20;
 
 impl Listing {
     /// Lists the domains of this machine.
     pub fn here() -> Result<Self, FabricError> {
         let mut listing = Self { providers: list_providers()?, domains: Vec::new() };
-        // No entry is not an error: the machine has no network.
+        // A missing entry is not an error: the machine may have no network.
         if let Ok(list) = everything() {
             for entry in list.iter() {
                 let text = entry.text();
@@ -157,7 +157,7 @@ impl Listing {
 
     fn sort(&mut self) {
         let default = self.default_provider().map(str::to_owned);
-        // The sort is stable: otherwise the order of libfabric is kept.
+        // The sort is stable, and otherwise keeps the order of libfabric.
         self.domains.sort_by_key(|listed| {
             (!listed.is_efa(), default.as_ref() != Some(&listed.domain.provider), !listed.takes_rails())
         });
@@ -172,7 +172,7 @@ impl Listing {
         names.into_iter().find_map(|name| rails(&name)).map(|listed| listed.domain.provider.as_str())
     }
 
-    /// Returns, for each domain, how far rails on it reach. `None` if a run does not open rails on it by default.
+    /// Returns the reach of rails on each domain. `None` if runs do not open rails on the domain by default.
     #[must_use]
     pub fn reaches(&self) -> Vec<Option<Reach>> {
         let of = |listed: &Listed, reach| {
@@ -201,7 +201,7 @@ impl Listing {
         let shown = |index: usize, listed: &Listed| {
             let rivals =
                 self.domains.iter().enumerate().filter(|(_, other)| other.has_rma() && place(other) == place(listed));
-            // Among equals, the first.
+            // Keeps the first of several equal domains.
             rivals
                 .min_by_key(|(index, other)| (rank(other), *index))
                 .filter(|(first, _)| *first != index)

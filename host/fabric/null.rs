@@ -1,4 +1,4 @@
-//! A rail without a network, to measure the proxy's own cost.
+//! A rail without a network, for measurements of the proxy's own cost.
 
 use super::{Access, Completion, FabricError, Memory, Post, Rail, RailLimits, RemoteRegion, Transfer, mistake};
 
@@ -53,8 +53,8 @@ impl NullCounts {
     }
 }
 
-/// Completes every transfer at the next poll. Moves no bytes and raises no immediates, but counts, so that an
-/// experiment can verify that each command arrived exactly once.
+/// A rail that completes every transfer at the next poll. It moves no bytes and raises no immediates, but it counts
+/// transfers, so that an experiment can verify that each command arrived exactly once.
 #[derive(Debug, Default)]
 pub struct NullRail {
     pending: Vec<u64>,
@@ -277,7 +277,7 @@ mod tests {
         assert_eq!(rail.counted(), Counted::default());
     }
 
-    /// `cargo test --release --lib -- --ignored --nocapture null`
+    /// Run it with `cargo test --release --lib -- --ignored --nocapture null`.
     #[test]
     #[ignore = "a measurement, for a quiet machine"]
     fn measure_cost_of_put() {

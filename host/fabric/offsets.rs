@@ -1,4 +1,4 @@
-//! Offsets in error messages. Rails and proxies know only regions; a layer that knows the allocations in a region
+//! Offsets in error messages. Rails and proxies know only regions. A layer that knows the allocations in a region
 //! replaces the offsets.
 
 /// Returns the text of an offset in a region of this rank.

@@ -8,9 +8,9 @@ use super::domain::{AddressFamily, Domain};
 use super::listed::Listed;
 use ginlab_topology::pci::PciAddress;
 
-/// One entry: its values, each with its heading.
+/// One entry with its values, each of which has a heading.
 pub struct Printed<'a> {
-    /// Number of its first line, from 1.
+    /// Number of the block's first line, from 1.
     pub line: usize,
     values: Vec<(&'a str, &'a str, &'a str)>,
 }
@@ -141,7 +141,7 @@ fn host(address: &str) -> &str {
     let place = address.split_once("://").map_or(address, |(_, place)| place);
     match place.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
         Some((host, _)) => host,
-        // An IPv4 address and its port. Other kinds have no distinguishable port.
+        // An IPv4 address and its port. Addresses of other kinds have no distinguishable port.
         None if place.parse::<SocketAddr>().is_ok() => place.split(':').next().unwrap_or(place),
         None => place,
     }
@@ -153,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places_without_kind_port_and_queue() {
+    fn places_omit_kind_port_and_queue() {
         for (printed, expected) in [
             ("fi_sockaddr_in://192.0.2.2:0", "192.0.2.2"),
             ("fi_sockaddr_in6://[fe80::1]:0", "fe80::1"),
@@ -166,7 +166,7 @@ mod tests {
         }
     }
 
-    /// Parses an entry with `lines` in addition to the values that every domain must have.
+    /// Parses an entry that consists of `lines` and the values that every domain must have.
     fn read(lines: &str) -> Listed {
         let text = format!(
             "above: [ it ]\n  fi_info: [ no entry ]\nfi_info:\n    caps: [ FI_RMA, FI_SEND ]\n    addr_format: FI_ADDR_EFA\n  fi_tx_attr:\n    \

@@ -9,15 +9,15 @@ use super::domain::{AddressFamily, Domain};
 use super::{FabricError, mistake};
 use ginlab_topology::pci::{PciAddress, shared_path};
 
-/// Maximum number of rails: more than any machine has NICs per GPU, so a larger number is a mistake.
+/// Maximum number of rails. It exceeds the number of NICs per GPU of any machine, so a larger number is a mistake.
 const MAX_RAILS: usize = 64;
 
 /// Location of the peers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reach {
-    /// All on this machine: providers over IP use only the loopback, so no data leaves the machine.
+    /// All peers are on this machine: providers over IP use only the loopback, so no data leaves the machine.
     SameHost,
-    /// Other machines too: no loopback, no container bridges, no link-local addresses; IPv4 before IPv6.
+    /// Peers are also on other machines: no loopback, no container bridges, no link-local addresses; IPv4 before IPv6.
     Network,
 }
 
@@ -51,8 +51,8 @@ pub(super) fn check_count(provider: &str, count: usize) -> Result<(), FabricErro
     Err(mistake(provider, format!("choosing {count} rails"), format!("must be from 1 to {MAX_RAILS}")))
 }
 
-/// Returns whether the interface belongs to a container runtime or hypervisor. Their subnets repeat on every machine
-/// and lead nowhere else.
+/// Returns whether the interface belongs to a container runtime or hypervisor. Such subnets repeat on every machine,
+/// and no other machine can be reached through them.
 pub(super) fn is_bridge(name: &str) -> bool {
     ["docker", "br-", "virbr", "cni", "flannel", "podman", "lxcbr", "lxdbr", "nerdctl"]
         .iter()
@@ -143,7 +143,7 @@ pub(super) fn select(
         return Err(mistake(provider, format!("choosing {count} rails"), text));
     }
     if !domains[0].family.is_ip() {
-        // Over IP the order is kept: rail `i` must be in the same subnet as the peer's rail `i`.
+        // Over IP the order is kept, because rail `i` must be in the same subnet as the peer's rail `i`.
         nearest_first(&mut domains, request, place);
     }
     if domains.len() >= count {
@@ -160,7 +160,7 @@ pub(super) fn select(
         );
         return Err(mistake(provider, format!("choosing {count} rails"), text));
     }
-    // There are fewer domains than rails: use the first one for all rails, so that these are equal.
+    // There are fewer domains than rails. The first one is used for all rails, so that these are equal.
     let first = &domains[0];
     let note = match domains.len() {
         1 => format!("{count} endpoints share the one domain {}", first.name),
@@ -174,8 +174,8 @@ pub(super) fn select(
 fn select_named(domains: Vec<Domain>, request: &Request<'_>) -> Result<Plan, FabricError> {
     let Request { provider, count, reach, explicit, .. } = *request;
     let fail = |text| Err(mistake(provider, format!("choosing the domains {}", explicit.join(", ")), text));
-    // A name may select a domain that is not used by default (a bridge, a link-local address). On one machine, only the
-    // loopback is permitted.
+    // A name may select a domain that is not used by default, such as a bridge or a link-local address. On one machine,
+    // only the loopback is permitted.
     let usable: Vec<_> =
         domains.into_iter().filter(|domain| reach == Reach::Network || is_eligible(domain, reach)).collect();
     let distinct = one_per_name(usable.clone());

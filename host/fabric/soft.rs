@@ -5,8 +5,8 @@
 //! libibverbs (such as Open MPI 5), those functions precede all that are loaded later. The command then executes itself
 //! again with the software NICs preloaded.
 //!
-//! From then on `efa` has only these NICs, and all output of a run calls them [`label`]: `efa/soft:p5`. Verbs rails can
-//! use the same NICs: `-p efa-verbs/soft:p5`.
+//! Afterwards, `efa` has only these NICs, and all output of a run names them by [`label`]: `efa/soft:p5`. Verbs rails
+//! can use the same NICs: `-p efa-verbs/soft:p5`.
 
 use super::FabricError;
 use super::model::Profile;
@@ -23,7 +23,7 @@ use std::process::Command;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-/// Prefix of provider names that request software NICs: `soft-efa`, `soft-efa:p5`, `soft-efa:fast,seed=7`.
+/// Prefix of provider names that request software NICs, such as `soft-efa`, `soft-efa:p5` and `soft-efa:fast,seed=7`.
 pub const PREFIX: &str = "soft-efa";
 /// Prefix of the provider name in results of a run with software NICs.
 const LABEL: &str = "efa/soft:";
@@ -33,7 +33,7 @@ const VERBS: &str = "efa-verbs/soft";
 const PROFILE: &str = "p5";
 /// Profile of NICs that are as fast as the machine.
 const FAST: &str = "fast";
-/// Profiles whose NICs have completion counters: aws-ofi-nccl 1.21 enables them for p5en, p6-b200 and p6-b300, and for
+/// Profiles whose NICs have completion counters. aws-ofi-nccl 1.21 enables them for p5en, p6-b200 and p6-b300, and for
 /// no older instance.
 const COUNT: [&str; 2] = ["p5en", "p6-b200"];
 /// Variable that names a file to load instead of the one next to the executable.
@@ -46,11 +46,11 @@ const SPEC: &str = "SOFT_EFA";
 /// machine.
 const SHARED_MEMORY: &str = "FI_EFA_ENABLE_SHM_TRANSFER";
 
-/// A function that only this library has.
+/// Name of a function that only this library has.
 const MARK: &[u8] = b"soft_efa_move_bytes";
-/// Function that returns how long the NICs waited for this machine.
+/// Name of the function that returns the time for which the NICs have waited for this machine.
 const BEHIND: &[u8] = b"soft_efa_behind";
-/// Function that returns the first cause of a failure in the library.
+/// Name of the function that returns the first cause of a failure in the library.
 const CAUSE: &[u8] = b"soft_efa_cause";
 const FILE: &str = "libsoft_efa.so";
 
@@ -67,8 +67,8 @@ pub fn is_asked(provider: &str) -> bool {
     description(provider).is_some()
 }
 
-/// Returns the provider name in results of a run with the software NICs that a provider's name requests: `efa/soft:p5`.
-/// `None` if it requests none.
+/// Returns the provider name in results of a run with the software NICs that a provider's name requests, such as
+/// `efa/soft:p5`. `None` if the name requests none.
 #[must_use]
 pub fn label_of(provider: &str) -> Option<String> {
     provider
@@ -125,8 +125,8 @@ pub fn spec(provider: &str) -> Result<Spec, FabricError> {
     Ok(spec)
 }
 
-/// Loads the software NICs that a provider's name describes. Must be called before anything else, while the process has
-/// one thread and libfabric is not loaded.
+/// Loads the software NICs that a provider's name describes. Must be called first, while the process has one thread and
+/// libfabric is not loaded.
 ///
 /// # Errors
 /// Returns an error if the description is invalid or the library cannot be loaded.
@@ -163,7 +163,7 @@ pub fn load(provider: &str) -> Result<(), FabricError> {
         // `GINLAB_SOFT_EFA`.
         let library = unsafe { Library::open(Some(&file), RTLD_NOW | RTLD_GLOBAL) }.map_err(|error| fail(&error))?;
         let found = find(&library, MARK);
-        // Never unloaded: libfabric keeps pointers to its functions.
+        // The library is never unloaded: libfabric keeps pointers to its functions.
         std::mem::forget(library);
         found.map_err(|error| fail(&error))?;
     }
@@ -182,15 +182,15 @@ fn cause_of_library() -> Option<extern "C" fn() -> *const c_char> {
     unsafe { Library::this().get::<extern "C" fn() -> *const c_char>(CAUSE) }.ok().map(|cause| *cause)
 }
 
-/// Returns the first cause of a failure under the software NICs, and its remedy: the system forbids an operation that
-/// they need. Errors that the provider reports later are consequences.
+/// Returns the first cause of a failure under the software NICs, and its remedy. The cause is a system setting that
+/// forbids an operation that they need. Errors that the provider reports later are consequences.
 pub(super) fn first_cause() -> Option<(String, String)> {
     LOADED.get()?;
     let text = cause_of_library()?();
     if text.is_null() {
         return None;
     }
-    // SAFETY: a C string that the library never frees.
+    // SAFETY: the pointer refers to a C string that the library never frees.
     let text = unsafe { CStr::from_ptr(text) }.to_string_lossy();
     let (cause, remedy) = text.split_once("; ").unwrap_or((&text, ""));
     Some((cause.to_owned(), remedy.to_owned()))
@@ -212,13 +212,13 @@ pub fn load_preloaded(provider: &str) -> Result<(), FabricError> {
     }
     let unmoved = if spec.moves { "" } else { "/unmoved" };
     let _ = LOADED.set(Loaded { label: format!("{LABEL}{}{unmoved}", spec.name), spec });
-    // After this call the library leaves reporting of the cause to its caller.
+    // After this call the library does not report the cause, and its caller must do so.
     first_cause();
     Ok(())
 }
 
-/// Executes this command again with the software NICs preloaded and the same arguments, including those of a loader
-/// that runs it. Returns the error that prevented it.
+/// Executes this command again with the software NICs preloaded and with the same arguments, including those of a
+/// loader that runs it. Returns the error that prevented this.
 fn start_again(provider: &str) -> Result<std::io::Error, FabricError> {
     let words = || -> std::io::Result<(PathBuf, Vec<OsString>)> {
         let words = std::fs::read("/proc/self/cmdline")?;
@@ -240,8 +240,8 @@ fn start_again(provider: &str) -> Result<std::io::Error, FabricError> {
     Ok(command.envs(variables).env(STARTED_AGAIN, "1").exec())
 }
 
-/// Makes the EFA provider use the NICs between ranks of one machine too, unless the user has chosen otherwise. A result
-/// of `efa` must be a result of the NICs. libfabric reads the setting when it is loaded.
+/// Makes the EFA provider use the NICs also between ranks of one machine, unless the user has chosen otherwise. A
+/// result of `efa` must be a result of the NICs. libfabric reads the setting when it is loaded.
 ///
 /// # Safety
 /// The process must have only one thread.
@@ -266,9 +266,9 @@ fn file() -> std::io::Result<OsString> {
     beside_program(FILE, VARIABLE)
 }
 
-/// Returns the path of a shared object of ginlab: the one that the user names by `variable`, or the one next to the
-/// executable, where `cargo build` and `make dist` put it. In a test run it is in cargo's directory `deps`, which also
-/// contains the tests; examples are in a sibling directory.
+/// Returns the path of a shared object of ginlab: the file named by `variable`, or the file next to the executable,
+/// where `cargo build` and `make dist` install it. In a test run it is in cargo's directory `deps`, which also contains
+/// the tests; examples are in a sibling directory.
 ///
 /// # Errors
 /// Returns an error if there is no such file.
@@ -278,7 +278,7 @@ pub fn beside_program(name: &str, variable: &str) -> std::io::Result<OsString> {
     }
     let program = this_program()?;
     let folder = program.parent().unwrap_or(Path::new("/"));
-    // The directory of cargo first: `cargo test` does not update an older file next to the executable.
+    // Searches cargo's directory first: `cargo test` does not update an older file next to the executable.
     let places = [folder.join("deps"), folder.to_path_buf(), folder.join("../deps"), folder.join("..")];
     let found = places.iter().map(|place| place.join(name)).find(|file| file.is_file());
     found.map(PathBuf::into_os_string).ok_or_else(|| {
@@ -298,15 +298,15 @@ fn this_program() -> std::io::Result<PathBuf> {
         let (range, _) = line.split_once(' ')?;
         let (first, end) = range.split_once('-')?;
         let range = usize::from_str_radix(first, 16).ok()?..usize::from_str_radix(end, 16).ok()?;
-        // The path follows addresses, permissions, offset, device and inode.
+        // The path is the last field, after addresses, permissions, offset, device and inode.
         let path = &line[line.find('/')?..];
         range.contains(&here).then(|| PathBuf::from(path))
     };
     maps.lines().find_map(of_line).map_or_else(std::env::current_exe, Ok)
 }
 
-/// Returns a form of the file name that `LD_PRELOAD` accepts, where names end at a space or a colon. Such files are
-/// named by the number of an open descriptor that the new process inherits.
+/// Returns a form of the file name that `LD_PRELOAD` accepts, where names end at a space or a colon. A file with such a
+/// name is named by the number of an open descriptor that the new process inherits.
 fn preloadable(file: OsString) -> std::io::Result<OsString> {
     if !file.as_bytes().iter().any(|byte| b" :".contains(byte)) {
         return Ok(file);
@@ -322,9 +322,9 @@ pub fn label() -> Option<&'static str> {
     LOADED.get().map(|loaded| loaded.label.as_str())
 }
 
-/// Returns the longest time that a software NIC has waited for this machine and a real one would not have. It waits for
-/// polls of this process, and for bytes that could not be moved fast enough. `None` without software NICs, and for
-/// profiles without timing.
+/// Returns the longest time for which a software NIC has waited for this machine although a real NIC would not have
+/// waited. It waits for polls of this process, and for bytes that could not be moved fast enough. `None` without
+/// software NICs, and for profiles without timing.
 #[must_use]
 pub fn behind() -> Option<Duration> {
     LOADED.get().filter(|loaded| loaded.spec.figures.is_some())?;

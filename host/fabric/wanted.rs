@@ -1,4 +1,4 @@
-//! The kind of rails that a user requests by the name of a provider. Parsed here once, for every subcommand.
+//! The kind of rails that a user requests with the name of a provider. Parsed only here, for all subcommands.
 
 use crate::model::{self, Profile};
 use crate::verbs;
@@ -16,7 +16,7 @@ pub const SHARED: &str = "shared";
 pub enum Fabric {
     /// A provider of libfabric.
     Libfabric {
-        /// `efa`, `tcp`, ... By default efa if a device exists, otherwise tcp.
+        /// `efa`, `tcp`, ...; `None` selects efa if a device exists, and otherwise tcp.
         provider: Option<String>,
         /// Domains on which to open rails, in this order. Selected automatically if empty.
         domains: Vec<String>,
@@ -35,9 +35,9 @@ pub enum Fabric {
         /// Parameters of the profile.
         profile: Box<Profile>,
     },
-    /// The least ordered network that EFA permits, on one machine: for tests, and for users' own kernels.
+    /// The least ordered network that EFA permits, on one machine. Used for tests, and for users' own kernels.
     Worst(Spec),
-    /// Shared memory of one machine: bytes and signals, as fast as they can be copied. No card is modelled.
+    /// Shared memory of one machine: bytes and signals are copied as fast as possible. No card is modelled.
     Shared,
     /// No network: puts end in the proxy, and no bytes are moved.
     Null,
@@ -50,7 +50,7 @@ impl Default for Fabric {
 }
 
 impl Fabric {
-    /// Parses a provider, by default the best available one, on these domains.
+    /// Parses a provider, which defaults to the best available one, on these domains.
     ///
     /// # Errors
     /// Returns a one-line description of an unknown profile or option, or if domains are named for a kind without
@@ -97,8 +97,8 @@ impl Fabric {
         }
     }
 
-    /// Returns whether the bytes go through memory that processes of one machine share, so that all ranks must be on
-    /// one machine.
+    /// Returns whether the bytes are transferred through memory that processes of one machine share, so that all ranks
+    /// must be on one machine.
     #[must_use]
     pub fn shares_memory(&self) -> bool {
         self.traits().shares_memory
@@ -142,7 +142,7 @@ impl FromStr for Fabric {
     }
 }
 
-/// Formats the name that ranks compare.
+/// Formats the name that is compared between ranks.
 impl fmt::Display for Fabric {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -3,13 +3,13 @@
 use ginlab_fabric::FabricError;
 use std::time::Duration;
 
-/// Reason for which an operation failed.
+/// Reason why an operation failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FlowError {
     /// A fabric operation failed.
     #[error("{0}")]
     Fabric(Box<FabricError>),
-    /// The operation names a range, region, rail or peer that does not exist, or is not possible now.
+    /// The operation names a range, region, rail or peer that does not exist, or it is not possible now.
     #[error("{0}")]
     Refused(String),
     /// The flow stalled: no operation completed within its timeout.

@@ -13,8 +13,8 @@ const MOST_VALUES: usize = 1 << 16;
 
 #[derive(Default)]
 pub(super) struct Immediates {
-    /// Counts per value. Announced values always have an entry; others only while some of their immediates have not
-    /// been taken.
+    /// Counts per value. Announced values always have an entry. Other values have one only while some of their
+    /// immediates have not been taken.
     arrived: HashMap<u32, Arrived>,
     /// Whether any value has been announced, so that others are strays.
     named: bool,
@@ -64,7 +64,7 @@ impl Immediates {
         }
     }
 
-    /// Takes `count` immediates of this value, or none if fewer have arrived. Returns whether it did.
+    /// Takes `count` immediates of this value, or none if fewer have arrived. Returns whether it took them.
     pub fn take(&mut self, value: u32, count: u64) -> bool {
         match self.arrived.get_mut(&value) {
             Some(arrived) if arrived.count >= count => {
@@ -85,8 +85,8 @@ impl Immediates {
         count
     }
 
-    /// Registers a wait, whose task is woken by the next immediate of any value. Returns the wait's number, which is
-    /// `known` for a wait that was registered before.
+    /// Registers a wait, whose task is woken by the next immediate of any value. Returns the number of the wait, which
+    /// is `known` if it was already registered.
     pub fn wait(&mut self, known: Option<u64>, value: u32, count: u64, waker: &Waker) -> u64 {
         let number = known.unwrap_or_else(|| {
             self.last += 1;
@@ -96,7 +96,7 @@ impl Immediates {
         number
     }
 
-    /// Removes a wait: it is over, or its task is polling.
+    /// Removes a wait that is over, or whose task is polling.
     pub fn forget(&mut self, number: u64) {
         self.waits.remove(&number);
     }

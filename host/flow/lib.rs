@@ -16,20 +16,20 @@
 //! }
 //! ```
 //!
-//! - **Progress.** A future that is not complete polls the rails itself before it returns pending, so a single task
-//!   avoids a detour through the executor. [`run`] adds a driver that polls while all tasks wait. The executor is a
-//!   current-thread tokio runtime, so that its sockets and timers work in the same tasks.
+//! - **Progress.** An incomplete future polls the rails before it returns pending, so a single task avoids a detour
+//!   through the executor. [`run`] adds a driver that polls while all tasks wait. The executor is a current-thread
+//!   tokio runtime, so that its sockets and timers work in the same tasks.
 //! - **Rails.** A write is striped over the rails by the [strategy](ginlab_rails::strategy) set with
-//!   [`Flow::use_rails`]. Messages use the rail they name; immediates and completions arrive on all rails.
+//!   [`Flow::use_rails`]. Messages use the rail that they name; immediates and completions arrive on all rails.
 //! - **Buffers.** A [`Region`] is memory with its registrations. Every operation keeps its region until the completion
 //!   arrives, even if its future has been dropped and after an error. Dropping the flow waits until the NICs have
-//!   returned all buffers; a buffer not returned within the timeout is never freed.
+//!   released all buffers. A buffer that is not released within the timeout is never freed.
 //! - **Failures of peers.** A failed incoming transfer is a failure of its sender. It is counted, and reported if an
 //!   operation that depends on it stalls. Immediates are counted up to a bound, and only those of expected values once
 //!   a caller has named any ([`Flow::expect_immediates`]).
-//! - **Timeouts.** If nothing completes for the flow's timeout while something is in flight or waited for, everything
-//!   in flight fails with the state of the rails. EAGAIN from a full provider is not an error: the refused transfers
-//!   are posted again as others complete.
+//! - **Timeouts.** If no operation completes for the flow's timeout while operations are in flight or awaited, all
+//!   operations in flight fail with an error that describes the rails. EAGAIN from a full provider is not an error: the
+//!   refused transfers are posted again as others complete.
 
 mod error;
 mod immediates;
@@ -55,12 +55,12 @@ use std::rc::Rc;
 use std::time::Duration;
 
 /// Maximum number of driver iterations before other tasks run. Between two runs of the driver, tokio polls its sockets
-/// with a system call that costs as much as several polls of the rails.
+/// with a system call that takes as long as several polls of the rails.
 const TURNS: u32 = 32;
 /// Number of unsuccessful polls after which a driver that shares its core yields.
 const POLLS_BEFORE_YIELD: u32 = 16;
 
-/// Incoming transfers and immediates that matched nothing here, since the flow was created.
+/// Incoming transfers and immediates since the creation of the flow that matched no operation here.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Incoming {
     /// Number of incoming transfers that failed. They are failures of the peers and do not affect operations of this
@@ -93,7 +93,7 @@ impl<R: Messages> Flow<R> {
         state.scheduler = Scheduler::new(strategy, rails.clamp(1, state.lanes.len().max(1)));
     }
 
-    /// Measures the time with transfers in flight on each rail from now on ([`Counters::rail_busy`]).
+    /// Starts to measure the time with transfers in flight on each rail ([`Counters::rail_busy`]).
     pub fn time_rails(&self) {
         self.0.borrow_mut().lanes.iter_mut().for_each(rails::RailQueue::time);
     }
@@ -104,7 +104,7 @@ impl<R: Messages> Flow<R> {
     }
 
     /// Limits the number of polls before other tasks and sockets are served. The default is 32 for the driver and 64
-    /// for a waiting task; `polls` only lowers these.
+    /// for a waiting task; `polls` can only reduce these.
     ///
     /// A program whose sockets are as urgent as its rails should set 1. Each check of the sockets then costs as much as
     /// several polls; with the defaults, the sockets wait for all of these polls.
@@ -112,13 +112,13 @@ impl<R: Messages> Flow<R> {
         self.0.borrow_mut().most_polls = polls.max(1);
     }
 
-    /// Sends one later write or message one byte short without an error, so that verification must detect it: the one
-    /// with index `number`, counting those with bytes. For tests.
+    /// Sends one later write or message one byte short without an error (for tests), so that verification must detect
+    /// it. `number` is its index among those with bytes.
     pub fn corrupt(&self, number: u64) {
         self.0.borrow_mut().corrupt = Some(number);
     }
 
-    /// Describes in one line what is in flight and waited for.
+    /// Describes the operations in flight and the waits in one line.
     pub fn state(&self) -> String {
         self.0.borrow().describe()
     }
@@ -154,7 +154,7 @@ impl<R: Messages> Flow<R> {
     }
 
     /// Closes the registrations of a region, which invalidates the keys that peers have. Returns the memory, which can
-    /// be registered again under new keys.
+    /// be registered again with new keys.
     ///
     /// # Errors
     /// Returns the region unchanged if an operation of this flow is in flight on it, or if other clones exist.
@@ -227,7 +227,7 @@ impl<R: Messages> Flow<R> {
     }
 
     /// Writes to a peer over rail `rail` only, regardless of the strategy, and raises `immediate`, if any, at the peer
-    /// after the last byte. The write must fit in one transfer, otherwise it is refused. For algorithms that schedule
+    /// after the last byte. A write that does not fit in one transfer is refused. Intended for algorithms that schedule
     /// their own transfers.
     #[allow(clippy::too_many_arguments)]
     pub fn write_on(
@@ -267,7 +267,7 @@ impl<R: Messages> Flow<R> {
     }
 
     /// Takes all immediates of this value that have arrived and not been taken, without waiting. Returns their number.
-    /// For loops that also poll something else.
+    /// Intended for loops that also poll other sources.
     pub fn take_immediates(&self, value: u32) -> u64 {
         self.0.borrow_mut().immediates.take_all(value)
     }
@@ -283,7 +283,7 @@ impl<R: Messages> Flow<R> {
         self.0.borrow_mut().immediates.forget_value(value);
     }
 
-    /// Returns the error with which the flow has failed, if it has. Every operation fails with this error from then on.
+    /// Returns the error with which the flow has failed, if any. All subsequent operations fail with this error.
     pub fn failure(&self) -> Option<FlowError> {
         self.0.borrow().failure()
     }
@@ -295,7 +295,7 @@ impl<R: Messages> Flow<R> {
     }
 
     /// Calls `act` with rail 0, the source on it, and the peer's number and region there, to measure a reference
-    /// without the overhead of the flow. Other tasks do not run during the call.
+    /// without the overhead of the flow. No other task runs during the call.
     ///
     /// # Errors
     /// Returns the provider's error, or [`FlowError::Refused`] if an operation is in flight or the peer does not exist.
@@ -321,7 +321,7 @@ impl<R: Messages> Flow<R> {
         rails::counters(&self.0.borrow().lanes)
     }
 
-    /// Returns the numbers of incoming transfers and immediates that matched nothing here.
+    /// Returns the numbers of incoming transfers and immediates that matched no operation here.
     pub fn incoming(&self) -> Incoming {
         let state = self.0.borrow();
         Incoming { failures: state.incoming_failures.0, strays: state.immediates.strays() }
@@ -332,15 +332,15 @@ impl<R: Messages> Flow<R> {
         self.0.borrow().operations.len()
     }
 
-    /// Polls every rail once. Futures poll without it; this is for loops that wait for something else.
+    /// Polls every rail once. Futures do not need it; it is for loops that wait for other events.
     ///
     /// # Errors
-    /// Returns the error of a failed rail. Every operation fails with it from then on.
+    /// Returns the error of a failed rail. All subsequent operations fail with this error.
     pub fn progress(&self) -> Result<(), FlowError> {
         self.0.borrow_mut().progress()
     }
 
-    /// Polls as long as tasks run. [`run`] spawns this for each of its flows.
+    /// Polls the rails as long as tasks run. [`run`] spawns this for each of its flows.
     pub async fn drive(&self) {
         loop {
             self.0.borrow_mut().turns(TURNS);

@@ -7,11 +7,11 @@ use std::task::{Context, Poll};
 
 /// Maximum number of times that a future polls the rails before it returns pending. It stops early as soon as another
 /// task can run. Returning pending earlier would be slower for a single task: tokio then polls its sockets with a
-/// system call that costs as much as several polls of the rails.
+/// system call that takes as long as several polls of the rails.
 const POLLS: u32 = 64;
 
-/// A posted operation. Dropping the future does not cancel the operation, and its buffer is kept until it completes. An
-/// exception is a receive, which is cancelled if possible.
+/// A posted operation. Dropping the future does not cancel the operation, and its buffer is kept until it completes. A
+/// receive is the exception: it is cancelled if possible.
 #[derive(Debug)]
 #[must_use = "its error, if it has one, is known only when it is awaited"]
 pub struct Operation<R: Messages> {
@@ -61,8 +61,7 @@ impl<R: Messages> Operation<R> {
                 return Some(result);
             }
         }
-        // Futures are not polled again after their result. If a caller does so, this one stays pending forever, which
-        // is permitted.
+        // A future should not be polled again after its result. If it is, it stays pending forever, which is permitted.
         state.wake_later(self.key, context.waker());
         None
     }
@@ -99,7 +98,7 @@ impl<R: Messages> Future for Immediate<R> {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let (value, count, known) = (self.value, self.count, self.waiter);
         let mut state = self.flow.0.borrow_mut();
-        // A wait of this future left from an earlier poll would count as another task's.
+        // A wait that remains from an earlier poll of this future would count as another task's wait.
         known.into_iter().for_each(|number| state.immediates.forget(number));
         let mut left = POLLS.min(state.most_polls);
         loop {

@@ -1,4 +1,4 @@
-//! Registered memory, and what a rank tells its peers about it.
+//! Registered memory, and the information about it that a rank sends to its peers.
 
 use super::FlowError;
 use ginlab_cuda::Buffer;
@@ -9,7 +9,7 @@ use std::rc::Rc;
 /// Memory with its registration on every rail.
 #[derive(Debug)]
 pub struct Registered<R: Messages> {
-    // Must precede `buffer`: registrations are dropped before the memory.
+    // This field is declared before `buffer`, because registrations must be dropped before the memory.
     pub(crate) on_rail: Vec<R::Region>,
     pub(crate) buffer: Rc<Buffer>,
 }

@@ -28,7 +28,7 @@ pub(super) enum Kind {
     Receive,
 }
 
-/// An operation, kept until its future has taken the result and its last completion has arrived. Fits in one cache
+/// An operation, kept until its future has taken the result and its last completion has arrived. It fits in one cache
 /// line, because the kernel's network stack evicts the cache between two writes.
 pub(super) struct Operation<R: Messages> {
     /// Keeps the memory while a NIC may use it.
@@ -146,8 +146,8 @@ impl<R: Messages> State<R> {
         Ok(self.remove_from_rails(on_rail)?)
     }
 
-    /// Removes a peer from the first rails, of whose indexes there is one each. Continues after an error, and returns the
-    /// first one.
+    /// Removes a peer from the first rails; `on_rail` has the peer's index on each of them. Continues after an error,
+    /// and returns the first error.
     fn remove_from_rails(&mut self, on_rail: Vec<usize>) -> Result<(), FabricError> {
         let mut result = Ok(());
         for (lane, index) in self.lanes.iter_mut().zip(on_rail) {
@@ -156,7 +156,7 @@ impl<R: Messages> State<R> {
         result
     }
 
-    /// Returns the index on `rail` of a peer that exists.
+    /// Returns the index of an existing peer on `rail`.
     pub fn on_rail(&self, peer: usize, rail: usize) -> Option<usize> {
         let index = self.peers.get(peer.checked_mul(self.lanes.len())? + rail).copied();
         index.filter(|index| *index != GONE)
@@ -182,9 +182,9 @@ impl<R: Messages> State<R> {
             waker: None,
             error: None,
             outstanding,
-            // Fits in 32 bits: there are as many peers as ranks.
+            // The cast to 32 bits is lossless: there are as many peers as ranks.
             peer: peer as u32,
-            // Fits in 16 bits: a machine has tens of rails at most.
+            // The cast to 16 bits is lossless: a machine has tens of rails at most.
             rail: rail as u16,
             kind,
             abandoned: false,
@@ -261,7 +261,7 @@ impl<R: Messages> State<R> {
                 Completion::Failed { token: Some(token), error } => {
                     self.fail_piece(token as usize, (*error).into());
                 }
-                // A peer's transfer failed. It must not fail operations of this flow.
+                // A peer's transfer failed, which must not fail operations of this flow.
                 Completion::Failed { token: None, error } => {
                     self.incoming_failures.0 += 1;
                     self.incoming_failures.1 = Some(error);
@@ -273,7 +273,7 @@ impl<R: Messages> State<R> {
             self.clock.moved();
             self.woken |= self.immediates.wake();
         }
-        // Flush even without a completion: a provider that is still connecting to a peer also returns EAGAIN.
+        // Flushes even without a completion: a provider that is still connecting to a peer also returns EAGAIN.
         if self.holds == 0 {
             self.flush();
         }
@@ -292,11 +292,11 @@ impl<R: Messages> State<R> {
         }
     }
 
-    /// Polls once for a waiting task, which waits for operation `key` if given. Returns whether another task can run
-    /// now.
+    /// Polls once for a waiting task, which waits for operation `key` if this is given. Returns whether another task
+    /// can run now.
     #[inline]
     pub fn turn_for(&mut self, key: Option<usize>) -> bool {
-        // A waker of this task from an earlier wait would count as another task's.
+        // A waker that remains from an earlier wait of this task would count as another task's waker.
         if let Some(operation) = key.and_then(|key| self.operations.get_mut(key)) {
             operation.waker = None;
         }
@@ -306,8 +306,8 @@ impl<R: Messages> State<R> {
     }
 
     /// Runs one iteration of the driver: progress, and periodically a check for stalls. Returns whether a task can run
-    /// now or the flow has failed. A failed flow has stored its error in every operation, and later operations fail
-    /// with it too.
+    /// now or the flow has failed. A failed flow has stored its error in every operation, and later operations also
+    /// fail with it.
     fn turn(&mut self) -> bool {
         self.woken = false;
         let mut ended = self.progress().is_err();
@@ -386,7 +386,7 @@ impl<R: Messages> State<R> {
         if lane.take(|piece| piece.key() == key).is_some() {
             self.complete(key);
         } else {
-            // The completion arrives either way, and an error is returned by the next poll.
+            // The completion arrives in either case, and an error is returned by the next poll.
             let _ = lane.rail.cancel(key as u64);
         }
     }

@@ -1,13 +1,13 @@
 //! Path `direct`: the PEs' queue pairs, which kernels drive without a proxy, and the thread that counts signals.
 //!
-//! A block's commands are posted to one of the queue pairs of this PE's NIC; they arrive at the peer's pair with the
+//! A block's commands are posted to one of the queue pairs of this PE's NIC. They arrive at the peer's pair with the
 //! same number. The CPU registers memory, creates address handles and exchanges them. One thread counts arrivals. Like
 //! a proxy, it reads the completion queues of the receive sides and adds the values in the immediates to the signals,
 //! but it posts nothing. With rule `kernel`, the waiting kernels count instead.
 //!
-//! A sender and that thread have no flow control. A completion queue that the thread has not read for a
-//! whole lap loses signals, and the kernel that waits for them fails at its deadline. With [`ARRIVALS`] entries, a pair
-//! accepts that many signals from all PEs while the thread is delayed.
+//! A sender and that thread use no flow control. A completion queue that the thread has not read for a whole lap loses
+//! signals, and the kernel that waits for them fails at its deadline. With [`ARRIVALS`] entries, a pair accepts that
+//! many signals from all PEs while the thread is delayed.
 
 use super::GinError;
 use super::heap::for_rails;
@@ -34,12 +34,12 @@ const DEPTH: u32 = 1024;
 /// Maximum number of signals that have arrived at a queue pair and are not yet counted.
 const ARRIVALS: u32 = 1 << 15;
 /// Number of signals that the NIC counts with rule `counter`. Each needs a queue pair and a counter on each PE's NIC,
-/// which has a few hundred of them.
+/// which has a few hundred counters.
 const COUNTED: u32 = 16;
 /// Number of unsuccessful polls after which the thread yields, if it shares its core.
 const VAIN_LOOKS: u32 = 1 << 6;
 
-/// Returns the number of bytes after a heap that `queues` queues need to send values from.
+/// Returns the number of bytes after a heap from which `queues` queues can send values.
 pub(super) fn staging_bytes(queues: usize) -> u64 {
     crate::direct::staging_bytes(queues, DEPTH)
 }
@@ -72,13 +72,13 @@ pub struct Unread {
     pub counted: Vec<u64>,
     /// Signal and addend of each unread immediate, in order of arrival.
     pub immediates: Vec<(u32, u64)>,
-    /// Number of immediates at the queue pairs of counted signals. Must be 0: these pairs accept only plain writes, and
-    /// no kernel polls them.
+    /// Number of immediates at the queue pairs of counted signals. Must be 0, because these pairs accept only plain
+    /// writes and no kernel polls them.
     pub misplaced: u64,
 }
 
 impl Unread {
-    /// Returns the sum of both kinds of unread increments of a signal.
+    /// Returns the sum of the unread increments of a signal, of both kinds.
     pub(super) fn of(&self, signal: u32) -> u64 {
         let counted = self.counted.get(signal as usize).copied().unwrap_or(0);
         counted + self.immediates.iter().filter(|(which, _)| *which == signal).map(|(_, add)| add).sum::<u64>()
@@ -90,7 +90,7 @@ impl Unread {
 #[derive(Debug)]
 pub(super) struct Cards {
     counting: Option<Counting>,
-    /// Tables for kernels that read arrivals: the description, and the memory that it points to.
+    /// Tables for kernels that read arrivals: the description, and the memory to which it points.
     arrivals: Option<[Buffer; 4]>,
     channels: Channels,
     core: Option<usize>,
@@ -136,7 +136,7 @@ impl Cards {
         self.arrivals.as_ref().map_or(std::ptr::null(), |[table, ..]| table.pointer())
     }
 
-    /// Returns the arrivals that no kernel has read; empty if a thread counts.
+    /// Returns the arrivals that no kernel has read; empty if a thread counts signals.
     pub fn unread(&self) -> Result<Unread, GinError> {
         let mut unread = Unread::default();
         let Some([_, _, words, _]) = &self.arrivals else { return Ok(unread) };
@@ -195,8 +195,8 @@ impl Cards {
 }
 
 /// Creates the tables that kernels need to read arrivals. Returns four buffers: the description, the inlets, the memory
-/// words, and the table of counters. The words are the number of entries read per inlet, the role, and the value read
-/// of each counter.
+/// words, and the table of counters. The words are the number of entries read per inlet, the role, and the last value
+/// read from each counter.
 fn for_kernels(
     device: &Device,
     queues: &[Completions],
@@ -247,8 +247,8 @@ struct Counting {
     thread: Option<JoinHandle<()>>,
 }
 
-/// Returns the next arrival, if any, as its signal and addend. The inner value is `None` if the arrival failed or carries
-/// no signal.
+/// Returns the next arrival, if any, as its signal and addend. The inner value is `None` if the arrival failed or
+/// carries no signal.
 fn next_arrival(reader: &mut CompletionReader) -> Option<Option<(u32, u64)>> {
     Some(match Completion::decode(&reader.next()?) {
         Some(Completion::Arrived(arrived)) if arrived.status == 0 => arrived.immediate.and_then(signal_of),
@@ -274,7 +274,7 @@ impl Counting {
                 cores::pin(core);
             }
             let mut backoff = Backoff::every(VAIN_LOOKS);
-            // Relaxed: the flag orders nothing. The thread that sets it joins this thread.
+            // Relaxed suffices, because the flag orders nothing. The thread that sets it joins this thread.
             while !stopped.load(Ordering::Relaxed) {
                 let mut moved = false;
                 for reader in &mut readers {
@@ -302,7 +302,7 @@ impl Counting {
     fn end(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
-            // A thread that panicked has stopped counting too.
+            // A thread that panicked has also stopped counting.
             let _ = thread.join();
         }
     }

@@ -12,7 +12,7 @@ use kernels::ring::Status;
 /// Error of a [`World`](crate::World).
 #[derive(Debug, thiserror::Error)]
 pub enum GinError {
-    /// An option is invalid or not supported here. The text is one line that includes what is allowed.
+    /// An option is invalid or not supported here. The text is one line that includes the permitted values.
     #[error("{0}")]
     Usage(String),
     /// A call of a kernel failed; the first one of its launch.
@@ -22,7 +22,7 @@ pub enum GinError {
         text: String,
         /// The status that the kernel received.
         stop: Status,
-        /// Whether a wait timed out, in the kernel or in the proxy that it waited for.
+        /// Whether a wait timed out, in the kernel or in the proxy for which the kernel waited.
         timed_out: bool,
     },
     /// A launch was refused because the world had a final failure before: a peer exited, a proxy stopped, or a kernel

@@ -26,10 +26,10 @@ pub(super) fn clear(heap: &Buffer, offset: u64, bytes: u64) -> Result<(), Device
     Ok(())
 }
 
-/// Allocator of a heap. The same sequence of calls returns the same offsets on every rank.
+/// Allocator of a heap. The same sequence of calls returns the same offsets on all ranks.
 #[derive(Debug)]
 pub(super) struct Space {
-    /// Lengths of the free ranges by first byte. No two are adjacent.
+    /// Lengths of the free ranges, by first byte. No two ranges are adjacent.
     free: BTreeMap<u64, u64>,
     taken: BTreeMap<u64, Taken>,
     /// Number of allocations so far.
@@ -54,7 +54,7 @@ impl Space {
         Space { free, taken: BTreeMap::new(), count: 0 }
     }
 
-    /// Allocates the first free range that is large enough, for values of type `kind`.
+    /// Allocates from the first free range that is large enough, for values of type `kind`.
     pub fn take(&mut self, bytes: u64, kind: &'static str) -> Option<u64> {
         let length = bytes.max(1).checked_next_multiple_of(ALIGNMENT)?;
         let (&first, &there) = self.free.iter().find(|(_, there)| **there >= length)?;

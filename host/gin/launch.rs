@@ -25,8 +25,8 @@ impl World {
         self.description
     }
 
-    /// Runs a kernel on this PE and waits until it ends. Not collective, but if kernels of several PEs wait for each
-    /// other, every PE must launch its kernel.
+    /// Runs a kernel on this PE and waits until it ends. The call is not collective. However, if kernels of several PEs
+    /// wait for each other, every PE must launch its kernel.
     ///
     /// # Safety
     /// The caller must uphold the kernel's contract for `args`.
@@ -74,8 +74,8 @@ impl World {
     {
         self.prepare()?;
         let program = Program { world: self.description, args };
-        // SAFETY: the world outlives the kernel, because `wait` or the drop of the launch waits for its end, and so
-        // does the memory that the description points to. The caller upholds the kernel's contract for `args`.
+        // SAFETY: the world, and the memory to which the description points, outlive the kernel: `wait` or the drop of
+        // the launch waits for its end. The caller upholds the kernel's contract for `args`.
         let launch = unsafe { self.device.launch(kernel, grid, block, program) }?;
         Ok(Running { launch, kernel: kernel.name() })
     }
@@ -110,7 +110,7 @@ impl World {
         Ok(self.abort.write(offset_of!(Control, abort), &[0u64])?)
     }
 
-    /// Returns the maximum time in which kernels end after an abort.
+    /// Returns the maximum time within which kernels end after an abort.
     pub(super) fn ending(&self) -> Duration {
         Launch::ENDING.min(self.host_timeout())
     }
@@ -158,7 +158,7 @@ impl World {
         let failure = || self.group.as_ref().and_then(|group| group.failures().next());
         let mut proxy = failure();
         if Status(words[0]) == Status::STOPPED {
-            // Kernels are notified first; the proxy thread itself ends only after its posted transfers have drained.
+            // Kernels are notified first: the proxy thread ends only after its posted transfers have drained.
             drain(device_timeout(Duration::ZERO), || {
                 proxy = failure();
                 if proxy.is_some() { DrainStep::Empty } else { DrainStep::Idle }

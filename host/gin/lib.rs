@@ -1,4 +1,5 @@
-//! Host side of `gin`: opens the ranks' symmetric heaps and the paths between them, and launches kernels that use them.
+//! Host side of `gin`: opens the symmetric heaps of the ranks and the paths between them, and launches kernels that use
+//! them.
 //!
 //! ```no_run
 //! use ginlab_bootstrap::Bootstrap;
@@ -75,7 +76,8 @@ fn unknown_path(text: &str) -> String {
 }
 
 /// Options of a world. They must be the same on every rank, except [`pin`](Options::pin) and
-/// [`ring_slots`](Options::ring_slots). Opening the world fails with the name of the first option that differs.
+/// [`ring_slots`](Options::ring_slots). If another option differs, opening the world fails with the name of the first
+/// such option.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Device of each rank. All ranks must open a GPU, or all the emulated device.
@@ -85,7 +87,7 @@ pub struct Options {
     /// Path to other PEs.
     pub path: Path,
     /// Number of consecutive ranks that form a node. Nodes are connected only by rails, as if they were separate
-    /// machines. `None` to use the actual machines. For studies of several nodes on one machine.
+    /// machines. `None` to use the actual machines. Used for studies of several nodes on one machine.
     pub node_size: Option<usize>,
     /// Fabric of the rails, if rails are needed.
     pub fabric: Fabric,
@@ -146,8 +148,8 @@ impl Options {
 /// One rank's part of the job: its device, its heap, and its paths to all PEs. Calls that take the ranks are
 /// collective: every rank must make them in the same order.
 ///
-/// [`close`](World::close) shuts a world down in order. A world that is dropped without it, for example after an error,
-/// does not wait for other ranks. Its proxies stop, so that puts of other PEs to this one fail, and GPU memory that
+/// [`close`](World::close) shuts a world down in order. A world that is dropped without this call, for example after an
+/// error, does not wait for other ranks. Its proxies stop, so that puts of other PEs to this PE fail. GPU memory that
 /// other PEs have mapped stays allocated until the process exits.
 ///
 /// Fields are dropped in this order: the proxies release the memory before it is freed.
@@ -163,7 +165,7 @@ pub struct World {
     signals: u32,
     inboxes: Vec<Inbox>,
     far: Buffer,
-    /// Tables that the description points to.
+    /// Tables to which the description points.
     _tables: [Buffer; 4],
     report: Buffer,
     abort: Buffer,
@@ -175,14 +177,14 @@ pub struct World {
     fabric: String,
     line_rate: Option<u64>,
     notes: Vec<String>,
-    /// Whether other busy threads share this machine's cores with ours, so that spinning threads must yield.
+    /// Whether other busy threads share this machine's cores with this process. Spinning threads must then yield.
     shares_core: bool,
     fault: Option<Fault>,
 }
 
 impl World {
-    /// Opens the job: this rank's device and heap, the other ranks' heaps where they can be mapped, and rails
-    /// otherwise.
+    /// Opens the job: this rank's device and heap, and the other ranks' heaps, which are mapped if possible and reached
+    /// over rails otherwise.
     ///
     /// # Errors
     /// Returns an error if a resource cannot be opened, with the reason, or if the ranks disagree.
@@ -205,14 +207,14 @@ impl World {
         &self.device
     }
 
-    /// Returns the fabric name shown in result rows, for example `tcp` or `model:p5`. Without rails, returns how other
-    /// PEs are reached: `nvlink`, `same-gpu`, both joined by `+`, or `memory` on the emulated device.
+    /// Returns the fabric name shown in result rows, for example `tcp` or `model:p5`. Without rails, returns the path
+    /// to the other PEs: `nvlink`, `same-gpu`, both joined by `+`, or `memory` on the emulated device.
     pub fn fabric(&self) -> &str {
         &self.fabric
     }
 
-    /// Returns how PE `pe` is reached: `self`, `nvlink`, `same-gpu` if it is on this PE's GPU, so that no link is
-    /// crossed, or the fabric of the rails. On the emulated device, mapped PEs are reached by `memory`.
+    /// Returns the path to PE `pe`: `self`, `nvlink`, or the fabric of the rails. `same-gpu` indicates a PE on this
+    /// PE's GPU, so that no link is crossed. On the emulated device, the path to mapped PEs is `memory`.
     pub fn path_to(&self, pe: u32) -> &str {
         match self.opened.get(pe as usize) {
             _ if pe == self.my_pe() => "self",
@@ -221,7 +223,7 @@ impl World {
         }
     }
 
-    /// Returns which PEs share a GPU, and how they run on it.
+    /// Returns the PEs that share a GPU, and how their kernels run on it.
     pub fn sharing(&self) -> &Sharing {
         &self.sharing
     }
@@ -247,13 +249,13 @@ impl World {
         self.group.as_ref().map(ProxyGroup::affinity).or_else(|| self.cards.as_ref().map(Cards::affinity))
     }
 
-    /// Returns the line rate of this rank's NICs in bits per second, regardless of how many proxies share them. `None`
-    /// without rails, or if the rate is unknown.
+    /// Returns the line rate of this rank's NICs in bits per second, regardless of the number of proxies that share
+    /// them. `None` without rails, or if the rate is unknown.
     pub fn line_rate(&self) -> Option<u64> {
         self.line_rate
     }
 
-    /// Measures the time with transfers in flight on each rail of the proxies from now on. Must not be called while
+    /// Starts to measure the time with transfers in flight on each rail of the proxies. Must not be called while
     /// kernels run.
     ///
     /// # Errors
@@ -275,19 +277,19 @@ impl World {
         self.space.free_bytes()
     }
 
-    /// Waits until all ranks have called this. Their kernels have then ended, but puts that no kernel has waited for
-    /// may still be in flight.
+    /// Waits until all ranks have called this function. Their kernels have then ended, but puts for which no kernel has
+    /// waited may still be in flight.
     ///
     /// # Errors
     /// Returns an error that names the missing ranks, or the error of a failed proxy, even if no kernel has
     /// waited for it since.
     pub fn barrier(&mut self, ranks: &mut Bootstrap) -> Result<(), GinError> {
-        // Proxies answer requests in order, so the snapshot follows everything that their kernels have submitted.
+        // Proxies answer requests in order, so the snapshot follows all commands that their kernels have submitted.
         self.snapshots()?;
         Ok(ranks.barrier("a barrier of the world")?)
     }
 
-    /// Closes the job in order: no PE unmaps or frees memory that another PE may still use.
+    /// Closes the job in an order that ensures that no PE unmaps or frees memory that another PE may still use.
     ///
     /// # Errors
     /// Returns an error that names the missing ranks.
@@ -295,7 +297,7 @@ impl World {
         self.last_barrier(ranks)?;
         (self.group, self.cards) = (None, None);
         self.opened.clear();
-        // The heap is freed once no other PE has it mapped. Without this barrier it is never freed.
+        // The heap is freed once no other PE has it mapped. If this barrier fails, it is never freed.
         self.barrier(ranks)?;
         self.heap.lend(false);
         Ok(())

@@ -1,5 +1,5 @@
-//! Maximum time for which the host waits for a kernel. The kernel's own waits end earlier. This bound is for kernels
-//! that do not start or that are stuck outside a wait.
+//! Maximum time that the host waits for a kernel. The kernel's own waits end earlier. This limit applies to kernels
+//! that do not start, or that are stuck outside a wait.
 //!
 //! The host also collects progress ([`watch`](super::watch)): of this kernel, by a hash of its memory, and of others,
 //! through the bootstrap. It reports this rank's progress to the other ranks, and both kinds to the kernel, whose waits
@@ -15,7 +15,8 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::mem::offset_of;
 use std::time::Duration;
 
-/// Number of checks of a kernel's memory within the timeout of its waits, which must be notified of progress in time.
+/// Number of checks of a kernel's memory during the timeout of its waits. The waits must be notified of progress before
+/// they time out.
 const CHECKS: u32 = 16;
 /// Number of words that are hashed at the start of each object of the heap.
 const HEAD: usize = 512;
@@ -35,7 +36,7 @@ impl Work for Kernels<'_> {
     fn pulse(&mut self, is_due: bool) -> Result<Option<u64>, GinError> {
         let world = self.world;
         if let Some(error) = world.group.as_ref().and_then(|group| group.failures().next()) {
-            // The kernel reports which call was affected.
+            // The kernel reports the affected call.
             world.give_up(Status::STOPPED, &error, error.is_timeout())?;
         }
         self.has_failed = self.has_failed || world.ends_by_report()?;
@@ -57,7 +58,7 @@ impl Work for Kernels<'_> {
     /// Aborts the kernels' waits: a thread that waits for a signal does not check its ring.
     fn abort(&mut self, error: &GinError) {
         let stop = if let GinError::Call { stop, .. } = error { *stop } else { Status::ENDED };
-        // The first failure is returned, not that of the abort.
+        // The first failure is returned, instead of that of the abort.
         let _ = self.world.give_up(stop, error, error.is_timeout());
         if stop == Status::ENDED {
             self.world.group.iter().for_each(ProxyGroup::stop);
@@ -67,17 +68,17 @@ impl Work for Kernels<'_> {
 
 impl World {
     /// Returns the state of a wait for kernels, and the kernels. The wait ends if neither this PE nor another rank has
-    /// made progress for longer than any wait of the kernels lasts.
+    /// made progress for longer than the longest wait of the kernels.
     pub(super) fn watch<'a>(&'a self, ranks: &'a mut Bootstrap, what: &'a str) -> (Watch<'a>, Kernels<'a>) {
-        // A pulse occupies a GPU's bus for about 100 us, so short kernels are not checked.
+        // Reading the pulse occupies a GPU's bus for about 100 us, so short kernels are not checked.
         let every = Duration::from_nanos(self.description.timeout_ns) / CHECKS;
         let watch = Watch::new(ranks, every).with_limit(self.host_timeout());
         (watch, Kernels { world: self, what, has_failed: false })
     }
 
     /// Returns the host's limit for progress. It is longer than the kernels' own waits, so that these end first. If
-    /// busy threads share cores, a kernel of the emulated device checks its clock late, so the factor must be larger.
-    /// Twice the timeout was too short with five busy threads per core.
+    /// busy threads share cores, a kernel of the emulated device checks its clock late, so the factor is larger: twice
+    /// the timeout is too short with five busy threads per core.
     pub(super) fn host_timeout(&self) -> Duration {
         Duration::from_nanos(self.description.timeout_ns) * if self.shares_core { 4 } else { 2 }
     }
@@ -106,8 +107,8 @@ impl World {
     }
 }
 
-/// Returns the offset of each message slot and the number of words to hash: the leading words, which contain the round
-/// number.
+/// Returns the offset of each message slot, and the number of words to hash. These are the leading words, which contain
+/// the round number.
 fn slots(inbox: &Inbox, pes: u32) -> impl Iterator<Item = (u64, usize)> {
     let Inbox { offset, capacity, .. } = *inbox;
     (0..u64::from(pes) * Inbox::ROUNDS).map(move |number| (offset + number * 2 * capacity, 2))

@@ -17,7 +17,7 @@ pub(super) struct Mapped {
     pub by_others: bool,
 }
 
-/// Allocates the heap in device memory, and maps those of the ranks on this machine.
+/// Allocates the heap in device memory, and maps the heaps of the ranks on this machine.
 pub(super) fn map(
     ranks: &mut Bootstrap,
     device: &Device,
@@ -28,10 +28,10 @@ pub(super) fn map(
     let path = options.path;
     let mut shared = device.peer_memory(bytes)?;
     let offered = if path == Path::Rails { None } else { Some(shared.handle()?) };
-    // Lent from here until no rank has it mapped, even if opening the world fails.
+    // Lent until no other rank has it mapped, even if opening the world fails.
     shared.lend(offered.is_some());
     let handles: Vec<Option<PeerHandle>> = ranks.all_gather_values(&offered, "handles of heaps")?;
-    // As elsewhere, a network namespace counts as a host. Path `nvlink` maps heaps across namespaces too.
+    // A network namespace counts as a host, as elsewhere. Path `nvlink` also maps heaps across namespaces.
     let mut here = if path == Path::NvLink { ranks.on_this_machine() } else { ranks.on_this_host() };
     let (me, size) = (ranks.rank(), ranks.size());
     here.retain(|rank| options.node_of(*rank) == options.node_of(me));
@@ -63,7 +63,7 @@ pub(super) fn map(
     Ok(Mapped { heap: shared, place: "device", opened, by_others })
 }
 
-/// Returns a heap that the rails can reach: `mapped` as it is, or a new one in host memory, which no other rank maps.
+/// Returns a heap that the rails can reach: `mapped` itself, or a new heap in host memory that no other rank maps.
 pub(super) fn reachable(
     ranks: &mut Bootstrap,
     bytes: u64,
@@ -80,7 +80,7 @@ pub(super) fn reachable(
             why = Some(reason);
         }
     }
-    // All ranks use the same reason: the first one.
+    // All ranks use the same reason, which is the first one.
     let reasons: Vec<Option<String>> = ranks.all_gather_values(&why, "rails that reach the heap")?;
     let Some(why) = reasons.into_iter().flatten().next() else {
         if is_gpu {
@@ -90,7 +90,7 @@ pub(super) fn reachable(
     };
     mapped.opened.iter_mut().for_each(|opened| *opened = None);
     ranks.barrier("heaps unmapped")?;
-    // No rank has it mapped now.
+    // No other rank has it mapped now.
     mapped.heap.lend(false);
     drop(mapped);
     notes.push(format!("the heap is in pinned host memory, and all PEs are reached by rails: {why}"));
@@ -126,7 +126,7 @@ pub(super) fn by_cards(
             _ => Some("this GPU does not order the writes of NICs, and there is no proxy to flush them".into()),
         };
     }
-    // As in `reachable`, all ranks use the same reason.
+    // All ranks use the same reason, as in `reachable`.
     let reasons: Vec<Option<String>> = ranks.all_gather_values(&why, "NICs that reach the heap")?;
     if let Some(why) = reasons.into_iter().flatten().next() {
         in_gpu = false;

@@ -7,8 +7,8 @@ use ginlab_bootstrap::Bootstrap;
 use kernels::gin::USER_SIGNALS;
 
 impl World {
-    /// Allocates a zeroed symmetric object of `len` values. Every rank must request the same length. Returns only once
-    /// all ranks have the object.
+    /// Allocates a zeroed symmetric object of `len` values. Every rank must request the same length. The function
+    /// returns only after all ranks have the object.
     ///
     /// # Errors
     /// Returns [`GinError::Usage`] if the heap has no free range of this size, or if ranks request different sizes,
@@ -120,7 +120,7 @@ impl World {
     }
 
     /// Returns the arrivals that no kernel of this PE has read, by kind. Nonempty only with path `direct`, if kernels
-    /// read arrivals. For studies and tests.
+    /// read arrivals. Intended for studies and tests.
     ///
     /// # Errors
     /// Returns the driver's error if a copy fails.
@@ -128,7 +128,7 @@ impl World {
         self.cards.as_ref().map_or(Ok(Unread::default()), Cards::unread)
     }
 
-    /// Fails with the same message on every rank if the ranks disagree.
+    /// Returns the same error on every rank if the ranks disagree.
     fn agree(&mut self, ranks: &mut Bootstrap, call: &str, what: u64) -> Result<(), GinError> {
         let all = ranks.all_gather_values(&(call.to_owned(), what), call)?;
         let mine = &all[0];

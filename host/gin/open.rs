@@ -73,7 +73,7 @@ struct Parts {
     /// Size of the heap in bytes.
     bytes: u64,
     mapped: Mapped,
-    /// Memory words of the signals that arrive by rails.
+    /// Memory words of the signals that arrive over rails.
     far: Buffer,
     abort: Buffer,
     /// Number of busy threads of all ranks on this machine.
@@ -81,7 +81,7 @@ struct Parts {
     timeout_ns: u64,
 }
 
-/// Tables that the description points to.
+/// Tables to which the description points.
 struct Tables {
     /// Peers, PEs of the teams, barriers, and sent rounds.
     buffers: [Buffer; 4],
@@ -99,8 +99,8 @@ impl Parts {
         ranks.compare(vec![("device".into(), kind.into())])?;
         let mapped = map_heaps(ranks, options, &mut seat, bytes)?;
         let far = if options.rule.is_by_kernel() { Place::Device } else { Place::Host };
-        // With path `direct`, there is a thread that counts signals (unless kernels do) and, for software NICs, one
-        // that emulates the NIC.
+        // Path `direct` has a thread that counts signals (unless kernels do) and, for software NICs, a thread that
+        // emulates the NIC.
         let threads = match options.path {
             Path::Direct => 2 - usize::from(options.rule.is_by_kernel()),
             _ => options.proxies.max(1),
@@ -194,7 +194,7 @@ impl Parts {
         let team_pes = device.allocate(Place::Device, size_of_val(&members[..]))?;
         team_pes.write(0, &members)?;
         let barriers = device.allocate(Place::Device, BARRIER_BYTES)?;
-        // Kernels use it only with rails; otherwise a single word suffices.
+        // Kernels use these words only with rails; otherwise a single word suffices.
         let words = if self.seat.rails.is_some() { SENT_WORDS } else { 1 };
         let sent = device.allocate(Place::Device, words * 8)?;
         let report = device.allocate(Place::Device, size_of::<Report>())?;
@@ -263,7 +263,7 @@ impl Parts {
     }
 }
 
-/// Allocates the heap and maps those of other ranks. Chooses rails if a rank needs them.
+/// Allocates the heap and maps those of other ranks. Chooses rails if any rank needs them.
 fn map_heaps(ranks: &mut Bootstrap, options: &Options, seat: &mut Seat, bytes: u64) -> Result<Mapped, GinError> {
     let (me, size) = (ranks.rank(), ranks.size());
     let immediates = Some(unpolled(size));
@@ -288,22 +288,23 @@ fn map_heaps(ranks: &mut Bootstrap, options: &Options, seat: &mut Seat, bytes: u
     reachable(ranks, bytes, mapped, seat)
 }
 
-/// Returns the flush that proxies must run before they report writes of NICs into the heap. `None` if none is needed.
+/// Returns the flush that proxies must run before they report writes of NICs into the heap. `None` if no flush is
+/// needed.
 fn flush_of(device: &Device, heap: &Buffer) -> Option<Flush> {
     heap.cuda_device().and_then(|_| device.card_flush())
 }
 
-/// Returns the options that must be the same on every rank. Every field is named, so that a new one is not forgotten.
+/// Returns the options that must be the same on every rank. Every field is named, so that a new field is not forgotten.
 fn fingerprint(options: &Options) -> Vec<(String, String)> {
     let Options {
-        // Ranks may request a device differently: the opened devices are compared.
+        // Ranks may request a device differently, so the opened devices are compared instead.
         device: _,
         heap_bytes,
         path,
         node_size,
         fabric,
         level,
-        // A rank's cores and the slots of its rings concern no other rank.
+        // A rank's cores and the slots of its rings do not affect other ranks.
         pin: _,
         rails,
         strategy,
@@ -350,7 +351,7 @@ fn check_rule(options: &Options) -> Result<signal_order::Rule, GinError> {
     }
 }
 
-/// Fails with one line if path `direct` does not support the options.
+/// Returns a one-line error if path `direct` does not support the options.
 fn check_direct(options: &Options) -> Result<(), GinError> {
     let refused = |text: String| Err(GinError::Usage(format!("path direct: {text}")));
     if !matches!(options.fabric, Fabric::Verbs { .. }) {

@@ -1,4 +1,4 @@
-//! Rules that order a put and its signal, and that define who counts signals.
+//! Rules that order a put and its signal, and that determine who counts signals.
 
 use ginlab_proxy::signal_order;
 use std::fmt;
@@ -7,8 +7,8 @@ use std::str::FromStr;
 /// Rule that orders a put and its signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rule {
-    /// A rule of the proxies. With path `direct`, which has no proxies, only [`signal_order::Rule::Count`]: a put is
-    /// one request, its immediate arrives with it, and a CPU thread counts.
+    /// A rule of the proxies. Path `direct`, which has no proxies, supports only [`signal_order::Rule::Count`]: a put
+    /// is one request, its immediate arrives with it, and a CPU thread counts.
     Proxies(signal_order::Rule),
     /// Path `direct` only: like [`signal_order::Rule::Count`], but the waiting kernel reads the immediate from the
     /// NIC's queue.

@@ -20,11 +20,11 @@ pub struct Wants<'a> {
     pub launches: bool,
     /// Memory of each rank. `None` to skip the check.
     pub memory: Option<MemoryWants<'a>>,
-    /// Rails. `None` if there are none, or if the caller chooses them later.
+    /// Rails to choose; `None` if there are none, or if the caller chooses them later.
     pub rails: Option<RailWants<'a>>,
-    /// Cores. `None` if no thread is pinned, or if the caller chooses them later.
+    /// Cores to choose; `None` if no thread is pinned, or if the caller chooses them later.
     pub cores: Option<CoreWants<'a>>,
-    /// Notes that precede those of the seat.
+    /// Notes that precede those of the opened resources.
     pub notes: Vec<String>,
 }
 
@@ -35,7 +35,7 @@ pub struct MemoryWants<'a> {
     pub bytes: u64,
     /// Use of the memory, for messages: "payloads".
     pub purpose: &'a str,
-    /// Advice if there is too little, for messages.
+    /// Advice for the error if there is too little memory.
     pub advice: &'a str,
 }
 
@@ -62,15 +62,15 @@ pub struct CoreWants<'a> {
 }
 
 impl Wants<'_> {
-    /// Returns the wants of a rank that only launches kernels on `device`.
+    /// Returns the requests of a rank that only launches kernels on `device`.
     pub fn new(device: Choice) -> Self {
         Wants { device, launches: true, memory: None, rails: None, cores: None, notes: Vec::new() }
     }
 }
 
 impl MemoryWants<'_> {
-    /// Checks whether this machine has the memory for all of its ranks: a lazy allocation would succeed, and the
-    /// process would be killed later.
+    /// Checks whether this machine has the memory for all of its ranks. Without the check, a lazy allocation would
+    /// succeed, and the process would be killed later.
     ///
     /// # Errors
     /// Returns [`GinError::Usage`] if the machine has too little memory.
@@ -94,20 +94,20 @@ impl MemoryWants<'_> {
 pub struct Seat {
     /// The opened device.
     pub device: Device,
-    /// Reason for which [`Choice::Auto`] selected the emulated device.
+    /// Reason why [`Choice::Auto`] selected the emulated device.
     pub why_emulated: Option<String>,
     /// Ranks that share a GPU, and how their kernels run on it.
     pub sharing: Sharing,
-    /// The chosen rails. `None` until they are chosen.
+    /// The chosen rails; `None` until they are chosen.
     pub rails: Option<RailPlan>,
-    /// The chosen cores. No cores until they are chosen.
+    /// The chosen cores; empty until they are chosen.
     pub cores: Cores,
     /// Notes for headers.
     pub notes: Vec<String>,
 }
 
 impl Seat {
-    /// Opens the device, and chooses rails and cores with the other ranks. Collective.
+    /// Opens the device, and chooses rails and cores with the other ranks. This is a collective call.
     ///
     /// # Errors
     /// Returns an error if the device does not exist or the memory or rails are not available, and an error that names
@@ -131,7 +131,7 @@ impl Seat {
         Ok(seat)
     }
 
-    /// Chooses rails with the other ranks, and adds notes about them. Collective.
+    /// Chooses rails with the other ranks, and adds notes about them. This is a collective call.
     ///
     /// # Errors
     /// Returns an error if the rails are not available, or the ranks disagree or one has disconnected.
@@ -142,7 +142,7 @@ impl Seat {
     }
 
     /// Chooses cores for busy threads with the other ranks, near the GPU or the NICs. If there are too few, adds a note
-    /// and pins no thread. Collective.
+    /// and pins no thread. This is a collective call.
     ///
     /// # Errors
     /// Returns an error if another rank has disconnected.
@@ -159,8 +159,8 @@ impl Seat {
         Ok(())
     }
 
-    /// Starts up to `threads` threads that copy the bytes of rails without a NIC, and adds notes about them. Has no
-    /// effect on other rails.
+    /// Starts up to `threads` threads that copy the bytes of rails without a NIC, and adds notes about them. The call
+    /// has no effect on other rails.
     ///
     /// # Errors
     /// Returns [`GinError::Threads`] if a thread cannot be started.

@@ -1,5 +1,4 @@
-//! Series of kernels, which are launched into streams one after another without the CPU waiting for each, and
-//! CPU-initiated transfers.
+//! Series of kernels, which are launched into streams without a wait of the CPU for each, and CPU-initiated transfers.
 
 use super::{GinError, Plain, Signal, Sym, World};
 use ginlab_base::backoff::Backoff;
@@ -24,7 +23,7 @@ pub struct HostPut<T> {
     pub to: Sym<T>,
     /// Source, in this PE's heap; not longer than the destination.
     pub from: Sym<T>,
-    /// Signal at the other PE to increment by 1 after the put; `None` for a put without a signal.
+    /// Signal of the other PE that the put increments by 1; `None` for a put without a signal.
     pub signal: Option<Signal>,
     /// Number of the other PE.
     pub peer: u32,
@@ -32,8 +31,8 @@ pub struct HostPut<T> {
 
 impl World {
     /// Waits until `done` returns `true`, for example for an event of a stream or a word that a kernel writes. Polls
-    /// without sleeping if threads have their own cores. In the meantime, checks for failures of the series' kernels,
-    /// for failed peers and proxies, and for interrupts, which abort the kernels' waits.
+    /// without sleeping if threads have their own cores. In the meantime, the call checks for failures of the series'
+    /// kernels, failed peers, failed proxies and interrupts. Each of these aborts the kernels' waits.
     ///
     /// # Errors
     /// Returns the same errors as [`launch`](World::launch). Returns [`GinError::Call`] with `what` if neither this PE
@@ -81,7 +80,7 @@ impl World {
         let event = stream.event()?;
         let waited = self.wait_for(ranks, what, || Ok(event.is_complete()?));
         if waited.is_err() {
-            // The kernels were asked to end. Until they have, they use the world's memory.
+            // The kernels were requested to end. Until they have ended, they use the world's memory.
             let _ = wait_for(self.ending(), || event.is_complete(), || Err(GinError::Interrupted));
         }
         waited.and(self.reported(what))?;
@@ -99,8 +98,8 @@ impl World {
         self.heap_at(pe).map(|heap| heap + object.offset())
     }
 
-    /// Like [`address_of`](World::address_of), for the word of a signal that mapped PEs add to. A store to this word
-    /// overwrites what they have added.
+    /// Like [`address_of`](World::address_of), for the word of a signal to which mapped PEs add. A store to this word
+    /// overwrites their additions.
     pub fn address_of_signal(&self, signal: Signal, pe: u32) -> Option<u64> {
         self.heap_at(pe).map(|heap| heap + u64::from(signal.0) * 8)
     }
@@ -112,8 +111,8 @@ impl World {
         self.opened.get(pe as usize)?.as_ref().map(ginlab_cuda::OpenedMemory::address)
     }
 
-    /// Posts CPU-initiated puts with signals over rails, like `put_signal` of a kernel. The first proxy posts them.
-    /// Returns once all are complete.
+    /// Posts CPU-initiated puts with signals over rails, like `put_signal` of a kernel. The first proxy posts them. The
+    /// call returns after all puts are complete.
     ///
     /// # Errors
     /// Returns [`GinError::Usage`] if no PE is reached over rails, and otherwise the proxy's error.

@@ -1,8 +1,8 @@
 //! Waits of the host for work of its device: the checks during a wait, and the rules by which it ends.
 //!
-//! An interrupt or a failed peer ends a wait and aborts the work. So does a lack of progress. The deadline counts from
-//! the last progress of the work or of another rank, so that work that makes progress may run indefinitely. Progress of
-//! the work is reported to the other ranks.
+//! An interrupt, a failed peer or a lack of progress ends a wait and aborts the work. The deadline counts from the last
+//! progress of the work or of another rank, so that work that makes progress may run indefinitely. Progress of the work
+//! is reported to the other ranks.
 
 use super::GinError;
 use ginlab_base::{progress, signals};
@@ -69,7 +69,7 @@ impl From<Stop> for GinError {
 pub struct Watch<'a> {
     ranks: &'a mut Bootstrap,
     every: Duration,
-    /// Maximum time without progress. `None` if the work's own waits are bounded.
+    /// Maximum time without progress; `None` if the work's own waits are bounded.
     limit: Option<Duration>,
     seen: Seen,
 }
@@ -98,10 +98,10 @@ impl<'a> Watch<'a> {
         Watch { limit: Some(limit), ..self }
     }
 
-    /// Checks once.
+    /// Performs one check.
     ///
     /// # Errors
-    /// Returns an error if the wait must end. The work has then been asked to end.
+    /// Returns an error if the wait must end. The work has then been requested to end.
     pub fn check<W: Work>(&mut self, work: &mut W) -> Result<(), W::Error> {
         self.look(work).inspect_err(|error| work.abort(error))
     }
@@ -129,11 +129,11 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// Waits until `done` returns `true`. If the wait must end earlier, aborts the work and returns the reason once the
-    /// work has ended; if it does not end within `ending`, the process exits.
+    /// Waits until `done` returns `true`. If the wait must end earlier, aborts the work and returns the reason after
+    /// the work has ended. If the work does not end within `ending`, the process exits.
     ///
     /// # Errors
-    /// Returns the error of `done`, or the reason for which the wait ended.
+    /// Returns the error of `done`, or the reason why the wait ended.
     pub fn wait<W: Work>(
         mut self,
         work: &mut W,
@@ -176,7 +176,7 @@ mod tests {
 
     use super::*;
 
-    /// Work with a pulse of its own, and the errors by which it was aborted.
+    /// Work with a given pulse, and the errors with which it was aborted.
     #[derive(Default)]
     struct Fake {
         pulse: u64,
@@ -223,7 +223,7 @@ mod tests {
         let mut polls = 0;
         let done = || {
             polls += 1;
-            // Ends only after it was aborted, as a kernel does.
+            // The work ends only after it was aborted, like a kernel.
             Ok(polls > 5)
         };
         let watch = Watch::new(&mut ranks, Duration::ZERO).with_limit(Duration::ZERO);
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn failed_work_is_aborted_and_progress_is_passed_on() {
+    fn failed_work_is_aborted_and_progress_is_relayed() {
         let mut ranks = Bootstrap::alone().unwrap();
         let mut work = Fake { step: 1, ..Fake::default() };
         let mut watch = Watch::new(&mut ranks, Duration::ZERO).with_limit(Duration::from_secs(3600));

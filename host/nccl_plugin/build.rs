@@ -1,8 +1,8 @@
 //! Compiles the kernel that copies (kernels/src/mover.rs) to PTX for src/mover/driver.rs. The file is empty if the
 //! kernel compiler is not available.
 //!
-//! It has no cargo feature. Cargo keeps one library of this name, so a different set of features would rebuild
-//! it and all tests that load it.
+//! The kernel has no cargo feature. Cargo keeps only one library of this name, so a different set of features would
+//! rebuild it and all tests that load it.
 
 use cuda_builder::{CudaBuilder, Toolchain, release_in};
 use std::path::Path;

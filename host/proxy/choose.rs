@@ -1,4 +1,4 @@
-//! Choices that a rank makes together with the other ranks: its rails, and cores for its busy threads.
+//! Choices that a rank makes together with the other ranks: rails, and cores for its busy threads.
 
 use ginlab_bootstrap::{Bootstrap, BootstrapError};
 use ginlab_cuda::Device;
@@ -61,7 +61,8 @@ pub struct Cores {
 
 /// Chooses one core for each of the `threads` of this rank, near its GPU or, without one, near its NICs. `busy` is the
 /// number of busy threads of all ranks on this machine; threads are pinned only if the machine has a core for each. All
-/// ranks must call this function, whatever they request, because the ranks of one machine share out its cores.
+/// ranks must call this function, regardless of their requests, because the ranks of one machine divide its cores among
+/// themselves.
 ///
 /// # Errors
 /// Returns an error if another rank has disconnected.

@@ -98,7 +98,7 @@ pub fn offset(device: &Device, rounds: u64, timeout: Duration) -> Result<Offset,
         let heard = global_timer_ns();
         found.push(Round { asked, device, heard });
     }
-    // After a timeout the kernel still waits for the remaining requests: make all of them now.
+    // After a timeout the kernel still waits for the remaining requests, so all of them are made now.
     store_release_host_u64(&words.completion.0.0, rounds);
     launch.wait(|| Ok::<(), DeviceError>(()))?;
     let mut results_found = [0u64; 2];
@@ -111,7 +111,7 @@ pub fn offset(device: &Device, rounds: u64, timeout: Duration) -> Result<Offset,
 }
 
 /// Intersects the bounds of all rounds. Each round bounds the offset, because the device's clock was read between
-/// request and answer. Returns `None` without rounds.
+/// request and answer. Returns `None` if there are no rounds.
 fn fit(rounds: &[Round], step: u64) -> Option<Offset> {
     let difference = |device: u64, host: u64| device as f64 - host as f64;
     // The true device time is between the reading and the reading plus one step.
@@ -132,7 +132,7 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Whatever the latencies of request and answer, the true offset is within the stated uncertainty.
+        /// The true offset is within the reported uncertainty, for any latencies of request and answer.
         #[test]
         fn true_offset_is_within_range(
             ways in proptest::collection::vec((100u64..5000, 100u64..5000), 1..50), offset in 0u64..1 << 40, step in 1u64..64,

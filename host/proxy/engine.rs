@@ -32,24 +32,25 @@ use ginlab_rails::{self as rails, Counters, RailQueue, StallClock};
 use kernels::command::{Command, Opcode};
 use std::time::Duration;
 
-/// The engine accepts no commands while this many pieces are waiting to be posted.
+/// Number of pieces waiting to be posted at which the engine accepts no further commands.
 const MOST_QUEUED: usize = 1024;
-/// Inactive rails are polled once per this many calls of [`Engine::progress`].
+/// Number of calls of [`Engine::progress`] per poll of inactive rails.
 const IDLE_RAIL_POLLS: u32 = 64;
 
-/// An engine, and the descriptors by which peers access its regions, indexed by region and rail.
+/// An engine, and the descriptors with which peers access its regions, indexed by region and rail.
 pub type Opened<R> = (Engine<R>, Vec<Vec<RemoteRegion>>);
 
 /// Posts commands over a set of rails and tracks their completion. See the module documentation.
 pub struct Engine<R: Rail> {
-    // The order matters: after `ending` has drained the rails, regions are dropped before the rails they are registered
-    // on.
+    // Field order matters: after `ending` has drained the rails, regions are dropped before the rails on which they are
+    // registered.
     regions: Vec<Region<R>>,
     values: Option<Values<R>>,
     lanes: Vec<RailQueue<R, Queued>>,
     /// Pieces waiting to be posted, over all lanes.
     queued: usize,
-    /// Transfers that the providers have accepted and not completed, including those of a suspended ticket sequence.
+    /// Number of transfers that the providers have accepted and not completed, including those of a suspended ticket
+    /// sequence.
     posted: u64,
     peers: Peers,
     scheduler: Scheduler,
@@ -63,10 +64,10 @@ pub struct Engine<R: Rail> {
     /// Scratch buffer of `take_staged`: commands whose staging copies have finished.
     staged: Vec<(u64, Command)>,
     completions: Vec<Completion>,
-    /// Failed transfers. `None` unless [`keep_losses`](Engine::keep_losses) was called.
+    /// Failed transfers; `None` unless [`keep_losses`](Engine::keep_losses) was called.
     losses: Option<Vec<Loss>>,
-    /// Runs between polling completions and acting on them, if NICs write to GPU memory and the GPU does not order the
-    /// writes.
+    /// Flush that runs between polling completions and acting on them, if NICs write to GPU memory and the GPU does not
+    /// order the writes.
     flush: Option<Flush>,
     signals: Signals,
     commands: u64,
@@ -154,7 +155,7 @@ impl<R: Rail> Engine<R> {
             stage.start(ticket, command)?;
             return Ok(ticket);
         }
-        // A put without signal takes no credits: it waits only if earlier commands to its peer do.
+        // A put without a signal takes no credits. It waits only if earlier commands to its peer wait.
         if command.opcode == Opcode::Put && !self.signals.defer(command.peer) {
             self.enqueue(ticket, route, command, |_| None);
         } else {
@@ -192,7 +193,7 @@ impl<R: Rail> Engine<R> {
                     more,
                     ..Transfer::new(queued.local_offset, to, queued.bytes, queued.ticket)
                 };
-                // SAFETY: `check` validated that the bytes are in registered regions, and the producer does not touch
+                // SAFETY: `check` validated that the bytes are in registered regions, and the producer does not access
                 // them until the watermark has passed the ticket.
                 let posted = unsafe {
                     match queued.read {
@@ -239,7 +240,7 @@ impl<R: Rail> Engine<R> {
         // Inactive rails carry none of our transfers, but peers may depend on their progress.
         self.polls = self.polls.wrapping_add(1);
         let polled = if self.polls.is_multiple_of(IDLE_RAIL_POLLS) { self.lanes.len() } else { self.active_rails };
-        // A failed rail must not hide the completions of the others.
+        // A failed rail must not hide the completions of the other rails.
         let mut dead = None;
         for lane in &mut self.lanes[..polled] {
             let first = self.completions.len();
@@ -271,7 +272,7 @@ impl<R: Rail> Engine<R> {
                 // Does not occur: the proxy opens its rails without messages.
                 Completion::Received { .. } => {}
                 Completion::Failed { token, error } => {
-                    // Without a token the transfer is not ours: for example, a write from a peer failed.
+                    // A transfer without a token is not ours: for example, a write from a peer failed.
                     self.posted = self.posted.saturating_sub(token.is_some().into());
                     if self.losses.is_some() {
                         self.lose(token, None, *error);
@@ -301,8 +302,8 @@ impl<R: Rail> Engine<R> {
         self.tracker.in_flight()
     }
 
-    /// Returns the number of transfers that the providers have accepted and not completed. Their bytes belong to the
-    /// NIC.
+    /// Returns the number of transfers that the providers have accepted and not completed. Their buffers are in use by
+    /// the NIC.
     #[inline]
     pub fn posted(&self) -> u64 {
         self.posted
@@ -327,8 +328,8 @@ impl<R: Rail> Engine<R> {
         Ok(Some(unsafe { bare(&mut self.lanes[0].rail, &region.on_rail[0], &run) }?))
     }
 
-    /// Starts a new ticket sequence at 0 and returns the current one, for [`resume`](Engine::resume). Keeps the tickets
-    /// of the baseline's writes apart from the ring's. Must not be called while commands are in flight.
+    /// Starts a new ticket sequence at 0 and returns the current one, for [`resume`](Engine::resume). This separates
+    /// the tickets of the baseline's writes from those of the ring. Must not be called while commands are in flight.
     pub fn suspend(&mut self) -> Tracker {
         std::mem::replace(&mut self.tracker, Tracker::new(self.window))
     }

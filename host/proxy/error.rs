@@ -6,13 +6,13 @@ use std::time::Duration;
 /// Error of a request to a proxy thread.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProxyError {
-    /// The engine stopped: fabric error, refused command or stall.
+    /// The engine stopped because of a fabric error, a refused command or a stall.
     #[error("{0}")]
     Engine(#[from] EngineError),
     /// The thread exited without reporting a reason.
     #[error("proxy thread exited unexpectedly (a bug, or the injected fault proxy-vanish)")]
     Gone,
-    /// The thread was asked to stop.
+    /// The thread was requested to stop.
     #[error("proxy thread was stopped on request")]
     Stopped,
     /// The thread did not answer in time.

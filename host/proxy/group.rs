@@ -1,4 +1,5 @@
-//! The proxy threads of a rank, each with its own ring and rails. Every program whose kernels put is built on it.
+//! The proxy threads of a rank, each with its own ring and rails. All programs whose kernels issue puts use this
+//! module.
 
 use crate::engine::{Engine, EngineError, Opened, SignalRule};
 use crate::ring::{RingMemory, RingPlace, RingTable};
@@ -29,7 +30,7 @@ pub struct GroupRegion<'a> {
 pub enum Bytes<'a> {
     /// Memory that the rails can access.
     Here(Memory),
-    /// GPU memory that the rails cannot access. Each thread copies it to its own pinned memory before a write.
+    /// GPU memory that the rails cannot access. Each thread copies the bytes to its own pinned memory before a write.
     Staged(&'a Buffer),
 }
 
@@ -49,7 +50,7 @@ pub struct GroupOptions<'a> {
     pub cores: &'a Cores,
     /// Creates the signal rule of a thread. `None` if the program has no signals.
     pub signals: Option<&'a dyn Fn() -> SignalRule>,
-    /// Creates the flush of a thread. See [`Setup::flush`].
+    /// Creates the flush of a thread; see [`Setup::flush`].
     pub flush: &'a dyn Fn() -> Option<Flush>,
 }
 
@@ -63,7 +64,7 @@ pub struct ProxyGroup {
     _staging: Vec<Buffer>,
 }
 
-/// Parameters of a thread, which it starts with once its rails are selected.
+/// Parameters of a thread. The thread starts with them once its rails are selected.
 struct Start {
     setup: Setup,
     timeout: Duration,
@@ -162,7 +163,7 @@ impl ProxyGroup {
         connect(ranks, &self.proxies)
     }
 
-    /// Uses the first `rails` rails with `strategy` from now on.
+    /// Uses the first `rails` rails with `strategy` for subsequent commands.
     ///
     /// # Errors
     /// Returns an error if a thread has failed.
@@ -170,7 +171,7 @@ impl ProxyGroup {
         self.proxies.iter().try_for_each(|proxy| proxy.configure(rails, strategy))
     }
 
-    /// Measures the time with transfers in flight on each rail from now on. Must not be called while commands are in
+    /// Starts to measure the time with transfers in flight on each rail. Must not be called while commands are in
     /// flight.
     ///
     /// # Errors
@@ -189,7 +190,7 @@ impl ProxyGroup {
         &self.rings
     }
 
-    /// Returns the rings in the form that kernels take.
+    /// Returns the rings in the form that kernels accept.
     pub fn table(&self) -> &RingTable {
         &self.table
     }
@@ -223,7 +224,7 @@ impl ProxyGroup {
         self.proxies.iter().filter_map(Proxy::failure)
     }
 
-    /// Asks the threads to stop, without waiting for them. Waiting kernels get a status.
+    /// Requests the threads to stop, without waiting for them. Waiting kernels receive a status.
     pub fn stop(&self) {
         self.proxies.iter().for_each(Proxy::stop);
     }

@@ -6,9 +6,9 @@
 //!   +-- tail (slots free again)           +--poll--> completions --> watermark --> kernels' quiet
 //! ```
 //!
-//! Each proxy thread owns its rails (endpoints, completion queues, registrations), so nothing in the loop is locked. On
-//! the receiving rank the same loop runs without commands, because a provider with manual progress requires the target
-//! to poll too.
+//! Each proxy thread owns its rails (endpoints, completion queues, registrations), so the loop needs no locks. On the
+//! receiving rank the same loop runs without commands, because a provider with manual progress also requires the target
+//! to poll.
 
 mod choose;
 pub mod clocks;
@@ -39,7 +39,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::Duration;
 
-/// Additional time that a kernel waits compared with its proxy: the proxy checks its clock only at intervals, on a core
+/// Additional time that a kernel waits compared with its proxy. The proxy checks its clock only at intervals, on a core
 /// that may be shared.
 const DEVICE_MARGIN: Duration = Duration::from_secs(2);
 
@@ -52,16 +52,16 @@ struct ThreadState {
     turns: CachePadded<AtomicU64>,
     /// Stops CPU-initiated writes, which do not check for orders.
     stop: AtomicBool,
-    /// An order must be handled now instead of at the next periodic check, because its time is measured.
+    /// Whether an order must be handled now instead of at the next periodic check, because its time is measured.
     urgent: AtomicBool,
-    /// A measurement of peers' writes to this rank is in progress. Over tcp these writes progress only when this thread
-    /// polls, and no poll reports them. The thread therefore yields and does not sleep.
+    /// Whether a measurement of peers' writes to this rank is in progress. Over tcp these writes progress only when
+    /// this thread polls, and no poll reports them. The thread therefore yields and does not sleep.
     awake: AtomicBool,
-    /// The thread answers flags, and does nothing else, until this is false.
+    /// Whether the thread must answer flags. It performs no other work until this is false.
     answering: AtomicBool,
 }
 
-/// A request to a proxy thread, run on that thread. The result is returned through the order's own channel.
+/// A request to a proxy thread, which runs on that thread and returns its result through its own channel.
 type Order = Box<dyn FnOnce(&mut dyn Orders) -> Result<(), Halt> + Send>;
 
 /// Addresses and regions that a proxy thread offers to peers once its rails are open.
@@ -73,12 +73,12 @@ pub struct Offer {
     pub regions: Vec<Vec<RemoteRegion>>,
     /// Names of the rails.
     pub rails: Vec<String>,
-    /// CPU that the thread is pinned to. `None` if it is not pinned.
+    /// CPU to which the thread is pinned; `None` if it is not pinned.
     pub cpu: Option<usize>,
 }
 
-/// Returns the timeout for the rings of a proxy with the timeout `proxy`. A stall ends both. The proxy reports what was
-/// outstanding only after it has drained the posted transfers, and the kernels must still be waiting then.
+/// Returns the timeout for the rings of a proxy with the timeout `proxy`. A stall ends both. The proxy reports the
+/// outstanding work only after it has drained the posted transfers, and the kernels must still be waiting at that time.
 pub fn device_timeout(proxy: Duration) -> Duration {
     proxy + DRAIN.min(proxy) + DEVICE_MARGIN
 }
@@ -92,11 +92,11 @@ pub struct Snapshot {
     pub counters: Counters,
     /// Value of each signal of this rank: the sum of all arrivals.
     pub signals: Vec<u64>,
-    /// Whether the command that [`Fault::Corrupt`] names has no bytes, so that nothing was changed.
+    /// Whether the command that [`Fault::Corrupt`] selects has no bytes and was therefore not changed.
     pub fault_without_bytes: bool,
 }
 
-/// CPU-initiated writes: the puts of the kernel's grid, posted by the proxy thread itself.
+/// CPU-initiated writes: the puts of the kernel's grid, posted by the proxy thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Writes {
     /// Index of the first producer of the grid whose puts this thread posts.
@@ -109,8 +109,8 @@ pub struct Writes {
     pub window: u64,
     /// Number of writes per producer.
     pub iterations: u64,
-    /// Number of writes after which the thread waits until all are complete, before it posts the next. 0: only at the
-    /// end.
+    /// Number of writes after which the thread waits until all are complete before it posts the next one. With 0, it
+    /// waits only at the end.
     pub quiet_every: u64,
     /// Bytes per write.
     pub bytes: u64,

@@ -7,10 +7,10 @@ use kernels::ping_pong::{PING_PONG, PingPongArgs};
 use kernels::ring::{HostWords, Status};
 use std::time::Duration;
 
-/// Number of unsuccessful polls of the flag between two checks of the launch. Large, because a driver call takes longer
-/// than a round trip and delays the answer to a flag.
+/// Number of unsuccessful polls of the flag between two checks of the launch. It is large, because a driver call takes
+/// longer than a round trip and delays the answer to a flag.
 const LOOK_EVERY: u32 = 1 << 20;
-/// As `LOOK_EVERY`, on the emulated device, where this thread yields between polls.
+/// Like `LOOK_EVERY`, on the emulated device, where this thread yields between polls.
 const LOOK_EVERY_EMULATED: u32 = 1 << 12;
 /// Number of unsuccessful polls before this thread yields, on the emulated device.
 const SPINS_BEFORE_YIELD: u32 = 1 << 8;
@@ -24,7 +24,7 @@ pub enum MeasureError {
     /// The proxy thread that answers the flags failed.
     #[error("{0}")]
     Proxy(#[from] ProxyError),
-    /// The named kernel ended early with this status, or did not answer.
+    /// The named kernel ended early with this status, or did not respond.
     #[error("the {} kernel exited early: {}", .0, .1.text())]
     Ended(&'static str, Status),
 }
@@ -33,15 +33,16 @@ pub enum MeasureError {
 #[derive(Clone, Copy, Debug)]
 pub struct Flag<'a> {
     /// Payload buffer and number of bytes (a multiple of 8) that the block writes before each flag. The kernel then
-    /// uses a system fence and acquire polls, like a put and its quiet. `None`: only the flag, without ordering.
+    /// uses a system fence and acquire polls, like a put and its quiet. With `None` it uses only the flag, without
+    /// ordering.
     pub payload: Option<(&'a Buffer, u64)>,
     /// Nanoseconds from the flag to the first poll of the answer.
     pub first_poll_ns: u64,
 }
 
-/// Returns the microseconds of one round trip from a block of `block` threads to the answering CPU thread and back.
-/// With `proxy`, its thread answers, so that the bound is measured on the same thread and core as the puts. Otherwise
-/// the calling thread answers.
+/// Returns the duration in microseconds of one round trip from a block of `block` threads to the answering CPU thread
+/// and back. With `proxy`, the proxy's thread answers, so that the bound is measured on the same thread and core as the
+/// puts. Otherwise the calling thread answers.
 ///
 /// # Errors
 /// Returns a [`MeasureError`] if the device or the proxy fails, or if the kernel ends early.
@@ -72,7 +73,7 @@ pub fn round_trip(
         Some(proxy) => {
             let run = || launch()?.wait(|| Ok::<(), DeviceError>(()));
             // SAFETY: on success the flags are freed after this call. After an error the thread may still use them, and
-            // `keep_buffers` prevents that they are freed.
+            // `keep_buffers` prevents them from being freed.
             let ran = unsafe { proxy.run_ping_pong(flags.pointer::<HostWords>(), run) };
             ran.inspect_err(|_| ginlab_cuda::keep_buffers())??;
         }

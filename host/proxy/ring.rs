@@ -1,4 +1,4 @@
-//! Memory of a ring. Slots and the words written by the CPU are in memory shared by GPU and CPU; the producers' words
+//! Memory of a ring. Slots, and the words written by the CPU, are in memory shared by GPU and CPU. The producers' words
 //! are in GPU memory.
 //!
 //! The protocol is documented in [`kernels::ring`], which contains both producer and consumer.
@@ -9,10 +9,11 @@ use kernels::ring::consumer::Consumer;
 use kernels::ring::{DeviceWords, HostWords, LOG2_COMMAND_WORDS, Ring};
 use std::time::Duration;
 
-/// Default number of slots of a ring: enough for the commands that producers push at full rate during one round trip of
-/// the tail.
+/// Default number of slots of a ring. It suffices for the commands that producers push at full rate during one round
+/// trip of the tail.
 pub const DEFAULT_SLOTS: usize = 16384;
-/// Maximum number of slots of a ring. More have no benefit, because each proxy thread limits the commands in flight.
+/// Maximum number of slots of a ring. More slots have no benefit, because each proxy thread limits the commands in
+/// flight.
 pub const MAX_SLOTS: usize = 1 << 20;
 
 /// Kind of memory that GPU and CPU share.
@@ -31,7 +32,7 @@ pub enum RingPlace {
 /// Memory that GPU and CPU share, possibly at different addresses.
 #[derive(Debug)]
 pub enum HostVisible {
-    /// Memory with one address for both.
+    /// Memory with the same address for both.
     Buffer(Buffer),
     /// GPU memory with a mapping for the CPU.
     Mapped(MappedBuffer),
@@ -205,15 +206,15 @@ impl RingTable {
     }
 }
 
-/// Answers the flag of a ping-pong if it is newer than the last answer. Returns whether it was.
+/// Answers the flag of a ping-pong if it is newer than the last answer. Returns whether it has answered.
 #[inline(always)]
 pub(crate) fn answer_flag(words: &HostWords, answered: &mut u64) -> bool {
     let asked = load_acquire_host_u64(&words.tail.0);
     if asked == *answered {
         return false;
     }
-    // Release: pairs with the acquire of the answer. A thread that acquires the answer observes everything that the
-    // device wrote before its flag, because this thread acquired the flag.
+    // Uses release order, which pairs with the acquire of the answer. A thread that acquires the answer observes all
+    // device writes that precede its flag, because this thread acquired the flag.
     store_release_host_u64(&words.completion.0.0, asked);
     *answered = asked;
     true

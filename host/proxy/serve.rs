@@ -36,7 +36,7 @@ pub enum Fault {
     Stop(u64),
     /// The thread stops polling completions after this many commands, as if the rails were silent.
     Silent(u64),
-    /// The command with this ticket, and the CPU-initiated one with this number, are sent one byte short without an
+    /// The command with this ticket, and the CPU-initiated command with this number, are sent one byte short without an
     /// error. Verification must detect it. A command without bytes is not changed, which
     /// [`Snapshot::fault_without_bytes`] reports.
     Corrupt(u64),
@@ -51,15 +51,15 @@ pub struct Setup {
     pub shares_core: bool,
     /// Fault to inject.
     pub fault: Option<Fault>,
-    /// The ring to drain. `None` on a rank that only receives.
+    /// The ring to drain; `None` on a rank that only receives.
     pub consumer: Option<Consumer>,
-    /// Makes data that NICs wrote to this rank's GPU memory visible to its kernels, if that requires a call
+    /// Makes data that NICs wrote to this rank's GPU memory visible to its kernels, if this requires a call
     /// ([`Device::card_flush`](ginlab_cuda::Device::card_flush)). Runs after completions are polled and before they are
-    /// acted upon.
+    /// processed.
     pub flush: Option<Flush>,
 }
 
-/// Reason why a thread stops serving: an error, or `None` if it was asked to stop.
+/// Reason why a thread stops serving: an error, or `None` if it was requested to stop.
 pub(super) type Halt = Option<EngineError>;
 
 /// Requests to a running proxy thread.
@@ -121,7 +121,8 @@ pub(super) fn serve<R: Rail>(
         };
         *shared.failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(error.into());
         server.end(stop);
-        // Drop orders until asked to stop. A caller that waits for an answer finds the reason in `failure`.
+        // Drops orders until the thread is requested to stop. A caller that waits for an answer finds the reason in
+        // `failure`.
         while orders.recv_timeout(timeout).is_ok() && !shared.stop.load(Ordering::Relaxed) {}
     }
 }
@@ -129,8 +130,8 @@ pub(super) fn serve<R: Rail>(
 /// The ring of a thread. However the thread exits, waiting kernels are notified.
 struct Ring {
     consumer: Option<Consumer>,
-    /// Whether dropping must publish no status: a status has been published and must stay, or the injected fault is to
-    /// exit without a notification.
+    /// Whether a drop must not publish a status, because a status has already been published or the injected fault
+    /// requires an exit without a notification.
     ended: bool,
 }
 
@@ -143,7 +144,7 @@ impl Drop for Ring {
 }
 
 struct Server<'a, R: Rail> {
-    // Dropped first: kernels are notified before the rails are closed, which may take time.
+    // This field is dropped first, because kernels must be notified before the rails are closed, which may take time.
     ring: Ring,
     engine: Engine<R>,
     shared: &'a ThreadState,
@@ -176,7 +177,8 @@ impl<R: Rail> Server<'_, R> {
             if busy {
                 backoff.reset();
             }
-            // A full batch counts as 17 polls: posting 64 writes may take milliseconds, and peers end a run whose progress is not recorded.
+            // A full batch counts as 17 polls: posting 64 writes may take milliseconds, and peers end a run whose
+            // progress is not recorded.
             since_check += 1 + self.popped as u32 / 4;
             let gave_way = !busy && self.yields && backoff.idle();
             if gave_way && self.shared.awake.load(Ordering::Relaxed) {
@@ -184,7 +186,7 @@ impl<R: Rail> Server<'_, R> {
             }
             if since_check >= POLLS_PER_ORDER_CHECK || gave_way || self.shared.urgent.load(Ordering::Relaxed) {
                 since_check = 0;
-                // Acquire: pairs with the release store of `urgent`, before which the order was sent.
+                // Uses acquire order, which pairs with the release store of `urgent`, before which the order was sent.
                 if self.shared.urgent.swap(false, Ordering::Acquire) {
                     backoff.reset();
                 }
@@ -202,7 +204,7 @@ impl<R: Rail> Server<'_, R> {
     }
 
     /// Runs one iteration: posts a batch from the ring, polls completions and publishes the watermark. Returns whether
-    /// anything happened.
+    /// it made progress.
     #[inline]
     fn step(&mut self, watch: &mut impl Watch) -> Result<bool, EngineError> {
         let popped = self.drain(watch)?;
@@ -212,8 +214,8 @@ impl<R: Rail> Server<'_, R> {
         if watermark != self.published
             && let Some(consumer) = &self.ring.consumer
         {
-            // One store per iteration, however many tickets it covers: each store takes the cache line from the poller
-            // on the device.
+            // One store per iteration, for any number of tickets: each store takes the cache line from the poller on
+            // the device.
             self.published = watermark;
             consumer.publish_watermark(watermark);
             watch.published(watermark);
@@ -252,7 +254,7 @@ impl<R: Rail> Server<'_, R> {
         Ok(true)
     }
 
-    /// Returns how many CPU-initiated commands come before the one that the injected fault sends a byte short.
+    /// Returns the number of CPU-initiated commands before the one that the injected fault shortens.
     fn until_corrupt(&self) -> u64 {
         let Some(Fault::Corrupt(number)) = self.fault else { return u64::MAX };
         number.checked_sub(self.initiated).unwrap_or(u64::MAX)
@@ -289,7 +291,8 @@ impl<R: Rail> Server<'_, R> {
         self.settle()
     }
 
-    /// Waits until the current ticket sequence has no command in flight, including those of kernels that gave up.
+    /// Waits until the current ticket sequence has no command in flight, including those of kernels that have timed
+    /// out.
     fn settle(&mut self) -> Result<(), Halt> {
         while self.engine.in_flight() > 0 {
             self.pump_and_poll()?;
@@ -297,8 +300,8 @@ impl<R: Rail> Server<'_, R> {
         Ok(())
     }
 
-    /// Like [`step`](Server::step), but without the ring. Yields and reads the clock only when nothing completes. Halts
-    /// if the thread is asked to stop.
+    /// Like [`step`](Server::step), but without the ring. Yields and reads the clock only if nothing completes. Halts
+    /// if the thread is requested to stop.
     #[inline]
     fn pump_and_poll(&mut self) -> Result<(), Halt> {
         self.shared.turns.fetch_add(1, Ordering::Relaxed);
@@ -337,8 +340,8 @@ impl<R: Rail> Server<'_, R> {
         }
     }
 
-    /// Shuts down after an error. Lets transfers in flight complete, because their buffers belong to the NIC until
-    /// then, publishes the final watermark, and then ends every wait of the kernels.
+    /// Shuts down after an error. Waits for transfers in flight, because the NIC uses their buffers until then,
+    /// publishes the final watermark, and then ends every wait of the kernels.
     fn end(&mut self, stop: Status) {
         self.engine.drain();
         self.ring.ended = true;

@@ -1,16 +1,15 @@
-//! The order of a put and its signal over rails that keep no order: four rules, and the accounts that both ends keep
-//! for them.
+//! The order of a put and its signal over unordered rails: four rules, and the accounts that both ends keep for them.
 //!
-//! EFA delivers datagrams in any order, and therefore also the pieces of one put. A signal must not be counted before
-//! its bytes have arrived:
+//! EFA delivers datagrams, and therefore the pieces of one put, in any order. A signal must not be counted before its
+//! bytes have arrived. Each rule ensures this:
 //!
 //! - [`Rule::Count`]: the transfers of a put carry the signal as immediates. A put of one transfer carries the complete
 //!   signal. In a put of several, each immediate identifies the put, and the target counts them.
 //! - [`Rule::Own`]: the sender sends a put's signal separately when all transfers of the put are complete.
 //! - [`Rule::Drain`]: the sender stops sending to that peer until all its transfers to the peer are complete, then
-//!   sends the signal. Proxies whose only ordering primitive is their NIC's fence work like this.
+//!   sends the signal. Proxies that can only order transfers with their NIC's fence use this rule.
 //! - [`Rule::Sequence`]: puts to a peer are numbered and the transfers carry the number. A separate transfer names the
-//!   signal, and the target counts signals in the order of the numbers. The AWS plugin for NCCL works like this.
+//!   signal, and the target counts signals in the order of the numbers. The AWS plugin for NCCL uses this rule.
 //!
 //! `Own` and `Drain` require that a completion means "written at the target".
 //!
@@ -26,11 +25,11 @@
 //! ```
 //!
 //! A slot is an entry of the target's account. Each rank has its share of the slots and uses them cyclically. A slot is
-//! reused only after the target has reported that it has finished with that slot and all before it. No transfer is
+//! reused only after the target has reported that it has finished with that slot and all preceding ones. No transfer is
 //! therefore counted for another put, however late it is polled.
 //!
 //! Each immediate of the first three kinds uses a credit of its target (`credits.rs`), so that a target that does not
-//! poll loses none.
+//! poll loses no immediates.
 
 mod credits;
 
@@ -44,7 +43,7 @@ use kernels::command::{SIGNALS, signal_of};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, strum::Display, strum::EnumString, strum::VariantArray)]
 #[strum(serialize_all = "lowercase", parse_err_ty = String, parse_err_fn = unknown)]
 pub enum Rule {
-    /// The transfers carry the signal, and the target counts them.
+    /// The transfers carry the signal, and the target counts the transfers.
     #[default]
     Count,
     /// A signal is sent after the completion of its own put.
@@ -61,11 +60,12 @@ fn unknown(text: &str) -> String {
 
 /// Number of slots of a target's account, for all ranks together.
 const SLOTS: usize = 1 << 14;
-/// Maximum number of ranks if signalled puts consist of several transfers: each rank needs two slots.
+/// Maximum number of ranks if puts with signals consist of several transfers, because each rank needs two slots.
 pub(super) const MOST_RANKS: usize = SLOTS / 2;
 /// Maximum number of transfers of a put in an account.
 pub(super) const MOST_PARTS: usize = 63;
-/// Number of bits of the added value less one that travel with each part; the others travel with the signal's number.
+/// Number of low bits of the increment minus 1 that are sent with each part. The other bits are sent with the signal's
+/// number.
 const LOW_BITS: u32 = 10;
 
 /// A decoded immediate.
@@ -77,7 +77,7 @@ pub(super) enum Immediate {
     Part { slot: u16, parts: u8, low: u16 },
     /// The transfer of a put that names the signal.
     Head { slot: u16, signal: u16, high: u8 },
-    /// A message from the account of `rank` to ours.
+    /// A message from the account of `rank` to that of this rank.
     Word { rank: u16, word: Word },
     /// An immediate that no rank sends.
     Unknown(u32),
@@ -88,7 +88,7 @@ pub(super) enum Immediate {
 pub(super) enum Word {
     /// Number of slots that can be used again.
     Done(u16),
-    /// Number of used credits that the sender asks to get back.
+    /// Number of used credits that the sender requests to be returned.
     Ask(u16),
     /// Number of credits returned to the receiver.
     Grant(u16),
@@ -179,13 +179,14 @@ impl SignalWords {
     }
 
     fn word(&self, signal: u32) -> &Counter {
-        // SAFETY: the caller of `at` guarantees `SIGNALS` valid words, and the mask keeps the index below that.
+        // SAFETY: the caller of `at` guarantees that there are `SIGNALS` valid words, and the mask keeps the index
+        // below their number.
         unsafe { &*self.words.add((signal & (SIGNALS - 1)) as usize) }
     }
 
-    /// Adds `add` to a signal. Release: a thread that acquires the word observes all bytes whose arrival in host memory
-    /// this thread has observed. Bytes that NICs wrote to GPU memory are ordered by the device, or flushed by the
-    /// engine before it counts ([`set_flush`](super::engine::Engine::set_flush)).
+    /// Adds `add` to a signal. Uses release order: a thread that acquires the word observes all bytes whose arrival in
+    /// host memory this thread has observed. Bytes that NICs wrote to GPU memory are ordered by the device, or flushed
+    /// by the engine before it counts ([`set_flush`](super::engine::Engine::set_flush)).
     #[inline]
     pub fn add(&self, signal: u32, add: u64) {
         add_release_host_u64(self.word(signal), add);
@@ -222,7 +223,7 @@ struct Incoming {
     slots: Box<[Slot]>,
     /// Number of completed puts before the first incomplete one.
     done: u64,
-    /// Value of `done` that was last reported to the sender.
+    /// Value of `done` in the last report to the sender.
     told: u64,
 }
 
@@ -233,7 +234,7 @@ struct Outgoing {
     freed: u64,
 }
 
-/// Resource that a signal waits for.
+/// Resource for which a signal waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Lacks {
     /// Credits: the target has not polled earlier immediates.
@@ -296,21 +297,21 @@ impl Accounts {
         Ok(())
     }
 
-    /// Like [`take`](Accounts::take), but also takes this rank's next slot at `rank` and returns it. Takes both or
+    /// Like [`take`](Accounts::take), but also takes and returns this rank's next slot at `rank`. Takes both or
     /// neither.
     pub fn take_slot(&mut self, rank: usize, immediates: usize) -> Result<u16, Lacks> {
         let outgoing = self.outgoing.get_mut(rank).ok_or(Lacks::Slots)?;
         if outgoing.taken - outgoing.freed >= self.window {
             return Err(Lacks::Slots);
         }
-        // Below `SLOTS`, because each rank stays in its share.
+        // The slot is below `SLOTS`, because each rank stays within its share.
         let slot = (self.me as u64 * self.window + outgoing.taken % self.window) as u16;
         self.take(rank, immediates)?;
         self.outgoing[rank].taken += 1;
         Ok(slot)
     }
 
-    /// Processes a received immediate. Invalid ones are ignored: they are an error of a peer.
+    /// Processes a received immediate. Invalid immediates are errors of a peer and are ignored.
     #[inline]
     pub fn arrive(&mut self, bits: u32, words: &SignalWords) {
         match Immediate::decode(bits) {
@@ -383,7 +384,8 @@ impl Accounts {
             *slot = Slot::default();
             incoming.done += 1;
         }
-        // After half a window: early enough that the sender need not wait, and rare enough to cost nothing.
+        // The count is reported after half a window. This is early enough that the sender need not wait, and rare
+        // enough that the cost is negligible.
         let news = incoming.done - incoming.told;
         if news >= (self.window / 2).max(1) {
             incoming.told = incoming.done;

@@ -12,8 +12,8 @@ pub struct Stage {
     queue: Box<dyn Copies>,
     device: u64,
     host: u64,
-    /// Copies are made only while this is set. If clear, nothing reads the copies, and commands are posted without
-    /// them. `None`: always.
+    /// Whether copies are needed. If clear, the copies are not read, and commands are posted without them. `None` if
+    /// they are always needed.
     needed: Option<Arc<AtomicBool>>,
     /// Commands whose copies are in progress, in the order in which they were started.
     pending: VecDeque<(u64, Command)>,
@@ -28,7 +28,7 @@ impl Stage {
         Stage { queue: Box::new(queue), device, host, needed: None, pending: VecDeque::new() }
     }
 
-    /// Copies only while `needed` is set: modelled cards that move no bytes do not read the copies.
+    /// Makes copies only while `needed` is set: modelled cards that move no bytes do not read the copies.
     #[must_use]
     pub fn only_while(self, needed: Arc<AtomicBool>) -> Stage {
         Stage { needed: Some(needed), ..self }

@@ -1,4 +1,4 @@
-//! Handle of a proxy thread: starts it, sends it requests, waits for the answers and stops it.
+//! Handle of a proxy thread: starts the thread, sends requests to it, waits for the answers and stops it.
 
 use crate::engine::{EngineError, Opened};
 use crate::serve::{Halt, Orders, Setup, serve};
@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 /// Interval at which a long write is checked for progress and for cancellation.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// Additional wait for operations of the thread that themselves take up to a whole timeout.
+/// Additional wait for operations of the thread that can take up to a whole timeout.
 const MARGIN: Duration = Duration::from_millis(500);
 
 /// Receiver of the answer to an order.
@@ -56,8 +56,8 @@ where
 /// Handle of a running proxy thread. Dropping it stops the thread; waiting kernels get
 /// [`Status::STOPPED`](kernels::ring::Status).
 ///
-/// A thread that hangs in a provider call cannot be stopped. After the timeout it is leaked, and from then on no
-/// [`Buffer`](ginlab_cuda::Buffer) of this process is freed: the thread and its NIC may still use any of them.
+/// A thread that hangs in a provider call cannot be stopped. It is leaked after the timeout. Afterwards no
+/// [`Buffer`](ginlab_cuda::Buffer) of this process is freed, because the thread and its NIC may still use any buffer.
 #[derive(Debug)]
 pub struct Proxy {
     orders: Sender<Order>,
@@ -90,7 +90,7 @@ impl Proxy {
             .name("proxy".into())
             .spawn(move || serve(setup, open, timeout, &offer_sender, &for_thread, &of_thread))
             .map_err(|error| ProxyError::Spawn(explain(&error)))?;
-        // From here on `drop` handles the thread, even if its rails do not open in time.
+        // From here on, `drop` handles the thread, even if its rails do not open in time.
         let mut proxy = Proxy {
             orders,
             writing: RefCell::default(),
@@ -121,7 +121,7 @@ impl Proxy {
         self.ask(move |thread| thread.connect(&addresses, &regions))
     }
 
-    /// Uses the first `rails` rails with `strategy` from now on.
+    /// Uses the first `rails` rails with `strategy` for subsequent commands.
     ///
     /// # Errors
     /// Returns an error if the thread has failed.
@@ -129,7 +129,7 @@ impl Proxy {
         self.ask(move |thread| thread.configure(rails, strategy))
     }
 
-    /// Measures the time with transfers in flight on each rail from now on
+    /// Starts to measure the time with transfers in flight on each rail
     /// ([`Counters::rail_busy`](ginlab_rails::Counters::rail_busy)). Must not be called while commands are in flight.
     ///
     /// # Errors
@@ -138,8 +138,8 @@ impl Proxy {
         self.ask(|thread| thread.time_rails())
     }
 
-    /// Sets whether a thread that shares its core keeps polling, without sleeping, when nothing seems to happen. For
-    /// measurements of peers' writes to this rank.
+    /// Sets whether a thread that shares its core keeps polling, without sleeping, while it observes no progress.
+    /// Intended for measurements of peers' writes to this rank.
     pub fn set_busy_poll(&self, awake: bool) {
         self.shared.awake.store(awake, Ordering::Relaxed);
     }
@@ -163,7 +163,8 @@ impl Proxy {
     }
 
     /// Waits for the writes started by [`begin_write`](Proxy::begin_write) and returns their time. No other request may
-    /// be made in between. Calls `keep_running` at intervals; if it returns false, the thread drops the writes and stops.
+    /// be made in between. Calls `keep_running` at intervals. If it returns `false`, the thread drops the writes and
+    /// stops.
     ///
     /// # Errors
     /// Returns the same errors as [`write`](Proxy::write), and [`ProxyError::Silent`] if the thread is stuck in the
@@ -172,7 +173,7 @@ impl Proxy {
         let Some(answer) = self.writing.take() else {
             return Err(EngineError::Refused("no write has been started".into()).into());
         };
-        // The writes may take any time while the thread iterates: the engine's stall timeout bounds them.
+        // The writes may take any time while the thread iterates, because the engine's stall timeout bounds them.
         let (mut turns, mut since) = (self.shared.turns.load(Ordering::Relaxed), Instant::now());
         loop {
             match self.wait(&answer, LOOK_EVERY) {
@@ -202,12 +203,12 @@ impl Proxy {
         self.shared.urgent.store(true, Ordering::Release);
         let mut since = Instant::now();
         let mut turns = self.shared.turns.load(Ordering::Relaxed);
-        // Polls instead of blocking: a sleeping thread wakes up some ten microseconds late.
+        // Polls instead of blocking: a sleeping thread wakes up with a delay of about ten microseconds.
         loop {
             match answer.try_recv() {
                 Ok(answer) => return answer,
                 Err(TryRecvError::Empty) if since.elapsed() > self.timeout => {
-                    // As for a write: while the thread iterates, the engine's stall timeout bounds the wait.
+                    // While the thread iterates, the engine's stall timeout bounds the wait, as for a write.
                     let before = std::mem::replace(&mut turns, self.shared.turns.load(Ordering::Relaxed));
                     if before == turns {
                         return Err(ProxyError::Silent(self.timeout));
@@ -227,7 +228,7 @@ impl Proxy {
     /// Returns the provider's error, or [`ProxyError::Silent`] if the loop makes no progress in time.
     pub fn bare_write(&self, route: (u32, u32, u32), bytes: u64, count: u64) -> Result<Option<Duration>, ProxyError> {
         let answer = self.begin(move |thread| thread.bare_write(route, bytes, count))?;
-        // The loop ends after one timeout without a completion, and its answer may take as long again.
+        // The loop ends after one timeout without a completion, and its answer may take equally long.
         let (mut since, mut seen) = (Instant::now(), None);
         loop {
             match self.wait(&answer, LOOK_EVERY) {
@@ -244,7 +245,7 @@ impl Proxy {
     }
 
     /// Makes the thread answer flags while `meanwhile` runs: it stores each new value of `tail` to `completion`, and
-    /// serves neither ring nor rails. This measures the lower bound of every put and its quiet, on the thread that
+    /// serves neither ring nor rails. The result is the lower bound of every put and its quiet, on the thread that
     /// serves them.
     ///
     /// # Safety
@@ -286,16 +287,16 @@ impl Proxy {
         self.ask(move |thread| thread.trace(sampling))
     }
 
-    /// Returns the error that ended the thread's service, if any.
+    /// Returns the error that ended the thread, if any.
     pub fn failure(&self) -> Option<ProxyError> {
         let has_ended = self.thread.as_ref().is_none_or(JoinHandle::is_finished);
         self.reported().or_else(|| has_ended.then(|| self.why_gone()))
     }
 
-    /// Asks the thread to stop, without waiting for it. Waiting kernels get a status.
+    /// Requests the thread to stop, without waiting for it. Waiting kernels receive a status.
     pub fn stop(&self) {
         self.shared.stop.store(true, Ordering::Relaxed);
-        // Ignore the error: a thread that has exited needs no order.
+        // The error is ignored: a thread that has exited needs no order.
         let _ = self.orders.send(Box::new(|_| Err(None)));
     }
 
@@ -310,12 +311,12 @@ impl Proxy {
         &self,
         order: impl FnOnce(&mut dyn Orders) -> Result<T, Halt> + Send + 'static,
     ) -> Result<Answer<T>, ProxyError> {
-        // Capacity 1: the thread, whose time may be measured, does not allocate to answer.
+        // Capacity 1, so that the thread, whose time may be measured, does not allocate memory for its answer.
         let (sender, answer) = sync_channel(1);
         let order = move |thread: &mut dyn Orders| {
             let done = order(thread);
             let halt = done.as_ref().err().cloned();
-            // Ignore the error: the caller may have stopped waiting.
+            // The error is ignored, because the caller may have stopped waiting.
             let _ = sender.send(done.map_err(|halt| halt.map_or(ProxyError::Stopped, ProxyError::from)));
             halt.map_or(Ok(()), Err)
         };
@@ -349,7 +350,7 @@ impl Drop for Proxy {
         // is bounded because the thread may hang in a provider call.
         loop {
             match self.offers.recv_timeout(self.timeout + MARGIN) {
-                // An offer that arrived after `start` timed out.
+                // The offer arrived after `start` had timed out.
                 Ok(_) => {}
                 Err(RecvTimeoutError::Disconnected) => {
                     // Ignore a panic: waiting callers got `Gone`.

@@ -1,20 +1,20 @@
 //! The proxy's part of the trace of a put: the times at which sampled commands were popped, posted, completed and
-//! published. A thread that does not trace runs code without any tracing.
+//! published. A thread without a trace runs code that contains no tracing.
 
 use cuda_std::thread::global_timer_ns;
 
 /// Events that the engine and its thread report to a trace. The implementation for `()` compiles to nothing.
 pub trait Watch {
-    /// The commands with tickets from `first` to before `end` were popped from the ring.
+    /// Called when the commands with tickets from `first` to before `end` were popped from the ring.
     #[inline(always)]
     fn popped(&mut self, _first: u64, _end: u64) {}
-    /// A rail accepted a piece of the command `ticket`.
+    /// Called when a rail has accepted a piece of the command `ticket`.
     #[inline(always)]
     fn posted(&mut self, _ticket: u64, _rail: usize) {}
     /// A piece of the command `ticket` is complete.
     #[inline(always)]
     fn completed(&mut self, _ticket: u64) {}
-    /// The kernels were notified that all tickets below `watermark` are complete.
+    /// Called when the kernels were notified that all tickets below `watermark` are complete.
     #[inline(always)]
     fn published(&mut self, _watermark: u64) {}
 }
@@ -24,20 +24,20 @@ impl Watch for () {}
 /// Selection of the commands to sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sampling {
-    /// Commands are sampled if their ticket is a multiple of this. At least 1.
+    /// Sampling interval, at least 1: commands whose tickets are multiples of this value are sampled.
     pub every: u64,
     /// Number of most recent samples to keep. At least 1.
     pub entries: usize,
 }
 
-/// Times of one command by this process's clock ([`global_timer_ns`]). 0: has not happened.
+/// Times of one command by this process's clock ([`global_timer_ns`]); 0 if the event has not occurred.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Times {
     /// Ticket of the command.
     pub ticket: u64,
     /// Time at which the command was taken from the ring.
     pub popped: u64,
-    /// Per rail, the time at which it accepted the last piece.
+    /// Time at which each rail accepted the last piece.
     pub posted: Vec<u64>,
     /// Time at which the last piece was complete.
     pub completed: u64,

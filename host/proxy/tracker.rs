@@ -1,9 +1,9 @@
-//! The watermark: rails complete out of order, and kernels wait in order.
+//! The watermark. Rails complete out of order, but kernels wait in order.
 
 /// Counts the outstanding pieces of each ticket and advances a watermark over the tickets without outstanding pieces.
 #[derive(Debug)]
 pub struct Tracker {
-    /// Outstanding pieces of the tickets in the window `watermark..next`, at index `ticket & mask`.
+    /// Number of outstanding pieces of the tickets in the window `watermark..next`, at index `ticket & mask`.
     outstanding: Box<[u32]>,
     mask: u64,
     watermark: u64,
@@ -11,7 +11,7 @@ pub struct Tracker {
 }
 
 impl Tracker {
-    /// Creates a tracker for tickets from 0, with `window` tickets in flight at most. `window` is rounded up to a power
+    /// Creates a tracker for tickets from 0, with at most `window` tickets in flight. `window` is rounded up to a power
     /// of two.
     pub fn new(window: usize) -> Tracker {
         let window = window.next_power_of_two();
@@ -41,7 +41,7 @@ impl Tracker {
         self.outstanding[(ticket & self.mask) as usize] += pieces;
     }
 
-    /// Records the completion of one piece of `ticket`. Returns false, and ignores the completion, if the ticket has no
+    /// Records the completion of one piece of `ticket`. Returns `false` and ignores the completion if the ticket has no
     /// outstanding piece.
     #[inline]
     pub fn complete(&mut self, ticket: u64) -> bool {
@@ -115,7 +115,7 @@ mod tests {
             assert_eq!((tracker.watermark(), tracker.in_flight()), (0, 3), "{pieces_left} left");
         }
         assert!(tracker.complete(0));
-        // Advances over the ticket that was already complete, and stops at the incomplete one.
+        // Advances over the tickets that are already complete, and stops at the incomplete one.
         assert_eq!((tracker.watermark(), tracker.in_flight(), tracker.room()), (2, 1, 3));
         assert!(!tracker.complete(1) && !tracker.complete(3), "below, and not begun");
         assert!(tracker.complete(2));

@@ -5,19 +5,19 @@ use std::time::{Duration, Instant};
 
 /// Sum of the intervals with at least one transfer in flight.
 ///
-/// A strategy gives all rails equal shares of the bytes, so that a slow rail is visible only in its own time: the others
-/// are idle while it completes its share. The clock is read only when the rail becomes busy or idle.
+/// A strategy assigns equal shares of the bytes to all rails. A slow rail is therefore visible only in its own time:
+/// the others are idle while it completes its share. The clock is read only when the rail becomes busy or idle.
 #[derive(Debug, Default)]
 pub(super) struct Busy {
     in_flight: u64,
-    /// Start of the current interval. Only valid while transfers are in flight.
+    /// Start of the current interval. Valid only while transfers are in flight.
     since: Option<Instant>,
     /// Sum of the previous intervals.
     before: Duration,
 }
 
 impl Busy {
-    /// Records that a post is about to be tried, because a provider may move the bytes during the post.
+    /// Records the start of a post, because a provider may move the bytes during the post.
     #[inline]
     pub fn start(&mut self) {
         if self.in_flight == 0 {

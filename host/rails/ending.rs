@@ -1,4 +1,5 @@
-//! Shutdown of engines and flows: waits until the NICs return all transfers, or leaves the memory to them.
+//! Shutdown of engines and flows: waits until the NICs have completed all transfers, or leaks the memory that they may
+//! still use.
 
 use crossbeam_utils::Backoff;
 use ginlab_base::signals;
@@ -19,7 +20,8 @@ pub enum DrainStep {
 /// transfers never complete.
 pub(crate) const INTERRUPTED: Duration = Duration::from_millis(200);
 
-/// Polls until the providers have returned everything, for at most `patience`, or 200 ms after the run was interrupted.
+/// Polls until the providers have completed all transfers, for at most `patience`, or for 200 ms after the run was
+/// interrupted.
 pub fn drain(patience: Duration, turn: impl FnMut() -> DrainStep) {
     drain_until(patience, signals::interrupted, turn);
 }
@@ -32,7 +34,7 @@ fn drain_until(patience: Duration, interrupted: impl Fn() -> bool, mut turn: imp
         match turn() {
             DrainStep::Empty => return,
             DrainStep::Moved => backoff.reset(),
-            // Yield: the peer that completes the transfers may need this core.
+            // Yields, because the peer that completes the transfers may need this core.
             DrainStep::Idle => backoff.snooze(),
         }
         let now = Instant::now();
@@ -47,7 +49,7 @@ fn drain_until(patience: Duration, interrupted: impl Fn() -> bool, mut turn: imp
 }
 
 /// Forgets `held`, which a NIC may still read or write after a drain has timed out. Closing a registration would unmap
-/// memory under a transfer, so nothing in `held` is closed. From then on no buffer of this process is freed.
+/// memory during a transfer, so no part of `held` is closed. Afterwards no buffer of this process is freed.
 pub fn leak_to_nics<T>(held: T) {
     ginlab_cuda::keep_buffers();
     std::mem::forget(held);

@@ -20,8 +20,8 @@ pub struct Counters {
     pub rail_bytes: Vec<u64>,
     /// Transfers posted, per rail.
     pub rail_transfers: Vec<u64>,
-    /// Time with transfers in flight, per rail. Empty unless the rails are timed ([`RailQueue::time`]).
+    /// Time with transfers in flight, per rail; empty unless the rails are timed ([`RailQueue::time`]).
     pub rail_busy: Vec<Duration>,
-    /// Posts that a full provider refused ([`Post::Again`](ginlab_fabric::Post::Again)).
+    /// Number of posts that a full provider refused ([`Post::Again`](ginlab_fabric::Post::Again)).
     pub again: u64,
 }

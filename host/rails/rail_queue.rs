@@ -4,10 +4,10 @@ use super::Counters;
 use super::busy::Busy;
 use ginlab_fabric::{Completion, FabricError, Post, Rail};
 
-/// Maximum number of posts per doorbell (FI_MORE). A provider may hold the doorbell while more posts follow, but not
-/// for long.
+/// Maximum number of posts per doorbell (FI_MORE). A provider may delay the doorbell while further posts follow, but
+/// not for long.
 const LONGEST_CHAIN: usize = 16;
-/// Number of posted pieces at the front of the queue from which on they are removed.
+/// Minimum number of posted pieces at the front of the queue for which they are removed.
 const CLEAR_FROM: usize = 1024;
 
 /// A transfer that can be queued and posted on a rail.
@@ -21,16 +21,16 @@ pub trait Piece: Copy {
 pub struct RailQueue<R, P> {
     /// The rail.
     pub rail: R,
-    /// Usually filled and emptied in one iteration. A `Vec` with an index therefore suffices, and the queued pieces are
-    /// a slice.
+    /// Queued pieces. The queue is usually filled and emptied in one iteration. A `Vec` with an index therefore
+    /// suffices, and the queued pieces are a slice.
     pieces: Vec<P>,
     /// Index of the first piece that is not posted.
     first: usize,
     bytes: u64,
     transfers: u64,
     again: u64,
-    /// Time with transfers in flight. `None` unless [`RailQueue::time`] was called. Boxed, so that the fields that each
-    /// post uses stay in few cache lines.
+    /// Time with transfers in flight; `None` unless [`RailQueue::time`] was called. Boxed, so that the fields that each
+    /// post uses occupy few cache lines.
     busy: Option<Box<Busy>>,
 }
 
@@ -40,8 +40,8 @@ impl<R: Rail, P: Piece> RailQueue<R, P> {
         RailQueue { rail, pieces: Vec::new(), first: 0, bytes: 0, transfers: 0, again: 0, busy: None }
     }
 
-    /// Measures the time with transfers in flight from now on. Must be called while none are. Costs two reads of the
-    /// clock each time the rail becomes busy and idle again.
+    /// Starts to measure the time with transfers in flight. Must be called while there are none. The cost is two reads
+    /// of the clock each time the rail becomes busy and idle again.
     pub fn time(&mut self) {
         self.busy.get_or_insert_default();
     }
@@ -60,7 +60,7 @@ impl<R: Rail, P: Piece> RailQueue<R, P> {
         &self.pieces[self.first..]
     }
 
-    /// Returns whether the queue is empty, so that a direct [`post`](RailQueue::post) overtakes nothing.
+    /// Returns whether the queue is empty, so that a direct [`post`](RailQueue::post) does not overtake other pieces.
     #[inline(always)]
     pub fn is_free(&self) -> bool {
         self.pieces.is_empty()
@@ -109,8 +109,8 @@ impl<R: Rail, P: Piece> RailQueue<R, P> {
     }
 
     /// Posts queued pieces in order until the rail is full or a post fails. Returns the number posted. The last
-    /// argument of `post` is whether another post follows immediately. A piece whose post failed remains first in the
-    /// queue ([`take_first`](RailQueue::take_first)).
+    /// argument of `post` indicates whether another post follows immediately. A piece whose post failed remains first
+    /// in the queue ([`take_first`](RailQueue::take_first)).
     #[inline]
     pub fn pump(
         &mut self,
@@ -217,7 +217,8 @@ mod tests {
         lane
     }
 
-    /// Posts until the rail has accepted `most` pieces. Returns each with whether another post was announced to follow.
+    /// Posts until the rail has accepted `most` pieces. Returns each piece, and whether a following post was announced
+    /// with it.
     fn pump(lane: &mut RailQueue<NullRail, u64>, most: usize) -> Vec<(u64, bool)> {
         let mut posted = Vec::new();
         let (taken, outcome) = lane.pump(|_, piece, more| {
@@ -247,7 +248,7 @@ mod tests {
         assert_eq!((lane.bytes(), lane.transfers()), ((0..3000).sum(), 3000));
         let counters = counters(&[lane]);
         assert_eq!((counters.rail_bytes, counters.rail_transfers), (vec![(0..3000).sum()], vec![3000]));
-        // Only the pump that posted the last piece and the one on the empty queue were not refused.
+        // All pumps were refused once, except the one that posted the last piece and the one on the empty queue.
         assert_eq!(counters.again, 6);
     }
 

@@ -1,11 +1,11 @@
-//! Stall detection: no transfer has made progress for too long.
+//! Stall detection: determines whether no transfer has made progress for too long.
 
 use crate::ending::INTERRUPTED;
 use ginlab_base::{progress, signals};
 use std::time::{Duration, Instant};
 
-/// Counts progress of our own transfers and detects when there was none for too long. Counting is cheap. Reading the
-/// clock each time would cost a single put as much as its post, so only [`stalled`](StallClock::stalled) reads it.
+/// Counts progress of this rank's transfers, and detects a lack of progress. Counting is cheap. A read of the clock
+/// would take as long as the post of a single put, so only [`stalled`](StallClock::stalled) reads it.
 #[derive(Debug)]
 pub struct StallClock {
     moves: u64,
@@ -31,9 +31,9 @@ impl StallClock {
         self.moves = self.moves.wrapping_add(1);
     }
 
-    /// Returns the time without progress once it reaches the timeout. `busy` is whether anything is outstanding.
-    /// Progress is noticed only by these checks, so a stall takes two of them without progress in between. Reads the
-    /// clock, so it must not be called on every poll. Also records progress of the process.
+    /// Returns the time without progress once it reaches the timeout. `busy` indicates whether any transfer is
+    /// outstanding. Only these checks observe progress, so detecting a stall takes two of them without progress in
+    /// between. Reads the clock, so it must not be called on every poll. Also records progress of the process.
     ///
     /// After an interrupt (Ctrl-C, SIGTERM) the limit is 200 ms: the peers may have exited, and then no transfer
     /// completes.

@@ -1,9 +1,9 @@
 //! Striping: distribution of puts over the rails.
 
-/// Alignment of the pieces of a split put: whole pages, and whole packets of every known NIC.
+/// Alignment of the pieces of a split put: a multiple of the page size, and of the packet size of every known NIC.
 pub const SPLIT_ALIGNMENT: u64 = 4096;
-/// Size from which on `auto` splits a put. Smaller puts are distributed round-robin as a whole. Same as the default
-/// size from which the AWS plugin for NCCL stripes.
+/// Minimum size of a put that `auto` splits. Smaller puts are distributed round-robin as a whole. The value is the
+/// default size from which the AWS plugin for NCCL stripes.
 pub const DEFAULT_AUTO_THRESHOLD: u64 = 256 * 1024;
 
 /// Distribution of puts over the rails.
@@ -18,7 +18,7 @@ pub enum Strategy {
     RoundRobin,
     /// Puts of at least `threshold` bytes are split; smaller ones are distributed round-robin.
     Auto {
-        /// Size in bytes from which on puts are split.
+        /// Minimum size in bytes of a split put.
         #[strum(default_with = "usual_threshold")]
         threshold: u64,
     },
@@ -48,8 +48,8 @@ pub struct Piece {
 pub struct Scheduler {
     rails: usize,
     next: usize,
-    /// Puts of at least this many bytes are split over all rails. (Stored as a number instead of the strategy, to avoid
-    /// a branch per put.)
+    /// Minimum size in bytes of a put that is split over all rails. (Stored as a number instead of the strategy, to
+    /// avoid a branch per put.)
     split_from: u64,
     takes_turns: bool,
 }
@@ -154,7 +154,7 @@ mod tests {
             strategy in strategies(), rails in 1usize..70, bytes in 0u64..1 << 24, cuts in 1u64..2000,
             indivisible in any::<bool>(), repeats in 1usize..5,
         ) {
-            // Bounds the number of pieces to a few thousand, whatever the size.
+            // Limits the number of pieces to a few thousand, for any size.
             let longest = (bytes / cuts).max(1);
             let mut scheduler = Scheduler::new(strategy, rails);
             for _ in 0..repeats {
@@ -192,7 +192,7 @@ mod tests {
         #[test]
         fn auto_splits_from_its_threshold_on(rails in 2usize..9, threshold in 0u64..1 << 22, beyond in 0u64..1 << 20) {
             let mut scheduler = Scheduler::new(Strategy::Auto { threshold }, rails);
-            // A put of at most one page is not split, whatever the threshold.
+            // A put of at most one page is not split, for any threshold.
             let least = threshold.max(SPLIT_ALIGNMENT + 1);
             prop_assert_eq!(pieces(&mut scheduler, least - 1, u64::MAX, false).len(), 1);
             prop_assert!(pieces(&mut scheduler, least + beyond, u64::MAX, false).len() > 1);
@@ -229,7 +229,7 @@ mod tests {
 
     /// The sizes at which the decision changes, as literal cases.
     #[test]
-    fn where_splitting_begins() {
+    fn strategies_split_ranges_at_their_thresholds() {
         let rails = |strategy, rails, bytes| -> Vec<usize> {
             pieces(&mut Scheduler::new(strategy, rails), bytes, u64::MAX, false)
                 .iter()

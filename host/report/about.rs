@@ -1,4 +1,4 @@
-//! Declarations of experiments for everything that shows their rows: columns, headline figures and charts.
+//! Declarations of experiments, for all outputs that show their rows: columns, headline figures and charts.
 //!
 //! This crate contains no experiment. Tables, CSV, JSON, pages, charts and comparisons follow from these declarations,
 //! which are located next to each experiment. Files of experiments without a declaration can still be read: their
@@ -12,11 +12,11 @@ use super::{Row, each_once};
 pub struct About {
     /// Name of its subcommand, and value of the column `experiment` in its rows.
     pub name: &'static str,
-    /// One line that states what it measures, for `--help` and above its rows on a page.
+    /// One-line description of the question that it answers, for `--help` and above its rows on a page.
     pub question: &'static str,
     /// Columns in addition to [`Row::COMMON`].
     pub columns: &'static [Column],
-    /// Columns of [`Row::COMMON`] that it never fills; the table omits them.
+    /// Columns of [`Row::COMMON`] that the experiment never fills; the table omits them.
     pub without: &'static [&'static str],
     /// Whether the table shows the memory of the payload if the device is a GPU.
     pub shows_memory: bool,
@@ -134,9 +134,9 @@ pub struct Plot {
     pub range: Option<[&'static str; 2]>,
     /// Style of drawing.
     pub shape: Shape,
-    /// Whether the vertical axis is logarithmic; `None` to decide by the values.
+    /// Whether the vertical axis is logarithmic; `None` to decide based on the values.
     pub log_y: Option<bool>,
-    /// Values that rows must have in these columns: one of those listed.
+    /// Values that rows may have in these columns to be drawn.
     pub only: &'static [(&'static str, &'static [&'static str])],
     /// Column that must have at least two values for the chart to be drawn.
     pub several: Option<&'static str>,
@@ -148,11 +148,11 @@ pub struct Plot {
 /// Style of a chart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shape {
-    /// Markers, and lines if the axis has three values or more.
+    /// Markers, connected by lines if the axis has three values or more.
     Curve,
-    /// Bars, side by side.
+    /// Bars next to each other.
     Bars,
-    /// Bars on top of each other.
+    /// Bars stacked on each other.
     Stacked,
 }
 
@@ -199,7 +199,7 @@ impl Plot {
         log_y: Some(false),
         ..Self::TIME
     };
-    /// Default charts, for an experiment that declares none.
+    /// Charts of an experiment that declares none.
     pub const USUAL: &'static [Self] = &[
         Self::BANDWIDTH,
         Self::TIME,
@@ -248,13 +248,13 @@ impl<'a> Catalog<'a> {
         each_once(FIRST.into_iter().chain(self.own(Role::Chosen)).chain(self.own(Role::Follows)).chain(LAST))
     }
 
-    /// Returns whether a column usually follows from others. Such a column distinguishes rows only if no other column
-    /// does.
+    /// Returns whether the values of a column are usually determined by other columns. Such a column distinguishes rows
+    /// only if no other column does.
     pub fn follows(&self, name: &str) -> bool {
         LAST.contains(&name) || name == "file" || self.own(Role::Follows).any(|own| own == name)
     }
 
-    /// Returns every column once, with the names of the experiments that have it; no names for the common columns.
+    /// Returns every column once, with the names of the experiments that have it. Common columns have no names.
     pub fn columns(&self) -> Vec<(&'static Column, Vec<&'static str>)> {
         let mut columns: Vec<(&Column, Vec<&str>)> = Row::COMMON.iter().map(|column| (column, Vec::new())).collect();
         for about in self.0 {

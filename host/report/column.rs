@@ -6,10 +6,10 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 /// Role of a column in a measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// Chosen: two rows with different values are two different measurements.
+    /// Chosen: two rows with different values are different measurements.
     Chosen,
-    /// Chosen, and usually determined by other columns, as a window is by a size. It distinguishes rows only if no
-    /// other column does.
+    /// Chosen, and usually determined by other columns, as a window is by a size. The column distinguishes rows only if
+    /// no other column does.
     Follows,
     /// Measured, or derived from measurements: it never distinguishes two measurements.
     Measured,
@@ -18,9 +18,9 @@ pub enum Role {
 /// A column of an experiment in addition to the common ones, declared next to the experiment.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Column {
-    /// Name in CSV and JSON. It ends with the unit if there is one: `ack_us_p50`, `pair_gbytes_s`.
+    /// Name in CSV and JSON. It ends with the unit, if there is one: `ack_us_p50`, `pair_gbytes_s`.
     pub name: &'static str,
-    /// Unit, for people; empty if there is none.
+    /// Unit in readable form; empty if there is none.
     pub unit: &'static str,
     /// Whether the column was chosen or measured.
     pub role: Role,
@@ -95,8 +95,8 @@ impl Value {
         }
     }
 
-    /// Returns the counts of a list. A list is written as one field joined by `;`, since CSV has no lists. A single
-    /// entry looks like a count.
+    /// Returns the counts of a list. A list is written as one field joined by `;`, since CSV has no lists. A list of a
+    /// single entry looks like a count.
     pub fn list(&self) -> Option<Vec<u64>> {
         match self {
             Self::Count(count) => Some(vec![*count]),
@@ -105,7 +105,7 @@ impl Value {
         }
     }
 
-    /// Returns the value as a reader of CSV or JSON gets it.
+    /// Returns the value as a reader of CSV or JSON receives it.
     pub fn as_written(&self) -> Self {
         match self {
             Self::Number(number) => rounded(*number).map_or(Self::None, Self::Number),

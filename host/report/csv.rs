@@ -5,7 +5,7 @@ use std::io::{self, Write};
 
 use super::{Column, Header, ReportError, Row, Target, write_stdout};
 
-/// Writes rows as CSV and flushes each, so that the file is intact whenever the run ends.
+/// Writes rows as CSV and flushes each row, so that the file is intact whenever the run ends.
 #[derive(Debug)]
 pub struct CsvSink {
     file: Option<File>,
@@ -44,7 +44,7 @@ impl CsvSink {
     pub fn finish(self) -> Result<(), ReportError> {
         self.write_beside()?;
         match self.file.as_ref().map_or(Ok(()), File::sync_all) {
-            // Devices and pipes cannot be synchronized (EINVAL), and need not be.
+            // Devices and pipes cannot be synchronized (EINVAL), which is not needed.
             Err(error) if error.kind() != io::ErrorKind::InvalidInput => {
                 Err(ReportError::write("CSV", &self.target, error))
             }
@@ -52,7 +52,7 @@ impl CsvSink {
         }
     }
 
-    /// Builds one line in memory and writes it at once, so that an interrupted run leaves no partial line.
+    /// Builds one line in memory and writes it with one call, so that an interrupted run leaves no partial line.
     fn record(&mut self, fill: impl FnOnce(&mut LineWriter) -> ::csv::Result<()>) -> Result<(), ReportError> {
         let line = || -> io::Result<Vec<u8>> {
             let mut line = ::csv::WriterBuilder::new().has_headers(false).from_writer(Vec::new());

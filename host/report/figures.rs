@@ -1,4 +1,4 @@
-//! Charts of a run: those that its experiment declares.
+//! Charts of a run, as declared by its experiment.
 //!
 //! A chart shows one figure over one column. The other columns in which rows differ distinguish its series. If that
 //! results in too many series, there is one chart for each value of some of these columns.
@@ -9,7 +9,7 @@ use super::chart::{Chart, FileKind, Filter, Query, Record, Records, label};
 use super::run::Run;
 use super::{Catalog, Plot, Shape};
 
-/// Maximum number of series of a chart, as long as columns remain to split it by.
+/// Maximum number of series of a chart, as long as columns remain by which it can be split.
 const SERIES: usize = 9;
 /// Maximum number of charts of one kind and run.
 const FACETS: usize = 4;
@@ -25,8 +25,8 @@ pub struct Figure {
     pub chart: Chart,
     /// SVG document of the chart; empty until a page has assigned colours to its series.
     pub svg: String,
-    /// Index among the charts that the experiment declares, and among those of one kind; the most informative come
-    /// first.
+    /// Index among the charts that the experiment declares, and index among those of one kind. The most informative
+    /// charts come first.
     pub place: (usize, usize),
 }
 
@@ -51,7 +51,7 @@ pub fn of_run(run: &Run, catalog: Catalog) -> Figures {
     }
     let measured = |column: &str| count(records, column, Plot::TIME.y);
     if figures.drawn.is_empty() && run.kind == FileKind::Rows && records.rows().len() > 1 {
-        // Over the column with the most values.
+        // Draws the figure over the column with the most values.
         let most = catalog.chosen().into_iter().rev().max_by_key(|column| measured(column)).unwrap_or("case");
         let usual = if count(records, "case", Plot::BANDWIDTH.y) > 0 { Plot::BANDWIDTH } else { Plot::TIME };
         let title = usual.title.trim_end_matches(" by size");
@@ -68,7 +68,8 @@ fn count(records: &Records, column: &str, having: &str) -> usize {
     values.collect::<BTreeSet<_>>().len()
 }
 
-/// Returns charts of several runs of one directory together: sweeps with one value per file, and files of one row each.
+/// Returns charts that combine several runs of one directory: sweeps with one value per file, and files of one row
+/// each.
 pub fn of_several(experiment: &str, runs: &[&Run], catalog: Catalog) -> Figures {
     let mut figures = Figures::default();
     let mut folders: Vec<_> = runs.iter().map(|run| run.path.parent()).collect();
@@ -190,7 +191,7 @@ fn condition(column: &str, value: &str) -> String {
     if column == "file" { label::file(value) } else { format!("{column}={value}") }
 }
 
-/// Returns a filter for rows with this value, and rows without any.
+/// Returns a filter for rows with this value, and for rows without any value.
 fn filter(records: &Records, column: &str, value: &str) -> Filter {
     let empty = records.rows().iter().any(|row| records.field(row, column).is_empty());
     let values = [value, ""];
@@ -198,7 +199,7 @@ fn filter(records: &Records, column: &str, value: &str) -> Filter {
 }
 
 /// Returns the columns that distinguish series, and those that distinguish charts. Case and mode are part of a series'
-/// name even if the drawn rows do not need them. So a series has the same name and colour in all charts.
+/// name even if the drawn rows do not need them, so that a series has the same name and colour in all charts.
 fn split(
     all: &Records,
     records: &Records,
@@ -207,7 +208,7 @@ fn split(
     catalog: Catalog,
 ) -> (Vec<&'static str>, Vec<&'static str>) {
     let mut series: Vec<&'static str> = Vec::new();
-    // One row per file: no other column is needed to distinguish them.
+    // There is one row per file, so no other column is needed to distinguish rows.
     if x == ["file"] {
         return (Vec::new(), Vec::new());
     }
@@ -216,15 +217,15 @@ fn split(
             continue;
         }
         let mut before: Vec<&str> = series.clone();
-        // A column that follows from the horizontal axis does not split series, nor does a grid that is specific to a
-        // size.
+        // Series are not split by a column that is determined by the horizontal axis, or by a grid that is specific to
+        // a size.
         let at: Vec<&str> = x.iter().copied().chain([column]).collect();
         let follows = distinct(records, &at).len() == distinct(records, x).len();
         if follows || catalog.follows(column) || matches!(column, "grid" | "block") {
             before.extend(x);
         }
         let with: Vec<&str> = before.iter().copied().chain([column]).collect();
-        // Case and mode are named if any rows of the run differ in them.
+        // Case and mode are part of the name if any rows of the run differ in them.
         let rows = if matches!(column, "case" | "mode") { all } else { records };
         let needed = distinct(rows, &with).len() > distinct(rows, &before).len();
         if needed {
@@ -235,7 +236,7 @@ fn split(
     if plot.shape == Shape::Stacked {
         return (Vec::new(), series);
     }
-    // Case and mode stay in one chart. Of the other columns, the one with the most values is split off first.
+    // Case and mode stay in one chart. Among the other columns, the one with the most values is split off first.
     while distinct(records, &series).len() > SERIES {
         let free = series.iter().filter(|column| !matches!(**column, "case" | "mode"));
         let Some(most) = free.copied().max_by_key(|column| distinct(records, &[column]).len()) else { break };

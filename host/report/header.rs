@@ -1,4 +1,5 @@
-//! Header of a run, which describes what was run on what. Every experiment has the same keys in the same order.
+//! Header of a run, which describes the software, the hardware and the parameters of the run. Every experiment has the
+//! same keys in the same order.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -15,7 +16,7 @@ use super::row::one_line;
 pub enum Key {
     /// Version of ginlab.
     Ginlab,
-    /// Commit that ginlab was built from.
+    /// Commit from which ginlab was built.
     Commit,
     /// Command line.
     Command,
@@ -29,7 +30,7 @@ pub enum Key {
     Cores,
     /// Release of the operating system's kernel.
     Kernel,
-    /// Compiler that ginlab was built with.
+    /// Compiler with which ginlab was built.
     Rustc,
     /// Compiler of the kernels' PTX, and whether it differs from the project's compiler.
     KernelRustc,
@@ -54,7 +55,7 @@ pub enum Key {
     /// Method by which the network accesses the payload.
     Memory,
     /// Environment variables that affect results, as `NAME=value`: those of libfabric, CUDA, NCCL, UCX, OpenMP, MPI and
-    /// ginlab, but no secrets.
+    /// ginlab. Secrets are excluded.
     Environment,
     /// Clocks of the GPUs before the run, and the reasons that limit them: one line per GPU.
     GpuClocks,
@@ -65,7 +66,7 @@ pub enum Key {
 }
 
 impl Key {
-    /// Returns the key as it is written.
+    /// Returns the key in its written form.
     pub fn name(self) -> &'static str {
         self.into()
     }
@@ -95,7 +96,7 @@ impl Header {
         self.get(Key::Gpu).and_then(Value::as_str).is_some_and(|name| name.starts_with("gpu:"))
     }
 
-    /// Adds a note that a reader of the figures must know.
+    /// Adds a note that readers of the figures must know.
     pub fn note(&mut self, text: impl Into<String>) -> &mut Self {
         self.notes.push(text.into());
         self
@@ -122,7 +123,7 @@ impl Header {
     }
 }
 
-/// Formats a value for people: texts without quotes, lists with commas, an empty text for null and empty objects.
+/// Formats a value for readers: texts without quotes, lists with commas, and an empty text for null and empty objects.
 pub(super) fn plain(value: &Value) -> String {
     match value {
         Value::Null => String::new(),

@@ -29,8 +29,8 @@ struct Packed {
     files: Map<String, Value>,
 }
 
-/// Returns the header of a CSV file: the one next to it, or that in the nearest `headers.json` that names the file.
-/// `None` if neither exists.
+/// Returns the header of a CSV file: the one next to it, or its entry in the nearest `headers.json` that names the
+/// file. `None` if neither exists.
 pub(super) fn of(csv: &Path) -> Result<Option<Value>, ChartError> {
     let beside = read(&csv.with_extension("header.json"))?;
     if beside.is_some() {

@@ -41,15 +41,15 @@ impl JsonSink {
 
     /// Replaces the header.
     pub fn amend(&mut self, header: &Header) {
-        // Cannot fail: a header contains only numbers, texts and lists of these.
+        // This cannot fail: a header contains only numbers, texts and lists of these.
         if let Ok(text) = serde_json::to_string_pretty(header) {
             self.header = text.replace('\n', "\n  ");
         }
     }
 
-    /// Adds one row and its raw samples in microseconds.
+    /// Adds one row, with its raw samples in microseconds.
     pub fn row(&mut self, row: &Row, samples: &[f64]) {
-        // Cannot fail: a row contains only numbers and texts.
+        // This cannot fail: a row contains only numbers and texts.
         let values = row.values(self.own).into_iter().map(|value| serde_json::to_value(value).unwrap_or_default());
         let names = Row::COMMON.iter().chain(self.own).map(|column| column.name);
         let mut entry = Entry(names.zip(values).collect());

@@ -4,9 +4,9 @@
 //! written to stdout and messages to stderr. The header is printed to stderr as `# key: value` lines, and is part of
 //! the JSON document. Next to a CSV file it is written as `<stem>.header.json`, because a CSV file contains only rows.
 //!
-//! Outputs are opened before the first measurement, so that a path that is not writable costs no run. The table and the
-//! CSV are written row by row, so they contain all rows measured before an interrupt. The JSON document is written as a
-//! whole at the end, also after an interrupt; its field `complete` specifies whether the run completed.
+//! Outputs are opened before the first measurement, so that a path that is not writable is detected before the run. The
+//! table and the CSV are written row by row, so they contain all rows measured before an interrupt. The JSON document
+//! is written as a whole at the end, even after an interrupt. Its field `complete` indicates whether the run completed.
 
 mod about;
 pub mod chart;
@@ -105,7 +105,7 @@ pub enum Ending {
     Interrupted,
 }
 
-/// Errors when writing a report, each a one-line message.
+/// Errors of writing a report, each a one-line message.
 #[derive(Debug, thiserror::Error)]
 pub enum ReportError {
     /// The reader of stdout has closed it (`ginlab ... | head`). The program then exits silently.
@@ -153,8 +153,8 @@ impl Report {
         Target::check(options.csv.as_ref(), options.json.as_ref())?;
         let document = options.json.as_ref().map(|target| WholeFile::create("JSON", target)).transpose()?;
         let csv = options.csv.as_ref().map(|target| CsvSink::create(target, header, about.columns)).transpose()?;
-        // Created after the CSV is open, because the sink writes a document when it is dropped: if the CSV cannot be
-        // opened, an existing document must not be replaced.
+        // Creates the sink after the CSV is open, because the sink writes a document when it is dropped. If the CSV
+        // cannot be opened, an existing document must not be replaced.
         let json = document.map(|output| JsonSink::new(output, header, about.columns));
         if !options.quiet {
             // Ignore errors: a closed stderr does not matter.
@@ -168,7 +168,7 @@ impl Report {
 
     /// Writes one row to every output. `samples` are its raw times in microseconds, for the JSON document.
     pub fn row(&mut self, row: &Row, samples: &[f64]) -> Result<(), ReportError> {
-        // Files first, so that the row is not lost if stdout is closed.
+        // Files come first, so that the row is not lost if stdout is closed.
         if let Some(csv) = &mut self.csv {
             csv.row(row)?;
         }

@@ -4,13 +4,13 @@
 //! model. Only rows with the status ok count. The age of a file is determined, in this order, by:
 //!
 //! 1. The date at the start of its directory's name.
-//! 2. Whether its path contains the word `before` (`scripts/gate.sh` alternates between two builds); such a file is
-//!    older.
+//! 2. Whether its path contains the word `before` (`scripts/gate.sh` alternates between two builds), which marks an
+//!    older file.
 //! 3. The date in its header.
 //! 4. Its name.
 //!
-//! A file is left out if newer files contain each of its points. Any other file is kept whole, since the rows of one
-//! run are read together. A column that one of two files lacks is not compared, because an older version may not have
+//! A file is left out if newer files contain each of its points. Any other file is kept as a whole, since the rows of
+//! one run belong together. A column that one of two files lacks is not compared, because an older version may not have
 //! had it.
 //!
 //! [`Role::Chosen`]: super::Role::Chosen
@@ -27,7 +27,7 @@ type Age = (String, bool, String, String);
 
 /// Points of a file.
 struct Points<'a> {
-    /// Experiment and CPU model; files that differ in these have no points in common.
+    /// Experiment and CPU model. Files that differ in these have no points in common.
     of: (String, Option<String>),
     /// Whether the file has each of the chosen columns.
     has: Vec<bool>,
@@ -57,8 +57,8 @@ impl<'a> Points<'a> {
 }
 
 impl Runs {
-    /// Leaves out the files whose points are all in newer files, and those without a row that is ok. Sorts the files,
-    /// the newest first.
+    /// Leaves out the files whose points are all in newer files, and those without a row with status ok. Sorts the
+    /// files, the newest first.
     pub fn newest(mut self, catalog: Catalog) -> Self {
         self.runs.sort_by_cached_key(|run| Reverse(age(run)));
         let chosen = catalog.chosen();

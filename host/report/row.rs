@@ -1,4 +1,4 @@
-//! A row: one combination of parameters and the results measured for it.
+//! A row: one combination of parameters, and its results.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -54,11 +54,11 @@ impl<'de> Deserialize<'de> for Status {
     }
 }
 
-/// Declares the common part of a row once: its fields, and from them its columns and values. Each field's doc comment
-/// is also the column's description in reports.
+/// Declares the common part of a row: its fields, from which its columns and values are generated. Each field's doc
+/// comment is also the column's description in reports.
 macro_rules! row {
     ($($role:ident $unit:literal $(#[doc = $doc:literal])* $name:ident: $type:ty,)*) => {
-        /// One row of a report: the columns that every experiment has, and its own.
+        /// One row of a report: the columns that every experiment has, and those of its experiment.
         #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
         pub struct Row {
             $($(#[doc = $doc])* pub $name: $type,)*
@@ -178,8 +178,8 @@ impl Row {
         self.own.get(name).unwrap_or(&Value::None)
     }
 
-    /// Sets the columns that follow from these times in microseconds, except the 99th percentile. Does nothing if there
-    /// are no times.
+    /// Sets the columns that are computed from these times in microseconds, except the 99th percentile. Does nothing if
+    /// there are no times.
     pub fn times(&mut self, times: &[f64]) -> &mut Self {
         let Some(summary) = Summary::of(times) else { return self };
         self.time_us_min = Some(summary.min);
@@ -197,7 +197,7 @@ impl Row {
         self
     }
 
-    /// Sets bandwidth and rate from the median time, in which `bytes` were moved by `operations`.
+    /// Sets bandwidth and rate from the median time, in which `operations` operations have moved `bytes` bytes.
     pub fn throughput(&mut self, bytes: u64, operations: u64) -> &mut Self {
         let time = Micros(self.time_us_p50.unwrap_or(0.0));
         self.bandwidth_gbytes_s = time.gbytes_s(bytes);
@@ -219,7 +219,7 @@ impl Row {
         self
     }
 
-    /// Sets the number of wrong bytes that verification found; `None` if nothing was verified. The row has failed if
+    /// Sets the number of wrong bytes that verification found; `None` if no verification took place. The row fails if
     /// there are any.
     pub fn verified(&mut self, wrong: Option<u64>) -> &mut Self {
         self.wrong = wrong;
@@ -229,7 +229,7 @@ impl Row {
         self
     }
 
-    /// Marks the row as suspect: its figures are not credible for reason `why`, in addition to any earlier reason.
+    /// Marks the row as suspect: its figures are not credible for the reason `why`, in addition to any earlier reason.
     pub fn doubt(&mut self, why: String) -> &mut Self {
         self.suspect = Some(match self.suspect.take() {
             Some(earlier) => format!("{earlier}; {why}"),
@@ -238,9 +238,9 @@ impl Row {
         self
     }
 
-    /// Sets the row that this one is compared with. The two must have been measured alternately, repeat by repeat, and
-    /// must move the same bytes in each time. The ratio is the median of the repeats' own ratios, so that drift between
-    /// repeats (clocks, other processes) cancels out.
+    /// Sets the baseline row with which this row is compared. The two must have been measured alternately, repeat by
+    /// repeat, and must move the same bytes in each time. The ratio is the median of the ratios of single repeats, so
+    /// that drift between repeats (clocks, other processes) cancels out.
     pub fn against(&mut self, baseline: &Row, ours: &[f64], theirs: &[f64]) -> &mut Self {
         self.baseline = Some(baseline.case.clone());
         let ratios: Vec<f64> =

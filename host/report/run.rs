@@ -19,11 +19,11 @@ pub struct Run {
     pub path: PathBuf,
     /// Name in messages: its path as given, or its path below the given directory.
     pub name: String,
-    /// Path below the given directory, or the file name. The files of two runs are matched by it.
+    /// Path below the given directory, or the file name. The files of two runs are matched by this path.
     pub within: PathBuf,
-    /// Kind of its rows.
+    /// Kind of the file's rows.
     pub kind: FileKind,
-    /// Rows of the file. If they can be derived, there are additional columns `bandwidth_gbytes_s_low`, `..._high`,
+    /// Rows of the file. If they can be computed, there are additional columns `bandwidth_gbytes_s_low`, `..._high`,
     /// `rate_mops_low` and `..._high`: the figures at the maximum time (p99, or the maximum if there is none) and at
     /// the minimum time.
     pub records: Records,
@@ -64,13 +64,13 @@ impl Run {
         Ok(Self { path: path.into(), name: name.into(), within, kind, records, header: header.unwrap_or_default() })
     }
 
-    /// Returns every key of the header that is set, in order, for people.
+    /// Returns every key of the header that is set, in order and in readable form.
     pub fn header(&self) -> Vec<(&'static str, String)> {
         let known = Key::iter().map(Key::name);
         known.filter_map(|key| Some((key, plain(self.header.get(key)?)))).filter(|(_, text)| !text.is_empty()).collect()
     }
 
-    /// Returns the value of a key of the header, for people.
+    /// Returns the value of a key of the header, in readable form.
     pub fn fact(&self, key: Key) -> Option<String> {
         self.header.get(key.name()).map(plain).filter(|text| !text.is_empty())
     }
@@ -112,8 +112,8 @@ impl Run {
         self.name.rsplit_once('/').map_or("", |(folder, _)| folder)
     }
 
-    /// Returns the reasons for which some rows are not measurements of hardware: `emulated device`,
-    /// `modelled network model:p5`.
+    /// Returns the reasons why some rows are not measurements of hardware: `emulated device`, `modelled network
+    /// model:p5`.
     pub fn unreal(&self) -> Vec<String> {
         let mut ways = Vec::new();
         if self.values("device").contains(&"emulated") {
@@ -131,8 +131,8 @@ impl Run {
 }
 
 impl Runs {
-    /// Reads the given files, and all CSV files of ginlab in the given directories and their subdirectories. It is an
-    /// error if a given file is not one of ginlab; in a directory such files are left out.
+    /// Reads the given files, and all CSV files of ginlab in the given directories and their subdirectories. A given
+    /// file that ginlab did not write is an error; such files in a directory are left out.
     pub fn find(paths: &[PathBuf]) -> Result<Self, ChartError> {
         let mut found = Self::default();
         for path in paths {
@@ -145,7 +145,7 @@ impl Runs {
             files.sort();
             let mut foreign = BTreeMap::<_, Vec<ChartError>>::new();
             for file in files {
-                // Includes the directory's name: without it, runs of two directories could have the same name.
+                // Includes the directory's name, because otherwise runs of two directories could have the same name.
                 let within = file.strip_prefix(path).unwrap_or(&file);
                 let folder = path.file_name().map(Path::new).unwrap_or(path);
                 match Run::read(&file, &folder.join(within).display().to_string()) {
@@ -156,7 +156,7 @@ impl Runs {
                     Err(error) => return Err(error),
                 }
             }
-            // One line per directory, since a directory with results of another tool may have hundreds of files.
+            // Prints one line per directory, since a directory with results of another tool may have hundreds of files.
             found.left_out.extend(foreign.into_values().filter_map(|errors| {
                 let first = errors.first()?;
                 Some(match errors.len() - 1 {

@@ -1,4 +1,4 @@
-//! Table output for people: fixed columns, printed row by row.
+//! Table output for readers: fixed columns, printed row by row.
 
 use std::io::{self, Write};
 
@@ -46,12 +46,12 @@ const CHOSEN: [Shown; 7] = [
         (Some(grid), Some(block)) => format!("{grid}x{block}"),
         (grid, _) => grid.map(|grid| grid.to_string()).unwrap_or_default(),
     }),
-    // The vendor's name adds nothing to that of the model.
+    // The vendor's name is omitted, because the name of the model suffices.
     left("device", "device", "", 8, |row, _| row.device.replacen("gpu:NVIDIA ", "gpu:", 1)),
     left("fabric", "fabric", "", 13, |row, _| row.fabric.clone()),
 ];
 
-/// Column that a table has after the chosen ones if the device is a GPU.
+/// Column that follows the chosen ones if the device is a GPU.
 const MEMORY: Shown = left("memory", "memory", "", 8, |row, _| {
     let memory = row.memory.as_deref().unwrap_or_default();
     memory.strip_prefix("device-").unwrap_or(memory).to_owned()
@@ -99,7 +99,7 @@ fn columns(about: &About, on_gpu: bool) -> Vec<Shown> {
     chosen.chain(own).chain(MEASURED.into_iter().filter(filled)).collect()
 }
 
-/// Prints the columns that a person needs, row by row, within 140 characters.
+/// Prints the most important columns, row by row, within 140 characters.
 #[derive(Debug)]
 pub struct Table<W: Write> {
     out: W,
@@ -143,7 +143,7 @@ impl<W: Write> Table<W> {
     }
 }
 
-/// Formats one line. A text that is too long for its column is truncated and marked; a number is never truncated.
+/// Formats one line. A text that is too long for its column is truncated and marked. A number is never truncated.
 fn line(cells: &[String], columns: &[Shown]) -> String {
     let (Some((status, cells)), mut text) = (cells.split_last(), String::new()) else { return String::new() };
     for (cell, column) in cells.iter().zip(columns) {
@@ -162,8 +162,8 @@ fn line(cells: &[String], columns: &[Shown]) -> String {
     text
 }
 
-/// Returns the width of a full line of an experiment's table in characters, without the status: the wider of its tables
-/// with and without a GPU.
+/// Returns the width in characters of a full line of an experiment's table, without the status. It is the maximum of
+/// the tables with and without a GPU.
 pub fn width(about: &About) -> usize {
     let width = |on_gpu| line_width(&columns(about, on_gpu));
     width(false).max(width(true))
@@ -195,7 +195,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn figures() {
+    fn figures_are_formatted_by_magnitude() {
         let shown: Vec<String> = [0.0, 0.012345, 9.87654, 12.3456, 123.456, 123456.7, 1.0e7, 1.0e12]
             .into_iter()
             .map(|value| figure(Some(value), 8))

@@ -9,9 +9,9 @@ use tempfile::NamedTempFile;
 
 use super::{ReportError, Target, write_stdout};
 
-/// A target for one document. A file is written under an unpredictable temporary name and then renamed. So a reader
-/// never sees a partial document, an existing one is kept until then, and a link that another user has created at the
-/// temporary name is not followed. If it is dropped before, the target is unchanged.
+/// A target for one document. A file is written under an unpredictable temporary name and then renamed. Therefore
+/// readers never see a partial document, an existing document is kept until then, and a link that another user has
+/// created at the temporary name is not followed. If the target is dropped before the rename, the file is unchanged.
 #[derive(Debug)]
 pub struct WholeFile {
     /// Kind of output for errors, for example `JSON` or `the chart`.
@@ -51,7 +51,7 @@ impl WholeFile {
             Output::File { mut temporary, path } => {
                 let file = temporary.as_file_mut();
                 let written = file.write_all(document).and_then(|()| file.sync_all());
-                // If it is not renamed, the temporary file is removed when it is dropped.
+                // If the temporary file is not renamed, it is removed when it is dropped.
                 let renamed = written.and_then(|()| Ok(temporary.persist(&path).map(drop)?));
                 (Target::File(path), renamed)
             }
@@ -61,14 +61,14 @@ impl WholeFile {
 }
 
 fn open(path: &Path) -> io::Result<Output> {
-    // Keeps a link: the file that it points to is replaced.
+    // Keeps a link: the file to which it points is replaced.
     let path = path.canonicalize().unwrap_or_else(|_| path.into());
     match path.metadata() {
         Ok(meta) if !meta.is_file() => {
             let file = OpenOptions::new().write(true).open(&path)?;
             return Ok(Output::Stream { file, path });
         }
-        // Check write access: the rename would succeed even if the owner has made the file read-only.
+        // Checks write access, because the rename would succeed even if the owner has made the file read-only.
         Ok(_) => drop(OpenOptions::new().write(true).open(&path)?),
         Err(_) => {}
     }
@@ -81,7 +81,7 @@ fn open(path: &Path) -> io::Result<Output> {
     let builder = builder.prefix(&hidden).permissions(mode);
     // A path without a directory is in the current directory.
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    // Check the directory first, since an error of `tempfile_in` would name the temporary file.
+    // Checks the directory first, since an error of `tempfile_in` would name the temporary file.
     folder.metadata()?;
     Ok(Output::File { temporary: builder.tempfile_in(folder)?, path })
 }

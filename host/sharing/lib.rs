@@ -1,4 +1,4 @@
-//! PEs that share a GPU, and how their kernels run: concurrently (as threads of one process, or under MPS) or
+//! PEs that share a GPU, and the execution of their kernels: concurrent (as threads of one process, or under MPS) or
 //! time-sliced.
 
 pub mod mps;
@@ -14,13 +14,13 @@ use std::sync::OnceLock;
 /// Name in result rows for the path between PEs on one GPU.
 pub const SAME_GPU: &str = "same-gpu";
 
-/// Execution of the kernels of PEs that share a GPU. For several GPUs, the last applicable variant counts.
+/// Execution of the kernels of PEs that share a GPU. If this differs between GPUs, the last applicable variant is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, strum::Display, strum::IntoStaticStr)]
 #[strum(serialize_all = "kebab-case")]
 pub enum Way {
     /// Each PE has its own GPU.
     None,
-    /// Concurrently: the PEs are threads of one process and share one context.
+    /// Concurrent: the PEs are threads of one process and share one context.
     OneProcess,
     /// Concurrently, through an MPS server.
     Mps,
@@ -40,7 +40,8 @@ struct GpuPlacement {
     by_mps: bool,
 }
 
-/// Returns an identifier of this process that is unique in the job. Process IDs are not, because containers reuse them.
+/// Returns an identifier of this process that is unique in the job. Process IDs are not unique, because containers
+/// reuse them.
 fn this_process() -> u64 {
     static NUMBER: OnceLock<u64> = OnceLock::new();
     *NUMBER.get_or_init(|| RandomState::new().hash_one(std::process::id()))
@@ -60,8 +61,8 @@ pub struct Sharing {
 impl Sharing {
     /// Exchanges the ranks' GPUs. Sets the maximum number of PEs per GPU as the number of sharers of the device
     /// ([`Device::share_among`]). The maximum is used on every GPU because all PEs launch the same grid. Otherwise, a
-    /// PE with its own GPU would allow a grid that is too large for the others. Collective. A rank that launches no
-    /// kernels needs no share and does not count.
+    /// PE with its own GPU would allow a grid that is too large for the others. This is a collective call. A rank that
+    /// launches no kernels needs no share and is not counted.
     ///
     /// # Errors
     /// Returns an error that names the missing ranks.
@@ -136,7 +137,7 @@ impl Sharing {
         Some(if self.gpus.is_empty() { way.to_string() } else { self.gpus.join("; ") })
     }
 
-    /// Returns whether several PEs share a GPU, not necessarily this PE's.
+    /// Returns whether several PEs share any GPU, not necessarily this PE's GPU.
     pub fn is_shared(&self) -> bool {
         !self.gpus.is_empty()
     }
@@ -210,7 +211,7 @@ mod tests {
         assert_eq!([0, 1, 2].map(|me| of(&uneven, me, Service::Unknown).most), [2; 3]);
         assert_eq!((by_mps.most, apart.most, emulated.most), (2, 1, 1));
 
-        // A single PE without MPS is enough, on any GPU.
+        // A single PE without MPS suffices, on any GPU.
         let one = [seat("18", false), seat("2a", true), seat("18", true), seat("2a", true)];
         let in_turns = of(&one, 0, Service::Missing("no program".into()));
         assert_eq!(in_turns.name(), Some("time-slices"));

@@ -43,7 +43,7 @@ const MOST_CORES: usize = 8192;
 
 /// Returns the cores that this process was allowed to use when it started; empty if the system does not report them.
 pub fn allowed() -> &'static [usize] {
-    // Read once, because a pinned thread would see only its own core.
+    // The set is read once, because a pinned thread would see only its own core.
     static ALLOWED: OnceLock<Vec<usize>> = OnceLock::new();
     ALLOWED.get_or_init(|| {
         let Ok(set) = sched_getaffinity(Pid::from_raw(0)) else { return Vec::new() };
@@ -54,7 +54,7 @@ pub fn allowed() -> &'static [usize] {
 /// Returns the number of busy threads that run at full speed: the number of allowed cores, or fewer if a control group
 /// has a CPU quota.
 pub fn usable() -> usize {
-    // Read once, for the same reason.
+    // This set is also read once, for the same reason.
     static QUOTA: OnceLock<usize> = OnceLock::new();
     let allowed = allowed().len();
     // The standard library reads the quotas of both versions of control groups.
@@ -70,7 +70,7 @@ pub fn pin(core: usize) -> bool {
     set.set(core).is_ok() && sched_setaffinity(Pid::from_raw(0), &set).is_ok()
 }
 
-/// Parses a list in the kernel's format (`0-47,96-143`) and sorts it. `None` for other text.
+/// Parses a list in the kernel's format (`0-47,96-143`) and sorts it. Returns `None` for other text.
 pub fn parse_list(text: &str) -> Option<Vec<usize>> {
     let mut cores = Vec::new();
     for part in text.trim().split(',').filter(|part| !part.is_empty()) {
@@ -86,7 +86,7 @@ pub fn parse_list(text: &str) -> Option<Vec<usize>> {
     Some(cores)
 }
 
-/// Formats a list in that format. The cores must be in ascending order.
+/// Formats a list in the kernel's format. The cores must be in ascending order.
 pub fn list(cores: &[usize]) -> String {
     let run = |run: &[usize]| match run {
         [first, .., last] => format!("{first}-{last}"),
@@ -95,8 +95,8 @@ pub fn list(cores: &[usize]) -> String {
     cores.chunk_by(|one, next| next.checked_sub(1) == Some(*one)).map(run).collect::<Vec<_>>().join(",")
 }
 
-/// Returns the cores of the NUMA node of the first device for which the system reports them (`local_cpulist`); empty if
-/// there is none. `root` is `/`, or a recorded tree.
+/// Returns the cores of the NUMA node of the first device for which the system reports them (`local_cpulist`), or no
+/// cores if there is none. `root` is `/`, or a recorded tree.
 pub fn near(root: &Path, devices: &[PciAddress]) -> Vec<usize> {
     let of_device = |device: &PciAddress| {
         let file = root.join("sys/bus/pci/devices").join(device.to_string()).join("local_cpulist");

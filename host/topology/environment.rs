@@ -23,7 +23,8 @@ const PREFIXES: [&str; 13] = [
     "EFA_",
     "TOKIO_",
 ];
-/// Complete names of such variables. (Other variables of `NVIDIA_` are for the start of containers, and long.)
+/// Complete names of such variables. (Other variables that start with `NVIDIA_` control the start of containers, and
+/// are long.)
 const NAMES: [&str; 4] = ["LD_PRELOAD", "LD_LIBRARY_PATH", "MALLOC_CONF", "NVIDIA_VISIBLE_DEVICES"];
 /// Substrings of names whose values may be secret.
 const SECRETS: [&str; 7] = ["TOKEN", "SECRET", "PASSW", "CREDENTIAL", "AUTH", "COOKIE", "KEY"];
@@ -48,8 +49,8 @@ pub fn gpu_clocks() -> Value {
     if lines.is_empty() { Value::Null } else { lines.into() }
 }
 
-/// Counters of all NICs: by device (`rdmap79s0/1` is port 1 of an RDMA device, `rdmap79s0/device` the device itself),
-/// then by name.
+/// Counters of all NICs, by device and then by name. `rdmap79s0/1` is port 1 of an RDMA device, and `rdmap79s0/device`
+/// is the device itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counters(BTreeMap<String, BTreeMap<String, u64>>);
 
@@ -101,7 +102,7 @@ impl Counters {
 
     fn add(&mut self, device: String, folder: &Path) {
         for (name, path) in entries(folder) {
-            // A NIC's directory also has settings, and files that cannot be read.
+            // A NIC's directory also contains settings, and files that cannot be read.
             let Some(value) = fs::read_to_string(path).ok().and_then(|text| text.trim().parse().ok()) else { continue };
             self.0.entry(device.clone()).or_default().insert(name, value);
         }
@@ -204,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn counters_before_and_after() {
+    fn counters_are_compared_before_and_after() {
         let root = tempfile::tempdir().unwrap();
         assert_eq!(Counters::read(root.path()).changes(&Counters::default()), Value::Null);
         machine(root.path(), 1000);

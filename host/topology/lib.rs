@@ -23,8 +23,8 @@ pub struct Near<'a> {
     /// The GPU.
     pub gpu: &'a Function,
     /// The nearest NICs, all at the same distance. If there are NICs with RMA, only these are considered. NICs below
-    /// the closest bridge are nearest. Without such a bridge, as in VMs, NICs on the same root bus are nearest; without
-    /// any there, NICs on the same NUMA node.
+    /// the closest bridge are nearest. If there is no such bridge, as in VMs, NICs on the same root bus are nearest. If
+    /// there are none, NICs on the same NUMA node are nearest.
     pub nics: Vec<&'a Function>,
     /// Path to the NICs; `None` if there are none.
     pub way: Option<Way>,
@@ -78,8 +78,8 @@ pub fn near(tree: &Tree) -> Vec<Near<'_>> {
         .collect()
 }
 
-/// Returns the distance of a NIC, for comparison: by the path and, below bridges, by the length of the shared part.
-/// `None` if nothing makes the NIC nearer than others.
+/// Returns the distance of a NIC for comparison, which is the path and, below bridges, the length of the shared part.
+/// `None` if no criterion makes the NIC nearer than others.
 fn distance(gpu: &Function, nic: &Function) -> Option<(Way, usize)> {
     match way(gpu, nic) {
         Way::Switch => Some((Way::Switch, usize::MAX - shared_path(&gpu.path, &nic.path))),

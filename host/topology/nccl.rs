@@ -84,7 +84,7 @@ pub fn parse(text: &str) -> Result<Tree, String> {
     let mut functions: Vec<Function> = Vec::new();
     let mut lacks = Lacks::default();
     for pci in system.descendants().filter(|node| node.has_tag_name("pci")) {
-        // As in NCCL, everything below an unknown element is ignored.
+        // As in NCCL, all content of an unknown element is ignored.
         if let Some(unknown) =
             pci.ancestors().find(|above| above.is_element() && !KNOWN.contains(&above.tag_name().name()))
         {
@@ -111,11 +111,11 @@ const KNOWN: [&str; 3] = ["system", "cpu", "pci"];
 /// Information that is missing from a file.
 #[derive(Default)]
 struct Lacks {
-    /// Devices without class, `<gpu>` and `<nic>`, and whose IDs do not determine the kind.
+    /// Devices without class, `<gpu>` and `<nic>` whose IDs do not determine their kind.
     kinds: Vec<PciAddress>,
     /// Whether a `<cpu>` has no numaid.
     nodes: bool,
-    /// Elements that NCCL does not know, with a `<pci>` below them.
+    /// Elements that NCCL does not know and that contain a `<pci>`.
     unknown: BTreeSet<String>,
 }
 
@@ -138,7 +138,7 @@ impl Lacks {
     }
 }
 
-/// Refuses a file with several hosts, which NCCL writes for NVLink domains, because bus addresses are unique only
+/// Rejects a file with several hosts, which NCCL writes for NVLink domains, because bus addresses are unique only
 /// within a host.
 fn one_host(system: Node<'_, '_>) -> Result<(), String> {
     let cpus = system.descendants().filter(|node| node.has_tag_name("cpu"));
@@ -161,7 +161,7 @@ fn function(pci: Node<'_, '_>, lacks: &mut Lacks) -> Result<Option<Function>, St
     let has = |name: &str| pci.children().any(|child| child.has_tag_name(name));
     let identity = identity(pci, address)?;
     let kind = match identity.kind() {
-        // NCCL gets GPUs from the driver and NICs from plugins, and writes what it has found below the device.
+        // NCCL gets GPUs from the driver and NICs from plugins, and writes its findings below the device.
         _ if has("nic") => Kind::Nic,
         _ if has("gpu") => Kind::Gpu,
         Some(kind) => kind,
@@ -232,7 +232,7 @@ fn numa_node(cpu: Node<'_, '_>) -> Result<Option<u32>, String> {
         .map_err(|_| format!("invalid numaid {text:?}: expected the number of a NUMA node"))
 }
 
-/// Parses the class and IDs of a `<pci>`. An empty attribute counts as missing.
+/// Parses the class and IDs of a `<pci>`. An empty attribute is treated as missing.
 fn identity(pci: Node<'_, '_>, address: PciAddress) -> Result<Identity, String> {
     let code = |name: &str| {
         let text = pci.attribute(name).map(str::trim).filter(|text| !text.is_empty());
@@ -257,8 +257,7 @@ fn address(pci: Node<'_, '_>) -> Result<PciAddress, String> {
     text.parse().map_err(|error| format!("busid: {error}"))
 }
 
-/// Parses a CPU mask of 32-bit words with the last word first (`00000001,ffffffff`), or of a single number of any
-/// length.
+/// Parses a CPU mask of 32-bit words, the last word first (`00000001,ffffffff`), or of a single number of any length.
 fn cores_of_mask(mask: &str) -> Option<Vec<usize>> {
     let mask = mask.strip_prefix("0x").unwrap_or(mask);
     let words: Vec<&str> = match mask.contains(',') {

@@ -1,4 +1,4 @@
-//! NVLink, queried from NVML, which is loaded at run time.
+//! NVLinks, queried from NVML, which is loaded at run time.
 
 use super::nvml::MOST_LINKS;
 use crate::pci::PciAddress;
@@ -35,7 +35,7 @@ pub fn links() -> Result<Vec<Links>, String> {
             .filter(|link| device.link_wrapper_for(*link).is_active().unwrap_or(false))
             .collect();
         let remote = |link: &u32| device.link_wrapper_for(*link).remote_pci_info().ok()?.bus_id.parse().ok();
-        // Three fields for the rate of a link. The field that a driver supports depends on its version and on the GPU.
+        // The rate of a link has three fields. Which field a driver supports depends on its version and on the GPU.
         let names = [
             field_id::NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON,
             field_id::NVML_FI_DEV_NVLINK_SPEED_MBPS_L0,

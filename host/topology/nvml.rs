@@ -30,8 +30,8 @@ pub fn driver_version() -> Option<String> {
     nvml.sys_driver_version().ok()
 }
 
-/// Returns the number of GPUs that NVML sees, which in a container are those that it may use. Does not initialize CUDA.
-/// `None` without a driver.
+/// Returns the number of GPUs that NVML sees. In a container, these are the GPUs that the container may use. Does not
+/// initialize CUDA. `None` without a driver.
 pub fn gpu_count() -> Option<usize> {
     Some(open().ok()?.device_count().ok()? as usize)
 }
@@ -86,7 +86,7 @@ pub struct RemappedRows {
 }
 
 impl RemappedRows {
-    /// Queries them. `None` if the GPU or the driver does not report them.
+    /// Queries the rows. Returns `None` if the GPU or the driver does not report them.
     fn of(device: &Device<'_>) -> Option<RemappedRows> {
         use nvml_wrapper::sys_exports::field_id as id;
         let ids = [
@@ -123,10 +123,10 @@ pub struct LinkErrors {
     pub replays: u64,
     /// Number of times that a link was retrained.
     pub recoveries: u64,
-    /// Number of flow control units with a wrong checksum, which nvidia-smi calls CRC errors.
+    /// Number of flow control units with wrong checksums, which nvidia-smi calls CRC errors.
     pub checksums: u64,
-    /// Number of data units with a wrong checksum. On H200, it grows on every link, including idle ones, along with the
-    /// number of corrections and without errors in nvidia-smi: these errors are corrected by the links.
+    /// Number of data units with wrong checksums, which the links correct. On an H200 it grows on every link, even if
+    /// idle, together with the number of corrections and without errors in nvidia-smi.
     pub data_checksums: u64,
 }
 
@@ -188,7 +188,7 @@ pub fn states(nvml: &Nvml) -> Result<Vec<GpuState>, String> {
     Ok(states)
 }
 
-/// Returns the reasons that indicate a problem, which excludes idleness and clock settings.
+/// Returns the reasons that indicate a problem. Idleness and clock settings are excluded.
 fn trouble(reasons: ThrottleReasons) -> Option<String> {
     let chosen = ThrottleReasons::GPU_IDLE
         | ThrottleReasons::APPLICATIONS_CLOCKS_SETTING

@@ -15,11 +15,11 @@ impl Tree {
     ///
     /// - a directory with `sys/bus/pci/devices` below it (links and attributes as in sysfs);
     /// - a directory with the output of `lspci` and of `ls -l /sys/bus/pci/devices` in `lspci.txt` and
-    ///   `ls_sys_bus_pci_devices.txt`, the latter of which is not needed with `lspci -t`;
+    ///   `ls_sys_bus_pci_devices.txt`, where the latter is not needed with `lspci -t`;
     /// - a topology file of NCCL ([`nccl`]).
     ///
     /// # Errors
-    /// Returns what is missing or wrong, in one line.
+    /// Returns a one-line description of what is missing or wrong.
     pub fn recorded(folder: &Path) -> Result<Tree, String> {
         if folder.is_file() {
             return nccl::read_file(folder);
@@ -46,7 +46,7 @@ impl Tree {
     /// Parses the output of `lspci` and of `ls -l /sys/bus/pci/devices`.
     ///
     /// # Errors
-    /// Returns the line that cannot be parsed, or the GPU or NIC whose path is not stated.
+    /// Returns the line that cannot be parsed, or the GPU or NIC whose path is unknown.
     pub fn of_listings(lspci: &str, listing: &str) -> Result<Tree, String> {
         let places = pci_tree(listing).map_err(|why| format!("{LISTING}: {why}"))?;
         let devices = lspci_devices(lspci).map_err(|why| format!("{LSPCI}: {why}"))?;

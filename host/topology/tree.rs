@@ -1,4 +1,4 @@
-//! The relevant PCI devices of this machine, read from sysfs, or of a recorded one (`recorded`).
+//! The relevant PCI devices of this machine, read from sysfs, or those of a recorded machine (`recorded`).
 
 pub use crate::pci::Kind;
 use crate::pci::PciAddress;
@@ -49,8 +49,7 @@ impl Tree {
     /// Reads the tree of this machine.
     ///
     /// # Errors
-    /// Returns the reason for which the PCI bus is not visible, in one line. A container may hide it, so that its
-    /// devices are unknown.
+    /// Returns the reason why the PCI bus is not visible, in one line. For example, a container may hide the bus.
     pub fn here() -> Result<Tree, String> {
         Tree::of_sysfs(Path::new("/"))
     }
@@ -135,7 +134,7 @@ fn of_device(link: &Path) -> Result<Option<Function>, String> {
         driver,
         rma,
         path: path.to_string_lossy().into_owned(),
-        // -1 if the firmware does not report it.
+        // The value is -1 if the firmware does not report it.
         numa_node: text("numa_node").and_then(|node| node.parse().ok()),
         cores: text("local_cpulist").filter(|cores| !cores.is_empty()),
         link: text("current_link_speed").zip(text("current_link_width")),

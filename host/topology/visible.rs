@@ -8,7 +8,7 @@ pub const VARIABLE: &str = "CUDA_VISIBLE_DEVICES";
 pub struct Shown {
     /// Number of GPUs.
     pub count: usize,
-    /// Reason for which the list ends early or is invalid; `None` if it is valid.
+    /// Reason why the list ends early or is invalid; `None` if it is valid.
     pub stop: Option<String>,
 }
 
@@ -17,7 +17,7 @@ pub struct Shown {
 /// The driver reads up to the first entry that names no GPU. An entry is a number, whose suffix after the digits is
 /// ignored, or a prefix of a UUID (`GPU-`, `MIG-`); the first entry determines the type of the list. Only one MIG
 /// device is visible. A repeated entry makes the list empty. An empty value, `-1`, and `NoDevFiles`, which Slurm sets,
-/// make no GPU visible. Whether a UUID belongs to a GPU is not checked.
+/// make no GPU visible. The function does not check whether a UUID belongs to a GPU.
 #[must_use]
 pub fn shown(value: &str, all: usize) -> Shown {
     let entries: Vec<&str> = value.split(',').collect();
@@ -44,7 +44,7 @@ pub fn shown(value: &str, all: usize) -> Shown {
     Shown { count: seen.len().min(most), stop: None }
 }
 
-/// Parses a number like strtoul(3). Returns `None` without digits, and for negative numbers.
+/// Parses a number like strtoul(3). Returns `None` for text without digits, and for negative numbers.
 fn number(entry: &str) -> Option<usize> {
     let text = entry.trim();
     let text = text.strip_prefix('+').unwrap_or(text);

@@ -1,10 +1,10 @@
 //! Batches: many small puts of one scope, published together.
 //!
 //! A put is a command in the ring, and a system-scope fence for its payload precedes the command. That fence waits
-//! until the commands that this thread stored earlier have arrived over PCIe: single puts reach 0.6 Mops,
-//! whatever their size. A scope can therefore batch its puts: each of its first lanes keeps one command in its
-//! registers, and one warp instruction pushes all of them after a single fence: 4 commands per fence reach 2.4
-//! Mops, 16 reach 9.6, 32 reach 19.
+//! until the commands that this thread stored earlier have arrived over PCIe: single puts therefore reach 0.6 Mops at
+//! any size. A scope can therefore batch its puts: each of its first lanes keeps one command in its registers, and one
+//! warp instruction pushes all of them after a single fence: 4 commands per fence reach 2.4 Mops, 16 reach 9.6, 32
+//! reach 19.
 //!
 //! The ordering is unchanged: a put's payload was written before the put's call, whose barrier every lane has passed
 //! before it fences. The price is latency: a put waits until its batch is full, until a call that publishes
@@ -34,7 +34,7 @@ pub struct Batch {
 
 impl Batch {
     /// Creates a batch of at most `wanted` commands, for a scope of `threads` threads whose first ones are in the same
-    /// warp. With `wanted` of 1 nothing is deferred.
+    /// warp. If `wanted` is 1, no put is deferred.
     #[inline(always)]
     pub fn new(wanted: u32, threads: u32) -> Batch {
         let lanes = threads.clamp(1, u32::BITS);
@@ -47,7 +47,7 @@ impl Batch {
         self.capacity
     }
 
-    /// Returns the number of pending commands. Valid in the threads that can hold one.
+    /// Returns the number of pending commands. The result is valid only in threads that can hold a command.
     #[inline(always)]
     pub fn pending(&self) -> u32 {
         self.pending
@@ -91,7 +91,7 @@ impl Batch {
     #[track_caller]
     pub fn publish(&mut self, push: impl FnOnce(&Command) -> Result<u64, Status>, rank: u32) -> Result<u64, Status> {
         let count = core::mem::take(&mut self.pending);
-        // A copy: a push takes the command by address, and the batch would stay in local memory.
+        // Copied, because a push takes the command by address, which would keep the batch in local memory.
         let command = self.command;
         if rank >= count { Ok(0) } else { push_together(|| push(&command), rank, count) }
     }

@@ -1,4 +1,4 @@
-//! Votes among the threads of a block, and the result of a block.
+//! Votes among the threads of a block, and the result record of a block.
 
 use cuda_std::thread;
 
@@ -12,8 +12,7 @@ pub struct BlockResult {
     pub posted: u64,
     /// Time at which all puts of the block are at the target.
     pub done: u64,
-    /// 0, or the reason ([`Status`](crate::ring::Status)) that ended a thread of the block early; the largest if there
-    /// are several.
+    /// Largest reason ([`Status`](crate::ring::Status)) that ended a thread of the block early; 0 if none did.
     pub stop: u64,
 }
 

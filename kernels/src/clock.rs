@@ -7,7 +7,7 @@ use cuda_std::{args, kernel, thread};
 /// Arguments of [`clock_kernel`].
 #[args]
 pub struct ClockArgs {
-    /// Flags in host memory: the first word of `completion` is the number of the CPU's request (from 1), `tail` the
+    /// Flags in host memory. The first word of `completion` is the number of the CPU's request, from 1. `tail` is the
     /// [`answer`].
     pub flags: *const HostWords,
     /// Number of requests.

@@ -15,7 +15,7 @@
 
 /// Number of words of a command.
 pub const COMMAND_WORDS: u32 = 4;
-/// The top bit of each word, which the ring uses.
+/// The top bit of each word, reserved for the ring's lap parity.
 pub const PARITY: u64 = 1 << 63;
 /// Maximum offset and length in bytes.
 pub const MAX_OFFSET: u64 = (1 << 48) - 1;
@@ -30,11 +30,11 @@ pub const MAX_PEER: u32 = (1 << 15) - 1;
 pub enum Opcode {
     /// Write the source bytes to the peer.
     Put = 1,
-    /// Write the source bytes to the peer, and count the immediate there when all of them have arrived.
+    /// Write the source bytes to the peer, and deliver the immediate to the target after all of them have arrived.
     PutSignal = 2,
-    /// Read the peer's bytes (the *source*) into a region of this rank (the *destination*).
+    /// Read bytes of the peer (the *source*) into a region of this rank (the *destination*).
     Get = 3,
-    /// Count the immediate at the target, without bytes.
+    /// Deliver the immediate to the target without data.
     Signal = 4,
     /// Write the 1 to 8 bytes that are inline in the command.
     PutValue = 5,
@@ -80,7 +80,7 @@ pub struct Command {
 }
 
 impl Command {
-    /// Creates a put of `bytes` from a region and offset of this rank to those of `peer`.
+    /// Creates a put of `bytes` bytes from a region and offset of this rank to those of `peer`.
     #[inline(always)]
     pub const fn put(source: (u32, u64), destination: (u32, u64), bytes: u64, peer: u32) -> Command {
         Command {
@@ -95,7 +95,7 @@ impl Command {
         }
     }
 
-    /// Creates a get of `bytes` from a region and offset of `peer` to those of this rank.
+    /// Creates a get of `bytes` bytes from a region and offset of `peer` to those of this rank.
     #[inline(always)]
     pub const fn get(source: (u32, u64), destination: (u32, u64), bytes: u64, peer: u32) -> Command {
         Command { opcode: Opcode::Get, ..Command::put(source, destination, bytes, peer) }
@@ -117,7 +117,7 @@ impl Command {
         }
     }
 
-    /// Turns a put into one that counts `immediate` at the target when all its bytes have arrived.
+    /// Converts a put into one that delivers `immediate` to the target after all its bytes have arrived.
     #[inline(always)]
     pub const fn with_signal(self, immediate: u32) -> Command {
         Command { opcode: Opcode::PutSignal, immediate, ..self }

@@ -1,13 +1,13 @@
-//! Checks that no data is read before it has arrived, or overwritten while it is still read. The data of each round has
-//! its own bytes and length. Each byte is checked as soon as a call reports its arrival, and sources are overwritten as
-//! soon as the calls permit.
+//! Checks that no data is read before it has arrived, or overwritten while it is still read. Each round has different
+//! bytes and a different length. Each byte is checked as soon as a call reports its arrival, and sources are
+//! overwritten as soon as the calls permit it.
 //!
 //! There are three patterns, run one after another:
 //!
 //! - *Circle*: messages to the next PE, with the sender one round ahead. Three sources are used in rotation and not
 //!   reclaimed, since [`send`](Context::send) itself has waited for the round before the previous one.
-//! - *All to all*: a single source, which is overwritten when the call returns.
-//! - *Barriers*: a get from the previous PE and a put to the next one, which only the barrier waits for.
+//! - *All to all*: one source, which is overwritten when the call returns.
+//! - *Barriers*: a get from the previous PE and a put to the next one, for which only the barrier waits.
 
 use crate::gin::{Block, Context, Inbox, Program, Scope, Signal, Sym, Thread, Warp, World};
 use crate::pattern;
@@ -25,21 +25,21 @@ pub struct DataCheck {
     pub circle: Inbox,
     /// Inbox of the exchanges of all PEs.
     pub all: Inbox,
-    /// Two signals: messages of the circle that have been checked, by the parity of their rounds.
+    /// Two signals that count the checked messages of the circle, selected by the parity of their rounds.
     pub checked: Signal,
     /// Maximum length of a message in bytes, for both inboxes.
     pub most: u64,
-    /// Sources: `most` bytes per source, and per PE.
+    /// Sources: `most` bytes per source and PE.
     pub from: Sym<u8>,
-    /// Destinations, of the same size.
+    /// Destinations, with the same size as the sources.
     pub to: Sym<u8>,
     /// Number of rounds of each pattern.
     pub rounds: u32,
     /// Number of rounds of earlier launches.
     pub before: u32,
-    /// Seed of the lengths.
+    /// Seed of the message lengths.
     pub seed: u32,
-    /// Counts in device memory: wrong bytes, and objects checked.
+    /// Counts in device memory: number of wrong bytes, and number of objects checked.
     pub found: *const [Word; 2],
 }
 
@@ -56,7 +56,7 @@ fn length(args: &DataCheck, way: u32, round: u32) -> u64 {
     1 + (draw >> 8) % most
 }
 
-/// Returns the seed of the bytes of a PE's round.
+/// Returns the seed for the bytes of a PE in a round.
 #[inline(always)]
 fn named(way: u32, pe: u32, round: u32) -> u64 {
     pattern::seed(pe, round, way)
@@ -87,8 +87,8 @@ fn wrong<S: Scope>(world: &World, scope: S, object: Sym<u8>, seed: u64, first: u
     wrong
 }
 
-/// Runs the circle and returns the number of wrong bytes of this thread's share. Out of line, so that each pattern has
-/// all registers.
+/// Runs the circle and returns the number of wrong bytes of this thread's share. Not inlined, so that each pattern can
+/// use all registers.
 #[inline(never)]
 fn circle<S: Scope>(world: &World, args: &DataCheck, line: &mut Context<S>) -> Result<u64, Status> {
     let (me, pes, scope) = (world.my_pe(), world.n_pes(), line.scope());
@@ -107,7 +107,8 @@ fn circle<S: Scope>(world: &World, args: &DataCheck, line: &mut Context<S>) -> R
             let to = args.to.slice(0, length(args, CIRCLE, round - 1));
             line.receive(args.circle, round - 1, to, previous)?;
             found += wrong(world, scope, to, named(CIRCLE, previous, round - 1), 0);
-            // The signal announces that all threads have read. No fence, which would wait for the messages in flight.
+            // The signal announces that all threads have finished reading. A fence would also wait for the messages in
+            // flight.
             scope.sync();
             line.signal_op(args.checked.at((round - 1) % 2), 1, previous)?;
         }
@@ -148,7 +149,7 @@ fn behind_barriers<S: Scope>(world: &World, args: &DataCheck, line: &mut Context
         let (got, put) = (args.to.slice(0, bytes), args.to.slice(args.most, bytes));
         let seed = named(BARRIERS, previous, round);
         for step in 0..3 {
-            // A single call for all three steps: the code of a barrier exists once.
+            // All three steps share this call, so that the code of a barrier exists once.
             line.barrier_all()?;
             match step {
                 // The next PE has checked the previous round, and no transfer uses the source.

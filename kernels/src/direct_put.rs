@@ -1,7 +1,7 @@
 //! Puts through a NIC's own queues, for the measurements of `ginlab direct`.
 //!
-//! Each thread of a grid posts its own requests, and waits for each, after every `quiet_every` requests, or once at the
-//! end. The lanes of a warp ring the doorbell once for all: a block of 1, 8 or 32 threads posts that many requests per
+//! Each thread of a grid posts its own requests. It waits for each request, after every `quiet_every` requests, or once
+//! at the end. The lanes of a warp share a doorbell, so a block of 1, 8 or 32 threads posts that many requests per
 //! doorbell.
 
 use crate::block::{BlockResult, block_maximum};
@@ -34,10 +34,11 @@ pub struct DirectPutArgs {
     pub fill: u32,
     /// Seed of the payloads.
     pub seed: u32,
-    /// 1: wait only for the NIC's counter, as vendors' device code does, and with a private bound. A failed request is
-    /// not reported.
+    /// 1: wait only for the NIC's counter, as vendors' device code does, and with a bound of this kernel. A failed
+    /// request is then not reported.
     pub counter_alone: u32,
-    /// If not 0: after this request the first thread of the grid rings the doorbell with decreasing counts.
+    /// Number of the request after which the first thread of the grid rings the doorbell with decreasing counts. 0
+    /// disables this.
     pub back_at: u64,
     /// The peer.
     pub to: To,
@@ -61,13 +62,13 @@ pub struct DirectPutArgs {
 #[kernel]
 pub unsafe fn direct_put(args: DirectPutArgs) {
     let leads = thread::thread_idx_x() == 0;
-    // SAFETY: the caller guarantees one result per block.
+    // SAFETY: the caller guarantees that there is one result per block.
     let result = unsafe { args.results.add(thread::block_idx_x() as usize) };
     if leads {
-        // SAFETY: the caller guarantees one result per block, and only this thread writes it.
+        // SAFETY: the caller guarantees that there is one result per block, and only this thread writes it.
         unsafe { (*result).started = thread::global_timer_ns() };
     }
-    // SAFETY: the caller guarantees `queue_count` queues, the same for all threads.
+    // SAFETY: the caller guarantees that there are `queue_count` queues, the same for all threads.
     let mut queue = unsafe { Queue::of_block(args.queues, args.queue_count) };
     let first_slot = thread::index() as u64 * args.window as u64;
     let lanes = warp::launched_mask();
@@ -75,7 +76,7 @@ pub unsafe fn direct_put(args: DirectPutArgs) {
     let waits_each = args.quiet_every == 1 && args.counter_alone == 0;
     let (mut stop, mut last, mut iteration) = (0, None, 0);
     let (mut slot, mut since_quiet) = (0, 0);
-    // The lanes of a warp stay converged: a lane that left a wait later than the others would post, and ring the
+    // The lanes of a warp stay converged. A lane that left a wait later than the others would post, and ring the
     // doorbell, separately.
     while iteration < args.iterations && warp::all(lanes, stop == 0) {
         let offset = (first_slot + slot as u64) * args.stride as u64;
@@ -111,7 +112,7 @@ pub unsafe fn direct_put(args: DirectPutArgs) {
     }
     stop = block_maximum(stop);
     if leads {
-        // SAFETY: the caller guarantees one result per block, and only this thread writes it.
+        // SAFETY: the caller guarantees that there is one result per block, and only this thread writes it.
         unsafe { (*result).posted = thread::global_timer_ns() };
     }
     if stop == 0 {
@@ -119,7 +120,7 @@ pub unsafe fn direct_put(args: DirectPutArgs) {
     }
     stop = block_maximum(stop);
     if leads {
-        // SAFETY: the caller guarantees one result per block, and only this thread writes it.
+        // SAFETY: the caller guarantees that there is one result per block, and only this thread writes it.
         unsafe {
             (*result).done = thread::global_timer_ns();
             (*result).stop = stop;
@@ -127,7 +128,7 @@ pub unsafe fn direct_put(args: DirectPutArgs) {
     }
 }
 
-/// Rings the doorbell with a count that no NIC accepts: less than the number that the NIC has already processed.
+/// Rings the doorbell with an invalid count, which is less than the number that the NIC has already processed.
 #[inline(never)]
 fn ring_back(queue: &Queue) {
     // SAFETY: the queue's words are valid while the grid runs.
@@ -136,14 +137,14 @@ fn ring_back(queue: &Queue) {
         doorbell,
         rules::doorbell(load_relaxed_gpu_u64(rung).wrapping_sub(queue.depth as u64 + 1)),
     );
-    // The NIC would not notice a doorbell that is overwritten before it reads it.
+    // The NIC would not notice a doorbell that is overwritten before the NIC reads it.
     let until = thread::global_timer_ns() + SEEN_NS;
     while thread::global_timer_ns() < until {
         thread::relax();
     }
 }
 
-/// Time after a decreasing doorbell during which the same thread does not ring again, in nanoseconds.
+/// Time after a decreasing doorbell in which the same thread does not ring again, in nanoseconds.
 const SEEN_NS: u64 = 10_000_000;
 
 /// Returns the seed of the payload at this offset.
@@ -163,8 +164,8 @@ fn quiet(queue: &mut Queue, last: &mut Option<u64>, args: &DirectPutArgs) -> u64
     }
 }
 
-/// Waits only for the counter, as a counterexample. A failed request is not counted, so the wait then ends only at its
-/// bound, without an error report.
+/// Waits only for the counter, as a counterexample. A failed request is not counted, so the wait then ends at its bound
+/// without an error report.
 fn wait_for_counter_alone(queue: &Queue) -> u64 {
     let began = thread::global_timer_ns();
     loop {
@@ -181,18 +182,19 @@ fn wait_for_counter_alone(queue: &Queue) -> u64 {
     }
 }
 
-/// Writes the pattern, starting with whole words.
+/// Writes the pattern: whole words first, then single bytes.
 #[inline(always)]
 unsafe fn fill(at: u64, bytes: u32, seed: u64) {
     let mut index = 0u64;
     while index * 8 + 8 <= bytes as u64 {
-        // SAFETY: the word is below `bytes`, for which the caller guarantees the slot; slots start on word boundaries.
+        // SAFETY: the word is below `bytes`, for which the caller guarantees that the slot is valid; slots start on
+        // word boundaries.
         unsafe { (at as *mut u64).add(index as usize).write(pattern::word(seed, index)) };
         index += 1;
     }
     let mut byte = index * 8;
     while byte < bytes as u64 {
-        // SAFETY: the byte is below `bytes`, for which the caller guarantees the slot.
+        // SAFETY: the byte is below `bytes`, for which the caller guarantees that the slot is valid.
         unsafe { (at as *mut u8).add(byte as usize).write(pattern::byte(seed, byte)) };
         byte += 1;
     }

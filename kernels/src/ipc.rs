@@ -25,10 +25,10 @@ pub struct IpcArgs {
     pub xor: u32,
     /// Sums of reads, one per thread of the grid.
     pub sums: *mut u32,
-    /// Device memory. Number of blocks that have finished, counted from 0 over all launches of a pass; or number of
-    /// wrong bytes.
+    /// Number of blocks that have finished, counted from 0 over all launches of a pass, or number of wrong bytes. In
+    /// device memory.
     pub counter: *const Word,
-    /// The receiver's flag, in its memory, which is set to the number of the launch, from 1. Null for none.
+    /// The receiver's flag, in its memory, which is set to the number of the launch, from 1; null if there is none.
     pub flag: *const Word,
     /// Number of the next part, in device memory; used only by `ipc_parts_write`.
     pub taken: *const Word,
@@ -50,14 +50,14 @@ pub fn word(seed: u32, index: u64) -> u32 {
     seed.wrapping_add((index as u32).wrapping_mul(STEP))
 }
 
-/// Returns the pattern's byte at `offset`, for a rest that is shorter than a word.
+/// Returns the pattern's byte at `offset`, for the bytes after the last whole word.
 #[inline(always)]
 pub fn byte(seed: u32, offset: u64) -> u8 {
     (word(seed, offset / 4) >> (offset % 4 * 8)) as u8
 }
 
-/// Returns the sum of all words and remaining bytes of a payload, modulo 2^32, which a kernel that reads it must
-/// compute.
+/// Returns the sum of all words and remaining bytes of a payload, modulo 2^32. A kernel that reads the payload must
+/// compute the same sum.
 pub fn sum(seed: u32, bytes: u64) -> u32 {
     let words = bytes / 4;
     let pairs = (words as u128 * (words as u128).saturating_sub(1) / 2) as u32;
@@ -65,7 +65,7 @@ pub fn sum(seed: u32, bytes: u64) -> u32 {
     (words * 4..bytes).fold(whole, |sum, offset| sum.wrapping_add(byte(seed, offset) as u32))
 }
 
-/// Returns `W` consecutive words of the pattern, of which `first` is the first.
+/// Returns `W` consecutive words of the pattern, starting with `first`.
 #[inline(always)]
 pub(crate) fn words<const W: usize>(first: u32) -> [u32; W] {
     let mut words = [first; W];
@@ -93,9 +93,10 @@ pub(crate) fn each_byte_behind(bytes: u64, width: u64, mut visit: impl FnMut(u64
 
 /// Raises the receiver's flag after all stores of the grid, if there is a flag.
 ///
-/// A receiver that acquires the flag observes every store. Each thread's stores precede its block's barrier. After it,
-/// one thread fences at system scope for the whole block (fences are cumulative), and only then counts the block. The
-/// thread that counts the last block has observed the counts of all other blocks, fences again and releases the flag.
+/// A receiver that acquires the flag observes every store. Each thread's stores precede its block's barrier. After the
+/// barrier, one thread fences at system scope for the whole block (fences are cumulative), and only then counts the
+/// block. The thread that counts the last block has observed the counts of all other blocks, fences again and releases
+/// the flag.
 ///
 /// # Safety
 /// `counter` must be valid, and so must `flag` unless it is null.

@@ -2,7 +2,7 @@
 //! unit stores it while they fill the next one. A separate PTX module, for compute capability 9.0 and later.
 //!
 //! ```text
-//!   threads: fill stage k   fill k+1   fill k+2   (wait until k was read)  fill k ...
+//! threads: fill stage k   fill k+1   fill k+2   (wait until k is read)  fill k ...
 //!   copy unit:              store k    store k+1  store k+2
 //! ```
 
@@ -31,7 +31,7 @@ unsafe fn stores(args: &IpcArgs, words_at: impl Fn(u64) -> [u32; 4], byte_at: im
     let mut start = thread::block_idx_x() as u64 * CHUNK as u64;
     let mut stage = 0;
     while start < whole {
-        // The copy unit has read this stage once at most STAGES - 1 later stores are still reading.
+        // The copy unit has finished reading this stage when at most STAGES - 1 later stores are still reading theirs.
         if leads {
             wait_stage_read::<{ STAGES - 1 }>();
         }
@@ -43,22 +43,22 @@ unsafe fn stores(args: &IpcArgs, words_at: impl Fn(u64) -> [u32; 4], byte_at: im
             unsafe { fill_stage(stage * CHUNK + offset, words_at((start + offset as u64) / 16)) };
             offset += thread::block_dim_x() * 16;
         }
-        // Each thread's words must become visible to the async proxy before the barrier.
+        // Each thread's words must be visible to the async proxy before the barrier.
         fence_proxy_async_stage();
         thread::sync_threads();
         if leads {
-            // SAFETY: the caller guarantees `bytes` bytes; start and length are multiples of 16.
+            // SAFETY: the caller guarantees that `bytes` bytes are valid; start and length are multiples of 16.
             unsafe { store_bulk(args.destination.add(start as usize), stage * CHUNK, length) };
         }
         stage = (stage + 1) % STAGES;
         start += thread::grid_dim_x() as u64 * CHUNK as u64;
     }
     each_byte_behind(args.bytes, 16, |offset| {
-        // SAFETY: the caller guarantees `bytes` bytes, and `offset` is below that.
+        // SAFETY: the caller guarantees that `bytes` bytes are valid, and `offset` is below `bytes`.
         unsafe { args.destination.add(offset as usize).write(byte_at(offset)) }
     });
     if leads {
-        // Must precede the flag, and the reuse of the block's shared memory by another block.
+        // This wait must precede the flag, and the reuse of the block's shared memory by another block.
         wait_bulk();
         fence_proxy_async_global();
     }
@@ -72,7 +72,7 @@ unsafe fn stores(args: &IpcArgs, words_at: impl Fn(u64) -> [u32; 4], byte_at: im
 /// The requirements of `ipc_write_16` must hold.
 #[kernel(bulk)]
 pub unsafe fn ipc_bulk_write(args: IpcArgs) {
-    // SAFETY: the caller guarantees `bytes` bytes at the destination, and a valid `counter` and `flag`.
+    // SAFETY: the caller guarantees that `bytes` bytes at the destination, `counter` and `flag` are valid.
     unsafe { stores(&args, |index| words(word(args.seed, index * 4)), |offset| byte(args.seed, offset)) };
 }
 

@@ -1,8 +1,8 @@
 //! The kernels of `ginlab ipc`: a grid writes to, copies to or reads from another GPU's memory.
 //!
 //! All of them process the memory in a grid-stride loop, so that the threads of a warp access one block of `32 x width`
-//! bytes. Each thread has [`UNROLL`] accesses in flight. The rest is one more pass with as many accesses, each
-//! conditional.
+//! bytes. Each thread has [`UNROLL`] accesses in flight. The remaining accesses take one more pass of the same size, in
+//! which each access is conditional.
 
 use crate::ipc::{IpcArgs, POISON, STEP, byte, each_byte_behind, signal, word, words};
 use cuda_std::memory::{fence_acq_rel_sys, fetch_add_relaxed_gpu_u64};
@@ -16,7 +16,7 @@ pub const UNROLL: usize = 8;
 struct Way<const W: usize> {
     /// Index of the thread's next vector.
     index: u64,
-    /// Number of vectors between two of its accesses: the number of threads of the grid.
+    /// Number of vectors between two accesses of a thread: the number of threads of the grid.
     stride: u64,
     /// Total number of vectors.
     vectors: u64,
@@ -54,7 +54,7 @@ impl<const W: usize> Way<W> {
     }
 }
 
-/// Addresses at a constant distance.
+/// Addresses with a constant distance from each other.
 struct Addresses {
     next: u64,
     step: u64,
@@ -84,13 +84,14 @@ fn this_thread() -> u64 {
 #[inline(always)]
 unsafe fn write<const W: usize>(args: &IpcArgs) {
     let mut way = Way::<W>::new(args.bytes);
-    // The pattern's word at the thread's next vector, and the difference to the word at the vector after that.
+    // The word of the pattern at the thread's next vector, and its difference to the word at the following vector.
     let mut value = word(args.seed, way.index * W as u64);
     let step = opaque_u32((way.stride as u32).wrapping_mul(W as u32).wrapping_mul(STEP));
     while way.has_round() {
         let mut targets = way.addresses(args.destination as u64);
         for _ in 0..UNROLL {
-            // SAFETY: the kernel's caller guarantees `bytes` bytes; a whole round is below the number of vectors.
+            // SAFETY: the kernel's caller guarantees that `bytes` bytes are valid; a whole round is below the number of
+            // vectors.
             unsafe { store_words(targets.take(), words::<W>(value)) };
             value = opaque_u32(value.wrapping_add(step));
         }
@@ -100,13 +101,14 @@ unsafe fn write<const W: usize>(args: &IpcArgs) {
     for round in 0..UNROLL {
         let target = targets.take();
         if way.is_left(round) {
-            // SAFETY: the kernel's caller guarantees `bytes` bytes; the vector is below the number of vectors.
+            // SAFETY: the kernel's caller guarantees that `bytes` bytes are valid; the vector is below the number of
+            // vectors.
             unsafe { store_words(target, words::<W>(value)) };
         }
         value = opaque_u32(value.wrapping_add(step));
     }
     each_byte_behind(args.bytes, Way::<W>::BYTES, |offset| {
-        // SAFETY: the kernel's caller guarantees `bytes` bytes, and `offset` is below that.
+        // SAFETY: the kernel's caller guarantees that `bytes` bytes are valid, and `offset` is below `bytes`.
         unsafe { args.destination.add(offset as usize).write(byte(args.seed, offset)) }
     });
     // SAFETY: the kernel's caller guarantees that `counter` and `flag` are valid.
@@ -119,7 +121,8 @@ unsafe fn load_round<const W: usize>(way: &Way<W>, source: *const u8) -> [[u32; 
     let mut held = [[0; W]; UNROLL];
     let mut sources = way.addresses(source as u64);
     for held in &mut held {
-        // SAFETY: the kernel's caller guarantees `bytes` bytes; a whole round is below the number of vectors.
+        // SAFETY: the kernel's caller guarantees that `bytes` bytes are valid; a whole round is below the number of
+        // vectors.
         *held = unsafe { load_words(sources.take()) };
     }
     held
@@ -133,7 +136,8 @@ unsafe fn load_rest<const W: usize>(way: &Way<W>, source: *const u8) -> [[u32; W
     for (round, held) in held.iter_mut().enumerate() {
         let source = sources.take();
         if way.is_left(round) {
-            // SAFETY: the kernel's caller guarantees `bytes` bytes; the vector is below the number of vectors.
+            // SAFETY: the kernel's caller guarantees that `bytes` bytes are valid; the vector is below the number of
+            // vectors.
             *held = unsafe { load_words(source) };
         }
     }
@@ -145,34 +149,37 @@ unsafe fn load_rest<const W: usize>(way: &Way<W>, source: *const u8) -> [[u32; W
 unsafe fn copy<const W: usize>(args: &IpcArgs) {
     let mut way = Way::<W>::new(args.bytes);
     while way.has_round() {
-        // SAFETY: the kernel's caller guarantees `bytes` bytes at `source`, and a whole round is left.
+        // SAFETY: the kernel's caller guarantees that `bytes` bytes at `source` are valid, and a whole round is left.
         let held = unsafe { load_round(&way, args.source) };
         let mut targets = way.addresses(args.destination as u64);
         for held in &held {
-            // SAFETY: the kernel's caller guarantees `bytes` bytes; a whole round is below the number of vectors.
+            // SAFETY: the kernel's caller guarantees that `bytes` bytes are valid; a whole round is below the number of
+            // vectors.
             unsafe { store_words(targets.take(), *held) };
         }
         way.next_round();
     }
-    // SAFETY: the kernel's caller guarantees `bytes` bytes at `source`.
+    // SAFETY: the kernel's caller guarantees that `bytes` bytes at `source` are valid.
     let held = unsafe { load_rest(&way, args.source) };
     let mut targets = way.addresses(args.destination as u64);
     for (round, held) in held.iter().enumerate() {
         let target = targets.take();
         if way.is_left(round) {
-            // SAFETY: the kernel's caller guarantees `bytes` bytes; the vector is below the number of vectors.
+            // SAFETY: the kernel's caller guarantees that `bytes` bytes are valid; the vector is below the number of
+            // vectors.
             unsafe { store_words(target, *held) };
         }
     }
     each_byte_behind(args.bytes, Way::<W>::BYTES, |offset| {
-        // SAFETY: the kernel's caller guarantees `bytes` bytes, and `offset` is below that.
+        // SAFETY: the kernel's caller guarantees that `bytes` bytes are valid, and `offset` is below `bytes`.
         unsafe { args.destination.add(offset as usize).write(args.source.add(offset as usize).read()) }
     });
     // SAFETY: the kernel's caller guarantees that `counter` and `flag` are valid.
     unsafe { signal(args) };
 }
 
-/// Reads `source`. Every thread stores the sum of what it read: otherwise the compiler would remove the loads.
+/// Reads `source`. Every thread stores the sum of the values that it has read, because the compiler would otherwise
+/// remove the loads.
 #[inline(always)]
 unsafe fn read<const W: usize>(args: &IpcArgs) {
     let mut way = Way::<W>::new(args.bytes);
@@ -183,20 +190,20 @@ unsafe fn read<const W: usize>(args: &IpcArgs) {
         }
     };
     while way.has_round() {
-        // SAFETY: the kernel's caller guarantees `bytes` bytes at `source`, and a whole round is left.
+        // SAFETY: the kernel's caller guarantees that `bytes` bytes at `source` are valid, and a whole round is left.
         add(unsafe { load_round(&way, args.source) });
         way.next_round();
     }
-    // SAFETY: the kernel's caller guarantees `bytes` bytes at `source`.
+    // SAFETY: the kernel's caller guarantees that `bytes` bytes at `source` are valid.
     add(unsafe { load_rest(&way, args.source) });
-    // The rest: whole words after the last vector, then single bytes, as `ipc::sum` counts them.
+    // Adds the remaining bytes as `ipc::sum` does: whole words after the last vector, then single bytes.
     each_byte_behind(args.bytes, Way::<W>::BYTES, |offset| {
-        // SAFETY: the kernel's caller guarantees `bytes` bytes, and `offset` is below that.
+        // SAFETY: the kernel's caller guarantees that `bytes` bytes are valid, and `offset` is below `bytes`.
         let value = unsafe { args.source.add(offset as usize).read() } as u32;
         let in_word = offset < args.bytes / 4 * 4;
         sum = sum.wrapping_add(if in_word { value << (offset % 4 * 8) } else { value });
     });
-    // SAFETY: the kernel's caller guarantees one sum per thread of the grid.
+    // SAFETY: the kernel's caller guarantees that there is one sum per thread of the grid.
     unsafe { args.sums.add(this_thread() as usize).write(sum) };
 }
 
@@ -292,9 +299,8 @@ pub unsafe fn ipc_read_16(args: IpcArgs) {
     unsafe { read::<4>(&args) };
 }
 
-/// Writes with the loop of ginlab's C++ predecessor (Libefaxx): a word of 4 bytes at a time, not unrolled by hand, and
-/// a system-scope fence by every thread at the end. The words are those of the pattern, so that they are checked like
-/// the others.
+/// Writes the pattern with the loop of ginlab's C++ predecessor (Libefaxx). The loop writes one 4-byte word at a time
+/// and is not unrolled by hand. At the end every thread executes a system-scope fence.
 ///
 /// # Safety
 /// The requirements of [`ipc_write_4`] must hold.
@@ -303,12 +309,12 @@ pub unsafe fn ipc_int_loop(args: IpcArgs) {
     let (mut index, threads, count) = (this_thread(), grid_threads(), args.bytes / 4);
     let target = args.destination.cast::<u32>();
     while index < count {
-        // SAFETY: the caller guarantees `bytes` bytes, and the word is within them.
+        // SAFETY: the caller guarantees that `bytes` bytes are valid, and the word is within them.
         unsafe { store_words(target.add(index as usize), [word(args.seed, index)]) };
         index += threads;
     }
     each_byte_behind(args.bytes, 4, |offset| {
-        // SAFETY: the caller guarantees `bytes` bytes, and `offset` is below that.
+        // SAFETY: the caller guarantees that `bytes` bytes are valid, and `offset` is below `bytes`.
         unsafe { args.destination.add(offset as usize).write(byte(args.seed, offset)) }
     });
     fence_acq_rel_sys();
@@ -316,7 +322,8 @@ pub unsafe fn ipc_int_loop(args: IpcArgs) {
     unsafe { signal(&args) };
 }
 
-/// Fills `destination` with the pattern, each word combined with `xor`: for sources, and to poison destinations.
+/// Fills `destination` with the pattern, each word combined with `xor`. Used to fill sources and to poison
+/// destinations.
 ///
 /// # Safety
 /// The requirements of [`ipc_write_4`] must hold.
@@ -325,12 +332,12 @@ pub unsafe fn ipc_fill(args: IpcArgs) {
     let (mut index, threads) = (this_thread(), grid_threads());
     let target = args.destination.cast::<u32>();
     while index < args.bytes / 4 {
-        // SAFETY: the caller guarantees `bytes` bytes, and the word is within them.
+        // SAFETY: the caller guarantees that `bytes` bytes are valid, and the word is within them.
         unsafe { store_words(target.add(index as usize), [word(args.seed, index) ^ args.xor]) };
         index += threads;
     }
     each_byte_behind(args.bytes, 4, |offset| {
-        // SAFETY: the caller guarantees `bytes` bytes, and `offset` is below that.
+        // SAFETY: the caller guarantees that `bytes` bytes are valid, and `offset` is below `bytes`.
         unsafe { args.destination.add(offset as usize).write(byte(args.seed, offset) ^ args.xor as u8) }
     });
 }
@@ -346,7 +353,7 @@ pub unsafe fn ipc_check(args: IpcArgs) {
     let found = args.destination.cast::<u32>();
     let mut wrong = 0u64;
     while index < args.bytes / 4 {
-        // SAFETY: the caller guarantees `bytes` bytes, and the word is within them.
+        // SAFETY: the caller guarantees that `bytes` bytes are valid, and the word is within them.
         let [value] = unsafe { load_words::<1>(found.add(index as usize)) };
         let difference = value ^ word(args.seed, index);
         for byte in 0..4 {
@@ -355,7 +362,7 @@ pub unsafe fn ipc_check(args: IpcArgs) {
         index += threads;
     }
     each_byte_behind(args.bytes, 4, |offset| {
-        // SAFETY: the caller guarantees `bytes` bytes, and `offset` is below that.
+        // SAFETY: the caller guarantees that `bytes` bytes are valid, and `offset` is below `bytes`.
         let value = unsafe { args.destination.add(offset as usize).read() };
         wrong += (value != byte(args.seed, offset)) as u64;
     });

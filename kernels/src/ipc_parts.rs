@@ -10,11 +10,11 @@ use cuda_std::memory::{Word, fetch_add_relaxed_gpu_u64};
 use cuda_std::vector::{opaque_u32, store_words};
 use cuda_std::{kernel, thread, warp};
 
-/// Number of 16-byte vectors of a part: 32 KiB. One SM stores that in 0.65 us on an H200, about as long as an atomic
-/// operation takes.
+/// Number of 16-byte vectors of a part: 32 KiB. One SM of an H200 stores a part in 0.65 us, about the duration of an
+/// atomic operation.
 const PART: u64 = 2048;
 
-/// Returns the number of warps of a launch. Each warp takes numbers.
+/// Returns the number of warps of a launch. Each warp takes part numbers.
 #[inline(always)]
 fn warps() -> u64 {
     u64::from(thread::grid_dim_x()) * u64::from(thread::block_dim_x().div_ceil(warp::SIZE))
@@ -23,9 +23,9 @@ fn warps() -> u64 {
 /// Calls `part_of` for each part (of `PART` vectors) that this warp takes, with the part's first vector, its end, the
 /// lane, and the number of lanes.
 ///
-/// Each launch takes as many numbers as it has parts and warps: one per part, and for each warp one that shows that no
-/// part is left. The numbers of a launch therefore start where those of the previous launch end, and `taken` is never
-/// reset. Relaxed suffices: a number publishes no other data, and launches of a stream are ordered.
+/// Each launch takes one number per part, and one per warp that indicates that no part is left. The numbers of a launch
+/// therefore start where those of the previous launch end, and `taken` is never reset. Relaxed ordering suffices: a
+/// number publishes no other data, and launches of a stream are ordered.
 ///
 /// # Safety
 /// `taken` must be in device memory and initially 0. Only launches with the same numbers of parts and warps may use it,
@@ -50,7 +50,7 @@ pub(crate) unsafe fn each_part<const PART: u64>(
         if part >= parts {
             break;
         }
-        // One number ahead, so that it arrives while this part is written.
+        // Takes one number in advance, so that it arrives while this part is written.
         next = take();
         let end = if (part + 1) * PART < vectors { (part + 1) * PART } else { vectors };
         part_of(part * PART, end, lane, lanes);
@@ -69,7 +69,7 @@ pub unsafe fn ipc_parts_write(args: IpcArgs) {
         let mut index = first + lane;
         let mut value = word(args.seed, index * 4);
         let mut put = |index: u64| {
-            // SAFETY: the caller guarantees `bytes` bytes; the vector is below the number of vectors.
+            // SAFETY: the caller guarantees that `bytes` bytes are valid; the vector is below the number of vectors.
             unsafe { store_words(args.destination.add(index as usize * 16).cast(), words::<4>(value)) };
             value = opaque_u32(value.wrapping_add(step));
         };
@@ -84,10 +84,10 @@ pub unsafe fn ipc_parts_write(args: IpcArgs) {
             index += lanes;
         }
     };
-    // SAFETY: the caller guarantees the requirements on `taken`.
+    // SAFETY: the caller upholds the requirements on `taken`.
     unsafe { each_part::<PART>(args.taken, args.bytes / 16, write) };
     each_byte_behind(args.bytes, 16, |offset| {
-        // SAFETY: the caller guarantees `bytes` bytes, and `offset` is below that.
+        // SAFETY: the caller guarantees that `bytes` bytes are valid, and `offset` is below `bytes`.
         unsafe { args.destination.add(offset as usize).write(byte(args.seed, offset)) }
     });
     // SAFETY: the caller guarantees that `counter` and `flag` are valid.

@@ -1,7 +1,7 @@
 //! Writing to the memory of several other GPUs with one launch: each thread stores each vector to all of them.
 //!
-//! With one launch per target, each on its own stream, the launches would diverge: their blocks share SMs unevenly, one
-//! target gets more than its share, and the links to the others are idle. Warps take parts dynamically
+//! With one launch per target, each on its own stream, the launches would diverge. Their blocks share SMs unevenly, so
+//! one target receives more than its share while the links to the others are idle. Warps take parts dynamically
 //! ([`crate::ipc_parts`]), because blocks that share an SM store less.
 
 use crate::ipc::{IpcArgs, STEP, byte, each_byte_behind, signal, word, words};
@@ -13,9 +13,9 @@ use cuda_std::{args, kernel};
 /// Number of targets whose addresses a thread keeps in registers. More targets take several passes.
 const AT_ONCE: usize = 8;
 
-/// Number of 16-byte vectors of a part: 2 KiB to each target. All warps then write within one short range and finish
-/// together. Larger parts are slower: on four GPUs, 64 MiB by 16 to 128 blocks reach at least 1428 GB/s with 2 KiB,
-/// 1404 with 32 KiB, 757 with 1 MiB.
+/// Number of 16-byte vectors of a part: 2 KiB to each target. All warps then write within one short range and finish at
+/// about the same time. Larger parts are slower: on four GPUs, 64 MiB by 16 to 128 blocks reach at least 1428 GB/s with
+/// 2 KiB, 1404 with 32 KiB, 757 with 1 MiB.
 const PART: u64 = 128;
 
 /// Arguments of [`ipc_together_write`].
@@ -36,7 +36,7 @@ pub struct TogetherArgs {
 /// runs. `taken` must meet the requirements of `ipc_parts_write`.
 #[kernel]
 pub unsafe fn ipc_together_write(args: TogetherArgs) {
-    // SAFETY: the caller guarantees `count` flows that no other thread writes.
+    // SAFETY: the caller guarantees that there are `count` flows that no other thread writes.
     let flows = unsafe { core::slice::from_raw_parts(args.flows, args.count as usize) };
     let (first, last) = (&flows[0], flows.len() - 1);
     let (bytes, seed) = (first.bytes, first.seed);
@@ -62,11 +62,11 @@ pub unsafe fn ipc_together_write(args: TogetherArgs) {
             base += AT_ONCE;
         }
     };
-    // SAFETY: the caller guarantees the requirements on `taken`.
+    // SAFETY: the caller upholds the requirements on `taken`.
     unsafe { each_part::<PART>(args.taken, bytes / 16, write) };
     for flow in flows {
         each_byte_behind(bytes, 16, |offset| {
-            // SAFETY: the caller guarantees `bytes` bytes per target, and `offset` is below that.
+            // SAFETY: the caller guarantees that `bytes` bytes per target are valid, and `offset` is below `bytes`.
             unsafe { flow.destination.add(offset as usize).write(byte(seed, offset)) }
         });
         // SAFETY: the caller guarantees that `counter` and `flag` of each flow are valid.

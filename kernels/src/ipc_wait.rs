@@ -30,13 +30,13 @@ pub struct GateArgs {
 #[kernel]
 pub unsafe fn ipc_gate(args: GateArgs) {
     for index in 0..args.count as usize {
-        // SAFETY: the caller guarantees `count` pairs of valid words.
+        // SAFETY: the caller guarantees that there are `count` pairs of valid words.
         let theirs = unsafe { &*(*args.words.add(index))[0] };
         store_release_sys_u64(theirs, args.round);
     }
     let limit = Limit::new(args.timeout_ns, args.abort);
     for index in 0..args.count as usize {
-        // SAFETY: the caller guarantees `count` pairs of valid words.
+        // SAFETY: the caller guarantees that there are `count` pairs of valid words.
         let ours = unsafe { &*(*args.words.add(index))[1] };
         // SAFETY: the caller guarantees that `abort` is valid.
         if let Err(stop) = unsafe { limit.wait(ours, args.round) } {
@@ -52,11 +52,11 @@ pub unsafe fn ipc_gate(args: GateArgs) {
 pub struct ReceiveArgs {
     /// The flag that the sender raises, initially 0.
     pub flag: *const Word,
-    /// Number of times that the sender raises it.
+    /// Number of times that the sender raises the flag.
     pub count: u32,
-    /// Result: times at which each was observed, on this device's clock.
+    /// Result: the time of each observation, on this device's clock.
     pub times: *mut u64,
-    /// Maximum wait for one of them, in nanoseconds.
+    /// Maximum wait for one observation, in nanoseconds.
     pub timeout_ns: u64,
     /// Word in host memory that ends the wait if it is not 0.
     pub abort: *const Word,
@@ -64,7 +64,7 @@ pub struct ReceiveArgs {
     pub stop: *const Word,
 }
 
-/// Receives flags: records when it observes each.
+/// Receives flags, and records the time at which each is observed.
 ///
 /// # Safety
 /// The pointers must be valid while the grid runs, which must be one thread.
@@ -76,7 +76,7 @@ pub unsafe fn ipc_receive(args: ReceiveArgs) {
         let limit = Limit::new(args.timeout_ns, args.abort);
         // SAFETY: the caller guarantees that `abort` is valid.
         match unsafe { limit.wait(flag, number as u64 + 1) } {
-            // SAFETY: the caller guarantees `count` times, and `number` is below that.
+            // SAFETY: the caller guarantees that there are `count` times, and `number` is below their number.
             Ok(()) => unsafe { args.times.add(number as usize).write(thread::global_timer_ns()) },
             Err(stop) => {
                 // SAFETY: the caller guarantees that `stop` is valid.

@@ -5,9 +5,10 @@
 //! this crate for the types that both sides share.
 //!
 //! - [`command`]: the put command, in 32 bytes;
-//! - [`ring`]: transport of commands from many device threads to one proxy thread, and of their completion back;
+//! - [`ring`]: transport of commands from many device threads to one proxy thread, and of completions in the other
+//!   direction;
 //! - [`direct`]: access to a NIC's queues from a kernel, without a proxy;
-//! - [`outlet`]: the choice between a ring and a NIC's queue;
+//! - [`outlet`]: dispatch to a ring or a NIC queue;
 //! - [`gin`]: the device API of applications: symmetric memory, put, get, signals, barrier, to any PE over NVLink or
 //!   rails;
 //! - [`block`]: agreement among the threads of a block;
@@ -21,7 +22,7 @@
 //! - applications over [`gin`]: [`collective`], [`jacobi`], [`moe`];
 //! - [`queue`]: the study of queues; [`mover`]: copies for NCCL's kernels.
 //!
-//! A new kernel is a file and its name in a list below (docs/add-a-kernel.md).
+//! A new kernel needs a file, and its name in a list below (docs/add-a-kernel.md).
 //!
 //! Kernels that are used together form a PTX module. An edit recompiles, in parallel, the modules that contain the
 //! file, and the driver compiles a module when one of its kernels is first launched. A file with many kernels can be in
@@ -30,7 +31,7 @@
 #![cfg_attr(target_arch = "nvptx64", no_std)]
 #![cfg_attr(target_arch = "nvptx64", feature(abi_ptx))]
 
-// Shared parts without kernels. The module of bulk stores needs only `ipc` and `litmus`.
+// Shared parts without kernels. The module of bulk stores contains only `ipc` and `litmus`.
 #[cfg(not(all(target_arch = "nvptx64", feature = "bulk")))]
 pub mod batch;
 #[cfg(not(all(target_arch = "nvptx64", feature = "bulk")))]

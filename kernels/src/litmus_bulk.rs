@@ -1,5 +1,5 @@
-//! Role 0 of a litmus test by bulk stores: the payload is written by the copy unit of the multiprocessor
-//! (`cp.async.bulk`), and the signal by the thread. In the module of bulk stores, for compute capability 9.0 and later.
+//! Role 0 of a litmus test with bulk stores: the copy unit of the multiprocessor writes the payload (`cp.async.bulk`),
+//! and the thread stores the signal. Part of the module of bulk stores, which requires compute capability 9.0 or later.
 
 use crate::litmus::LitmusArgs;
 #[cfg(target_arch = "nvptx64")]
@@ -15,20 +15,21 @@ pub const PART: u32 = 128;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum BulkOrder {
-    /// None: the signal is a relaxed store.
+    /// No order: the signal is a relaxed store.
     Nothing,
-    /// Wait until the bulk store has read its source, then a release.
+    /// Wait until the bulk store has read its source, then store the signal with release semantics.
     SourceRead,
-    /// Wait until the bulk store is complete, then a release.
+    /// Wait until the bulk store is complete, then store the signal with release semantics.
     Complete,
-    /// Wait until the bulk store is complete, then `fence.proxy.async`, then a release.
+    /// Wait until the bulk store is complete, then execute `fence.proxy.async`, then store the signal with release
+    /// semantics.
     CompleteFence,
-    /// As [`CompleteFence`](BulkOrder::CompleteFence), but without the fence between the stores to the stage and the
+    /// Like [`CompleteFence`](BulkOrder::CompleteFence), but without the fence between the stores to the stage and the
     /// bulk store that reads it.
     Unfenced,
 }
 
-/// Runs role 0 by bulk stores.
+/// Runs role 0 with bulk stores.
 ///
 /// # Safety
 /// The requirements of `litmus_threads` must hold, for blocks of at most 384 threads. The payload must be a multiple of
@@ -82,7 +83,7 @@ unsafe fn write(mine: &Participant<'_>, lane: u32, round: u64) {
     // SAFETY: the caller guarantees that the location is valid.
     let signal = unsafe { &*signal };
     pair(Pair::Write, Scope::of(args.scope), order, [signal, signal], [value + 1, 0]);
-    // Before the next round fills the stage, and before the round ends.
+    // This wait precedes the next filling of the stage, and the end of the round.
     wait_bulk();
     fence_proxy_async_global();
 }

@@ -1,6 +1,6 @@
-//! The copy kernel: copies between GPU memory and pinned host memory, as requested by the host through two rings in
-//! pinned memory. The NCCL plugin (`host/nccl_plugin`) keeps it resident while data is exchanged: a driver call per
-//! copy would cost the host 2 us, and a copy engine starts some microseconds later.
+//! The copy kernel: copies between GPU memory and pinned host memory that the host requests through two rings in pinned
+//! memory. The NCCL plugin (`host/nccl_plugin`) keeps it resident while data is exchanged: a driver call per copy would
+//! cost the host 2 us, and a copy engine starts some microseconds later.
 //!
 //! ```text
 //! host     bytes in pinned memory, then an entry: four words, each with the lap in its top 16 bits
@@ -46,9 +46,9 @@ pub struct Lane {
     pub quick: [InlineCopy; QUICKS],
     /// Number of entries that have been read; the host may overwrite them.
     pub taken: CachePadded<Word>,
-    /// The last mark that has been passed.
+    /// Number of the last mark that has been passed.
     pub passed: CachePadded<Word>,
-    /// The kernel's number, once its first block is exiting and the lane's other blocks access nothing but their jobs.
+    /// The kernel's number, once its first block is exiting and the lane's other blocks access only their jobs.
     pub gone: CachePadded<Word>,
 }
 
@@ -71,19 +71,19 @@ pub struct MoverArgs {
 ///
 /// # Safety
 /// The lanes and all memory that their entries refer to must be valid until `gone` has the kernel's number. The jobs
-/// must be valid until the kernel has exited, and that must happen before the next kernel that uses them starts. The
-/// grid must have [`LANES`] times up to [`MOST_BLOCKS`] blocks of at least [`LOOK_WORDS`] threads, each block with
+/// must be valid until the kernel has exited. It must exit before the next kernel that uses the jobs starts. The grid
+/// must have [`LANES`] times up to [`MOST_BLOCKS`] blocks of at least [`LOOK_WORDS`] threads, each block with
 /// [`SHARED`] bytes of shared memory.
 #[kernel]
 pub unsafe fn mover(args: MoverArgs) {
     let (block, me) = (thread::block_idx_x(), thread::thread_idx_x());
     let index = (block % LANES) as usize;
-    // SAFETY: the caller guarantees [`LANES`] lanes and jobs, and `index` is below that.
+    // SAFETY: the caller guarantees [`LANES`] lanes and jobs, and `index` is below their number.
     let (lane, jobs) = unsafe { (&*args.lanes.add(index), &*args.jobs.add(index)) };
     let workers = thread::grid_dim_x() / LANES - 1;
     let look = Look::new();
     if block >= LANES {
-        // SAFETY: the caller guarantees what `crew::work` requires: valid lanes, jobs and entries.
+        // SAFETY: the caller guarantees valid lanes, jobs and entries, as `crew::work` requires.
         unsafe { crew::work(jobs, lane, (block / LANES - 1, workers), &args, me, look) };
         return;
     }
@@ -123,7 +123,7 @@ pub unsafe fn mover(args: MoverArgs) {
         while seen < LOOK as u32 {
             let Some(step) = look.step(seen, number + u64::from(seen), ENTRIES) else { break };
             if seen > done {
-                // The next step may read or write what the previous one wrote.
+                // The next step may read or write data that the previous step wrote.
                 thread::sync_threads();
             }
             seen += 1;
@@ -141,7 +141,7 @@ pub unsafe fn mover(args: MoverArgs) {
                     leave(lane, crew, me, number + u64::from(seen), args.number);
                     return;
                 }
-                // The block that writes the mark fences. That fence does not cover what this block does next, so `open`
+                // The block that writes the mark fences. Its fence does not cover later writes of this block, so `open`
                 // is unchanged.
                 Step::Mark(_) if crew.is_busy() => crew.give(step),
                 step => {
@@ -160,12 +160,12 @@ pub unsafe fn mover(args: MoverArgs) {
         if me == 0 {
             store_relaxed_sys_u64(&lane.taken.0, number);
         }
-        // Precedes the next overwriting of the words in shared memory, and follows the last step.
+        // This barrier follows the last step, and precedes the next overwriting of the words in shared memory.
         thread::sync_threads();
     }
 }
 
-/// Performs a step that only one warp does, after everything that the block did before a barrier. Returns `false` for
+/// Performs a step that only one warp executes, after all steps of the block before a barrier. Returns `false` for
 /// other steps. All lanes of the warp must call it together.
 ///
 /// # Safety
@@ -185,9 +185,9 @@ unsafe fn short(ring: &Lane, step: Step, open: &mut bool, lane: u32) -> bool {
         }
         Step::Word { to, value } => {
             if lane == 0 {
-                // Orders the word after what this block wrote (its other threads before the barrier), and after what
-                // the other blocks wrote, for which this block has waited with acquire. GPU scope: only kernels of this
-                // GPU wait for the word.
+                // Orders the word after the writes of this block (those of its other threads precede the barrier) and
+                // of the other blocks, for which this block has waited with acquire. GPU scope suffices: only kernels
+                // of this GPU wait for the word.
                 if *open {
                     fence_acq_rel_gpu();
                 }

@@ -1,10 +1,10 @@
-//! Outlets: where a block's commands go.
+//! Outlets: destinations of a block's commands.
 //!
 //! An outlet is a [ring](crate::ring), whose proxy posts the commands to rails, or a [channel](crate::direct), in which
 //! each command becomes a request of a NIC queue. A ring stores encoded commands; a channel needs no encoding.
 //!
-//! Programs choose their outlet at run time, once per call: the host opens either rings or channels. The put kernels
-//! know the kind of theirs at compile time.
+//! Programs choose their outlet at run time, once per call: the host opens either rings or channels. The kind is known
+//! at compile time in the put kernels.
 
 use crate::command::{Command, Opcode};
 use crate::direct::{Channel, ChannelHandle};
@@ -25,9 +25,11 @@ pub struct Outlets {
     pub count: u32,
 }
 
-// SAFETY: the tables are never written while a kernel uses them, and what they point to is shared by design.
+// SAFETY: the tables are never written while a kernel uses them, and the memory to which they point is shared by
+// design.
 unsafe impl Send for Outlets {}
-// SAFETY: the tables are never written while a kernel uses them, and what they point to is shared by design.
+// SAFETY: the tables are never written while a kernel uses them, and the memory to which they point is shared by
+// design.
 unsafe impl Sync for Outlets {}
 
 /// An outlet, as held by one thread.
@@ -69,7 +71,8 @@ impl Outlets {
     /// `channels` must not be null.
     #[inline(always)]
     pub const unsafe fn of_channels(channels: *const Channel, count: u32) -> Outlets {
-        // SAFETY: the caller guarantees it. A kernel whose outlets are always channels then has no code for rings.
+        // SAFETY: the caller guarantees that `channels` is not null. A kernel whose outlets are always channels then
+        // has no code for rings.
         unsafe { core::hint::assert_unchecked(!channels.is_null()) };
         Outlets { rings: core::ptr::null(), channels, count }
     }
@@ -91,11 +94,11 @@ impl Outlets {
             // SAFETY: without channels there are `count` rings, at least one, the same for all threads of the block.
             return Outlet::Ring(unsafe { Ring::of_block(self.rings, self.count) });
         }
-        // SAFETY: the caller guarantees `count` channels, at least one, and `own` is below `count`.
+        // SAFETY: the caller guarantees that there are `count` channels, at least one, and `own` is below `count`.
         Outlet::Channel(unsafe { ChannelHandle::new(self.channels.add(self.own() as usize)) })
     }
 
-    /// Returns the outlet `index`, to wait for a ticket of any block.
+    /// Returns the outlet with this index, to wait for a ticket of any block.
     ///
     /// # Safety
     /// There must be such an outlet, and the tables must be valid.
@@ -103,16 +106,17 @@ impl Outlets {
     pub(crate) unsafe fn at(&self, index: u32) -> Outlet {
         let index = index as usize;
         if self.channels.is_null() {
-            // SAFETY: without channels there are `count` rings, and the caller guarantees that `index` is below `count`.
+            // SAFETY: without channels there are `count` rings, and the caller guarantees that `index` is below
+            // `count`.
             return Outlet::Ring(Ring { role: Ring::role(self.count), ..unsafe { self.rings.add(index).read() } });
         }
         // SAFETY: the caller guarantees that `index` is below the number of channels.
         Outlet::Channel(unsafe { ChannelHandle::new(self.channels.add(index)) })
     }
 
-    /// Pushes one command per active lane to this block's outlet and returns the lane's ticket. Out of line, and the
-    /// outlet is read from memory on each call: for kernels that push rarely and cannot spare registers for it. The
-    /// caller keeps `free_below`, initially 0.
+    /// Pushes one command per active lane to this block's outlet and returns the lane's ticket. Not inlined, and the
+    /// outlet is read from memory on each call, for kernels that push rarely and cannot spare registers. The caller
+    /// keeps `free_below`, initially 0.
     ///
     /// # Safety
     /// The requirements of [`of_block`](Outlets::of_block) must hold.
@@ -121,7 +125,7 @@ impl Outlets {
     /// Returns the same errors as [`Outlet::push`].
     #[inline(always)]
     pub(crate) unsafe fn push(&self, free_below: &mut u64, fence: Fence, command: &Command) -> Result<u64, Status> {
-        // The fields as separate parameters: structs of this size would be passed in local memory.
+        // The fields are separate parameters, because a struct of this size would be passed in local memory.
         #[inline(never)]
         #[allow(clippy::too_many_arguments, reason = "structs are passed in memory")]
         unsafe fn push(
@@ -138,7 +142,7 @@ impl Outlets {
             immediate: u32,
         ) -> (Result<u64, Status>, u64) {
             let command = Command { opcode, immediate, ..Command::put(source, destination, bytes, peer) };
-            // SAFETY: the caller of `Outlets::push` guarantees the requirements of `of_block`.
+            // SAFETY: the caller of `Outlets::push` upholds the requirements of `of_block`.
             let mut outlet = unsafe { Outlets { rings, channels, count }.of_block() }.with_bound(free_below);
             (outlet.push(fence, &command, &mut ()), outlet.free_below())
         }
@@ -154,7 +158,7 @@ impl Outlets {
         pushed
     }
 
-    /// Waits for a ticket of this block's outlet and all preceding ones, out of line like [`push`](Outlets::push).
+    /// Waits for a ticket of this block's outlet and all preceding tickets. Not inlined, like [`push`](Outlets::push).
     ///
     /// # Safety
     /// The requirements of [`of_block`](Outlets::of_block) must hold.
@@ -171,7 +175,7 @@ impl Outlets {
             ticket: u64,
             free_below: u64,
         ) -> Result<u64, Status> {
-            // SAFETY: the caller of `Outlets::wait` guarantees the requirements of `of_block`.
+            // SAFETY: the caller of `Outlets::wait` upholds the requirements of `of_block`.
             unsafe { Outlets { rings, channels, count }.of_block() }.with_bound(free_below).wait(ticket)
         }
         let wait = by_address(wait as unsafe fn(_, _, _, _, _) -> _);
@@ -195,7 +199,7 @@ impl Outlet {
         }
     }
 
-    /// Like [`push`](Outlet::push) with [`Fence::Payload`], but out of line ([`Ring::push_outlined`]).
+    /// Like [`push`](Outlet::push) with [`Fence::Payload`], but not inlined ([`Ring::push_outlined`]).
     #[inline(always)]
     pub(crate) fn push_outlined(&mut self, command: &Command) -> Result<u64, Status> {
         match self {
@@ -216,7 +220,8 @@ impl Outlet {
         }
     }
 
-    /// Adds what the thread has kept from an earlier copy of this outlet: tickets below `free_below` have a free slot.
+    /// Adds the bound that the thread has kept from an earlier copy of this outlet: tickets below `free_below` have a
+    /// free slot.
     #[inline(always)]
     fn with_bound(mut self, free_below: u64) -> Outlet {
         let known = match &mut self {

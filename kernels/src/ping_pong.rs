@@ -1,4 +1,4 @@
-//! Lower bound of put and quiet: the bare round trip of a flag, with the payload and the fence of a real put.
+//! Lower bound of put and quiet: the minimal round trip of a flag, with the payload and the fence of a real put.
 
 use crate::pattern;
 use crate::ring::{HostWords, Status};
@@ -8,8 +8,8 @@ use cuda_std::{args, kernel, thread};
 /// Arguments of [`ping_pong`].
 #[args]
 pub struct PingPongArgs {
-    /// Flags in host memory: `tail` is the flag to the CPU, the first word of `completion` its answer, each on its own
-    /// cache lines.
+    /// Flags in host memory: `tail` is the flag to the CPU, the first word of `completion` the CPU's answer. Each is on
+    /// its own cache lines.
     pub flags: *const HostWords,
     /// Payload of `bytes` bytes to write before each flag.
     pub payload: *mut u64,
@@ -17,10 +17,10 @@ pub struct PingPongArgs {
     pub bytes: u64,
     /// Number of round trips.
     pub iterations: u64,
-    /// 1: with payload, fence and acquiring polls, like put and quiet. 0: the bare flag, with nothing ordered.
+    /// 1 for payload, fence and acquiring polls, like put and quiet. 0 selects only the flag, without ordering.
     pub ordered: u64,
-    /// Time between the flag and the first poll, in nanoseconds. A poll that is issued immediately arrives before the
-    /// answer, and the next one is issued a whole round trip later.
+    /// Time between the flag and the first poll, in nanoseconds. A poll that is issued immediately would arrive before
+    /// the answer, and the next one would be issued a whole round trip later.
     pub first_poll_ns: u64,
     /// Maximum wait for one answer, in nanoseconds.
     pub timeout_ns: u64,

@@ -1,5 +1,5 @@
-//! The put kernel with batches: a block writes the payloads of several puts, and lanes of its first warp put them
-//! together after a single fence, or to a NIC queue with a single doorbell.
+//! The put kernel with batches: a block writes the payloads of several puts. Lanes of its first warp then issue these
+//! puts together, after a single fence or, to a NIC queue, with a single doorbell.
 
 use crate::batch;
 use crate::block::block_maximum;
@@ -15,7 +15,7 @@ pub struct BatchedPutArgs {
     /// Arguments of the put kernel with whole blocks as producers. `quiet_every` and `ahead` are ignored.
     pub put: PutArgs,
     /// Number of puts of a block that are published together: 1 to 32, at most half the window, and at most the number
-    /// of threads.
+    /// of threads of the block.
     pub batch: u32,
 }
 
@@ -41,8 +41,8 @@ pub struct BatchedCardPutArgs {
     pub channel_count: u32,
 }
 
-/// Like [`put_batched_kernel`], but to NIC queues: lanes that put together write adjacent requests and ring the
-/// doorbell once.
+/// Variant of [`put_batched_kernel`] for NIC queues. Lanes that put concurrently write adjacent requests and share a
+/// doorbell.
 ///
 /// # Safety
 /// The requirements of the put kernel must hold, and `channels` must be valid for `channel_count` channels.
@@ -61,20 +61,20 @@ pub unsafe fn put_batched_by_card_kernel(args: BatchedCardPutArgs) {
 unsafe fn put_batches(args: &BatchedPutArgs, outlets: Outlets) {
     let put = &args.put;
     let me = thread::thread_idx_x();
-    // A raw pointer instead of a reference: all threads of the block hold it, and only the first one writes.
-    // SAFETY: the caller guarantees one result per block.
+    // A raw pointer instead of a reference: all threads of the block hold it, and only the first one writes. SAFETY:
+    // the caller guarantees that there is one result per block.
     let result = unsafe { put.results.add(thread::block_idx_x() as usize) };
     if me == 0 {
-        // SAFETY: the caller guarantees one result per block.
+        // SAFETY: the caller guarantees that there is one result per block.
         unsafe { (*result).started = thread::global_timer_ns() };
     }
-    // SAFETY: the caller guarantees the outlets, the same for all threads.
+    // SAFETY: the caller guarantees that the outlets are valid and the same for all threads.
     let mut outlet = unsafe { outlets.of_block() };
     let (block, threads) = (thread::block_idx_x(), thread::block_dim_x());
-    // At most half a window: when a slot is reused, its previous put has been published. At most one command per lane
-    // of a warp.
+    // At most half a window, so that the previous put of a slot is published before the slot is reused. At most one
+    // command per lane of a warp.
     let batch = args.batch.min(put.window / 2).min(threads).clamp(1, u32::BITS);
-    // Number of threads that write one of the payloads: each thread writes a part of one payload, and one barrier
+    // Number of threads that write one of the payloads. Each thread writes a part of one payload, and one barrier
     // serves all payloads.
     let team = threads / batch;
     let (mut known, mut stop) = (0, 0);
@@ -84,11 +84,11 @@ unsafe fn put_batches(args: &BatchedPutArgs, outlets: Outlets) {
         let last = first + count - 1;
         // The sources of puts that are not complete must not be overwritten.
         if last >= put.window {
-            // Makes tickets visible that other threads have written.
+            // Makes the tickets that other threads have written visible.
             thread::sync_threads();
             if me == 0 && stop == 0 {
                 // SAFETY: there is one ticket per slot, written before the barrier. Once it is complete, all puts of
-                // its batch are, and so are all earlier ones.
+                // its batch and all earlier puts are complete.
                 let ticket = unsafe { *put.ticket(block, last) };
                 if ticket >= known {
                     match outlet.wait(ticket) {
@@ -110,7 +110,7 @@ unsafe fn put_batches(args: &BatchedPutArgs, outlets: Outlets) {
         if me < count {
             let command = put.put(block, first + me).command(Opcode::Put, 0);
             match batch::push_together(|| outlet.push_outlined(&command), me, count) {
-                // SAFETY: there is one ticket per slot, and the slot is that of this thread's command.
+                // SAFETY: there is one ticket per slot, and the slot belongs to this thread's command.
                 Ok(end) => unsafe { *put.ticket(block, first + me) = end - 1 },
                 Err(reason) => stop = reason.0,
             }
@@ -120,20 +120,20 @@ unsafe fn put_batches(args: &BatchedPutArgs, outlets: Outlets) {
     // The barriers of this call also make the last tickets visible.
     stop = block_maximum(stop);
     if me == 0 {
-        // SAFETY: the caller guarantees one result per block, and only this thread writes it.
+        // SAFETY: the caller guarantees that there is one result per block, and only this thread writes it.
         unsafe { (*result).posted = thread::global_timer_ns() };
     }
     if me == 0
         && stop == 0
         && put.iterations > 0
-        // SAFETY: there is one ticket per slot, written before the barrier; the last batch has the largest tickets.
+        // SAFETY: there is one ticket per slot, written before the barrier. The last batch has the largest tickets.
         && let Err(reason) = outlet.wait(unsafe { *put.ticket(block, put.iterations - 1) })
     {
         stop = reason.0;
     }
     stop = block_maximum(stop);
     if me == 0 {
-        // SAFETY: the caller guarantees one result per block, and only this thread writes it.
+        // SAFETY: the caller guarantees that there is one result per block, and only this thread writes it.
         unsafe {
             (*result).done = thread::global_timer_ns();
             (*result).stop = stop;

@@ -1,11 +1,11 @@
-//! The main kernel: a grid that produces payloads and puts them, in every mode that the proxy experiment compares.
+//! The main kernel: a grid produces payloads and puts them, in every mode that the proxy experiment compares.
 //!
 //! A *producer* is a block (its threads fill one payload together and thread 0 puts it) or, with [`SCOPE_THREAD`], a
 //! single thread. A producer owns `window` slots of `stride` bytes in the source region. In iteration `i` it puts slot
 //! `i % window` to the same offset of the destination.
 //!
-//! A block that fills its payloads and does not wait for each put has at most `window - 1` puts in flight, since it
-//! fills one slot at the same time. On the emulated device, where a barrier costs more than a small payload, a block
+//! A block that fills its payloads and does not wait for each put has at most `window - 1` puts in flight, since it is
+//! filling one slot at that time. On the emulated device, where a barrier costs more than a small payload, a block
 //! fills several payloads ([`PutArgs::ahead`]) between two barriers and puts them one after another.
 
 mod channel;
@@ -46,7 +46,7 @@ pub struct PutArgs {
     pub destination_region: u32,
     /// Index of the peer to write to.
     pub peer: u32,
-    /// This rank, for the payload's pattern.
+    /// This rank, which determines the payload's pattern.
     pub rank: u32,
     /// Number of bytes of one put.
     pub bytes: u64,
@@ -58,13 +58,13 @@ pub struct PutArgs {
     pub iterations: u32,
     /// Number of the first iteration, for the payload's pattern.
     pub first_iteration: u32,
-    /// Number of puts between two calls of `quiet`, or 0 for a single one at the end.
+    /// Number of puts between two calls of `quiet`. 0 selects a single call at the end.
     pub quiet_every: u32,
     /// 1 to write the payload before each put, or 0 to put the existing bytes.
     pub fill: u32,
     /// Number of payloads that a block of the emulated device writes between two barriers, if it does not wait for each
-    /// put: 1 to half its window. Always 1 on a GPU, where a block writes the next payload while its leader puts the
-    /// current one.
+    /// put. The value is 1 to half the window, and always 1 on a GPU, where a block writes the next payload while its
+    /// leader puts the current one.
     pub ahead: u32,
     /// Scratch space for `window` tickets per producer, in device memory.
     pub tickets: *mut u64,
@@ -79,7 +79,7 @@ pub struct TracedPutArgs {
     pub put: PutArgs,
     /// The stamps: `entries` per ring.
     pub stamps: *mut PutStamps,
-    /// Puts whose tickets are multiples of this are sampled.
+    /// Sampling interval: puts whose tickets are multiples of this value are sampled.
     pub every: u64,
     /// Number of entries per ring: the put with ticket `t` uses entry `t / every % entries` of its ring.
     pub entries: u64,
@@ -105,7 +105,7 @@ pub unsafe fn put_kernel(args: PutArgs) {
 #[kernel]
 pub unsafe fn put_traced_kernel(args: TracedPutArgs) {
     let ring = (thread::block_idx_x() % args.put.ring_count) as u64;
-    // SAFETY: the caller guarantees `entries` stamps per ring, and `ring` is below `ring_count`.
+    // SAFETY: the caller guarantees that there are `entries` stamps per ring, and `ring` is below `ring_count`.
     let stamps = unsafe { args.stamps.add((ring * args.entries) as usize) };
     let outlets = Outlets::of_rings(args.put.rings, args.put.ring_count);
     // SAFETY: the caller guarantees that the pointers of `args.put` are valid.
@@ -123,7 +123,7 @@ pub struct CardPutArgs {
     pub channel_count: u32,
 }
 
-/// Like [`put_kernel`], but each put is a request in a NIC queue.
+/// Like [`put_kernel`], but each put becomes a request in a NIC queue.
 ///
 /// # Safety
 /// The requirements of [`put_kernel`] must hold, and `channels` must be valid for `channel_count` channels.
@@ -139,15 +139,15 @@ pub unsafe fn put_by_card_kernel(args: CardPutArgs) {
 unsafe fn put_grid(args: &PutArgs, outlets: Outlets, trace: &mut impl Trace) {
     let per_thread = args.scope == SCOPE_THREAD;
     let leads = per_thread || thread::thread_idx_x() == 0;
-    // A raw pointer instead of a reference: all threads of the block hold it, and only the first one writes.
-    // SAFETY: the caller guarantees one result per block.
+    // A raw pointer instead of a reference: all threads of the block hold it, and only the first one writes. SAFETY:
+    // the caller guarantees that there is one result per block.
     let result = unsafe { args.results.add(thread::block_idx_x() as usize) };
     if thread::thread_idx_x() == 0 {
-        // SAFETY: the caller guarantees one result per block.
+        // SAFETY: the caller guarantees that there is one result per block.
         unsafe { (*result).started = thread::global_timer_ns() };
     }
 
-    // SAFETY: the caller guarantees the outlets, the same for all threads.
+    // SAFETY: the caller guarantees that the outlets are valid and the same for all threads.
     let mut channel = Channel::new(unsafe { outlets.of_block() });
     let producer = if per_thread { thread::index() } else { thread::block_idx_x() };
     // SAFETY: the caller guarantees that the pointers of `args` are valid.
@@ -155,7 +155,7 @@ unsafe fn put_grid(args: &PutArgs, outlets: Outlets, trace: &mut impl Trace) {
 
     stop = block_maximum(stop);
     if thread::thread_idx_x() == 0 {
-        // SAFETY: the caller guarantees one result per block, and only this thread writes it.
+        // SAFETY: the caller guarantees that there is one result per block, and only this thread writes it.
         unsafe { (*result).posted = thread::global_timer_ns() };
     }
     if stop == 0 && leads {
@@ -164,7 +164,7 @@ unsafe fn put_grid(args: &PutArgs, outlets: Outlets, trace: &mut impl Trace) {
     }
     stop = block_maximum(stop);
     if thread::thread_idx_x() == 0 {
-        // SAFETY: the caller guarantees one result per block, and only this thread writes it.
+        // SAFETY: the caller guarantees that there is one result per block, and only this thread writes it.
         unsafe {
             (*result).done = thread::global_timer_ns();
             (*result).stop = stop;
@@ -172,7 +172,7 @@ unsafe fn put_grid(args: &PutArgs, outlets: Outlets, trace: &mut impl Trace) {
     }
 }
 
-/// Performs the puts of one producer. Returns 0 or the reason why it ended early.
+/// Performs the puts of one producer. Returns 0, or the reason for its early end.
 #[inline(always)]
 unsafe fn put_loop(args: &PutArgs, channel: &mut Channel, producer: u32, leads: bool, trace: &mut impl Trace) -> u64 {
     let mut stop = 0;
@@ -181,10 +181,11 @@ unsafe fn put_loop(args: &PutArgs, channel: &mut Channel, producer: u32, leads: 
         return 0;
     }
     // If there are more slots than puts in flight, the leader waits for the next slots while the block still fills the
-    // current ones, and one barrier serves both. Not if each put must be quiet before the next payload is written.
+    // current ones, and one barrier serves both. This does not apply if each put must be quiet before the next payload
+    // is written.
     let ahead = fill && args.scope == SCOPE_BLOCK && args.window > 1 && args.quiet_every == 0;
-    // Constant when compiled for a GPU: a loop around each put costs 0.5 us there, 2.26 us
-    // instead of 1.72 for 64 B.
+    // Constant when compiled for a GPU. A loop around each put would cost 0.5 us there: 2.26 us instead of 1.72 us for
+    // 64 B.
     let group = if ahead && cfg!(not(target_arch = "nvptx64")) { args.ahead } else { 1 };
     let mut first = 0;
     while first < args.iterations {
@@ -208,9 +209,9 @@ unsafe fn put_loop(args: &PutArgs, channel: &mut Channel, producer: u32, leads: 
             trace.begins();
             let team = thread::block_dim_x() / group;
             if group > 1 && team > 0 {
-                // Each team writes a whole payload instead of a part of each: if threads run one after another, the
-                // set-up of that many parts takes as long as the words.
-                // SAFETY: the caller guarantees that the slots are in the source region.
+                // Each team writes a whole payload instead of a part of each payload. If threads run one after another,
+                // the set-up of that many parts takes as long as writing the words. SAFETY: the caller guarantees that
+                // the slots are in the source region.
                 unsafe { write_in_teams(args, producer, first..end, team) };
             } else {
                 for iteration in first..end {
@@ -222,9 +223,9 @@ unsafe fn put_loop(args: &PutArgs, channel: &mut Channel, producer: u32, leads: 
             if ahead {
                 let last = (end + group).min(args.iterations) - 1;
                 if leads && stop == 0 && last >= end && last >= args.window && !channel.is_quiet() {
-                    // SAFETY: this thread wrote the ticket: a window has space for two groups, so that put preceded
-                    // this group. Later puts of a channel have later tickets, so the other slots of the next group are
-                    // free too.
+                    // SAFETY: this thread wrote the ticket: a window has space for two groups, so the put preceded this
+                    // group. Later puts of a channel have later tickets, so the other slots of the next group are also
+                    // free.
                     stop = code(channel.quiet_until(unsafe { *args.ticket(producer, last) }));
                 }
                 if thread::sync_threads_or(stop != 0) {
@@ -240,7 +241,7 @@ unsafe fn put_loop(args: &PutArgs, channel: &mut Channel, producer: u32, leads: 
                 let mut push = trace.push(fill);
                 match channel.put_nbi_observed(&args.put(producer, iteration), &mut push) {
                     Ok(given) => {
-                        // SAFETY: the caller guarantees one ticket per slot.
+                        // SAFETY: the caller guarantees that there is one ticket per slot.
                         unsafe { *args.ticket(producer, iteration) = given };
                         trace.pushed(given, &push);
                     }
@@ -268,7 +269,7 @@ impl PutArgs {
         producer as u64 * self.window as u64 + (iteration % self.window) as u64
     }
 
-    /// Returns the address of the ticket for that slot's put.
+    /// Returns the address of the ticket for the put of that slot.
     #[inline(always)]
     pub(crate) fn ticket(&self, producer: u32, iteration: u32) -> *mut u64 {
         self.tickets.wrapping_add(self.slot(producer, iteration) as usize)
@@ -298,8 +299,8 @@ impl PutArgs {
     }
 }
 
-/// Writes the pattern of a producer's payload for this iteration: each step of a thread writes 16 bytes, and the rest
-/// is written byte by byte. This thread has index `me` among the `threads` threads that write it.
+/// Writes the pattern of a producer's payload for this iteration: each step of a thread writes 16 bytes, and the
+/// remaining bytes are written individually. This thread has index `me` among the `threads` threads that write it.
 ///
 /// # Safety
 /// The slot must be in the source region.
@@ -341,7 +342,7 @@ pub(crate) unsafe fn write_in_teams(args: &PutArgs, block: u32, iterations: Rang
     }
 }
 
-/// Two words that are stored with one 128-bit store.
+/// Two words that are written by one 128-bit store.
 #[repr(C, align(16))]
 struct Pair(u64, u64);
 

@@ -1,4 +1,4 @@
-//! Time stamps of sampled puts on the device. Without a trace they compile to nothing.
+//! Time stamps of sampled puts on the device. Without a trace, these functions compile to nothing.
 
 use crate::ring::Observe;
 use cuda_std::thread;
@@ -10,21 +10,21 @@ use cuda_std::thread;
 pub struct PutStamps {
     /// Ticket of the put.
     pub ticket: u64,
-    /// Start of the put's iteration: the producer's earlier puts have been pushed.
+    /// Time at which the put's iteration started: the producer's earlier puts have been pushed.
     pub turned: u64,
-    /// Start of writing the payload: the slot is free and the block has synchronized. Equal to `ready` if no payload is
-    /// written.
+    /// Time before the payload is written: the slot is free and the block has synchronized. Equal to `ready` if no
+    /// payload is written.
     pub begun: u64,
-    /// All threads of the producer have written the payload.
+    /// Time at which all threads of the producer have written the payload.
     pub ready: u64,
-    /// The ticket is taken, its slot free, and the payload fenced.
+    /// Time at which the ticket is taken, its slot is free, and the payload is fenced.
     pub ordered: u64,
-    /// The command's stores have been issued.
+    /// Time at which the command's stores have been issued.
     pub stored: u64,
-    /// A quiet that covers the put has returned.
+    /// Time at which a quiet that covers the put has returned.
     pub returned: u64,
-    /// Index plus 1 of the entry of the producer's previous sampled put, if the producer has not been quiet since;
-    /// otherwise 0.
+    /// Index, plus 1, of the entry of the producer's previous sampled put, if no quiet of the producer has returned
+    /// since; otherwise 0.
     pub before: u64,
 }
 
@@ -35,15 +35,15 @@ unsafe impl cuda_std::Plain for PutStamps {}
 pub trait Trace {
     /// Observer of a push.
     type Push: Observe;
-    /// The producer starts the iteration of its next put.
+    /// Called when the producer starts the iteration of its next put.
     fn turns(&mut self) {}
-    /// The payload of the next put is about to be written.
+    /// Called before the payload of the next put is written.
     fn begins(&mut self) {}
-    /// The payload is ready; `filled` states whether it was just written.
+    /// Called when the payload is ready; `filled` indicates whether it was just written.
     fn push(&mut self, filled: bool) -> Self::Push;
-    /// The put has this ticket.
+    /// Called with the ticket of the put.
     fn pushed(&mut self, _ticket: u64, _push: &Self::Push) {}
-    /// All puts of the producer are complete.
+    /// Called when all puts of the producer are complete.
     fn returned(&mut self) {}
 }
 
@@ -80,12 +80,12 @@ pub struct Tracer {
     entries: u64,
     turned: u64,
     begun: u64,
-    /// Index plus 1 of the newest entry without a quiet; 0 if there is none.
+    /// Index, plus 1, of the newest entry that no quiet covers; 0 if there is none.
     newest: u64,
 }
 
 impl Tracer {
-    /// Creates a trace that stores to the `entries` entries at `stamps`, those of the producer's ring.
+    /// Creates a trace that stores to the `entries` entries of the producer's ring at `stamps`.
     #[inline(always)]
     pub fn new(stamps: *mut PutStamps, every: u64, entries: u64) -> Tracer {
         Tracer { stamps, every, entries, turned: 0, begun: 0, newest: 0 }
@@ -122,8 +122,8 @@ impl Trace for Tracer {
         let entry = ticket / self.every % self.entries;
         let (turned, begun, before) = (self.turned, self.begun, self.newest);
         let PushStamps { ready, ordered, stored } = *push;
-        // SAFETY: the entry is one of the ring's, which the kernel's caller guarantees. Tickets are unique, so no other
-        // thread has the entry: the launcher ensures that a launch has no more sampled puts than entries.
+        // SAFETY: the kernel's caller guarantees that the entry belongs to the ring. Tickets are unique, and the
+        // launcher ensures that a launch has no more sampled puts than entries, so no other thread uses the entry.
         unsafe {
             *self.stamps.add(entry as usize) =
                 PutStamps { ticket, turned, begun, ready, ordered, stored, returned: 0, before };
@@ -138,7 +138,7 @@ impl Trace for Tracer {
         }
         let now = thread::global_timer_ns();
         while self.newest != 0 {
-            // SAFETY: the entry is one of the ring's, and this thread has written it.
+            // SAFETY: the entry belongs to the ring, and this thread has written it.
             let stamps = unsafe { &mut *self.stamps.add(self.newest as usize - 1) };
             stamps.returned = now;
             self.newest = stamps.before;

@@ -1,7 +1,7 @@
 //! The kernels of `ginlab shmem`: they measure the calls of [`gin`](crate::gin), with the loop inside the kernel and a
 //! time stamp per iteration.
 //!
-//! The cases are those of NVSHMEM's perftest; experiments/shmem/baseline implements the same with NVSHMEM.
+//! The cases are those of NVSHMEM's perftest. experiments/shmem/baseline implements the same cases with NVSHMEM.
 
 #[cfg(feature = "shmem")]
 pub mod bandwidth;
@@ -20,19 +20,19 @@ use cuda_std::{args, thread};
 pub const MOVES_PUTS: u32 = 0;
 /// Measure `get_nbi`.
 pub const MOVES_GETS: u32 = 1;
-/// Measure `put_signal_nbi`: each put has a signal.
+/// Measure `put_signal_nbi`, so that each put has a signal.
 pub const MOVES_PUT_SIGNALS: u32 = 2;
 
-/// Set signals instead of adding to them, in ping-pongs.
+/// Set signals in ping-pongs, instead of adding to them.
 pub const SIGNALS_SET: u32 = 3;
 
 /// Arguments of all kernels of this module.
 #[args]
 pub struct ShmemArgs {
-    /// [`MOVES_PUTS`], [`MOVES_GETS`] or [`MOVES_PUT_SIGNALS`] for bandwidth. For ping-pongs of puts with signals:
-    /// [`SIGNALS_SET`], or another value to add.
+    /// Operation whose bandwidth is measured: [`MOVES_PUTS`], [`MOVES_GETS`] or [`MOVES_PUT_SIGNALS`]. For ping-pongs
+    /// of puts with signals: [`SIGNALS_SET`] to set the signals, or another value to add to them.
     pub moves: u32,
-    /// Number of iterations without a time stamp, before the others.
+    /// Number of iterations without a time stamp, which precede the timed ones.
     pub warmup: u32,
     /// Number of iterations with a time stamp.
     pub iterations: u32,
@@ -40,37 +40,37 @@ pub struct ShmemArgs {
     pub rounds: u32,
     /// Value of the signal before the launch.
     pub counted: u64,
-    /// Number of slots that the iterations use in order, a power of two. Timed gets read from several, and a verified
-    /// pass has one per iteration.
+    /// Number of slots that the iterations use in order, a power of two. Timed gets read from several slots, and a
+    /// verified pass has one slot per iteration.
     pub places: u32,
     /// Distance in bytes between slots of `from`.
     pub step: u64,
     /// Distance in bytes between slots of `to`; 0 if all iterations use one slot.
     pub to_step: u64,
-    /// First slot of the source: the bytes of an iteration, or for an exchange those for all PEs together.
+    /// First slot of the source: the bytes of an iteration, or for an exchange the bytes for all PEs together.
     pub from: Sym<u8>,
-    /// First slot of the destination, of the same length.
+    /// First slot of the destination, with the length of a source slot.
     pub to: Sym<u8>,
     /// First word for values; the words of other slots follow it.
     pub word: Sym<u64>,
     /// Signal that counts the iterations of ping-pongs.
     pub signal: Signal,
-    /// One signal per PE, which counts its blocks of exchanges by puts.
+    /// One signal per PE, which counts the blocks that the PE has sent in exchanges by puts.
     pub exchanged: Signal,
-    /// Signal that counts the puts of [`MOVES_PUT_SIGNALS`], which no thread waits for.
+    /// Signal that counts the puts of [`MOVES_PUT_SIGNALS`]. No thread waits for it.
     pub streamed: Signal,
-    /// Inbox for messages of an iteration's bytes.
+    /// Inbox for messages with the bytes of an iteration.
     pub inbox: Inbox,
     /// The other PE.
     pub peer: u32,
-    /// 1: this PE starts the ping-pongs. 0: it answers.
+    /// 1 if this PE starts the ping-pongs, 0 if it answers.
     pub begins: u32,
-    /// Device memory: [`latency_words`], followed by a word that indicates that a load may end. For bandwidth: start
-    /// and end time of each block.
+    /// Time stamps in device memory: [`latency_words`] words, followed by a word that indicates that a load may end.
+    /// For bandwidth, the start and end time of each block.
     pub times: *mut u64,
 }
 
-/// Returns `object` moved by `bytes`.
+/// Returns `object` with its offset increased by `bytes`.
 #[inline(always)]
 fn moved<T: Plain>(object: Sym<T>, bytes: u64) -> Sym<T> {
     // SAFETY: the kernels' caller guarantees that the objects have all slots that the arguments name.
@@ -104,8 +104,8 @@ impl ShmemArgs {
     }
 }
 
-/// Returns the number of words of [`ShmemArgs::times`] for a latency: the nanoseconds of all iterations, and the clock
-/// before the first and after each.
+/// Returns the number of words of [`ShmemArgs::times`] for a latency: the nanoseconds of all iterations, the clock
+/// before the first iteration, and the clock after each iteration.
 pub const fn latency_words(iterations: u32) -> usize {
     iterations as usize + 2
 }
@@ -113,7 +113,7 @@ pub const fn latency_words(iterations: u32) -> usize {
 /// One iteration of a case.
 type Turn<S> = fn(&ShmemArgs, &mut Context<S>, u32) -> Result<(), Status>;
 
-/// Runs all iterations, with the block's first thread, its first warp, or the block. Then calls `end` with their
+/// Runs all iterations, with the block's first thread, its first warp, or the whole block. Then calls `end` with their
 /// number.
 #[inline(always)]
 fn turns<S: Scope>(program: &Program<ShmemArgs>, turn: Turn<S>, end: Turn<S>) {
@@ -130,13 +130,13 @@ fn turns<S: Scope>(program: &Program<ShmemArgs>, turn: Turn<S>, end: Turn<S>) {
 #[inline(always)]
 fn turns_of<S: Scope>(args: &ShmemArgs, mut line: Context<S>, turn: Turn<S>, end: Turn<S>) {
     let scope = line.scope();
-    // The host's values are valid. The checks show this to the compiler, so that the calls in the loop need not check
+    // The host's values are valid. These checks inform the compiler, so that the calls in the loop need not check
     // again.
     if args.signal.0 >= USER_SIGNALS || args.word.len() == 0 || !line.find(args.peer) {
         return;
     }
-    // Address of the next stamp; it remains that of the first stamp until the warm-up is over.
-    // SAFETY: `times` has one word per stamp after the nanoseconds, which the kernel's caller guarantees.
+    // Address of the next stamp. It remains that of the first stamp until the warm-up is over. SAFETY: `times` has one
+    // word per stamp after the nanoseconds, which the kernel's caller guarantees.
     let mut stamp = unsafe { args.times.add(1) };
     let mut number = 0;
     while number < args.warmup + args.iterations {
@@ -149,8 +149,8 @@ fn turns_of<S: Scope>(args: &ShmemArgs, mut line: Context<S>, turn: Turn<S>, end
         }
         number += 1;
         if scope.rank() == 0 {
-            // SAFETY: `times` has one word per stamp. (An incremented pointer: computing it anew takes as long as some
-            // calls.)
+            // SAFETY: `times` has one word per stamp. (The pointer is incremented, because computing it anew takes as
+            // long as some calls.)
             unsafe {
                 stamp = stamp.add((number > args.warmup) as usize);
                 *stamp = thread::clock();
@@ -161,11 +161,11 @@ fn turns_of<S: Scope>(args: &ShmemArgs, mut line: Context<S>, turn: Turn<S>, end
         // SAFETY: `times` has a word for the nanoseconds.
         unsafe { *args.times = thread::global_timer_ns() - *args.times };
     }
-    // A failure is in the world's report.
+    // The failure, if any, is recorded in the world's report.
     let _ = end(args, &mut line, number);
 }
 
-/// Ends a loop of calls that no PE answers.
+/// Ends a loop of calls to which no PE replies.
 #[inline(always)]
 fn quiet<S: Scope>(_args: &ShmemArgs, line: &mut Context<S>, _turns: u32) -> Result<(), Status> {
     line.quiet()
@@ -174,8 +174,8 @@ fn quiet<S: Scope>(_args: &ShmemArgs, line: &mut Context<S>, _turns: u32) -> Res
 /// Returns the number of iterations of the other PE that must precede this PE's iteration `turn` of a ping-pong. The
 /// answering PE answers each iteration. The starting PE waits before each iteration for the answer to the previous one,
 /// and for the last one [after the loop](answered). Both sides thus share one loop, which contains the code of a call
-/// once. (Functions instead of closures: closures are not always inlined, and a context passed by reference is kept in
-/// memory.)
+/// only once. (A function instead of a closure: closures are not always inlined, and a context passed by reference is
+/// kept in memory.)
 #[inline(always)]
 fn due(args: &ShmemArgs, turn: u32) -> u32 {
     turn + 1 - args.begins

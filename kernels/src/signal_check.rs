@@ -3,7 +3,8 @@
 //!
 //! Half of the grid's blocks produce and half consume. A producer (a thread, a warp or a block) has several slots, each
 //! with its own signal, so that several of its puts are in flight at the same time. The consumer with the same index on
-//! the other PE waits for a slot's signal, checks the slot, wipes it, and signals back that it may be written again.
+//! the other PE waits for a slot's signal, checks the slot, wipes it, and signals to the producer that it may be
+//! written again.
 
 use crate::gin::{Block, Context, Program, Scope, Signal, Sym, Thread, Warp};
 use crate::pattern;
@@ -18,11 +19,11 @@ pub const WIPED: u8 = 0xEE;
 pub struct SignalCheck {
     /// Sources: `producers x slots x stride` bytes.
     pub source: Sym<u8>,
-    /// Destinations, of the same size.
+    /// Destinations, with the same size as the sources.
     pub target: Sym<u8>,
-    /// One signal per slot: payloads put.
+    /// One signal per slot, which counts the payloads that have been put.
     pub arrived: Signal,
-    /// One signal per slot: payloads checked.
+    /// One signal per slot, which counts the payloads that have been checked.
     pub checked: Signal,
     /// Number of slots per producer.
     pub slots: u32,
@@ -32,9 +33,9 @@ pub struct SignalCheck {
     pub rounds: u32,
     /// Number of puts per slot in earlier launches with the same signals.
     pub first: u32,
-    /// Seed of the sizes.
+    /// Seed of the payload sizes.
     pub seed: u32,
-    /// Counts in device memory: wrong bytes, and puts checked.
+    /// Counts in device memory: number of wrong bytes, and number of puts checked.
     pub found: *const [Word; 2],
 }
 
@@ -45,7 +46,7 @@ pub const SCOPE_WARP: u32 = 1;
 /// Each block is a producer.
 pub const SCOPE_BLOCK: u32 = 2;
 
-/// Returns the number of bytes of a put: none, a few, some KiB, or up to a whole slot.
+/// Returns the number of bytes of a put: none, a few, some KiB, or up to a whole slot. Derived from the seed.
 #[inline(always)]
 pub fn bytes(args: &SignalCheck, producer: u32, slot: u32, round: u32) -> u64 {
     let draw = pattern::mixed(pattern::seed(producer, round, slot), args.seed as u64);
@@ -108,7 +109,7 @@ fn run<S: Scope>(program: &Program<SignalCheck>, line: Context<S>, scope: S, num
     }
 }
 
-/// Returns the PE that this one exchanges payloads with.
+/// Returns the PE with which this one exchanges payloads.
 #[inline(always)]
 fn partner(program: &Program<SignalCheck>) -> u32 {
     (program.world.me ^ 1).min(program.world.pes - 1)

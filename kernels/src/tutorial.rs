@@ -16,8 +16,8 @@ pub struct PushArgs {
     pub pushes: u32,
 }
 
-/// Pushes `pushes` commands per thread, and waits until the CPU has completed the thread's last one. The source offset
-/// of a command is the index of its thread, the destination offset is the number of the command.
+/// Pushes `pushes` commands per thread, and waits until the CPU has completed the thread's last command. The source
+/// offset of a command is the index of its thread, the destination offset is the number of the command.
 ///
 /// # Safety
 /// The memory of the ring must be valid while the grid runs.
@@ -30,7 +30,7 @@ pub unsafe fn tutorial_push(args: PushArgs) {
         let Ok(ticket) = ring.push(&command) else { return };
         last = ticket;
     }
-    // If the wait fails, the CPU has stopped popping and reports that itself.
+    // If the wait fails, the CPU has stopped popping and reports that.
     let _ = ring.wait(last);
 }
 
@@ -49,8 +49,8 @@ pub struct PutsArgs {
     pub times: Sym<u64>,
 }
 
-/// Puts every block of the source to the next PE twice: with a `quiet` after each put, then with a single one at the
-/// end. Runs as one block of any size.
+/// Puts every block of the source to the next PE twice: with a `quiet` after each put in the first pass, and with a
+/// single `quiet` at the end of the second pass. Runs as one block of any size.
 ///
 /// # Safety
 /// The arguments must be objects of the world's heap.
@@ -98,7 +98,7 @@ fn put_twice(program: &Program<PutsArgs>, mut line: Context<Block>) -> Result<()
 pub struct SignalArgs {
     /// Source: `messages` messages of equal size, filled with [`mark`].
     pub from: Sym<u8>,
-    /// Destination, of the same size.
+    /// Destination, with the same size as the source.
     pub to: Sym<u8>,
     /// One signal per message.
     pub arrived: Signal,
@@ -167,8 +167,8 @@ pub struct AllGatherArgs {
     pub arrived: Signal,
 }
 
-/// Gathers the blocks of all PEs on every PE. In each step a PE forwards the block that arrived last to the next PE.
-/// Runs as one block of any size.
+/// Gathers the blocks of all PEs on every PE. In each step a PE forwards the most recently received block to the next
+/// PE. Runs as one block of any size.
 ///
 /// # Safety
 /// The arguments must be objects of the world's heap.
@@ -183,7 +183,7 @@ pub unsafe fn tutorial_all_gather(program: Program<AllGatherArgs>) {
         let owner = (me + pes - step) % pes;
         let block = args.all.slice(u64::from(owner) * values, values);
         let arrived = args.arrived.at(step);
-        // All threads of the block get the same result, so that they leave together.
+        // All threads of the block get the same result, so they leave together.
         if line.put_signal(block, block, arrived, 1, next).is_err() || line.signal_wait_until(arrived, 1).is_err() {
             return;
         }

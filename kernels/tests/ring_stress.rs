@@ -1,6 +1,6 @@
-//! The ring under load, natively: an emulated grid pushes and waits, a CPU thread acts as the proxy.
+//! The ring under load, as native code: an emulated grid pushes and waits, and a CPU thread acts as the proxy.
 //!
-//! Loom checks three threads and a few commands; this test checks many of both on the real machine. All waits are
+//! Loom checks three threads and a few commands; this test runs many of both on the real machine. All waits are
 //! bounded: the ring's timeout ends the grid, [`PATIENCE`] ends the proxy.
 #![cfg(not(loom))]
 
@@ -19,9 +19,9 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Much longer than any of these tests takes.
+/// Time limit, much longer than any of these tests takes.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Small under Miri, which interprets: a few producers and puts cover the same accesses.
+/// Number of blocks. Smaller under Miri, which is slow: a few producers and puts perform the same accesses.
 const GRID: u32 = if cfg!(miri) { 4 } else { 8 };
 const BLOCK: u32 = 4;
 const THREADS: usize = (GRID * BLOCK) as usize;
@@ -106,7 +106,7 @@ fn pop(consumer: &mut Consumer) -> [u64; 4] {
     }
 }
 
-/// Does not poll the ring for `duration`, so that the producers fill it.
+/// Stops polling the ring for `duration`, so that the producers fill it.
 fn dawdle(duration: Duration) {
     let end = Instant::now() + duration;
     while Instant::now() < end {
@@ -161,9 +161,9 @@ fn large_ring_carries_every_command_once() {
     every_command_once(8, 16, 5000);
 }
 
-/// A batch takes the commands that have arrived, at most as many as fit, also across the ring's end.
+/// A batch takes the commands that have arrived, at most as many as fit, even across the ring's end.
 #[test]
-fn batch_pop_stops_at_missing_element_or_full_batch() {
+fn batch_pop_stops_at_gap_or_full_batch() {
     let memory = Memory::new(2, PATIENCE);
     // SAFETY: the memory outlives the consumer, which is the only one.
     let mut consumer: Consumer = unsafe { Consumer::new(&memory.ring()) };
@@ -206,7 +206,7 @@ fn quiet_waits_for_watermark() {
                 let (put, immediate) = put(thread::index(), number);
                 let ticket = channel.put_signal_nbi(&put, immediate).expect("pushed");
                 match number % 4 {
-                    // Pipelined: wait for the last but one.
+                    // Waits for the second-to-last put, so that puts overlap.
                     1 => {
                         channel.quiet_until(earlier).expect("complete");
                         assert!(all_done_until(earlier), "quiet_until returned early");
@@ -268,7 +268,7 @@ fn outcomes(memory: &Memory, proxy: impl FnOnce(Consumer) + Send) -> Vec<Result<
     outcomes.into_inner().expect("no panic inside")
 }
 
-/// The proxy ends after ten tickets: those succeed. All others, waiting for space or for completion, return the status.
+/// The proxy ends after ten tickets, which succeed. All other waits, for space or for completion, return the status.
 #[test]
 fn status_ends_every_wait() {
     for _ in 0..20 {
@@ -288,7 +288,7 @@ fn status_ends_every_wait() {
     }
 }
 
-/// No proxy runs: the deadline ends the waits for space and those for completion.
+/// No proxy runs: the deadline ends the waits for space and for completion.
 #[test]
 fn deadline_ends_every_wait() {
     let memory = Memory::new(1, Duration::from_millis(50));
@@ -324,7 +324,7 @@ fn any_command() -> impl Strategy<Value = Command> {
     )
 }
 
-/// The bits of each word that are neither content nor parity.
+/// The bits of each word that belong neither to the content nor to the parity.
 const RESERVED: [u64; 4] = [0, 0xf << 59, 0, (PARITY - 1) & !(u32::MAX as u64)];
 
 proptest! {

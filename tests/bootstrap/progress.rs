@@ -18,8 +18,8 @@ fn work(counter: &AtomicU64, progresses: bool, time: Duration, mut over: impl Fn
     }
 }
 
-/// Runs ranks, of which `workers` work for three timeouts before they enter a barrier, and those in `stuck` are alive
-/// but complete nothing.
+/// Runs `size` ranks. Those in `workers` work for three timeouts before they enter a barrier, and those in `stuck` are
+/// alive but complete nothing.
 fn with_workers(size: usize, workers: &[usize], stuck: &[usize]) -> Vec<Result<(), String>> {
     let counters: &'static [AtomicU64] = Box::leak((0..size).map(|_| AtomicU64::new(0)).collect());
     let (listener, address) = listener();

@@ -90,7 +90,8 @@ fn copy_of_sysfs_is_readable() {
     );
 }
 
-/// A p4d as its VM shows it: on each of four root buses two GPUs and an EFA device, without a bridge.
+/// Creates the tree of a p4d as its VM shows it. Each of four root buses has two GPUs and an EFA device, without a
+/// bridge.
 fn p4d(root: &Path, shared_bus: bool) {
     for (number, bus) in ["10", "20", "90", "a0"].into_iter().enumerate() {
         let node = [
@@ -103,7 +104,7 @@ fn p4d(root: &Path, shared_bus: bool) {
         let efa =
             [&[("class", "0x020000"), ("vendor", "0x1d0f"), ("driver", "efa"), (name.as_str(), "")], &node[..], &link]
                 .concat();
-        // Another kind of VM: every device on its own root bus, so that only the NUMA node relates them.
+        // In another kind of VM, every device is on its own root bus, so only the NUMA node relates the devices.
         let place = |device: &str, number: usize| match shared_bus {
             true => format!("pci0000:{bus}/0000:{bus}:{device}.0"),
             false => format!("pci000{number}:{bus}/000{number}:{bus}:{device}.0"),
@@ -198,7 +199,7 @@ fn truncated_listings_are_rejected() {
     let table = run(ginlab(&format!("affinity {from}"))).expect(0).stdout;
     let headings = table.lines().find(|line| line.starts_with("way between")).unwrap();
     assert!(headings.contains("0000:20:1c.0") && headings.contains("0001:20:1c.0"), "{table}");
-    // A listing without bridges, and without the location of a NIC that it names.
+    // This listing has no bridges and lacks the location of a NIC that it names.
     let link = "l 1 root root 0 Jan 1 00:00 0000:20:1c.0 -> ../../../devices/pci0000:20/0000:20:1c.0\n";
     let folder = listings(
         "20:1c.0 3D controller: NVIDIA Corporation\n20:1b.0 Ethernet controller: Amazon.com, Inc. Device efa0\n",
@@ -267,7 +268,7 @@ fn table_and_document_agree() {
 
 #[test]
 fn this_machine_is_readable() {
-    // Whatever this machine has, the command succeeds and prints valid JSON.
+    // The command succeeds and prints valid JSON on any machine.
     let done = run(ginlab("affinity --json -")).expect(0);
     serde_json::from_str::<serde_json::Value>(&done.stdout).unwrap();
 }

@@ -22,7 +22,7 @@ fn names(folder: &Path) -> BTreeSet<String> {
     folder.read_dir().unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
 }
 
-/// Checks that the options are rejected with code 2 and one line that contains `part`, and that no file is left.
+/// Checks that the options are rejected with code 2 and one line that contains `part`, and that no file remains.
 #[track_caller]
 fn refused(args: &str, part: &str) {
     refused_by(proxy(args), part);
@@ -156,7 +156,7 @@ fn odd_sizes_arrive_over_any_rails() {
         let rows = rows(&done.stdout);
         all_verified(&rows);
         let shapes: BTreeSet<_> = rows.iter().map(|row| (row.rails, row.strategy.clone(), row.mode.clone())).collect();
-        // cpu-write has mode nbi too.
+        // cpu-write also has mode nbi.
         assert_eq!((rows.len(), shapes.len()), (4 * 4 * 3, 4 * 4 * 2), "{bytes}");
         assert!(rows.iter().all(|row| row.size_bytes == Some(bytes) && row.fabric.starts_with("tcp")));
         for row in &rows {
@@ -208,8 +208,8 @@ fn shared_memory_rails_are_verified() {
 
 #[test]
 fn verification_detects_single_missing_byte() {
-    // Tickets: one pass through the window of 4, then a pass that goes through it twice, of which the second lap
-    // remains. If the timed puts fill the window exactly once, there is only the first pass.
+    // The first pass fills the window of 4 once. The second pass fills it twice, and the payloads of the second lap
+    // remain. If the timed puts fill the window exactly once, only the first pass runs.
     let args = "--cases put -w 0 -r 1 --window 4 --mode nbi --rails 2 -b 64 -e 64 --csv run.csv --json -";
     for (provider, timed, ticket) in [("tcp", 1, 2), ("tcp", 9, 4 + 4), ("tcp", 4, 3), ("null", 1, 7)] {
         let folder = tempfile::tempdir().unwrap();
@@ -389,7 +389,7 @@ fn header_records_environment_without_secrets() {
     assert!(!done.stdout.contains("hush") && !done.stderr.contains("hush"), "{}", done.stderr);
     // Two ranks of one host form a pair that crosses no network, which the header notes.
     assert!(document["header"]["notes"].to_string().contains("no pair crosses a network"), "{document}");
-    // Two numbers per device and counter, or null if there is no NIC.
+    // The document has two numbers per device and counter, or null if there is no NIC.
     let counters = &document["header"]["nic_counters"];
     for device in counters.as_object().into_iter().flat_map(|devices| devices.values()) {
         assert!(device.as_object().unwrap().values().all(|change| change.as_array().unwrap().len() == 2), "{counters}");
@@ -419,7 +419,7 @@ fn completions_are_valid_scripts() {
     for shell in ["bash", "zsh", "fish"] {
         let script = run(ginlab(&format!("completions {shell}"))).expect(0).stdout;
         assert!(script.contains("--proxy-threads") || script.contains("proxy-threads"), "{shell}");
-        // Passed as a file, because it is longer than an argument may be.
+        // The text is passed as a file, because it exceeds the maximum length of an argument.
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(&file, &script).unwrap();
         let Ok(status) = Command::new(shell).arg("-n").arg(file.path()).status() else {

@@ -1,6 +1,6 @@
-//! The launch files, used by the programs that read them: a real Slurm, and the commands of the MPIJob's containers, on
-//! nodes that are network namespaces. The tests need slurm-wlm, openssh-server and root, and otherwise report what is
-//! missing.
+//! Tests the launch files with the programs that read them. These are a real Slurm, and the commands of the MPIJob's
+//! containers, on nodes that are network namespaces. The tests need slurm-wlm, openssh-server and root, and otherwise
+//! report what is missing.
 
 use std::path::Path;
 use std::process::Command;

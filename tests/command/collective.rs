@@ -53,7 +53,7 @@ fn sound(rows: &[Row]) {
 
 #[test]
 fn every_operation_verifies_within_node() {
-    // By messages, and by puts of several blocks; 3 ranks, so that chunks are uneven.
+    // Operations by messages, and by puts of several blocks. With 3 ranks, the chunks have different sizes.
     let rows = rows_of(&format!(
         "--np 3 --path nvlink --cases {ALL} --type f32,bf16,f16 --place out-of-place,in-place --launch stream -b 10 -e 20000 -f 2000 --message-limit 4K"
     ));
@@ -69,8 +69,8 @@ fn every_operation_verifies_within_node() {
 
 #[test]
 fn stores_within_node_use_one_queue() {
-    // Chunks of whole parts and others; more ranks than a part has addresses in registers. Sums in one piece, in
-    // several, and in as many as there are signals.
+    // Chunks consist of whole parts or not, and there are more ranks than a part has addresses in registers. Sums use
+    // one piece, several pieces, or as many as there are signals.
     for (ranks, sizes, piece, lines) in [
         (4, "-b 64K -e 64K", "64K", 16),
         (4, "-b 16K -e 16K", "2K", 16),
@@ -89,7 +89,7 @@ fn stores_within_node_use_one_queue() {
             assert_eq!(number(row, "nvlink_bytes") as u64, wire_bytes(row), "{row:?}");
         }
     }
-    // Sums of 2-byte numbers; by one thread or warp per block; and of 3 ranks with a shorter last chunk.
+    // Sums of 2-byte numbers, sums by one thread or warp per block, and sums of 3 ranks with a shorter last chunk.
     for (others, lines) in [
         ("--np 4 --cases gin-all-reduce,gin-reduce-scatter --type bf16,f16 --place in-place -b 32K -e 32K", 4),
         ("--np 4 --cases gin-all-reduce,gin-reduce-scatter --scope thread,warp -b 32K -e 32K", 4),
@@ -120,12 +120,13 @@ fn launches_scopes_modes_and_packets_verify() {
     for row in rows.iter().filter(|row| row.status == Status::Ok) {
         assert_eq!(number(row, "nvlink_bytes") as u64, wire_bytes(row), "{row:?}");
     }
-    // Sums within a node use no put that could be waited for.
+    // Sums within a node use no puts, so there is nothing to wait for.
     let skipped = rows.iter().filter(|row| row.status != Status::Ok);
     assert!(skipped.clone().count() == 4 && skipped.clone().all(|row| row.mode.as_deref() == Some("blocking")));
 }
 
-/// Uses two rounds, at a size for which the bytes that the second round saves would take longer than the round.
+/// Checks that operations of this size use two rounds. The bytes that the second round saves would take longer than the
+/// round itself.
 #[test]
 fn small_all_reduce_uses_two_message_rounds() {
     let rows = rows_of(
@@ -134,8 +135,8 @@ fn small_all_reduce_uses_two_message_rounds() {
     assert_eq!(rows.len(), 4);
     sound(&rows);
     for row in &rows {
-        // Three quarters of the bytes to the others, twice. Each rank sends one message per block to each of the other
-        // three.
+        // Each rank sends three quarters of its bytes to the others, twice. Each rank sends one message per block to
+        // each of the other three.
         assert_eq!((text(row, "protocol"), number(row, "nvlink_bytes")), ("messages", 4.0 * 2.0 * 144.0 * 1024.0));
         assert_eq!(number(row, "puts"), 2.0 * 3.0 * f64::from(row.grid.unwrap()));
     }
@@ -159,7 +160,7 @@ fn collectives_verify_over_rails_of_every_kind() {
             assert_eq!(ceiling.is_some(), rails == "model:p5", "only modelled cards' rate is known: {row:?}");
         }
     }
-    // By messages too.
+    // Runs the operation also by messages.
     sound(&rows_of(&format!("--np 2 --path rails -p shm --cases {ALL} --launch graph,persistent -b 8 -e 8")));
 }
 
@@ -178,7 +179,7 @@ fn two_emulated_nodes_use_memory_and_rails() {
             "gin-all-to-all" => 4 * 2,
             "gin-all-gather" | "gin-reduce-scatter" => 4,
             "gin-all-reduce" => 8,
-            // Two are scattered; then each crosses once, but not to the root.
+            // Two chunks are scattered. Then each chunk crosses between the nodes once, but not to the root.
             _ => 2 + 3,
         };
         assert_eq!(crossed, expected * chunk, "{row:?}");
@@ -215,7 +216,7 @@ fn all_to_all_verifies_over_both_routes() {
         "--np 4 --path rails -p worst --cases gin-all-to-all,gin-all-gather --launch persistent -b 4000 -e 4000 \
          --message-limit 0 --grid 8,5",
     ));
-    // More blocks than nodes to send to, each waiting for its puts. An all-gather has only one route.
+    // There are more blocks than target nodes, and each block waits for its puts. An all-gather has only one route.
     let rows = rows_of(
         "--np 4 --node-size 2 -p tcp --cases gin-all-to-all,gin-all-gather --route direct,gathered --mode blocking --grid 5 \
          --launch stream -b 12000 -e 12000 --message-limit 0",
@@ -258,7 +259,7 @@ fn muted_rank_is_visible_in_columns() {
 fn single_rank_is_rejected_under_any_launcher() {
     let done = run(ginlab("collective -d emulated --np 1")).expect(2);
     assert!(done.complaint().contains("at least 2 ranks"), "{done:?}");
-    // As under an mpirun of another MPI: its variables are set, and the MPI that ginlab is built with does not know its
+    // Emulates an mpirun of another MPI: its variables are set, and the MPI that ginlab is built with does not know its
     // ranks.
     let mut command = ginlab("collective -d emulated -b 8 -e 8");
     command.env("PMI_SIZE", "2").env("PMI_RANK", "0");

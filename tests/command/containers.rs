@@ -6,7 +6,8 @@ use nix::sys::resource::{Resource, setrlimit};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-/// Returns a command with its own `/dev/shm` of this size. `None`, with the reason on stderr, if none can be mounted.
+/// Returns a command with its own `/dev/shm` of this size. Returns `None`, and prints the reason to stderr, if none can
+/// be mounted.
 fn in_shared_memory(size: &str, words: &[&str]) -> Option<Command> {
     let mounted = format!("mount -t tmpfs -o size={size} tmpfs /dev/shm && exec \"$@\"");
     let unshare = |words: &[&str]| {
@@ -32,7 +33,7 @@ fn with_shared_memory(size: &str, args: &str) -> Option<Command> {
     in_shared_memory(size, &words)
 }
 
-/// The software NICs have one page there per object.
+/// The software NICs use one page of /dev/shm per object.
 #[test]
 fn soft_nics_need_little_shared_memory() {
     let args = "all2all -p efa-verbs/soft:fast -d emulated --np 4 --rails 4 -b 8 -e 8 -n 20 --csv -";
@@ -40,7 +41,8 @@ fn soft_nics_need_little_shared_memory() {
     all_verified(&rows(&run(command).expect(0).stdout));
 }
 
-/// Docker's default size, and more endpoints than fit over libfabric 1.17: rejected before a missing page is accessed.
+/// Uses Docker's default size, with more endpoints than fit over libfabric 1.17. The job must be rejected before a
+/// missing page is accessed.
 #[test]
 fn oversized_endpoints_are_rejected() {
     let args = "write -p soft-efa:fast,cards=4 -d emulated --np 6 --rails 4 -b 8 -e 8 -n 2 -r 1 -t 15 --csv -";
@@ -65,7 +67,7 @@ fn oversized_endpoints_are_rejected() {
 #[test]
 fn full_shared_memory_is_reported() {
     for provider in ["soft-efa:fast", "efa-verbs/soft:fast", "shm"] {
-        // Inodes take pages too: one for the file system, one for the directory.
+        // Inodes also take pages, one for the file system and one for the directory.
         let args = format!("write -p {provider} -d emulated --np 2 --rails 1 -b 8 -e 8 -n 2 -r 1 -t 10");
         let Some(command) = with_shared_memory("16k", &args) else { return };
         let done = run(command);
@@ -92,7 +94,8 @@ fn deny(command: &mut Command, calls: &[libc::c_long]) {
     filter.push(statement(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW, 0, 0));
     let install = move || {
         let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_ptr().cast_mut() };
-        // SAFETY: only system calls; the filter lives as long as the closure, and the kernel copies it.
+        // SAFETY: the closure makes only system calls. The filter lives as long as the closure, and the kernel copies
+        // it.
         let refused = unsafe {
             libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0
                 || libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) != 0

@@ -75,7 +75,7 @@ fn short_message_is_detected_by_length() {
     assert!(done.stderr.contains("expected corrupt=N"), "{}", done.stderr);
 }
 
-/// Queues that kernels write themselves: the software NIC leaves out the last byte of a request.
+/// Kernels write the queues directly, and the software NIC omits the last byte of a request.
 #[test]
 fn short_request_of_nic_queue_is_detected() {
     let short = |line: &str| {

@@ -1,4 +1,4 @@
-//! `ginlab direct`, and programs with path direct: kernels that drive the NIC's queues themselves, over software NICs.
+//! `ginlab direct`, and programs with path direct: kernels drive the queues of software NICs themselves.
 
 use crate::common::{Job, Stream, all_verified, ginlab, proxy, rows, run};
 use nix::sys::signal::{Signal, kill};
@@ -8,7 +8,7 @@ fn every_case_is_measured_and_verified() {
     let line = "direct -d emulated --grid 1,2 --block 1,8 --queues 1,2 -n 20 --repeats 2 --csv -";
     let found = rows(&run(ginlab(line)).expect(0).stdout);
     let (skipped, done): (Vec<_>, Vec<_>) = found.into_iter().partition(|row| row.status.to_string() != "ok");
-    // A counter needs one queue per block.
+    // A counter requires one queue per block.
     assert!(skipped.iter().all(|row| row.case == "counter") && skipped.len() == 4, "{skipped:?}");
     let by = |case: &str| done.iter().filter(|row| row.case == case).count();
     assert_eq!(["direct", "counter", "ring", "ping-pong"].map(by), [12, 8, 12, 1]);
@@ -19,12 +19,14 @@ fn every_case_is_measured_and_verified() {
     }
 }
 
-/// The same kernel over ring and proxy and over the NIC's queues, compared with the CPU, in one run over one fabric.
+/// Runs the same kernel over ring and proxy and over the NIC's queues, and compares both with the CPU, in one run over
+/// one fabric.
 #[test]
 fn proxy_cases_are_interleaved_over_one_fabric() {
     let cards = "efa-verbs/soft:fast,reorder=9,seed=3";
     let cases = "--cases cpu-write,put,direct --mode quiet,nbi,quiet-every=3,nbi-batch=4";
-    // More puts than a window, so that slots are overwritten; and a row whose first timed pass is verified.
+    // In the first shape, puts exceed the window, so slots are overwritten. In the second, the first timed pass is
+    // verified.
     for (shape, per_case) in [
         ("--rails 1,3 --grid 4 --block 3 -b 8 -e 5000 -f 500 -n 9 --window 4", 4),
         ("--rails 2 --grid 3 --block 5 --scope thread -b 100 -e 100 -n 4 --window 4", 1),

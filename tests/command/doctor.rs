@@ -1,4 +1,4 @@
-//! `ginlab doctor`: for a recorded p5, for this machine, and for the ranks of two nodes.
+//! `ginlab doctor` for a recorded p5, for this machine, and for the ranks of two nodes.
 
 use crate::common::lab::{Lab, command};
 use crate::common::{Job, Record, ginlab, records, run, skip};

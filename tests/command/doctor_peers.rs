@@ -8,7 +8,7 @@ fn found<'a>(rows: &'a [Record], check: &str) -> Vec<(&'a str, &'a str)> {
     of.map(|row| (&*row["state"], &*row["found"])).collect()
 }
 
-/// A host with 3 of 4 NICs: its rails are a finding, with the findings of both hosts, and not a usage error.
+/// A host that has only 3 of 4 NICs is reported among the findings of both hosts, and not as a usage error.
 #[test]
 fn host_with_fewer_nics_is_named() {
     if !has_provider() {
@@ -95,8 +95,8 @@ fn killed_rank_is_named() {
     assert!(state == "fail" && text.starts_with("1 of 3 ranks are missing: rank 1 ("), "{text}");
 }
 
-/// Four nodes over software NICs, of which node 2 has a slow first NIC: every NIC meets three partners, and this one is
-/// named. Others may differ too, by the load of the test machine.
+/// Node 2 of four nodes over software NICs has a slow first NIC. Every NIC is measured with three partners, and the
+/// slow NIC is named. Others may also differ because of the load of the test machine.
 #[test]
 fn slow_nic_is_named_among_four_nodes() {
     if !has_provider() {

@@ -75,7 +75,7 @@ fn server_handles_several_clients() {
 fn killed_client_is_reported_and_next_served() {
     let mut server = Server::start("-p tcp --clients 2");
     let mut victim = Job::start(server.client("-p tcp -b 64 -e 1K -n 1000000"));
-    // In the middle of a size: the first header is printed once both have each other's addresses.
+    // Kills the process during a size: the first header is printed once both sides have each other's addresses.
     victim.until(Stream::Stderr, "# note: each message makes");
     victim.signal(Signal::SIGKILL);
     let line = server.0.until_line(Stream::Stdout, "died host=");
@@ -92,7 +92,8 @@ fn killed_server_is_named() {
     server.0.signal(Signal::SIGKILL);
     let done = client.finish().expect(1);
     let line = done.complaint();
-    // Reported by the socket or the fabric, whichever is notified first. Only the socket's message includes the size.
+    // The socket or the fabric reports the failure, whichever is notified first. Only the socket's message includes the
+    // size.
     assert!(
         line.contains(&format!("(pid {}", server.0.pid())) && line.contains("disconnected while a message"),
         "{line}"

@@ -1,4 +1,4 @@
-//! `ginlab efa`: for this machine, and for a dump of a p5.
+//! `ginlab efa` for this machine, and for a dump of a p5.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -105,7 +105,7 @@ fn json_and_csv_have_same_rows() {
     let mut reader = csv::Reader::from_reader(text.as_bytes());
     let columns: Vec<String> = reader.headers().unwrap().iter().map(str::to_owned).collect();
     assert_eq!(reader.into_records().count(), domains.len());
-    // The order must be the same too: the document's text is searched for its first row's keys.
+    // The order must also be the same. Therefore, the document's text is searched for the keys of its first row.
     let first = done.stdout.split("\"domains\": [").nth(1).unwrap();
     let lines = first.split('}').next().unwrap().lines();
     let keys: Vec<_> = lines.filter_map(|line| Some(line.trim().strip_prefix('"')?.split_once("\": ")?.0)).collect();

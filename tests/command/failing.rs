@@ -14,7 +14,7 @@ struct Fault {
 
 const FAULTS: [Fault; 3] = [
     Fault { name: "proxy-stop", timeout: "20", codes: &[1] },
-    // Waits for a signal end when the other PE exits, waits for the ring at the deadline.
+    // Waits for a signal end when the other PE exits. Waits for the ring end at the deadline.
     Fault { name: "proxy-vanish", timeout: "1", codes: &[1, 124] },
     Fault { name: "rails-silent", timeout: "1", codes: &[124] },
 ];
@@ -28,17 +28,17 @@ const AT_ONCE: usize = 3;
 struct Case {
     args: String,
     commands: u32,
-    /// Whether it has kernels of several scopes.
+    /// Whether the experiment has kernels of several scopes.
     has_scopes: bool,
-    /// Whether it may succeed although the proxy exits: the proxy may have taken all commands before, and it completes
-    /// those.
+    /// Whether the run may succeed although the proxy exits. The proxy may have taken all commands before, and it
+    /// completes those.
     may_end_well: bool,
 }
 
 fn cases() -> Vec<Case> {
     let rows = "-d emulated --np 2 --csv - --no-header --path rails -p worst";
-    // Enough values that a proxy has not taken all when it fails: some threads of a block have sent theirs, others
-    // have not.
+    // Uses enough values that a proxy fails before it has taken all of them. At that moment, only some threads of a
+    // block have sent their values.
     let jacobi = ["p", "host-write", "block", "row", "resident"].map(|exchange| Case {
         args: format!("jacobi {rows} -n 7 -r 99 --nx 1000 --ny 16 --block 256 --no-check --exchange {exchange}"),
         commands: if exchange == "p" { 300 } else { 20 },
@@ -46,11 +46,11 @@ fn cases() -> Vec<Case> {
         may_end_well: false,
     });
     let operations = ["all-to-all", "all-gather", "reduce-scatter", "all-reduce", "broadcast"];
-    // By messages, and by puts.
+    // Runs each collective by messages and by puts.
     let collectives = operations.iter().flat_map(|operation| ["64", "256K"].map(|bytes| (operation, bytes)));
     let collectives = collectives.map(|(operation, bytes)| Case {
         args: format!("collective {rows} -n 8 -w 1 -r 1 --cases gin-{operation} -b {bytes} -e {bytes}"),
-        // Few launches, because each has its own deadline if a proxy vanishes without notification.
+        // Uses few launches, because each has its own deadline if a proxy vanishes without notification.
         commands: 5,
         has_scopes: true,
         may_end_well: false,
@@ -137,7 +137,7 @@ fn exchanges_over_mapped_memory_time_out() {
     let shmem =
         calls.map(|call| format!("shmem {rows} -n 50 -w 1 -r 9 -b 8 -e 1M -f 2 --grid 2 --block 40 --cases {call}"));
     let all: Vec<String> = jacobi.into_iter().chain(collectives).chain(shmem).collect();
-    // Each waits for its deadline, and the host waits four times as long for its kernel, with one rank that is stopped.
+    // Each job has one stopped rank and waits for its deadline. The host waits four times as long for its kernel.
     beside_each_other(2 * AT_ONCE, &all, |args| {
         let mut job = Job::start(ginlab(args));
         job.until(Stream::Stdout, ",emulated,");

@@ -1,5 +1,5 @@
-//! A bounded part of the table of faults (scripts/faults.py), and whether its runner detects failures. Takes some
-//! seconds on two cores.
+//! Tests a bounded part of the table of faults (scripts/faults.py), and whether its runner detects failures. The tests
+//! take some seconds on two cores.
 
 use crate::common::{TOO_LONG, skip};
 use nix::unistd::Uid;
@@ -16,7 +16,7 @@ fn table(program: &Path, folder: &Path, cells: &str, jobs: &str) -> Output {
     let limit = (3 * TOO_LONG).as_secs().to_string();
     let mut command = Command::new("timeout");
     command.args([&*limit, concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/faults.py")]).arg(program).arg(folder);
-    // Deadlines for a machine that other tests use concurrently.
+    // Sets deadlines that suffice on a machine that other tests use concurrently.
     command.envs([("ONLY", cells), ("JOBS", jobs), ("DEADLINE", "8")]).output().unwrap()
 }
 
@@ -56,7 +56,8 @@ fn sample_of_fault_table_passes() {
     }
 }
 
-/// A program that does not report what happened, and leaves a process and a file: each of these must be detected.
+/// The program does not report the failure and leaves a process and a file. Each of these three shortfalls must be
+/// detected.
 #[test]
 fn fault_table_detects_shortfalls() {
     if !is_root() {

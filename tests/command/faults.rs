@@ -11,7 +11,8 @@ use crate::common::{
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::Pid;
 
-/// A run longer than any of these tests waits for its fault, which must occur in the middle of it.
+/// Options of a run that lasts longer than any of these tests waits for its fault. The fault must occur in the middle
+/// of the run.
 const LONG: &str = "-p tcp -b 64 -e 1M -f 2 -n 100 --rails 1,2,4 --csv run.csv --json run.json";
 
 fn long_job(folder: &Path, stdout_lines: usize) -> Job {
@@ -64,7 +65,7 @@ fn ended_early(done: &Done, reason: &str) {
 
 #[test]
 fn vanished_proxy_times_out() {
-    // Concurrently, because they wait for their deadlines.
+    // Runs the jobs concurrently, because they wait for their deadlines.
     std::thread::scope(|scope| {
         for args in ["-p null", "-p tcp", "-p null --ring-slots 2"] {
             scope.spawn(move || {
@@ -108,7 +109,7 @@ fn stopped_proxy_is_reported() {
     });
 }
 
-/// If the rails were not notified, they would wait for their deadline, which is longer than a test may take.
+/// Rails that are not notified would wait for their deadline, which is longer than a test may take.
 #[test]
 fn killed_target_is_named_on_silent_rails() {
     let mut job =
@@ -128,7 +129,7 @@ fn threads(pid: Pid) -> Vec<String> {
     tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("comm")).ok()).collect()
 }
 
-/// Returns whether the table does not consist of its heading only.
+/// Returns whether the table has rows in addition to its heading.
 fn rows_stay_whole(done: &Done) -> bool {
     done.stdout.lines().count() != 1
 }
@@ -161,7 +162,7 @@ fn interrupted_run_keeps_its_rows() {
         let folder = tempfile::tempdir().unwrap();
         let job = mid_run(folder.path());
         if to_all {
-            // As a terminal does.
+            // Sends the signal to the group, as a terminal does.
             killpg(job.pid(), signal).unwrap();
         } else {
             job.signal(signal);

@@ -1,5 +1,5 @@
-//! `docs/two-p5.md`: runs its commands, taken from its text in order, in the lab: libfabric's EFA provider over the 32
-//! software NICs of a p5, two hosts that are network namespaces, a real Slurm.
+//! Runs the commands of `docs/two-p5.md`, in the order of its text, in the lab. The lab has libfabric's EFA provider
+//! over the 32 software NICs of a p5, two hosts that are network namespaces, and a real Slurm.
 //!
 //! A comment before each block specifies where it runs. `GINLAB_TRANSCRIPT=FILE` stores the commands and their output.
 
@@ -84,7 +84,7 @@ impl Transcript {
 impl Drop for Transcript {
     fn drop(&mut self) {
         if let Some(file) = std::env::var_os("GINLAB_TRANSCRIPT") {
-            // Ignored, because a failing test has reported more than this.
+            // The result is ignored, because a failing test has reported a more important cause.
             let _ = std::fs::write(file, &self.0);
         }
     }
@@ -97,7 +97,7 @@ fn bash(words: &[&str], folder: &Path, script: &str) -> Command {
     command.args(&words[1..]).current_dir(folder);
     clean(&mut command);
     let program = Path::new(env!("CARGO_BIN_EXE_ginlab")).parent().unwrap().display();
-    // Set by cargo for the test; a user does not have it.
+    // Cargo sets this variable for the test. In a user's environment, it is not set.
     command.env_remove("LD_LIBRARY_PATH");
     command.envs(VALUES).env("PATH", format!("{program}:{}", std::env::var("PATH").unwrap()));
     command
@@ -181,7 +181,7 @@ fn slurm(block: &Block, folder: &Path, transcript: &mut Transcript) {
     command.env("PAGE", &page).env("GINLAB", folder.join("ginlab")).env("RATE", "1gbit");
     command.env("WRITE", "-b 64K -e 64K -n 4 -r 2");
     command.env("PROXY", "-b 64K -e 64K -n 4 -w 1 -r 2 --mode nbi").env("ALL2ALL", "-b 64K -e 64K -n 4 -w 1");
-    // The NICs of one GPU, because each rank of doctor opens each NIC, and libfabric fills 60 MB per NIC.
+    // Uses the NICs of one GPU, because each rank of doctor opens each NIC, and libfabric fills 60 MB per NIC.
     command.env("PROVIDER", "soft-efa:p5,cards=4");
     command.env_remove("RANK").env_remove("WORLD_SIZE");
     let done = Job::start(command).runs(4).finish();

@@ -1,5 +1,5 @@
-//! A hostile peer: on the sockets before authentication, after the handshake with the right token, and on the fabric
-//! with other peers' keys and immediates. Other peers must finish their work in the meantime.
+//! Tests a hostile peer, which attacks the sockets before authentication and after the handshake with the right token,
+//! and the fabric with other peers' keys and immediates. Other peers must finish their work in the meantime.
 
 use crate::common;
 
@@ -67,7 +67,7 @@ fn idle(port: u16, wanted: usize) -> Vec<TcpStream> {
     }
     let begin = |number: usize| {
         let mut stream = connect(port, TOO_LONG);
-        // The server may have closed it already.
+        // The server may have closed the connection already.
         let _ = stream.write_all(&prefix()[..[0, 3, 59][number % 3]]);
         stream
     };
@@ -81,7 +81,7 @@ fn idle_connections_do_not_block_server() {
     for _ in 0..2 {
         verified(run(server.join("-b 4K -n 100 --csv -")));
     }
-    // The same while more of them keep connecting.
+    // Repeats the check while more of them keep connecting.
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let stopping = Stop(&stop);
@@ -97,7 +97,8 @@ fn idle_connections_do_not_block_server() {
     drop(crowd);
     server.0.signal(Signal::SIGINT);
     let done = server.finish().expect(130);
-    // The first eight, then at 16, 32, 64, ...: bounded whatever their number.
+    // The server reports the first eight connections, then the 16th, 32nd, 64th, and so on. The number of lines is thus
+    // bounded.
     let lines = done.stderr.lines().filter(|line| line.starts_with("ginlab: refused ")).count();
     assert!((8..40).contains(&lines), "{lines} lines:\n{}", done.stderr);
     assert!(done.stderr.contains("it was silent for longest"), "{}", done.stderr);
@@ -171,8 +172,8 @@ fn garbage_wrong_tokens_and_replays_are_rejected() {
     let attacks = [
         noise.clone(),
         b"GET / HTTP/1.1\r\nHost: x\r\n\r\n".to_vec(),
-        // Another version. After a wrong tag: noise, an invalid proof, a frame that never ends, a frame of the
-        // authenticated protocol.
+        // The first attack has another version. The others send, after a wrong tag, noise, an invalid proof, a frame
+        // that never ends, or a frame of the authenticated protocol.
         [&b"ginlab\r\n"[..], &1u32.to_le_bytes(), b"\x06\0secret"].concat(),
         with(&noise),
         with(&frame(PROOF, 32, &[0; 32])),
@@ -191,8 +192,9 @@ fn garbage_wrong_tokens_and_replays_are_rejected() {
                     let _ = stream.write_all(attack);
                     let _ = stream.shutdown(Shutdown::Write);
                     let answer = until_closed(&mut stream);
-                    // At most a refusal, because an unauthenticated peer must learn nothing. A replayed first message
-                    // is answered, but the rest is encrypted with a key that the attacker does not have.
+                    // The attacker receives at most a refusal, because an unauthenticated peer must learn nothing. A
+                    // replayed first message is answered, but the rest is encrypted with a key that the attacker does
+                    // not have.
                     match attack == &replay {
                         true => assert!(answer.is_empty() || answer[0] == PROOF, "{}", answer.escape_ascii()),
                         false => {
@@ -335,7 +337,7 @@ async fn attack(port: u16) -> Vec<String> {
             wrong.push(format!("{what} ({region:?} at {at})"));
         }
     }
-    // Immediates of other peers: a previous one, small numbers, and guesses.
+    // Immediates that belong to other peers: a previous one, small numbers, and guesses.
     let (flow, memory) = rail(TOO_LONG);
     let target = Target::new(flow.add_peer(&own.offer).unwrap(), &own.offer, 0).unwrap();
     let tags = [old.tag, 0].into_iter().chain(1..64).chain((0..400u32).map(|i| i.wrapping_mul(2_654_435_761)));
@@ -379,14 +381,14 @@ fn foreign_keys_and_immediates_are_rejected() {
 }
 
 #[test]
-fn malformed_messages_from_authenticated_peer_affect_only_that_peer() {
+fn malformed_messages_affect_only_their_authenticated_sender() {
     let mut server = Server::start("-p tcp --peers 8 --bytes 64K");
     let port = server.1;
     let busy = common::Job::start(server.join("-b 4K -n 1000000000"));
     server.until("writing");
     let program = async {
         let visit = async || Session::connect(&format!("127.0.0.1:{port}"), "secret", TOO_LONG).await.unwrap();
-        // Messages that are malformed, too large, too long, of another step, or with numbers out of range.
+        // Messages that are malformed, too large, too long, belong to another step, or contain numbers out of range.
         let mut hostile = visit().await;
         let _: Hall = hostile.hear("server").await.unwrap();
         hostile
@@ -401,7 +403,7 @@ fn malformed_messages_from_authenticated_peer_affect_only_that_peer() {
             hostile.say(what, &word).await.unwrap();
             hostile.hear::<Place>("place").await.unwrap_err();
         }
-        // Bytes that are not encrypted: more than the longest message, and what would be frames in plain text.
+        // Bytes that are not encrypted: more than the longest message, and frames in plain text.
         for bytes in [frame(9, u32::MAX, &[0; 100]), vec![0xff; 70_000], frame(5, 0, b"")] {
             let mut hostile = visit().await;
             let _: Hall = hostile.hear("server").await.unwrap();

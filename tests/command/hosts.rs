@@ -6,7 +6,8 @@ use ginlab::report::Row;
 use nix::unistd::Uid;
 use std::process::Command;
 
-/// Runs one rank per name in `hosts`. Returns the rows of rank 0; `None` if host names cannot be set here.
+/// Runs one rank per name in `hosts`. Returns the rows of rank 0; Returns `None` if host names cannot be set on this
+/// machine.
 fn on_hosts(hosts: &str, args: &str) -> Option<Vec<Row>> {
     if !Uid::effective().is_root() {
         skip("ranks have host names of their own: root is needed");
@@ -48,7 +49,7 @@ fn moe_agrees_on_nodes_of_any_hosts() {
     }
 }
 
-/// Rows of operations of all PEs name the paths of all PEs, and rows of pairs name those of all pairs.
+/// Rows of operations of all PEs contain the paths of all PEs, and rows of pairs contain the paths of all pairs.
 #[test]
 fn rows_name_paths_of_all_ranks() {
     let line = "shmem -d emulated -p worst --cases put-latency,barrier-all,all-to-all -b 8 -e 8 -n 3 -w 1 -r 1 --grid 1 --block 32";

@@ -8,11 +8,12 @@ use nix::sys::signal::{Signal, kill};
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-/// A run longer than any of these tests waits for its fault: the signal must arrive in the middle of it.
+/// Options of a run that lasts longer than any of these tests waits for its fault. The signal must arrive in the middle
+/// of the run.
 const LONG: &str =
     "ipc -d emulated -r 2 -n 2 -t 10 --no-header -b 1K -e 4M -f 2 --volume 1M -g 1,2,3,4,5,6,7,8,9,10,11,12";
 
-/// Few repeats of few launches, because only the bytes are checked.
+/// Options for few repeats of few launches, because only the bytes are checked.
 const SHORT: &str = "-r 2 -n 2 -w 1 -t 20 --no-header";
 
 fn ipc(args: &str) -> Done {
@@ -32,7 +33,7 @@ fn pairs(rows: &[Row]) -> BTreeSet<String> {
 
 #[test]
 fn every_operation_width_and_launch_verifies() {
-    // Below a word, around vectors, around one iteration of eight vectors by all threads of the grid.
+    // Tests sizes below a word, around a vector, and around one iteration of eight vectors by all threads of the grid.
     for bytes in [1, 3, 4, 15, 16, 17, 1001, 2 * 3 * 16 * 8, 2 * 3 * 16 * 8 + 5, 100_003] {
         let rows = measured(&format!(
             "-b {bytes} -e {bytes} -o write,copy,read --width 4,8,16 --launch stream,graph -g 2 --block 3"
@@ -40,7 +41,8 @@ fn every_operation_width_and_launch_verifies() {
         let cases = count_by(&rows, |row| {
             (row.case.clone(), row.own("operation").text().map(str::to_owned), row.own("width_bytes").list())
         });
-        // Three widths each, three copy engine cases, and the loop for written bytes; each by stream and graph.
+        // The cases are three widths in each direction, three copy engine cases, and the loop for written bytes. Each
+        // case runs by stream and by graph.
         assert_eq!((cases.len(), rows.len()), (3 * 3 + 3 + 1, 2 * (3 * 3 + 3 + 1)), "{cases:?}");
         assert!(cases.values().all(|count| *count == 2), "{cases:?}");
     }
@@ -53,7 +55,7 @@ fn baselines_are_named_and_receivers_see_writes() {
         let expected = (row.case != "copy-engine").then_some("copy-engine");
         assert_eq!(row.baseline.as_deref(), expected, "{row:?}");
         assert_eq!(row.baseline_ratio.is_some(), expected.is_some(), "{row:?}");
-        // Only writes have flags; nothing arrives by a read.
+        // Only writes have flags, because a read causes no arrival.
         assert_eq!(row.own("received_us_p50").number().is_some(), row.case == "write", "{row:?}");
         assert_eq!(row.grid.is_some(), row.case != "copy-engine", "{row:?}");
         assert_eq!(row.own("knee"), &Value::None);
@@ -112,8 +114,8 @@ fn grid_sweep_marks_one_knee_per_case() {
 
 #[test]
 fn parts_are_written_completely_by_every_launch() {
-    // Parts of 32 KiB: none, one, one and a fraction, many for few warps; a warp of 8 lanes after full ones; three
-    // launches and more.
+    // Tests no, one, and more than one part of 32 KiB, and many parts for few warps. Also tests a partial warp of 8
+    // lanes, and three launches or more.
     for sizes in ["-b 15 -e 15", "-b 32K -e 32K", "-b 33000 -e 33000", "-b 1M -e 1M"] {
         for block in ["8", "40", "64"] {
             let rows = measured(&format!(
@@ -127,7 +129,8 @@ fn parts_are_written_completely_by_every_launch() {
 
 #[test]
 fn one_launch_writes_to_all_targets() {
-    // No, one and several vectors, and bytes after them; one target, three, and more than a thread handles at a time.
+    // Tests no, one and several vectors, followed by single bytes. Also tests one target, three targets, and more
+    // targets than a thread handles at a time.
     for (pairs, np) in [("first --direction one,both", 2), ("all", 4), ("all", 11)] {
         let sizes = if np > 4 { "-b 4099 -e 4099" } else { "-b 15 -e 33000 -f 47" };
         let rows = measured(&format!(

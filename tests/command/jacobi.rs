@@ -5,7 +5,7 @@ use crate::common::{Done, Job, Stream, all_verified, count_by, ginlab, rows, run
 use ginlab::report::Row;
 use nix::sys::signal::{Signal, kill};
 
-/// Fields whose sizes are not multiples of anything, and few runs, because only the points are checked.
+/// Options for fields of odd sizes, and for few runs, because only the points are checked.
 const BASE: &str = "jacobi -d emulated -n 7 --no-header --csv -";
 const EXCHANGES: [&str; 5] = ["host-write", "p", "block", "row", "resident"];
 
@@ -132,7 +132,7 @@ fn vanished_proxy_ends_every_exchange() {
     for done in stopped.map(Job::finish) {
         ends(&done, &[1], "proxy thread was stopped");
     }
-    // Reported by the kernel's deadline or by the proxy's, whichever is first.
+    // Either the kernel's or the proxy's deadline reports the stall, whichever expires first.
     let silent = ["host-write", "resident"].map(|exchange| job(exchange, "rails-silent=60"));
     for done in silent.map(Job::finish) {
         let line = done.complaint().to_owned();

@@ -76,7 +76,7 @@ fn interleaved_ranks_measure_across_nodes() {
     let sizes = "-d emulated -p tcp --rails 1 -b 64K -e 64K -n 50 -r 2 --window 4 --no-check";
     for what in ["write --targets one", "sendrecv --mode window", "proxy --mode nbi"] {
         let before = sent(&lab, 0);
-        // Ranks 0 and 2 on the first node, 1 and 3 on the second, as with mpirun --map-by node.
+        // Ranks 0 and 2 run on the first node, and ranks 1 and 3 on the second, as with mpirun --map-by node.
         let rank = |rank: usize| {
             let mut command = lab.ginlab(rank % 2, &format!("{what} {sizes}"));
             command.env("RANK", rank.to_string()).env("WORLD_SIZE", "4").env("LOCAL_RANK", (rank / 2).to_string());
@@ -85,7 +85,7 @@ fn interleaved_ranks_measure_across_nodes() {
         let ranks: Vec<Job> = (0..4).map(rank).collect();
         let done: Vec<_> = ranks.into_iter().map(|rank| rank.finish().expect(0)).collect();
         assert!(!done[0].stderr.contains("within one"), "{}", done[0].stderr);
-        // Two pairs, two repeats of fifty: all of it over the rail.
+        // The two pairs write two repeats of fifty writes, all of them over the rail.
         let sent = sent(&lab, 0) - before;
         assert!(sent >= 2 * 2 * 50 * 65536, "{what}: {sent} bytes left the first node");
     }

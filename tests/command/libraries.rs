@@ -103,13 +103,13 @@ const SHORT: &str = "-n 5 -w 1 -r 2 --rails 1,4 -b 64 -e 256 -f 2 --mode quiet,n
 
 #[test]
 fn puts_end_in_proxy_without_libfabric() {
-    // Requested explicitly: no message about libfabric.
+    // Explicitly requested null rails cause no message about libfabric.
     let done = run(without(proxy(&format!("-p null {SHORT}")))).expect(0);
     assert!(done.complaints().is_empty() && !done.stderr.contains("apt-get"), "{}", done.stderr);
     let asked = rows(&done.stdout);
     all_verified(&asked);
-    // Chosen by the program, for the ranks of the demo: one line reports the choice and the reason, and so does the
-    // header.
+    // If the program chooses null rails for the ranks of the demo, one line and the header report the choice and the
+    // reason.
     let done = run(without(proxy(&format!("--np 2 {SHORT}")))).expect(0);
     tells_all(done.complaint());
     assert!(done.complaint().contains("using provider null, with which puts end in the proxy"), "{}", done.complaint());

@@ -1,5 +1,5 @@
-//! `ginlab litmus`: every allowed outcome of the network is seen, and no forbidden one. The kernels run on the emulated
-//! device, where their counts are no evidence.
+//! `ginlab litmus`: the network shows every allowed outcome and no forbidden one. The kernels run on the emulated
+//! device. Their counts are therefore not evidence about a GPU.
 
 use crate::common::{ginlab, run};
 use serde_json::Value;
@@ -45,7 +45,7 @@ fn counted(options: &str) -> Vec<Value> {
     rows(&format!("-d emulated --trials 64 --row-time 20000 {options}"))
 }
 
-/// Checks what must hold for the rows of any device without errors.
+/// Checks the conditions that hold for error-free rows of any device.
 fn check_counts(rows: &[Value]) {
     for row in rows {
         let number = |key: &str| row[key].as_u64().unwrap_or_else(|| panic!("{key}: {row}"));

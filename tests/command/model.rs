@@ -30,8 +30,8 @@ fn virtual_time_is_deterministic_per_seed() {
     }
 }
 
-/// As nccl-tests counts: bytes of a GPU for all others, including those of its own machine, compared with the limit of
-/// the links.
+/// The bytes of a GPU for all others, including those of its own machine, are counted as in nccl-tests and compared
+/// with the limit of the links.
 #[test]
 fn total_all_to_all_has_ceiling() {
     let done = run(ginlab("model all2all --csv - --nodes 2,4 --rails 4 --total 64M,1G")).expect(0);

@@ -27,7 +27,7 @@ fn every_unit_and_count_verifies_on_every_path() {
             assert!(row.wrong == Some(0) && row.status.to_string() == "ok", "{row:?}");
             let (dispatch, combine) = (number(row, "dispatch_us"), number(row, "combine_us"));
             assert!(dispatch > 0.0 && combine > 0.0 && number(row, "messages") > 0.0, "{row:?}");
-            // The counts of two repeats' rounds: as many transfers as messages and signals, or more if puts are split.
+            // The rounds of two repeats have as many transfers as messages and signals, or more if puts are split.
             let by_rails = path.contains("model:p5");
             assert_eq!(
                 row.own("rail_transfers").text().is_some() || row.own("rail_transfers").number().is_some(),
@@ -51,9 +51,9 @@ fn counts_of_other_units_are_not_confused() {
     assert!(rows.len() == 4 && rows.iter().all(|row| row.wrong == Some(0)), "{rows:?}");
 }
 
-/// Rows count the operations of the timed rounds: their mean over the choices that these rounds use.
+/// Rows contain the operations of the timed rounds: the mean over the choices that these rounds use.
 #[test]
-fn columns_of_a_row_are_those_of_its_timed_rounds() {
+fn row_columns_are_means_over_timed_rounds() {
     let sent = |rounds: &str| {
         let line = "--hidden 64 --tokens 6 --experts 12 --topk 3 --grid 2 --block 33 -r 1 --check-rounds 2 --csv -";
         let line = format!("moe -d emulated --np 2 --path nvlink --unit expert --count signal {line} {rounds}");

@@ -1,5 +1,5 @@
 //! Ranks that share a GPU: the run's own MPS server, emulated by a double of NVIDIA's program, is started once, is
-//! found by the ranks, and ends with the run, however that ends.
+//! found by the ranks, and ends with the run, regardless of how the run ends.
 
 use std::fs;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
@@ -89,7 +89,7 @@ impl Drop for Machine {
 /// Method of ending a run: description, exit code and function.
 type End = (&'static str, i32, fn(&Job));
 
-/// Returns the process of the run itself, below the process that waits for it, and that of its rank 1.
+/// Returns the process of the run itself, which is a child of the process that waits for it, and the process of rank 1.
 #[track_caller]
 fn ranks(job: &Job) -> [Pid; 2] {
     let zero = children(job.pid())[0];
@@ -119,10 +119,10 @@ fn no_server_is_started_without_need() {
     }
     // Usage errors are reported before a server is started.
     run(machine.shmem(1, "--np 1")).expect(2);
-    // Ranks that are threads of one process.
+    // Ranks can be threads of one process.
     let threads = "soak --seeds 1 -- shmem --pretend-gpus 1 --np 2 --cases signal-ping-pong -w 1 -n {seed} -r 1";
     run(machine.command(threads)).expect(0);
-    // A rank of a launcher.
+    // A launcher can start the rank.
     let mut launched = machine.shmem(1, "-n 4 -r 1");
     launched.env("OMPI_COMM_WORLD_SIZE", "1").env("OMPI_COMM_WORLD_RANK", "0");
     assert_ne!(run(launched).code, 0, "one PE is none");
@@ -163,7 +163,7 @@ fn existing_server_is_used_and_kept() {
         assert!(Instant::now() < deadline, "{}", record());
         std::thread::yield_now();
     }
-    // A directory named by the user in which a server no longer runs is left unchanged.
+    // If the user names a directory in which no server runs any longer, the directory stays unchanged.
     named(SHORT);
     assert_eq!((machine.record(), record().lines().count()), (Vec::new(), 3));
 }

@@ -1,4 +1,5 @@
-//! `ginlab museum`: every broken form fails under its named seed, every fixed form passes many, and the page shows both.
+//! `ginlab museum`: every broken form fails under its named seed, every fixed form passes many, and the page shows
+//! both.
 
 use crate::common::{ginlab, run};
 use serde_json::Value;

@@ -39,8 +39,8 @@ fn each_process_is_one_node() {
     let expected: Vec<String> = (0..3).map(|rank| format!("{rank} of 3 on ginlab-{rank} at {meeting}")).collect();
     assert_eq!(lines, expected);
     assert!(done.stderr.contains("NCCL has not used the plugin"), "{}", done.stderr);
-    // Processes started otherwise name themselves, by the preloaded plugin: the shell is one process, and the program
-    // that it starts another one.
+    // In processes that are started otherwise, the preloaded plugin sets the name. The shell is one process, and the
+    // program that it starts is another one.
     let done = run(over("", "echo $$ $NCCL_HOSTID; env | grep ^NCCL_HOSTID=")).expect(0);
     let (shell, other) = done.stdout.trim().split_once('\n').unwrap();
     let (number, name) = shell.split_once(' ').unwrap();

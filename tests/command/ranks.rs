@@ -46,7 +46,7 @@ fn wrong_token_is_rejected() {
     assert!(line.contains("token"), "{line}");
     assert_ne!(stranger.code, 0);
     let first = first.finish().expect(124);
-    // The refusal is printed immediately; then the reason of the exit.
+    // The rank prints the refusal immediately, and then the reason for its exit.
     let lines = first.complaints();
     assert!(lines.len() == 2 && lines[0].starts_with("ginlab: refused a connection from 127.0.0.1"), "{lines:?}");
     assert!(lines[1].contains("waiting for rank 1") && lines[1].contains("a different job token"), "{lines:?}");
@@ -181,7 +181,8 @@ fn script_starts_one_rank_per_gpu() {
     let done = run(ranks_script("4", &words)).expect(0);
     let rows = rows(&done.stdout);
     assert!(done.stderr.contains("# note: 4 ranks by the tcp bootstrap"), "{}", done.stderr);
-    // For each of three cases one row of all pairs, one of the node and one of the job, all of the same ranks here.
+    // For each of three cases, there is one row of all pairs, one of the node and one of the job. Here, they cover the
+    // same ranks.
     let count = |case: &str| rows.iter().filter(|row| row.case == case).count();
     assert_eq!((rows.len(), count("node"), count("job")), (9, 3, 3));
     for row in rows.iter().filter(|row| ["node", "job"].contains(&row.case.as_str())) {

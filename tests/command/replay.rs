@@ -2,8 +2,8 @@
 
 use crate::common::{self, ginlab, run};
 
-/// Recorded by `ginlab nccl --np 1 --trace ... -- double exchanges_alternate`: two ranks, eight alternating puts of 4
-/// KiB in each direction, then four concurrent puts of 1 MiB and a get.
+/// Trace that `ginlab nccl --np 1 --trace ... -- double exchanges_alternate` recorded: two ranks, eight alternating
+/// puts of 4 KiB in each direction, then four concurrent puts of 1 MiB and a get.
 const TRACE: &str = "tests/fixtures/replay/double.jsonl";
 
 fn rows(options: &str) -> Vec<ginlab::report::Row> {

@@ -90,7 +90,7 @@ fn is_part(link: &str) -> bool {
     link.ends_with(".html") && !link.contains(['/', ':'])
 }
 
-/// Runs a test of the page for data/. The same command generates the same page from the same files, headers included.
+/// Runs a test of the page for data/. The page depends only on the command and on the files, including their headers.
 fn of_data(name: &str, test: impl FnOnce(&Path)) {
     let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("data");
     let mut files = vec![PathBuf::from(env!("CARGO_BIN_EXE_ginlab"))];

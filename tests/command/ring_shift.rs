@@ -14,8 +14,8 @@ mod example;
 
 const SHAPE: &str = "RING_SHIFT_OF_A_TEST";
 
-/// Body of a PE that the following tests start; not a test itself. The shape is the number of PEs, the path and the
-/// provider.
+/// Body of a PE that the following tests start. It is not itself a test. The shape is the number of PEs, the path and
+/// the provider.
 #[test]
 #[ignore = "started by the other tests"]
 fn ring_shift_runs_with_one_pe() {
@@ -78,7 +78,7 @@ fn ring_shift_runs_on_four_single_pe_hosts() {
 
 #[test]
 fn ring_shift_runs_on_four_dual_pe_hosts() {
-    // Mixed: to the other PE of the host through memory, to the next host over the rail.
+    // The paths are mixed: PEs put to the other PE of the host through memory, and to the next host over the rail.
     let Some(said) = on_four_hosts(2, "auto") else { return };
     assert_eq!(said.len(), 8);
     assert_eq!(said.iter().filter(|line| line.ends_with("put by memory")).count(), 4, "{said:?}");

@@ -8,7 +8,7 @@ use nix::sys::signal::Signal;
 #[test]
 fn peers_join_write_and_leave_concurrently() {
     let mut server = Server::start("-p tcp --peers 2 --bytes 100000 --rails 3 --visits 4");
-    // Multiples of the place, with a remainder, one byte, and both concurrently.
+    // Tests writes that fill a slot with a remainder, writes of one byte, and both concurrently.
     for (args, bytes) in [("-b 4097 -n 100", 4097 * 100), ("-b 1 -n 7 --window 1", 7)] {
         verified(run(server.join(&format!("{args} --csv -"))));
         let left = server.until("left");
@@ -161,7 +161,7 @@ fn ctrl_c_ends_server() {
     server.0.signal(Signal::SIGINT);
     server.finish().expect(130);
 
-    // The same while a peer writes to it; the peer is notified.
+    // Stops the server while a peer writes to it. The peer is notified.
     let mut server = Server::start("-p tcp");
     let peer = Job::start(server.join("-b 1M -n 1000000000"));
     server.until("writing");

@@ -21,7 +21,7 @@ fn every_case_verifies_by_memory_and_rails() {
     }
 }
 
-/// The shapes are only verified without a baseline.
+/// Shapes are only verified if there is no baseline.
 #[test]
 fn random_shapes_verify_and_repeat() {
     let shapes = |seed: &str, count: &str| {
@@ -50,7 +50,7 @@ fn node_rows_sum_bytes_of_pes() {
     let rows = rows(&run(ginlab(&line)).expect(0).stdout);
     let cases: Vec<&str> = rows.iter().map(|row| row.case.as_str()).collect();
     assert_eq!(cases, ["put-bandwidth", "node", "job", "all-to-all", "node", "job", "barrier-all"]);
-    // Half of the PEs put; all of them exchange.
+    // In puts, half of the PEs send. In exchanges, all of them do.
     for (row, senders) in
         rows.iter().filter(|row| ["node", "job"].contains(&row.case.as_str())).zip([2.0, 2.0, 4.0, 4.0])
     {
@@ -80,7 +80,7 @@ fn signals_follow_their_bytes() {
     assert!(line.complaint().contains("signals for these rows"), "{}", line.stderr);
 }
 
-/// The same for messages, exchanges, gets and the data that a barrier waits for.
+/// Checks messages, exchanges, gets and the data that a barrier waits for.
 #[test]
 fn data_is_not_read_before_arrival() {
     for path in ["nvlink", "rails -p worst:longest=500,watch=strict --rule count", "rails -p worst --rule own"] {

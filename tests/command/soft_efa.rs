@@ -34,8 +34,8 @@ fn missing_library_is_reported() {
     let folder = tempfile::tempdir().unwrap();
     let (program, spaced) = (folder.path().join("ginlab"), folder.path().join("a b:c.so"));
     let beside = std::path::Path::new(env!("CARGO_BIN_EXE_ginlab"));
-    // Copied by another process: a child that another test starts concurrently would inherit the open file, and a
-    // program that is open for writing cannot be executed.
+    // Another process copies the program. Otherwise, a child that another test starts concurrently would inherit the
+    // open file, and a program that is open for writing cannot be executed.
     let copied = |from: &std::path::Path, to| Command::new("cp").args([from, to]).status().unwrap().success();
     assert!(copied(beside, &program) && copied(&beside.with_file_name("deps").join("libsoft_efa.so"), &spaced));
     let alone = |library: Option<&str>| {
@@ -47,7 +47,7 @@ fn missing_library_is_reported() {
     let said = alone(None).expect(2);
     let line = said.complaint();
     assert!(line.contains("no libsoft_efa.so in ") && line.contains("GINLAB_SOFT_EFA"), "{line}");
-    // A name that LD_PRELOAD would split.
+    // LD_PRELOAD would split this name.
     assert!(alone(Some("a b:c.so")).expect(0).stdout.contains("/a b:c.so"));
 }
 
@@ -70,7 +70,7 @@ fn libfabric_efa_provider_lists_software_nics() {
     assert_eq!(column("pci"), ["0000:4f:00.0", "0000:50:00.0", "0000:51:00.0", "0000:52:00.0"]);
     assert_eq!(column("domain"), ["rdmap79s0-rdm", "rdmap80s0-rdm", "rdmap81s0-rdm", "rdmap82s0-rdm"]);
     assert!(column("provider").iter().all(|name| name == "efa"));
-    // At the PCI addresses of a real p5.
+    // The NICs have the PCI addresses of a real p5.
     let tree = include_str!("../fixtures/p5/lspci.txt").lines().filter(|line| line.contains("Elastic Fabric Adapter"));
     let mut real: Vec<String> =
         tree.map(|line| format!("0000:{}:00.0", &line.rsplit("-[").next().unwrap()[..2])).collect();
@@ -99,7 +99,8 @@ fn every_experiment_verifies_over_one_and_four_rails() {
     if !has_provider() {
         return;
     }
-    // Without modelled times, in any order; and each profile once. A p4d's devices do not support RDMA writes.
+    // Runs the NICs without modelled times and in any order, and each profile once. A p4d's devices do not support RDMA
+    // writes.
     for (cards, args) in [
         ("fast", "write -b 8 -e 256K -f 181 -n 20 -r 2 --rails 1,4"),
         ("p5en", "sendrecv -b 0 -e 9000 -f 90 -n 20 -r 2 --rails 1,4 --window 7"),
@@ -115,8 +116,8 @@ fn every_experiment_verifies_over_one_and_four_rails() {
     }
 }
 
-/// As if the command were linked with an MPI that is linked with libibverbs, whose functions the provider would find
-/// first.
+/// Emulates a command that is linked with an MPI that is linked with libibverbs. The provider would find the functions
+/// of libibverbs first.
 #[test]
 fn software_nics_take_precedence_over_preloaded_verbs() {
     if !has_provider() {
@@ -168,7 +169,7 @@ fn nic_faults_are_reported_within_deadline() {
     // concurrently, because they mostly wait.
     let jobs = [
         ("fast", "lose=30", lost.0, lost.1),
-        // Whichever rank notices first, both exit as after a stall.
+        // Both ranks exit as after a stall, regardless of which rank notices first.
         ("fast", "dead=30", [124, 124], "no operation completed within 3s"),
         // Each one-way transfer takes 10 s.
         ("p5", "slow=1000000", [124, 124], "no operation completed within 3s"),
@@ -236,7 +237,7 @@ fn programs_find_software_nics_by_path_and_dlopen() {
     if Command::new("python3").arg("--version").output().is_err() {
         return skip("no python3");
     }
-    // A path that does not exist: the loader does not look for the file.
+    // Uses a nonexistent path, because the loader does not open the file.
     let script = "import ctypes as c; [c.CDLL(name).soft_efa_cause for name in ('libibverbs.so.1', '/no/libefa.so')]";
     let mut command = ginlab("soft-efa -p soft-efa:fast -- python3 -c");
     command.arg(script);

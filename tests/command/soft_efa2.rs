@@ -141,7 +141,7 @@ fn runs_in_minimal_debian_13() {
     let mut files = vec![ginlab.into()];
     let scripts = ["fresh.sh", "rails-lab.sh", "matrix.py", "rows.py", "processes.py", "tables/soft-efa.toml"];
     files.extend(scripts.map(|name| format!("{here}/scripts/{name}").into()));
-    // The NIC library where fresh.sh copies it from.
+    // Path of the NIC library, which fresh.sh copies.
     let cards = ["deps/libsoft_efa.so", "libsoft_efa.so"].map(|name| ginlab.with_file_name(name));
     files.extend(cards.into_iter().find(|file| file.is_file()));
     let mut inputs = contents(&files);

@@ -15,7 +15,7 @@ use crate::soft_efa::{has_provider, is_two};
 use ginlab::fabric::soft;
 use nix::sys::signal::Signal;
 
-/// The attacker process; not a test itself.
+/// Body of the attacker process. It is not itself a test.
 #[test]
 #[ignore = "started by the other tests, and by scripts/tables/hostile.toml"]
 fn attacker_process() {
@@ -24,8 +24,8 @@ fn attacker_process() {
     }
 }
 
-/// Programs whose ranks transfer bytes over rails, by the way they are started; `{n}` scales the amount of work.
-/// Programs with messages accept them from any sender.
+/// Programs whose ranks transfer bytes over rails, grouped by the way they are started. `{n}` scales the amount of
+/// work. Programs with messages accept them from any sender.
 const BY_PROXY: [&str; 2] = [
     "proxy -d emulated --np 2 -b 64K -e 64K -n {n}0 -r 2 --rails 1 --mode quiet --check",
     "proxy -d emulated --np 2 -b 64K -e 64K -n {n}00 -r 2 --rails 1 --mode nbi --check",
@@ -119,8 +119,8 @@ fn all_verify(scene: Scene, lines: &[&str]) {
     }
 }
 
-/// Returns whether libfabric's tcp provider survives the attacker: that of 2.1 crashes (SIGSEGV) while an attacker
-/// sends to its port, whatever ginlab does.
+/// Returns whether libfabric's tcp provider survives the attacker. The provider of libfabric 2.1 crashes (SIGSEGV)
+/// while an attacker sends to its port, which ginlab cannot prevent.
 fn tcp_endures_him() -> bool {
     let endures = !is_two();
     if !endures {
@@ -215,7 +215,7 @@ fn foreign_messages_are_distinguished_from_ranks() {
 fn serves(scene: Scene) {
     for writes in ["2000", "20000", "200000", "1000000"] {
         let mut server = Server::start(&format!("-p {} --peers 2 --bytes 64K", scene.provider));
-        // The fabric is specified by the server, unless it consists of software NICs.
+        // The server specifies the fabric, unless the fabric consists of software NICs.
         let cards = if scene.provider == "tcp" { String::new() } else { format!("-p {}", scene.provider) };
         let peer = Job::start(server.join(&format!("-b 4K -n {writes} --csv - {cards}")));
         let pids = format!("{},{}", server.0.pid(), peer.pid());

@@ -39,7 +39,7 @@ fn stages_sum_to_whole_put() {
             let (sum, whole) = (parts.sum::<f64>(), number(total, "mean_us"));
             assert!((sum - whole).abs() <= 0.001 * whole, "{options} {mode}: {sum} of {whole}");
             assert!(number(total, "samples") >= 100.0 && total["device"] == "emulated", "{total:?}");
-            // A stage may be negative only by the uncertainty of the clocks.
+            // A stage can be negative only within the uncertainty of the clocks.
             for ((_, stage), line) in of_mode() {
                 assert!(number(line, "mean_us") >= -number(line, "clock_uncertainty_us"), "{stage}: {line:?}");
             }
@@ -49,7 +49,7 @@ fn stages_sum_to_whole_put() {
         let (whole, traced) = (number(total, "mean_us"), number(total, "traced_us"));
         assert!((whole - traced).abs() <= 0.05 * traced, "{options}: {whole} of {traced} us per put");
         assert!(table.contains("life of a put: quiet of 64 B") && table.contains("<- most"), "{table}");
-        // The emulated device has none of these.
+        // The emulated device has no such hardware.
         assert!(["PCIe", "GPU", "NVLink", "HBM"].iter().all(|hardware| !table.contains(hardware)), "{table}");
     }
 }

@@ -38,8 +38,8 @@ fn every_program_verifies_over_worst_network() {
     }
 }
 
-/// An eighth of all combinations of program, signal rule, 2 to 4 ranks and thread, warp, block, including every pair of
-/// these; each with its own seed. All combinations take ten minutes (`scripts/matrix.py worst`).
+/// Runs an eighth of all combinations of program, signal rule, 2 to 4 ranks, and scope (thread, warp, block), including
+/// every pair of these. Each run has its own seed. All combinations take ten minutes (`scripts/matrix.py worst`).
 #[test]
 fn matrix_verifies_over_worst_network() {
     let python = Command::new("python3").args(["-c", "import tomllib"]).output();
@@ -93,7 +93,7 @@ fn peers_join_server_over_worst_network() {
     );
 }
 
-/// A window of each peer fits into the queue, but not more.
+/// The queue has space for exactly one window of each peer.
 #[test]
 fn peer_writes_fit_in_small_server_queue() {
     let server = Server::start("-p worst:seed=5,queue=16 --peers 2 --bytes 4K --rails 2 --visits 2");
@@ -168,7 +168,7 @@ fn peers_of_stopped_server_time_out() {
     let stuck = [(); 2].map(|()| Job::start(server.join("-b 8 -n 1000000000 --window 200 -t 3")));
     (0..2).for_each(|_| drop(server.until("writing")));
     server.0.signal(Signal::SIGSTOP);
-    // Each has sent as much as the server has space for.
+    // Each peer has sent as many writes as the server has space for.
     for stuck in stuck {
         let stuck = stuck.finish().expect(124);
         assert!(stuck.complaint().contains("the server has not acknowledged more than"), "{stuck:?}");

@@ -114,7 +114,7 @@ fn killed_target_is_named_within_deadline() {
 }
 
 /// A target is not notified of writes, and must not mistake a writer that makes progress for one that hangs. The
-/// loopback of a namespace is shaped so that the run takes this long on any machine.
+/// loopback of a namespace is shaped to make the run take this long on any machine.
 #[test]
 fn repeat_can_exceed_timeout() {
     let Some(lab) = Lab::up("--rails 1 --rate none") else { return };
@@ -138,10 +138,10 @@ fn texts(row: &Row, names: &[&str]) -> String {
 }
 
 /// A slow rail, one of four of a node, sends at a quarter of the rate of the others. Strategies give all rails equal
-/// shares, so that only the rail's own time shows it.
+/// shares, so only the rail's own time reveals this.
 #[test]
 fn slow_rail_is_found_and_named() {
-    // Slow enough that a busy machine is not the limit.
+    // The rate is so low that even a busy machine is not the limit.
     let Some(lab) = Lab::up("--rate 80mbit") else { return };
     let node = lab.namespace(0);
     let slow = format!("tc -n {node} qdisc change dev rail2 root tbf rate 20mbit burst 128kb latency 400ms");

@@ -63,13 +63,13 @@ fn count(bytes: isize) {
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size() as isize);
-        // SAFETY: forwarded; the caller upholds the same contract.
+        // SAFETY: forwards the call; the caller upholds the same contract.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, place: *mut u8, layout: Layout) {
         count(-(layout.size() as isize));
-        // SAFETY: forwarded; the caller upholds the same contract.
+        // SAFETY: forwards the call; the caller upholds the same contract.
         unsafe { System.dealloc(place, layout) }
     }
 }

@@ -47,7 +47,7 @@ fn text(bytes: &[u8]) -> std::borrow::Cow<'_, str> {
     String::from_utf8_lossy(bytes)
 }
 
-/// A machine with one GPU and one NIC below a bridge.
+/// Topology of a machine in which one GPU and one NIC are below the same bridge.
 const NCCL: &str = r#"<system version="1"><cpu numaid="0" affinity="0000ffff" arch="x86_64">
 <pci busid="0000:45:00.0" class="0x060400" link_speed="32.0 GT/s PCIe" link_width="16">
 <pci busid="0000:53:00.0" class="0x030200" link_speed="32.0 GT/s PCIe" link_width="16"/>
@@ -129,7 +129,7 @@ pub const PARSERS: &[Parser] = &[
         ],
         parse: |bytes| {
             let text = text(bytes);
-            // Both in one text, so that devices and their locations can match.
+            // Uses one text for both listings, so that devices and their locations can match.
             let _ = Tree::of_listings(&text, &text).map(|tree| topology::near(&tree).len());
             untrusted::lspci_devices(&text).is_ok() || untrusted::pci_tree(&text).is_ok_and(|tree| !tree.is_empty())
         },

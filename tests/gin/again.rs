@@ -16,7 +16,7 @@ struct Refused {
     wanted: u64,
 }
 
-/// Longer than the time after which a wait first reads the host's word, also if its worker sleeps between polls.
+/// Delay that exceeds the time after which a wait first reads the host's word, even if its worker sleeps between polls.
 const LATE_NS: u64 = 100_000_000;
 
 fn passed(began: u64, ns: u64) -> bool {
@@ -134,7 +134,7 @@ unsafe impl Send for Series {}
 // SAFETY: the word belongs to the test, outlives the grid and is accessed atomically.
 unsafe impl Sync for Series {}
 
-/// One launch of a series, which waits for a PE that has exited.
+/// Performs one launch of a series, which waits for a PE that has exited.
 unsafe fn one_of_a_series(program: Program<Series>) {
     let Program { world, args } = program;
     if world.has_failed_for(&Block) {
@@ -174,7 +174,7 @@ fn series_ends_immediately_after_first_failure() {
     }
 }
 
-/// All launches of a series of collectives whose other PE has exited, for each kind of kernel.
+/// Tests, for each kind of kernel, all launches of a series of collectives whose other PE has exited.
 #[test]
 fn collective_series_ends_immediately_after_first_failure() {
     use kernels::collective::messages::COLLECTIVE_MESSAGES_BLOCK;
@@ -183,8 +183,8 @@ fn collective_series_ends_immediately_after_first_failure() {
     use kernels::collective::words::{COLLECTIVE_WORDS_BLOCK, COLLECTIVE_WORDS_PAIR};
     use kernels::collective::{ALL_GATHER, CollectiveArgs, F32, SIGNALS_OF_BLOCK, State};
 
-    // More launches than there is time for after the failure if each of them waited until it reads the host's word: the
-    // process would exit.
+    // Number of launches. If each of them waited after the failure until it reads the host's word, the time limit would
+    // end the process.
     const LAUNCHES: usize = 8000;
     const CHUNK: u64 = 64;
     let short = |path| Options { timeout: Duration::from_millis(50), ..emulated(path) };

@@ -1,5 +1,5 @@
-//! Messages without bytes among others: each proves its round, so that no round overwrites one that has not been
-//! received.
+//! Messages without bytes among other messages. Each message proves its round, so no round overwrites one that has not
+//! been received.
 
 use super::messages::{Bytes, by_scope, check, fill, late, seed_of, seeds};
 use super::*;
@@ -29,7 +29,7 @@ struct Lengths {
     from: Sym<u8>,
     /// Destinations, by PE.
     to: Sym<u8>,
-    /// Number of wrong bytes, and more for a round that its sender had not entered, by thread.
+    /// Number of wrong bytes, by thread, with an increment for each round that its sender had not entered.
     found: Sym<u64>,
     way: Way,
     scope: u32,

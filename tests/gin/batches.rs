@@ -54,7 +54,7 @@ struct Batched {
     from: Sym<u8>,
     to: Sym<u8>,
     counts: Counts,
-    /// Signals of the batched put, of the PE that has seen it, and of the answer.
+    /// Signals of the batched put, of the PE that has observed this put, and of the answer.
     told: Signal,
     heard: Signal,
     answer: Signal,

@@ -129,7 +129,8 @@ unsafe fn exchanged(program: Program<Messages>) {
     by_scope!(program, run);
 }
 
-/// Sends to the next PE in one direction; only its signals report what it has received. The sender is a round ahead.
+/// Sends to the next PE in one direction. Only the signals of the receiver report the received rounds. The sender is a
+/// round ahead.
 unsafe fn streamed(program: Program<Messages>) {
     fn run<S: Scope>(program: &Program<Messages>, mut line: Context<S>) -> Result<(), Status> {
         let Program { world, args } = program;
@@ -261,7 +262,7 @@ fn sum_can_overwrite_its_source() {
 }
 
 /// The exchange of `ginlab shmem` by puts. After a PE's iteration, the blocks of all others have arrived, from this
-/// iteration or the next. A put is late by more than a launch takes.
+/// iteration or the next. A put can be delayed by more than the duration of a launch.
 #[test]
 fn exchange_by_puts_contains_every_block() {
     let (block, turns) = (64u64, 8u32);

@@ -77,8 +77,8 @@ fn sync_without_progress_is_reported() {
     assert!(text.contains("grid.sync, which had reached ") && text.contains(" of 4 blocks: deadline passed"), "{text}");
 }
 
-/// Emulates a kernel of which the host only sees the effects of `step`, called every few milliseconds. Runs for longer
-/// than a kernel without progress is allowed to.
+/// Emulates a kernel. The host observes only the effects of `step`, which is called every few milliseconds. Runs for
+/// longer than a kernel without progress is allowed to.
 fn goes_on_by(step: impl Fn(&kernels::gin::World, Inbox, u64) + Sync) -> Result<(), GinError> {
     let options = Options { timeout: Duration::from_millis(50), ..emulated(Path::NvLink) };
     let run = |world: &mut World, ranks: &mut Bootstrap| {
@@ -99,7 +99,7 @@ fn goes_on_by(step: impl Fn(&kernels::gin::World, Inbox, u64) + Sync) -> Result<
     pes(1, &options, run).remove(0)
 }
 
-/// Only messages, whose words contain the number of their round.
+/// Makes progress only by messages, whose words contain the number of their round.
 #[test]
 fn messages_count_as_progress() {
     let store = |world: &kernels::gin::World, inbox: Inbox, round: u64| {
@@ -110,13 +110,13 @@ fn messages_count_as_progress() {
     let recorded = || ginlab::progress::counter().load(Ordering::Relaxed);
     let before = recorded();
     goes_on_by(store).unwrap();
-    // Other ranks are notified of it. The end of the wait counts as one progress.
+    // Other ranks are notified of the progress. The end of the wait also counts once.
     assert!(recorded() > before + 1);
 }
 
 /// PE 0's kernel waits for longer than its timeout for PE 1, which works on its host before it signals.
 #[test]
-fn progress_of_another_rank_restarts_deadlines_of_a_kernel() {
+fn progress_of_other_rank_restarts_kernel_deadlines() {
     const TIMEOUT: Duration = Duration::from_millis(800);
     unsafe fn waits(program: Program<Signal>) {
         let Program { world, args: signal } = program;

@@ -40,8 +40,8 @@ fn once_in(folder: &Path, (name, program, inputs): (&str, &[u8], &[u8]), test: i
     }
 }
 
-/// The test runs if the program or an input has changed. A test that failed or was skipped runs again, whatever passed
-/// before it.
+/// The test runs if the program or an input has changed. A test that failed or was skipped runs again, regardless of
+/// what passed before.
 #[test]
 fn passed_checks_are_repeated_for_other_programs() {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("passed-{}", std::process::id()));

@@ -35,13 +35,13 @@ pub fn pairs_are_adjacent(functions: &Protocol) {
     for pair in pairs() {
         assert!(list.windows(pair.len()).any(|window| window == pair), "litmus_threads: no {}", pair.join("; "));
     }
-    // Those of four pairs, and those on both sides of the second meeting.
+    // Counts the fences of four pairs and those on both sides of the second meeting.
     let fences = list.iter().filter(|one| *one == "fence.acq_rel.sys").count();
     assert!(fences >= 6, "litmus_threads: {fences} fences of system scope");
     assert!(list.iter().filter(|one| *one == "mov.u64 %globaltimer").count() >= 2, "litmus_threads: no deadline");
 }
 
-/// Checks the order of the instructions of a bulk store, and that each of its orders is there.
+/// Checks the order of the instructions of a bulk store, and that each of its orders occurs.
 pub fn bulk_stores_are_in_order(functions: &Protocol) {
     let list: Vec<String> = functions["litmus_bulk"].iter().map(|statement| mnemonic(statement)).collect();
     let at = |wanted: &str| {
@@ -53,7 +53,7 @@ pub fn bulk_stores_are_in_order(functions: &Protocol) {
     for wanted in ["cp.async.bulk.wait_group.read", "fence.proxy.async.global", "st.relaxed.sys", "st.release.sys"] {
         assert!(at(wanted) > commit, "litmus_bulk: {wanted} precedes the bulk store: {list:#?}");
     }
-    // In the order `complete`, in that with a fence, and at the end of each round.
+    // Counts the waits in the order `complete`, in the order with a fence, and at the end of each round.
     let waits = list.iter().filter(|word| *word == "cp.async.bulk.wait_group").count();
     assert!(waits >= 3, "litmus_bulk: {waits} waits for bulk stores");
 }

@@ -1,6 +1,6 @@
 //! Order of a signal after its bytes if a peer's heap is mapped (NVLink): payload stores, the barrier of the scope, one
-//! `fence.acq_rel.sys`, the add. A kernel that lacks one of them usually works on our machines, so the rule is checked
-//! in the PTX: on every path from a payload store to a signal's add, barrier and fence must occur, in this order.
+//! `fence.acq_rel.sys`, the add. A kernel that lacks one of them usually works on test machines, so the rule is checked
+//! in the PTX. On every path from a payload store to a signal's add, barrier and fence must occur, in this order.
 //!
 //! Only [`UNORDERED`] is listed by hand. The PTX itself determines which functions store payload, which add to signals,
 //! and whether a thread, a warp or a block does so.
@@ -21,17 +21,18 @@ const UNORDERED: [(&str, usize); 11] = [
     // A barrier's signals, in a kernel that calls it in two places, so that it is out of line: `barrier` fences before
     // the call.
     ("kernels::gin::barrier::context::Context::scope::", 2),
-    // Acknowledges that a message has been read, like a broadcast's acknowledgement.
+    // This signal acknowledges that a message has been read, like a broadcast's acknowledgement.
     ("kernels::data_check::circle", 1),
-    // The number is the only information: no answer is due, the number of rows, or that no row will arrive. By node, it
-    // reports that rows are forwarded, after a barrier of all blocks whose fence only the signalling thread executes.
+    // The signal's number is the only information. It reports that no answer is due, the number of rows, or that no row
+    // will arrive. By node, it reports that rows are forwarded, after a barrier of all blocks whose fence only the
+    // signalling thread executes.
     ("moe_", 3),
-    // `tell`: a loop in which one thread signals several PEs, the first by a put with a signal. Its fence covers the
-    // others too.
+    // `tell`: a loop in which one thread signals several PEs, the first by a put with a signal. Its fence also covers
+    // the others.
     ("collective_nodes_", 1),
     ("collective_puts_", 1),
-    // Programs with known bugs (`ginlab museum`): a signal that follows no fence is the bug of the first one. The others
-    // request or acknowledge blocks, or announce a put that is complete.
+    // Programs with known bugs (`ginlab museum`). In the first program, the bug is a signal that no fence precedes.
+    // Signals of the others request or acknowledge blocks, or announce a put that is complete.
     ("museum_overtaking_thread", 1),
     ("museum_completion_thread", 1),
     ("museum_slot_thread", 1),
@@ -125,7 +126,7 @@ fn signal_follows_its_bytes() {
 struct Spoilt {
     /// Mutated barriers, fences, and adds.
     tried: [usize; 3],
-    /// Mutations after which another guard orders the same adds, so that the function is still right.
+    /// Mutations after which another guard orders the same adds, so the function is still correct.
     covered: Vec<String>,
     /// Mutations that leave an add unordered and that the rule does not report.
     missed: Vec<String>,

@@ -13,8 +13,8 @@ pub struct ScaleArgs {
     pub factor: u64,
 }
 
-/// Multiplies each value by `factor`. Each thread processes the value at its own index, then every further one at
-/// multiples of the grid size.
+/// Multiplies each value by `factor`. Each thread processes the value at its own index, and then further values at a
+/// distance of the grid size.
 ///
 /// # Safety
 /// `values` must be valid for `count` numbers while the grid runs, and no other thread may access them.

@@ -1,4 +1,4 @@
-//! Timing model of a NIC. Has no clock: callers pass the real time, or that of a simulation.
+//! Timing model of a NIC. It has no clock: callers pass the real time, or that of a simulation.
 
 /// A time or duration in picoseconds. Fine enough that a sum over a million writes is exact to the nanosecond.
 pub type Picoseconds = u64;
@@ -10,7 +10,7 @@ const PER_MICROSECOND: f64 = 1e6;
 pub struct Figures {
     /// Line rate in one direction.
     pub line_rate_gbps: f64,
-    /// Share of the line rate that the payload of very large writes reaches.
+    /// Fraction of the line rate that the payload of very large writes reaches.
     pub peak_share: f64,
     /// Maximum number of writes that a NIC starts per second, in millions.
     pub rate_per_rail_mops: f64,
@@ -20,7 +20,7 @@ pub struct Figures {
     pub one_way_spread_us: f64,
     /// Payload of a packet. After each write the wire is idle for the time of one packet.
     pub mtu_bytes: f64,
-    /// Additional time of a write, as a share of the time of its bytes at the peak rate.
+    /// Additional time of a write, as a fraction of the time of its bytes at the peak rate.
     pub start_up_share: f64,
     /// Upper limit of this additional time.
     pub start_up_most_us: f64,
@@ -37,7 +37,7 @@ pub struct WriteTimes {
     pub sent: Picoseconds,
     /// Time at which the last byte is in the target's memory.
     pub delivered: Picoseconds,
-    /// Time at which its acknowledgement arrives: the completion.
+    /// Time at which the acknowledgement arrives. The write is then complete.
     pub completed: Picoseconds,
 }
 
@@ -86,7 +86,7 @@ impl Nic {
         self.free
     }
 
-    /// Sets the time until which the NIC is busy, if other processes send over it too.
+    /// Sets the time until which the NIC is busy, if other processes also send over it.
     pub fn set_free(&mut self, free: Picoseconds) {
         self.free = free;
     }

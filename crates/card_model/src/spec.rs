@@ -33,12 +33,13 @@ pub enum Fault {
     Dead(u64),
     /// All queues are full from this request on.
     Full(u64),
-    /// This request finds its queue pair in error, as after misuse. For queues that the program writes directly.
-    Break(u64),
-    /// Memory registrations are refused from this one on, as beyond `ulimit -l`.
-    Refuse(u64),
-    /// The NIC is one lap ahead of the reader at this completion. For completion queues that the program reads
+    /// This request finds its queue pair in error, as after misuse. This fault requires queues that the program writes
     /// directly.
+    Break(u64),
+    /// This memory registration and all later ones are refused, as if they exceeded `ulimit -l`.
+    Refuse(u64),
+    /// The NIC is one lap ahead of the reader at this completion. This fault requires completion queues that the
+    /// program reads directly.
     Overrun(u64),
 }
 
@@ -47,24 +48,24 @@ pub enum Fault {
 pub struct Spec {
     /// Name in results: that of a profile, or `fast`.
     pub name: String,
-    /// Timing figures; `None` for as fast as this machine.
+    /// Timing figures; `None` for a NIC that is as fast as this machine permits.
     pub figures: Option<Figures>,
     /// Number of NICs.
     pub cards: usize,
     /// Seed of latencies and order.
     pub seed: u64,
-    /// Maximum number of further polls after which a request arrives, drawn from the seed: later requests overtake
-    /// earlier ones.
+    /// Maximum number of further polls after which a request arrives. The actual number is drawn from the seed, so
+    /// later requests can overtake earlier ones.
     pub reorder: u64,
-    /// Whether they support RDMA writes; those of a p4d do not.
+    /// Whether the NICs support RDMA writes; those of a p4d do not.
     pub writes: bool,
-    /// Whether they support completion counters in memory that a GPU can map; those of a p4d and a p5 do not.
+    /// Whether the NICs support completion counters in memory that a GPU can map; those of a p4d and a p5 do not.
     pub counters: bool,
     /// Whether reads and writes copy their bytes.
     pub moves: bool,
     /// Maximum depth of a send queue.
     pub depth: u32,
-    /// Minimum depth of a send queue: smaller ones are rounded up, like `min_sq_wr` in libefa.
+    /// Minimum depth of a send queue, like `min_sq_wr` in libefa. Smaller depths are rounded up.
     pub min_depth: u32,
     /// Maximum depth of a receive queue.
     pub receives: u32,
@@ -76,9 +77,10 @@ pub struct Spec {
     pub counted: u64,
     /// Factor by which the first NIC is slower than its figures.
     pub slow: f64,
-    /// Whether they trace requests on stderr.
+    /// Whether the NICs trace requests on stderr.
     pub trace: bool,
-    /// Whether a poll for completions of sends waits for an open session of the queue pair, whose lock libefa holds.
+    /// Whether a poll waits while a session of the queue pair is open. In libefa, the session holds the lock that the
+    /// poll takes.
     pub session_lock: bool,
     /// Injected faults.
     pub faults: Vec<Fault>,

@@ -3,12 +3,12 @@
 use std::io;
 use std::path::PathBuf;
 
-/// Reason for which there is no PTX.
+/// Reason why there is no PTX.
 #[derive(Debug)]
 pub enum Error {
     /// No toolchain has the sources of `core`; the text lists the toolchains checked and the command that installs one.
     NoToolchain(String),
-    /// The build failed; contains the messages of the nested cargo.
+    /// The build failed. The text contains the messages of the nested cargo.
     Compile(String),
     /// A file could not be read or written.
     Io(PathBuf, io::Error),

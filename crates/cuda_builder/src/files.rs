@@ -18,15 +18,15 @@ pub fn shared_folder(out: &Path) -> PathBuf {
     out.ancestors().nth(4).unwrap_or(out).join("kernels")
 }
 
-/// Copies a file. It gets its name only when it is complete, because another build may read it.
+/// Copies a file. The copy gets its name only when it is complete, because another build may read it.
 pub fn copy_file(from: &Path, to: &Path) -> Result<(), Error> {
     let part = to.with_extension(std::process::id().to_string());
     fs::copy(from, &part).map_err(|error| Error::Io(from.into(), error))?;
     fs::rename(&part, to).map_err(|error| Error::Io(to.into(), error))
 }
 
-/// Copies a directory with all timestamps, by which cargo determines what is fresh. It gets its name only when it is
-/// complete.
+/// Copies a directory with all timestamps, because cargo compares them to decide what to rebuild. The copy gets its
+/// name only when it is complete.
 pub fn copy_folder(from: &Path, to: &Path) -> Result<(), Error> {
     let part = to.with_extension(std::process::id().to_string());
     let failed = |error| Error::Io(part.clone(), error);
@@ -46,7 +46,7 @@ pub struct Turn {
 }
 
 impl Turn {
-    /// Waits until no other process has the right.
+    /// Waits until no other process holds the right.
     pub fn wait(shared: &Path) -> Result<Turn, Error> {
         let place = shared.join("nvptx-seed.lock");
         let failed = |error| Error::Io(place.clone(), error);

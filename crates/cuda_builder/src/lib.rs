@@ -128,8 +128,8 @@ impl CudaBuilder {
         let suffix = self.suffix();
         let destination = out.join(format!("kernels{suffix}.ptx"));
         let shared = shared_folder(out);
-        // The files of the crate that the compiler read for the last build of this module. While none of them has
-        // changed, it would read the same ones, because a reference to another file is in one of them.
+        // The files of the crate that the compiler read for the last build of this module. While none of these files
+        // has changed, the compiler would read the same files again, because only these files can refer to others.
         let list = shared.join(format!("kernels{suffix}.d"));
         let named = |number: u64| shared.join(format!("kernels{suffix}-{number:016x}.ptx"));
         let mut made = named(self.fingerprint(fs::read_to_string(&list).ok().as_deref())?);
@@ -300,7 +300,7 @@ mod tests {
         };
         let builder = || CudaBuilder::new(&kernels, toolchain.clone()).watch(&used);
         let number = builder().fingerprint(None).unwrap();
-        // Unaffected by: the same contents written again, a test, and git's files.
+        // The fingerprint does not change if the same contents are written again, or if a test or git's files change.
         toy(&kernels);
         fs::create_dir_all(kernels.join("tests")).unwrap();
         fs::write(kernels.join("tests/a.rs"), "fn test() {}").unwrap();
@@ -350,7 +350,7 @@ mod tests {
             (earlier, edits) = (now, edits + u32::from(counts));
         }
         assert_eq!(edits, 3);
-        // Another GPU, module or compiler produces other PTX.
+        // Another GPU, module or compiler results in a different fingerprint.
         let last = builder().fingerprint(None).unwrap();
         let mut other = builder();
         other.toolchain.version = "1.97.0".into();

@@ -1,11 +1,11 @@
-//! A cargo within a build script, which another cargo runs.
+//! Runs cargo within a build script, which another cargo runs.
 
 use std::env;
 use std::path::Path;
 use std::process::Command;
 
 /// Returns a command that runs cargo for a separate build within a build script. It does not inherit the outer cargo's
-/// settings, which apply to the outer build only. Clippy also passes its options to the compiler by such variables.
+/// settings, which apply to the outer build only. Clippy also uses such variables to pass its options to the compiler.
 pub fn nested(cargo: &Path) -> Command {
     let mut command = Command::new(cargo);
     for (name, _) in env::vars_os() {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fmt, fs};
 
-/// Environment variable that specifies another compiler than the project's.
+/// Environment variable that specifies a compiler other than the project's.
 const OTHER: &str = "GINLAB_KERNEL_RUSTC";
 
 /// Environment variables that the choice depends on. PATH is not among them: it is not searched, and rustup changes it

@@ -8,7 +8,7 @@ use core::arch::{asm, global_asm};
 /// kernel gets without opting in to more.
 pub const STAGE_BYTES: u32 = 48 * 1024;
 
-// Declared at module level, because ptxas rejects this shared-memory declaration in a function.
+// The memory is declared at module level, because ptxas rejects this declaration in a function.
 global_asm!(".shared .align 128 .b8 cuda_std_stage[49152];");
 
 /// Stores 16 bytes into the stage at `offset`.

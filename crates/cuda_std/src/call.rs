@@ -1,10 +1,10 @@
-//! Calls of functions that are rarely needed.
+//! Calls of functions that are rarely executed.
 
 /// Returns `function` as an opaque address, for a call inside a loop that rarely makes it.
 ///
 /// For a direct call, the GPU's assembler (ptxas) allocates the callee's registers freely, and the caller keeps no
 /// values in them. Values that live across the call are therefore spilled where they are computed and reloaded where
-/// they are used. The path that does not call pays this too, and after an acquire each reload misses L1. A call by
+/// they are used. The path without the call also bears this cost, and after an acquire each reload misses L1. A call by
 /// address follows the calling convention, in which the callee saves the registers that it uses. (ptxas 13.0, sm_90, a
 /// get by a block in a loop: 224 and 212 bytes of spills by name, none by address.)
 #[inline(always)]

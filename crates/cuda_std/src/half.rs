@@ -73,7 +73,7 @@ mod tests {
             let is_nan = unpack_bf16(word)[0].is_nan();
             assert!(is_nan || pack_bf16(unpack_bf16(word)) == word, "bf16 {low:#x}");
         }
-        // Halfway between 256 and 258, and between 258 and 260: bf16 has 8 significant bits.
+        // These values are halfway between 256 and 258, and between 258 and 260, because bf16 has 8 significant bits.
         assert_eq!(unpack_bf16(pack_bf16([257.0, 259.0])), [256.0, 260.0]);
         assert_eq!(unpack_f16(pack_f16([2049.0, 2051.0])), [2048.0, 2052.0]);
     }

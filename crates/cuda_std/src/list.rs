@@ -25,7 +25,7 @@ impl List {
         unsafe { self.numbers.add(fetch_add_relaxed_gpu_u64(&*self.count, 1) as usize).write(number) };
     }
 
-    /// Returns every `step`-th number from index `first` on, where `part` is `(first, step)`. A grid barrier must
+    /// Returns every `step`-th number, starting at index `first`. `part` is `(first, step)`. A grid barrier must
     /// separate this call from all preceding appends.
     ///
     /// # Safety

@@ -2,7 +2,7 @@
 //!
 //! On the device, each combination of accesses, scope and order is one inline-PTX statement, so that the compiler
 //! inserts nothing between the accesses and reorders nothing. `tests/ptx.rs` checks the instructions of each
-//! combination. Not for protocols: those use [`crate::memory`], whose names state order and scope.
+//! combination. Protocols must not use this module. They use [`crate::memory`], whose names state order and scope.
 
 use crate::memory::Word;
 
@@ -46,14 +46,15 @@ pub enum Pair {
 pub enum Order {
     /// None: relaxed accesses.
     Nothing,
-    /// Loads that precede, and stores that follow, are acquires and releases. (Of a store and a load, both are.)
+    /// A preceding load is an acquire, and a following store is a release. (If a store precedes a load, the store is a
+    /// release and the load is an acquire.)
     ReleaseAcquire,
     /// `fence.acq_rel` between relaxed accesses.
     AcquireRelease,
     /// `fence.sc` between relaxed accesses.
     Sequential,
-    /// Of two stores: the first word is loaded between them, and the value of the second store depends on the loaded
-    /// one. Other pairs are as in [`ReleaseAcquire`](Order::ReleaseAcquire).
+    /// Loads the first word between two stores. The value of the second store depends on the loaded value. Other pairs
+    /// are ordered as in [`ReleaseAcquire`](Order::ReleaseAcquire).
     ReadBack,
 }
 
@@ -97,8 +98,8 @@ impl Order {
     }
 }
 
-/// Executes a pair of accesses to two words. Stores store `values`. Returns the loaded values, and 0 in place of a
-/// store.
+/// Executes a pair of accesses to two words. Stores store `values`. Returns the loaded value of each load, and 0 for
+/// each store.
 #[inline(always)]
 pub fn pair(kind: Pair, scope: Scope, order: Order, words: [&Word; 2], values: [u64; 2]) -> [u64; 2] {
     #[cfg(target_arch = "nvptx64")]

@@ -6,7 +6,8 @@
 #[cfg(not(target_arch = "nvptx64"))]
 use crate::emulation;
 
-// The launch specifies the length. Declared at module level, because ptxas rejects this declaration in a function.
+// The launch specifies the length. The memory is declared at module level, because ptxas rejects this declaration in a
+// function.
 #[cfg(target_arch = "nvptx64")]
 core::arch::global_asm!(".extern .shared .align 16 .b8 cuda_std_dynamic[];");
 
@@ -51,7 +52,7 @@ impl Dynamic {
     pub fn at(self, offset: u32) -> u32 {
         #[cfg(target_arch = "nvptx64")]
         {
-            // SAFETY: only reads the address of a symbol.
+            // SAFETY: the instruction only reads the address of a symbol.
             let first: u32 =
                 unsafe { written!(reg32, "mov.u32 {out}, cuda_std_dynamic;", options(pure, nomem, nostack)) };
             crate::warp::shuffle_f32(u32::MAX, f32::from_bits(first + offset), crate::warp::lane()).to_bits()

@@ -13,7 +13,7 @@ macro_rules! positions {
         #[inline(always)]
         pub fn $name() -> u32 {
             #[cfg(target_arch = "nvptx64")]
-            // SAFETY: reads a special register.
+            // SAFETY: the instruction only reads a special register.
             return unsafe { core::arch::nvptx::$intrinsic() };
             #[cfg(not(target_arch = "nvptx64"))]
             return emulation::position().$name;
@@ -44,7 +44,7 @@ pub fn block() -> (u32, u32) {
     (block_idx_x(), grid_dim_x())
 }
 
-/// Returns every `step`-th number below `end`, from `first` on.
+/// Returns every `step`-th number below `end`, starting at `first`.
 #[inline(always)]
 pub fn every((first, step): (u32, u32), end: u32) -> impl Iterator<Item = u32> {
     let mut next = first;
@@ -73,7 +73,8 @@ pub fn in_grid(jobs: u32) -> impl Iterator<Item = u32> {
     every((index(), grid_dim_x() * block_dim_x()), jobs)
 }
 
-/// The share of one thread in work divided among several: every `step`-th item from `first` and below `end`.
+/// One thread's share of work that is divided among several threads: every `step`-th item below `end`, starting at
+/// `first`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
     /// Index of the first item.
@@ -137,12 +138,13 @@ pub fn sync_threads_or(predicate: bool) -> bool {
     emulation::sync_threads_or(predicate)
 }
 
-/// Returns the machine's time in nanoseconds: `%globaltimer` on the GPU, a monotonic clock on the host. Under loom, it
-/// counts how often the thread has read it.
+/// Returns the machine's time in nanoseconds: `%globaltimer` on the GPU, a monotonic clock on the host. Under loom, the
+/// time is the number of readings by the thread.
 #[inline(always)]
 pub fn global_timer_ns() -> u64 {
     #[cfg(target_arch = "nvptx64")]
-    // SAFETY: reads a special register. Not `pure`, because each call must read it anew.
+    // SAFETY: the instruction only reads a special register. It is not `pure`, because each call must read the register
+    // again.
     unsafe {
         written!(reg64, "mov.u64 {out}, %globaltimer;", options(nostack, nomem))
     }
@@ -157,7 +159,8 @@ pub fn global_timer_ns() -> u64 {
 #[inline(always)]
 pub fn clock() -> u64 {
     #[cfg(target_arch = "nvptx64")]
-    // SAFETY: reads a special register. Not `pure`, because each call must read it anew.
+    // SAFETY: the instruction only reads a special register. It is not `pure`, because each call must read the register
+    // again.
     unsafe {
         written!(reg64, "mov.u64 {out}, %clock64;", options(nostack))
     }

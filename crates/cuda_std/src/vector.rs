@@ -149,15 +149,16 @@ pub unsafe fn load_word_if(condition: u32, address: *const u32) -> u32 {
     }
     #[cfg(not(target_arch = "nvptx64"))]
     {
-        // SAFETY: called only if `condition` is not 0; the caller then meets the requirements of `load_words`.
+        // SAFETY: the call is made only if `condition` is not 0, and the caller then meets the requirements of
+        // `load_words`.
         let load = || unsafe { load_words::<1>(address) };
         if condition != 0 { load()[0] } else { 0 }
     }
 }
 
-/// Returns the value, of which the optimizer then knows nothing. Keeps a sum that is carried through an unrolled loop a
-/// sum. Otherwise LLVM turns each step into a product and computes all of them before the loop, which takes a short
-/// kernel longer than the loop.
+/// Returns the value, hidden from the optimizer. This preserves a sum that is carried through an unrolled loop.
+/// Otherwise LLVM turns each step into a product and computes all of them before the loop, which takes a short kernel
+/// longer than the loop.
 #[inline(always)]
 pub fn opaque_u64(value: u64) -> u64 {
     #[cfg(target_arch = "nvptx64")]
@@ -187,7 +188,7 @@ pub fn opaque_u32(value: u32) -> u32 {
 #[inline(always)]
 pub fn fresh_u64(value: u64) -> u64 {
     #[cfg(target_arch = "nvptx64")]
-    // SAFETY: a register copy. Not `pure`, so that it stays where it is written.
+    // SAFETY: the instruction only copies a register. The assembly is not `pure`, so it stays where it is written.
     unsafe {
         written!(reg64, "mov.b64 {out}, {value};", value = in(reg64) value, options(nomem, nostack))
     }
@@ -199,7 +200,7 @@ pub fn fresh_u64(value: u64) -> u64 {
 #[inline(always)]
 pub fn fresh_u32(value: u32) -> u32 {
     #[cfg(target_arch = "nvptx64")]
-    // SAFETY: a register copy. Not `pure`, so that it stays where it is written.
+    // SAFETY: the instruction only copies a register. The assembly is not `pure`, so it stays where it is written.
     unsafe {
         written!(reg32, "mov.b32 {out}, {value};", value = in(reg32) value, options(nomem, nostack))
     }

@@ -5,8 +5,8 @@
 //! the mask that has returned, and the value of a lane outside the mask. A violation ends the grid with the lane's name
 //! and the source lines.
 //!
-//! Lanes that took different branches are not necessarily converged afterwards, whatever the source looks like. A
-//! kernel that needs convergence must request it by [`synchronize`] or a block barrier.
+//! Lanes that took different branches are not necessarily converged afterwards, regardless of the structure of the
+//! source. A kernel that needs convergence must request it by [`synchronize`] or a block barrier.
 
 #[cfg(not(target_arch = "nvptx64"))]
 use crate::emulation;
@@ -51,7 +51,7 @@ mod device {
 #[track_caller]
 pub fn active_mask() -> u32 {
     #[cfg(target_arch = "nvptx64")]
-    // SAFETY: reads a property of the warp.
+    // SAFETY: the instruction only reads a property of the warp.
     unsafe {
         written!(reg32, "activemask.b32 {out};", options(nostack))
     }
@@ -63,7 +63,7 @@ pub fn active_mask() -> u32 {
 #[inline(always)]
 pub fn lane() -> u32 {
     #[cfg(target_arch = "nvptx64")]
-    // SAFETY: reads a property of the thread.
+    // SAFETY: the instruction only reads a property of the thread.
     unsafe {
         written!(reg32, "mov.u32 {out}, %laneid;", options(nostack, pure, nomem))
     }

@@ -44,9 +44,9 @@ pub fn args(_: TokenStream, item: TokenStream) -> TokenStream {
         #[derive(Clone, Copy, Debug)]
         #item
 
-        // SAFETY: see `args`.
+        // SAFETY: the struct has only numbers and pointers, and no safe code dereferences the pointers.
         unsafe impl Send for #name {}
-        // SAFETY: see `args`.
+        // SAFETY: the struct has only numbers and pointers, and no safe code dereferences the pointers.
         unsafe impl Sync for #name {}
     };
     marked.into()

@@ -64,7 +64,7 @@ pub struct Arrived {
     pub status: u8,
     /// [`Operation::Send`] for a message, [`Operation::Write`] for a write with immediate.
     pub operation: Operation,
-    /// Queue pair at which it arrived.
+    /// Queue pair at which the data arrived.
     pub pair: u16,
     /// Length in bytes; a 16-byte entry has only the low 16 bits.
     pub length: u32,
@@ -74,7 +74,7 @@ pub struct Arrived {
     pub source: u16,
     /// Immediate data, if any.
     pub immediate: Option<u32>,
-    /// Whether it took no receive.
+    /// Whether the arrival took no receive.
     pub unsolicited: bool,
 }
 
@@ -89,8 +89,8 @@ impl Sent {
 }
 
 impl Arrived {
-    /// Encodes the entry with this phase; the first two words are a 16-byte entry. Does not include the sender's
-    /// address.
+    /// Encodes the entry with this phase; the first two words are a 16-byte entry. The entry does not include the
+    /// sender's address.
     #[inline(always)]
     pub const fn words(&self, phase: bool) -> [u64; WORDS_32] {
         let flags = flags(phase, Queue::Receive, self.operation, self.immediate.is_some(), self.unsolicited);

@@ -1,4 +1,4 @@
-//! Intake of a send queue: the rules that a software NIC enforces on the writer of the queue (a kernel, C).
+//! Intake of a send queue: the rules that a software NIC enforces on the writer of the queue (a kernel or a C program).
 //!
 //! A NIC polls ([`Intake::poll`]), and checks each request that the doorbell covers ([`Intake::check`] on its first
 //! word, or [`Intake::decode`] on all words). Each violated rule is a [`Refusal`]; the NIC decides what it ends.
@@ -9,11 +9,11 @@ use core::fmt;
 
 /// Words of a send queue that a NIC polls.
 pub trait SendQueue {
-    /// Loads the doorbell. Acquire: the requests that it covers were stored before it.
+    /// Loads the doorbell. Must be an acquire, because the requests that the doorbell covers were stored before it.
     fn doorbell(&self) -> u32;
 
-    /// Loads the first word of the slot of request `number`. Acquire: the writer of a request has rung the doorbell for
-    /// the request `max_batch` before it.
+    /// Loads the first word of the slot of request `number`. Must be an acquire, because the writer of a request has
+    /// previously rung the doorbell for the request that precedes it by `max_batch`.
     fn first_word(&self, number: u64) -> u64;
 }
 
@@ -33,9 +33,9 @@ pub struct Intake {
 pub enum Refusal {
     /// The doorbell decreased.
     Back {
-        /// Amount by which it decreased.
+        /// Amount by which the doorbell decreased.
         by: u32,
-        /// Number of requests before it.
+        /// Number of requests that the NIC had taken before.
         seen: u64,
     },
     /// More requests in flight than the queue has slots.
@@ -71,8 +71,9 @@ pub enum Refusal {
 }
 
 impl Intake {
-    /// Polls the queue, of whose requests `ended` have completed. Returns the number of requests that the doorbell
-    /// covers, which is `seen` if there are no new ones. The caller stores the result in `seen` when it has taken them.
+    /// Polls the queue. `ended` is the number of completed requests. Returns the number of requests that the doorbell
+    /// covers, which is `seen` if there are no new requests. The caller stores the result in `seen` when it has taken
+    /// them.
     ///
     /// # Errors
     /// Returns [`Refusal::Back`] or [`Refusal::Depth`] for an invalid doorbell, and [`Refusal::Batch`] if requests are
@@ -97,7 +98,8 @@ impl Intake {
     fn check_batch(&self, queue: &impl SendQueue) -> Result<(), Refusal> {
         let Intake { seen, depth, max_batch } = *self;
         let number = seen + u64::from(max_batch);
-        // The word before the doorbell: a valid writer of `number` has rung the doorbell for a request after `seen`.
+        // Loads the word before the doorbell, because a valid writer of `number` has rung the doorbell for a request
+        // after `seen`.
         if max_batch < depth
             && rules::is_written(queue.first_word(number), number, depth)
             && queue.doorbell() as u16 == seen as u16
@@ -107,8 +109,8 @@ impl Intake {
         Ok(())
     }
 
-    /// Checks that a slot covered by the doorbell contains request `number`. A load of `first` after that of the doorbell
-    /// may be relaxed.
+    /// Checks that a slot covered by the doorbell contains request `number`. A load of `first` after that of the
+    /// doorbell may be relaxed.
     ///
     /// # Errors
     /// Returns [`Refusal::Slot`] if it contains no request, or one of another lap.

@@ -13,7 +13,7 @@
 //! A layout is an array of little-endian 64-bit words, exactly as the hardware reads it. The layouts are those of
 //! rdma-core's `efa_io_defs.h`; tests compare every byte with vectors generated from its structures (tests/fixtures).
 //!
-//! The crate neither allocates nor panics, and only `intake` formats, so that all the rest compiles to PTX.
+//! The crate neither allocates nor panics, and only `intake` formats text, so all other modules compile to PTX.
 
 #![no_std]
 
@@ -33,7 +33,7 @@ pub use status::Status;
 // The bytes of a word must be in the order of the hardware.
 const _: () = assert!(cfg!(target_endian = "little"), "the layouts are little-endian");
 
-/// Operation of a request; the value is the hardware's.
+/// Operation of a request, with the value that the hardware uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Operation {
@@ -79,7 +79,7 @@ pub struct Remote {
     pub key: u32,
 }
 
-/// The bits of a local key that a queue has.
+/// Bits of a local key that fit in a queue.
 pub const KEY_MASK: u32 = (1 << 24) - 1;
 
 /// Returns one bit as 0 or 1, shifted to `place`.

@@ -68,7 +68,7 @@ pub struct Head {
     pub hints: u8,
 }
 
-/// Encodes the first four words; `length` as in the table.
+/// Encodes the first four words; the table defines `length`.
 #[inline(always)]
 const fn first_words(head: &Head, operation: Operation, carries: bool, length: u16) -> [u64; 4] {
     let (has, immediate) = match head.immediate {
@@ -141,7 +141,7 @@ pub const fn write_inline_128(head: &Head, bytes: [u64; 10], length: u16, addres
     behind([a, b, c, d, pair(length as u32, key), address, 0, 0], bytes, 6)
 }
 
-/// Returns `words` with `bytes` stored from word `at` on.
+/// Returns `words` with `bytes` stored at word `at` and in the following words.
 #[inline(always)]
 const fn behind(words: [u64; WORDS], bytes: [u64; 10], at: usize) -> [u64; WORDS_128] {
     let mut wide = wide(words);
@@ -177,8 +177,8 @@ pub enum Body {
     CarriedTo([u64; 10], usize, Remote),
 }
 
-/// Reason for which words are not a valid request. The hardware reports [`crate::Status::UnsupportedOperation`] or puts
-/// the queue pair in error.
+/// Reason why words are not a valid request. The hardware reports [`crate::Status::UnsupportedOperation`] or puts the
+/// queue pair in error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Malformed {
     /// The bit that marks a request, `first` or `last` is not set.

@@ -45,7 +45,7 @@ pub const fn doorbell(count: u64) -> u32 {
     count as u32
 }
 
-/// Reason for which a doorbell is refused.
+/// Reason why a doorbell is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
     /// The doorbell decreased; contains the difference.
@@ -84,8 +84,8 @@ pub const fn rung(seen: u64, ended: u64, doorbell: u32, depth: u32, max_batch: u
 /// Returns whether a slot's first word belongs to request `number` instead of the previous lap.
 ///
 /// With this a software NIC enforces `max_batch`: request `count + max_batch` must not be written while the doorbell is
-/// `count`. It must acquire first the word and then the doorbell, because the writer of the request has rung the
-/// doorbell before.
+/// `count`. The NIC must first acquire the word and then the doorbell, because the writer of the request has previously
+/// rung the doorbell.
 #[inline(always)]
 pub const fn is_written(first: u64, number: u64, depth: u32) -> bool {
     first >> 23 & 1 != 0 && crate::request::phase(first) == send_phase(number, depth)

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 
 const VECTORS: &str = include_str!("fixtures/vectors.txt");
 
-/// A line of the vectors, and its fields.
+/// A line of vectors.txt: its kind, and its fields by name.
 struct Line<'a>(&'a str, Vec<(&'a str, &'a str)>);
 
 impl<'a> Line<'a> {

@@ -1,4 +1,4 @@
-//! Prints the libfabric of this machine, or why there is none.
+//! Prints the version of libfabric on this machine, or the reason why none is available.
 //!
 //! ```text
 //! cargo run -p ginlab-libfabric-sys --example version

@@ -9,7 +9,7 @@
 
 use std::ffi::{c_int, c_uint};
 
-// Enumerations. C gives those without a negative value the type unsigned int.
+// Types of enumerations. In C, enumerations without a negative value have the type unsigned int.
 pub type fi_av_type = c_uint;
 pub type fi_bus_type = c_uint;
 pub type fi_cq_format = c_uint;

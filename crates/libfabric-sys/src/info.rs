@@ -1,8 +1,8 @@
 //! Discovery (`fi_info` and its attributes), and the fabric, domain and registrations opened with it.
 //!
 //! These types refer to one another in libfabric. An entry of the list refers to the domain and fabric that are already
-//! open, and these open others by such an entry. Types without such cycles are in [`types`](crate::types) and
-//! [`tables`](crate::tables); their notes on `_rest` also apply here.
+//! open, and an open fabric or domain uses such an entry to open further objects. Types without such cycles are in
+//! [`types`](crate::types) and [`tables`](crate::tables); their notes on `_rest` also apply here.
 #![allow(missing_docs, reason = "the manual pages of libfabric describe the members, by these names")]
 
 use std::ffi::{c_char, c_int, c_void};
@@ -62,7 +62,7 @@ pub struct fi_fabric_attr {
     _rest: Rest,
 }
 
-/// A fabric.
+/// An open fabric.
 #[repr(C)]
 #[derive(Debug)]
 pub struct fid_fabric {

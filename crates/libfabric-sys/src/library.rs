@@ -95,9 +95,9 @@ impl Library {
             unsafe { Handle::open(Some(candidate), RTLD_NOW | RTLD_LOCAL) }
         });
         let raw = opened.map_err(|error| reason(candidate, &error))?.into_raw();
-        // SAFETY: opened above; closed if this function fails.
+        // SAFETY: the handle was opened above, and is closed if this function fails.
         let handle = unsafe { Handle::from_raw(raw) };
-        // SAFETY: takes no arguments and returns a number, in every version.
+        // SAFETY: the function takes no arguments and returns a number, in every version.
         let version = unsafe {
             let fi_version: unsafe extern "C" fn() -> u32 = function(raw, c"fi_version", c"FABRIC_1.0")?;
             fi_version()
@@ -109,8 +109,8 @@ impl Library {
                 Dotted(OLDEST)
             ));
         }
-        // Symbols have versions. By name only, the loader would find the newest, whose ABI is unknown here. `info` and
-        // `types` declare FABRIC_1.3, which every libfabric from 1.9 on has, in addition to newer versions whose
+        // Symbols have versions. A lookup by name only would find the newest version, whose ABI is unknown here. `info`
+        // and `types` declare FABRIC_1.3, which every libfabric from 1.9 on has, in addition to newer versions whose
         // attributes have grown at their ends. Structures returned by a newer library are longer than declared; in
         // those copied by `fi_dupinfo` the additional members are zero.
         let path = path_of(symbol(raw, c"fi_getinfo", c"FABRIC_1.3")?).unwrap_or_else(|| candidate.into());
@@ -127,7 +127,7 @@ impl Library {
                 path,
             }
         };
-        // Never unloaded: its objects have pointers to its code.
+        // The library is never unloaded: its objects have pointers to its code.
         std::mem::forget(handle);
         Ok(library)
     }
@@ -191,11 +191,11 @@ unsafe fn function<T: Copy>(handle: *mut c_void, name: &CStr, version: &CStr) ->
 
 /// Returns the path of the file that contains an address.
 fn path_of(address: *mut c_void) -> Option<PathBuf> {
-    // SAFETY: plain data, for which zeros are valid.
+    // SAFETY: the type is plain data, for which zeros are valid.
     let mut info: libc::Dl_info = unsafe { std::mem::zeroed() };
     // SAFETY: `dladdr` accepts any address; the returned name lives as long as the library is loaded.
     let known = unsafe { libc::dladdr(address, &mut info) } != 0 && !info.dli_fname.is_null();
-    // SAFETY: not null, and a C string of the loader.
+    // SAFETY: the text is not null, and is a C string of the loader.
     known.then(|| OsStr::from_bytes(unsafe { CStr::from_ptr(info.dli_fname) }.to_bytes()).into())
 }
 
@@ -264,8 +264,8 @@ fn load(asked: Option<OsString>) -> Result<Library, NotFound> {
 
 static LOADED: OnceLock<Result<Library, NotFound>> = OnceLock::new();
 
-/// Returns whether [`library`] was called. Libraries loaded with global scope after that come too late to be found
-/// before libfabric's own dependencies.
+/// Returns whether [`library`] was called. Libraries that are loaded with global scope afterwards do not take
+/// precedence over libfabric's own dependencies.
 #[must_use]
 pub fn is_settled() -> bool {
     LOADED.get().is_some()
@@ -367,17 +367,16 @@ mod tests {
     #[test]
     fn loading_changes_no_signal() {
         let of_sigusr2 = || {
-            // SAFETY: plain data, for which zeros are valid.
+            // SAFETY: the type is plain data, for which zeros are valid.
             let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
-            // SAFETY: only queries, and the destination is a local variable.
+            // SAFETY: the call only queries, and the destination is a local variable.
             assert_eq!(unsafe { libc::sigaction(libc::SIGUSR2, std::ptr::null(), &mut action) }, 0);
             action.sa_sigaction
         };
         let folder = tempfile::tempdir().unwrap();
         let source = "#include <signal.h>\n__attribute__((constructor)) void take(void) { signal(SIGUSR2, SIG_IGN); }";
         let Some(file) = built(folder.path(), source) else { return };
-        // The parent process may have ignored the signal, as perf does.
-        // SAFETY: installs no handler.
+        // The parent process may have ignored the signal, as perf does. SAFETY: the call installs no handler.
         unsafe { libc::signal(libc::SIGUSR2, libc::SIG_DFL) };
         assert_eq!(of_sigusr2(), libc::SIG_DFL);
         assert!(refused(&file).ends_with("it has no fi_version@FABRIC_1.0"), "{}", refused(&file));
@@ -389,7 +388,7 @@ mod tests {
         let Ok(library) = library() else { return eprintln!("skipped: no libfabric") };
         assert!(library.version() >= OLDEST && library.api() <= NEWEST_API.min(library.version()));
         assert!(library.path().is_file(), "{:?}", library.path());
-        // SAFETY: takes a number, and returns a C string.
+        // SAFETY: the function takes a number and returns a C string.
         let text = unsafe { CStr::from_ptr((library.fi_strerror)(crate::FI_EAVAIL)) };
         assert_eq!(text.to_str(), Ok("Error available"));
     }

@@ -87,8 +87,8 @@ operations! {
     fi_setopt(ep: *mut fid_ep, level: c_int, optname: c_int, value: *const c_void, length: usize) -> c_int
         = ops->setopt;
 
-    /// Writes the local address of an endpoint. `length` is in and out. Returns `-FI_ETOOSMALL` if the buffer is too
-    /// short.
+    /// Writes the local address of an endpoint. `length` is both input and output. Returns `-FI_ETOOSMALL` if the
+    /// buffer is too short.
     fi_getname(ep: *mut fid_ep, addr: *mut c_void, length: *mut usize) -> c_int = cm->getname;
 
     /// Registers memory with full attributes. The memory must stay valid until the registration is closed.
@@ -149,8 +149,8 @@ operations! {
 operations! {
     absent: ptr::null();
 
-    /// Writes an address as text; `length` is in and out. Returns `text`, or null if the provider has no such
-    /// operation.
+    /// Writes an address as text; `length` is both input and output. Returns `text`, or null if the provider has no
+    /// such operation.
     fi_av_straddr(av: *mut fid_av, addr: *const c_void, text: *mut c_char, length: *mut usize) -> *const c_char
         = ops->straddr;
 

@@ -2,7 +2,8 @@
 //! `info`.
 //!
 //! All of them belong to libfabric and end in `_rest` (see [`types`](crate::types)), except [`fid`], with which the
-//! others start. Of operations that ginlab does not call only the position matters: they are [`Uncalled`].
+//! others start. For operations that ginlab does not call, only the position matters. They are declared as
+//! [`Uncalled`].
 #![allow(missing_docs, reason = "the manual pages of libfabric describe the members, by these names")]
 
 use std::ffi::{c_char, c_int, c_void};

@@ -1,9 +1,9 @@
 //! Structures that contain values and refer to no objects: attributes, requests, completions.
 //!
-//! A structure that ends in `_rest` belongs to libfabric. It is used only by pointer and cannot be created here. It
-//! ends after the last member that ginlab reads, because its tail grows from version to version. All other structures
-//! are created here and are complete, as in the headers of [`NEWEST_API`](crate::NEWEST_API); older libraries access
-//! less of them.
+//! A structure that ends in `_rest` belongs to libfabric. It is accessed only through pointers and cannot be created
+//! here. It ends after the last member that ginlab reads, because its tail grows from version to version. All other
+//! structures are created here and are complete, as in the headers of [`NEWEST_API`](crate::NEWEST_API); older
+//! libraries access less of them.
 #![allow(missing_docs, reason = "the manual pages of libfabric describe the members, by these names")]
 
 use std::ffi::{c_char, c_int, c_void};

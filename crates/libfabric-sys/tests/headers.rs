@@ -1,7 +1,7 @@
 //! Compares the declarations of this crate with the installed headers of libfabric, as bindgen reads them.
 //!
-//! The headers are those of `LIBFABRIC_INCLUDE_DIR`, otherwise the installed ones. Without headers or libclang the test
-//! is skipped and prints so. Both sides are compared as syntax trees:
+//! The headers are those of `LIBFABRIC_INCLUDE_DIR`, otherwise the installed ones. Without headers or libclang, the
+//! test prints a message and is skipped. Both sides are compared as syntax trees:
 //!
 //! - the members of each structure in order, with names and types;
 //! - the signature of each operation and exported function;
@@ -268,7 +268,7 @@ impl Comparison<'_> {
         } else if mine != other && !(mine == "Uncalled" && other.starts_with("Option<fn(")) {
             self.differ(&format!("{place}.{}", ours.name), mine, other);
         }
-        // Used by value, so it must be declared completely.
+        // The structure is used by value, so its declaration must be complete.
         if let Type::Path(_) = &ours.ty
             && let name = self.plain(&ours.ty)
             && name.starts_with("fi")
@@ -374,7 +374,7 @@ fn compare(ours: &[String], theirs: &Side) -> (usize, Vec<String>) {
     Comparison { ours, theirs, version, compared: BTreeSet::new(), differences: Vec::new() }.all()
 }
 
-/// Returns the directory for `-I`, if one is needed, or the reason for which there are no headers.
+/// Returns the directory for `-I`, if one is needed, or the reason why there are no headers.
 fn include() -> Result<Option<PathBuf>, String> {
     let has_headers = |folder: &Path| folder.join("rdma/fabric.h").is_file();
     if let Some(named) = std::env::var_os("LIBFABRIC_INCLUDE_DIR").filter(|named| !named.is_empty()) {
@@ -392,7 +392,7 @@ fn include() -> Result<Option<PathBuf>, String> {
         .ok_or_else(|| "no headers of libfabric (package libfabric-dev; or LIBFABRIC_INCLUDE_DIR)".to_owned())
 }
 
-/// Returns the headers as bindgen reads them, or the reason for which they cannot be read.
+/// Returns the headers as bindgen reads them, or the reason why they cannot be read.
 fn headers() -> Result<Side, String> {
     let include = include()?;
     let generate = || {

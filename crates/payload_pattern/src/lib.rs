@@ -18,7 +18,7 @@ const MIX: u64 = 0xD6E8_FEB8_6659_FD93;
 
 /// Returns the pattern's word at `index` of the payload with this seed.
 ///
-/// Takes one addition per word, so that filling a payload is limited by memory instead of arithmetic.
+/// The function takes one addition per word, so memory bandwidth instead of arithmetic limits the filling of a payload.
 #[inline(always)]
 pub fn word(seed: u64, index: u64) -> u64 {
     seed.wrapping_add(index.wrapping_mul(STEP))
@@ -30,8 +30,8 @@ pub fn byte(seed: u64, offset: u64) -> u8 {
     (word(seed, offset / 8) >> (offset % 8 * 8)) as u8
 }
 
-/// Returns a word in which every bit depends on all bits of both numbers. For either number fixed, it is a bijection of
-/// the other.
+/// Returns a word in which every bit depends on all bits of both numbers. If either number is fixed, the word is a
+/// bijection of the other number.
 #[inline(always)]
 pub fn mixed(seed: u64, index: u64) -> u64 {
     let sum = word(seed, index);
@@ -41,7 +41,8 @@ pub fn mixed(seed: u64, index: u64) -> u64 {
 
 /// Returns the seed of one payload, given the writing rank, the iteration and the slot.
 ///
-/// Mixed twice, so that the patterns of neighbouring ranks, iterations and slots are not shifted copies of each other.
+/// The numbers are mixed twice, so that the patterns of neighbouring ranks, iterations and slots are not shifted copies
+/// of each other.
 #[inline(always)]
 pub fn seed(rank: u32, iteration: u32, slot: u32) -> u64 {
     mixed(mixed(slot as u64, 1), ((rank as u64) << 32) | iteration as u64)

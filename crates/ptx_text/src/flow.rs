@@ -12,9 +12,9 @@ pub const FENCE: &str = "fence.acq_rel.sys";
 pub enum Scope {
     /// Only the signalling thread.
     Thread,
-    /// The threads of its warp.
+    /// The threads of the calling thread's warp.
     Warp,
-    /// The threads of its block.
+    /// The threads of the calling thread's block.
     Block,
 }
 
@@ -27,7 +27,7 @@ pub struct Function {
     pub statements: Vec<String>,
     after: Vec<Vec<usize>>,
     before: Vec<Vec<usize>>,
-    /// The threads whose stores its signals cover.
+    /// Threads whose stores the function's signals cover.
     pub scope: Scope,
     /// Indices of statements that store payload: wide plain stores, and calls of functions that store without ordering.
     stores: HashSet<usize>,
@@ -202,8 +202,9 @@ impl Function {
 
     /// Returns whether the scope's first thread can get from a payload store to the next clock read without a fence.
     ///
-    /// For kernels that wait by `quiet`, in which only that thread fences, after a branch on whether there was a store.
-    /// Paths on which this branch contradicts the register values known at the store are excluded.
+    /// Applies to kernels that wait by `quiet`, in which only that thread fences, after a branch that depends on
+    /// whether there was a store. Paths on which this branch contradicts the register values known at the store are
+    /// excluded.
     pub fn unfenced(&self) -> bool {
         self.stores.iter().any(|store| {
             let (mut todo, mut seen) = (vec![(*store, self.known_at(*store))], HashSet::new());
@@ -245,7 +246,7 @@ impl Function {
         known
     }
 
-    /// Returns whether a path from the start reaches a statement without this edge.
+    /// Returns whether some path from the start reaches a statement without using this edge.
     fn comes_without(&self, step: (usize, usize), wanted: usize) -> bool {
         let (mut todo, mut seen) = (vec![0], vec![false; self.statements.len()]);
         while let Some(at) = todo.pop() {
@@ -266,7 +267,7 @@ impl Function {
             ["not.pred", _, other] => self.value(other, known).map(|value| !value),
             ["and.pred" | "or.pred", _, one, other] => {
                 let (one, other) = (self.value(one, known), self.value(other, known));
-                // One operand may decide the result; otherwise both must be known.
+                // A single operand may determine the result. Otherwise, both must be known.
                 let decides = words[0] == "or.pred";
                 if one == Some(decides) || other == Some(decides) { Some(decides) } else { one.and(other) }
             }
@@ -363,7 +364,7 @@ fn scope(name: &str, statements: &[String], stores: &HashSet<usize>) -> Scope {
     let converted = |register: &str| {
         made(register).filter(|made| made.starts_with("cvt")).and_then(|made| made.split_whitespace().last())
     };
-    // At most widened and narrowed again.
+    // The parameter may at most be widened and narrowed again.
     let mut register = threads.as_str();
     for _ in 0..2 {
         register = converted(register).unwrap_or(register);

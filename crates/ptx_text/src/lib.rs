@@ -1,13 +1,13 @@
 //! Parses PTX as text: the statements of each function, the protocol instructions among them, and the control flow.
 //!
-//! Used by tests that check rules on the embedded PTX. A separate crate, because it is optimized: it parses a million
-//! lines, and optimizing the tests too would take 40 s longer to compile.
+//! Tests use it to check rules on the embedded PTX. It is a separate crate so that it can be optimized, because it
+//! parses a million lines. Optimizing the tests as well would increase their compile time by 40 s.
 
 pub mod flow;
 
 use std::collections::BTreeMap;
 
-/// A list for each function.
+/// Lists of statements or mnemonics, by the name of the function.
 pub type Protocol = BTreeMap<String, Vec<String>>;
 
 /// Returns the statements of each function, in order. If several modules have a function, the first one is used.
@@ -57,7 +57,7 @@ fn name_what_is_called(statements: &mut [String]) {
         let known = names.len();
         for statement in statements.iter() {
             let words: Vec<&str> = statement.split([' ', '\t', ',']).filter(|word| !word.is_empty()).collect();
-            // Of two alternatives of a `selp`, the first stands for both: they are implementations of the same
+            // If a `selp` selects one of two functions, the first represents both, because they implement the same
             // operation.
             if let ["mov.b64" | "selp.b64", register, values @ ..] = &words[..] {
                 let name = |value: &&str| {
@@ -91,10 +91,10 @@ pub fn short(name: &str) -> String {
     let mut at = 2;
     while at < bytes.len() {
         if bytes[at] == b's' && matches!(bytes[at - 1], b'C' | b'M' | b'X') {
-            // The disambiguator of a crate or of an `impl` block: base 62 up to the underscore.
+            // The disambiguator of a crate or of an `impl` block is a number in base 62 that ends with an underscore.
             at += name[at..].find('_').map_or(1, |end| end + 1);
         } else if bytes[at] == b'B' {
-            // A back reference: also base 62 up to the underscore.
+            // A back reference is also a number in base 62 that ends with an underscore.
             at += name[at..].find('_').map_or(1, |end| end + 1);
         } else if bytes[at].is_ascii_digit() {
             let digits = name[at..].bytes().take_while(u8::is_ascii_digit).count();

@@ -91,8 +91,8 @@ pub fn refused_to_peer() {
     ));
 }
 
-/// Records that the system denies this process access to a peer's memory. `reaches_itself` is whether the same call on
-/// this process succeeds.
+/// Records that the system denies this process access to a peer's memory. `reaches_itself` states whether the same call
+/// on this process succeeds.
 pub fn no_way_in(call: &str, error: &io::Error, reaches_itself: bool) {
     let scope = std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
     let why = match scope.trim() {

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicI32, Ordering};
 #[repr(C)]
 pub struct Channel {
     verbs: UnsafeCell<ibv_comp_channel>,
-    /// Events as the kernel driver writes them: the address of the queue, in 8 bytes. C may read them itself.
+    /// Events in the kernel driver's format: the address of the queue, in 8 bytes. C may read them directly.
     reader: std::io::PipeReader,
     writer: std::io::PipeWriter,
 }
@@ -42,7 +42,7 @@ impl Channel {
 
     /// Returns the number of queues that use the channel.
     fn count(&self) -> &AtomicI32 {
-        // SAFETY: valid and aligned as long as the channel. C does not access the member.
+        // SAFETY: the counter is valid and aligned as long as the channel exists. C does not access the member.
         unsafe { AtomicI32::from_ptr(&raw mut (*self.verbs.get()).refcnt) }
     }
 
@@ -63,8 +63,7 @@ pub unsafe extern "C" fn ibv_create_comp_channel(context: *mut ibv_context) -> *
         Ok(ends) => ends,
         Err(error) => return refuse(error.raw_os_error().unwrap_or(libc::EMFILE)),
     };
-    // The thread that writes must not wait for a reader.
-    // SAFETY: an open descriptor of this pipe.
+    // The thread that writes must not wait for a reader. SAFETY: the descriptor belongs to this pipe and is open.
     if unsafe { libc::fcntl(writer.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK) } != 0 {
         return refuse(Error::last_os_error().raw_os_error().unwrap_or(libc::EIO));
     }

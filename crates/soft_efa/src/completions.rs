@@ -1,4 +1,4 @@
-//! Completion queues as C polls them: one completion at a time, whose fields it reads by functions.
+//! Completion queues as C polls them: one completion at a time. C reads its fields by calling functions.
 
 mod poll;
 mod reading;

@@ -114,12 +114,12 @@ impl Context {
         verbs.create_cq_ex = Some(calls.create_cq);
         verbs.context.device = (&raw const device.verbs).cast_mut();
         verbs.context.abi_compat = EXTENDED;
-        // SAFETY: a call without pointers.
+        // SAFETY: the call takes no pointers.
         let events = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
         if events < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: a new descriptor of this process.
+        // SAFETY: the descriptor is new and belongs to this process.
         let events = unsafe { OwnedFd::from_raw_fd(events) };
         (verbs.context.cmd_fd, verbs.context.async_fd, verbs.context.num_comp_vectors) = (-1, events.as_raw_fd(), 1);
         verbs.context.ops.poll_cq = Some(calls.poll_cq);
@@ -154,7 +154,7 @@ impl Context {
         unsafe { &*context.byte_sub(offset).cast::<Context>() }
     }
 
-    /// Returns the pointer by which C refers to this context.
+    /// Returns the pointer that C uses to refer to this context.
     pub fn verbs(&self) -> *mut ibv_context {
         (&raw const self.verbs.context).cast_mut()
     }
@@ -173,7 +173,8 @@ impl Context {
         gids
     }
 
-    /// Returns when a request that is posted now arrives and is acknowledged. `None` if the devices are not timed.
+    /// Returns the times at which a request that is posted now arrives and is acknowledged, or `None` if the devices
+    /// are not timed.
     pub fn times(&self, request: &Request) -> Option<Times> {
         if request.kind != Kind::Read {
             return self.wire.sends(request.bytes());
@@ -357,7 +358,7 @@ pub unsafe extern "C" fn ibv_reg_mr_iova2(
         let mut free = locked(&context.free_keys);
         match free.1.pop() {
             Some(index) => index,
-            // Index 0 stays unused, so that no key is small.
+            // Index 0 stays unused so that no key is a small number.
             None if free.0 + 1 < MOST => {
                 free.0 += 1;
                 free.0

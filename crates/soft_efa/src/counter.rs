@@ -42,7 +42,7 @@ impl Counter {
             // SAFETY: the page has space for both values.
             None => unsafe { self.own.base().cast::<AtomicU64>().add(which) }.cast_const(),
         };
-        // SAFETY: valid memory of this object, or of C by the contract of `new`; all parties access it as words.
+        // SAFETY: the memory belongs to this object, or to C by the contract of `new`. All parties access it as words.
         unsafe { &*place }
     }
 
@@ -55,7 +55,7 @@ impl Counter {
     pub fn add(&self, more: u64, status: u32) {
         let value = self.value(usize::from(status != status::OK));
         let next = |now: u64| Some(now.wrapping_add(more) & MOST);
-        // Release: a kernel that acquires the count sees the bytes moved before.
+        // Uses release order, so that a kernel that acquires the count sees the bytes moved before.
         let _ = value.fetch_update(Ordering::Release, Ordering::Relaxed, next);
     }
 }

@@ -28,7 +28,8 @@ const TRANSFER: u64 = 1 << 30;
 pub enum Outcome {
     /// Complete with this status.
     Settled(u32),
-    /// The attempt must be repeated. Fails with this status after this time; `None` for unlimited retries.
+    /// The attempt must be repeated. The request fails with this status after this time; `None` allows unlimited
+    /// retries.
     Later(Option<Duration>, u32),
 }
 
@@ -183,12 +184,12 @@ impl Delivery<'_> {
             if arrival.wr_id.is_some() || peer.page.is_drained() {
                 return self.not_ready();
             }
-            // An immediate that takes no receive is written into the completion queue, whether the program reads it or
-            // not.
+            // A NIC writes an immediate that takes no receive into the completion queue, regardless of whether the
+            // program reads it.
             peer.page.lose();
         }
         if arrival.status == status::OK {
-            // Release, after the bytes: the peer reads its counter by an acquire.
+            // Uses release order, after the bytes, because the peer acquires its counter.
             peer.page.counts()[if out { 2 } else { 1 }].fetch_add(1, Ordering::Release);
         }
         Outcome::Settled(arrival.status)

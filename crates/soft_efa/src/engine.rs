@@ -1,7 +1,6 @@
-//! The engine: threads that poll doorbells, and write completions and notifications, for queues that C has requested
-//! direct access to, or whose completions it waits for.
-//! Requests posted and polled through the older C functions need no thread, because the device works inside those
-//! calls.
+//! The engine: threads that poll doorbells and write completions and notifications. They serve queues to which C has
+//! requested direct access, or whose completions C waits for. Requests posted and polled through the older C functions
+//! need no thread, because the device works inside those calls.
 //!
 //! There is one thread, or as many as the description specifies (`threads=N`), to which queue pairs are assigned
 //! round-robin. A completion queue belongs to the thread of its first queue pair.
@@ -67,7 +66,8 @@ pub fn watch_pair(pair: &Pair) {
     start(share);
 }
 
-/// Starts polling a completion queue, which is now in memory or has a channel. [`forget_queue`] must be called before it is destroyed.
+/// Starts polling a completion queue, which is now in memory or has a channel. [`forget_queue`] must be called before
+/// it is destroyed.
 pub fn watch_queue(queue: *const Completions, first: Option<&Pair>) {
     let share = first.map_or(&SHARES[0], share_of);
     change(share, |watched| {
@@ -104,7 +104,7 @@ fn start(share: &'static Share) {
 /// its threads inherit that. Engine and poster would then be time-sliced on that core, which costs milliseconds per
 /// put.
 fn leave_pinned_core() {
-    // SAFETY: plain data, for which zeros are a valid value.
+    // SAFETY: the type is plain data, for which zeros are valid.
     let mut cores: libc::cpu_set_t = unsafe { std::mem::zeroed() };
     let bytes = size_of::<libc::cpu_set_t>();
     // SAFETY: the set is a local variable of the given size. The process ID is also the ID of its first thread.

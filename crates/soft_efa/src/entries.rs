@@ -43,7 +43,7 @@ pub struct Entry {
     pub gid: [u8; 16],
     /// Number of this device's handle of that address.
     pub handle: u16,
-    /// Whether it took no receive.
+    /// Whether the arrival took no receive.
     pub unsolicited: bool,
 }
 
@@ -79,8 +79,8 @@ impl Entries {
         })
     }
 
-    /// Returns the address of the first entry for C. Read-only, like a driver's mapping: a stray store faults, and a
-    /// GPU must register it as read-only.
+    /// Returns the address of the first entry for C. The memory is read-only, like a driver's mapping. A stray store
+    /// therefore faults, and a GPU must register the memory as read-only.
     pub fn buffer(&self) -> *mut u8 {
         self.memory.view()
     }
@@ -93,7 +93,7 @@ impl Entries {
     /// Returns the value of the doorbell if it requests a notification that has not been sent, and completions follow
     /// those that it reports as read.
     pub fn requests_event(&self) -> Option<u32> {
-        // SAFETY: within the memory and aligned; all parties access it as a word.
+        // SAFETY: the address is within the memory and aligned. All parties access it as a word.
         let doorbell = unsafe { &*self.doorbell.base().cast::<AtomicU32>() }.load(Ordering::Relaxed);
         let is_new = doorbell & ARM != 0 && self.notified.load(Ordering::Relaxed) != doorbell;
         (is_new && self.written.load(Ordering::Relaxed) as u16 != doorbell as u16).then_some(doorbell)
@@ -112,7 +112,7 @@ impl Entries {
 
     fn words(&self, number: u64) -> &[AtomicU64; WORDS_32] {
         let index = rules::slot(number, self.count) as usize;
-        // SAFETY: within the memory and aligned; all parties access it as words.
+        // SAFETY: the address is within the memory and aligned. All parties access it as words.
         unsafe { &*self.memory.base().add(index * BYTES).cast() }
     }
 
@@ -155,7 +155,8 @@ impl Entries {
         for (place, word) in places.iter().zip(words).skip(1) {
             place.store(word, Ordering::Relaxed);
         }
-        // Release: a reader that acquires the phase (kernel or CPU) sees the other words and the bytes moved before.
+        // Uses release order, so that a reader (kernel or CPU) that acquires the phase sees the other words and the
+        // bytes moved before.
         places[0].store(words[0], Ordering::Release);
         self.written.store(number + 1, Ordering::Relaxed);
     }
@@ -168,7 +169,7 @@ impl Entries {
         if completion::phase(first) != rules::completion_phase(*read, self.count) {
             return None;
         }
-        // Acquire: pairs with the release in `put`.
+        // Uses acquire order, which pairs with the release in `put`.
         fence(Ordering::Acquire);
         let words: [u64; WORDS_32] = std::array::from_fn(|word| places[word].load(Ordering::Relaxed));
         *read += 1;

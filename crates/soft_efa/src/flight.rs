@@ -25,9 +25,9 @@ struct Flight {
     request: Request,
     /// Number among the process's requests.
     serial: u64,
-    /// Time at which its acknowledgement arrives.
+    /// Time at which the request's acknowledgement arrives.
     completes: u64,
-    /// Time since which it has waited for a peer that is not ready or does not exist.
+    /// Time at which the request started to wait for a peer that is not ready or does not exist.
     waits: Option<Instant>,
     /// Final status, once it is known.
     status: Option<u32>,
@@ -143,7 +143,7 @@ impl Sender {
                 _ => {}
             }
         }
-        // Relaxed: the flag orders nothing. All queues of the NIC drop what is posted from now on.
+        // Uses relaxed order: the flag orders nothing. All queues of the NIC drop requests that are posted afterwards.
         if context.machine.dead[context.device.card].load(Ordering::Relaxed) {
             return;
         }

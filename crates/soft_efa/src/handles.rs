@@ -96,7 +96,8 @@ impl Handles {
         for (place, word) in entry.gid.iter().zip(words(gid)) {
             place.store(word, Ordering::Relaxed);
         }
-        // Release: pairs with the acquire in `find`, so that a peer that sees the count sees the address.
+        // Uses release order, which pairs with the acquire in `find`, so that a peer that sees the count sees the
+        // address.
         entry.count.fetch_add(1, Ordering::Release);
         self.header().version.fetch_add(1, Ordering::Release);
         u16::try_from(number).ok()

@@ -1,4 +1,4 @@
-//! The box in a queue pair's page: slots that peers fill in order, and that the owner empties in the same order.
+//! The inbox in a queue pair's page. Peers fill its slots in order, and the owner empties them in the same order.
 //!
 //! A slot goes from *empty* to *claimed* to *filled*, and with the owner's read to *empty* of the next lap. The claim
 //! is one exchange, which names the process that fills the slot.
@@ -18,7 +18,7 @@ const ASK: Duration = Duration::from_millis(10);
 /// Bits of a lap number, which wraps around: compared laps are always close to each other.
 const LAP_BITS: u32 = 64 - OWNER_BITS - 2;
 
-/// A slot of the box: its state and its content.
+/// A slot of the inbox: its state and its content.
 #[repr(C, align(64))]
 pub(crate) struct Place {
     state: AtomicU64,
@@ -51,7 +51,7 @@ fn compare(word: u64, lap: u64, stage: Stage) -> Order {
 pub struct Arrival {
     /// ID of the receive that was taken. `None` for an immediate of a write that takes no receive.
     pub wr_id: Option<u64>,
-    /// Whether it is the immediate of a write instead of a message.
+    /// Whether the arrival is the immediate of a write instead of a message.
     pub is_write: bool,
     /// EFA status code.
     pub status: u32,
@@ -79,7 +79,7 @@ impl Page {
         (number / u64::from(self.header().entries)) & ((1 << LAP_BITS) - 1)
     }
 
-    /// Puts an arrival into the box. Returns whether there was space. An arrival that has taken a receive always has
+    /// Puts an arrival into the inbox. Returns whether there was space. An arrival that has taken a receive always has
     /// space: the others leave enough, so that unread immediates cannot cause the loss of a message.
     pub fn put(&self, arrival: &Arrival) -> bool {
         let Some((place, claimed)) = self.claim(arrival.wr_id.is_some(), Owner::this()) else { return false };
@@ -97,7 +97,8 @@ impl Page {
         for (place, word) in place.words.iter().zip(words) {
             place.store(word, Ordering::Relaxed);
         }
-        // Release: pairs with the acquire in `get`, so that the owner sees the words and the bytes copied before.
+        // Uses release order, which pairs with the acquire in `get`, so that the owner sees the words and the bytes
+        // copied before.
         let filled = claimed + (1 << OWNER_BITS);
         // The exchange fails only if the owner considered this process dead and skipped the slot.
         let _ = place.state.compare_exchange(claimed, filled, Ordering::Release, Ordering::Relaxed);
@@ -111,7 +112,7 @@ impl Page {
         let mut number = filled.load(Ordering::Relaxed);
         loop {
             if !is_receive {
-                // The box is emptied in order: if this slot is empty, so are those before it.
+                // The inbox is emptied in order: if this slot is empty, so are those before it.
                 let last = number + u64::from(header.receives) + SENDERS;
                 let word = self.place(last).state.load(Ordering::Acquire);
                 if compare(word, self.lap(last), Stage::Empty) == Order::Less {
@@ -148,7 +149,7 @@ impl Page {
         if lost.load(Ordering::Relaxed) == 0 { 0 } else { lost.swap(0, Ordering::Relaxed) }
     }
 
-    /// Returns the number of arrivals in the box plus the number lost. Called by the owner.
+    /// Returns the number of arrivals in the inbox plus the number lost. Called by the owner.
     pub fn waiting(&self, reading: &Reading) -> u64 {
         let header = self.header();
         header.filled.0.load(Ordering::Relaxed).saturating_sub(reading.read) + header.lost.load(Ordering::Relaxed)
@@ -222,7 +223,7 @@ pub mod tests {
         // SAFETY: the child only makes system calls, reads /proc and uses atomics until it is killed.
         match unsafe { libc::fork() } {
             0 => {
-                // SAFETY: takes no arguments.
+                // SAFETY: the function takes no arguments.
                 let pid = unsafe { libc::getpid() };
                 let _ = page.claim(false, Owner::of(pid));
                 // SAFETY: kills this process itself.
@@ -262,7 +263,7 @@ pub mod tests {
             put(3 * round + 1);
             put(3 * round + 2);
             assert_eq!([get(), get(), get()], [3 * round, 3 * round + 1, 3 * round + 2]);
-            // SAFETY: a child of this process; the status may be null.
+            // SAFETY: the process is a child of this one, and the status may be null.
             unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) };
         }
     }

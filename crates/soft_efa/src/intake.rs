@@ -1,5 +1,5 @@
-//! Intake of requests that C or a GPU writes into the rings of a queue pair: read when the doorbell rings, and checked
-//! against the rules.
+//! Intake of requests that C or a GPU writes into the rings of a queue pair. The requests are read when the doorbell
+//! rings, and checked against the rules.
 //!
 //! Misuse puts the queue pair in error. The request concerned completes with status 2, all others with status 1, and a
 //! line on stderr names the rule. A real device does not report the reason.
@@ -126,7 +126,7 @@ impl Pair {
             },
             number: head.to.pair.into(),
             qkey: head.to.key,
-            // In C's form, which is the network byte order.
+            // Converts the immediate to C's form, the network byte order.
             immediate: head.immediate.map(u32::to_be),
             is_silent,
             domain: page.domain(),

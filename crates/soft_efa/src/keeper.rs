@@ -1,5 +1,5 @@
-//! Background progress: a thread that delivers requests when no thread polls. A real NIC needs no CPU for that, and
-//! providers rely on it: they post a receipt and return to the program.
+//! Background progress: a thread that delivers requests when no thread polls. A real NIC needs no CPU for delivery, and
+//! providers rely on this: they post a receipt and return to the program.
 
 use crate::flight::Sender;
 use crate::locked;

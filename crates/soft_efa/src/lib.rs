@@ -1,9 +1,9 @@
 //! Software EFA devices, below libfabric's own EFA provider.
 //!
-//! A shared object that defines the libibverbs and libefa functions that the provider calls. If it is loaded with
-//! global scope before libfabric, or as `LD_PRELOAD`, the dynamic linker finds its symbols first. The provider then
-//! sees these devices, on any machine. The variable `SOFT_EFA` describes them ([`card_model::Spec`]). docs/soft-efa.md
-//! lists the guarantees and limits.
+//! This crate is a shared object that defines the libibverbs and libefa functions that the provider calls. If it is
+//! loaded with global scope before libfabric, or as `LD_PRELOAD`, the dynamic linker finds its symbols first. The
+//! provider then sees these devices, on any machine. The variable `SOFT_EFA` describes them ([`card_model::Spec`]).
+//! docs/soft-efa.md lists the guarantees and limits.
 //!
 //! Devices of processes of one user on one machine can reach one another. Queues are in shared memory (`queue`), and
 //! bytes are copied between registered ranges (`memory`). `flight` decides the order and times of the copies.
@@ -56,7 +56,7 @@ pub use verbs_sys as abi;
 
 /// Returns the next definition of a function, after that of this library: `next!(c"name" => Type)`, an `Option`.
 ///
-/// Unsafe: the function must have the type.
+/// The macro is unsafe: the function must have the specified type.
 macro_rules! next {
     ($name:expr => $ty:ty) => {{
         static NEXT: std::sync::atomic::AtomicPtr<std::ffi::c_void> =
@@ -64,7 +64,7 @@ macro_rules! next {
         let mut found = NEXT.load(std::sync::atomic::Ordering::Relaxed);
         if found.is_null() {
             found = libc::dlsym(libc::RTLD_NEXT, $name.as_ptr());
-            // Relaxed: every thread that searches finds the same function.
+            // The order is relaxed, because every thread that searches finds the same function.
             NEXT.store(found, std::sync::atomic::Ordering::Relaxed);
         }
         std::mem::transmute::<*mut std::ffi::c_void, Option<$ty>>(found)

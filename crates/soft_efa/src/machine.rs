@@ -14,7 +14,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 
 /// Environment variable that describes the devices.
 const VARIABLE: &str = "SOFT_EFA";
-/// Environment variable by which rdma-core and libfabric find sysfs.
+/// Environment variable in which rdma-core and libfabric find the path of sysfs.
 const SYSFS: &str = "SYSFS_PATH";
 
 /// Process-wide state.
@@ -114,8 +114,8 @@ impl Machine {
         let host = spec.host.map_or_else(host, |number| number_of(&number.to_ne_bytes()));
         let devices = (0..spec.cards).map(|card| &*Box::leak(Box::new(Device::new(host, card, &path)))).collect();
         let moves = AtomicBool::new(spec.moves);
-        // SAFETY: sets an attribute of this process. It allows peers to access this process's registered memory, which
-        // Yama otherwise restricts.
+        // SAFETY: the call sets an attribute of this process. The attribute allows peers to access this process's
+        // registered memory, which Yama otherwise restricts.
         unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::PR_SET_PTRACER_ANY, 0, 0, 0) };
         let late = (0..spec.cards).map(|_| Late::default()).collect();
         let dead = (0..spec.cards).map(|_| AtomicBool::new(false)).collect();
@@ -139,7 +139,7 @@ impl Machine {
         })
     }
 
-    /// Returns whether a fault of the description makes all queues full from now on.
+    /// Returns whether a fault of the description makes all queues appear full from this request on.
     pub fn is_full(&self) -> bool {
         let first = self.posted.load(Ordering::Relaxed) + 1;
         self.spec.faults.iter().any(|fault| matches!(fault, Fault::Full(at) if first >= *at))
@@ -266,7 +266,7 @@ fn set(name: &str, value: Option<&std::ffi::OsStr>) {
         // SAFETY: devices are listed when libfabric is first called. A program that changes its environment in another
         // thread at that moment would also conflict with libfabric's own reads of it.
         Some(value) => unsafe { std::env::set_var(name, value) },
-        // SAFETY: as for `set_var` above.
+        // SAFETY: the requirements are the same as for `set_var` above.
         None => unsafe { std::env::remove_var(name) },
     }
 }

@@ -19,8 +19,8 @@ pub const MOST: usize = 1 << 18;
 const LOW_BITS: u32 = 14;
 /// Low bits of a local key, below the table index. A local key has 24 bits, since a request has space for no more.
 const LOCAL_BITS: u32 = 24 - MOST.ilog2();
-/// Maximum wait for copies into memory that is deregistered. A copy that takes longer belongs to a process that has
-/// died or is stopped.
+/// Maximum wait for copies into memory that is being deregistered. A copy that takes longer belongs to a process that
+/// has died or is stopped.
 const LAST_COPY: Duration = Duration::from_secs(2);
 
 #[repr(C)]
@@ -59,7 +59,7 @@ pub struct Table {
     memory: Shared,
 }
 
-/// Reason for which memory cannot be accessed.
+/// Reason why memory cannot be accessed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
     /// The key does not exist, or does not cover this range or use.
@@ -70,12 +70,13 @@ pub enum Refused {
     System,
 }
 
-/// A use of an entry: its memory stays registered while this exists.
+/// A use of an entry. The entry's memory stays registered while this object exists.
 pub struct Hold<'a>(&'a Entry);
 
 impl Drop for Hold<'_> {
     fn drop(&mut self) {
-        // Release: pairs with the load of `users` in `remove_within`, so that the owner sees the copy as complete.
+        // Uses release order, which pairs with the load of `users` in `remove_within`, so that the owner sees the copy
+        // as complete.
         self.0.users.fetch_sub(1, Ordering::Release);
     }
 }
@@ -168,8 +169,8 @@ fn covers(entry: &Entry, range: Range) -> bool {
 /// One side of a copy: addresses and lengths.
 pub type Pieces<'a> = &'a [(u64, u64)];
 
-/// Copies between this process and process `pid`, which may be this one. Copies from `ours` to `theirs` if `out`,
-/// otherwise the other way, until the shorter side is exhausted. Returns the number of bytes.
+/// Copies between this process and process `pid`, which may be this one. Copies from `ours` to `theirs` if `out` is
+/// true, otherwise in the opposite direction, until the shorter side is exhausted. Returns the number of bytes.
 ///
 /// # Safety
 /// `ours` must be memory of this process. No other thread may write it concurrently nor, unless `out`, read it.

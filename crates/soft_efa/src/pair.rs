@@ -55,7 +55,7 @@ pub struct Receiver {
     pub depth: u32,
     /// Number of receives posted whose completions have not been read.
     pub posted: u32,
-    /// Progress of the reads of the box.
+    /// Progress of the reads of the inbox.
     reading: Reading,
 }
 
@@ -123,7 +123,7 @@ impl Pair {
         if self.is_wide() { INLINE } else { SHORT_INLINE }
     }
 
-    /// Returns whether its requests have 128 bytes.
+    /// Returns whether requests of this queue pair have 128 bytes.
     pub fn is_wide(&self) -> bool {
         self.inline_writes || self.cap.max_inline_data as usize > SHORT_INLINE
     }
@@ -134,13 +134,13 @@ impl Pair {
         unsafe { (*self.verbs.get()).qp_base.state }
     }
 
-    /// Returns the completion queue of its sends.
+    /// Returns the completion queue for sends.
     pub fn sends_to(&self) -> *mut ibv_cq {
         // SAFETY: written once, before the pair is shared.
         unsafe { (*self.verbs.get()).qp_base.send_cq }
     }
 
-    /// Returns the completion queue of its receives.
+    /// Returns the completion queue for receives.
     pub fn receives_to(&self) -> *mut ibv_cq {
         // SAFETY: written once, before the pair is shared.
         unsafe { (*self.verbs.get()).qp_base.recv_cq }

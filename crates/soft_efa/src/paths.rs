@@ -1,5 +1,5 @@
-//! Programs that check for a NIC in the file system before they open it: the device file of a software NIC is
-//! `/dev/null`, and its directory in `/sys/class/infiniband` is that of the substitute for sysfs.
+//! Support for programs that check for a NIC in the file system before they open it. The device file of a software NIC
+//! is `/dev/null`, and its directory in `/sys/class/infiniband` is that of the substitute for sysfs.
 //!
 //! Only these functions are replaced, and only for these paths. rdma-core and libfabric read sysfs through the variable
 //! `SYSFS_PATH`, which the list of devices sets.
@@ -9,7 +9,7 @@ use crate::next;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
-/// Returns the path to use instead of `path`. `None` if it does not name a software NIC.
+/// Returns the path to use instead of `path`, or `None` if `path` does not name a software NIC.
 fn replaced(path: &CStr) -> Option<CString> {
     let bytes = path.to_bytes();
     if let Some(number) = bytes.strip_prefix(b"/dev/infiniband/uverbs") {
@@ -36,8 +36,8 @@ unsafe fn with_path<T>(path: *const c_char, call: impl FnOnce(*const c_char) -> 
     }
 }
 
-/// Defines functions that read the attributes of a file or resolve its path. Each returns `$fails` if the C library does
-/// not define it.
+/// Defines functions that read the attributes of a file or resolve its path. Each returns `$fails` if the C library
+/// does not define it.
 macro_rules! checks {
     ($($name:ident($($argument:ident: $ty:ty),*) -> $answer:ty, $path:ident, $fails:expr;)*) => {$(
         /// Forwards to the C library, with the path of a software NIC replaced.

@@ -51,7 +51,7 @@ impl Plain {
         if file < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: created above, and owned by no other object.
+        // SAFETY: the mapping was created above, and no other object owns it.
         let file = unsafe { OwnedFd::from_raw_fd(file) };
         let length = libc::off_t::try_from(bytes).map_err(|_| io::ErrorKind::OutOfMemory)?;
         // SAFETY: the descriptor is that of an open file.
@@ -77,7 +77,7 @@ impl Plain {
 impl Drop for Plain {
     fn drop(&mut self) {
         for mapped in std::iter::once(self.base).chain(self.view) {
-            // SAFETY: mapped with this length; no reference into it remains.
+            // SAFETY: the memory was mapped with this length, and no reference into it remains.
             unsafe { libc::munmap(mapped.as_ptr().cast(), self.bytes) };
         }
     }

@@ -36,7 +36,7 @@ pub unsafe extern "C" fn post_recv(
             code = libc::EINVAL;
         } else {
             for (index, place) in receive.pieces.iter_mut().enumerate().take(pieces) {
-                // SAFETY: the list has `num_sge` elements, and `index` is below that.
+                // SAFETY: the list has `num_sge` elements, and `index` is below their number.
                 let piece = unsafe { *request.sg_list.add(index) };
                 let (address, bytes, domain) = (piece.addr, u64::from(piece.length), this.origin.page.domain());
                 if !this.origin.context.table.allows(piece.lkey, Range { address, bytes, access: FILLED, domain }) {

@@ -1,7 +1,7 @@
-//! The part of a queue pair that peers access: its receives, and the box into which peers put completions.
+//! The part of a queue pair that peers access: its receives, and the inbox into which peers put completions.
 //!
-//! One page in shared memory. Its owner posts receives and empties the box. Peers, in any number of processes, take
-//! receives and fill the box ([`crate::inbox`]). Both are rings of fixed size that start as zeros.
+//! This part is one page in shared memory. Its owner posts receives and empties the inbox. Peers, in any number of
+//! processes, take receives and fill the inbox ([`crate::inbox`]). Both are rings of fixed size that start as zeros.
 
 use crate::inbox::Place;
 use crate::share::Shared;
@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Maximum number of pieces of a receive.
 pub const RECEIVE_PIECES: usize = 3;
-/// Minimum number of immediates of writes for which the box has space, in addition to the completions of receives.
+/// Minimum number of immediates of writes for which the inbox has space, in addition to the completions of receives.
 const UNSOLICITED: usize = 4096;
 /// Maximum number of senders that may check for space at the same time and then all use it.
 pub(crate) const SENDERS: u64 = 64;
@@ -39,15 +39,15 @@ pub(crate) struct Header {
     domain: u32,
     qkey: AtomicU32,
     state: AtomicU32,
-    /// Next receive to take; advanced by peers.
+    /// Next receive to take; peers advance it.
     head: Line,
-    /// Next receive to post; advanced by the owner.
+    /// Next receive to post; the owner advances it.
     tail: Line,
-    /// Next slot of the box to fill; advanced by peers.
+    /// Next slot of the inbox to fill; peers advance it.
     pub filled: Line,
-    /// Number of immediates for which the box had no space.
+    /// Number of immediates for which the inbox had no space.
     pub lost: AtomicU64,
-    /// 1 if a thread of the owner empties the box into a completion queue in memory.
+    /// 1 if a thread of the owner empties the inbox into a completion queue in memory.
     drained: AtomicU32,
     /// Numbers of successful operations of peers: receives filled, reads, writes.
     counts: [AtomicU64; 3],
@@ -161,13 +161,13 @@ impl Page {
         self.header().solicited != 0
     }
 
-    /// Returns whether a thread of the owner empties the box independently of the program. A full box then does not
+    /// Returns whether a thread of the owner empties the inbox independently of the program. A full inbox then does not
     /// mean that the program has stopped reading.
     pub fn is_drained(&self) -> bool {
         self.header().drained.load(Ordering::Relaxed) != 0
     }
 
-    /// Records that a thread of the owner empties the box from now on.
+    /// Records that a thread of the owner now empties the inbox.
     pub fn set_drained(&self) {
         self.header().drained.store(1, Ordering::Relaxed);
     }
@@ -177,8 +177,8 @@ impl Page {
         &self.header().qkey
     }
 
-    /// Returns the numbers of successful operations of peers: receives filled, reads, writes. Peers add by a release,
-    /// after the bytes.
+    /// Returns the numbers of successful operations of peers: receives filled, reads, writes. Peers increment them with
+    /// release order, after the bytes.
     pub fn counts(&self) -> &[AtomicU64; 3] {
         &self.header().counts
     }
@@ -201,7 +201,8 @@ impl Page {
             words[2 + 2 * piece].store(*address, Ordering::Relaxed);
             words[3 + 2 * piece].store(u64::from(*length), Ordering::Relaxed);
         }
-        // Release: pairs with the acquire of `tail` in `take`, so that the peer sees the words of the receive.
+        // Uses release order, which pairs with the acquire of `tail` in `take`, so that the peer sees the words of the
+        // receive.
         header.tail.0.store(tail + 1, Ordering::Release);
         true
     }

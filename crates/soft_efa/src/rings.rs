@@ -37,8 +37,8 @@ impl Ring {
         self.doorbell.base().cast()
     }
 
-    /// Returns the count of posted entries, modulo 2^16. Acquire: the poster writes its entries before the doorbell,
-    /// with a release or a fence between.
+    /// Returns the count of posted entries, modulo 2^16. The load is an acquire, because the poster writes its entries
+    /// before the doorbell, separated by a release or a fence.
     pub fn rung(&self) -> u16 {
         // SAFETY: the doorbell has its own page, and all parties access it as a word. A program may write 16 or 32 bits
         // of the count.
@@ -49,7 +49,7 @@ impl Ring {
     pub fn words<const N: usize>(&self, number: u32) -> [u64; N] {
         debug_assert!(N * 8 <= self.entry);
         let index = (number & (self.entries - 1)) as usize;
-        // SAFETY: within the ring and aligned; all parties access it as words.
+        // SAFETY: the address is within the ring and aligned. All parties access it as words.
         let words = unsafe { self.buffer().add(index * self.entry).cast::<AtomicU64>() };
         // SAFETY: `word` is within the entry; all parties access it as words.
         std::array::from_fn(|word| unsafe { &*words.add(word) }.load(Ordering::Relaxed))

@@ -1,4 +1,5 @@
-//! Sessions: requests that are collected between start and completion, and posted all or none, with one doorbell.
+//! Sessions. Requests are collected between start and completion of a session. Then either all of them are posted, with
+//! one doorbell, or none.
 
 use crate::abi::*;
 use crate::context::Handle;
@@ -41,7 +42,7 @@ unsafe fn session<'a>(pair: *mut ibv_qp_ex) -> (&'a Pair, &'a mut Session) {
 }
 
 unsafe extern "C" fn wr_start(pair: *mut ibv_qp_ex) {
-    // SAFETY: by C's contract for sessions, the pair is valid and used by one thread at a time; here and below.
+    // SAFETY: here and below, the pair is valid and used by one thread at a time, by C's contract for sessions.
     let (pair, session) = unsafe { session(pair) };
     pair.is_open.store(true, Ordering::Relaxed);
     session.requests.clear();
@@ -49,7 +50,7 @@ unsafe extern "C" fn wr_start(pair: *mut ibv_qp_ex) {
 }
 
 unsafe extern "C" fn wr_complete(pair: *mut ibv_qp_ex) -> c_int {
-    // SAFETY: see `wr_start`.
+    // SAFETY: C passes a valid queue pair and uses its session from one thread, as for `wr_start`.
     let (pair, session) = unsafe { session(pair) };
     pair.is_open.store(false, Ordering::Relaxed);
     if session.error == 0 {
@@ -61,7 +62,7 @@ unsafe extern "C" fn wr_complete(pair: *mut ibv_qp_ex) -> c_int {
 }
 
 unsafe extern "C" fn wr_abort(pair: *mut ibv_qp_ex) {
-    // SAFETY: see `wr_start`.
+    // SAFETY: C passes a valid queue pair and uses its session from one thread, as for `wr_start`.
     let (pair, session) = unsafe { session(pair) };
     pair.is_open.store(false, Ordering::Relaxed);
     session.requests.clear();
@@ -70,11 +71,11 @@ unsafe extern "C" fn wr_abort(pair: *mut ibv_qp_ex) {
 /// Starts a request.
 ///
 /// # Safety
-/// See `wr_start`.
+/// The requirements of `wr_start` apply.
 unsafe fn begin(pair: *mut ibv_qp_ex, kind: Kind, remote: (u64, u32), immediate: Option<u32>) {
     // SAFETY: C has written its ID for the request there.
     let wr_id = unsafe { (*pair).wr_id };
-    // SAFETY: see `wr_start`.
+    // SAFETY: C passes a valid queue pair and uses its session from one thread, as for `wr_start`.
     let (of, session) = unsafe { session(pair) };
     if of.state() != IBV_QPS_RTS && session.error == 0 {
         session.error = libc::EINVAL;
@@ -84,32 +85,32 @@ unsafe fn begin(pair: *mut ibv_qp_ex, kind: Kind, remote: (u64, u32), immediate:
 }
 
 unsafe extern "C" fn wr_send(pair: *mut ibv_qp_ex) {
-    // SAFETY: see `wr_start`.
+    // SAFETY: C passes a valid queue pair and uses its session from one thread, as for `wr_start`.
     unsafe { begin(pair, Kind::Send, (0, 0), None) }
 }
 
 unsafe extern "C" fn wr_send_imm(pair: *mut ibv_qp_ex, immediate: u32) {
-    // SAFETY: see `wr_start`.
+    // SAFETY: C passes a valid queue pair and uses its session from one thread, as for `wr_start`.
     unsafe { begin(pair, Kind::Send, (0, 0), Some(immediate)) }
 }
 
 unsafe extern "C" fn wr_rdma_read(pair: *mut ibv_qp_ex, key: u32, address: u64) {
-    // SAFETY: see `wr_start`.
+    // SAFETY: C passes a valid queue pair and uses its session from one thread, as for `wr_start`.
     unsafe { begin(pair, Kind::Read, (address, key), None) }
 }
 
 unsafe extern "C" fn wr_rdma_write(pair: *mut ibv_qp_ex, key: u32, address: u64) {
-    // SAFETY: see `wr_start`.
+    // SAFETY: C passes a valid queue pair and uses its session from one thread, as for `wr_start`.
     unsafe { begin(pair, Kind::Write, (address, key), None) }
 }
 
 unsafe extern "C" fn wr_rdma_write_imm(pair: *mut ibv_qp_ex, key: u32, address: u64, immediate: u32) {
-    // SAFETY: see `wr_start`.
+    // SAFETY: C passes a valid queue pair and uses its session from one thread, as for `wr_start`.
     unsafe { begin(pair, Kind::Write, (address, key), Some(immediate)) }
 }
 
 unsafe extern "C" fn wr_set_ud_addr(pair: *mut ibv_qp_ex, handle: *mut ibv_ah, number: u32, qkey: u32) {
-    // SAFETY: see `wr_start`; `handle` was made by `ibv_create_ah`.
+    // SAFETY: C passes a valid queue pair, as for `wr_start`; `handle` was made by `ibv_create_ah`.
     let ((_, session), handle) = unsafe { (session(pair), &*handle.cast::<Handle>()) };
     if let Some(request) = session.requests.last_mut() {
         (request.gid, request.number, request.qkey) = (handle.gid, number, qkey);
@@ -120,9 +121,9 @@ unsafe extern "C" fn wr_set_ud_addr(pair: *mut ibv_qp_ex, handle: *mut ibv_ah, n
 /// Sets the pieces of the last request.
 ///
 /// # Safety
-/// See `wr_start`; `list` must be valid for `count` elements.
+/// The requirements of `wr_start` apply, and `list` must be valid for `count` elements.
 unsafe fn set_pieces(pair: *mut ibv_qp_ex, list: *const ibv_sge, count: usize, inline: bool) {
-    // SAFETY: see `wr_start`.
+    // SAFETY: C passes a valid queue pair and uses its session from one thread, as for `wr_start`.
     let (of, session) = unsafe { session(pair) };
     let Some(request) = session.requests.last_mut() else { return };
     // A read or write has space for one piece. Sends can carry inline data, but writes only if the queue pair was
@@ -138,18 +139,18 @@ unsafe fn set_pieces(pair: *mut ibv_qp_ex, list: *const ibv_sge, count: usize, i
 }
 
 unsafe extern "C" fn wr_set_sge(pair: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u32) {
-    // SAFETY: see `wr_start`.
+    // SAFETY: C passes a valid queue pair and uses its session from one thread, as for `wr_start`.
     unsafe { set_pieces(pair, &ibv_sge { addr, length, lkey }, 1, false) }
 }
 
 unsafe extern "C" fn wr_set_sge_list(pair: *mut ibv_qp_ex, count: usize, list: *const ibv_sge) {
-    // SAFETY: see `wr_start`; C passes a list of `count` elements.
+    // SAFETY: C passes a valid queue pair, as for `wr_start`; C passes a list of `count` elements.
     unsafe { set_pieces(pair, list, count, false) }
 }
 
 unsafe extern "C" fn wr_set_inline_data(pair: *mut ibv_qp_ex, address: *mut c_void, length: usize) {
     let piece = ibv_sge { addr: address.expose_provenance() as u64, length: length.min(INLINE + 1) as c_uint, lkey: 0 };
-    // SAFETY: see `wr_start`; the piece refers to bytes that C passes.
+    // SAFETY: C passes a valid queue pair, as for `wr_start`; the piece refers to bytes that C passes.
     unsafe { set_pieces(pair, &piece, 1, true) }
 }
 
@@ -161,6 +162,6 @@ unsafe extern "C" fn wr_set_inline_data_list(pair: *mut ibv_qp_ex, count: usize,
         piece.addr = buffer.addr.expose_provenance() as u64;
         piece.length = buffer.length.min(INLINE + 1) as c_uint;
     }
-    // SAFETY: see `wr_start`; the pieces refer to bytes that C passes.
+    // SAFETY: C passes a valid queue pair, as for `wr_start`; the pieces refer to bytes that C passes.
     unsafe { set_pieces(pair, pieces.as_ptr(), count, true) }
 }

@@ -42,7 +42,7 @@ unsafe impl Sync for Shared {}
 /// Returns the directory of the files, and creates it if missing. No other user may have access to it, because that
 /// user could replace files.
 fn folder() -> io::Result<PathBuf> {
-    // SAFETY: takes no arguments.
+    // SAFETY: the function takes no arguments.
     let user = unsafe { libc::geteuid() };
     let folder = PathBuf::from(format!("/dev/shm/soft-efa-{user}"));
     match std::fs::DirBuilder::new().mode(0o700).create(&folder) {
@@ -69,7 +69,7 @@ fn lock(file: &File, how: i32) -> io::Result<()> {
     if unsafe { libc::flock(file.as_raw_fd(), how) } == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Retries while another process removes the directory because its last file was removed.
+/// Retries `attempt` while another process removes the directory because its last file was removed.
 fn while_the_folder_goes<T>(attempt: impl Fn() -> io::Result<T>) -> io::Result<T> {
     let mut outcome = attempt();
     for _ in 0..100 {
@@ -256,7 +256,7 @@ impl Drop for Shared {
             // Fails, and leaves the directory in place, if it contains other files.
             let _ = folder().map(std::fs::remove_dir);
         }
-        // SAFETY: mapped with this length; no reference into it remains.
+        // SAFETY: the memory was mapped with this length, and no reference into it remains.
         unsafe { libc::munmap(self.base.as_ptr().cast(), self.bytes) };
     }
 }
@@ -298,7 +298,7 @@ mod tests {
         // SAFETY: the offset is within the mapping.
         assert_eq!(unsafe { theirs.base().add(4096).read() }, 7);
         assert!(Shared::new(64).unwrap().publish(&name).is_err(), "the name is taken");
-        // The named file is one reserved page, whatever the size of the memory.
+        // The named file is one reserved page, regardless of the size of the memory.
         let file = folder().unwrap().join(&name).metadata().unwrap();
         assert_eq!((file.len(), file.blocks() * 512), (PAGE as u64, PAGE as u64));
         drop(ours);

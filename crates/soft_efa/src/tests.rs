@@ -20,7 +20,8 @@ const FAST: &str = "name=fast seed=11 reorder=5 depth=16 receives=8";
 /// Capacities requested for a queue pair.
 const CAP: ibv_qp_cap =
     ibv_qp_cap { max_send_wr: 16, max_recv_wr: 8, max_send_sge: 2, max_recv_sge: 1, max_inline_data: 32 };
-/// Slow enough that a MiB takes 21 ms, so that the order of completions does not depend on the speed of the test.
+/// Description of slow devices. A MiB takes 21 ms, so the order of completions does not depend on the speed of the
+/// test.
 const SLOW: &str = "cards=2 line_rate_gbps=0.4 peak_share=1 rate_per_rail_mops=1 one_way_us=10 mtu_bytes=1";
 
 /// Opens all devices of a new machine.
@@ -41,12 +42,12 @@ fn slow_factor_reduces_figures() {
     assert!(Machine::new(FAST).unwrap().figures(0).is_none());
 }
 
-/// The device must not refer to a file descriptor of another owner, such as standard output. Programs poll that of
-/// asynchronous events, of which there are none.
+/// The device must not refer to a file descriptor of another owner, such as standard output. Programs poll the
+/// descriptor for asynchronous events, but no such events occur.
 #[test]
 fn software_nic_has_no_driver_file() {
     for context in cards(FAST) {
-        // SAFETY: an open context.
+        // SAFETY: the context is open.
         let context = unsafe { &*context };
         assert_eq!((context.cmd_fd, context.num_comp_vectors), (-1, 1));
         // SAFETY: descriptors of this process.
@@ -113,7 +114,7 @@ impl Side {
     /// # Safety
     /// The domain and the queue must be valid.
     unsafe fn pair_of(domain: *mut ibv_pd, queue: *mut ibv_cq, flags: u32, cap: ibv_qp_cap) -> *mut ibv_qp {
-        // SAFETY: see `sized`.
+        // SAFETY: the arguments are objects that the library returned, or zero, as in `Side::sized`.
         unsafe {
             let mut attributes: ibv_qp_init_attr_ex = std::mem::zeroed();
             (attributes.send_cq, attributes.recv_cq) = (queue, queue);
@@ -136,7 +137,7 @@ impl Side {
 
     /// Moves the queue pair to the state in which it sends.
     fn ready(self) -> Side {
-        // SAFETY: see `sized`.
+        // SAFETY: the arguments are objects that the library returned, or zero, as in `Side::sized`.
         unsafe {
             for (state, mask) in [
                 (IBV_QPS_INIT, IBV_QP_STATE | IBV_QP_QKEY),
@@ -151,9 +152,9 @@ impl Side {
         self
     }
 
-    /// Directs requests of this side to device `context` from now on.
+    /// Directs subsequent requests of this side to device `context`.
     fn faces(&mut self, context: *mut ibv_context) {
-        // SAFETY: see `sized`.
+        // SAFETY: the arguments are objects that the library returned, or zero, as in `Side::sized`.
         unsafe {
             let mut address: ibv_ah_attr = std::mem::zeroed();
             assert_eq!(ibv_query_gid(context, 1, 0, &mut address.grh.dgid), 0);
@@ -162,18 +163,18 @@ impl Side {
     }
 
     fn number(&self) -> u32 {
-        // SAFETY: see `sized`.
+        // SAFETY: the arguments are objects that the library returned, or zero, as in `Side::sized`.
         unsafe { (*self.pair).qp_num }
     }
 
     fn register(&self, memory: &mut [u8], access: u32) -> *mut ibv_mr {
-        // SAFETY: see `sized`; the memory outlives the registration in every test.
+        // SAFETY: the arguments are valid, as in `Side::sized`; the memory outlives the registration in every test.
         unsafe { ibv_reg_mr(self.domain, memory.as_mut_ptr().cast(), memory.len(), access as i32) }
     }
 
     /// Posts writes in one session: ID, local piece, remote address and key, immediate. Returns C's error code.
     fn write(&self, to: &Side, writes: &[(u64, ibv_sge, u64, u32, Option<u32>)]) -> i32 {
-        // SAFETY: see `sized`.
+        // SAFETY: the arguments are objects that the library returned, or zero, as in `Side::sized`.
         unsafe {
             let pair = ibv_qp_to_qp_ex(self.pair);
             ((*pair).wr_start.unwrap())(pair);
@@ -204,7 +205,7 @@ impl Side {
     /// Returns the available completions.
     fn poll_once(&self) -> Vec<(u64, u32, Option<u32>)> {
         let mut found = Vec::new();
-        // SAFETY: see `sized`.
+        // SAFETY: the arguments are objects that the library returned, or zero, as in `Side::sized`.
         unsafe {
             let queue = self.queue;
             let mut code = ((*queue).start_poll.unwrap())(queue, &mut ibv_poll_cq_attr { comp_mask: 0 });
@@ -227,7 +228,7 @@ impl Side {
 
 #[test]
 fn device_list_accepts_null_length() {
-    // SAFETY: see `Side::sized`; librdmacm makes this call.
+    // SAFETY: the arguments are valid, as in `Side::sized`; librdmacm makes this call.
     unsafe {
         let list = ibv_get_device_list(null_mut());
         assert!(!(*list).is_null());
@@ -252,13 +253,13 @@ fn software_nics_behave_like_efa_devices() {
     let to = there.register(&mut target, IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_LOCAL_WRITE);
     let mut readable = vec![0; 64];
     let unwritable = there.register(&mut readable, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ);
-    // SAFETY: registered above.
+    // SAFETY: the registrations made above are still valid.
     let ((lkey, local), (key, remote), refused) =
         unsafe { (((*from).lkey, (*from).addr as u64), ((*to).rkey, (*to).addr as u64), (*unwritable).rkey) };
     let piece = |offset: u64, length: u32| ibv_sge { addr: local + offset, length, lkey };
 
-    // Order: sixteen writes of one doorbell arrive in the order of the seed, not in the order posted. Each writes one
-    // byte.
+    // Order: sixteen writes of one doorbell arrive in an order that the seed determines, not in the order posted. Each
+    // writes one byte.
     let writes: Vec<_> = (0..16).map(|n| (100 + n, piece(n, 1), remote + n, key, None)).collect();
     assert_eq!(here.write(&there, &writes), 0);
     let mut expected: Vec<u64> = (1..=16).collect();
@@ -298,10 +299,10 @@ fn software_nics_behave_like_efa_devices() {
     assert_eq!(here.write(&there, &many[..1]), 0);
     here.poll(1);
 
-    // Sends: into a receive. Without a receive the peer is not ready; if the receive is too short, the send fails.
+    // Sends: a send needs a receive. Without one, the peer is not ready. If the receive is too short, the send fails.
     let number = there.number();
     let send = |name: u64, bytes: u32, key: u32| {
-        // SAFETY: see `Side::sized`.
+        // SAFETY: the arguments are objects that the library returned, or zero, as in `Side::sized`.
         unsafe {
             let pair = ibv_qp_to_qp_ex(here.pair);
             ((*pair).wr_start.unwrap())(pair);
@@ -315,7 +316,7 @@ fn software_nics_behave_like_efa_devices() {
     send(20, 8, there.qkey);
     assert_eq!(here.poll(1), [(20, 10, None)], "not ready");
     let receive = |name: u64, length: u32| {
-        // SAFETY: see `Side::sized`; the piece lives during the call.
+        // SAFETY: the arguments are valid, as in `Side::sized`; the piece lives during the call.
         unsafe {
             let mut piece = ibv_sge { addr: remote + 200, length, lkey: (*to).lkey };
             let mut request = ibv_recv_wr { wr_id: name, next: null_mut(), sg_list: &mut piece, num_sge: 1 };
@@ -339,7 +340,7 @@ fn software_nics_behave_like_efa_devices() {
     // No valid peer: a wrong queue key, and a destroyed queue pair.
     send(23, 8, there.qkey + 1);
     assert_eq!(here.poll(1), [(23, 9, None)]);
-    // SAFETY: see `Side::sized`; nothing uses the objects afterwards.
+    // SAFETY: the arguments are valid, as in `Side::sized`; nothing uses the objects afterwards.
     unsafe {
         assert_eq!(ibv_dereg_mr(to), 0);
         assert_eq!(here.write(&there, &[(24, piece(0, 1), remote, key, None)]), 0);
@@ -369,10 +370,10 @@ fn read_occupies_wire_of_responder() {
     there.faces(contexts[0]);
     let (mut ours, mut theirs) = (vec![0; 1 << 20], vec![7; 1 << 20]);
     let access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE;
-    // SAFETY: registered above.
+    // SAFETY: the registrations made above are still valid.
     let [ours, theirs] = [here.register(&mut ours, access), there.register(&mut theirs, access)]
         .map(|made| unsafe { ((*made).addr as u64, (*made).lkey, (*made).rkey) });
-    // SAFETY: see `Side::sized`.
+    // SAFETY: the arguments are objects that the library returned, or zero, as in `Side::sized`.
     unsafe {
         let pair = ibv_qp_to_qp_ex(here.pair);
         ((*pair).wr_start.unwrap())(pair);

@@ -1,5 +1,4 @@
-//! A device's wire. Each request that leaves the device occupies it for a time, one request after another, across all
-//! processes.
+//! Wire of a device. Requests of all processes that leave the device occupy the wire one after another.
 
 use crate::address::{Gid, card_name};
 use crate::locked;
@@ -33,7 +32,7 @@ pub struct Wire {
 /// Times of a request, by the system's monotonic clock.
 #[derive(Clone, Copy, Debug)]
 pub struct Times {
-    /// Time at which its bytes are in memory.
+    /// Time at which the request's bytes are in memory.
     pub arrives: Picoseconds,
     /// Time at which the requester has the acknowledgement.
     pub completes: Picoseconds,
@@ -85,8 +84,8 @@ impl Wire {
             let free = wire.load(Ordering::Relaxed);
             nic.set_free(free);
             let course = nic.post(from, bytes);
-            // Fails if another process has reserved the wire in the meantime. Relaxed: the word publishes no other
-            // data.
+            // Fails if another process has reserved the wire in the meantime. The order is relaxed, because the word
+            // publishes no other data.
             if wire.compare_exchange(free, nic.free(), Ordering::Relaxed, Ordering::Relaxed).is_ok() {
                 return Times { arrives: course.delivered, completes: course.completed };
             }

@@ -1,10 +1,10 @@
 //! Compares the declarations in `crates/verbs-sys/`, and the exported functions, with the headers of rdma-core as
 //! bindgen reads them, and with the functions that the installed libfabric imports.
 //!
-//! The headers are those of `VERBS_INCLUDE_DIR`, otherwise the installed ones. Without headers or libclang the test is
-//! skipped and prints so. Compared are the members of each structure in order, with names and types; the signature of
-//! each function; and the value of each constant. Items whose doc comment has a version (`Since 56`, a release of
-//! rdma-core) may be absent from older headers.
+//! The headers are those of `VERBS_INCLUDE_DIR`, otherwise the installed ones. Without headers or libclang, the test
+//! prints a message and is skipped. The test compares the members of each structure in order, with names and types; the
+//! signature of each function; and the value of each constant. Items whose doc comment has a version (`Since rdma-core
+//! 56`, a release of rdma-core) may be absent from older headers.
 //!
 //! A `c_void` pointer here matches any pointer, including a function pointer.
 

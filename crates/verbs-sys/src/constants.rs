@@ -64,46 +64,46 @@ pub const IBV_WC_WITH_IMM: c_uint = 2;
 pub const EFADV_DEVICE_ATTR_CAPS_RDMA_READ: c_uint = 1;
 pub const EFADV_DEVICE_ATTR_CAPS_RNR_RETRY: c_uint = 2;
 pub const EFADV_DEVICE_ATTR_CAPS_CQ_WITH_SGID: c_uint = 4;
-/// Since 56
+/// Since rdma-core 56.
 pub const EFADV_DEVICE_ATTR_CAPS_RDMA_WRITE: c_uint = 8;
-/// Since 56
+/// Since rdma-core 56.
 pub const EFADV_DEVICE_ATTR_CAPS_UNSOLICITED_WRITE_RECV: c_uint = 16;
-/// Since 56
+/// Since rdma-core 56.
 pub const EFADV_QP_FLAGS_UNSOLICITED_WRITE_RECV: c_uint = 1;
-/// Since 59
+/// Since rdma-core 59.
 pub const EFADV_DEVICE_ATTR_CAPS_CQ_WITH_EXT_MEM_DMABUF: c_uint = 32;
-/// Since 65
+/// Since rdma-core 65.
 pub const EFADV_DEVICE_ATTR_CAPS_COMP_CNTR: c_uint = 64;
-/// Since 63
+/// Since rdma-core 63.
 pub const EFADV_QP_FLAGS_INLINE_WRITE: c_uint = 2;
-/// Since 63
+/// Since rdma-core 63.
 pub const EFADV_SQ_DEPTH_ATTR_INLINE_WRITE: c_uint = 1;
-/// Since 65
+/// Since rdma-core 65.
 pub const EFADV_WQ_CAPS_64_BIT_REQ_ID: c_uint = 1;
-/// Since 59
+/// Since rdma-core 59.
 pub const EFADV_CQ_INIT_FLAGS_EXT_MEM_DMABUF: c_uint = 1;
-/// Since 65
+/// Since rdma-core 65.
 pub const EFADV_MEMORY_LOCATION_VA: c_uint = 0;
-/// Since 65
+/// Since rdma-core 65.
 pub const EFADV_COMP_CNTR_INIT_WITH_COMP_EXTERNAL_MEM: c_uint = 1;
-/// Since 65
+/// Since rdma-core 65.
 pub const EFADV_COMP_CNTR_INIT_WITH_ERR_EXTERNAL_MEM: c_uint = 2;
-/// Since 65
+/// Since rdma-core 65.
 pub const IBV_COMP_CNTR_TYPE_WRS: c_uint = 0;
-/// Since 65
+/// Since rdma-core 65.
 pub const IBV_QP_ATTACH_COMP_CNTR_OP_SEND: c_uint = 1;
-/// Since 65
+/// Since rdma-core 65.
 pub const IBV_QP_ATTACH_COMP_CNTR_OP_RECV: c_uint = 2;
-/// Since 65
+/// Since rdma-core 65.
 pub const IBV_QP_ATTACH_COMP_CNTR_OP_RDMA_READ: c_uint = 4;
-/// Since 65
+/// Since rdma-core 65.
 pub const IBV_QP_ATTACH_COMP_CNTR_OP_REMOTE_RDMA_READ: c_uint = 8;
-/// Since 65
+/// Since rdma-core 65.
 pub const IBV_QP_ATTACH_COMP_CNTR_OP_RDMA_WRITE: c_uint = 16;
-/// Since 65
+/// Since rdma-core 65.
 pub const IBV_QP_ATTACH_COMP_CNTR_OP_REMOTE_RDMA_WRITE: c_uint = 32;
 pub const EFADV_WC_EX_WITH_SGID: c_uint = 1;
-/// Since 56
+/// Since rdma-core 56.
 pub const EFADV_WC_EX_WITH_IS_UNSOLICITED: c_uint = 2;
 pub const EFADV_QP_DRIVER_TYPE_SRD: c_uint = 0;
 

@@ -3,7 +3,7 @@
 use super::*;
 use std::ffi::c_uint;
 
-/// Since 65
+/// Since rdma-core 65.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ibv_comp_cntr_caps {
@@ -12,14 +12,14 @@ pub struct ibv_comp_cntr_caps {
     pub supported_qp_attach_ops: u32,
 }
 
-/// Since 65
+/// Since rdma-core 65.
 #[repr(C)]
 pub struct ibv_comp_cntr {
     pub context: *mut ibv_context,
     pub handle: u32,
 }
 
-/// Since 65
+/// Since rdma-core 65.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ibv_comp_cntr_init_attr {
@@ -28,7 +28,7 @@ pub struct ibv_comp_cntr_init_attr {
     pub flags: u32,
 }
 
-/// Since 65
+/// Since rdma-core 65.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ibv_qp_attach_comp_cntr_attr {
@@ -36,7 +36,7 @@ pub struct ibv_qp_attach_comp_cntr_attr {
     pub op_mask: u32,
 }
 
-/// Since 65
+/// Since rdma-core 65.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct efadv_memory_location {
@@ -46,7 +46,7 @@ pub struct efadv_memory_location {
     pub reserved: [u8; 7],
 }
 
-/// Since 65: without a name in C
+/// Since rdma-core 65. The type has no name in C.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct efadv_memory_location_dmabuf {
@@ -55,7 +55,7 @@ pub struct efadv_memory_location_dmabuf {
     pub reserved: u32,
 }
 
-/// Since 65
+/// Since rdma-core 65.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct efadv_comp_cntr_init_attr {

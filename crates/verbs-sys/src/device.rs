@@ -89,7 +89,7 @@ pub struct ibv_port_attr {
     pub link_layer: u8,
     pub flags: u8,
     pub port_cap_flags2: u16,
-    /// Since 56
+    /// Since rdma-core 56.
     pub active_speed_ex: u32,
 }
 

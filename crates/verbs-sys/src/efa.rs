@@ -7,17 +7,17 @@ use std::ffi::c_int;
 pub struct efadv_qp_init_attr {
     pub comp_mask: u64,
     pub driver_qp_type: u32,
-    /// Since 56
+    /// Since rdma-core 56.
     pub flags: u16,
-    /// Since 56
+    /// Since rdma-core 56.
     pub sl: u8,
-    /// Since 64: a byte
+    /// Since rdma-core 64, as a byte.
     pub reserved: u8,
-    /// Since 64
+    /// Since rdma-core 64.
     pub wr_flags: u64,
 }
 
-/// Since 65
+/// Since rdma-core 65.
 #[repr(C)]
 pub struct efadv_qp {
     pub comp_mask: u64,
@@ -33,7 +33,7 @@ pub struct efadv_device_attr {
     pub max_sq_sge: u16,
     pub max_rq_sge: u16,
     pub inline_buf_size: u16,
-    /// Since 63; reserved before
+    /// Since rdma-core 63. Reserved before.
     pub inline_buf_size_ex: u16,
     pub device_caps: u32,
     pub max_rdma_size: u32,
@@ -51,7 +51,7 @@ pub struct efadv_ah_attr {
 pub struct efadv_cq {
     pub comp_mask: u64,
     pub wc_read_sgid: Option<unsafe extern "C" fn(efadv_cq: *mut efadv_cq, sgid: *mut ibv_gid) -> c_int>,
-    /// Since 56
+    /// Since rdma-core 56.
     pub wc_is_unsolicited: Option<unsafe extern "C" fn(efadv_cq: *mut efadv_cq) -> bool>,
 }
 
@@ -59,13 +59,13 @@ pub struct efadv_cq {
 pub struct efadv_cq_init_attr {
     pub comp_mask: u64,
     pub wc_flags: u64,
-    /// Since 59
+    /// Since rdma-core 59.
     pub flags: u64,
-    /// Since 59
+    /// Since rdma-core 59.
     pub ext_mem_dmabuf: efadv_cq_init_attr_ext_mem_dmabuf,
 }
 
-/// Since 59: without a name in C
+/// Since rdma-core 59. The type has no name in C.
 #[repr(C)]
 pub struct efadv_cq_init_attr_ext_mem_dmabuf {
     pub buffer: *mut u8,
@@ -75,7 +75,7 @@ pub struct efadv_cq_init_attr_ext_mem_dmabuf {
     pub reserved: [u8; 4],
 }
 
-/// Since 59
+/// Since rdma-core 59.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct efadv_wq_attr {
@@ -85,12 +85,12 @@ pub struct efadv_wq_attr {
     pub num_entries: u32,
     pub doorbell: *mut u32,
     pub max_batch: u32,
-    /// Since 65
+    /// Since rdma-core 65.
     pub caps: u16,
     pub reserved: [u8; 2],
 }
 
-/// Since 59
+/// Since rdma-core 59.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct efadv_cq_attr {
@@ -98,11 +98,11 @@ pub struct efadv_cq_attr {
     pub buffer: *mut u8,
     pub entry_size: u32,
     pub num_entries: u32,
-    /// Since 60
+    /// Since rdma-core 60.
     pub doorbell: *mut u32,
 }
 
-/// Since 63
+/// Since rdma-core 63.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct efadv_sq_depth_attr {
@@ -113,7 +113,7 @@ pub struct efadv_sq_depth_attr {
     pub max_inline_data: u32,
 }
 
-/// Since 63
+/// Since rdma-core 63.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct efadv_rq_depth_attr {
@@ -121,7 +121,7 @@ pub struct efadv_rq_depth_attr {
     pub max_recv_sge: u32,
 }
 
-/// Since 56
+/// Since rdma-core 56.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct efadv_mr_attr {

@@ -27,10 +27,11 @@ pub type RegDmabufMr = unsafe extern "C" fn(
     access: c_int,
 ) -> *mut ibv_mr;
 
-/// The functions, by their names. They are never unloaded.
+/// The functions, by their names. The libraries are never unloaded.
 ///
 /// # Safety
-/// They are rdma-core's own (or those of software EFA devices); the requirements of their manual pages must hold.
+/// The functions are rdma-core's own (or those of software EFA devices), and the requirements of their manual pages
+/// apply.
 #[derive(Debug)]
 pub struct Library {
     pub ibv_get_device_list: unsafe extern "C" fn(count: *mut c_int) -> *mut *mut ibv_device,
@@ -109,7 +110,7 @@ impl Places {
     /// # Safety
     /// `T` must be the type of the function.
     unsafe fn get<T: Copy>(&self, name: &str) -> Result<T, String> {
-        // SAFETY: the caller guarantees the type of the function.
+        // SAFETY: the caller guarantees that the function has this type.
         let found = self.0.iter().find_map(|place| unsafe { place.get::<T>(name.as_bytes()) }.ok().map(|found| *found));
         found.ok_or_else(|| format!("libibverbs and libefa lack {name}"))
     }
@@ -175,7 +176,7 @@ impl Counters {
     /// # Safety
     /// The function types must be those of the library, as in [`Library::load`].
     unsafe fn of(places: &Places) -> Result<Counters, String> {
-        // SAFETY: the caller guarantees the types of the functions.
+        // SAFETY: the caller guarantees that the functions have these types.
         unsafe {
             Ok(Counters {
                 efadv_create_comp_cntr: places.get("efadv_create_comp_cntr")?,

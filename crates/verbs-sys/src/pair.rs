@@ -1,4 +1,4 @@
-//! Queue pairs and what is posted to them.
+//! Queue pairs, and the requests and receives that are posted to them.
 
 use super::*;
 use libc::{pthread_cond_t, pthread_mutex_t};
@@ -189,6 +189,6 @@ pub struct ibv_qp_ex {
     pub wr_complete: Option<unsafe extern "C" fn(qp: *mut ibv_qp_ex) -> c_int>,
     pub wr_abort: Option<unsafe extern "C" fn(qp: *mut ibv_qp_ex)>,
     pub wr_atomic_write: *mut c_void,
-    /// Since 56
+    /// Since rdma-core 56.
     pub wr_flush: *mut c_void,
 }

@@ -1,4 +1,4 @@
-//! One case: its participants are started together, and the outcomes are read.
+//! Measurement of one case: starts its participants together and reads the outcomes.
 
 use super::super::{Args, Fault};
 use super::cases::{Case, Executor, Fence, Placement};
@@ -25,7 +25,8 @@ pub struct Counted {
     pub time: Duration,
 }
 
-/// Runs a case until it has enough trials or its time is over. All PEs call it; the counts are those of PE 0.
+/// Runs a case until it has enough trials or its time is over. All PEs must call this function. Only PE 0 returns
+/// counts.
 pub fn count(args: &Args, pe: &Pe, case: &Case, ranks: &mut Bootstrap) -> Result<Counted, Failure> {
     let (groups, blocks, block) = pe.grid(case);
     let trials = args.trials.unwrap_or(if pe.is_emulated() { 1 << 10 } else { 10 << 20 });
@@ -36,7 +37,7 @@ pub fn count(args: &Args, pe: &Pe, case: &Case, ranks: &mut Bootstrap) -> Result
     }
     let absent = args.fault == Some(Fault::Absent);
     if case.role_of(Executor::Bulk).is_some() {
-        // Compiled on first use, which is not part of the row's time.
+        // Compiles the kernel now, so that compilation does not count towards the row's time.
         pe.device.function(&LITMUS_BULK, block)?;
     }
     let mut grid = Grid { pe, case, args: arguments(args, pe, case, groups), blocks, block, absent };
@@ -75,7 +76,7 @@ fn arguments(args: &Args, pe: &Pe, case: &Case, groups: u32) -> LitmusArgs {
         scope: case.scope as u32,
         order: match case.fence {
             Fence::Pairs(order) => order as u32,
-            // Of the reader.
+            // Only the reader uses this order.
             Fence::Bulk(_) | Fence::Copies { .. } => Order::ReleaseAcquire as u32,
         },
         groups,
@@ -124,8 +125,8 @@ impl Grid<'_> {
                 let share = args.groups.div_ceil(pe.cpus());
                 for cpu in 0..pe.cpus() {
                     let groups = (cpu * share).min(args.groups)..((cpu + 1) * share).min(args.groups);
-                    // SAFETY: the memory of a case with a CPU is host memory, with the sizes of the layout, and outlives
-                    // the threads.
+                    // SAFETY: the memory of a case with a CPU is host memory, with the sizes of the layout, and
+                    // outlives the threads.
                     scope.spawn(move || unsafe { on_cpu(args, role, groups) });
                 }
             }
@@ -168,14 +169,15 @@ impl Grid<'_> {
         let mut events = Vec::new();
         if let Some(function) = by_threads {
             let args = LitmusArgs { own: threads, ..*args };
-            // SAFETY: the memories have the sizes of the layout for this number of groups and outlive the grid, for
-            // which the caller waits. All roles have the same arguments.
+            // SAFETY: the memories have the sizes of the layout for this number of groups and outlive the grid, because
+            // the caller waits for it. All roles have the same arguments.
             unsafe { pe.streams[0].launch(&function, grid(threads), *block, args) }?;
             events.push(pe.streams[0].mark()?);
         }
         if let (Some(function), Fence::Bulk(order)) = (by_bulk, case.fence) {
             let args = LitmusArgs { own: bulk, order: order as u32, ..*args };
-            // SAFETY: as above. Blocks have 384 threads, and the payload is 128 bytes.
+            // SAFETY: the memories meet the same requirements as for the kernel above. Blocks have 384 threads, and the
+            // payload is 128 bytes.
             unsafe { pe.streams[1].launch(&function, grid(bulk), *block, args) }?;
             events.push(pe.streams[1].mark()?);
         }

@@ -1,4 +1,4 @@
-//! The combinations that are run: who runs each role, where, in which scope and with which order.
+//! Cases to run. Each combines executors of the roles, their placement, a scope and an order.
 
 use super::super::{Args, check_list, keeps};
 use super::tests::{TESTS, Test};
@@ -41,26 +41,26 @@ pub enum Placement {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr)]
 #[strum(serialize_all = "kebab-case")]
 pub enum Memory {
-    /// That of the GPU.
+    /// The GPU's memory.
     Device,
     /// Pinned host memory.
     Host,
-    /// That of the last role's GPU.
+    /// The memory of the last role's GPU.
     OfReader,
-    /// That of the first role's GPU.
+    /// The memory of the first role's GPU.
     OfWriter,
-    /// X in that of the last role's GPU, and the others in that of the first one's.
+    /// X in the memory of the last role's GPU, and the other words in the memory of the first role's GPU.
     Split,
 }
 
 /// Order between two accesses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fence {
-    /// Of the pairs of all roles.
+    /// Order within the pairs of all roles.
     Pairs(Order),
-    /// Between a bulk store and its signal. The reader acquires.
+    /// Order between a bulk store and its signal. The reader uses acquire loads.
     Bulk(BulkOrder),
-    /// Between two copies by copy engines: whether they are in one stream. The reader acquires.
+    /// Two copies by copy engines, in one stream or in two. The reader uses acquire loads.
     Copies { one_stream: bool },
 }
 
@@ -101,8 +101,8 @@ const ORDERS: [Order; 5] =
 const THREADS: [Executor; 4] = [Executor::Thread; 4];
 
 impl Case {
-    /// Returns whether the memory model permits the weak outcome. Accesses whose scope does not include the other roles
-    /// are not ordered by any fence of that scope.
+    /// Returns whether the memory model permits the weak outcome. If the scope does not include the other roles, a
+    /// fence of that scope does not order the accesses.
     pub fn is_allowed(&self) -> bool {
         let needed = match self.placement {
             Placement::Block => Scope::Block,

@@ -1,11 +1,12 @@
-//! Role 0 by a copy engine: one copy writes the payloads of all instances, and another one their signals.
+//! Role 0 as a copy engine performs it. One copy writes the payloads of all instances, and another copy writes their
+//! signals.
 
 use super::pe::{Pe, STRIDE};
 use crate::error::Failure;
 use ginlab::cuda::{DeviceError, Launch, Stream, wait_for};
 use kernels::litmus::{LANES, LitmusArgs, Participant, SETS};
 
-/// Runs all rounds. `one_stream` is whether both copies are in one stream.
+/// Runs all rounds. If `one_stream` is true, both copies are in one stream.
 pub fn run(pe: &Pe, args: &LitmusArgs, one_stream: bool) -> Result<(), Failure> {
     let signals = &pe.streams[if one_stream { 2 } else { 3 }];
     for round in args.first_round..args.first_round + args.rounds {
@@ -15,13 +16,13 @@ pub fn run(pe: &Pe, args: &LitmusArgs, one_stream: bool) -> Result<(), Failure> 
             return Ok(());
         }
         copy(pe, args, round, [&pe.streams[2], signals])?;
-        // SAFETY: as above.
+        // SAFETY: the flags are in host memory, with a flag per role and group.
         if !everyone().all(|one| unsafe { one.end(round) }) {
             return Ok(());
         }
         for one in everyone() {
-            // SAFETY: results and counts are host memory too, with the sizes of the layout, and this thread is the only
-            // one that counts.
+            // SAFETY: results and counts are also in host memory, with the sizes of the layout, and this thread is the
+            // only one that counts.
             (0..LANES).for_each(|lane| unsafe { one.count(lane, round, 0) });
         }
     }
@@ -39,8 +40,9 @@ fn copy(pe: &Pe, args: &LitmusArgs, round: u64, streams: [&Stream; 2]) -> Result
     }
     for (index, stream) in streams.into_iter().enumerate() {
         let source = sources.address() + (index * bytes) as u64;
-        // SAFETY: the source is not written before the copy has ended. The destination is a set of the locations, which
-        // the kernel reads meanwhile, by atomic accesses: that is the subject of the test, and any value is valid.
+        // SAFETY: the source is not written before the copy has ended. The destination is a set of the locations. The
+        // kernel reads it concurrently by atomic loads, for which any value is valid. The test studies these concurrent
+        // reads.
         unsafe { stream.copy(args.locations[index] as u64 + set, source, bytes as u64) }?;
     }
     for stream in streams {

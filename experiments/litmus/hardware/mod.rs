@@ -23,7 +23,7 @@ use pe::Pe;
 use rows::{FIELDS, Row, TABLE};
 use std::collections::BTreeMap;
 
-/// Number of seeds with which the worst-case network is asked for a test's weak outcome.
+/// Number of seeds with which the worst-case network is searched for a test's weak outcome.
 const SEEDS: u64 = 100;
 /// Maximum number of PEs. More than four have no role in most tests.
 const MOST_PES: usize = 4;
@@ -63,7 +63,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         let measured = measure(args, ranks, &mut header, &mut rows);
         if let (0, Some(header)) = (ranks.rank(), header) {
             violated = rows.iter().find(|row| row.is_violated()).map(describe);
-            // After a failure, the rows before it.
+            // Writes the rows measured so far, even after a failure.
             write(args, &header, &rows)?;
         }
         measured

@@ -155,8 +155,8 @@ impl Pe {
         self.cpus
     }
 
-    /// Returns the number of groups, the grid for each role, or for all of them if they share blocks, and the threads
-    /// per block.
+    /// Returns the number of groups, the number of blocks, and the threads per block. The number of blocks applies to
+    /// each role, or to all roles if they share blocks.
     pub fn grid(&self, case: &Case) -> (u32, u32, u32) {
         let count = case.test.count();
         let warps = match (self.is_emulated(), case.placement) {
@@ -169,7 +169,7 @@ impl Pe {
             return (blocks * (warps / count), blocks, warps * LANES);
         }
         let here = (count as usize).div_ceil(self.pes) as u32;
-        // On the emulated device, one block per role.
+        // The emulated device runs one block per role.
         let blocks = if self.is_emulated() { 1 } else { (self.blocks / here).max(1) };
         let most = if case.role_of(Executor::CopyEngine).is_some() {
             GROUPS_COPIED
@@ -182,8 +182,8 @@ impl Pe {
         (groups, groups.div_ceil(warps), warps * LANES)
     }
 
-    /// Returns the addresses of the memory of a case. Flags, results and counts are where a CPU that takes part can
-    /// access them, and otherwise in the memory of PE 0.
+    /// Returns the addresses of the memory of a case. If a CPU participates, flags, results and counts are in memory
+    /// that it can access. Otherwise, they are in the memory of PE 0.
     pub fn addresses(&self, case: &Case) -> Addresses {
         let base = |pe: usize| match self.opened.get(pe) {
             Some(Some(memory)) => memory.address(),
@@ -208,7 +208,7 @@ impl Pe {
         }
     }
 
-    /// Returns the memory with the counts of a case. Of PE 0.
+    /// Returns PE 0's memory with the counts of a case.
     fn counting(&self, case: &Case) -> &Buffer {
         let by_cpu = [Executor::Cpu, Executor::CopyEngine].into_iter().any(|one| case.role_of(one).is_some());
         if by_cpu { self.host.as_ref().unwrap_or(&self.memory) } else { &self.memory }
@@ -247,7 +247,7 @@ impl Pe {
         (self.words.address() + APART as u64 * 8) as *const Word
     }
 
-    /// Returns the reason for which a participant has ended early; 0 if none has.
+    /// Returns the reason why a participant has ended early, or 0 if none has.
     pub fn stopped(&self) -> u64 {
         // SAFETY: zeroed host memory of this size and alignment, which is accessed only by atomic accesses.
         load_acquire_host_u64(unsafe { &*self.stop_word() })

@@ -1,4 +1,4 @@
-//! The tests: the accesses of each role, the weak outcome, and the orders that exclude it.
+//! Table of litmus tests: the accesses of each role, the weak outcome, and the orders that exclude it.
 
 use cuda_std::litmus::{Order, Pair};
 use kernels::litmus::{ROLES, Role};
@@ -19,10 +19,10 @@ pub struct Test {
     pub reads_final: bool,
     /// Whether role 0 writes several words, of which all must be new.
     pub has_payload: bool,
-    /// Whether acquires, releases and acquire-release fences exclude the weak outcome, and not only sequentially
-    /// consistent fences.
+    /// Whether acquire loads, release stores and acquire-release fences suffice to exclude the weak outcome. Otherwise,
+    /// only sequentially consistent fences exclude it.
     is_causal: bool,
-    /// Whether a role stores two words, so that there is an order by a read-back.
+    /// Whether a role stores two words, which a read-back can order.
     pub reads_back: bool,
 }
 
@@ -46,7 +46,7 @@ const BASE: Test = Test {
 const MESSAGE: Test =
     Test { roles: &[(Pair::WriteWrite, X, Y, 0), (Pair::ReadRead, Y, X, 0)], weak: 0b01, reads_back: true, ..BASE };
 
-/// All tests. The bits of an outcome are the loads of all roles, in order; a bit is set if the load has loaded the new
+/// All tests. Each bit of an outcome represents a load of a role, in order. The bit is set if the load returned the new
 /// value.
 pub static TESTS: [Test; 8] = [
     Test { name: "message-passing", network: Some("message-passing"), ..MESSAGE },
@@ -127,8 +127,8 @@ impl Test {
         all
     }
 
-    /// Returns whether the memory model permits the weak outcome with this order between the accesses of each role, if
-    /// the scope includes all roles.
+    /// Returns whether the memory model permits the weak outcome if the accesses of each role have this order. Assumes
+    /// that the scope includes all roles.
     pub fn allowed_with(&self, order: Order) -> bool {
         match order {
             Order::Nothing | Order::ReadBack => true,

@@ -1,4 +1,4 @@
-//! Signals are coalesced into the value of their counter.
+//! Exhibit: a proxy coalesces signals into the value of their counter.
 
 use crate::museum::port::{Done, Port, Write};
 
@@ -7,8 +7,8 @@ const SIGNALS: u64 = 64;
 /// Word of the counter on PE 1.
 const COUNTER: u64 = 0;
 
-/// EFA has no atomics, so that the proxy of PE 0 keeps the counter of PE 1 and writes its new value. PE 1 waits for the
-/// value of all signals.
+/// EFA has no atomics, so the proxy of PE 0 maintains the counter of PE 1 and writes its new value. PE 1 waits until
+/// the value includes all signals.
 pub fn coalesced(port: &Port, fixed: bool) -> Done {
     if port.me() == 1 {
         return port.until(
@@ -24,11 +24,11 @@ pub fn coalesced(port: &Port, fixed: bool) -> Done {
             // At most one value is in flight. Later signals are coalesced into the next value.
             !in_flight
         } else {
-            // Two values in flight can arrive in any order, and the older one can remain.
+            // Two values in flight can arrive in any order, and the older value can be the one that remains.
             true
         };
         if signals > posted && may_post {
-            // A source word per value, so that no source is rewritten in flight.
+            // Each value has its own source word, so that no source is rewritten while its write is in flight.
             port.set_word(signals, signals);
             port.write(Write { from: signals, to: COUNTER, words: 1, token: signals, ..Write::default() })?;
             (posted, in_flight) = (signals, true);

@@ -6,7 +6,7 @@ use ginlab::fabric::Post;
 /// Number of descriptors that a kernel has pushed to the proxy of PE 0.
 const PUTS: u64 = 64;
 
-/// The proxy of PE 0 takes descriptors from its queue and posts them. PE 1 waits for as many puts.
+/// The proxy of PE 0 takes descriptors from its queue and posts them. PE 1 waits for the same number of puts.
 pub fn dropped(port: &Port, fixed: bool) -> Done {
     if port.me() == 1 {
         let arrived = std::cell::Cell::new(0);
@@ -24,7 +24,7 @@ pub fn dropped(port: &Port, fixed: bool) -> Done {
         if next < PUTS {
             let descriptor = next;
             if !fixed {
-                // The descriptor has left the queue before its post is known to be accepted.
+                // Removes the descriptor from the queue before the proxy knows whether its post was accepted.
                 next += 1;
             }
             let put = Write { from: descriptor, to: descriptor, words: 1, token: descriptor, ..Write::default() };

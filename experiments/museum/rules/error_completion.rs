@@ -23,7 +23,7 @@ pub fn error_completion(port: &Port, fixed: bool) -> Done {
                 // The error ends the wait, as the status of the operation.
                 status = events.failed.into_iter().next().or(status.take());
             }
-            // Broken: an error is not a success, so it looks as if the put were not complete yet.
+            // Broken form: an error is not counted as a success, so the put appears to be incomplete.
             Ok(complete.get() == PUTS || status.is_some())
         },
         || format!("PE 0 waits for {PUTS} completions and has {}", complete.get()),

@@ -1,4 +1,4 @@
-//! A word that was reset is written again.
+//! Exhibit: a signal is written to a word after the program has reset the word.
 
 use super::InOrder;
 use crate::museum::port::{Done, Port, Write};
@@ -15,7 +15,7 @@ const WORD: u64 = 0;
 /// Number of polls between reading `WORD` for a signal and writing the new value: copies from and to GPU memory.
 const COPIES: u32 = 6;
 
-/// Operations of a round, which an immediate numbers across rounds.
+/// Operations of a round. Immediates number them consecutively across rounds.
 const SIGNAL: u32 = 0;
 const BARRIER: u32 = 1;
 const PUT: u32 = 2;
@@ -25,8 +25,8 @@ fn block(round: u32) -> u64 {
     BLOCKS + u64::from(round) * WORDS
 }
 
-/// PE 0 raises the word and enters a barrier. Past the barrier PE 1 resets the word, and then waits for it before it
-/// reads the next put.
+/// PE 0 raises the word and enters a barrier. After the barrier, PE 1 resets the word. PE 1 then waits for the word
+/// before it reads the next put.
 pub fn reset_word(port: &Port, fixed: bool) -> Done {
     if port.me() == 1 { target(port, fixed) } else { sender(port) }
 }
@@ -55,8 +55,8 @@ fn sender(port: &Port) -> Done {
     Ok(())
 }
 
-/// The target's side of the library: the value of a signal in memory is read first and written later, while the count of
-/// barriers is the library's own and is visible at once.
+/// The target's side of the library: the value of a signal in memory is read first and written later, while the library
+/// itself owns the count of barriers, which is visible immediately.
 #[derive(Default)]
 struct Target {
     order: InOrder,
@@ -82,12 +82,12 @@ impl Target {
             self.copies.pop_front();
         }
         if !fixed {
-            // Each kind of signal takes its own way, and the shorter one overtakes.
+            // Each kind of signal takes a different path, and one on the shorter path can overtake the other.
             immediates.into_iter().for_each(|operation| self.apply(port, operation));
             return;
         }
         immediates.into_iter().for_each(|operation| self.order.arrive(operation));
-        // In order, each after everything before it has been written.
+        // Applies the operations in order, each after all preceding ones have been written.
         while self.copies.is_empty()
             && let Some(operation) = self.order.next()
         {
@@ -109,7 +109,7 @@ fn target(port: &Port, fixed: bool) -> Done {
     };
     for round in 0..ROUNDS {
         wait(&|library| library.barriers > round, "the barrier")?;
-        // All that was signalled before the barrier has been applied: the word can be used for the next phase.
+        // All signals that precede the barrier have been applied, so the word can be used for the next phase.
         port.set_word(WORD, 0);
         port.write(Write { immediate: Some(0), ..Write::default() })?;
         wait(&|_| port.word(WORD) > 0, "the signal of the put")?;

@@ -1,4 +1,4 @@
-//! A weak signal is visible before the put that it belongs to.
+//! Exhibit: a weak signal becomes visible before its put.
 
 use super::InOrder;
 use crate::museum::port::{Done, Port, Write};
@@ -45,7 +45,8 @@ pub fn weak_signal(port: &Port, fixed: bool) -> Done {
                         all |= is_signal(&operation) && signalled(operation)?;
                     }
                 } else if is_signal(&operation) {
-                    // A weak signal promises nothing about other operations, so it waits for none.
+                    // A weak signal guarantees nothing about other operations, so it is applied without waiting for
+                    // them.
                     all |= signalled(operation)?;
                 }
             }

@@ -22,7 +22,7 @@ pub(super) struct Joined<'a> {
     pub(super) tag: u32,
     pub(super) write_bytes: u64,
     pub(super) writes: u64,
-    /// Whether it has left regularly, with all its writes complete.
+    /// Whether the peer has left regularly, with all its writes complete.
     pub(super) left: bool,
 }
 
@@ -100,7 +100,7 @@ impl Drop for Joined<'_> {
         if !self.left {
             self.shared.torn.set(true);
         }
-        // Revoke key and tag, whether or not the peer is dead.
+        // Revokes key and tag, whether or not the peer is dead.
         let rest = (!self.left).then(|| Instant::now() + self.shared.timeout);
         self.shared.revoke(self.slot, rest);
         self.shared.rails.flow.forget_immediates(self.tag);

@@ -1,4 +1,4 @@
-//! Tests of the mapping over a double of GDRCopy.
+//! Tests of the mapping with a test double of GDRCopy.
 
 #![allow(clippy::unwrap_used, reason = "a test ends by panicking")]
 
@@ -28,7 +28,7 @@ impl Double {
         match compiler {
             Ok(output) => assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr)),
             Err(error) => {
-                // Not `println!`, whose output is hidden if the test passes.
+                // `println!` is not used, because its output is hidden if the test passes.
                 let _ = writeln!(std::io::stderr(), "skipped: no C compiler (cc): {error}");
                 return None;
             }
@@ -45,7 +45,7 @@ impl Double {
         Api::load_named(Double::path(&self.folder).as_os_str()).unwrap()
     }
 
-    /// Makes the function `call` fail from now on.
+    /// Makes subsequent calls of the function `call` fail.
     fn fail(&self, call: &str, code: Errno) {
         let call = CString::new(call).unwrap();
         // SAFETY: the type matches that in tests/gdr_double.c.

@@ -42,7 +42,7 @@ fn recorded_work_runs_in_order_on_replay() {
     append(&stream, 1).unwrap();
     let graph = stream.record(|stream| append(stream, 2).and_then(|()| append(stream, 3))).unwrap();
     append(&stream, 4).unwrap();
-    // SAFETY: as for the launches, the word outlives the stream's work.
+    // SAFETY: the word outlives the stream's work, because the test waits for the events below.
     unsafe { stream.replay(&graph).and_then(|()| stream.replay(&graph)) }.unwrap();
     let last = stream.event().unwrap();
     complete(&last).unwrap();
@@ -59,7 +59,7 @@ fn stream_waits_for_event_and_stops_on_error() {
     // SAFETY: the word outlives both streams' work, and the second stream waits for the first.
     unsafe { first.launch(&ADD, 1, 1, (address, 1)) }.unwrap();
     second.wait_for(&first.event().unwrap()).unwrap();
-    // SAFETY: as for the first launch, the word outlives both streams' work.
+    // SAFETY: the word outlives both streams' work, and the second stream waits for the first.
     unsafe { second.launch(&ADD, 1, 1, (address, 2)) }.unwrap();
     let bad = cuda_std::emulation::MAX_BLOCK + 1;
     // SAFETY: the word outlives both streams' work, and this grid is refused before it runs.

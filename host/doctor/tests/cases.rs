@@ -2,13 +2,13 @@
 
 use super::*;
 
-/// Check, expected state, a substring of what it finds, and the change.
+/// Check, expected state, a substring of its result, and the change to the machine.
 pub const CASES: &[(&str, State, &str, Harm)] = &[
     ("memlock", State::Fail, "64 KiB may be locked", |fake| {
         fake.write("proc/self/limits", "Max locked memory  65536  65536  bytes\nMax open files  65536  65536  files\n");
         fake.write("proc/self/status", "CapEff:\t0000000000000000\n");
     }),
-    // A pod without the capability, and an enroot container, whose capabilities apply only inside.
+    // A pod without the capability, and an enroot container, whose capabilities apply only inside the container.
     ("memlock", State::Fail, "8 MiB may be locked", |fake| {
         fake.write("proc/self/limits", "Max locked memory  8388608  8388608  bytes\n");
         fake.write("proc/self/status", "CapEff:\t00000000a80425fb\n");
@@ -81,7 +81,7 @@ pub const CASES: &[(&str, State, &str, Harm)] = &[
         |fake| {
             fake.closed_driver();
             fake.p2p("");
-            // For NICs of other vendors: the efa driver does not use it.
+            // The module is used for NICs of other vendors. The efa driver does not use it.
             fake.write("sys/module/nvidia_peermem/refcnt", "0\n");
         },
     ),

@@ -64,7 +64,7 @@ pub fn tree(instance: &Instance, place: Place, system: System) -> Fake {
             (0..cards).for_each(|card| std::fs::remove_file(fake.place(card_bus(card)).join("p2p")).unwrap());
         }
     }
-    // No node has it by default.
+    // No node has this by default.
     fake.write("proc/driver/nvidia/params", "RegistryDwords: \"\"\n");
     match place {
         Place::Node => {}
@@ -171,7 +171,7 @@ fn table() -> String {
     let mut text = String::from("| check |");
     PLACES.iter().for_each(|(_, heading)| text.push_str(&format!(" {heading} |")));
     text.push_str(&format!("\n|{}\n", "---|".repeat(1 + PLACES.len())));
-    // States in cells that are not `ok`, with their instances.
+    // States other than `ok` in the cells, with their instances.
     let mut cells: BTreeMap<(&str, usize), BTreeMap<String, Vec<&str>>> = BTreeMap::new();
     for (instance, place, [amazon, ubuntu]) in FOUND.iter() {
         let column = PLACES.iter().position(|(known, _)| known == place).unwrap();
@@ -224,8 +224,8 @@ fn page_contains_cluster_table() {
     on_the_page("instances", &table());
 }
 
-/// Writes every finding as CSV if `GINLAB_TABLE=FILE` is set: instances x environments x systems x checks, with the
-/// text that the user sees.
+/// Writes every finding as CSV if `GINLAB_TABLE=FILE` is set. The rows are instances x environments x systems x checks,
+/// with the text that the user sees.
 #[test]
 fn every_finding_can_be_kept() {
     let field = |text: &str| format!("\"{}\"", text.replace('"', "\"\""));

@@ -1,4 +1,4 @@
-//! A fake machine for tests: a directory tree, and the answers of the running system.
+//! A fake machine for tests: a directory tree, and the query results of the running system.
 
 use super::super::instances::Instance;
 use super::super::trial::{TransferTimes, Trial};
@@ -13,12 +13,13 @@ use std::time::Duration;
 pub const FI_INFO: &str = include_str!("../../../tests/fixtures/p5/fi_info.yaml");
 pub const CARDS: u8 = 8;
 
-/// Returns the bus number of a NIC: the first sixteen are below the GPUs, which start at 0x20, the others above.
+/// Returns the bus number of a NIC. The first sixteen are below the GPUs, whose numbers start at 0x20, and the others
+/// above.
 pub fn card_bus(card: u8) -> u8 {
     if card < 16 { 0x10 + card } else { 0x40 + card }
 }
 
-/// A fake machine for tests: its files, and the answers of the running system.
+/// A fake machine for tests: its files, and the query results of the running system.
 pub struct Fake {
     pub folder: tempfile::TempDir,
     pub wanted: Requirements,
@@ -46,7 +47,7 @@ pub fn gpu_state(bus: u8) -> GpuState {
 }
 
 pub fn trial(gpu: bool, outcome: Result<(), String>) -> Trial {
-    // 185 us by the NIC, as at 12 GB/s. Staging takes two more copies.
+    // 185 us for a write by the NIC, as at 12 GB/s. Staging needs two more copies.
     let paces = (gpu && outcome.is_ok()).then_some(paces(185, 270));
     let fastest = outcome.is_ok().then_some(Duration::from_micros(185));
     Trial { gpu, paces, fastest, device: gpu.then_some(address(0x20)), ..Trial::named("rdmap16s0-rdm", outcome) }
@@ -64,7 +65,7 @@ impl Fake {
 
     /// Returns a whole instance on which every check passes.
     pub fn of(instance: &str, gpus: u8, cards: u8) -> Fake {
-        // Several thousand small files: in memory if possible.
+        // The tree has several thousand small files, so it is stored in memory if possible.
         let folder = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
         let gpus = 0x20..0x20 + gpus;
         let asked = Asked {
@@ -274,12 +275,12 @@ impl Fake {
         machine
     }
 
-    /// Removes a NIC from the bus, as on an instance that started with too few.
+    /// Removes a NIC from the bus, as on an instance that started with too few NICs.
     pub fn lose_card(&self, card: u8) {
         self.remove(&format!("sys/bus/pci/devices/{}", address(card_bus(card))));
     }
 
-    /// Returns a machine without EFA and GPUs.
+    /// Returns a machine without EFA devices and GPUs.
     pub fn plain() -> Fake {
         let fake = Fake::healthy();
         for bus in (0x10..0x10 + CARDS).chain(0x20..0x20 + CARDS) {

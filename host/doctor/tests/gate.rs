@@ -1,4 +1,4 @@
-//! Figures of the gate: each has a limit, and a machine passes only by what was read.
+//! Figures of the gate: each has a limit, and a machine passes only with values that were read.
 
 use super::super::gate::{CHECK, Figure, Limit, figures, finding};
 use super::super::trial::Trial;

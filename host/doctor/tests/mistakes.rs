@@ -36,7 +36,7 @@ const NO_DOMAIN: [(&str, State); 4] =
 const MISTAKES: &[Mistake] = &[
     Mistake {
         what: "one EFA interface is attached, not all",
-        // In a part of a node, only the NICs of that part are required.
+        // For a part of a node, only the NICs of that part are required.
         places: &[Node, Job, Pod, Enroot],
         harm: |fake| (1..32).filter(|card| is_on_bus(fake, *card)).for_each(|card| fake.lose_card(card)),
         says: &[("efa-devices", State::Fail)],

@@ -81,14 +81,14 @@ fn constant_link_errors_are_ok() {
             .ends_with("0 recoveries, 0 checksums, 7501 data checksums since the driver was loaded; checked only once"),
         "{said_once:?}"
     );
-    // A small rate is normal for such links.
+    // A low rate is normal for such links.
     let later = LinkErrors { checksums: 80, data_checksums: 9990, ..once };
     fake.asked.gpus_later = Some((Duration::from_secs(9), errors(later)));
     let again = said(&fake, "nvlink");
     assert_eq!(again.state, State::Ok, "{again:?}");
 }
 
-/// A NIC far from the GPU may be slower than staging; a single faster one shows that NICs can access GPU memory.
+/// A NIC far from the GPU may be slower than staging. A single faster NIC shows that NICs can access GPU memory.
 #[test]
 fn fastest_rail_determines_detected_path() {
     let mut fake = Fake::healthy();

@@ -1,5 +1,5 @@
-//! The schedule of a tournament and its rule, in virtual time: a transfer takes its bytes over its rate, and a round
-//! as long as its slowest pair.
+//! The schedule of a tournament and its rule, in virtual time: a transfer takes its bytes divided by its rate, and a
+//! round as long as its slowest pair.
 
 #![allow(clippy::needless_range_loop, reason = "nodes and rails index several tables at once")]
 
@@ -48,7 +48,7 @@ impl Fleet {
         LINE_GBITS * noise * nic(from).0.min(nic(to).1).min(pair)
     }
 
-    /// Plays the tournament. Returns the rates, and the virtual time in seconds.
+    /// Runs the tournament. Returns the rates, and the virtual time in seconds.
     fn play(&self, draws: &mut Draws) -> (Rates, f64) {
         let node = |node| Node { host: format!("n{node}"), nics: (0..self.rails).map(|r| format!("nic{r}")).collect() };
         let nodes: Vec<Node> = (0..self.nodes).map(node).collect();
@@ -81,7 +81,7 @@ fn slow_pairs(verdict: &Verdict) -> BTreeSet<(usize, usize, usize)> {
 }
 
 #[test]
-fn every_pair_meets_once_and_every_node_has_one_partner() {
+fn every_pair_meets_exactly_once_across_rounds() {
     for nodes in (0..=33).chain([127, 128, 511, 512]) {
         let mut met = vec![vec![0u8; nodes]; nodes];
         for round in 0..rounds(nodes) {
@@ -107,7 +107,7 @@ fn every_pair_meets_once_and_every_node_has_one_partner() {
     assert_eq!([0, 1, 2, 3, 4, 512].map(rounds), [0, 0, 1, 3, 3, 511]);
 }
 
-/// The duration that the page states: 511 rounds of 64 MiB on each rail at 100 Gb/s.
+/// Checks the duration that the page states, for 511 rounds of 64 MiB on each rail at 100 Gb/s.
 #[test]
 fn fleet_of_512_nodes_takes_seconds() {
     let fleet = Fleet { nodes: 512, rails: 2, ..Fleet::default() };
@@ -127,7 +127,7 @@ fn slow_nics_and_slow_pairs_are_distinguished() {
     for nodes in sizes.into_iter().flat_map(|nodes| std::iter::repeat_n(nodes, if nodes > 100 { 1 } else { 20 })) {
         let rails = 1 + draws.below(4);
         let mut fleet = Fleet { nodes, rails, ..Fleet::default() };
-        // A NIC that is not slow must have more good partners than bad ones, so that at most a third is slow.
+        // A NIC that is not slow must have more good partners than bad ones, so at most a third of the NICs is slow.
         for rail in 0..rails {
             for _ in 0..draws.below((nodes - 1) / 3 + 1) {
                 let factor = 0.05 + 0.7 * draws.unit();
@@ -151,7 +151,7 @@ fn slow_nics_and_slow_pairs_are_distinguished() {
     }
 }
 
-/// Two nodes do not suffice to distinguish which of both NICs is slow.
+/// Two nodes do not suffice to determine which of the two NICs is slow.
 #[test]
 fn two_nodes_have_slow_pairs_only() {
     let fleet = Fleet { nodes: 2, rails: 4, nics: [((1, 2), (0.5, 0.5))].into(), ..Fleet::default() };
@@ -181,7 +181,7 @@ fn findings_name_host_and_nic_or_pair() {
     assert_eq!(Rates::default().judge(0.85).findings(1, None, 0.85)[0].state, State::Warn);
 }
 
-/// A node with fewer rails is judged by those that it has, and a failed transfer counts as a rate of 0.
+/// A node with fewer rails is judged by its existing rails, and a failed transfer counts as a rate of 0.
 #[test]
 fn missing_rails_and_failed_transfers_are_judged() {
     let fleet = Fleet { nodes: 5, rails: 3, ..Fleet::default() };

@@ -1,5 +1,5 @@
-//! Tests that what is not visible counts neither as absent nor as good, and that variables are interpreted as the
-//! software that reads them does.
+//! Tests that items which are not visible count neither as absent nor as good, and that variables are interpreted as
+//! the software that reads them does.
 
 use super::super::{Machine, Requirements, State, examine};
 use super::fake::{CARDS, Fake, address};
@@ -130,7 +130,7 @@ fn efa_cards_are_known_by_their_id_alone() {
         fs::write(fake.place(bus).join("device"), device).unwrap();
     }
     assert_eq!(fake.machine().efa_cards().len(), 8 + 3);
-    // A copy without the targets of its links is refused.
+    // A copy without the targets of its links is rejected.
     fs::remove_dir_all(fake.place(0x50)).unwrap();
     let error = Machine::recorded(fake.folder.path(), Requirements::default()).unwrap_err();
     assert!(error.contains(&address(0x50).to_string()) && !error.contains('\n'), "{error}");

@@ -1,5 +1,5 @@
-//! Xid errors: the action for each number, and their lines in both forms of the kernel log. Trials: which GPU is tried
-//! with which NICs.
+//! Xid errors: the action for each number, and their lines in both forms of the kernel log. Also the assignment of NICs
+//! to GPUs for trials.
 
 use super::super::kernel_log::{Action, Xid, state_of};
 use super::super::near::share_out;
@@ -85,7 +85,7 @@ fn each_gpu_is_tried_with_its_own_nics() {
 #[test]
 fn unknown_addresses_are_shared_out_evenly() {
     assert_eq!(share_out(None, &[None, None], &[None; 5]).iter().map(Vec::len).collect::<Vec<_>>(), [3, 2]);
-    // Fewer NICs than GPUs: each GPU is tried.
+    // With fewer NICs than GPUs, each GPU is tried.
     assert_eq!(share_out(None, &[None; 4], &[None; 2]), [vec![0], vec![1], vec![0], vec![1]]);
     assert!(share_out(None, &[], &[None]).is_empty());
     assert_eq!(share_out(None, &[Some(address(1))], &[]), [Vec::<usize>::new()]);

@@ -1,4 +1,4 @@
-//! The reference: a minimal loop of `fi_write`.
+//! The reference for comparisons: a minimal loop of `fi_write`.
 
 use std::time::{Duration, Instant};
 
@@ -33,11 +33,11 @@ impl LibfabricRail {
     /// Writes `count` times from the start of the region to the start of the peer's region. Returns the seconds from
     /// the first post to the last completion.
     ///
-    /// The engine is compared with this loop in the same run: a window of 64, `fi_write`, and the completion queue is
-    /// read when the window is full. The window slides (the next write is posted as soon as one is complete), which is
-    /// faster than draining it each time. The loop omits checks, tokens and immediates. Writes complete at the level
-    /// that the rail was opened with. If the provider honours the level only in `fi_writemsg`, that call is used
-    /// instead.
+    /// The engine is compared with this loop in the same run. The loop has a window of 64 calls of `fi_write`, and
+    /// reads the completion queue when the window is full. The window slides (the next write is posted as soon as one
+    /// is complete), which is faster than draining it each time. The loop omits checks, tokens and immediates. Writes
+    /// complete at the level that the rail was opened with. If the provider honours the level only in `fi_writemsg`,
+    /// that call is used instead.
     ///
     /// The rail must be idle; an immediate that arrives during the loop is an error. The target must poll its rail.
     /// After its deadline the loop returns an error. Outstanding writes then complete in later polls without being
@@ -59,7 +59,8 @@ impl LibfabricRail {
         if rail.outstanding() > 0 || rail.bare_outstanding {
             return refuse(rail, "the rail has transfers outstanding");
         }
-        // Set until the loop succeeds: its contexts must not be reused while the provider may hold them.
+        // The flag is set until the loop succeeds, because the contexts must not be reused while the provider may hold
+        // them.
         rail.bare_outstanding = true;
         let window = BARE_WINDOW.min(rail.limits().max_outstanding);
         let mut contexts: Vec<_> = rail.core.contexts.bare.iter().take(window).collect();
@@ -69,7 +70,7 @@ impl LibfabricRail {
         let (mut posted, mut completed, mut turns) = (0, 0, 0u32);
 
         let start = Instant::now();
-        // Number of completions at the last check of the clock that found progress, and the time of that check.
+        // Number of completions at the last check of the clock that observed progress, and the time of that check.
         let mut moved = (0, start);
         while completed < count {
             while posted < count {

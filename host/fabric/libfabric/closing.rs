@@ -8,8 +8,8 @@ use ginlab_base::signals;
 use libfabric_sys as sys;
 use libfabric_sys::ops;
 
-/// Maximum time to close an endpoint. libfabric's efa waits for the completions of all posted operations without a
-/// limit, and a dead NIC reports none.
+/// Maximum time to close an endpoint. libfabric's efa provider waits for the completions of all posted operations
+/// without a limit, and a dead NIC reports none.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Maximum time to close an endpoint once the run was interrupted.
 const INTERRUPTED: Duration = Duration::from_millis(200);
@@ -68,7 +68,7 @@ fn wait_closed(closed: &Receiver<()>, interrupted: impl Fn() -> bool) -> Result<
         if waited >= limit {
             return Err(waited);
         }
-        // A closing thread that has panicked has finished, too.
+        // A closing thread that has panicked has also finished.
         if closed.recv_timeout(STEP.min(limit - waited)) != Err(RecvTimeoutError::Timeout) {
             return Ok(());
         }

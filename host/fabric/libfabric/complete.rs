@@ -13,7 +13,7 @@ use super::rail::BATCH;
 use super::{AGAIN, ERROR_WAITS, LibfabricRail};
 use crate::{Completion, FabricError};
 
-/// Maximum number of full batches read by one poll. Bounds a poll, however fast completions arrive.
+/// Maximum number of full batches read by one poll. It bounds the duration of a poll if completions arrive quickly.
 const BATCHES: usize = 16;
 
 impl LibfabricRail {
@@ -41,15 +41,15 @@ impl LibfabricRail {
                 code => return Err(self.error(Doing::Transferring, "fi_cq_read", code)),
             }
         }
-        // Repost the receives that this poll has consumed.
+        // Reposts the receives that this poll has consumed.
         if self.unposted.is_empty() { Ok(()) } else { self.post_receives() }
     }
 
     /// Posts receives for immediates, for providers that consume one per immediate (FI_RX_CQ_DATA). Receives for which
     /// the provider has no space are posted by a later poll.
     ///
-    /// The receives have no buffer: `iov_count` is 0. efa-direct refuses `fi_recv` of an empty buffer, because that is
-    /// one segment, and each segment needs a descriptor of registered memory (FI_MR_LOCAL).
+    /// The receives have no buffer: `iov_count` is 0. efa-direct refuses `fi_recv` of an empty buffer, because it is
+    /// one segment, and each segment requires a descriptor of registered memory (FI_MR_LOCAL).
     #[cold]
     pub(super) fn post_receives(&mut self) -> Result<(), FabricError> {
         while let Some(context) = self.unposted.pop() {
@@ -61,8 +61,8 @@ impl LibfabricRail {
                 context,
                 data: 0,
             };
-            // SAFETY: the endpoint is open. The message lives during the call and has no segments. The context lives as
-            // long as the endpoint.
+            // SAFETY: the endpoint is open. The message is valid during the call and has no segments. The context is
+            // valid as long as the endpoint.
             match unsafe { ops::fi_recvmsg(self.endpoint, &message, sys::FI_COMPLETION) } {
                 0 => {}
                 AGAIN => {
@@ -79,8 +79,8 @@ impl LibfabricRail {
     #[inline]
     fn complete(&mut self, entry: &sys::fi_cq_data_entry, completions: &mut Vec<Completion>) {
         const OURS: u64 = sys::FI_WRITE | sys::FI_READ;
-        // Test the flags before the context: a target's entry may carry a context of the initiator. efa of libfabric
-        // 1.17 sets FI_WRITE in addition to FI_REMOTE_WRITE.
+        // Tests the flags before the context, because a target's entry may carry a context of the initiator. efa of
+        // libfabric 1.17 sets FI_WRITE in addition to FI_REMOTE_WRITE.
         let of_peer = entry.flags & sys::FI_REMOTE_WRITE != 0 || entry.flags & OURS == 0;
         if entry.flags & sys::FI_REMOTE_CQ_DATA != 0 && of_peer {
             completions.push(Completion::Immediate { value: entry.data as u32 });
@@ -96,7 +96,7 @@ impl LibfabricRail {
         // Any other entry is a late completion of a bare loop that timed out, and is ignored.
     }
 
-    /// Frees the slot of a completed operation. Returns `None` if the context is not that of a posted operation.
+    /// Frees the slot of a completed operation. Returns `None` if the context does not belong to a posted operation.
     #[inline]
     pub(super) fn release(&mut self, context: *mut c_void) -> Option<(u64, Kind, u64, u32)> {
         let slot = self.core.contexts.transfers.find(context)?;
@@ -143,7 +143,7 @@ impl LibfabricRail {
         if words.is_null() {
             return text;
         }
-        // SAFETY: not null, hence a C string: static or in the buffer.
+        // SAFETY: the pointer is not null, and therefore refers to a C string, which is static or in the buffer.
         let words = unsafe { CStr::from_ptr(words) }.to_string_lossy();
         if words.is_empty() || words == text { text } else { format!("{text}: {words} [{}]", entry.prov_errno) }
     }
@@ -157,7 +157,7 @@ mod tests {
     use super::*;
     use crate::Rail;
 
-    /// Number of receives, equal to the number of completions of a batch.
+    /// Number of receives, which equals the number of completions of a batch.
     const ROOM: usize = BATCH;
 
     fn immediates(contexts: &[*mut c_void]) -> Reading {
@@ -181,13 +181,13 @@ mod tests {
     #[test]
     fn full_receive_queue_is_refilled_without_loss() {
         let Some(mut rail) = rail(ROOM, Script { recv: vec![0, AGAIN], ..Script::default() }) else { return };
-        // Opening the rail posted one receive; then the provider was full.
+        // Opening the rail posted one receive, after which the provider was full.
         assert_eq!(Script::now(|script| script.posted.len()), 1);
         rail.poll(&mut Vec::new()).unwrap();
         let contexts = Script::now(|script| std::mem::take(&mut script.posted));
         assert_eq!(contexts.len(), ROOM, "the others follow by the next poll");
 
-        // All receives complete in one batch, and the provider has space for two of them.
+        // All receives complete in one batch, and the provider has space for two new ones.
         Script::now(|script| {
             script.readings = vec![immediates(&contexts)];
             script.recv = vec![0, 0, AGAIN, AGAIN];
@@ -217,7 +217,7 @@ mod tests {
         assert_eq!(values(&completions).len(), ROOM);
         let error = rail.poll(&mut completions).unwrap_err();
         assert_eq!((error.code, completions.len()), (sys::FI_EIO, ROOM), "{error}");
-        // The rail can still be drained.
+        // The rail can still be polled.
         rail.poll(&mut completions).unwrap();
         assert_eq!(Script::now(|script| script.posted.len()), ROOM - 1, "all but the one that was refused");
     }

@@ -1,8 +1,8 @@
 //! Contexts of posted operations, allocated once per rail.
 //!
 //! Providers with mode FI_CONTEXT or FI_CONTEXT2 store state in the context of each posted operation, so it must stay
-//! in place until the completion. A pool of fixed slots ensures that without an allocation per post, and its size is
-//! the rail's credit.
+//! in place until the completion. A pool of fixed slots ensures this without an allocation per post. Its size is the
+//! rail's credit.
 
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
@@ -22,7 +22,7 @@ pub(crate) enum Kind {
     Receive,
 }
 
-/// One posted operation. The provider's part is first: its address is the operation's context.
+/// One posted operation. The provider's part is first, because its address is the operation's context.
 #[repr(C, align(64))]
 pub(crate) struct Slot {
     provider: sys::fi_context2,
@@ -52,7 +52,8 @@ impl Slots {
         self.0.iter().map(UnsafeCell::get)
     }
 
-    /// Returns the slot of a completion's context. `None` for any other address. Does not read through the pointer.
+    /// Returns the slot that contains a completion's context, or `None` for any other address. Does not dereference the
+    /// pointer.
     #[inline]
     pub fn find(&self, context: *mut c_void) -> Option<*mut Slot> {
         let offset = context.addr().wrapping_sub(self.0.as_ptr().addr());
@@ -63,7 +64,7 @@ impl Slots {
         self.0.get(offset / size).map(UnsafeCell::get)
     }
 
-    /// Returns whether the context is that of one of these slots.
+    /// Returns whether the context belongs to one of these slots.
     pub fn holds(&self, context: *mut c_void) -> bool {
         self.find(context).is_some()
     }

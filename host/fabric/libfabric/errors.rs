@@ -16,7 +16,7 @@ pub(crate) enum Doing {
     RegisteringHost,
     /// Registering memory of a CUDA device.
     RegisteringCuda,
-    /// Communicating with a peer: inserting its address, posting to it, completing posted operations.
+    /// Communicating with a peer: inserting its address, posting to it, and completing posted operations.
     Transferring,
 }
 
@@ -27,7 +27,7 @@ pub(crate) fn error(rail: &str, doing: Doing, operation: impl Into<String>, code
     refused(rail, doing, operation, code, text(code))
 }
 
-/// Creates an error with our own text, or the provider's text for one completion.
+/// Creates an error with the given text, which is ginlab's own text or the provider's text for one completion.
 #[cold]
 pub(crate) fn refused(
     rail: &str,
@@ -40,7 +40,8 @@ pub(crate) fn refused(
     if let Some((text, hint)) = crate::soft::first_cause() {
         return FabricError { rail: rail.to_owned(), operation: operation.into(), code, text, hint };
     }
-    // The code (FI_ENOTCONN) is also that of a peer that has exited. Only the provider's text distinguishes the cases.
+    // The code (FI_ENOTCONN) is also reported for a peer that has exited. Only the provider's text distinguishes the
+    // cases.
     let hint = match text.contains(UNKNOWN_PEER) {
         true => {
             "the peer must insert this side's address into its address vector before it is written to (fi_av_insert)"
@@ -54,14 +55,14 @@ pub(crate) fn refused(
 /// Part of EFA's text for status 14.
 const UNKNOWN_PEER: &str = "No valid address handle at remote side";
 
-/// FI_ETRUNC.
+/// Value of FI_ETRUNC.
 const TRUNCATED: c_int = 265;
 
 /// Remedy for a missing libfabric.
 const REMEDY: &str = "install it by `apt-get install libfabric1` (Debian, Ubuntu) or AWS's EFA installer, or set \
                       GINLAB_LIBFABRIC=path; rails without it: `ginlab proxy -p null` and, modelled, `-p model:p5`";
 
-/// Creates the error that libfabric could not be loaded.
+/// Creates the error for a libfabric that could not be loaded.
 #[cold]
 pub(crate) fn missing(why: &sys::NotFound) -> FabricError {
     FabricError {
@@ -80,7 +81,7 @@ pub(crate) fn text(code: c_int) -> String {
     if text.is_null() {
         return format!("error {code}");
     }
-    // SAFETY: not null, and a C string by the contract of `fi_strerror`.
+    // SAFETY: the pointer is not null, and refers to a C string according to the contract of `fi_strerror`.
     unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
 }
 
@@ -91,7 +92,7 @@ fn locked_memory_limit() -> Option<u64> {
 
 /// Returns the likely cause and a remedy. A pure function, so that the mapping can be tested.
 fn hint(doing: Doing, code: c_int, locked_memory: Option<u64>) -> String {
-    /// Error that EFA reports in its own number range if pinning fails for lack of locked memory.
+    /// Error code in EFA's own number range for pinning that fails for lack of locked memory.
     const EFA_MEMLOCK: c_int = 4112;
     match (doing, code) {
         (Doing::RegisteringHost | Doing::RegisteringCuda | Doing::Opening, sys::FI_ENOMEM | EFA_MEMLOCK)

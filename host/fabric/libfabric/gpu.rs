@@ -1,14 +1,14 @@
-//! GPU memory on a rail: direct access by the NIC is verified, not assumed.
+//! GPU memory on a rail: the NIC's direct access is verified, not assumed.
 //!
-//! From interface 1.18 on a provider may claim FI_HMEM for CUDA memory that its NIC cannot access. It then copies the
-//! bytes by CUDA calls, and `fi_mr_regattr` succeeds without the NIC. efa without GPUDirect does so; tcp and shm always
-//! do. Such calls would run in the proxy's thread while a kernel polls, and result rows would claim that the NIC had
-//! read GPU memory.
+//! From API version 1.18 on, a provider may claim FI_HMEM for CUDA memory that its NIC cannot access. It then copies
+//! the bytes with CUDA calls, and `fi_mr_regattr` succeeds without the NIC. efa does this without GPUDirect, tcp and
+//! shm always do it. Such calls would run in the proxy's thread while a kernel polls, and result rows would claim that
+//! the NIC had read GPU memory.
 //!
-//! Each endpoint for which GPU memory is requested is therefore told, before it is enabled, that it must not make CUDA
-//! calls. A provider that agrees has its NIC move the bytes, or fails. If the provider refuses, it depends on CUDA
-//! calls. Its rail is then opened again without FI_HMEM, and payloads are staged. A registration whose key is wider
-//! than the domain's keys was invented by the provider, and is refused too.
+//! Therefore, CUDA calls are forbidden on each endpoint for which GPU memory is requested, before it is enabled. A
+//! provider that agrees has its NIC move the bytes, or fails. If the provider refuses, it depends on CUDA calls. Its
+//! rail is then opened again without FI_HMEM, and payloads are staged. A registration whose key is wider than the
+//! domain's keys was invented by the provider, and is also refused.
 
 use libfabric_sys as sys;
 use libfabric_sys::ops;
@@ -21,9 +21,9 @@ use crate::FabricError;
 pub enum GpuMemory {
     /// GPU memory was not requested, or the provider does not claim it (FI_HMEM).
     NotOffered,
-    /// The provider has agreed to make no CUDA call: its NIC moves all bytes.
+    /// The provider has agreed to make no CUDA calls: its NIC moves all bytes.
     ByCard,
-    /// The provider claims it, but not without CUDA calls: the rail was opened without GPU memory. Contains the error
+    /// The provider claims support only with CUDA calls, so the rail was opened without GPU memory. Contains the error
     /// of the refusal.
     ByCudaCalls(Box<FabricError>),
 }
@@ -34,7 +34,7 @@ pub enum GpuMemory {
 /// The endpoint must be open, and not enabled yet.
 pub(super) unsafe fn forbid_cuda_calls(rail: &str, endpoint: *mut sys::fid_ep, api: u32) -> GpuMemory {
     let set = |name: i32, value: *const std::ffi::c_void, length: usize| {
-        // SAFETY: the endpoint is open; value and length are of the option's type and live during the call.
+        // SAFETY: the endpoint is open. Value and length have the option's type and are valid during the call.
         unsafe { ops::fi_setopt(endpoint, sys::FI_OPT_ENDPOINT, name, value, length) }
     };
     let (what, code) = if api >= sys::CUDA_API_OPTION {
@@ -42,7 +42,7 @@ pub(super) unsafe fn forbid_cuda_calls(rail: &str, endpoint: *mut sys::fid_ep, a
         let code = set(sys::FI_OPT_CUDA_API_PERMITTED, (&raw const permitted).cast(), size_of::<bool>());
         ("fi_setopt of FI_OPT_CUDA_API_PERMITTED to false", code)
     } else {
-        // Older interfaces do not have that option. This one has the same effect: no copy through host memory.
+        // Older API versions lack that option. This one has the same effect: no copy through host memory.
         let required = sys::FI_HMEM_P2P_REQUIRED;
         let code = set(sys::FI_OPT_FI_HMEM_P2P, (&raw const required).cast(), size_of::<std::ffi::c_int>());
         ("fi_setopt of FI_OPT_FI_HMEM_P2P to required", code)
@@ -50,7 +50,7 @@ pub(super) unsafe fn forbid_cuda_calls(rail: &str, endpoint: *mut sys::fid_ep, a
     match code {
         0 => GpuMemory::ByCard,
         // FI_EOPNOTSUPP according to the manual. Providers that do not know the option or find no GPU return other
-        // codes. No code but 0 is a guarantee.
+        // codes. Only code 0 is a guarantee.
         code => {
             let error = errors::error(rail, Doing::RegisteringCuda, what, i64::from(code));
             let hint = "the provider claims FI_HMEM, but would copy by CUDA calls; stage through pinned host memory \
@@ -60,7 +60,8 @@ pub(super) unsafe fn forbid_cuda_calls(rail: &str, endpoint: *mut sys::fid_ep, a
     }
 }
 
-/// Returns whether a provider has invented the key of a registration: it needs more bytes than the domain's keys have.
+/// Returns whether a provider has invented the key of a registration, that is, whether the key has more bytes than the
+/// domain's keys.
 pub(super) fn is_made_up(key: u64, key_bytes: usize) -> bool {
     (1..8).contains(&key_bytes) && key >> (8 * key_bytes) != 0
 }

@@ -1,4 +1,4 @@
-//! Discovery of providers: `fi_getinfo` with the one set of hints that ginlab opens rails with.
+//! Discovery of providers: `fi_getinfo` with the only set of hints with which ginlab opens rails.
 
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::marker::PhantomData;
@@ -35,7 +35,7 @@ pub(crate) struct InfoList {
     library: &'static sys::Library,
 }
 
-// SAFETY: the list is plain memory allocated by libfabric; nothing in it is bound to a thread.
+// SAFETY: the list is plain memory allocated by libfabric, and none of it is bound to a thread.
 unsafe impl Send for InfoList {}
 // SAFETY: shared references only read it.
 unsafe impl Sync for InfoList {}
@@ -53,7 +53,7 @@ impl InfoList {
         let mut next = self.as_ptr();
         std::iter::from_fn(move || {
             let info = NonNull::new(next)?;
-            // SAFETY: `next` is an entry of the list, which lives as long as `self`.
+            // SAFETY: `next` is an entry of the list, which is valid as long as `self`.
             next = unsafe { info.as_ref() }.next;
             Some(Entry { info, library: self.library, list: PhantomData })
         })
@@ -64,7 +64,7 @@ impl InfoList {
         Entry { info: self.first, library: self.library, list: PhantomData }
     }
 
-    /// Returns the list for the open calls, which require a mutable pointer but only read.
+    /// Returns the list for the open calls, which require a mutable pointer but only read the list.
     pub fn as_ptr(&self) -> *mut sys::fi_info {
         self.first.as_ptr()
     }
@@ -74,7 +74,7 @@ impl InfoList {
         self.library
     }
 
-    /// Returns one entry with all its attributes, all zero. `None` if there is no memory.
+    /// Returns an entry whose attributes are all zero, or `None` if there is no memory.
     pub fn blank(library: &'static sys::Library) -> Option<Self> {
         // SAFETY: null requests an empty entry, which the caller owns.
         NonNull::new(unsafe { (library.fi_dupinfo)(ptr::null()) }).map(|first| Self { first, library })
@@ -88,18 +88,18 @@ pub(crate) struct Entry<'a> {
     list: PhantomData<&'a InfoList>,
 }
 
-/// Returns the string, or an empty one for a null pointer.
+/// Returns the string, or an empty string for a null pointer.
 fn string<'a>(text: *const c_char) -> std::borrow::Cow<'a, str> {
     if text.is_null() {
         return "".into();
     }
-    // SAFETY: strings in `fi_info` are C strings that live as long as the list, which the callers hold.
+    // SAFETY: strings in `fi_info` are C strings that are valid as long as the list, which the callers hold.
     unsafe { CStr::from_ptr(text) }.to_string_lossy()
 }
 
 impl<'a> Entry<'a> {
     pub fn info(self) -> &'a sys::fi_info {
-        // SAFETY: the entry's list lives for `'a` and is not changed.
+        // SAFETY: the entry's list is valid for `'a` and is not changed.
         unsafe { self.info.as_ref() }
     }
 
@@ -166,20 +166,20 @@ impl<'a> Entry<'a> {
     }
 
     fn nic(self) -> Option<&'a sys::fid_nic> {
-        // SAFETY: null or a NIC description that lives as long as the entry.
+        // SAFETY: the pointer is null or refers to a NIC description that is valid as long as the entry.
         unsafe { self.info().nic.as_ref() }
     }
 
     /// Returns the line rate in bits per second, if the provider reports it.
     pub fn link_bits_per_second(self) -> Option<u64> {
-        // SAFETY: null or part of the NIC description.
+        // SAFETY: the pointer is null or refers to a part of the NIC description.
         let link = unsafe { self.nic()?.link_attr.as_ref() }?;
         (link.speed > 0).then_some(link.speed as u64)
     }
 
     /// Returns the PCI address of the NIC, if the provider reports it.
     pub fn pci(self) -> Option<PciAddress> {
-        // SAFETY: null or part of the NIC description.
+        // SAFETY: the pointer is null or refers to a part of the NIC description.
         let bus = unsafe { self.nic()?.bus_attr.as_ref() }?;
         if bus.bus_type != sys::FI_BUS_PCI {
             return None;
@@ -194,7 +194,7 @@ impl<'a> Entry<'a> {
     pub fn text(self) -> String {
         // The longest entries have 4 KiB; libfabric truncates longer ones.
         let mut text = vec![0_u8; 1 << 16];
-        // SAFETY: the buffer has the given length, and the entry is of the type that the last argument names.
+        // SAFETY: the buffer has the given length, and the entry has the type that the last argument specifies.
         unsafe {
             let (room, entry) = (text.as_mut_ptr().cast(), self.info.as_ptr().cast());
             (self.library.fi_tostr_r)(room, text.len(), entry, sys::FI_TYPE_INFO)
@@ -203,7 +203,7 @@ impl<'a> Entry<'a> {
         String::from_utf8_lossy(&text).into_owned()
     }
 
-    /// Returns a list of only this entry, for opening.
+    /// Returns a list that contains only this entry, for opening.
     pub fn duplicate(self) -> Option<InfoList> {
         // SAFETY: the entry is valid, and the new list owns the copy.
         let first = NonNull::new(unsafe { (self.library.fi_dupinfo)(self.info.as_ptr()) })?;
@@ -213,8 +213,8 @@ impl<'a> Entry<'a> {
 
 /// Queries libfabric. The error is its positive code.
 fn get_info(library: &'static sys::Library, flags: u64, hints: *const sys::fi_info) -> Result<InfoList, i64> {
-    // Serialized: ranks in one process query concurrently, and two concurrent queries have crashed in libfabric 1.20's
-    // EFA provider. Poisoning is ignored, because the lock protects no data.
+    // Serialized: ranks in one process query concurrently, and two concurrent queries have crashed libfabric 1.20's EFA
+    // provider. Poisoning is ignored, because the lock protects no data.
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let (mut list, none) = (ptr::null_mut(), ptr::null());
@@ -227,13 +227,13 @@ fn get_info(library: &'static sys::Library, flags: u64, hints: *const sys::fi_in
     }
 }
 
-/// Returns all providers of this libfabric, usable here or not.
+/// Returns all providers of this libfabric, whether or not they are usable here.
 pub(crate) fn all_providers() -> Result<InfoList, FabricError> {
     get_info(super::library()?, sys::FI_PROV_ATTR_ONLY, ptr::null())
         .map_err(|code| errors::error("libfabric", Doing::Opening, "fi_getinfo for the list of providers", code))
 }
 
-/// Returns all entries that any provider offers here, whether ginlab can use them or not.
+/// Returns all entries that any provider offers here, whether or not ginlab can use them.
 pub(crate) fn everything() -> Result<InfoList, FabricError> {
     get_info(super::library()?, 0, ptr::null())
         .map_err(|code| errors::error("libfabric", Doing::Opening, "fi_getinfo for everything", code))
@@ -261,7 +261,7 @@ pub(crate) fn query(wanted: &Wanted<'_>) -> Result<InfoList, FabricError> {
 fn owned(text: Option<&str>) -> Result<*mut c_char, c_int> {
     let Some(text) = text else { return Ok(ptr::null_mut()) };
     let text = CString::new(text).map_err(|_| sys::FI_EINVAL)?;
-    // SAFETY: a C string; the copy is allocated by `malloc`, like libfabric's own strings.
+    // SAFETY: `text` is a C string. The copy is allocated by `malloc`, like libfabric's own strings.
     let copy = unsafe { nix::libc::strdup(text.as_ptr()) };
     if copy.is_null() { Err(sys::FI_ENOMEM) } else { Ok(copy) }
 }

@@ -34,9 +34,9 @@ use libfabric_sys as sys;
 
 use crate::FabricError;
 
-/// No entry to read, or no space to post.
+/// Code for "no entry to read" or "no space to post".
 const AGAIN: isize = -(sys::FI_EAGAIN as isize);
-/// The next entry of the queue is an error.
+/// Code that indicates that the next entry of the queue is an error.
 const ERROR_WAITS: isize = -(sys::FI_EAVAIL as isize);
 
 /// Maximum number of outstanding transfers on a rail, even if the provider's queue holds more.
@@ -54,7 +54,8 @@ pub enum Level {
     Delivery,
     /// Handed to the transport
     ///
-    /// The data has left and the transport will deliver it (FI_TRANSMIT_COMPLETE). Cheaper with some providers.
+    /// The data has left this machine, and the transport will deliver it (FI_TRANSMIT_COMPLETE). Cheaper with some
+    /// providers.
     Transmit,
 }
 
@@ -72,8 +73,8 @@ impl Level {
 pub struct RailOptions {
     /// Point at which a transfer counts as complete.
     pub level: Level,
-    /// Whether to request memory of CUDA devices (FI_HMEM) first. If the provider does not offer it, or only with its
-    /// own CUDA calls, the rail is opened without it. [`RailLimits::cuda_memory`](crate::RailLimits) and
+    /// Whether to request memory of CUDA devices (FI_HMEM) first. If the provider does not offer it, or offers it only
+    /// with CUDA calls, the rail is opened without it. [`RailLimits::cuda_memory`](crate::RailLimits) and
     /// [`LibfabricRail::gpu_memory`] report this.
     pub cuda_memory: bool,
     /// Whether to also request messages (FI_MSG). See [`Messages`](crate::Messages).
@@ -83,14 +84,14 @@ pub struct RailOptions {
     /// Number of immediates that peers may send while this side does not poll. The completion queue has space for these
     /// in addition to the completions of the rail's own transfers. `None`: [`IMMEDIATES`].
     ///
-    /// The senders must respect the limit, because an overflow of the queue loses completions. The proxies' credits do
-    /// (`signal_order::unpolled` of ginlab_proxy). Completion at the sender does not bound the number: a NIC
-    /// acknowledges immediates that its own host has not polled.
+    /// The senders must respect the limit, because an overflow of the queue loses completions. The proxies' credits
+    /// ensure this (`signal_order::unpolled` of ginlab_proxy). Completions at the sender do not bound the number,
+    /// because a NIC also acknowledges immediates that its host has not polled.
     pub immediates: Option<usize>,
 }
 
 /// Default for [`RailOptions::immediates`], for applications that answer each other after a few immediates. They divide
-/// it among their peers (`serve`), or refuse more ranks than it suffices for (`write`, `all2all`).
+/// it among their peers (`serve`), or refuse more ranks than it supports (`write`, `all2all`).
 pub const IMMEDIATES: usize = 4096;
 
 /// Returns the version of the loaded libfabric, such as `1.17`. `None` if there is none.
@@ -107,7 +108,7 @@ pub fn library_text() -> String {
     sys::library().map_or_else(|_| "none".to_owned(), text)
 }
 
-/// Returns the common error of operations that need libfabric, if it cannot be loaded.
+/// Returns the common error of operations that need libfabric if libfabric cannot be loaded.
 pub fn require_library() -> Result<(), FabricError> {
     library().map(drop)
 }

@@ -14,13 +14,13 @@ use super::info::InfoList;
 use super::shared_memory;
 use crate::FabricError;
 
-/// Objects that begin with a `fid`, like all libfabric objects.
+/// Objects that start with a `fid`, like all libfabric objects.
 ///
 /// # Safety
 /// The type must be `repr(C)` and its first member a [`sys::fid`].
 pub(crate) unsafe trait Fid {
-    /// Whether closing may wait for outstanding operations of the object. It is then given limited time
-    /// ([`close_in_time`]), and left open after that.
+    /// Whether closing may wait for outstanding operations of the object. Its time is then limited ([`close_in_time`]),
+    /// after which the object is left open.
     const WAITS: bool = false;
 }
 
@@ -50,7 +50,7 @@ pub(crate) type Endpoint = Object<sys::fid_ep>;
 pub(crate) type Registration = Object<sys::fid_mr>;
 
 impl<T: Fid> Object<T> {
-    /// Runs an open call. `call` gets a pointer to store the object to, and returns the C code.
+    /// Runs an open call. `call` receives a pointer to which it stores the object, and returns the C code.
     pub fn open(
         rail: &str,
         doing: Doing,
@@ -89,8 +89,8 @@ impl<T: Fid> Drop for Object<T> {
             return;
         }
         // An endpoint that was left open may still be active on its thread, and uses the addresses, queues and
-        // registrations below it. If these were closed, the process would crash: libfabric 1.17's efa, for example,
-        // retransmits to a peer that was killed.
+        // registrations below it. Closing these would crash the process. For example, libfabric 1.17's efa retransmits
+        // to a peer that was killed.
         if left_open().is_some() {
             return;
         }
@@ -102,7 +102,7 @@ impl<T: Fid> Drop for Object<T> {
 
 /// All objects of a rail except its registrations. The fields are closed in declaration order.
 ///
-/// Regions also hold it (by `Arc`), so that a region dropped after its rail is still closed before the domain.
+/// Regions also hold a reference (`Arc`), so that a region dropped after its rail is still closed before the domain.
 pub(crate) struct Core {
     /// Closed by its rail ([`close_endpoint`](Core::close_endpoint)), or with the last region if regions are bound to
     /// it.
@@ -114,7 +114,7 @@ pub(crate) struct Core {
     pub info: InfoList,
     /// Result of the negotiation about GPU memory.
     pub gpu_memory: GpuMemory,
-    /// The provider may write to the contexts of posted operations until the endpoint is closed.
+    /// Contexts of posted operations. The provider may write to them until the endpoint is closed.
     pub contexts: Pool,
 }
 
@@ -159,8 +159,8 @@ impl Core {
             // SAFETY: the fabric is open and belongs to this entry.
             unsafe { ops::fi_domain(fabric.as_ptr(), raw, place, none) }
         })?;
-        // A full queue loses completions, so each of our transfers and each immediate that peers may send unpolled has
-        // an entry.
+        // A full queue loses completions, so it has an entry for each of our transfers and for each immediate that
+        // peers may send unpolled.
         let entries = outstanding + receives + immediates;
         let mut attr = sys::fi_cq_attr {
             size: entries,
@@ -170,12 +170,12 @@ impl Core {
         };
         let what = format!("fi_cq_open of {entries} entries, {immediates} of them for immediates of peers");
         let queue = CompletionQueue::open(rail, Doing::Opening, &what, |place| {
-            // SAFETY: the domain is open, the attributes live during the call.
+            // SAFETY: the domain is open, and the attributes are valid during the call.
             unsafe { ops::fi_cq_open(domain.as_ptr(), &mut attr, place, none) }
         })?;
         let mut attr = sys::fi_av_attr { type_: av_type, ..Default::default() };
         let addresses = AddressVector::open(rail, Doing::Opening, "fi_av_open", |place| {
-            // SAFETY: the domain is open, the attributes live during the call.
+            // SAFETY: the domain is open, and the attributes are valid during the call.
             unsafe { ops::fi_av_open(domain.as_ptr(), &mut attr, place, none) }
         })?;
         let endpoint = Endpoint::open(rail, Doing::Opening, "fi_endpoint", |place| {
@@ -186,11 +186,11 @@ impl Core {
             0 => Ok(()),
             code => Err(errors::error(rail, Doing::Opening, what, i64::from(code))),
         };
-        // SAFETY: endpoint and queue are open and of one domain. The queue serves both directions.
+        // SAFETY: endpoint and queue are open and belong to one domain. The queue serves both directions.
         check("fi_ep_bind of the completion queue", unsafe {
             ops::fi_ep_bind(endpoint.as_ptr(), queue.fid(), sys::FI_TRANSMIT | sys::FI_RECV)
         })?;
-        // SAFETY: endpoint and address vector are open and of one domain.
+        // SAFETY: endpoint and address vector are open and belong to one domain.
         check("fi_ep_bind of the address vector", unsafe { ops::fi_ep_bind(endpoint.as_ptr(), addresses.fid(), 0) })?;
         let gpu_memory = match entry.info().caps & sys::FI_HMEM {
             0 => GpuMemory::NotOffered,

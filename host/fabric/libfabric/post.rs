@@ -19,8 +19,8 @@ pub(super) struct Quirks {
     /// as the endpoint's default but ignore it: `fi_write` completes before the data has arrived. They honour the flag
     /// of a single call, so all their writes use `fi_writemsg`.
     level_in_each_call: bool,
-    /// FI_PROTO_SHM never completes an empty write with FI_DELIVERY_COMPLETE. It has no data to deliver, so an
-    /// immediate without data uses the lower level.
+    /// Endpoints with FI_PROTO_SHM never complete an empty write with FI_DELIVERY_COMPLETE. It has no data to deliver,
+    /// so an immediate without data uses the lower level.
     no_empty_delivery: bool,
 }
 
@@ -59,7 +59,7 @@ impl LibfabricRail {
         }
     }
 
-    /// Returns the address of a peer. `None` if there is none with this index or it was removed.
+    /// Returns the address of a peer. `None` if no peer has this index or the peer was removed.
     pub(super) fn peer(&self, peer: usize) -> Option<sys::fi_addr_t> {
         self.peers.get(peer).copied().filter(|address| *address != sys::FI_ADDR_UNSPEC)
     }
@@ -122,7 +122,7 @@ impl LibfabricRail {
         mistake(&self.name, operation(kind, t.bytes, t.peer), text)
     }
 
-    /// Converts the code of a post. On success, the prepared slot is used up.
+    /// Converts the code of a post. On success, the prepared slot is consumed.
     #[inline]
     pub(super) fn posted(&mut self, what: impl Fn() -> String, code: isize) -> Result<Post, FabricError> {
         match code {
@@ -183,20 +183,20 @@ impl LibfabricRail {
         };
         let more = if self.hold_doorbell(t) { sys::FI_MORE } else { 0 };
         if kind == Kind::Read {
-            // SAFETY: the endpoint is open, the message lives during the call, and the caller guarantees that the
-            // memory is valid. Reads complete when the data has arrived here, whatever the level.
+            // SAFETY: the endpoint is open, the message is valid during the call, and the caller guarantees that the
+            // memory is valid. Reads complete when the data has arrived here, at any level.
             return unsafe { ops::fi_readmsg(self.endpoint, &message, more | sys::FI_COMPLETION) };
         }
         let level = if t.bytes == 0 && self.quirks.no_empty_delivery { Level::Transmit } else { self.level };
         let flags = more | sys::FI_COMPLETION | level.flag();
         let immediate = if t.immediate.is_some() { sys::FI_REMOTE_CQ_DATA } else { 0 };
-        // SAFETY: the endpoint is open, the message lives during the call, and the caller guarantees that the memory is
-        // valid.
+        // SAFETY: the endpoint is open, the message is valid during the call, and the caller guarantees that the memory
+        // is valid.
         unsafe { ops::fi_writemsg(self.endpoint, &message, flags | immediate) }
     }
 
-    /// Returns whether to pass FI_MORE. Not with the last credit: the next post would be refused before it reaches the
-    /// provider, and the doorbell would stay deferred.
+    /// Returns whether to pass FI_MORE. Returns `false` for the last credit: the next post would be refused before it
+    /// reaches the provider, and the doorbell would stay deferred.
     #[inline]
     pub(super) fn hold_doorbell(&self, t: &Transfer) -> bool {
         t.more && self.free.len() > 1
@@ -216,7 +216,7 @@ impl LibfabricRail {
     #[inline]
     pub(super) unsafe fn post_bare(&self, slot: *mut Slot, region: &LibfabricRegion, t: &Transfer, peer: u64) -> isize {
         if self.quirks.level_in_each_call {
-            // SAFETY: forwarded; the caller upholds the same contract.
+            // SAFETY: forwards the call; the caller upholds the same contract.
             return unsafe { self.post_message(Kind::Write, slot, region.address, region.descriptor, t, peer) };
         }
         let (source, length) = (ptr::with_exposed_provenance(region.address as usize), t.bytes as usize);
@@ -242,7 +242,7 @@ pub(super) fn operation(kind: Kind, bytes: u64, peer: usize) -> String {
 mod tests {
     use super::*;
 
-    /// Error and stall messages use these texts.
+    /// Error and stall messages use this text.
     #[test]
     fn operation_names_bytes_and_peer() {
         assert_eq!(operation(Kind::Write, 4096, 1), "fi_write of 4096 B to peer 1");

@@ -28,14 +28,14 @@ const ADDRESS_BYTES: usize = 512;
 /// One endpoint on one domain of a libfabric provider.
 ///
 /// Memory of CUDA devices uses the FI_HMEM interface (fi_mr_regattr with FI_HMEM_CUDA). It has not been run, for lack
-/// of a machine whose libfabric supports it. Tests check that such a registration fails with a clear error if it is
-/// unsupported. With a test double of libfabric they also check that a provider which would copy by CUDA calls is
-/// detected.
+/// of a machine whose libfabric supports it. Tests check that an unsupported registration fails with a clear error.
+/// With a test double of libfabric they also check that a provider that would copy with CUDA calls is detected.
 pub struct LibfabricRail {
     // Pointers and credit first: the hot path uses nothing else.
     pub(super) endpoint: *mut sys::fid_ep,
     pub(super) queue: *mut sys::fid_cq,
-    /// Slots without an operation: the credit. Last in, first out, so that the few slots in use stay in the cache.
+    /// Slots without an operation, which are the credit. Used last in, first out, so that the few slots in use stay in
+    /// the cache.
     pub(super) free: Vec<*mut Slot>,
     pub(super) peers: Vec<sys::fi_addr_t>,
     sockets: Sockets,
@@ -90,7 +90,7 @@ impl LibfabricRail {
         Self::over(name, core, options)
     }
 
-    /// Creates the rail of open objects.
+    /// Creates the rail from open objects.
     pub(super) fn over(name: String, core: Core, options: &RailOptions) -> Result<Self, FabricError> {
         let core = Arc::new(core);
         let entry = core.info.first();
@@ -136,7 +136,7 @@ impl LibfabricRail {
         self.slots - self.free.len()
     }
 
-    /// Returns the completion level that the rail was opened with.
+    /// Returns the completion level with which the rail was opened.
     #[must_use]
     pub fn level(&self) -> Level {
         self.level
@@ -169,8 +169,8 @@ impl LibfabricRail {
         self.core.info.first().provider_version()
     }
 
-    /// Returns our address in the provider's printed form: `127.0.0.1:40123`, `[fe80::8e7:efff:feee:e81d]:0:1234`. In
-    /// hexadecimal if the provider has no such form.
+    /// Returns the rail's own address in the provider's printed form: `127.0.0.1:40123`,
+    /// `[fe80::8e7:efff:feee:e81d]:0:1234`. In hexadecimal if the provider has no such form.
     pub fn address_text(&self) -> Result<String, FabricError> {
         let address = self.address()?;
         let mut text = vec![0u8; ADDRESS_BYTES];
@@ -202,7 +202,7 @@ fn choose_info(domain: &Domain, options: &RailOptions) -> Result<InfoList, Fabri
         if cuda_memory && !options.cuda_memory {
             continue;
         }
-        // A provider that consumes receives for immediates cannot use them to identify messages.
+        // A provider that consumes receives for immediates cannot identify messages by these receives.
         for posted_receives in [false, true].into_iter().filter(|posted| !(*posted && options.messages)) {
             let wanted = Wanted {
                 provider: &domain.provider,
@@ -219,7 +219,7 @@ fn choose_info(domain: &Domain, options: &RailOptions) -> Result<InfoList, Fabri
                         return Ok(info);
                     }
                 }
-                // Keep the error of the first request.
+                // Keeps the error of the first request.
                 Err(error) => first_error = first_error.or(Some(error)),
             }
         }
@@ -230,8 +230,8 @@ fn choose_info(domain: &Domain, options: &RailOptions) -> Result<InfoList, Fabri
     }))
 }
 
-/// Returns the maximum transfer size: the limit of RMA if the provider reports one (libfabric 2.x), otherwise that of
-/// messages.
+/// Returns the maximum transfer size: the limit of RMA if the provider reports it (libfabric 2.x), and otherwise that
+/// of messages.
 fn max_transfer_bytes(core: &Core) -> u64 {
     let of_messages = core.info.first().endpoint().max_msg_size;
     let (mut of_rma, mut length) = (0usize, size_of::<usize>());
@@ -247,7 +247,7 @@ impl LibfabricRail {
     fn insert(&self, peer: usize, address: &[u8]) -> Result<sys::fi_addr_t, FabricError> {
         let ours = self.address()?;
         let text = self.core.info.first().info().addr_format == sys::FI_ADDR_STR;
-        // The provider reads as many bytes as its format has, so a short address must not reach it.
+        // The provider reads as many bytes as its format has, so an address that is too short must not reach it.
         let whole = if text { address.last() == Some(&0) } else { address.len() == ours.len() };
         if !whole {
             let text = format!("the address has {} bytes instead of {}", address.len(), ours.len());
@@ -313,8 +313,8 @@ impl Rail for LibfabricRail {
     /// Registers memory.
     ///
     /// # Safety
-    /// The contract of [`Rail::register`] must hold. The region must be dropped when no transfer that uses it is
-    /// outstanding, and while no other thread is inside a call of this rail (FI_THREAD_DOMAIN).
+    /// The contract of [`Rail::register`] must hold. When the region is dropped, no transfer that uses it may be
+    /// outstanding, and no other thread may be inside a call of this rail (FI_THREAD_DOMAIN).
     unsafe fn register(&mut self, memory: Memory, access: Access) -> Result<LibfabricRegion, FabricError> {
         if memory.cuda_device.is_some() && !self.limits.cuda_memory {
             if let GpuMemory::ByCudaCalls(refused) = &self.gpu_memory {
@@ -324,10 +324,10 @@ impl Rail for LibfabricRail {
             let text = "the rail was opened without device memory (FI_HMEM not requested or not offered)";
             return Err(errors::refused(&self.name, Doing::RegisteringCuda, what, sys::FI_ENOSYS, text));
         }
-        // SAFETY: forwarded; the caller upholds the same contract.
+        // SAFETY: forwards the call; the caller upholds the same contract.
         let region = unsafe { LibfabricRegion::register(&self.name, &self.core, memory, access) };
         if region.is_err() && memory.cuda_device.is_some() {
-            // FI_HMEM was offered for another kind of device memory. Later memory is staged.
+            // FI_HMEM was offered for another kind of device memory. Further memory is staged.
             self.limits.cuda_memory = false;
         }
         region
@@ -389,7 +389,7 @@ impl Rail for LibfabricRail {
         }
         let before = completions.len();
         match self.read_queue(completions) {
-            // Return the completions first, and the error from the next poll.
+            // Returns the completions first, and the error from the next poll.
             Err(error) if completions.len() > before => {
                 self.late_error = Some(Box::new(error));
                 Ok(())

@@ -54,7 +54,7 @@ impl LibfabricRegion {
         if memory.bytes == 0 || memory.address == 0 || end.is_none() {
             return Err(mistake(rail, what, "the range is empty or wraps around"));
         }
-        // An address, not a pointer: device memory has no provenance here.
+        // An address instead of a pointer: device memory has no provenance here.
         let stretch =
             sys::iovec { iov_base: ptr::with_exposed_provenance_mut(memory.address as usize), iov_len: memory.bytes };
         let info = core.info.first();
@@ -68,19 +68,19 @@ impl LibfabricRegion {
                 attr.device.cuda = device;
             }
             let opened = Registration::open(rail, doing, &what, |place| {
-                // SAFETY: the domain is open, attributes and range live during the call, and the caller guarantees that
-                // the memory is valid.
+                // SAFETY: the domain is open, attributes and range are valid during the call, and the caller guarantees
+                // that the memory is valid.
                 unsafe { ops::fi_mr_regattr(core.domain.as_ptr(), &attr, 0, place) }
             });
             attempts -= 1;
             match opened {
-                // The key is in use, which happens if keys have few bits.
+                // The key is in use, which can happen if keys have few bits.
                 Err(error) if error.code == ENOKEY && attempts > 0 => {}
                 other => break other?,
             }
         };
         if info.domain().mr_mode & sys::FI_MR_ENDPOINT != 0 {
-            // SAFETY: registration and endpoint are open and of one domain.
+            // SAFETY: registration and endpoint are open and belong to one domain.
             let mut code = unsafe { ops::fi_mr_bind(registration.as_ptr(), core.endpoint().cast(), 0) };
             if code == 0 {
                 // SAFETY: the registration was just bound.
@@ -120,14 +120,14 @@ impl LibfabricRegion {
     }
 }
 
-/// FI_ENOKEY: the key is in use by another registration.
+/// Value of FI_ENOKEY: another registration uses the key.
 const ENOKEY: c_int = 266;
 
-/// Maximum number of keys to try. With 64 bits the first one is free; with 8, the smallest size, one of these usually
-/// is.
+/// Maximum number of keys to try. With 64-bit keys the first one is usually free; with 8-bit keys, the smallest size,
+/// one of these usually is.
 const ATTEMPTS: u32 = 64;
 
-/// Returns a random key of the domain's width. Providers with FI_MR_PROV_KEY choose their own and ignore it.
+/// Returns a random key with the domain's key width. Providers with FI_MR_PROV_KEY choose the key and ignore this one.
 fn requested_key(rail: &str, domain: &sys::fi_domain_attr) -> Result<u64, FabricError> {
     let random = getrandom::u64().map_err(|error| {
         let what = "a random memory key".to_owned();
@@ -136,7 +136,7 @@ fn requested_key(rail: &str, domain: &sys::fi_domain_attr) -> Result<u64, Fabric
     Ok(random & key_mask(domain.mr_key_size))
 }
 
-/// Returns the mask of a key of `bytes` bytes. 0 means that the provider does not report the width.
+/// Returns the mask for a key of `bytes` bytes. 0 means that the provider does not report the width.
 fn key_mask(bytes: usize) -> u64 {
     match bytes {
         1..8 => (1 << (8 * bytes)) - 1,
@@ -151,8 +151,8 @@ fn flags(access: Access, capabilities: u64) -> u64 {
         | of(Access::SINK, sys::FI_READ | capabilities & sys::FI_RECV)
         | of(Access::REMOTE_READ, sys::FI_REMOTE_READ)
         // If a NIC has no RDMA write, the provider of this side reads the data of its peers' writes. libfabric 2.1
-        // registers memory that is only for remote writes without read access for its own NIC. Such a read aborts the
-        // process.
+        // registers memory that is only for remote writes without read access for its own NIC, and such a read then
+        // aborts the process.
         | of(Access::REMOTE_WRITE, sys::FI_REMOTE_WRITE | sys::FI_READ)
 }
 

@@ -1,4 +1,4 @@
-//! A rail whose provider follows a script, for behaviour that real providers show rarely or not on demand.
+//! A rail whose provider follows a script, for behaviour that real providers rarely show or cannot be made to show.
 
 use std::cell::RefCell;
 use std::ffi::{c_int, c_void};
@@ -35,7 +35,7 @@ thread_local! {
 }
 
 impl Script {
-    /// Reads or changes the script of this test.
+    /// Calls `look` with the script of this test, to read or change it.
     pub fn now<T>(look: impl FnOnce(&mut Script) -> T) -> T {
         SCRIPT.with_borrow_mut(look)
     }
@@ -51,9 +51,9 @@ unsafe extern "C" fn close(_: *mut sys::fid) -> c_int {
 
 /// Behaves like efa-direct: refuses a segment without a descriptor, and requires a completion for a receive.
 unsafe extern "C" fn recvmsg(_: *mut sys::fid_ep, message: *const sys::fi_msg, flags: u64) -> isize {
-    // SAFETY: the caller's message lives during the call.
+    // SAFETY: the caller's message is valid during the call.
     let message = unsafe { &*message };
-    // SAFETY: there is a descriptor per segment, if there are any.
+    // SAFETY: there is one descriptor per segment, if there are any.
     if message.iov_count > 0 && (message.desc.is_null() || unsafe { *message.desc }.is_null()) {
         return -(sys::FI_EINVAL as isize);
     }
@@ -81,7 +81,7 @@ unsafe extern "C" fn read(_: *mut sys::fid_cq, room: *mut c_void, count: usize) 
     }
 }
 
-/// Returns an object or a table, all zero, that is never freed.
+/// Returns an object or a table that is all zero and is never freed.
 fn blank<T>() -> &'static mut T {
     // SAFETY: libfabric's objects and tables are integers, pointers and optional functions, which may all be zero.
     Box::leak(Box::new(unsafe { std::mem::zeroed() }))
@@ -92,7 +92,7 @@ fn object<T: super::objects::Fid>() -> (Object<T>, &'static mut T) {
     let (object, ops) = (blank::<T>(), blank::<sys::fi_ops>());
     ops.close = Some(close);
     let place = NonNull::from(&mut *object);
-    // SAFETY: every object begins with its `fid`.
+    // SAFETY: every object starts with its `fid`.
     unsafe { place.cast::<sys::fid>().as_mut() }.ops = ops;
     (Object::scripted(place), object)
 }

@@ -1,6 +1,6 @@
-//! Files of libfabric in /dev/shm. Its shm provider creates one for each endpoint. So does its EFA provider before 2.2,
-//! even if it moves no data by shared memory. libfabric does not reserve their pages: if the file system lacks a page,
-//! its first access raises SIGBUS.
+//! Files of libfabric in /dev/shm. Its shm provider creates one for each endpoint. Its EFA provider before 2.2 does so
+//! as well, even if it moves no data through shared memory. libfabric does not reserve their pages: if the file system
+//! lacks a page, its first access raises SIGBUS.
 
 use std::fs::File;
 use std::io;
@@ -15,7 +15,8 @@ use super::errors::{self, Doing};
 use crate::FabricError;
 
 const FOLDER: &str = "/dev/shm";
-/// Number of bytes of an endpoint's file that are written when it is enabled, rounded up: 3.75 MiB of 16 (1.17 to 2.1).
+/// Number of bytes of an endpoint's file that are written when it is enabled, rounded up. libfabric 1.17 to 2.1 write
+/// 3.75 MiB of 16 MiB.
 const FIRST: u64 = 4 << 20;
 /// Maximum wait for the other ranks of this host, which enable their endpoints one after the other.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -51,7 +52,7 @@ pub(super) fn turn(rail: &str, provider: &str, library: u32) -> Result<Turn, Fab
 }
 
 /// Returns the reason why a provider offers nothing. libfabric's shm provider returns "no data" if /dev/shm has less
-/// space than the size of an endpoint's file for each core.
+/// space than an endpoint's file for each core.
 pub(super) fn why_nothing(provider: &str) -> Option<String> {
     const WHOLE: u64 = 16 << 20;
     if !provider.starts_with("shm") && !provider.starts_with("sm2") {

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use ginlab_base::limits;
 
-/// Number of sockets per peer of a rail: one that connects, and one that is accepted.
+/// Number of sockets per peer of a rail: one that connects, and one that accepts.
 const PER_PEER: u64 = 2;
 
 /// Number of peers of all rails of this process.
@@ -18,7 +18,7 @@ pub(super) struct Sockets {
 }
 
 impl Sockets {
-    /// Creates the count of a rail without peers, by the provider's name.
+    /// Creates the count of a rail without peers, for a provider with this name.
     pub fn new(provider: &str) -> Sockets {
         let takes_some = provider.split(';').any(|layer| matches!(layer, "tcp" | "net" | "sockets"));
         Sockets { takes_some, peers: 0 }

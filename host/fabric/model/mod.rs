@@ -2,13 +2,13 @@
 //!
 //! A [`ModelRail`] wraps a working rail (usually [`same_host`](super::same_host)). A write costs its poster as much
 //! time as a post to the modelled card. It starts when the card is free, and completes after a round trip. The inner
-//! rail moves its bytes as fast as it can. If memory cannot keep up with the modelled rate, moving can be disabled
+//! rail moves the bytes as fast as possible. If memory is slower than the modelled rate, moving can be disabled
 //! ([`Model::move_bytes`]) for timed passes, and enabled for the pass that is verified.
 //!
 //! **Time.** If a post takes longer on this machine than the modelled cost, the excess is a debt of the thread. The
-//! thread repays it by waiting less in its next posts, on any card. A thread that has nothing to do owes nothing. The
-//! time that a card nevertheless waits, for a poster in debt or for bytes that are late, is counted in
-//! [`Model::behind`]. If it is a large share of a result, the result describes this machine and not the card.
+//! thread repays it by waiting less in its next posts, on any card. An idle thread has no debt. The time for which a
+//! card nevertheless waits, for a poster in debt or for bytes that are late, is counted in [`Model::behind`]. If it is
+//! a large share of a result, the result describes this machine and not the card.
 //!
 //! Not in the model: the receiving card (writes of several senders to one target do not interfere), other traffic,
 //! loss, congestion, and the host's memory bus beyond that of this machine.
@@ -82,7 +82,7 @@ impl Model {
         (self.0.profile.line_rate_gbps.value * 1e9) as u64
     }
 
-    /// Sets whether writes posted from now on move their bytes. Immediates always arrive.
+    /// Sets whether writes move their bytes if they are posted after this call. Immediates always arrive.
     pub fn move_bytes(&self, moves: bool) {
         self.0.moves.store(moves, Ordering::Relaxed);
     }
@@ -101,8 +101,8 @@ impl Model {
         inner.into_iter().enumerate().map(rail).collect()
     }
 
-    /// Returns the time that each card has waited for this machine so far and a real one would not have. A card waits
-    /// for its poster, or for bytes that could not be moved fast enough.
+    /// Returns the total time for which each card has waited for this machine although a real card would not have
+    /// waited. A card waits for its poster, or for bytes that could not be moved fast enough.
     #[must_use]
     pub fn behind(&self) -> Vec<Duration> {
         self.0.behind.iter().map(|behind| Duration::from_nanos(behind.load(Ordering::Relaxed) / 1000)).collect()

@@ -1,4 +1,4 @@
-//! Conversion of a profile to the parameters of the modelled card, and comparison with a real card's measurements.
+//! Conversion of a profile to the parameters of the modelled card, and comparison with the measurements of a real card.
 
 use super::profile::Profile;
 use card_model::Figures;
@@ -29,7 +29,7 @@ mod tests {
         Nic::new(&Profile::named("p5").expect("known"), 1)
     }
 
-    /// Returns the rate in MB/s of `count` writes of one size with `outstanding` in flight, as fi_rma_bw computes it.
+    /// Returns the rate in MB/s of `count` writes of one size with `outstanding` in flight, computed like in fi_rma_bw.
     fn stream(bytes: u64, count: u64, outstanding: usize, post: Picoseconds) -> f64 {
         (bytes * count) as f64 / p5().stream(bytes, count, outstanding, post) as f64 * 1e6
     }

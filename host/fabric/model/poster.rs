@@ -1,4 +1,4 @@
-//! The thread that posts to modelled cards: its time compared with that of the modelled thread.
+//! The thread that posts to modelled cards, and its time compared with that of the modelled thread.
 
 use super::Picoseconds;
 use std::cell::Cell;
@@ -6,28 +6,28 @@ use std::cell::Cell;
 /// State of a posting thread, shared by its rails.
 #[derive(Debug, Default)]
 pub(super) struct Poster {
-    /// Delay compared with the modelled thread, whose posts cost [`post_us`](super::Profile) and nothing else. The
-    /// thread catches up by not waiting for the end of a post, or when it has nothing to do, because then the modelled
-    /// thread has nothing to do either.
+    /// Delay compared with the modelled thread, whose posts take exactly [`post_us`](super::Profile). The thread
+    /// catches up by not waiting for the end of a post, or when it is idle, because the modelled thread is then idle as
+    /// well.
     pub debt: Cell<Picoseconds>,
-    /// Number of its rails.
+    /// Number of rails of this thread.
     pub rails: Cell<u32>,
-    /// Number of polls of any of its rails since the last post or successful poll. If it exceeds the number of rails,
+    /// Number of polls of any of these rails since the last post or successful poll. If it exceeds the number of rails,
     /// the thread has nothing to do.
     quiet_polls: Cell<u32>,
-    /// Number of transfers that its rails have not completed.
+    /// Number of transfers that these rails have not completed.
     pub in_flight: Cell<usize>,
-    /// Time at which one of its rails last read the clock. Reading it takes as long as polling four idle cards.
+    /// Time at which one of the thread's rails last read the clock. A reading takes as long as polling four idle cards.
     pub clock: Cell<Picoseconds>,
 }
 
 impl Poster {
-    /// Records a post, or a poll that found something.
+    /// Records a post, or a poll with a result.
     pub fn was_busy(&self) {
         self.quiet_polls.set(0);
     }
 
-    /// Records a poll that found nothing.
+    /// Records a poll without a result.
     pub fn was_quiet(&self) {
         self.quiet_polls.update(|polls| polls.saturating_add(1));
         if self.quiet_polls.get() > self.rails.get() {
@@ -36,9 +36,9 @@ impl Poster {
     }
 }
 
-/// Returns the end of a post on this machine, and the poster's debt then: the modelled thread would have finished that
-/// much earlier. `due` is the end without an earlier debt. A busy card does not cancel the debt, because the poster's
-/// next post may be to another card.
+/// Returns the end of a post on this machine, and the poster's debt at that time, by which the modelled thread would
+/// have finished earlier. `due` is the end without an earlier debt. A busy card does not cancel the debt, because the
+/// poster's next post may be to another card.
 pub(super) fn charge(due: Picoseconds, debt: Picoseconds, now: Picoseconds) -> (Picoseconds, Picoseconds) {
     let modelled = due.saturating_sub(debt);
     let done = now.max(modelled);

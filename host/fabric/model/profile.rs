@@ -10,7 +10,7 @@ const PROFILES: &str = include_str!("profiles.toml");
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields)]
 pub struct Figure {
-    /// Value, in the unit that the parameter's name states.
+    /// Value, in the unit given by the parameter's name.
     pub value: f64,
     /// Source of a measured or published value. `None` if it is assumed.
     pub source: Option<String>,
@@ -30,7 +30,7 @@ pub struct Profile {
     pub line_rate_gbps: Figure,
     /// Share of the line rate that the payload of very large writes reaches.
     pub peak_share: Figure,
-    /// Time that a post costs the posting thread, in us.
+    /// Time that a post takes on the posting thread, in us.
     pub post_us: Figure,
     /// Maximum rate at which a card starts writes, in millions per second.
     pub rate_per_rail_mops: Figure,
@@ -40,14 +40,14 @@ pub struct Profile {
     pub one_way_spread_us: Figure,
     /// Payload of a packet in bytes. Between two writes the wire is idle for the duration of one packet.
     pub mtu_bytes: Figure,
-    /// Share by which a write takes longer than its bytes at the peak rate, up to `start_up_most_us`.
+    /// Relative amount by which a write takes longer than its bytes at the peak rate. The additional time is at most
+    /// `start_up_most_us`.
     pub start_up_share: Figure,
     /// Maximum additional time of a write due to `start_up_share`, in us.
     pub start_up_most_us: Figure,
-    /// Maximum number of writes that a card holds. Further posts are answered with [`Post::Again`](crate::Post::Again).
+    /// Maximum number of writes that a card holds. Further posts return [`Post::Again`](crate::Post::Again).
     pub queue_depth: Figure,
-    /// 1 if the card writes to a peer's memory itself. Otherwise 0: the provider sends messages, which the peer's CPU
-    /// copies.
+    /// 1 if the card writes directly to a peer's memory. 0 if the provider sends messages, which the peer's CPU copies.
     pub rdma_write: Figure,
     /// Rate at which kernels of a GPU store to the other GPUs of its machine, in GB/s.
     pub nvlink_gbytes_s: Figure,

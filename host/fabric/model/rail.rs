@@ -11,15 +11,15 @@ use std::rc::Rc;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
-/// Marks our tokens at the inner rail.
+/// Bit that marks the model's own tokens at the inner rail.
 const OURS: u64 = 1 << 63;
-/// The inner rail is polled once per this many polls while it has none of our transfers, because peers may still write
-/// to us.
+/// Number of polls per poll of the inner rail while it has none of this rail's transfers. The inner rail is still
+/// polled, because peers may write to this rank.
 const IDLE_POLLS: u32 = 16;
 
 /// A rail of a modelled card. See [`Model`].
 pub struct ModelRail<R: Rail> {
-    // Dropped before the rail, because flights hold regions.
+    // This field is dropped before the rail, because flights hold regions.
     flights: Slab<Flight<R>>,
     inner: R,
     model: Model,
@@ -31,11 +31,11 @@ pub struct ModelRail<R: Rail> {
     events: BinaryHeap<Reverse<(Picoseconds, usize, Event)>>,
     /// Number of transfers that the inner rail has not completed.
     below: usize,
-    /// Transfers whose immediates the inner rail had no space for.
+    /// Transfers whose immediates the inner rail had no space to accept.
     refused: Vec<usize>,
     /// Time at which the last event was due.
     last_due: Picoseconds,
-    /// Time since which the card has been idle and only the bytes are missing. `None` if it is not.
+    /// Time since which the card has been idle, waiting only for the bytes. `None` if it is not.
     waits_since: Option<Picoseconds>,
     /// Time up to which this card's waits are counted, so that none is counted twice.
     counted: Picoseconds,
@@ -56,7 +56,7 @@ enum Event {
 /// A transfer between its post and its completion.
 struct Flight<R: Rail> {
     token: u64,
-    /// The immediate, which must not be observed before its time.
+    /// The immediate, which must not be observed before it is due.
     late: Option<(Rc<R::Region>, Transfer)>,
     /// Whether the immediate is due.
     delivered: bool,
@@ -108,7 +108,7 @@ impl<R: Rail> ModelRail<R> {
         }
     }
 
-    /// Returns the time for a poll: the poster's clock, which is read again only if no rail has read it since this
+    /// Returns the time of a poll: the poster's clock, which is read again only if no rail has read it since this
     /// rail's last poll.
     fn time(&mut self) -> Picoseconds {
         if self.poster.clock.get() == self.polled_at {
@@ -118,7 +118,7 @@ impl<R: Rail> ModelRail<R> {
         self.polled_at
     }
 
-    /// Returns whether any of our transfers may progress now.
+    /// Returns whether any transfer of this rail may progress now.
     fn has_work(&mut self) -> bool {
         if self.flights.is_empty() {
             return false;
@@ -128,7 +128,7 @@ impl<R: Rail> ModelRail<R> {
         self.below > 0 || !self.refused.is_empty() || self.events.peek().is_some_and(is_due)
     }
 
-    /// Counts a time that the card has waited for this machine.
+    /// Counts a time during which the card has waited for this machine.
     fn count_wait(&mut self, since: Picoseconds, until: Picoseconds) {
         self.model.add_behind(self.card, until.saturating_sub(since.max(self.counted)));
         self.counted = self.counted.max(until);
@@ -155,14 +155,14 @@ impl<R: Rail> ModelRail<R> {
         }
         self.events.push(Reverse((course.completed, key, Event::Complete)));
         self.poster.in_flight.update(|count| count + 1);
-        // If the poster is late, the clock is read only once: each read costs about 30 ns.
+        // If the poster is late, the clock is read only once, because each reading takes about 30 ns.
         let mut now = self.model.now();
         let (done, debt) = charge(due, debt, now);
         while now < done {
             std::hint::spin_loop();
             now = self.model.now();
         }
-        // Detecting the end of the wait takes time too.
+        // Detecting the end of the wait also takes time.
         self.poster.debt.set(debt + (now - done));
         self.poster.clock.set(now);
         self.poster.was_busy();
@@ -173,8 +173,8 @@ impl<R: Rail> ModelRail<R> {
         self.flights.insert(flight)
     }
 
-    /// Advances a transfer: sends its immediate once this is due and the bytes have arrived, and completes it once all
-    /// has arrived and is acknowledged.
+    /// Advances a transfer. Sends its immediate once this is due and the bytes have arrived. Completes the transfer
+    /// once everything has arrived and is acknowledged.
     fn advance(&mut self, key: usize, completions: &mut Vec<Completion>) {
         let Some(flight) = self.flights.get_mut(key) else { return };
         if flight.moving {
@@ -267,7 +267,7 @@ impl<R: Rail> Rail for ModelRail<R> {
     }
 
     unsafe fn register(&mut self, memory: Memory, access: Access) -> Result<Self::Region, FabricError> {
-        // SAFETY: forwarded; the caller upholds the same contract of the inner rail.
+        // SAFETY: forwards the call; the caller upholds the same contract of the inner rail.
         unsafe { self.inner.register(memory, access) }.map(Rc::new)
     }
 
@@ -333,11 +333,11 @@ impl<R: Rail> Rail for ModelRail<R> {
         let looks_at_peers = self.polls.is_multiple_of(IDLE_POLLS);
         if !self.has_work() {
             self.poster.was_quiet();
-            // Only peers may have something for us.
+            // Only peers can have sent something.
             return if looks_at_peers { self.poll_inner(completions) } else { Ok(()) };
         }
-        // Read the clock again: the time since the last reading, for example between a post and this poll, is the
-        // poster's own.
+        // Reads the clock again: the time since the last reading, for example between a post and this poll, belongs to
+        // the poster.
         let (now, had) = (self.model.now(), (self.below, self.events.len()));
         if self.below > 0 || looks_at_peers {
             self.poll_inner(completions)?;

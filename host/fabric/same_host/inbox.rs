@@ -1,6 +1,6 @@
 //! Immediates between processes: the inbox of a rail in shared memory, with one queue for each rail that sends to it.
 //!
-//! A queue has one writer and one reader, so a sender that is killed cannot corrupt any queue but its own.
+//! A queue has one writer and one reader, so a sender that is killed can only corrupt its own queue.
 
 use crossbeam_utils::CachePadded;
 use ginlab_base::memory_file::{FileName, MemoryFile};
@@ -8,13 +8,13 @@ use std::io;
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// Maximum number of rails that send to one inbox, hence of the ranks of a job whose rails are on one host. An inbox
-/// takes 1.3 MiB.
+/// Maximum number of rails that send to one inbox, and therefore of the ranks of a job whose rails are on one host. An
+/// inbox takes 1.3 MiB.
 pub const SENDERS: usize = 1024;
 /// Maximum number of immediates in a queue.
 const SLOTS: usize = 256;
 
-/// Memory layout of an inbox, which a rail's peers write to.
+/// Memory layout of an inbox, to which a rail's peers write.
 #[repr(C)]
 struct Page {
     /// Number of queues that have a sender.
@@ -22,8 +22,8 @@ struct Page {
     queues: [Queue; SENDERS],
 }
 
-/// The counts include all immediates ever sent. Each has its own cache line, because one is written by the sender and
-/// one by the receiver.
+/// A queue from one sender. Its counts include all immediates ever sent. Each count has its own cache line, because the
+/// sender writes one and the receiver the other.
 #[repr(C)]
 struct Queue {
     sent: CachePadded<AtomicU64>,
@@ -45,15 +45,15 @@ pub(crate) struct Outbox {
     file: MemoryFile,
     queue: usize,
     sent: u64,
-    /// The receiver's count when last read. Cached here, because the receiver writes its cache line whenever it takes
-    /// immediates.
+    /// The receiver's count at its last reading. Cached here, because the receiver writes its cache line whenever it
+    /// takes immediates.
     taken: u64,
 }
 
 /// Returns the memory of an inbox, as both ends access it.
 fn page(file: &MemoryFile) -> &Page {
-    // SAFETY: the file is at least as long as `Page` (created so, or checked when opened) and starts at a page. It is
-    // initially zero, which is valid for all fields, and all fields are atomic.
+    // SAFETY: the file is at least as long as `Page` (created so, or checked when opened) and starts at a page. The
+    // memory is initially zero, which is valid for all fields, and all fields are atomic.
     unsafe { &*(file.address() as *const Page) }
 }
 
@@ -78,7 +78,7 @@ impl Inbox {
         }
         for (queue, taken) in page.queues.iter().zip(&mut self.taken) {
             let sent = queue.sent.load(Ordering::Acquire);
-            // An impossible count is an error of the peer; the bound keeps it from blocking this rail for long.
+            // An impossible count is an error of the peer. The bound prevents it from blocking this rail for long.
             let arrived = sent.saturating_sub(*taken).min(SLOTS as u64);
             if arrived == 0 {
                 continue;
@@ -106,7 +106,7 @@ impl Outbox {
         Ok(Outbox { file, queue, sent: 0, taken: 0 })
     }
 
-    /// Sends an immediate. Returns false if the queue is full.
+    /// Sends an immediate. Returns `false` if the queue is full.
     #[inline]
     pub fn send(&mut self, value: u32) -> bool {
         let queue = &page(&self.file).queues[self.queue];
@@ -136,7 +136,8 @@ mod tests {
     }
 
     proptest! {
-        /// Immediates of each sender arrive in order, exactly once. A full queue reports this and accepts no more.
+        /// Immediates of each sender arrive in order, exactly once. A full queue reports this, and accepts no further
+        /// immediates.
         #[test]
         fn sent_immediates_are_received_once_in_order(bursts in prop::collection::vec((0usize..3, 0u32..400), 1..20)) {
             let mut inbox = Inbox::new().unwrap();

@@ -1,13 +1,13 @@
 //! A rail between processes of one machine. Bytes are copied directly to the peer's memory, which is mapped here, and
-//! immediates go through queues in shared memory.
+//! immediates are sent through queues in shared memory.
 //!
 //! Modelled cards use it to move bytes. It needs no libfabric, and a small write costs only tens of nanoseconds, so
 //! that the elapsed time is that of the model.
 //!
 //! A region that peers write to or read must be in memory of [`Place::File`](ginlab_cuda::Place). A region that is only
-//! a source may be any host memory. Small writes are copied by the posting thread, others by [`CopyThreads`] if there are
-//! any. A write is complete when its bytes are in the peer's memory. The files have no names, so none remains after a
-//! process is killed.
+//! a source may be any host memory. Small writes are copied by the posting thread, others by [`CopyThreads`] if there
+//! are any. A write is complete when its bytes are in the peer's memory. The files have no names, so no file remains
+//! after a process is killed.
 
 pub(super) mod inbox;
 mod movers;
@@ -28,7 +28,7 @@ use peers::{Peers, failed};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Maximum size of a copy that takes no longer than handing it to a copy thread.
+/// Maximum size of a copy that takes no longer than passing it to a copy thread.
 const SMALL: u64 = 8 << 10;
 /// Maximum number of writes in progress on the copy threads.
 const OUTSTANDING: usize = 8192;
@@ -74,8 +74,8 @@ impl SameHostRail {
         })
     }
 
-    /// Returns the mapped address of the peer's bytes. If a copy thread will use it, also returns the file, which keeps
-    /// it mapped. A copy made immediately does not need the file.
+    /// Returns the mapped address of the peer's bytes. If a copy thread will use the address, also returns the file,
+    /// which keeps it mapped. An immediate copy does not need the file.
     #[inline]
     fn reach(
         &mut self,
@@ -87,10 +87,10 @@ impl SameHostRail {
         Ok(((file.address() + at) as *mut u8, kept))
     }
 
-    /// Copies immediately or queues the copy, unless too many are queued.
+    /// Copies immediately or queues the copy, unless too many copies are queued.
     ///
     /// # Safety
-    /// Both ranges must be valid and stay so until the token's completion.
+    /// Both ranges must be valid, and must stay valid until the token's completion.
     #[inline]
     unsafe fn copy(&mut self, source: *const u8, target: *mut u8, t: &Transfer, file: Option<Arc<MemoryFile>>) -> Post {
         match (&self.movers, file) {
@@ -190,11 +190,11 @@ impl Rail for SameHostRail {
             let t = *t;
             let signalled = t.immediate.map_or(Ok(true), |immediate| self.peers.signal(&self.name, &t, immediate));
             completions.push(match signalled {
-                // The queue of the peer is full: a later poll sends the immediate, and transfers posted later wait
+                // The queue of the peer is full. A later poll sends the immediate, and transfers posted later wait
                 // until then.
                 Ok(false) => break,
                 Ok(true) => Completion::Done { token: t.token },
-                // Fail only this transfer: the immediates of other peers must still be taken.
+                // Only this transfer fails, because the immediates of other peers must still be taken.
                 Err(error) => Completion::Failed { token: Some(t.token), error: Box::new(error) },
             });
             self.jobs.pop_front();
@@ -205,7 +205,7 @@ impl Rail for SameHostRail {
 }
 
 impl Drop for SameHostRail {
-    /// Waits until the copy threads no longer access our memory. They never block, so the wait is bounded.
+    /// Waits until the copy threads no longer access this rank's memory. They never block, so the wait is bounded.
     fn drop(&mut self) {
         let backoff = Backoff::new();
         while self.jobs.iter().any(|(_, job)| !job.is_done()) {

@@ -1,6 +1,6 @@
 //! Copy threads: the engines of the modelled cards. A large write is split into chunks, and a chunk of the destination
 //! is always copied by the same thread. The chunk is then still in that thread's cache when its slot is written again,
-//! unless it is stored past the cache ([`Stores`]).
+//! unless the stores bypass the cache ([`Stores`]).
 
 use super::Stores;
 use crossbeam_utils::CachePadded;
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 /// Size of a chunk, in bytes.
 const CHUNK: u64 = 128 << 10;
-/// Time that a thread polls for more chunks before it sleeps: waking it costs as much as some chunks.
+/// Time for which a thread polls for more chunks before it sleeps. Waking it takes as long as copying some chunks.
 const AWAKE: Duration = Duration::from_millis(1);
 /// Interval at which a sleeping thread checks whether it must exit.
 const ASLEEP: Duration = Duration::from_millis(100);
@@ -25,7 +25,7 @@ const ASLEEP: Duration = Duration::from_millis(100);
 pub(super) struct Job(AtomicUsize);
 
 impl Job {
-    /// Returns whether all chunks are copied. Acquire: the caller then observes the copied bytes.
+    /// Returns whether all chunks are copied. Uses acquire order: the caller then observes the copied bytes.
     #[inline]
     pub fn is_done(&self) -> bool {
         self.0.load(Ordering::Acquire) == 0
@@ -51,7 +51,7 @@ struct Lane {
     /// Number of chunks, for checks without the lock.
     count: CachePadded<AtomicUsize>,
     end: AtomicBool,
-    /// Wakes the thread. Requires a system call only if it sleeps.
+    /// Handle that wakes the thread. Requires a system call only if the thread sleeps.
     thread: Unparker,
 }
 
@@ -111,9 +111,9 @@ impl CopyThreads {
             let offset = chunk * CHUNK;
             let lane = &self.lanes[((at / CHUNK + chunk) % self.lanes.len() as u64) as usize];
             lane.push(Chunk {
-                // SAFETY: the offset is below `bytes`, hence in the source.
+                // SAFETY: the offset is below `bytes`, and therefore in the source.
                 source: unsafe { source.add(offset as usize) },
-                // SAFETY: the offset is below `bytes`, hence in the target.
+                // SAFETY: the offset is below `bytes`, and therefore in the target.
                 target: unsafe { target.add(offset as usize) },
                 bytes: CHUNK.min(bytes - offset) as usize,
                 job: job.clone(),
@@ -142,8 +142,8 @@ impl Lane {
                 self.count.store(chunks.len(), Ordering::Release);
                 drop(chunks);
                 if let Some(Chunk { source, target, bytes, job, .. }) = chunk {
-                    // SAFETY: the caller of `copy` keeps both valid. They are different memory, or the same in a put to
-                    // itself, which is undefined on a real NIC too and stays within both ranges.
+                    // SAFETY: the caller of `copy` keeps both ranges valid. They are different memory, or the same in a
+                    // put to itself, which stays within both ranges and is undefined on a real NIC as well.
                     unsafe { stores.copy(source, target, bytes) };
                     job.0.fetch_sub(1, Ordering::Release);
                 }
@@ -167,7 +167,7 @@ impl Drop for CopyThreads {
             lane.thread.unpark();
         }
         for thread in self.threads.drain(..) {
-            // Ignore the result: the thread only copies and does not panic.
+            // Ignores the result: the thread only copies and does not panic.
             let _ = thread.join();
         }
     }

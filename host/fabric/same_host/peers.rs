@@ -1,7 +1,7 @@
 //! The peers of a rail on one machine: each peer's process, its memory, which is mapped here, and the queue of
 //! immediates to it.
 //!
-//! Used by all rails that reach their peers by shared memory: [`SameHostRail`](super::SameHostRail),
+//! Used by all rails that reach their peers through shared memory: [`SameHostRail`](super::SameHostRail),
 //! [`WorstRail`](crate::worst::WorstRail).
 
 use super::inbox::Outbox;
@@ -31,8 +31,8 @@ pub(crate) struct Peers(Vec<Option<Peer>>);
 
 #[derive(Debug)]
 pub(crate) struct Peer {
-    /// A pidfd that becomes readable when the process exits. `None` if the system does not permit pidfds; then only the
-    /// bootstrap detects the exit.
+    /// A pidfd that becomes readable when the process exits. `None` if the system does not permit pidfds, in which case
+    /// only the bootstrap detects the exit.
     process: Option<OwnedFd>,
     pub inbox: FileName,
     pub has_ended: bool,
@@ -41,12 +41,12 @@ pub(crate) struct Peer {
     memory: Vec<(u64, Arc<MemoryFile>)>,
 }
 
-/// Packs number and descriptor of a file into one word.
+/// Packs the number and the descriptor of a file into one word.
 pub(crate) fn key_of(name: FileName) -> u64 {
     u64::from(name.number) << 32 | u64::from(name.descriptor as u32)
 }
 
-/// Returns the name of the file of a process with this key.
+/// Returns the name of the file with this key in the process `pid`.
 pub(crate) fn name_of(pid: u32, key: u64) -> FileName {
     FileName { pid, descriptor: key as u32 as i32, number: (key >> 32) as u32 }
 }
@@ -56,12 +56,12 @@ fn process_namespace() -> u64 {
     std::fs::metadata("/proc/self/ns/pid").map_or(0, |namespace| namespace.ino())
 }
 
-/// Opens a descriptor that becomes readable when a process exits. `None` if the system does not permit it.
+/// Opens a descriptor that becomes readable when a process exits. `None` if the system does not permit this.
 fn watch(pid: u32) -> io::Result<Option<OwnedFd>> {
     // SAFETY: a system call with two integers, which returns a new descriptor or an error.
     let process = unsafe { libc::syscall(libc::SYS_pidfd_open, pid as libc::pid_t, 0) };
     if process >= 0 {
-        // SAFETY: a new descriptor that no other code owns. Descriptors fit in an `i32`.
+        // SAFETY: the descriptor is new, and no other code owns it. Descriptors fit in an `i32`.
         return Ok(Some(unsafe { OwnedFd::from_raw_fd(process as i32) }));
     }
     let error = io::Error::last_os_error();
@@ -126,7 +126,7 @@ impl SameHostRegion {
 }
 
 impl Peers {
-    /// Adds the peer with this address ([`address`]) and returns its index.
+    /// Adds the peer with this address ([`address`]). Returns its index.
     pub fn add(&mut self, rail: &str, address: &[u8]) -> Result<usize, FabricError> {
         let number = self.0.len();
         let what = format!("connecting to peer {number}");
@@ -153,12 +153,12 @@ impl Peers {
         known.map(|_| ()).ok_or_else(|| mistake(rail, format!("removing peer {peer}"), "no such peer"))
     }
 
-    /// Returns a peer, unless it was removed.
+    /// Returns a peer, or `None` if it was removed.
     pub fn get(&self, peer: usize) -> Option<&Peer> {
         self.0.get(peer)?.as_ref()
     }
 
-    /// Returns the peer of a transfer. Fails if its process has exited.
+    /// Returns the peer of a transfer, or an error if its process has exited.
     #[inline]
     fn of(&mut self, rail: &str, t: &Transfer) -> Result<&mut Peer, FabricError> {
         match self.0.get_mut(t.peer) {
@@ -168,7 +168,7 @@ impl Peers {
         }
     }
 
-    /// Returns the mapped file of the peer's bytes, and the offset of the first of them in the file.
+    /// Returns the mapped file of the peer's bytes, and the offset of the first byte in the file.
     #[inline]
     pub fn reach(
         &mut self,
@@ -209,7 +209,7 @@ impl Peers {
         }
     }
 
-    /// Sends an immediate, after its bytes have been copied. Returns false if the peer's queue is full.
+    /// Sends an immediate, after its bytes have been copied. Returns `false` if the peer's queue is full.
     pub fn signal(&mut self, rail: &str, t: &Transfer, immediate: u32) -> Result<bool, FabricError> {
         let peer = self.of(rail, t)?;
         let outbox = match &mut peer.outbox {

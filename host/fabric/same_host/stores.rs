@@ -1,12 +1,12 @@
-//! Kinds of copies, depending on who reads the bytes next: a core or a GPU.
+//! Kinds of copies, selected by the next reader of the bytes: a core or a GPU.
 
 /// The kind of stores that copy threads use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stores {
     /// Ordinary stores, as `memmove` uses. Bytes that are soon written again are still in the core's cache.
     Cached,
-    /// Non-temporal stores, past the caches. A GPU that reads bytes which are modified in a core's private cache waits
-    /// for that core. This halves its read bandwidth or worse (experiments/nccl/caches.cu).
+    /// Non-temporal stores, which bypass the caches. A GPU that reads bytes that are modified in a core's private cache
+    /// waits for that core. This reduces its read bandwidth to half or less (experiments/nccl/caches.cu).
     Streamed,
 }
 
@@ -37,12 +37,12 @@ unsafe fn streamed(source: *const u8, target: *mut u8, bytes: usize) {
     /// Size of a cache line, and number of its vectors.
     const LINE: usize = 64;
     const VECTORS: usize = LINE / size_of::<__m128i>();
-    // Only whole lines: a partial line stored past the cache is written to memory twice.
+    // Copies only whole lines this way: a partial line that bypasses the cache is written to memory twice.
     let before = target.align_offset(LINE).min(bytes);
     let whole = (bytes - before) / LINE * LINE;
     let mut at = before;
-    // SAFETY: the caller guarantees both ranges, and each line of the target is aligned to its size. SSE2 is part of
-    // x86-64.
+    // SAFETY: the caller guarantees that both ranges are valid, and each line of the target is aligned to its size.
+    // SSE2 is part of x86-64.
     unsafe {
         std::ptr::copy(source, target, before);
         while at < before + whole {

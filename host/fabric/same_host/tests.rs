@@ -1,4 +1,4 @@
-//! Two rails of one process that write to each other's shared memory, and a process that exits.
+//! Tests of two rails of one process that write to each other's shared memory, and of a process that exits.
 
 #![allow(clippy::unwrap_used, reason = "a test ends by panicking")]
 
@@ -27,7 +27,7 @@ fn node(place: Place, movers: Option<Arc<CopyThreads>>) -> Node {
 }
 
 fn pair(movers: Option<Arc<CopyThreads>>) -> (Node, Node) {
-    // A region that is only a source may be any memory.
+    // A region that is only a source may be in any memory.
     let (mut a, mut b) = (node(Place::Host, movers.clone()), node(Place::File, movers));
     let addresses = [a.rail.address().unwrap(), b.rail.address().unwrap()];
     a.rail.insert_peers(&addresses).unwrap();
@@ -61,7 +61,7 @@ fn write(node: &mut Node, t: &Transfer) -> Result<Post, FabricError> {
     unsafe { node.rail.write(&node.region, t) }
 }
 
-/// Covers sizes around the chunk size and the threshold, copied by the posting thread and by copy threads. Checks the
+/// Tests sizes around the chunk size and the threshold, copied by the posting thread and by copy threads. Checks the
 /// bytes and their surroundings.
 #[test]
 fn bytes_arrive_whole_and_nowhere_else() {
@@ -80,7 +80,7 @@ fn bytes_arrive_whole_and_nowhere_else() {
             assert!(bytes(&b)[from..to] == bytes(&a)[from..to], "{size} B");
             let around = bytes(&b);
             assert!(around[..from].iter().chain(&around[to..]).all(|byte| *byte == 0xa5), "around {size} B");
-            // Read other bytes back.
+            // Reads other bytes back.
             bytes(&b)[from..to].fill(0x11);
             // SAFETY: the destination is not accessed until the completion.
             unsafe { a.rail.read(&a.region, &there) }.unwrap();
@@ -233,7 +233,7 @@ fn dead_peer_fails_only_its_transfers() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// Many writes in flight concurrently, in any order of sizes: each byte is from the right write, and each token
+    /// Many writes of various sizes are in flight concurrently: each byte is from the right write, and each token
     /// completes once.
     #[test]
     fn writes_side_by_side_do_not_mix(sizes in prop::collection::vec(1u64..200_000, 1..5), threads in 1usize..4) {

@@ -12,23 +12,23 @@ use crate::{Completion, FabricError, Memory, Post, Rail, mistake};
 /// The faults to inject. None by default.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
-    /// Number of initial posts that are answered with [`Post::Again`].
+    /// Number of initial posts that return [`Post::Again`].
     pub again_first: u64,
-    /// Every n-th later post is answered with [`Post::Again`].
+    /// Every n-th later post returns [`Post::Again`]; `None` for no later post.
     pub again_every: Option<u64>,
     /// Numbers of the completions that fail, counted from 1 over all transfers of the rail. The data may have been
     /// transferred.
     pub fail_completions: Vec<u64>,
-    /// Number of the poll (from 1) from which on all polls return an error: the rail is dead.
+    /// Number of the first poll, counted from 1, that returns an error. All later polls return it as well.
     pub dead_from_poll: Option<u64>,
     /// Number of initial polls that report a failed incoming transfer of a peer.
     pub incoming_failures: u64,
     /// Number of polls by which each completion and immediate is delayed.
     pub delay_polls: u64,
-    /// Number of the registration (from 1) that is refused.
+    /// Number of the registration that is refused, counted from 1.
     pub refuse_registration: Option<u64>,
-    /// Whether registered memory is locked, as by the drivers of NICs but not by providers without one. Memory that the
-    /// system refuses to lock (`ulimit -l`) is refused. It stays locked until it is freed.
+    /// Whether registered memory is locked. Drivers of NICs lock it, but providers without a NIC do not. If the system
+    /// refuses to lock memory (`ulimit -l`), its registration fails. Registered memory stays locked until it is freed.
     pub lock_memory: bool,
     /// Whether the completions of one poll are returned in reverse order.
     pub reverse: bool,
@@ -66,7 +66,7 @@ impl<R: Rail> FaultyRail<R> {
         self.layer.posts
     }
 
-    /// Returns the number of posts that the script answered with [`Post::Again`].
+    /// Returns the number of posts for which the script returned [`Post::Again`].
     pub fn agains(&self) -> u64 {
         self.layer.agains
     }

@@ -1,5 +1,5 @@
-//! Layers between a rail and its user, for tests and experiments. Only [`Layered`] forwards calls; a layer implements
-//! only what it changes.
+//! Layers between a rail and its user, for tests and experiments. Only [`Layered`] forwards calls, and a layer
+//! implements only its changes.
 
 use crate::{
     Access, Completion, FabricError, Memory, Message, Messages, Post, Rail, RailLimits, RemoteRegion, Transfer,
@@ -28,8 +28,8 @@ pub trait Layer {
         Ok(())
     }
 
-    /// Called before a post. [`Post::Again`] is returned to the caller, and the rail is not called. [`Post::Accepted`]
-    /// forwards the post.
+    /// Called before a post. If it returns [`Post::Again`], this is returned to the caller and the rail is not called.
+    /// [`Post::Accepted`] forwards the post.
     fn before_post(&mut self, _posting: Posting<'_>) -> Post {
         Post::Accepted
     }
@@ -37,7 +37,8 @@ pub trait Layer {
     /// Called after the rail has accepted a post.
     fn after_post(&mut self, _posting: Posting<'_>) {}
 
-    /// Called before the rail is polled. An error is returned from the poll, and the rail is not polled.
+    /// Called before the rail is polled. If it returns an error, the poll returns this error and the rail is not
+    /// polled.
     ///
     /// # Errors
     /// Returns the layer's own error.
@@ -122,7 +123,7 @@ impl<R: Rail, L: Layer> Rail for Layered<R, L> {
 
     unsafe fn register(&mut self, memory: Memory, access: Access) -> Result<R::Region, FabricError> {
         self.layer.before_register(self.inner.name(), memory)?;
-        // SAFETY: forwarded; the caller upholds the same contract of the inner rail.
+        // SAFETY: forwards the call; the caller upholds the same contract of the inner rail.
         unsafe { self.inner.register(memory, access) }
     }
 
@@ -131,12 +132,12 @@ impl<R: Rail, L: Layer> Rail for Layered<R, L> {
     }
 
     unsafe fn write(&mut self, region: &R::Region, transfer: &Transfer) -> Result<Post, FabricError> {
-        // SAFETY: forwarded; the caller upholds the same contract of the inner rail.
+        // SAFETY: forwards the call; the caller upholds the same contract of the inner rail.
         self.post(Posting::Write(transfer), |inner| unsafe { inner.write(region, transfer) })
     }
 
     unsafe fn read(&mut self, region: &R::Region, transfer: &Transfer) -> Result<Post, FabricError> {
-        // SAFETY: forwarded; the caller upholds the same contract of the inner rail.
+        // SAFETY: forwards the call; the caller upholds the same contract of the inner rail.
         self.post(Posting::Read(transfer), |inner| unsafe { inner.read(region, transfer) })
     }
 
@@ -151,12 +152,12 @@ impl<R: Rail, L: Layer> Rail for Layered<R, L> {
 
 impl<R: Messages, L: Layer> Messages for Layered<R, L> {
     unsafe fn send(&mut self, region: &R::Region, peer: usize, message: &Message) -> Result<Post, FabricError> {
-        // SAFETY: forwarded; the caller upholds the same contract of the inner rail.
+        // SAFETY: forwards the call; the caller upholds the same contract of the inner rail.
         self.post(Posting::Send(peer, message), |inner| unsafe { inner.send(region, peer, message) })
     }
 
     unsafe fn receive(&mut self, region: &R::Region, message: &Message) -> Result<Post, FabricError> {
-        // SAFETY: forwarded; the caller upholds the same contract of the inner rail.
+        // SAFETY: forwards the call; the caller upholds the same contract of the inner rail.
         self.post(Posting::Receive(message), |inner| unsafe { inner.receive(region, message) })
     }
 
@@ -187,7 +188,7 @@ mod tests {
         assert_eq!((rail.add_peer(&[]), rail.insert_peers(&[Vec::new()])), (Ok(7), Ok(())));
         rail.remove_peer(7).unwrap();
         let memory = Memory { address: 0, bytes: 16, cuda_device: None };
-        // SAFETY: scripted rails do not access the memory, here and below.
+        // SAFETY: here and below, scripted rails do not access the memory.
         let region = unsafe { rail.register(memory, Access::ALL) }.unwrap();
         let remote = rail.remote(&region);
         assert_eq!(remote.bytes, 16);

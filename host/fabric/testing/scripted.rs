@@ -1,4 +1,4 @@
-//! A rail for unit tests: moves nothing, follows a script and records its calls.
+//! A rail for unit tests. It moves nothing, follows a script and records its calls.
 
 pub mod queues;
 
@@ -8,7 +8,7 @@ use crate::{
 use std::cell::RefCell;
 use std::rc::Rc;
 
-/// An address that such a rail refuses.
+/// An address that a scripted rail refuses.
 pub const NO_ADDRESS: &[u8] = b"no address";
 
 /// The recorded calls of a rail, and its answers.
@@ -27,7 +27,7 @@ pub struct Script {
     pub dead: bool,
     pub panics: bool,
     pub polls: u32,
-    /// Peer and message.
+    /// Messages that were sent, each with its peer.
     pub sent: Vec<(usize, Message)>,
     pub received: Vec<Message>,
     /// Receives that were cancelled.
@@ -128,7 +128,7 @@ impl Rail for Scripted {
         }
         let mut script = self.script.borrow_mut();
         script.peers += 1;
-        // Differs from the numbers that the caller would expect.
+        // The index differs from the one that the caller would expect.
         Ok(script.peers + 6)
     }
     fn remove_peer(&mut self, peer: usize) -> Result<(), FabricError> {

@@ -1,4 +1,4 @@
-//! Verbs rails, and their objects for kernels, over software NICs that reorder: transfers and refusals.
+//! Verbs rails, and their objects for kernels, over software NICs that reorder: tests of transfers and refusals.
 
 #![allow(clippy::unwrap_used, reason = "a test ends by panicking")]
 
@@ -102,7 +102,7 @@ fn bytes_and_immediates_arrive_once_in_any_order() {
     }
     assert!(overtaken, "nothing is in order");
     assert_eq!(theirs, ours);
-    // Read the bytes back.
+    // Reads the bytes back.
     theirs.reverse();
     for token in 0..8 {
         // SAFETY: no other code accesses the memory until the completion.
@@ -135,7 +135,7 @@ fn rejected_transfers_are_named() {
         "{text}"
     );
     assert_eq!(theirs, vec![0; 64]);
-    // Errors found before the NIC sees the request.
+    // Errors that are detected before the NIC receives the request.
     for (put, what) in [
         (transfer(60, 8, remote, 1), "exceed the local region"),
         (Transfer { remote_offset: 60, ..transfer(0, 8, remote, 1) }, "exceed the peer's region"),
@@ -153,7 +153,7 @@ fn rejected_transfers_are_named() {
     assert!(VerbsRail::open("rdmap1s0", 64, None).unwrap_err().to_string().contains("available: rdmap79s0, rdmap80s0"));
 }
 
-/// A CPU cannot access GPU memory, whatever the driver exports: neither the driver nor the NIC is called.
+/// A CPU cannot access GPU memory, regardless of the driver's exports. Neither the driver nor the NIC is called.
 #[test]
 fn software_nics_reject_gpu_memory_by_name() {
     let mut rail = open(0);
@@ -172,8 +172,8 @@ fn software_nics_reject_gpu_memory_by_name() {
     assert!(error.contains("software NICs move bytes by the CPU"), "{error}");
 }
 
-/// Does what a kernel does: stores words to the ring and a count to the doorbell, and polls the phase of the completion
-/// and the counter of the other side.
+/// Emulates a kernel: stores words to the ring and a count to the doorbell, and polls the phase of the completion and
+/// the counter of the other side.
 #[test]
 fn view_suffices_to_drive_queue_pair() {
     let (first, second) = (Verbs::open(&names()[0]).unwrap(), Verbs::open(&names()[1]).unwrap());

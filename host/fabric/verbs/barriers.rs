@@ -1,5 +1,5 @@
 //! Barriers between a CPU and a NIC, as in rdma-core (util/udma_barrier.h). A NIC's windows are write-combining memory.
-//! On aarch64 a NIC is also outside the domain that the fences of the language's memory model order.
+//! On aarch64 a NIC is also outside the domain that is ordered by the fences of the language's memory model.
 
 #[cfg(target_arch = "aarch64")]
 use std::arch::asm;

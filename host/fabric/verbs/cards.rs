@@ -73,7 +73,7 @@ pub(super) fn line_rate(context: *mut ibv_context) -> Option<u64> {
     if unsafe { (library.ibv_query_port)(context, 1, &mut port) } != 0 {
         return None;
     }
-    // In units of 100 Mb/s: InfiniBand's rate per lane, and number of lanes.
+    // The rate is in units of 100 Mb/s. For InfiniBand it is the rate per lane times the number of lanes.
     let lane = match port.active_speed {
         1 => 25,
         2 => 50,

@@ -13,7 +13,7 @@ use verbs_sys as sys;
 /// Size of the address of a queue pair: GID of its device, queue pair number and key.
 const ADDRESS: usize = 24;
 
-/// An open device with a protection domain. Objects created from it keep it open. Can be used from any thread.
+/// An open device with a protection domain. Objects created from it keep it open. It can be used from any thread.
 #[derive(Clone)]
 pub struct Verbs(pub(super) Arc<Device>);
 
@@ -82,7 +82,8 @@ impl Verbs {
             )
         })?;
         let rail = format!("{}:{card}", label());
-        // SAFETY: the device belongs to a list that is not freed. The calls below follow the order of the manual.
+        // SAFETY: the device belongs to a list that is not freed. The calls below are made in the order that the manual
+        // prescribes.
         let context = unsafe { (library.ibv_open_device)(device) };
         if context.is_null() {
             return Err(errors::call(&rail, "ibv_open_device", None));

@@ -44,12 +44,12 @@ pub(super) fn call(rail: &str, operation: impl Into<String>, code: Option<i32>) 
     FabricError { rail: rail.to_owned(), operation: operation.into(), code, text, hint }
 }
 
-/// Returns the system's text of an error without its number, which follows anyway.
+/// Returns the system's text of an error without the number, which the message adds separately.
 pub(super) fn words(error: &io::Error) -> String {
     error.to_string().split(" (os error").next().unwrap_or_default().to_owned()
 }
 
-/// Creates the error that libibverbs or libefa is missing or not new enough.
+/// Creates the error for a missing or outdated libibverbs or libefa.
 #[cold]
 pub(super) fn missing(why: &str) -> FabricError {
     FabricError {
@@ -74,7 +74,7 @@ mod tests {
             (nix::libc::EFAULT, "the EFA device cannot pin"),
             (nix::libc::EPERM, ""),
         ] {
-            // Calls return the code with either sign.
+            // Calls may return the code with either sign.
             for code in [code, -code] {
                 let error = call("rail", "ibv_reg_mr", Some(code));
                 assert!(error.code == code.abs() && error.hint.starts_with(begins), "{error:?}");

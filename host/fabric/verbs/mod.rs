@@ -1,9 +1,9 @@
-//! EFA without libfabric: libibverbs and libefa, loaded at run time. Their functions are used for setup. Requests are
-//! written directly to the NIC's queues and completions are read there ([`efa_queue`]), by a rail ([`VerbsRail`]) on
-//! the CPU or by a kernel ([`PairView`]).
+//! EFA without libfabric: libibverbs and libefa, loaded at run time. Their functions are used for setup. A rail
+//! ([`VerbsRail`]) on the CPU, or a kernel ([`PairView`]), writes requests directly to the NIC's queues and reads
+//! completions from them ([`efa_queue`]).
 //!
-//! Requires rdma-core 59 or newer, which reports the addresses of the queues. A software NIC is a thread of this
-//! process.
+//! This module requires rdma-core 59 or newer, which reports the addresses of the queues. A software NIC is a thread of
+//! this process.
 
 mod barriers;
 mod cards;

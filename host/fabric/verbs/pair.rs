@@ -70,7 +70,8 @@ impl Verbs {
             return Ok(pair);
         }
         // libefa rounds the number of requests up to a minimum that it does not report. A completion queue must hold as
-        // many completions, and is created before the pair. Create both again with the number that is known now.
+        // many completions, and is created before the pair. Both are therefore created again with the number that is
+        // known now.
         drop(pair);
         let pair = Pair::open(self, &PairOptions { completions: slots, ..*options })?;
         let (slots, entries) = (pair.view.send.entries, pair.view.completions.entries);
@@ -131,7 +132,7 @@ impl Pair {
         let (mut attributes, mut efa): (sys::ibv_cq_init_attr_ex, sys::efadv_cq_init_attr) =
             unsafe { std::mem::zeroed() };
         attributes.cqe = entries.max(1).next_power_of_two();
-        // The form of the struct without external memory, which every sufficiently new libefa supports.
+        // Length of the struct without external memory, which every sufficiently new libefa supports.
         let bytes = std::mem::offset_of!(sys::efadv_cq_init_attr, flags) as u32;
         // SAFETY: the context is open, and the attributes are local variables of the given length.
         let made = unsafe { (device.library.efadv_create_cq)(device.context, &mut attributes, &mut efa, bytes) };
@@ -167,7 +168,7 @@ impl Pair {
             reserved: 0,
             wr_flags: 0,
         };
-        // The form of the struct without processing hints, which every libefa supports.
+        // Length of the struct without processing hints, which every libefa supports.
         let bytes = std::mem::offset_of!(sys::efadv_qp_init_attr, wr_flags) as u32;
         // SAFETY: the context is open, the queues belong to this device, and the attributes are local variables.
         self.pair = unsafe { (device.library.efadv_create_qp_ex)(device.context, &mut attributes, &mut efa, bytes) };
@@ -325,7 +326,7 @@ impl Pair {
         let queue =
             |queue: &Completions| pages(queue.slots, queue.entries as usize * queue.entry_bytes as usize, false, true);
         let mut all = vec![
-            // Requests and doorbells of a real NIC are in its windows; the other queues are in memory of this machine.
+            // Requests and doorbells of a real NIC are in its windows. The other queues are in memory of this machine.
             pages(view.send.slots, view.send.entries as usize * view.send.entry_bytes as usize, is_real, false),
             pages(view.send.doorbell.cast(), 4, is_real, false),
             queue(&view.completions),

@@ -42,7 +42,7 @@ impl Poster {
         }
     }
 
-    /// Rings the doorbell for all requests that it does not cover yet.
+    /// Rings the doorbell for all requests that are not covered yet.
     #[inline]
     pub(super) fn ring(&mut self) {
         if self.rung == self.posted {

@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 /// Default maximum number of requests in a queue. The NIC may support fewer.
 const DEPTH: u32 = 4096;
-/// Maximum number of entries read by one poll. Bounds a poll, however fast completions arrive.
+/// Maximum number of entries read by one poll. It bounds the duration of a poll if completions arrive quickly.
 const BATCH: usize = 256;
 
 /// A request in flight.
@@ -55,8 +55,8 @@ impl fmt::Debug for VerbsRail {
 }
 
 impl VerbsRail {
-    /// Opens a rail on the device `card`, with space for `immediates` unpolled immediates. At most `most` transfers may
-    /// be outstanding; `None`: the limit of the NIC.
+    /// Opens a rail on the device `card`, with space for `immediates` unpolled immediates. `most` is the maximum number
+    /// of outstanding transfers; `None` for the limit of the NIC.
     ///
     /// # Errors
     /// Returns an error if the device has no RDMA write, or if it cannot be opened.
@@ -125,7 +125,7 @@ impl VerbsRail {
         let id = self.flights.insert(flight) as u64;
         let immediate = if is_read { None } else { t.immediate };
         let head = Head { id, phase: self.poster.phase(), to, immediate, hints: 0 };
-        // The cast is lossless: at most `max_transfer_bytes`, which has 32 bits.
+        // The cast is lossless: the length is at most `max_transfer_bytes`, which has 32 bits.
         let local = Local { address: region.address + t.local_offset, length: t.bytes as u32, key: region.lkey };
         let (address, key) = (t.remote.base + t.remote_offset, t.remote.key as u32);
         let words = if is_read {
@@ -165,7 +165,7 @@ impl VerbsRail {
     /// Handles the completion of a request.
     #[inline]
     fn ended(&mut self, first: u64, completions: &mut Vec<Completion>) {
-        // Ignore an unknown request: an entry of a queue that was overwritten.
+        // Ignores an unknown request, which is an entry of a queue that was overwritten.
         let Some(flight) = self.flights.try_remove(completion::id(first).into()) else { return };
         let status = completion::status(first);
         completions.push(if status == 0 {
@@ -212,7 +212,7 @@ impl Rail for VerbsRail {
     }
 
     unsafe fn register(&mut self, memory: Memory, access: Access) -> Result<Region, FabricError> {
-        // SAFETY: forwarded; the caller upholds the same contract.
+        // SAFETY: forwards the call; the caller upholds the same contract.
         let region = unsafe { self.verbs.register(memory, access) };
         if region.is_err() && memory.cuda_device.is_some() {
             self.limits.cuda_memory = false;
@@ -236,7 +236,7 @@ impl Rail for VerbsRail {
 
     #[inline]
     fn poll(&mut self, completions: &mut Vec<Completion>) -> Result<(), FabricError> {
-        // Rings the doorbell if a caller announced a post (`more`) and did not make it.
+        // Rings the doorbell if a caller has announced a post (`more`) but not made it.
         self.poster.ring();
         for _ in 0..BATCH {
             let Some([first, _]) = self.completions.next() else { break };
@@ -257,7 +257,7 @@ impl Rail for VerbsRail {
     }
 }
 
-/// Messages are not supported: they need an order, which EFA's datagrams do not have.
+/// Messages are not supported, because they need an order, which EFA's datagrams lack.
 impl Messages for VerbsRail {
     unsafe fn send(&mut self, _: &Region, _: usize, _: &Message) -> Result<Post, FabricError> {
         Err(self.has_none("messages"))

@@ -1,8 +1,8 @@
 //! Registered memory of the host or of a GPU.
 //!
-//! There are two ways in which a NIC can access GPU memory. The GPU's driver exports it as a dma-buf, which the NIC
-//! registers; or the NIC registers the address, which the kernel resolves by a peer-memory module (efa_nv_peermem).
-//! They are tried in this order, as in libfabric's EFA provider.
+//! There are two methods by which a NIC can access GPU memory. With the first one, the GPU's driver exports it as a
+//! dma-buf, which the NIC registers. With the second one, the NIC registers the address, which the kernel resolves
+//! through a peer-memory module (efa_nv_peermem). They are tried in this order, as in libfabric's EFA provider.
 
 use super::device::Verbs;
 use super::errors;
@@ -41,21 +41,21 @@ impl Drop for Region {
 }
 
 impl Verbs {
-    /// Returns whether GPU memory may be registered. A software NIC is a CPU thread, which cannot access it. Whether a
-    /// real NIC can is known only after a registration.
+    /// Returns whether GPU memory may be registered. A software NIC is a CPU thread, which cannot access it. For a real
+    /// NIC, only a registration shows this.
     #[must_use]
     pub fn takes_gpu_memory(&self) -> bool {
         soft::label().is_none()
     }
 
-    /// Registers memory for these uses. GPU memory is registered by dma-buf, or else by peer memory.
+    /// Registers memory for these uses. GPU memory is registered as a dma-buf or, if this fails, as peer memory.
     ///
     /// # Safety
     /// The memory must stay valid and must not move until the region is dropped.
     ///
     /// # Errors
     /// Returns an error for GPU memory on a software NIC, for an empty range, and if the registration fails. For GPU
-    /// memory, it contains the errors of both ways.
+    /// memory, the error contains those of both methods.
     pub unsafe fn register(&self, memory: Memory, access: Access) -> Result<Region, FabricError> {
         let Memory { address, bytes, cuda_device } = memory;
         let what = match cuda_device {
@@ -107,7 +107,7 @@ struct Registrar<'a> {
     access: u32,
 }
 
-/// Errors of both ways to register GPU memory.
+/// Errors of both methods of registering GPU memory.
 #[derive(Debug)]
 struct Refused {
     dma_buf: String,
@@ -150,7 +150,7 @@ impl Registrar<'_> {
         })
     }
 
-    /// Registers GPU memory by its dma-buf.
+    /// Registers GPU memory through its dma-buf.
     ///
     /// # Safety
     /// The contract of [`of_gpu`](Registrar::of_gpu) must hold.
@@ -168,7 +168,7 @@ impl Registrar<'_> {
 fn flags(access: Access) -> u32 {
     let of = |wanted: Access, flags: u32| if access.allows(wanted) { flags } else { 0 };
     of(Access::SINK, sys::IBV_ACCESS_LOCAL_WRITE)
-        // The NIC itself performs peers' writes, so it needs local write access.
+        // The NIC performs the writes of peers, so it needs local write access.
         | of(Access::REMOTE_WRITE, sys::IBV_ACCESS_REMOTE_WRITE | sys::IBV_ACCESS_LOCAL_WRITE)
         | of(Access::REMOTE_READ, sys::IBV_ACCESS_REMOTE_READ)
 }
@@ -202,7 +202,7 @@ mod tests {
         CALLS.with_borrow_mut(|calls| calls.push(called));
     }
 
-    /// Fails like libibverbs if the system returns an error.
+    /// Emulates libibverbs if the system returns an error.
     fn says(error: i32) -> *mut sys::ibv_mr {
         nix::errno::Errno::from_raw(error).set();
         std::ptr::null_mut()

@@ -1,12 +1,12 @@
-//! Options of a queue pair, and its description for those who drive it.
+//! Options of a queue pair, and its description for the code that drives it.
 
 /// Options of a queue pair.
 #[derive(Clone, Copy, Debug)]
 pub struct PairOptions<'a> {
     /// Maximum number of requests in flight. Rounded up to a power of two.
     pub depth: u32,
-    /// Minimum number of entries of the queue where its requests complete. It never has fewer entries than there are
-    /// slots for requests.
+    /// Minimum number of entries of the queue in which its requests complete. The queue has at least as many entries as
+    /// there are slots for requests.
     pub completions: u32,
     /// Number of entries of the queue where peers' operations arrive.
     pub arrivals: u32,
@@ -67,9 +67,9 @@ pub struct PairView {
     pub send: Ring,
     /// Ring of receives.
     pub receive: Ring,
-    /// Queue where requests complete.
+    /// Queue in which requests complete.
     pub completions: Completions,
-    /// Queue where peers' operations arrive.
+    /// Queue in which operations of peers arrive.
     pub arrivals: Completions,
 }
 

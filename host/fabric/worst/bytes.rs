@@ -3,7 +3,7 @@
 
 use nix::libc;
 
-/// Replaces the content of a buffer by the bytes at an address.
+/// Replaces the content of a buffer with the bytes at an address.
 ///
 /// # Safety
 /// `bytes` bytes must be valid at `from`.
@@ -42,7 +42,7 @@ pub(super) unsafe fn fill(to: u64, bytes: u64, with: u8) {
 /// # Safety
 /// `bytes.len()` bytes must be valid at `there`.
 pub(super) unsafe fn stand(bytes: &[u8], there: u64) -> bool {
-    // SAFETY: the caller guarantees that the bytes are valid. Uses the C library, because bytes that another process
+    // SAFETY: the caller guarantees that the bytes are valid. The C library is used, because bytes that another process
     // may write must not be borrowed.
     unsafe { libc::memcmp(bytes.as_ptr().cast(), there as *const libc::c_void, bytes.len()) == 0 }
 }

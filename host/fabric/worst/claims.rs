@@ -2,7 +2,7 @@
 //! share.
 //!
 //! A rail that posts a put writes its claim to the table of the process that owns the destination. It removes the claim
-//! when no more bytes of the put can be written. Two claims on the same bytes are two concurrent puts, also from
+//! when no more bytes of the put can be written. Two claims on the same bytes indicate two concurrent puts, even from
 //! different senders, proxies and rails.
 //!
 //! Released claims are logged, so that a changed source can be traced to the put that landed in it. A counter of the
@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 
 /// Maximum number of concurrent claims on a process's memory.
 const ENTRIES: usize = 4096;
-/// Number of released claims that are remembered.
+/// Number of released claims that are kept in the log.
 const LOGGED: usize = 4096;
 /// Maximum wait for the lock. Its holder searches the table, which takes microseconds, so a longer wait is an error.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -33,7 +33,7 @@ pub(super) enum Use {
     Put(u32),
     /// A get reads here.
     Source,
-    /// Bytes of a get arrive here. Contains a checksum of their origin.
+    /// Bytes of a get arrive here. Contains a checksum of their source.
     Sink(u32),
 }
 
@@ -44,7 +44,8 @@ pub(super) struct Claim {
     /// Whether an immediate follows the bytes.
     pub signals: bool,
     pub who: Who,
-    /// Rank at the other end, and the number of the put or get among those of `who.rank` with it, from 1.
+    /// Rank at the other end. In addition, `number` is the number of the put or get among those of `who.rank` with that
+    /// rank, from 1.
     pub other: u32,
     pub number: u32,
     /// Key of the sender's first region. Distinguishes ranks with the same number in one process, if jobs share it.
@@ -63,7 +64,7 @@ pub(super) enum Claimed {
     /// The claim was entered.
     Taken {
         number: u32,
-        /// Whether another claim brings the same bytes to the same place.
+        /// Whether another claim writes the same bytes to the same place.
         beside: bool,
     },
     /// The table is full.
@@ -86,8 +87,8 @@ const WORDS: usize = 9;
 /// Bit of the kind that indicates an immediate.
 const SIGNALS: u64 = 4;
 
-/// Words of an entry: those of the claim, then start and release. The words of the claim are: kind (0 if there is no
-/// claim); who; process and checksum; other rank and number; file; offset; bytes; offset in the region; home.
+/// Words of an entry: those of the claim, followed by start and release. The words of the claim are: kind (0 if there
+/// is no claim); who; process and checksum; other rank and number; file; offset; bytes; offset in the region; home.
 type Entry = [AtomicU64; WORDS + 2];
 
 #[repr(C)]
@@ -100,7 +101,7 @@ struct Table {
     end: AtomicU32,
     /// Number of claims, releases, posts and signals so far. Posts and signals increment it without the lock.
     clock: AtomicU64,
-    /// Number of claims that were logged. Number `n` is at `n % LOGGED`.
+    /// Number of claims that have been logged. Claim `n` is at `n % LOGGED`.
     logged: AtomicU64,
     entries: [Entry; ENTRIES],
     log: [Entry; LOGGED],
@@ -142,14 +143,14 @@ impl Claim {
             && offset < self.offset.saturating_add(self.bytes)
     }
 
-    /// Returns whether both bring the same bytes to the same place.
+    /// Returns whether both claims write the same bytes to the same place.
     fn is_like(&self, other: &Claim) -> bool {
         let place = |claim: &Claim| (claim.file, claim.offset, claim.bytes);
         place(self) == place(other) && self.usage != Use::Source && self.usage == other.usage
     }
 
-    /// Returns whether both may be in flight concurrently: they share no byte, only read, or bring the same bytes to
-    /// the same place.
+    /// Returns whether both claims may be in flight concurrently: they share no byte, only read, or write the same
+    /// bytes to the same place.
     fn bears(&self, other: &Claim) -> bool {
         !self.meets(other.file, other.offset, other.bytes)
             || (self.usage, other.usage) == (Use::Source, Use::Source)
@@ -165,7 +166,7 @@ pub(super) struct Claims {
     pub traffic: Traffic,
 }
 
-/// The table of this process, while one of its rails is open.
+/// The table of this process, which exists while one of its rails is open.
 static OURS: Mutex<Weak<Claims>> = Mutex::new(Weak::new());
 
 impl Claims {
@@ -347,7 +348,7 @@ mod tests {
             assert_eq!(claims.claim(&claim(Use::Source, offset, bytes)).unwrap(), Claimed::Meets(first));
             assert_eq!(claims.claim(&claim(Use::Sink(1), offset, bytes)).unwrap(), Claimed::Meets(first));
         }
-        // The same bytes to the same place, adjacent ranges, and another file.
+        // The same bytes to the same place, adjacent ranges, and another file are permitted.
         for other in [first, claim(Use::Put(2), 50, 50), claim(Use::Put(2), 150, 1), Claim { file: 6, ..first }] {
             let (number, beside) = taken(&other);
             assert_eq!(beside, other == first);

@@ -1,4 +1,4 @@
-//! Errors of this rail: uses that no network is required to support.
+//! Errors that this rail reports for uses that a network is not required to support.
 
 use super::Who;
 use super::claims::{Claim, Use};
@@ -45,7 +45,7 @@ impl From<&Claim> for Call {
     }
 }
 
-/// Returns the text of the put or get of a flight of `rank`.
+/// Returns the text for the put or get of a flight of `rank`.
 fn call(flight: &Flight, rank: u32) -> Call {
     let signals = flight.transfer.immediate.is_some();
     Call { name: name_of(flight.read, signals), number: flight.number, rank, other: flight.other }
@@ -66,7 +66,7 @@ pub(super) fn overrun(rail: &str, unpolled: u64, room: u64) -> FabricError {
     error(rail, "poll".to_owned(), text, BOUND)
 }
 
-/// Returns the cause of a changed source, and the missing wait. `noun` is the kind of transfer in flight.
+/// Returns the cause of a changed source, and the missing wait. `noun` names the kind of transfer in flight.
 fn landing(landed: &Landed, noun: &str, rank: u32) -> (String, String) {
     let Landed { claim, missing } = landed;
     let (call, sender) = (Call::from(claim), claim.who.rank);

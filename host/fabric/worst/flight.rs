@@ -23,12 +23,12 @@ pub(super) struct Packet {
 pub(super) struct Flight {
     pub transfer: Transfer,
     pub read: bool,
-    /// Rank at the other end, and the number of the put or get among those with it.
+    /// Rank at the other end, and the number of the put or get among those with that rank.
     pub other: u32,
     pub number: u32,
     /// Count of this process's table at the time of the post.
     pub posted: u64,
-    /// Number of our region, for messages.
+    /// Number of this rank's region, for messages.
     pub region: u32,
     /// Addresses of the first bytes in this process.
     pub from: u64,
@@ -40,7 +40,7 @@ pub(super) struct Flight {
     pub missing: usize,
     /// The immediate, until it is sent.
     pub signal: Option<u32>,
-    /// Whether one of the two ends may have been notified of the transfer, so that no byte may be written again.
+    /// Whether one of the two ends may have been notified of the transfer. If so, no byte may be written again.
     pub closed: bool,
     /// Claims, each with its table.
     pub claims: Vec<(Arc<Claims>, u32)>,
@@ -57,8 +57,8 @@ impl Flight {
         }
     }
 
-    /// Returns the first packet of a put whose source differs from the post. Must be called before the put's completion
-    /// is reported.
+    /// Returns the first packet of a put whose source has changed since the post. Must be called before the put's
+    /// completion is reported.
     pub fn changed(&self, bounce: &mut Vec<u8>) -> Option<Packet> {
         if self.read || self.packets.is_empty() {
             return None;

@@ -1,4 +1,4 @@
-//! Finds the put or get that landed in the source of a transfer in flight, and the wait that was missing.
+//! Finds the put or get that wrote to the source of a transfer in flight, and the missing wait.
 
 use super::claims::{Claim, Logged, Use};
 use super::messages::Broken;
@@ -6,7 +6,7 @@ use super::{WorstRail, faults};
 use crate::same_host::peers::key_of;
 use ginlab_base::memory_file;
 
-/// The missing wait that let the bytes of a put or get land in a source in flight.
+/// The missing wait that allowed a put or get to write to a source in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Missing {
     /// The source was sent before those bytes had arrived in it.
@@ -15,11 +15,11 @@ pub(super) enum Missing {
     Turn,
     /// The source's rank signalled that the source is free before its own transfer was complete.
     Completion,
-    /// The source's rank put or got into it itself.
+    /// The source's rank issued a put or get into the source.
     Own,
 }
 
-/// A put or get that landed in a source.
+/// A put or get that wrote to a source in flight.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Landed {
     pub claim: Claim,
@@ -27,25 +27,25 @@ pub(super) struct Landed {
 }
 
 impl WorstRail {
-    /// Returns the put or get that landed in these bytes of this process while a transfer to rank `target`, posted at
-    /// `since`, read them. `None` if there is none: then a CPU or a kernel wrote them.
+    /// Returns the put or get that wrote to these bytes of this process while a transfer to rank `target`, posted at
+    /// `since`, read them. `None` if a CPU or a kernel wrote them.
     #[cold]
     pub(super) fn landed(&self, (address, bytes): (u64, u64), target: u32, since: u64) -> Option<Landed> {
         let file = memory_file::containing(address, bytes)?;
         let (key, offset) = (key_of(file.name()), address - file.address());
         let writers = self.ours.writers((key, offset, bytes)).ok()?;
         let in_flight = writers.iter().filter(|one| one.ended > since);
-        // Prefer a transfer that was posted later, because that is always an error. One that was already in flight may
-        // have been complete except for its immediate.
+        // Prefers a transfer that was posted later, because it is always an error. A transfer that was already in
+        // flight may have been complete except for its immediate.
         let writer = in_flight.min_by_key(|one| (one.begun < since, one.begun))?;
         let (claim, me) = (writer.claim, self.who.rank);
-        // History of one byte that both transfers contain.
+        // History of one byte that belongs to both transfers.
         let byte = claim.offset.max(offset);
         let fills = self.ours.writers((key, byte, 1)).ok()?;
         let fills: Vec<&Logged> = fills.iter().filter(|one| one.begun <= writer.begun).collect();
         let earlier = fills.iter().filter(|one| one.begun < writer.begun).max_by_key(|one| one.begun);
         let sends = |first, end| self.ours.traffic.sends(file.address() + byte, target, (first, end));
-        // Whether all earlier fills of the byte had been sent. Then the writer brings the bytes that were to be sent
+        // Whether all earlier contents of the byte had been sent. The writer then brings the bytes that were to be sent
         // now.
         let is_next = |earlier: &&Logged| sends(earlier.begun, writer.begun) > 0 && sends(0, since + 1) >= fills.len();
         let missing = if writer.begun < since && earlier.is_none_or(is_next) {

@@ -1,4 +1,4 @@
-//! Randomness: the random numbers of a rail, and the queue of delayed events.
+//! Random numbers of a rail, and the queue of delayed events.
 
 use super::Who;
 use super::spec::Spec;
@@ -12,7 +12,7 @@ pub(super) struct Law {
 }
 
 impl Law {
-    /// Creates the generator of a rail of a rank. The sequences of the rails of a job do not overlap in practice.
+    /// Creates the generator for a rail of a rank. In practice, the sequences of the rails of a job do not overlap.
     pub fn new(spec: &Spec, who: Who) -> Law {
         let place = u64::from(who.rank) << 32 | u64::from(who.proxy) << 16 | u64::from(who.rail);
         Law { random: Random(mix(spec.seed) ^ mix(!place)), spec: *spec }
@@ -23,7 +23,7 @@ impl Law {
         self.random.below(end)
     }
 
-    /// Returns true with a probability of `percent` percent.
+    /// Returns `true` with a probability of `percent` percent.
     pub fn happens(&mut self, percent: u64) -> bool {
         self.below(100) < percent
     }
@@ -33,8 +33,8 @@ impl Law {
         self.below(4).min(self.spec.delay)
     }
 
-    /// Returns a delay in events, with a heavy tail: one half is short, and the other half is spread over all octaves
-    /// up to the maximum.
+    /// Returns a delay in events, with a heavy tail: half of the delays are short, and the others are spread over all
+    /// octaves up to the maximum.
     pub fn delay(&mut self) -> u64 {
         if self.happens(50) {
             return self.short();
@@ -43,7 +43,7 @@ impl Law {
         (low + self.below(low)).min(self.spec.delay)
     }
 
-    /// Splits `bytes` bytes at random positions. Returns offset and length of each packet; empty for 0 bytes.
+    /// Splits `bytes` bytes at random positions. Returns the offset and length of each packet; empty for 0 bytes.
     pub fn cut(&mut self, bytes: u64) -> Vec<(u64, u64)> {
         if bytes == 0 {
             return Vec::new();
@@ -58,10 +58,10 @@ impl Law {
     }
 }
 
-/// Delayed events, by the time at which they are due.
+/// Delayed events, ordered by their due time.
 #[derive(Debug)]
 pub(super) struct EventQueue<T> {
-    /// Sorted by decreasing time, so that the next event is last.
+    /// Events, sorted by decreasing time. The next event is last.
     items: Vec<(u64, T)>,
 }
 

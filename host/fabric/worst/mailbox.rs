@@ -1,9 +1,9 @@
 //! Messages between processes: a mailbox of the receiving rail in shared memory, with slots that all senders share.
 //!
 //! A slot carries one message, one chunk at a time. The sender announces the message with its first chunk. The receiver
-//! finds a buffer for it and requests the next chunk, until the message is complete. The side whose turn it is owns all
-//! of the slot except its state. It hands the slot over by a release store of the state, which the other side loads
-//! with acquire.
+//! selects a buffer for it and requests the next chunk, until the message is complete. The state of the slot names the
+//! side that owns the rest of the slot. This side hands the slot over with a release store of the state, which the
+//! other side loads with acquire.
 
 use ginlab_base::memory_file::{FileName, MemoryFile};
 use std::io;
@@ -12,27 +12,27 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Maximum number of messages in flight to a rail.
 pub(super) const SLOTS: usize = 64;
-/// Maximum size of a chunk in bytes. Small, because each rail has a mailbox whose pages are all allocated from the
-/// start.
+/// Maximum size of a chunk in bytes. It is small, because each rail has a mailbox whose pages are all allocated from
+/// the start.
 pub(super) const CHUNK: u64 = 8 << 10;
 
-/// State of a slot: the side whose turn it is, and the action.
+/// State of a slot: the side that owns it, and the next action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub(super) enum Turn {
-    /// No side: any sender may take the slot.
+    /// No side owns the slot: any sender may take the slot.
     Free,
-    /// Sender: it has taken the slot and announced nothing yet.
+    /// The sender owns the slot, which has taken the slot and announced nothing yet.
     Taken,
-    /// Receiver: a message was announced with its first chunk.
+    /// The receiver owns the slot: a message was announced with its first chunk.
     Announced,
-    /// Sender: the next chunk was requested.
+    /// The sender owns the slot: the next chunk was requested.
     Wanted,
-    /// Receiver: a chunk is ready.
+    /// The receiver owns the slot: a chunk is ready.
     Filled,
-    /// Sender: the receiver has the complete message, or wants no more of it.
+    /// The sender owns the slot: the receiver has the complete message, or has no use for the rest.
     Done,
-    /// Receiver: the sender's rail was closed during the message.
+    /// The receiver owns the slot: the sender's rail was closed during the message.
     Abandoned,
 }
 
@@ -58,7 +58,7 @@ struct Slot {
     /// Offset of the chunk in the message, and its length.
     at: AtomicU64,
     length: AtomicU64,
-    /// Accessed only by address.
+    /// The bytes of the chunk, which are accessed only by address.
     chunk: [u8; CHUNK as usize],
 }
 
@@ -80,7 +80,7 @@ impl Mailbox {
         Ok(Mailbox(MemoryFile::create(NonZeroUsize::new(size_of::<Page>()).unwrap_or(NonZeroUsize::MIN))?))
     }
 
-    /// Opens a peer's mailbox. Also returns the number by which this sender is identified there.
+    /// Opens a peer's mailbox. Also returns the number that identifies this sender in it.
     pub fn join(name: FileName) -> io::Result<(Mailbox, u32)> {
         let file = MemoryFile::open(name)?;
         if file.bytes() < size_of::<Page>() as u64 {
@@ -103,14 +103,14 @@ impl Mailbox {
         unsafe { &*(self.0.address() as *const Page) }
     }
 
-    /// Returns the state of a slot. Acquire: pairs with the release in `hand_over`, so that the other side's earlier
-    /// stores are visible.
+    /// Returns the state of a slot. Uses acquire order, which pairs with the release in `hand_over`, so that the other
+    /// side's earlier stores are visible.
     pub fn turn(&self, slot: usize) -> Turn {
         let turn = self.page().slots[slot].turn.load(Ordering::Acquire);
         Turn::ALL.get(turn as usize).copied().unwrap_or(Turn::Abandoned)
     }
 
-    /// Hands a slot over. Release: the other side observes all earlier stores.
+    /// Hands a slot over. Uses release order: the other side observes all earlier stores.
     pub fn hand_over(&self, slot: usize, turn: Turn) {
         self.page().slots[slot].turn.store(turn as u32, Ordering::Release);
     }
@@ -135,12 +135,12 @@ impl Mailbox {
         slot.bytes.store(message.bytes, Ordering::Relaxed);
     }
 
-    /// Writes a chunk to a slot in the sender's turn, and hands it over.
+    /// Writes a chunk to a slot that the sender owns, and hands the slot over.
     pub fn fill(&self, slot: usize, at: u64, chunk: &[u8], turn: Turn) {
         let (number, slot) = (slot, &self.page().slots[slot]);
         slot.at.store(at, Ordering::Relaxed);
         slot.length.store(chunk.len() as u64, Ordering::Relaxed);
-        // SAFETY: it is the sender's turn, so the receiver does not access the chunk. The caller's chunks fit, and the
+        // SAFETY: the sender owns the slot, so the receiver does not access the chunk. The caller's chunks fit, and the
         // length is limited here.
         unsafe { super::bytes::store(&chunk[..chunk.len().min(CHUNK as usize)], slot.chunk.as_ptr() as u64) };
         self.hand_over(number, turn);
@@ -168,7 +168,7 @@ impl Mailbox {
         })
     }
 
-    /// Returns the chunk in a slot in the receiver's turn: its offset in the message, its length and its address.
+    /// Returns the chunk in a slot that the receiver owns: its offset in the message, its length and its address.
     pub fn chunk(&self, slot: usize) -> (u64, u64, u64) {
         let slot = &self.page().slots[slot];
         let length = slot.length.load(Ordering::Relaxed).min(CHUNK);

@@ -17,7 +17,7 @@ const RECEIVES: usize = 8192;
 /// A delayed event.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Due {
-    /// The next chunk of a send is sent.
+    /// The next chunk of a send is to be sent.
     Chunk(u64),
     /// A send is complete.
     Sent(u64),
@@ -58,7 +58,7 @@ struct Outgoing {
     /// Chunks in the order in which they are sent.
     chunks: Vec<Packet>,
     gone: usize,
-    /// Whether its next step is in the queue of delayed events.
+    /// Whether the next step is in the queue of delayed events.
     put_off: bool,
 }
 
@@ -156,7 +156,7 @@ impl Messages {
         Ok(Some(Due::Chunk(self.last)))
     }
 
-    /// Posts a receive buffer. Returns false if too many are posted.
+    /// Posts a receive buffer. Returns `false` if too many are posted.
     ///
     /// # Safety
     /// The bytes must stay valid until the receive is complete.
@@ -172,7 +172,7 @@ impl Messages {
         true
     }
 
-    /// Cancels a receive. Returns false if a message was already matched with it.
+    /// Cancels a receive. Returns `false` if a message was already matched with it.
     pub fn cancel(&mut self, token: u64) -> bool {
         let at = self.rooms.iter().position(|room| room.token == token);
         at.and_then(|at| self.rooms.remove(at)).is_some()
@@ -222,7 +222,7 @@ impl Messages {
         Ok(None)
     }
 
-    /// Polls all slots. Calls `later` for each step to be delayed.
+    /// Polls all slots. Calls `later` for each step that is to be delayed.
     pub fn look(&mut self, law: &mut Law, mut later: impl FnMut(Due, &mut Law), broken: &mut Vec<Broken>) {
         for (key, send) in &mut self.outgoing {
             if send.put_off {
@@ -246,8 +246,8 @@ impl Messages {
                     broken.push(Broken::Abandoned { token: message.token });
                     return false;
                 }
-                // SAFETY: it is the receiver's turn, so the chunk is stable. The range is in the buffer, which is valid
-                // until the completion, reported after this (contract of `receive`).
+                // SAFETY: the receiver owns the slot, so the chunk is stable. The range is in the buffer, which is
+                // valid until the completion, reported after this (contract of `receive`).
                 unsafe {
                     std::ptr::copy_nonoverlapping(from as *const u8, (message.to + at) as *mut u8, length as usize)
                 };

@@ -1,17 +1,18 @@
 //! The least ordered network that EFA permits: `-p worst`, on one machine, without libfabric.
 //!
-//! Bytes go through shared memory, as over [`same_host`](super::same_host), but late and in any order, all drawn from
-//! one seed:
+//! Bytes are transferred through shared memory, as over [`same_host`](super::same_host), but late and in any order. All
+//! random choices derive from one seed:
 //!
 //! - **Delays are counted in events**: a later post of the rail, a poll at which something arrived or was delivered, or
-//!   64 polls (or 20 us; `idle=N`: N polls) without any of these. A put can therefore be overtaken by later ones of
-//!   its sender, however fast that polls, and everything arrives in the end.
+//!   64 polls (or 20 us; `idle=N`: N polls) without any of these. A put can therefore be overtaken by later puts of its
+//!   sender, however fast the sender polls. Every transfer eventually arrives.
 //! - **A write is split into packets** at random bytes. Each packet arrives at its own event, in any order.
-//! - **Packets are written again** ("retransmission"), read from the source anew. This stops when the target is
-//!   notified of the write's immediate or the poster of its completion: a NIC drops duplicates of a message that it has
-//!   completed.
+//! - **Packets are written again** ("retransmission"), and are then read from the source again. This stops when the
+//!   target is notified of the write's immediate, or the poster of its completion: a NIC drops duplicates of a
+//!   completed message.
 //! - **Immediates and completions** follow all bytes of their own write, at separate events, in any order.
-//! - **"Again"** is answered to any post, at most three times in a row. A rail also ignores arrivals for some polls.
+//! - **"Again"** may be returned for any post, at most three times in a row. A rail also ignores arrivals for some
+//!   polls.
 //! - **The rail checks for errors**, and names them. These are a source that changes between the post and the
 //!   completion, two concurrent puts of different bytes to one destination, and a get of bytes to which a put is in
 //!   flight. Destinations contain a poison value from the post to the arrival.
@@ -55,7 +56,7 @@ use std::time::{Duration, Instant};
 const OUTSTANDING: usize = 512;
 /// Number of polls without an event that count as an event.
 const IDLE_POLLS: u64 = 64;
-/// Time without an event that counts as an event, so that an application that polls rarely does not wait longer.
+/// Time without an event that counts as an event, so that rare polls do not prolong the delays.
 const IDLE_TIME: Duration = Duration::from_micros(20);
 /// Number of idle polls between two reads of the clock.
 const IDLE_LOOK: u32 = 8;
@@ -72,7 +73,7 @@ const LOOK_EVERY: u32 = 4096;
 pub struct Who {
     /// Index of the rank.
     pub rank: u32,
-    /// Index of its proxy thread. 0 if the CPU posts without a proxy.
+    /// Index of the rail's proxy thread; 0 if the CPU posts without a proxy.
     pub proxy: u16,
     /// Index of the rail in that thread.
     pub rail: u16,
@@ -88,7 +89,7 @@ pub struct WorstRail {
     law: Law,
     inbox: Inbox,
     peers: Peers,
-    /// Claims on each peer's memory, key of its mailbox (0: none), and its rank.
+    /// Claims on each peer's memory, the key of its mailbox (0 for none), and its rank.
     tables: Vec<(Arc<Claims>, u64, u32)>,
     ours: Arc<Claims>,
     messages: Option<Messages>,
@@ -119,7 +120,7 @@ pub struct WorstRegion {
 
 #[derive(Clone, Copy, Debug)]
 enum Due {
-    /// A packet of a flight arrives, possibly again.
+    /// A packet of a flight arrives, possibly not for the first time.
     Packet(u64, usize),
     /// A flight's immediate is sent to the target.
     Signal(u64),
@@ -131,10 +132,10 @@ enum Due {
 }
 
 impl WorstRail {
-    /// Opens a rail. With `messages` it can send and receive messages.
+    /// Opens a rail. With `messages`, the rail can send and receive messages.
     ///
     /// # Errors
-    /// Returns an error if there is no shared memory for the structures that peers write to.
+    /// Returns an error if there is no shared memory for the structures to which peers write.
     pub fn open(spec: &Spec, who: Who, messages: bool) -> Result<WorstRail, FabricError> {
         let name = format!("{spec} ({who})");
         let refused = |error: io::Error| failed(&name, "opening a rail in shared memory", &error);
@@ -175,7 +176,7 @@ impl WorstRail {
         })
     }
 
-    /// Returns the byte with which destinations are filled until the put arrives, if they are.
+    /// Returns the byte with which destinations are filled until the put arrives. `None` if they are not filled.
     fn poison(&self) -> Option<u8> {
         self.spec.poison.then_some(self.spec.poison_byte())
     }
@@ -339,7 +340,7 @@ impl Rail for WorstRail {
     }
 
     unsafe fn write(&mut self, region: &WorstRegion, t: &Transfer) -> Result<Post, FabricError> {
-        // As libfabric's rails do, so that tests over this rail also encounter it.
+        // Refused like in libfabric's rails, so that tests over this rail also detect the mistake.
         if t.bytes == 0 && t.immediate.is_none() {
             return Err(self.has_none("the transfer has neither bytes nor an immediate"));
         }

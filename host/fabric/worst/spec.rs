@@ -14,19 +14,20 @@ const KEYS: &str = "seed=N, delay=1..4096 (events), packets=1..64, again=0..90 (
 /// The parameters of a rail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Spec {
-    /// Seed from which everything is drawn.
+    /// Seed of all random choices.
     pub seed: u64,
     /// Maximum delay in events.
     pub delay: u64,
     /// Maximum number of packets into which a transfer is split.
     pub packets: u64,
-    /// Percentage of posts that are answered with "again", at most three in a row.
+    /// Percentage of posts that return "again", at most three in a row.
     pub again: u64,
     /// Percentage of packets that are written again.
     pub resend: u64,
     /// Maximum size of a transfer in bytes. Longer puts are split before they are posted.
     pub longest: u64,
-    /// Number of immediates that a completion queue can hold. More unpolled immediates are an error. `None`: unlimited.
+    /// Number of immediates that a completion queue can hold; `None` for no limit. A larger number of unpolled
+    /// immediates is an error.
     pub queue: Option<u64>,
     /// Whether destinations are filled with a poison value from the post to the arrival.
     pub poison: bool,
@@ -38,7 +39,7 @@ pub struct Spec {
     /// Whether messages of one sender are matched with receives in the order of their posts (FI_ORDER_SAS).
     pub ordered_messages: bool,
     /// Number of polls without an event that count as an event. Time then does not count, so that a program on one
-    /// thread repeats a run exactly. `None`: 64 polls, or 20 us.
+    /// thread repeats a run exactly. `None` for 64 polls or 20 us.
     pub idle: Option<u64>,
 }
 
@@ -76,8 +77,8 @@ fn either(text: &str, yes: &str, no: &str) -> Option<bool> {
 }
 
 impl Spec {
-    /// Returns the byte with which destinations are filled until a put arrives. A counter of such bytes is large, and a
-    /// floating-point number is implausible.
+    /// Returns the byte with which destinations are filled until a put arrives. Counters that consist of such bytes are
+    /// large, and floating-point numbers are implausible.
     #[must_use]
     pub fn poison_byte(&self) -> u8 {
         0xDB ^ (self.seed as u8 & 0x1f)

@@ -1,12 +1,12 @@
 //! Puts, gets and signals of this process's ranks, by sender and target. Error messages identify a put by its number,
-//! and state whether a signal preceded another PE's put.
+//! and report whether a signal preceded another PE's put.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Number of transfers per line whose numbers are remembered: a put over several rails is posted in several transfers.
+/// Number of transfers per line whose numbers are kept. A put over several rails is posted in several transfers.
 const REMEMBERED: usize = 4096;
-/// Number of signals per line, and of sources of puts, that are remembered.
+/// Number of signals per line, and of sources of puts, that are kept.
 const TIMES: usize = 4096;
 
 /// A rank, and the key of its first region. Ranks of several jobs in one process have the same numbers.
@@ -40,7 +40,7 @@ struct Source {
 struct Line {
     puts: Numbers,
     gets: Numbers,
-    /// Signals without bytes, and puts with a signal. A put in several transfers has several.
+    /// Times of signals without bytes, and of puts with a signal. A put in several transfers has several.
     bare: Times,
     signalling: Numbers,
     carried: Times,
@@ -114,7 +114,7 @@ impl Traffic {
         sources.push_back(Source { target, address, bytes, time });
     }
 
-    /// Returns the number of puts to a rank, posted from `since` until before `until`, whose source contains this byte.
+    /// Returns the number of puts to a rank whose source contains this byte, posted from `since` until before `until`.
     pub fn sends(&self, byte: u64, target: u32, (since, until): (u64, u64)) -> usize {
         let is_one = |one: &&Source| {
             one.target == target
@@ -130,7 +130,7 @@ impl Traffic {
         self.with(line, |line| if read { line.gets.of(command).0 } else { line.puts.of(command).0 })
     }
 
-    /// Records a signal that is sent to its target. `bare` is whether it carries no bytes.
+    /// Records a signal that is sent to its target. `bare` indicates that it carries no bytes.
     pub fn signalled(&self, line: (End, End), command: Command, bare: bool, time: u64) {
         self.with(line, |line| {
             if bare {

@@ -72,8 +72,8 @@ impl WorstRail {
         Ok(Post::Accepted)
     }
 
-    /// Splits a transfer into packets, claims its bytes and poisons the destination. Returns false if a table of claims
-    /// is full.
+    /// Splits a transfer into packets, claims its bytes and poisons the destination. Returns `false` if a table of
+    /// claims is full.
     fn prepare(&mut self, flight: &mut Flight, region: &WorstRegion, at: u64) -> Result<bool, FabricError> {
         let (t, read) = (flight.transfer, flight.read);
         let (there, here) = ((t.remote.key, at), region.near.place(t.local_offset));
@@ -87,7 +87,7 @@ impl WorstRail {
         let is_own =
             |(key, first): (u64, u64)| peer == std::process::id() && key == there.0 && first.abs_diff(at) < t.bytes;
         if !read && here.is_some_and(is_own) {
-            // A put onto its own source changes nothing, and nothing can be checked.
+            // A put onto its own source changes nothing, so it cannot be checked.
             let same = here == Some(there);
             return if same { Ok(true) } else { Err(faults::itself(&self.name, self.who.rank, flight)) };
         }
@@ -106,7 +106,7 @@ impl WorstRail {
         };
         let theirs = self.tables[t.peer].0.clone();
         let far = (theirs, claim(if read { Use::Source } else { Use::Put(sum) }, there, t.remote_offset));
-        // Two gets from one place bring the same bytes.
+        // Two gets from one place write the same bytes.
         let origin = crc32fast::hash([u64::from(peer), there.0, there.1].map(u64::to_le_bytes).as_flattened());
         let near =
             here.filter(|_| read).map(|here| (self.ours.clone(), claim(Use::Sink(origin), here, t.local_offset)));
@@ -135,9 +135,9 @@ impl WorstRail {
             }
         }
         let Some(poison) = self.poison().filter(|_| !beside) else { return Ok(true) };
-        // Do not poison a destination that already contains the bytes, from before or from another put of the same
-        // bytes. No reader may observe other bytes.
-        // SAFETY: the range was checked above, and the destination belongs to this transfer until its completion.
+        // A destination that already contains the bytes, from an earlier put or from another put of the same bytes, is
+        // not poisoned: no reader may observe other bytes. SAFETY: the range was checked above, and the destination
+        // belongs to this transfer until its completion.
         let stand = unsafe { bytes::stand(&self.bounce, flight.to) };
         if !stand {
             // SAFETY: the range was checked above, and the destination belongs to this transfer until its completion.
@@ -175,7 +175,7 @@ impl WorstRail {
         let Some(flight) = self.flights.get(&key) else { return };
         if flight.missing == 0 {
             let signals = flight.signal.is_some();
-            // Each at its own event.
+            // Each is reported at its own event.
             let delays = [1 + self.law.delay(), 1 + self.law.delay()];
             if signals {
                 self.put_off(delays[0], Due::Signal(key));
@@ -184,18 +184,18 @@ impl WorstRail {
         }
     }
 
-    /// Sends the immediate to the target's rail, which reports it at a time of its choice. Returns false if that rail
-    /// must take earlier ones first.
+    /// Sends the immediate to the target's rail, which reports it later. Returns `false` if that rail must take earlier
+    /// immediates first.
     pub(super) fn signal(&mut self, key: u64) -> bool {
         let watch = self.spec.watch;
         let Some(flight) = self.flights.get_mut(&key) else { return true };
         let Some(immediate) = flight.signal else { return true };
-        // Until now the source might have been read again.
+        // Up to this point, the source could be read again.
         if watch && let Some(packet) = flight.changed(&mut self.bounce) {
             self.fail_rewritten(key, packet);
             return true;
         }
-        // Taken before the immediate is sent, so that a put that waits for it has a later time.
+        // The time is taken before the immediate is sent, so that a put that waits for the immediate has a later time.
         let time = self.ours.tick();
         match self.peers.signal(&self.name, &flight.transfer, immediate) {
             Ok(false) => return false,
@@ -210,14 +210,14 @@ impl WorstRail {
         true
     }
 
-    /// Completes a flight, once its immediate has been sent: the target then needs nothing more from the sender.
+    /// Completes a flight once its immediate has been sent. The target then needs nothing further from the sender.
     pub(super) fn complete(&mut self, key: u64) {
         if !self.signal(key) {
             return self.put_off(1, Due::Complete(key));
         }
         let Some(flight) = self.flights.get_mut(&key) else { return };
-        // The target's response proves that nothing is read any longer, but the libfabric specification does not
-        // guarantee it.
+        // The target's response proves that the source is no longer read, but the libfabric specification does not
+        // guarantee this.
         if self.spec.watch
             && (!flight.closed || self.spec.strict)
             && let Some(packet) = flight.changed(&mut self.bounce)

@@ -1,4 +1,4 @@
-//! End of a flow: by a stall, by an error of a rail, or by being dropped.
+//! End of a flow: by a stall, by a rail error, or by a drop.
 
 use super::{Kind, NOBODY, Operation, State};
 use crate::FlowError;
@@ -11,7 +11,7 @@ use std::time::Duration;
 const NAMED: usize = 4;
 
 impl<R: Messages> State<R> {
-    /// Fails the flow if something is in flight or waited for and nothing has moved within the timeout.
+    /// Fails the flow if operations are in flight or awaited and nothing has progressed within the timeout.
     pub fn check_stall(&mut self) -> Result<(), FlowError> {
         let busy = self.outstanding() || !self.immediates.nobody_waits();
         if self.clock.stalled(busy).is_none() {
@@ -42,7 +42,7 @@ impl<R: Messages> State<R> {
         error
     }
 
-    /// Describes in one line what is in flight; the oldest operations are named.
+    /// Describes the operations in flight and the waits in one line, in which the oldest ones are named.
     pub fn describe(&self) -> String {
         let mut parts: Vec<String> = self.in_flight_operations().take(NAMED).map(Operation::describe).collect();
         let count = self.in_flight_operations().count();
@@ -68,8 +68,8 @@ impl<R: Messages> State<R> {
         for lane in &self.lanes {
             let waiting = lane.waiting();
             parts.push(format!("rail {} with {} posts that it has not accepted", lane.rail.name(), waiting.len()));
-            // A rail that has accepted no transfer at all is not full, but still connecting; some providers try
-            // indefinitely. The guess is omitted if a failure is known, which is then the cause.
+            // A rail that has accepted no transfer at all is not full, but still connecting; some providers retry
+            // indefinitely. The guess is omitted if a failure is known, because that is the cause.
             let is_known = self.incoming_failures.1.is_some();
             let first = waiting.first().and_then(|piece| self.operations.get(piece.key()));
             if let Some(Operation { peer, .. }) =
@@ -113,11 +113,11 @@ impl<R: Messages> Operation<R> {
 }
 
 impl<R: Messages> Drop for State<R> {
-    /// Waits until the NICs have returned all buffers. Memory that they have not returned by the timeout is never
+    /// Waits until the NICs have released all buffers. Memory that they have not released by the timeout is never
     /// freed.
     fn drop(&mut self) {
         for rail in 0..self.lanes.len() {
-            // Never posted, so no NIC uses them.
+            // These pieces were never posted, so no NIC uses them.
             for piece in self.lanes[rail].take_all() {
                 self.complete(piece.key());
             }

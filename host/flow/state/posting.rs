@@ -1,8 +1,8 @@
 //! Posting: the path from an operation to the rails.
 //!
-//! A write over one rail with nothing queued before it is posted directly from its arguments. This path is inlined as a
-//! whole (`inline(always)`) and bypasses queues. After each call into the kernel the CPU mispredicts every return and
-//! finds the cache cold, so stack frames and cache lines cost more here than instructions (experiments/write).
+//! A write over one rail with an empty queue is posted directly from its arguments. This path is inlined as a whole
+//! (`inline(always)`) and bypasses queues. After each call into the kernel the CPU mispredicts every return and finds
+//! the cache cold, so stack frames and cache lines cost more here than instructions (experiments/write).
 
 use super::{GONE, Kind, NOBODY, State};
 use crate::{FlowError, Region, Target};
@@ -19,7 +19,7 @@ pub struct Way {
 }
 
 impl Way {
-    /// Rails chosen by the strategy, no immediate.
+    /// The strategy chooses the rails, and there is no immediate.
     pub const STRATEGY: Way = Way { rail: None, immediate: None };
 }
 
@@ -106,7 +106,7 @@ impl<R: Messages> State<R> {
         Ok(key)
     }
 
-    /// Starts a transfer with the injected fault, or returns the reason for which it is refused.
+    /// Starts a transfer with the injected fault, or returns the reason why it is refused.
     #[cold]
     fn corrupted_or_refused(&mut self, kind: Kind, stretch: Segment<'_, R>, way: Way) -> Result<usize, FlowError> {
         let Some(left) = self.corrupt.take() else { return Err(self.why_refused(stretch)) };
@@ -135,7 +135,7 @@ impl<R: Messages> State<R> {
         ))
     }
 
-    /// Starts a transfer that uses several rails or several pieces, or that is empty.
+    /// Starts a transfer that is empty, or that uses several rails or pieces.
     #[inline(never)]
     fn pieces(&mut self, kind: Kind, stretch: Segment<'_, R>, way: Way) -> Result<usize, FlowError> {
         let Segment { local, offset, target, at, bytes } = stretch;

@@ -19,7 +19,8 @@ use std::task::{Context, Poll, Wake};
 use std::time::Duration;
 
 const AMPLE: Duration = Duration::from_secs(10);
-/// Timeout for tests that do not expect a stall: dropping a flow waits this long for what a test left posted.
+/// Timeout for tests that do not expect a stall. Dropping a flow waits this long for operations that a test has left
+/// posted.
 const SOON: Duration = Duration::from_millis(1);
 const SPACE: u64 = 1 << 16;
 /// Longest transfer of a scripted rail.

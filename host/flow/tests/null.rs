@@ -153,8 +153,7 @@ fn invalid_operations_are_rejected_before_posting() {
             assert!(matches!(error, FlowError::Refused(_)), "{error}");
         }
         assert_eq!(node.flow.write_all(&node.region, end, &target, end, 0).await, Ok(0), "nothing is nothing");
-        // A target of another flow names a peer by number, which exists here too. A region that does not exist is
-        // refused.
+        // A target of another flow names a peer by number, which also exists here. A nonexistent region is refused.
         let _ = foreign;
         assert!(Target::new(node.flow.add_peer(&node.offer).unwrap(), &node.offer, 1).is_err());
         let two = Offer { addresses: vec![vec![], vec![]], ..node.offer.clone() };
@@ -225,7 +224,7 @@ fn failed_incoming_transfer_is_reported() {
     })
     .unwrap();
     assert_eq!((node.flow.failure(), node.flow.incoming().failures), (None, 3));
-    // A wait for such a transfer stalls with an error that reports the failure.
+    // A wait for such a transfer stalls, and its error reports the failure.
     let faults = Faults { incoming_failures: 1, ..Default::default() };
     let (node, _) = null(faults, Duration::from_millis(30));
     run([node.flow.clone()], async {

@@ -151,7 +151,7 @@ fn posts_after_full_rail_keep_order() {
     let mut writes: Vec<_> = (1..=3).map(|bytes| b.write(bytes)).collect();
     writes.push(b.flow.read_all(&b.region, 0, &b.target, 0, 4));
     assert!(b.tokens(0).is_empty());
-    // Only the first write was offered to the full rail; the others are queued after it.
+    // Only the first write was offered to the full rail. The others are queued after it.
     assert_eq!(b.flow.counters().again, 1);
     b.flow.progress().unwrap();
     assert_eq!((b.flow.counters().again, b.flow.counters().rail_transfers[0]), (2, 0));
@@ -192,7 +192,7 @@ fn failed_post_fails_its_operation() {
     let bad = b.write(8);
     assert!(bad.is_done());
     assert!(result(bad).unwrap_err().to_string().contains("rail 0: post failed"));
-    // The same happens to a queued write, and what is queued after it is still posted.
+    // A queued write fails in the same way, and the pieces queued after it are still posted.
     let hold = b.flow.hold();
     let (bad, send) = (b.write(8), b.flow.send(0, Peer(0), &b.region, 0, 8));
     drop(hold);
@@ -233,7 +233,7 @@ fn messages_name_rail_and_peer() {
     finish(&b);
 }
 
-/// Completes everything that is posted, so that dropping the flow does not wait for it.
+/// Completes all posted operations, so that dropping the flow does not wait for them.
 fn finish(b: &Bench) {
     let tokens: Vec<u64> = (0..8).collect();
     b.done(tokens);

@@ -26,7 +26,7 @@ fn only_last_completion_wakes_task() {
     b.flow.progress().unwrap();
     assert_eq!((mine.times(), other.times()), (0, 1));
     assert_eq!(look(&mut first, &other), Poll::Ready(Ok(1)));
-    // A completion that the future's own poll finds wakes no task.
+    // A completion that the future's own poll processes wakes no task.
     b.done([1]);
     assert_eq!(look(&mut second, &mine), Poll::Ready(Ok(2)));
     assert_eq!((mine.times(), b.flow.in_flight()), (0, 0));
@@ -234,7 +234,7 @@ fn description_names_unreachable_peer() {
     let b = bench(1, Duration::from_millis(1));
     let describe = || b.flow.0.borrow().describe();
     b.rails[0].borrow_mut().full = true;
-    // A receive has no peer, so the message cannot name one.
+    // A receive has no peer that the message could name.
     let room = b.flow.recv(0, &b.region, 0, 3);
     assert!(!describe().contains("does not answer"), "{}", describe());
     drop(room);
@@ -329,7 +329,7 @@ fn peers_come_and_go() {
     }
     assert!(matches!(result(b.flow.write_all(&b.region, 0, &to(third), 0, 8)), Err(FlowError::Refused(_))));
     b.done([0]);
-    // The result has not been taken, but nothing is in flight.
+    // The result has not been taken, but no operation is in flight.
     b.flow.progress().unwrap();
     b.flow.remove_peer(second).unwrap();
     assert_eq!(result(write), Ok(8));
@@ -383,7 +383,7 @@ fn dropped_receive_is_cancelled() {
     b.ready([failed(Some(0), "cancelled")]);
     b.flow.progress().unwrap();
     assert_eq!(b.flow.in_flight(), 0);
-    // A receive that was never posted is removed from the queue; the next one in the queue is not affected.
+    // A receive that was never posted is removed from the queue. The next one in the queue is not affected.
     b.rails[0].borrow_mut().full = true;
     let (gone, kept) = (b.flow.recv(0, &b.region, 0, 8), b.flow.recv(0, &b.region, 8, 8));
     drop(gone);

@@ -1,7 +1,7 @@
 //! Collectives from inside kernels: memory, signals and launch parameters of a rank.
 //!
 //! A [`Collective`] has the memory for a list of requests. [`prepare`](Collective::prepare) selects the kernel, its
-//! blocks and its threads for one of them, by measured thresholds (`thresholds.rs`) that a [`Tuning`] can replace.
+//! blocks and its threads for a request, based on measured thresholds (`thresholds.rs`) that a [`Tuning`] can replace.
 
 mod prepare;
 mod shape;
@@ -21,17 +21,17 @@ use thresholds::{limit, most, parts, scratch};
 /// Values that replace measured thresholds. They must be the same on all ranks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tuning {
-    /// Maximum bytes that a rank sends to all others as messages.
+    /// Maximum number of bytes that a rank sends to all others as messages.
     pub message_limit: Option<u64>,
     /// Smallest chunk that is transferred within a node by stores of small parts that warps take from a queue.
     pub stores_from: Option<u64>,
-    /// Bytes of a chunk that are stored at the PE that sums them before it sums them.
+    /// Number of bytes of a chunk that are stored at the summing PE before it starts to sum them.
     pub piece: Option<u64>,
     /// Threads per block, for [`Scope::Block`].
     pub block: Option<u32>,
 }
 
-/// An operation, and how it is performed.
+/// An operation, and the method by which it is performed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
     /// Operation and size.
@@ -40,25 +40,26 @@ pub struct Request {
     pub element: Element,
     /// Location of the results.
     pub place: Place,
-    /// Threads that call.
+    /// Threads that make the calls.
     pub scope: Scope,
-    /// Whether a kernel waits after each put.
+    /// Whether a kernel waits for each put.
     pub blocking: bool,
-    /// Whether the chunks of an all-to-all for another node first go to the rank of this node that sends all of them.
+    /// Whether the chunks of an all-to-all for another node are first gathered at the rank of this node that sends
+    /// them.
     pub gathered: bool,
     /// Whether a launch may start while the previous one runs.
     pub overlap: bool,
-    /// Maximum bytes of a put; 0 for a whole slice.
+    /// Maximum bytes of a put. 0 selects a whole slice.
     pub packet: u64,
-    /// Number of blocks; 0 to choose it by size.
+    /// Number of blocks. 0 selects a number by size.
     pub grid: u32,
     /// Root of a broadcast.
     pub root: u32,
-    /// Whether this rank drops all its puts, but sends its signals, for tests.
+    /// Whether this rank drops all its puts but sends its signals, for tests.
     pub mute: bool,
 }
 
-/// Memory and signals of a rank for collectives, in a world of its own.
+/// Memory and signals of a rank for collectives, in a separate world.
 #[derive(Debug)]
 pub struct Collective {
     /// The world.
@@ -94,7 +95,7 @@ pub struct Moved {
     pub puts: u64,
 }
 
-/// Returns an upper bound of the heap size among `ranks` ranks. `several` is whether they may form several nodes.
+/// Returns an upper bound of the heap size among `ranks` ranks. `several` indicates that they may form several nodes.
 /// Called before the world is opened, when it is not yet known whether rails are needed.
 pub fn heap_bytes(tuning: &Tuning, requests: &[Request], ranks: u64, several: bool) -> u64 {
     let (input, output) = (most(requests, Shape::input), most(requests, |shape| shape.bytes));
@@ -108,13 +109,14 @@ pub fn heap_bytes(tuning: &Tuning, requests: &[Request], ranks: u64, several: bo
     input + output + inbox.into_iter().max().unwrap_or(0) + scratch + (1 << 16)
 }
 
-/// Returns the minimum of `mine` over all ranks. Collective.
+/// Returns the minimum of `mine` over all ranks. This is a collective call.
 fn least(mine: u32, what: &str, ranks: &mut Bootstrap) -> Result<u32, GinError> {
     Ok(ranks.all_gather_values(&mine, what)?.into_iter().min().unwrap_or(mine))
 }
 
 impl Collective {
-    /// Allocates memory and signals for these requests in a world whose nodes have `local` ranks each. Collective.
+    /// Allocates memory and signals for these requests in a world whose nodes have `local` ranks each. This is a
+    /// collective call.
     ///
     /// # Errors
     /// Returns [`GinError::Usage`] if the requested blocks need more signals than a world has, or an error of the
@@ -188,8 +190,8 @@ impl Collective {
     pub fn append(&self, prepared: &Prepared, stream: &Stream, warmup: u32, turns: u32) -> Result<(), DeviceError> {
         let args = CollectiveArgs { warmup, turns, ..prepared.args };
         let program = Program { world: self.world.description(), args };
-        // SAFETY: the arguments belong to this world and have a state and stamps for every block. The stream is waited
-        // for before they are freed. All of these kernels wait for preceding grids before they access memory.
+        // SAFETY: the arguments belong to this world and have a state and stamps for every block. They are freed only
+        // after a wait for the stream. All of these kernels wait for preceding grids before they access memory.
         unsafe {
             match prepared.early {
                 true => stream.launch_early(&prepared.function, prepared.grid, prepared.block, program),
@@ -214,9 +216,9 @@ impl Collective {
         })
     }
 
-    /// Checks that every signal was raised as often as it was waited for. A missing wait would let a later iteration
-    /// start too early, and might not cause a wrong byte. Signals that were waited for in advance (acknowledgements for
-    /// the next broadcast) may still be in flight: completion at the sender does not imply that the target was
+    /// Checks that every signal was raised as often as kernels have waited for it. A missing wait would let a later
+    /// iteration start too early, without necessarily causing a wrong byte. Signals for later waits (acknowledgements
+    /// for the next broadcast) may still be in flight: completion at the sender does not imply that the target was
     /// notified. Returns the block and signal if a signal does not reach its count within `timeout`.
     ///
     /// # Errors
@@ -251,7 +253,7 @@ impl Collective {
         Ok(Ok(()))
     }
 
-    /// Closes the world. Collective.
+    /// Closes the world. This is a collective call.
     ///
     /// # Errors
     /// Returns the same errors as [`World::close`].

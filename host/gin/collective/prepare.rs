@@ -54,8 +54,8 @@ struct Plan {
 }
 
 impl Collective {
-    /// Returns the launch parameters of a request. The inner error is a one-line reason if it is not supported.
-    /// Collective.
+    /// Returns the launch parameters of a request. The inner error is a one-line reason if the request is not
+    /// supported. This is a collective call.
     ///
     /// # Errors
     /// Returns an error of the device or the ranks.
@@ -86,7 +86,7 @@ impl Collective {
         }))
     }
 
-    /// Returns input and output of a request, or a one-line reason if it is not supported.
+    /// Returns input and output of a request, or a one-line reason if the request is not supported.
     fn check(&self, request: &Request) -> Result<(Sym<u8>, Sym<u8>), String> {
         let (operation, pes) = (request.shape.operation, self.world.n_pes());
         let memory = self.memory(request.place, &request.shape);
@@ -100,7 +100,7 @@ impl Collective {
         Ok(memory)
     }
 
-    /// Selects kernel and grid. Collective.
+    /// Selects kernel and grid. This is a collective call.
     fn plan(&self, request: &Request, ranks: &mut Bootstrap) -> Result<Plan, GinError> {
         let (shape, device) = (&request.shape, self.world.device());
         let emulated = matches!(device, Device::Emulated);
@@ -138,7 +138,7 @@ impl Collective {
             0 => self.puts_grid(shape, resident),
             grid => grid,
         };
-        // One thread per 8 bytes of a message: further threads would have no word to wait for.
+        // One thread per 8 bytes of a message, because further threads would have no word to wait for.
         let lean = by_messages && request.scope == Scope::Block && self.tuning.block.is_none() && !emulated;
         let block = if lean {
             slice_bytes(message, grid).div_ceil(8).next_multiple_of(32).clamp(32, LEAN_THREADS) as u32
@@ -152,7 +152,7 @@ impl Collective {
     fn kernel(&self, request: &Request, by_messages: bool, threads: u32) -> (CollectiveKernel, u32) {
         let pes = self.world.n_pes();
         let mapped = self.local == pes;
-        // A broadcast sends from one rank to all and is not an exchange.
+        // A broadcast sends from one rank to all others and is not an exchange.
         let by_words = mapped && request.shape.operation != Operation::Broadcast;
         let [by_thread, by_warp, by_block] = match (by_messages, by_words, mapped) {
             (true, true, _) => {

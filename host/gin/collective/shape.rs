@@ -79,7 +79,7 @@ impl Element {
     }
 }
 
-/// Threads that call, numbered as in kernels.
+/// Threads that make the calls, numbered as in kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 #[repr(u32)]
 pub enum Scope {
@@ -94,9 +94,9 @@ pub enum Scope {
 /// Location of results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Place {
-    /// In separate memory
+    /// Writes the result to separate memory
     OutOfPlace,
-    /// Over the input
+    /// Overwrites the input
     InPlace,
 }
 
@@ -145,12 +145,12 @@ impl Shape {
         }
     }
 
-    /// Returns how many times the operation can run on the same memory without changing the result.
+    /// Returns the number of times that the operation can run on the same memory without changing the result.
     pub fn repeatable(&self, place: Place) -> u32 {
         if place == Place::InPlace && self.operation.sums() { 1 } else { 2 }
     }
 
-    /// Returns the bytes that one rank sends to another: a chunk, or all.
+    /// Returns the number of bytes that one rank sends to another: a chunk, or all bytes.
     pub fn message(&self) -> u64 {
         if self.operation.by_chunks() { self.chunk } else { self.bytes }
     }

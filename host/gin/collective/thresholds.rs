@@ -4,40 +4,42 @@
 use super::{Operation, Request, Shape, Tuning};
 use kernels::collective::{slice_bytes, stores};
 
-/// Bytes of a message from one block to another within a node of GPUs: the maximum (`PART`), and the preferred size if
-/// there are enough blocks (`LEAN_PART`, 8 bytes for each thread). Blocks with few threads can start while those of the
-/// previous launch still occupy the GPU.
+/// Bytes of a message from one block to another within a node of GPUs. `PART` is the maximum, and `LEAN_PART` the
+/// preferred size if there are enough blocks (8 bytes for each thread). Blocks with few threads can start while those
+/// of the previous launch still occupy the GPU.
 const PART: u64 = 8192;
 const LEAN_PART: u64 = 1024;
 /// Maximum number of blocks for messages: two per multiprocessor of a large GPU.
 const MOST_PARTS: u64 = 264;
-/// Threads of a block for messages.
+/// Number of threads of a block that sends messages.
 pub const LEAN_THREADS: u64 = 128;
-/// Maximum bytes that a rank sends as messages: to ranks of its node, and over rails, where one block sends each
-/// message.
+/// Maximum number of bytes that a rank sends as messages, to ranks of its node and over rails. Over rails one block
+/// sends each message.
 const MESSAGES: u64 = 2 << 20;
 const MESSAGES_OVER_RAILS: u64 = 64 << 10;
-/// Minimum bytes that a second step must save, counted as words: the bytes that NVLink carries in the microsecond that
-/// the step takes.
+/// Minimum number of bytes, counted as words, that a second step must save. NVLink transfers this many bytes in the
+/// microsecond that the step takes.
 const SAVED_BY_TWO_TRIPS: u64 = 256 << 10;
-/// Minimum bytes of a slice for which an additional block pays off, over NVLink and over rails.
+/// Minimum number of bytes of a slice for which an additional block is worthwhile, over NVLink and over rails.
 pub const SLICE: u64 = 16 << 10;
 pub const SLICE_OF_RAILS: u64 = 256 << 10;
-/// Minimum chunk for which few blocks store, and the number of blocks: to one other rank, and to several.
+/// Minimum number of bytes of a chunk for which few blocks store, and the number of these blocks for one other rank and
+/// for several.
 pub const FEW: u64 = 16 << 20;
 pub const FEW_BLOCKS: u32 = 16;
 pub const FEW_BLOCKS_OF_MANY: u32 = 64;
-/// Minimum chunk for which a block uses all its threads, and the number of threads for smaller chunks.
+/// Minimum number of bytes of a chunk for which a block uses all its threads, and the number of threads for smaller
+/// chunks.
 pub const WIDE: u64 = 16 << 20;
 pub const NARROW: u32 = 256;
 /// Maximum number of blocks over rails. The proxy is a single thread.
 pub const BLOCKS_OF_RAILS: u32 = 8;
 
-/// Returns whether an all-reduce by words uses two steps: in the first, every rank sums one chunk; in the second, the
-/// sums are sent to all ranks.
+/// Returns whether an all-reduce by words uses two steps. In the first step every rank sums one chunk, and in the
+/// second the sums are sent to all ranks.
 ///
-/// For S bytes among n ranks, this sends 2 (n - 1) S / n bytes instead of (n - 1) S, doubled as words. It takes one
-/// more one-way latency.
+/// For S bytes among n ranks, this sends 2 (n - 1) S / n bytes instead of (n - 1) S, doubled as words. The second step
+/// adds one one-way latency.
 pub fn two_trips(shape: &Shape) -> bool {
     let n = shape.ranks;
     // All chunks must have the same length.
@@ -46,15 +48,15 @@ pub fn two_trips(shape: &Shape) -> bool {
         && shape.bytes * (n - 1) * (n - 2) / n >= SAVED_BY_TWO_TRIPS
 }
 
-/// Minimum chunk for which a node's PEs store parts that warps take from one queue. The limits apply to an all-reduce
-/// between two PEs and among more, to a reduce-scatter, whose sums are then a separate step, and to operations without
-/// sums. For smaller chunks, sums by loads and puts by blocks are at least as fast.
+/// Minimum chunk for which a node's PEs store parts that warps take from one queue. There is one limit each for an
+/// all-reduce between two PEs, for an all-reduce among more PEs, for a reduce-scatter (whose sums are then a separate
+/// step), and for operations without sums. For smaller chunks, sums by loads and puts by blocks are at least as fast.
 const STORED_BY_TWO: u64 = 8 << 20;
 const STORED: u64 = 4 << 20;
 const STORED_TO_SCATTER: u64 = 128 << 20;
 const STORED_WITHOUT_SUMS: u64 = 16 << 20;
-/// Blocks and threads for stores. Few, since more outstanding stores are slower. A reduce-scatter uses more, because
-/// its sums are bound by this GPU's memory bandwidth.
+/// Numbers of blocks and threads for stores. They are small, because more outstanding stores are slower. A
+/// reduce-scatter uses more, because its sums are limited by this GPU's memory bandwidth.
 const STORE_GRID: (u32, u32) = (64, 128);
 const STORE_GRID_TO_SCATTER: (u32, u32) = (132, 192);
 
@@ -81,22 +83,23 @@ pub fn by_stores(tuning: &Tuning, shape: &Shape) -> Option<u64> {
     if !shape.operation.sums() {
         return Some(shape.chunk);
     }
-    // The sums of an all-reduce use links like its other stores, so that one piece suffices. Those of a reduce-scatter
-    // do not, and only few should remain after the last stores.
+    // The sums of an all-reduce use links like its other stores, so one piece suffices. The sums of a reduce-scatter do
+    // not use links, and only few of them should remain after the last stores.
     let most = u64::from(stores::PIECES);
     let pieces = if shape.operation == Operation::ReduceScatter { most } else { 1 };
     let pieces = tuning.piece.map_or(pieces, |piece| shape.chunk.div_ceil(piece.max(1)).clamp(1, most));
     Some(shape.chunk.div_ceil(pieces).next_multiple_of(stores::part_bytes(shape.ranks as u32)))
 }
 
-/// Returns whether a message fits that `parts` blocks send. Each block has its own inbox, with space for one slice.
+/// Returns whether a message that `parts` blocks send fits. Each block has its own inbox, with space for one slice.
 pub fn messages_fit(message: u64, parts: u32, inboxes: u32, capacity: u64) -> bool {
     parts <= inboxes && slice_bytes(message, parts) <= capacity
 }
 
 /// Returns whether a grid may be launched while the previous one still runs. If PEs share a GPU, both grids must fit
-/// into a PE's share. Otherwise blocks that wait for the previous grid could exclude blocks of another PE that the
-/// previous grid waits for. On an unshared GPU, a grid starts only when all blocks of the previous one are resident.
+/// into a PE's share. Otherwise blocks that wait for the previous grid could prevent blocks of another PE, for which
+/// the previous grid waits, from becoming resident. On an unshared GPU, a grid starts only when all blocks of the
+/// previous one are resident.
 pub fn overlap_fits(grid: u32, share: u32, sharers: u32) -> bool {
     sharers < 2 || grid <= share / 2
 }

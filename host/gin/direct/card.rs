@@ -38,7 +38,7 @@ pub struct CardOptions {
     pub order: Order,
     /// Faults to inject.
     pub faults: Faults,
-    /// Registered memory. `None` for a null NIC, which moves no bytes and reads only the first word of each request.
+    /// Registered memory; `None` for a null NIC, which moves no bytes and reads only the first word of each request.
     pub regions: Option<Regions>,
     /// Core of each thread; threads without an entry are not pinned.
     pub cores: Vec<usize>,
@@ -50,7 +50,7 @@ pub struct SoftNic {
     queues: Arc<Vec<QueueMemory>>,
     stop: Arc<AtomicBool>,
     rests: Arc<AtomicBool>,
-    /// Reason for which each queue is no longer served, if any.
+    /// Reason why each queue is no longer served, if any.
     wrong: Arc<Vec<OnceLock<String>>>,
     threads: Vec<JoinHandle<Vec<(usize, Found)>>>,
 }
@@ -86,10 +86,10 @@ impl SoftNic {
         Ok(card)
     }
 
-    /// Sets whether the NIC polls only every 20 us while it is idle, so that it leaves its cores to others that are
+    /// Sets whether the NIC polls only every 20 us while it is idle. It then leaves its cores to other threads that are
     /// measured alternately with it.
     pub fn rest(&self, rests: bool) {
-        // Relaxed: the flag orders nothing. A NIC that polls rarely also serves requests, only later.
+        // Relaxed suffices, because the flag orders nothing. A NIC that polls rarely also serves requests, only later.
         self.rests.store(rests, Ordering::Relaxed);
     }
 
@@ -98,7 +98,7 @@ impl SoftNic {
         &self.queues
     }
 
-    /// Returns, for each queue, the reason for which it is no longer served, if any.
+    /// Returns, for each queue, the reason why it is no longer served, if any.
     pub fn wrong(&self) -> impl Iterator<Item = Option<&str>> {
         self.wrong.iter().map(|wrong| wrong.get().map(String::as_str))
     }
@@ -147,7 +147,7 @@ fn serve(
     let side = |(index, queue)| (index, Side::new(queue, options.order, &options.faults, options.regions.as_ref()));
     let mut sides: Vec<(usize, Side<'_>)> = mine.map(side).collect();
     let mut backoff = Backoff::every(VAIN_TURNS);
-    // Relaxed: the flag orders nothing. The thread that sets it joins this thread.
+    // Relaxed suffices, because the flag orders nothing. The thread that sets it joins this thread.
     while !stop.load(Ordering::Relaxed) {
         let mut moved = false;
         for (_, side) in &mut sides {

@@ -1,7 +1,7 @@
 //! NIC queue pairs that kernels drive by commands ([`kernels::direct::Channel`]), as a replacement for rings and
 //! proxies.
 //!
-//! A block's commands are posted to one of the queue pairs of this rank; they arrive at the peer's pair with the same
+//! A block's commands are posted to one of the queue pairs of this rank. They arrive at the peer's pair with the same
 //! number. The CPU registers memory, creates address handles and exchanges them.
 
 use super::memory::DeviceSide;
@@ -39,7 +39,7 @@ pub struct ChannelOptions<'a> {
     /// Name of the NIC of each channel.
     pub cards: &'a [&'a str],
     /// Memory to register: host memory, or memory of a GPU whose kernels observe NICs' writes in order. It consists of
-    /// the heap and, for kernels that put values, [`staging_bytes`] after it.
+    /// the heap, followed by [`staging_bytes`] bytes for kernels that put values.
     pub memory: Memory,
     /// Size of the heap, the first bytes of the memory. Commands address it by offset.
     pub heap_bytes: u64,
@@ -52,7 +52,7 @@ pub struct ChannelOptions<'a> {
     pub counted_signals: u32,
     /// Word that aborts every wait of the kernels if it is not 0.
     pub abort: &'a Buffer,
-    /// Maximum time, in nanoseconds, for which a kernel waits while nothing completes.
+    /// Maximum time, in nanoseconds, that a kernel waits while nothing completes.
     pub timeout_ns: u64,
 }
 
@@ -60,7 +60,7 @@ pub struct ChannelOptions<'a> {
 type OpenCards = (Vec<Verbs>, Vec<Region>, Vec<usize>);
 
 impl ChannelOptions<'_> {
-    /// Fails if channels cannot be opened on these NICs.
+    /// Returns an error if channels cannot be opened on these NICs.
     fn check(&self) -> Result<(), ChannelError> {
         let Some((first, others)) = self.cards.split_first() else {
             return Err(ChannelError::Refused("no EFA device is named; name at least one".into()));
@@ -102,8 +102,8 @@ impl ChannelOptions<'_> {
         Ok((verbs, regions, card_of))
     }
 
-    /// Returns the number of slots of the deepest queue. Fails if the memory has less staging space than slots, which
-    /// can happen because NICs round depths up.
+    /// Returns the number of slots of the deepest queue. Returns an error if the memory has less staging space than
+    /// slots, which can happen because NICs round depths up.
     fn slots(&self, pairs: &[Pair]) -> Result<u32, ChannelError> {
         let slots = pairs.iter().map(|pair| pair.view().send.entries).max().unwrap_or_default();
         let staging = (self.memory.bytes as u64).saturating_sub(self.heap_bytes);
@@ -119,21 +119,21 @@ impl ChannelOptions<'_> {
     }
 }
 
-/// Returns the number of bytes after a heap that `channels` channels of depth `depth` need to send values from.
+/// Returns the number of bytes after a heap from which `channels` channels of depth `depth` can send values.
 #[must_use]
 pub fn staging_bytes(channels: usize, depth: u32) -> u64 {
     channels as u64 * u64::from(depth) * 8
 }
 
-/// Queue pairs that kernels drive. Fields are dropped in this order: no device mapping refers to a queue that is
-/// closed.
+/// Queue pairs that kernels drive. Fields are dropped in this order, so that no device mapping refers to a closed
+/// queue.
 #[derive(Debug)]
 pub struct Channels {
     _reached: Vec<Reached>,
     sides: Vec<DeviceSide>,
     /// The channels as kernels use them.
     table: Buffer,
-    /// Peers and counted signals, to which the channels point.
+    /// Tables of peers and of counted signals, to which the channels point.
     _tables: [Buffer; 2],
     pairs: Vec<Pair>,
     /// Pairs of the signals that the NIC counts.
@@ -148,11 +148,11 @@ pub struct Channels {
 /// heap's address, and the addresses of the counted signals' pairs.
 type Told = (Vec<(Vec<u8>, u32)>, u64, Vec<Vec<u8>>);
 
-/// Queue depth of pairs that are only written to and post no requests.
+/// Queue depth of pairs that post no requests and only receive writes.
 const IDLE: u32 = 16;
 
 impl Channels {
-    /// Opens channels to all ranks. Collective.
+    /// Opens channels to all ranks. This is a collective call.
     ///
     /// # Safety
     /// The memory must stay valid and must not move until the channels are dropped.
@@ -285,8 +285,8 @@ impl Channels {
         self.verbs.first()
     }
 
-    /// Returns the first error of each channel that has failed. It is the error that a kernel has recorded. If no
-    /// kernel has polled its own requests, because it waited for a signal, it is the error in the NIC's completion
+    /// Returns the first error of each channel that has failed. This is the error that a kernel has recorded. If
+    /// kernels have only waited for signals and not polled their own requests, it is the error in the NIC's completion
     /// queue.
     ///
     /// # Errors
@@ -344,10 +344,10 @@ fn counting_pairs(card: &Verbs, signals: u32) -> Result<Vec<Pair>, ChannelError>
 /// Maps the parts of the pairs that kernels use into the device.
 ///
 /// # Safety
-/// The pairs must outlive what is returned.
+/// The pairs must outlive the returned mappings.
 unsafe fn reach(device: &Device, pairs: &[Pair], signals: &[Pair]) -> Result<Vec<Reached>, DeviceError> {
     let mut mappings: Vec<Mapping> = pairs.iter().flat_map(Pair::mappings).collect();
-    // Of the signals' pairs, kernels read only the counters.
+    // Kernels read only the counters of the signals' pairs.
     let is_counter =
         |pair: &Pair, start: *mut u8| pair.counter(Counted::RemoteWrites).is_some_and(|at| at.addr() == start.addr());
     let counters = |pair| Pair::mappings(pair).into_iter().filter(move |mapping| is_counter(pair, mapping.start));
@@ -400,14 +400,14 @@ fn queue(pair: &Pair, side: &DeviceSide, options: &ChannelOptions<'_>) -> Result
     })
 }
 
-/// Returns a failed request whose completion no kernel has read. Only the low 16 bits of its number are known; they are
-/// its ID.
+/// Returns a failed request whose completion no kernel has read. Only the low 16 bits of its number, which are its ID,
+/// are known.
 fn not_looked_at(queue: &Completions) -> Option<Failure> {
     let words = (queue.entry_bytes / 8) as usize;
     (0..queue.entries as usize).find_map(|index| {
         // SAFETY: the pair guarantees `entries` entries of `entry_bytes` bytes, and outlives this call.
         let entry = unsafe { &*queue.slots.cast::<Word>().add(index * words) };
-        // Acquire: pairs with the NIC's store, as for every reader. Nothing is read after it.
+        // Uses acquire order, which pairs with the NIC's store, as for every reader. Nothing is read after it.
         let first = load_acquire_host_u64(entry);
         let status = completion::status(first);
         (status != 0).then(|| Failure::of(status.into(), completion::id(first).into()))

@@ -1,4 +1,4 @@
-//! Memory of a queue.
+//! Memory of a queue, in host and device memory.
 
 use cuda_std::memory::{Doorbell, Word, load_acquire_host_u32, load_acquire_host_u64};
 use efa_queue::completion::Sent;
@@ -14,7 +14,7 @@ use std::time::Duration;
 pub struct QueueOptions {
     /// Number of slots of the send queue: a power of two.
     pub depth: u32,
-    /// Number of entries of the completion queue: a power of two, not less than the depth.
+    /// Number of entries of the completion queue: a power of two that is not less than the depth.
     pub completions: u32,
     /// Size of a completion entry in bytes: 16 or 32.
     pub entry_bytes: u32,
@@ -24,7 +24,7 @@ pub struct QueueOptions {
     pub by_counter: bool,
     /// Initial value of the counter, for tests of its overflow.
     pub counter: u64,
-    /// Maximum time for which a kernel waits while nothing completes.
+    /// Maximum time that a kernel waits while nothing completes.
     pub timeout: Duration,
 }
 
@@ -43,7 +43,7 @@ impl Default for QueueOptions {
 }
 
 impl QueueOptions {
-    /// Checks that a NIC could have a queue with these options.
+    /// Checks that a NIC could provide a queue with these options.
     ///
     /// # Errors
     /// Returns [`DeviceError::Refused`] with the limits if it could not.
@@ -192,7 +192,7 @@ impl SendQueue for QueueMemory {
 }
 
 /// Writes the completions of the previous lap for a queue that does not start at 0. Zeroed memory has the phase of
-/// every second lap, so that kernels would take it for completions with ID 0.
+/// every second lap, so that kernels would mistake it for completions with ID 0.
 fn lap_before(completions: &Buffer, options: QueueOptions) -> Result<(), DeviceError> {
     for number in options.counter.saturating_sub(u64::from(options.completions))..options.counter {
         let sent = Sent { id: number & 0xffff, status: 0, operation: Operation::Write, pair: 0 };

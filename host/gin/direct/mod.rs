@@ -3,10 +3,11 @@
 //!
 //! The software NIC consists of CPU threads that process the queues as a NIC would: they poll doorbells, read and
 //! validate requests, write completions and update counters. No network is simulated: a write copies bytes between
-//! registered ranges of this process, or nothing at all. Measurements over it therefore cover the kernel's side
-//! (requests, doorbells, completions over PCIe) but no network; their rows show `null`.
+//! registered ranges of this process, or copies nothing. Measurements over it therefore cover the kernel's side
+//! (requests, doorbells, completions over PCIe) but no network. Their rows show `null`.
 //!
-//! It also serves tests: completions in random order by a seed, late or lost completions, and failures ([`Faults`]).
+//! The software NIC also serves tests: it can complete requests in a random order given by a seed, delay or lose
+//! completions, and inject failures ([`Faults`]).
 
 mod card;
 mod channels;

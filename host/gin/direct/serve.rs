@@ -16,7 +16,7 @@ pub enum Order {
     /// Immediately, in the order in which they were posted.
     #[default]
     Posted,
-    /// Random order, given by a seed and the maximum number of requests held back.
+    /// Random order, determined by a seed and the maximum number of requests that are held back.
     Any(u64, usize),
 }
 
@@ -31,11 +31,11 @@ pub struct Faults {
     pub short: Vec<u64>,
     /// Requests that complete twice.
     pub twice: Vec<u64>,
-    /// Request from which on the NIC processes nothing.
+    /// First request that the NIC does not process. It then processes no further requests.
     pub dead: Option<u64>,
     /// Request at whose completion the completion queue overruns its reader by a lap.
     pub overrun: Option<u64>,
-    /// Maximum number of written requests without a doorbell that the NIC accepts, if less than the kernel assumes.
+    /// Maximum number of written requests without a doorbell that the NIC accepts, if less than the kernel's limit.
     pub batch: Option<u32>,
 }
 
@@ -54,9 +54,9 @@ impl Regions {
 /// Observations of the NIC on a queue.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Found {
-    /// Number of requests that were rung for and processed.
+    /// Number of requests that were covered by a doorbell and processed.
     pub requests: u64,
-    /// Reason for which the queue is no longer served: an invalid action of a kernel, or an injected fault.
+    /// Reason why the queue is no longer served: an invalid action of a kernel, or an injected fault.
     pub wrong: Option<String>,
 }
 
@@ -75,7 +75,7 @@ pub(crate) struct Side<'a> {
     good: u64,
     held: Vec<(u64, Status)>,
     random: Random,
-    /// Reason for which the queue is no longer served.
+    /// Reason why the queue is no longer served.
     wrong: &'a OnceLock<String>,
 }
 
@@ -95,7 +95,7 @@ impl<'a> Side<'a> {
         Side { queue, order, faults, regions, intake, written: begun, good: begun, held, random, wrong }
     }
 
-    /// Polls the queue and processes new requests. Returns whether there was anything to do.
+    /// Polls the queue and processes new requests. Returns whether there were any.
     #[inline]
     pub fn turn(&mut self) -> bool {
         let mut moved = false;
@@ -171,7 +171,7 @@ impl<'a> Side<'a> {
         Ok(())
     }
 
-    /// Does what a request asks for, less its last `dropped` bytes.
+    /// Performs a request, except for its last `dropped` bytes.
     fn transfer(&self, request: &Request, dropped: u32) -> Status {
         let (Some(regions), Body::Memory(local, remote)) = (self.regions, request.body) else { return Status::Ok };
         let Local { address, length, key } = local;
@@ -182,7 +182,7 @@ impl<'a> Side<'a> {
             return Status::LocalKey;
         }
         let Remote { address: there, key: theirs, .. } = remote;
-        // The address of an empty write is not checked: a signal without data is one.
+        // The address of an empty write is not checked, because a signal without data is an empty write.
         if length > 0 && !regions.covers(theirs, there, length.into()) {
             return Status::RemoteAddress;
         }
@@ -193,7 +193,7 @@ impl<'a> Side<'a> {
         Status::Ok
     }
 
-    /// Completes requests that are held: all of them or, in random order, at most one that the seed selects.
+    /// Completes requests that are held back: all of them or, in random order, at most one that the seed selects.
     fn release(&mut self) -> bool {
         let Order::Any(_, most) = self.order else {
             let held = std::mem::take(&mut self.held);
@@ -208,7 +208,8 @@ impl<'a> Side<'a> {
             return false;
         }
         let chosen = self.random.next() as usize;
-        // Held back until there are `most` requests, or with probability 1/4 per pass.
+        // Requests are held back until there are `most` of them; in addition, one is released with probability 1/4 per
+        // pass.
         if self.held.len() >= most || chosen.is_multiple_of(4) {
             let (number, status) = self.held.swap_remove(chosen / 4 % self.held.len());
             self.complete(number, 0, status as u8);
@@ -229,13 +230,13 @@ impl<'a> Side<'a> {
         let words = Sent { id: number & 0xffff, status, operation, pair: 7 }.words(phase);
         let entry = self.queue.completion(self.written);
         store_release_host_u64(&entry[1], words[1]);
-        // Release: a kernel that acquires this word observes the bytes of a read.
+        // Uses release order: a kernel that acquires this word observes the bytes of a read.
         store_release_host_u64(&entry[0], words[0]);
         self.written += 1;
         self.good += u64::from(status == 0);
     }
 
-    /// Publishes the number of successful requests. Release: as for a completion.
+    /// Publishes the number of successful requests. Release, as for a completion.
     #[inline]
     fn count(&self) {
         store_release_host_u64(self.queue.counter(), self.good & rules::COUNTER_MASK);

@@ -1,5 +1,5 @@
-//! Tests of rule `counter` over software NICs: which signals the NIC counts, and which arrive as immediates. A separate
-//! test binary, because software NICs can be loaded only once per process.
+//! Tests of rule `counter` over software NICs: the signals that the NIC counts, and those that arrive as immediates.
+//! They are a separate test binary, because software NICs can be loaded only once per process.
 
 #![allow(clippy::unwrap_used, reason = "a test ends by panicking")]
 
@@ -42,7 +42,7 @@ fn signal_all(line: &mut Context<Thread>, args: Args) -> Result<(), Status> {
     for signal in 0..SIGNALS {
         line.signal_op(args.first.at(signal), 1, 1)?;
     }
-    // Additions of more than 1 are immediates, for every signal, also with a put.
+    // Additions of more than 1 are immediates, for every signal and also with a put.
     line.signal_op(args.first.at(4), 2, 1)?;
     line.put_signal(args.to.at(0), args.from.at(0), args.first.at(5), 3, 1)?;
     line.put_signal(args.to.at(1), args.from.at(1), args.first.at(COUNTED), 1, 1)?;
@@ -84,7 +84,7 @@ fn pe(mut ranks: Bootstrap, rule: Rule) -> (Unread, Vec<u64>, Vec<u64>) {
     found
 }
 
-/// Runs two PEs, each on a thread. Returns the results of PE 1. Nothing arrives at PE 0.
+/// Runs two PEs, each on a thread. Returns the results of PE 1. PE 0 receives nothing.
 fn arrived(rule: Rule) -> (Unread, Vec<u64>, Vec<u64>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();

@@ -1,5 +1,5 @@
-//! Tests of channels over software NICs that round send queues up, as libefa does. A separate test binary, because
-//! software NICs can be loaded only once per process.
+//! Tests of channels over software NICs that round the depth of send queues up, as libefa does. They are a separate
+//! test binary, because software NICs can be loaded only once per process.
 
 #![allow(clippy::unwrap_used, reason = "a test ends by panicking")]
 
@@ -19,7 +19,7 @@ const SLOTS: u32 = 64;
 const HEAP: u64 = 4096;
 /// Offset in the heap of the puts' destinations.
 const TARGET: u64 = HEAP / 2;
-/// Number of puts in flight. Exceeds the entries of a completion queue of the requested depth.
+/// Number of puts in flight. It exceeds the number of entries of a completion queue of the requested depth.
 const PUTS: u32 = 60;
 
 fn names() -> &'static [String] {

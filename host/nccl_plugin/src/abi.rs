@@ -23,7 +23,7 @@ impl NcclResult {
     pub const ARGUMENT: NcclResult = NcclResult(4);
     /// `ncclInvalidUsage`: a variable has an invalid value.
     pub const USAGE: NcclResult = NcclResult(5);
-    /// `ncclRemoteError`: another rank has left or does not answer.
+    /// `ncclRemoteError`: another rank has left or does not respond.
     pub const REMOTE: NcclResult = NcclResult(6);
 }
 
@@ -81,7 +81,7 @@ pub struct Properties {
     pub latency: f32,
     /// Maximum number of communicators.
     pub most_communicators: c_int,
-    /// Maximum number of receives in a group; 32 times this is the number of slots in a queue of puts.
+    /// Maximum number of receives in a group. A queue of puts has 32 times this number of slots.
     pub most_receives: c_int,
     /// `ncclNetDeviceType`.
     pub device_type: c_int,
@@ -101,7 +101,7 @@ pub struct Properties {
     pub plane: i16,
 }
 
-/// `ncclNetDeviceHandle_v11_t`: the handle that kernels get.
+/// `ncclNetDeviceHandle_v11_t`: the handle that kernels receive.
 #[repr(C)]
 #[derive(Debug)]
 pub struct DeviceHandle {
@@ -125,7 +125,7 @@ pub struct RmaConfig {
     pub contexts: c_int,
     /// Traffic class; -1 for none.
     pub traffic_class: c_int,
-    /// Distance between the ranks that are connected.
+    /// Distance between consecutive connected ranks.
     pub rank_stride: c_int,
 }
 
@@ -149,7 +149,7 @@ pub struct GinConfig13 {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RmaProperties {
-    /// Whether any signal that arrives, from any peer, makes all puts visible that had arrived before it.
+    /// Whether every signal that arrives, from any peer, makes all puts visible that arrived before it.
     pub flushes_all_puts_on_any_signal: bool,
 }
 
@@ -167,7 +167,7 @@ pub type Init = unsafe extern "C" fn(*mut *mut c_void, u64, Logger) -> NcclResul
 pub type Devices = unsafe extern "C" fn(*mut c_int) -> NcclResult;
 /// Returns the properties of a device.
 pub type GetProperties = unsafe extern "C" fn(c_int, *mut Properties) -> NcclResult;
-/// Creates a listener, and the handle by which other ranks find it.
+/// Creates a listener, and the handle with which other ranks find it.
 pub type Listen = unsafe extern "C" fn(*mut c_void, c_int, *mut c_void, *mut *mut c_void) -> NcclResult;
 /// Connects the ranks of a communicator.
 pub type Connect =
@@ -182,7 +182,7 @@ pub type Register = unsafe extern "C" fn(*mut c_void, *mut c_void, usize, c_int,
 /// Like [`Register`], in v13.
 pub type Register13 =
     unsafe extern "C" fn(*mut c_void, *mut c_void, usize, c_int, u64, *mut *mut c_void, *mut *mut c_void) -> NcclResult;
-/// Registers memory that a dma-buf exports.
+/// Registers memory that is exported as a dma-buf.
 pub type RegisterDmaBuf =
     unsafe extern "C" fn(*mut c_void, *mut c_void, usize, c_int, u64, c_int, u64, *mut *mut c_void) -> NcclResult;
 /// Like [`RegisterDmaBuf`], in v13.
@@ -201,8 +201,8 @@ pub type RegisterDmaBuf13 = unsafe extern "C" fn(
 pub type Deregister = unsafe extern "C" fn(*mut c_void, *mut c_void) -> NcclResult;
 /// Closes an object.
 pub type Close = unsafe extern "C" fn(*mut c_void) -> NcclResult;
-/// Defines types of functions that submit a transfer. Their arguments are communicator, context number, source offset and
-/// region, bytes, destination offset and region, rank, the additional arguments listed here, and the request.
+/// Defines types of functions that submit a transfer. Their arguments are communicator, context number, source offset
+/// and region, bytes, destination offset and region, rank, the additional arguments listed here, and the request.
 macro_rules! transfers {
     ($($(#[$doc:meta])* $name:ident($($extra:ty),*);)*) => {$(
         $(#[$doc])*
@@ -217,7 +217,7 @@ transfers! {
     Put();
     /// Like [`Put`], with flags; since v15.
     Put15(u32);
-    /// A put with a signal in v13, which is strong: with the signal's offset, region, value and operation.
+    /// A put with a signal in v13, which is always strong. Arguments: the signal's offset, region, value and operation.
     PutSignal13(u64, *mut c_void, u64, u32);
     /// Like [`PutSignal13`]; a flag specifies whether the signal is strong.
     PutSignal14(u64, *mut c_void, u64, u32, bool);

@@ -1,4 +1,4 @@
-//! One rank's state of an NCCL collective communicator as NCCL's threads see it: submitted operations and their
+//! State of one rank in an NCCL collective communicator, as seen by NCCL's threads: submitted operations and their
 //! results.
 
 use crate::counts::Counts;
@@ -18,9 +18,9 @@ pub struct Region {
     pub address: u64,
     /// Length in bytes.
     pub bytes: u64,
-    /// Whether it is memory of a GPU, which is accessed by copies, or host memory.
+    /// Whether the memory belongs to a GPU and is accessed by copies. Otherwise it is host memory.
     pub cuda: bool,
-    /// Whether only the plugin writes its words, so that it can keep the values of signals itself.
+    /// Whether only the plugin writes its words, so that the plugin can cache the values of signals.
     pub never_reset: bool,
 }
 
@@ -33,7 +33,7 @@ enum Entry {
     Gone,
 }
 
-/// NCCL's handle of a registration.
+/// Handle of a registration, given to NCCL.
 #[derive(Debug)]
 pub struct RegionHandle {
     /// Number of the region.
@@ -51,10 +51,10 @@ pub struct Coll {
     pub number: u64,
     /// Settings of the plugin.
     pub settings: Arc<Settings>,
-    /// Layout of the slots that operations are split into.
+    /// Layout of the slots into which operations are split.
     pub layout: Layout,
     asked: Mutex<VecDeque<Operation>>,
-    /// Whether operations have been submitted, so that the thread that drives the rails checks a flag instead of a
+    /// Whether operations have been submitted. The thread that drives the rails checks this flag instead of taking a
     /// lock.
     news: AtomicBool,
     regions: RwLock<Vec<Entry>>,
@@ -100,8 +100,8 @@ impl Coll {
             return Err(why.to_owned());
         }
         locked(&self.asked).push_back(operation);
-        // Release: pairs with the swap in `take`. The thread that sees the flag then finds the operation under the
-        // lock.
+        // Uses release order, which pairs with the swap in `take`. The thread that sees the flag then finds the
+        // operation under the lock.
         self.news.store(true, Ordering::Release);
         Ok(())
     }
@@ -114,7 +114,7 @@ impl Coll {
     }
 
     /// Reserves the next region number. Every call of NCCL that creates a region reserves exactly one number on each
-    /// rank, even if it fails there. Otherwise later numbers would differ between ranks.
+    /// rank, even if the call fails. Otherwise later numbers would differ between ranks.
     pub fn reserve(&self) -> u32 {
         let mut regions = self.regions.write().unwrap_or_else(PoisonError::into_inner);
         regions.push(Entry::Coming);
@@ -126,7 +126,7 @@ impl Coll {
         self.enter(number, Entry::Here(region));
     }
 
-    /// Removes a registration, or gives up a reserved number. The number is not reused.
+    /// Removes a registration, or releases a reserved number. The number is not reused.
     pub fn deregister(&self, number: u32) {
         self.enter(number, Entry::Gone);
     }
@@ -159,7 +159,7 @@ impl Coll {
     /// Adds a block of queues.
     pub fn add_queues(&self, block: Arc<Block>) {
         self.queues.write().unwrap_or_else(PoisonError::into_inner).push(block);
-        // Release: pairs with the load in `queues_since`, whose thread then finds the block.
+        // Uses release order, which pairs with the load in `queues_since`, whose thread then finds the block.
         self.queues_changed.fetch_add(1, Ordering::Release);
     }
 

@@ -1,11 +1,11 @@
-//! Copies to and from GPU memory, which the rails cannot access: through pinned host memory, with the GPU's copy
-//! engines or a ginlab kernel.
+//! Copies to and from GPU memory, which the rails cannot access. They go through pinned host memory, and are made by
+//! the GPU's copy engines or a ginlab kernel.
 //!
 //! Copies use the plugin's own streams, which do not synchronize with the legacy stream: a kernel in that stream may be
 //! waiting for these very bytes. The ginlab kernel ([`crate::mover`]) is optional: if NCCL's kernels fill the GPU, it
 //! never starts.
 
-/// Two queues of copies, into GPU memory and out of it. A trait, so that tests need no GPU.
+/// Two queues of copies: into GPU memory and out of it. This is a trait, so that tests need no GPU.
 pub trait Copies {
     /// Binds the copies to the calling thread. Must be called by the thread that makes the other calls, before them.
     fn bind(&mut self) -> Result<(), String>;
@@ -19,14 +19,14 @@ pub trait Copies {
     /// Unpins memory.
     fn unpin(&mut self, address: u64);
 
-    /// Starts a copy into GPU memory, after those started before.
+    /// Starts a copy into GPU memory, ordered after those started before.
     ///
     /// # Safety
     /// Both ranges must be valid, and the host range must not change, until a later mark is passed.
     unsafe fn put_in(&mut self, device: u64, host: u64, bytes: usize) -> Result<(), String>;
 
-    /// Starts a write of an 8-byte word into GPU memory, after the copies started before. `scratch` is a word of pinned
-    /// memory for its use.
+    /// Starts a write of an 8-byte word into GPU memory, ordered after the copies started before. `scratch` is a word
+    /// of pinned memory for this write.
     ///
     /// # Safety
     /// Same requirements as [`put_in`](Copies::put_in). Both addresses must be multiples of 8.
@@ -38,8 +38,8 @@ pub trait Copies {
         }
     }
 
-    /// Like [`put_word`](Copies::put_word), for a counter that does not order the preceding copies: a thread that
-    /// acquires it need not see them.
+    /// Like [`put_word`](Copies::put_word), for a counter that is not ordered after the preceding copies: a thread that
+    /// acquires it need not observe them.
     ///
     /// # Safety
     /// Same requirements as [`put_word`](Copies::put_word).
@@ -48,8 +48,8 @@ pub trait Copies {
         unsafe { self.put_word(device, scratch, value) }
     }
 
-    /// Starts a copy out of GPU memory. If `behind_puts`, it is ordered with [`put_in`](Copies::put_in), otherwise it
-    /// is in the other queue.
+    /// Starts a copy out of GPU memory. If `behind_puts` is set, the copy is ordered after [`put_in`](Copies::put_in);
+    /// otherwise it uses the other queue.
     ///
     /// # Safety
     /// Both ranges must be valid, and the host range must not be accessed, until a later mark is passed.
@@ -61,18 +61,18 @@ pub trait Copies {
     /// Returns the last passed mark of `queue`, or 0. A mark is passed when all copies before it are complete.
     fn passed(&mut self, queue: Queue) -> Result<u64, String>;
 
-    /// Makes progress. Must be called repeatedly, even while nothing is requested.
+    /// Makes progress. Must be called repeatedly, even without requests.
     fn turn(&mut self) -> Result<(), String> {
         Ok(())
     }
 
-    /// Waits until everything started is complete. Each copy is short, and waits for no kernel.
+    /// Waits until all started copies are complete. Each copy is short, and waits for no kernel.
     fn settle(&mut self);
 
     /// Returns a description for people.
     fn name(&self) -> String;
 
-    /// Returns what is in progress, for messages; `None` if [`name`](Copies::name) is sufficient.
+    /// Returns a description of the work in progress, for messages; `None` if [`name`](Copies::name) suffices.
     fn state(&self) -> Option<String> {
         None
     }

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-/// Number of size classes: class `i` contains the sizes below `2^i` bytes that are in no smaller class.
+/// Number of size classes. Class `i` contains the sizes below `2^i` bytes that do not belong to a smaller class.
 const CLASSES: usize = 48;
 
 /// Totals of the operations sent to one peer, or received from it.
@@ -20,7 +20,7 @@ pub struct Flow {
     pub gets: u64,
     /// Total bytes of these gets.
     pub get_bytes: u64,
-    /// Number of puts by size: pairs of the power of two that the size is below, and the count.
+    /// Number of puts by size class, as pairs of the power of two that bounds the class and the count.
     pub sizes: Vec<(u64, u64)>,
     /// Total time in nanoseconds from NCCL's call on the peer to the copy into memory on this rank, over all puts
     /// received. Valid only if both ranks share a machine, and therefore a clock.
@@ -48,11 +48,12 @@ impl Flow {
 /// One operation of a trace.
 #[derive(Clone, Debug, Serialize)]
 pub struct Entry {
-    /// `put`, `get`, or `arrival` (a put of the peer that has been received).
+    /// Kind: `put`, `get`, or `arrival` (a put of the peer that has been received).
     pub kind: &'static str,
     /// The other rank.
     pub peer: usize,
-    /// Number among the operations to that peer, from 1; of an arrival, among the peer's operations to this rank.
+    /// Number among the operations to that peer, from 1. For an arrival, the number among the peer's operations to this
+    /// rank.
     pub number: u64,
     /// Number of NCCL's context.
     pub context: u16,
@@ -60,9 +61,9 @@ pub struct Entry {
     pub bytes: u64,
     /// Time of NCCL's call: nanoseconds of the system's monotonic clock.
     pub asked_ns: u64,
-    /// Time of completion; of an arrival, the time at which its bytes were in memory.
+    /// Time of completion. For an arrival, the time at which its bytes were in memory.
     pub done_ns: u64,
-    /// Region and offset of its signal, and the value that the word then had if this plugin knows it (0 otherwise).
+    /// Region and offset of the signal, and the value that the word then had if this plugin knows it (0 otherwise).
     /// `None` without a signal.
     pub signal: Option<(u32, u64, u64)>,
     /// Value that the signal adds.

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const BATCH: usize = 64;
 
 thread_local! {
-    /// Current context of the thread that drives the rails. No other code changes it there.
+    /// Current context of the thread that drives the rails. No other code changes it on that thread.
     static BOUND: Cell<usize> = const { Cell::new(0) };
 }
 
@@ -47,7 +47,7 @@ unsafe impl Send for Context {}
 impl Context {
     /// Returns the calling thread's context; `None` if there is no driver, or the thread has no context.
     pub fn current() -> Option<Context> {
-        // SAFETY: only tries to load libcuda.
+        // SAFETY: the call only tries to load libcuda.
         if !unsafe { sys::is_culib_present() } {
             return None;
         }
@@ -60,7 +60,7 @@ impl Context {
     /// Runs `act` with this context current on the calling thread.
     ///
     /// # Errors
-    /// Returns the driver's error, or that of `act`.
+    /// Returns the driver's error, or the error of `act`.
     pub(crate) fn with<T>(self, act: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
         // SAFETY: NCCL keeps the context longer than its communicators; it is popped again below.
         checked("cuCtxPushCurrent", unsafe { sys::cuCtxPushCurrent_v2(self.0) })?;
@@ -104,8 +104,8 @@ pub(crate) fn device_has(attribute: sys::CUdevice_attribute) -> bool {
 
 /// Creates a stream that does not synchronize with the legacy stream, in the current context.
 ///
-/// It has the highest priority, so that it shares no hardware queue with kernels of default priority. The priority does
-/// not prevent hangs of the first copies; `CudaCopies::warm_up` does.
+/// The stream has the highest priority, so that it shares no hardware queue with kernels of default priority. The
+/// priority does not prevent the first copies from blocking; `CudaCopies::warm_up` does.
 pub(crate) fn urgent_stream() -> Result<CUstream, String> {
     let (mut stream, mut highest): (CUstream, c_int) = (null_mut(), 0);
     let flags = sys::CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
@@ -138,8 +138,8 @@ struct Lane {
 
 /// Implementation of marks.
 enum Marks {
-    /// The stream writes the numbers of marks to this word. The vector contains words to write before the next copy or
-    /// mark.
+    /// A word to which the stream writes the numbers of marks. The vector contains words to write before the next copy
+    /// or mark.
     Word(*mut AtomicU64, Vec<sys::CUstreamBatchMemOpParams>),
     Events(VecDeque<CUevent>, Vec<CUevent>),
 }
@@ -154,8 +154,7 @@ impl Lane {
         Ok(Lane { stream, made: 0, marks })
     }
 
-    /// Makes the stream write a word after the work that it already has. Returns `false` if this stream cannot write
-    /// words.
+    /// Makes the stream write a word after its pending work. Returns `false` if this stream cannot write words.
     fn write(&mut self, address: u64, value: u64) -> Result<bool, String> {
         let Marks::Word(_, words) = &mut self.marks else { return Ok(false) };
         let mut word = sys::CUstreamBatchMemOpParams { pad: [0; 6] };
@@ -183,8 +182,8 @@ impl Lane {
         if words.is_empty() {
             return Ok(());
         }
-        // SAFETY: the count is the length of `words`, the stream belongs to the current context, and the addresses are
-        // those of `put_word` and `mark`.
+        // SAFETY: the count is the length of `words`, the stream belongs to the current context, and `put_word` and
+        // `mark` have provided the addresses.
         let result = unsafe { sys::cuStreamBatchMemOp_v2(self.stream, words.len() as u32, words.as_mut_ptr(), 0) };
         words.clear();
         checked("cuStreamBatchMemOp", result)
@@ -225,8 +224,8 @@ impl Lane {
 
     fn passed(&mut self) -> Result<u64, String> {
         match &mut self.marks {
-            // SAFETY: pinned memory that is freed after the lanes. Acquire: a thread that sees the mark also sees the
-            // bytes that were copied out before it.
+            // SAFETY: the word is in pinned memory that is freed after the lanes. Uses acquire order: a thread that
+            // sees the mark also sees the bytes that were copied out before it.
             Marks::Word(word, _) => Ok(unsafe { (**word).load(Ordering::Acquire) }),
             Marks::Events(marks, idle) => {
                 while let Some(&event) = marks.front() {
@@ -244,7 +243,7 @@ impl Lane {
 }
 
 impl Drop for Lane {
-    /// Destroys the stream and its events. Earlier calls have reported errors.
+    /// Destroys the stream and its events. Earlier calls have already reported errors.
     fn drop(&mut self) {
         // SAFETY: `new` and `mark` created them, and there are no other references.
         unsafe {
@@ -289,7 +288,7 @@ impl CudaCopies {
         BOUND.set(context.0 as usize);
         let writes = device_has(sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS);
         let words = if by_stream && writes { Some(PinnedZeros(pinned_zeros(256)?)) } else { None };
-        // 128 bytes apart: each on its own cache line.
+        // The words are 128 bytes apart, so that each is on its own cache line.
         let word = |index: usize| words.as_ref().map(|words| words.0.cast::<AtomicU64>().wrapping_add(index * 16));
         let (into, out) = (Lane::new(word(0))?, Lane::new(word(1))?);
         let mut copies = CudaCopies { context, into, out, words };
@@ -297,8 +296,8 @@ impl CudaCopies {
         Ok(copies)
     }
 
-    /// Runs each kind of work once in each stream, before any kernel waits for it: what the driver creates at first use
-    /// may have to wait until the GPU is idle.
+    /// Runs each kind of work once in each stream, before any kernel waits for it. The driver creates some resources at
+    /// first use, and may have to wait for this until the GPU is idle.
     fn warm_up(&mut self) -> Result<(), String> {
         const BYTES: usize = 64 << 10;
         let (mut device, mut host) = (0, null_mut());
@@ -395,7 +394,7 @@ impl Copies for CudaCopies {
         }
     }
 
-    /// Submits words that no mark follows.
+    /// Submits words that are not followed by a mark.
     fn turn(&mut self) -> Result<(), String> {
         self.into.flush()
     }

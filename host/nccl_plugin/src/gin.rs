@@ -1,8 +1,8 @@
 //! Functions of a GIN plugin of type 5: NCCL's kernels write the queues of an EFA device, which the plugin implements
 //! in software.
 //!
-//! It is selected with `NCCL_GIN_PLUGIN` and `NCCL_GIN_TYPE=5`. The table of v13 is not exported, since it cannot
-//! declare that strong signals are missing. Every NCCL that has this type prefers v14.
+//! This type is selected with `NCCL_GIN_PLUGIN` and `NCCL_GIN_TYPE=5`. The table of v13 is not exported, because it
+//! cannot declare that strong signals are not supported. Every NCCL that has this type prefers v14.
 
 use crate::abi::{DEVICE_EFA, DeviceHandle, GinConfig, GinProperties, NcclResult, Properties};
 use crate::coll::{Coll, RegionHandle};
@@ -25,8 +25,8 @@ struct Queues {
 }
 
 pub(crate) unsafe extern "C" fn get_gin_properties(out: *mut GinProperties) -> NcclResult {
-    // Like an EFA device: a signal is ordered only after its own put, and has an index instead of an address.
-    // SAFETY: NCCL guarantees that `out` is valid.
+    // As on an EFA device, a signal is ordered only after its own put, and has an index instead of an address. SAFETY:
+    // NCCL guarantees that `out` is valid.
     guarded("getGinProperties", || unsafe { set(out, GinProperties::default()) })
 }
 
@@ -96,8 +96,7 @@ pub(crate) unsafe extern "C" fn register(
     out: *mut *mut c_void,
     device_handle: *mut *mut c_void,
 ) -> NcclResult {
-    // Checked before anything is registered.
-    // SAFETY: NCCL guarantees that `device_handle` is valid.
+    // Checks this before any registration. SAFETY: NCCL guarantees that `device_handle` is valid.
     let checked = guarded("regMrSym", || unsafe { place(device_handle) }.map(|_| ()));
     if checked != NcclResult::SUCCESS {
         return checked;

@@ -1,7 +1,7 @@
 //! Handles that NCCL keeps, and results that it receives.
 //!
-//! NCCL's contract for all calls: pointers that it passes are valid for the call, and handles are those that it
-//! received and has not given back.
+//! NCCL's contract for all calls: pointers that it passes are valid for the call, and it passes only handles that it
+//! has received and not returned yet.
 
 use crate::abi::NcclResult;
 use crate::coll::Coll;
@@ -16,7 +16,7 @@ pub(crate) struct Context {
     pub(crate) coll: Arc<Coll>,
 }
 
-/// The result for NCCL, and the reason for people.
+/// The result for NCCL, and the human-readable reason.
 pub(crate) struct Refusal(pub(crate) NcclResult, pub(crate) String);
 
 pub(crate) type Answer = Result<(), Refusal>;
@@ -25,7 +25,7 @@ pub(crate) fn refuse(result: NcclResult, why: impl Into<String>) -> Refusal {
     Refusal(result, why.into())
 }
 
-/// Runs the body of a call. Reports an error or a panic, so that nothing unwinds into NCCL.
+/// Runs the body of a call. Reports an error or a panic, so that no panic unwinds into NCCL.
 pub(crate) fn guarded(call: &str, act: impl FnOnce() -> Answer) -> NcclResult {
     match catch_unwind(AssertUnwindSafe(act)) {
         Ok(Ok(())) => NcclResult::SUCCESS,
@@ -56,17 +56,17 @@ pub(crate) unsafe fn look<'a, T>(handle: *mut c_void, what: &str) -> Result<&'a 
     unsafe { handle.cast::<T>().as_ref() }.ok_or_else(|| refuse(NcclResult::ARGUMENT, format!("no {what} was given")))
 }
 
-/// Takes the value of a handle back; `None` if the handle is null.
+/// Takes back the value of a handle; `None` if the handle is null.
 ///
 /// # Safety
-/// Same requirements as [`look`]. The handle must not be used again.
+/// The requirements are those of [`look`]. The handle must not be used again.
 pub(crate) unsafe fn take<T>(handle: *mut c_void) -> Option<Box<T>> {
     // SAFETY: the caller guarantees that the handle came from `give` with this type, and is not used again.
     (!handle.is_null()).then(|| unsafe { Box::from_raw(handle.cast()) })
 }
 
-/// Returns the place for a result. Must be called before anything is created that only the result refers to, since it
-/// could not be freed without a place.
+/// Returns the place for a result. Must be called before any object is created to which only the result refers, because
+/// such an object could not be freed without a place.
 ///
 /// # Safety
 /// `out` must be null, or valid for writes as long as the caller uses the place.
@@ -79,7 +79,7 @@ pub(crate) unsafe fn place<'a, T>(out: *mut T) -> Result<&'a mut MaybeUninit<T>,
 /// Writes a result.
 ///
 /// # Safety
-/// Same requirements as [`place`].
+/// The requirements are those of [`place`].
 pub(crate) unsafe fn set<T>(out: *mut T, value: T) -> Answer {
     // SAFETY: the caller guarantees that `out` is null or valid for writes.
     unsafe { place(out) }?.write(value);

@@ -1,5 +1,5 @@
-//! Connecting the ranks of a communicator: NCCL transports 128 bytes from each rank to all others, and ginlab's
-//! bootstrap does the rest.
+//! Connecting the ranks of a communicator: NCCL sends 128 bytes from each rank to all others, and ginlab's bootstrap
+//! does the rest.
 
 use crate::abi::HANDLE_BYTES;
 use crate::coll::Coll;
@@ -30,7 +30,7 @@ const MOST_MOVERS: usize = 2;
 /// Maximum number of addresses in a handle.
 const ADDRESSES: usize = 8;
 
-/// Address and token by which other ranks find a rank.
+/// Address and token with which other ranks find a rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Handle {
     port: u16,
@@ -76,7 +76,7 @@ pub struct Listener {
     settings: Arc<Settings>,
 }
 
-/// Returns the addresses of this machine. The loopback is first, since it does not leave the machine.
+/// Returns the addresses of this machine. The loopback is first, since its traffic does not leave the machine.
 fn addresses() -> Vec<Ipv4Addr> {
     let mut found = vec![Ipv4Addr::LOCALHOST];
     if let Ok(all) = nix::ifaddrs::getifaddrs() {
@@ -155,7 +155,7 @@ impl RailVisitor for Start {
     }
 }
 
-/// Returns the copies for a GPU: with the copy engines, and if requested and possible also with the kernel.
+/// Returns the copies for a GPU: with the copy engines and, if requested and possible, also with the kernel.
 fn by_cuda(context: Context, coll: &Coll) -> Result<Box<dyn Copies>, String> {
     let engines = CudaCopies::open(context, coll.settings.stream_words)?;
     let Some(blocks) = coll.settings.by_kernel else { return Ok(Box::new(engines)) };
@@ -170,10 +170,10 @@ fn by_cuda(context: Context, coll: &Coll) -> Result<Box<dyn Copies>, String> {
     }
 }
 
-/// Connects the ranks by their handles: opens this rank's rails and makes those of the other ranks known to them.
+/// Connects the ranks using their handles: opens this rank's rails and makes those of the other ranks known to them.
 ///
 /// # Errors
-/// Returns as one line which rank is missing, what differs, or what could not be opened.
+/// Returns a one-line error that names the missing rank, the difference, or what could not be opened.
 pub fn join(handles: &[[u8; HANDLE_BYTES]], rank: usize, listener: &Listener) -> Result<Joined, String> {
     static KEYS: AtomicU64 = AtomicU64::new(1);
     let (ranks, settings) = (handles.len(), &listener.settings);
@@ -201,8 +201,8 @@ pub fn join(handles: &[[u8; HANDLE_BYTES]], rank: usize, listener: &Listener) ->
     let how = RailOptions { immediates, ..RailOptions::default() };
     let mut chosen = choose_rails(&settings.fabric, settings.rails, how, &mut ranks, &Device::Emulated)
         .map_err(|error| text(&error))?;
-    // Threads that copy for modelled cards: only as many as there are cores left, after one thread of the plugin and
-    // two of NCCL per rank.
+    // Number of threads that copy for modelled cards: the remaining cores, after one thread of the plugin and two of
+    // NCCL per rank.
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let movers = (cores / (4 * ranks.on_this_machine().len().max(1))).min(MOST_MOVERS);
     chosen.start_movers(movers, Stores::Streamed).map_err(|error| format!("cannot start copy threads: {error}"))?;
@@ -216,7 +216,7 @@ pub fn join(handles: &[[u8; HANDLE_BYTES]], rank: usize, listener: &Listener) ->
     match joined.meet(open, ranks) {
         Ok(()) => Ok(joined),
         Err(why) => {
-            // The thread may serve other communicators, so remove this one.
+            // The thread may serve other communicators, so only this one is removed.
             joined.close();
             Err(why)
         }
@@ -228,7 +228,7 @@ impl Joined {
     fn meet(&self, open: Box<dyn FnOnce() -> Opened + Send>, mut ranks: Bootstrap) -> Result<(), String> {
         let text = |error: &dyn std::fmt::Display| error.to_string();
         let (key, patience) = (self.key, 2 * self.coll.settings.timeout);
-        // A failure is sent to the other ranks too, since they wait for it.
+        // A failure is also sent to the other ranks, since they wait for this rank.
         let card: Result<RankInfo, String> = self.seat.ask(patience, "opening rails", move |table| {
             let (driven, card) = open()?;
             table.add(key, driven);

@@ -2,9 +2,9 @@
 //! plugin.
 //!
 //! NCCL's kernels (`ncclGin` put, signal, wait) write their puts into queues in host memory, which a thread of NCCL
-//! reads (GIN type 2, "proxy"). That thread calls the functions of [`tables`]. The plugin sends the puts over ginlab's
-//! rails, which [`settings`] select, with ginlab's engine, and copies what arrives into NCCL's memory. An unmodified
-//! program therefore runs on one GPU without a NIC. docs/nccl.md documents what is guaranteed and what is not.
+//! reads (GIN type 2, "proxy"). That thread calls the functions of [`tables`]. The plugin sends the puts with ginlab's
+//! engine over ginlab's rails, which [`settings`] select, and copies the arriving bytes into NCCL's memory. An
+//! unmodified program therefore runs on one GPU without a NIC. docs/nccl.md documents the guarantees and their limits.
 
 pub mod abi;
 mod coll;

@@ -1,5 +1,5 @@
-//! NCCL libraries of this process, for the summary of `ginlab nccl`: a program may load another one than the command
-//! found, for example by an RPATH.
+//! NCCL libraries of this process, for the summary of `ginlab nccl`. A program may load a different NCCL than the
+//! command has found, for example because of an RPATH.
 
 use crate::abi::Logger;
 use crate::process::{locked, say};
@@ -69,7 +69,8 @@ fn library_of(log: Logger) -> Option<String> {
     let address = log? as *const c_void;
     let mut info = std::mem::MaybeUninit::<libc::Dl_info>::zeroed();
     // SAFETY: `info` is a local variable to write to. If the call succeeds, `dli_fname` is null or a string of the
-    // loader, which is valid while the library that contains the function is loaded: it is calling this plugin.
+    // loader. The string is valid while the library that contains the function is loaded, which is the case because
+    // that library is calling this plugin.
     unsafe {
         if libc::dladdr(address, info.as_mut_ptr()) == 0 {
             return None;

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-/// NCCL's handle of an operation. For a request that a kernel has written itself, it counts the completion instead.
+/// NCCL's handle of an operation. For a request that a kernel has written, it contains the counter of completions
+/// instead.
 #[derive(Debug, Default)]
 pub struct Request {
     /// Number of incomplete parts.
@@ -32,12 +33,13 @@ impl Counter {
 
     /// Returns the current value.
     pub fn value(self) -> u64 {
-        // SAFETY: the caller of `at` guarantees that the word is valid. Relaxed: only this process writes it.
+        // SAFETY: the caller of `at` guarantees that the word is valid. Uses relaxed order: only this process writes
+        // it.
         unsafe { (*self.0).load(Ordering::Relaxed) }
     }
 
-    /// Adds one. Like the counter of an EFA device, it has 31 bits. Release: a kernel that acquires the value sees the
-    /// bytes of a get, and may overwrite the source of a put.
+    /// Adds one. Like the counter of an EFA device, it has 31 bits. Uses release order: a kernel that acquires the
+    /// value sees the bytes of a get, and may overwrite the source of a put.
     fn count(self) {
         // SAFETY: the caller of `at` guarantees that the word is valid. Only one thread counts: the one that drives the
         // rails.
@@ -56,7 +58,8 @@ impl Request {
         Arc::new(Request { left: AtomicU32::new(parts), done: AtomicBool::new(false), counter: Some(counter) })
     }
 
-    /// Records that a part is complete. Release: a thread that sees the completion of the request also sees the bytes.
+    /// Records that a part is complete. Uses release order: a thread that sees the completion of the request also sees
+    /// the bytes.
     pub fn part_is_done(&self) {
         if self.left.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.done.store(true, Ordering::Release);
@@ -66,7 +69,7 @@ impl Request {
         }
     }
 
-    /// Returns whether the request is complete. Acquire: pairs with the release in
+    /// Returns whether the request is complete. Uses acquire order, which pairs with the release in
     /// [`part_is_done`](Request::part_is_done) on the thread that drives the rails.
     pub fn is_done(&self) -> bool {
         self.done.load(Ordering::Acquire)
@@ -78,7 +81,7 @@ impl Request {
 pub struct Source {
     /// Address of the first byte.
     pub address: u64,
-    /// Whether it is GPU memory.
+    /// Whether the memory is GPU memory.
     pub cuda: bool,
 }
 
@@ -94,9 +97,9 @@ pub struct Place {
 /// A signal of a put.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Signal {
-    /// Word that it adds to.
+    /// Word to which the signal adds.
     pub at: Place,
-    /// Value that it adds.
+    /// Value that the operation adds.
     pub add: u64,
 }
 

@@ -1,4 +1,5 @@
-//! Threads that drive rails: a small number for any number of communicators. They exit when there is no communicator.
+//! Threads that drive rails: a small number for any number of communicators. The threads exit when there is no
+//! communicator.
 
 use crate::coll::Coll;
 use crate::endpoint::Driven;
@@ -18,13 +19,13 @@ pub type Order = Box<dyn FnOnce(&mut Table) + Send>;
 const PATIENT_TURNS: u32 = 64;
 /// Number of iterations between two checks for orders.
 const ORDERS_EVERY: u32 = 32;
-/// Time without progress after which the thread sleeps between iterations. Shorter on a machine with few cores, where
-/// other threads need its core sooner.
+/// Time without progress after which the thread sleeps between iterations. It is shorter on a machine with few cores,
+/// where other threads need the core sooner.
 const IDLE: Duration = Duration::from_millis(200);
 const IDLE_OF_FEW_CORES: Duration = Duration::from_millis(1);
 /// Time of one sleep.
 const NAP: Duration = Duration::from_micros(20);
-/// Time that operations in progress have to complete when a communicator is closed.
+/// Time within which operations in progress must complete when a communicator is closed.
 const DRAIN: Duration = Duration::from_secs(1);
 /// Reason of the failure of a communicator whose work has panicked.
 const MISTAKE: &str = "a bug of the plugin (see above)";
@@ -93,7 +94,8 @@ impl Table {
     }
 }
 
-/// Drops a communicator. One that has panicked is leaked, because its rails may still read and write its memory.
+/// Drops a communicator. A communicator that has panicked is leaked, because its rails may still read and write its
+/// memory.
 fn end(one: Box<dyn Driven>, coll: &Coll) {
     let has_panicked = coll.failure() == Some(MISTAKE);
     let mut one = std::mem::ManuallyDrop::new(one);
@@ -103,7 +105,7 @@ fn end(one: Box<dyn Driven>, coll: &Coll) {
     guarded(move || drop(std::mem::ManuallyDrop::into_inner(one)));
 }
 
-/// Runs a part of a communicator's work. Returns `None` if it panics, so that the thread can continue with other
+/// Runs part of a communicator's work. Returns `None` if it panics, so that the thread can continue with other
 /// communicators.
 fn guarded<T>(act: impl FnOnce() -> T) -> Option<T> {
     catch_unwind(AssertUnwindSafe(act)).ok()
@@ -124,7 +126,7 @@ pub struct WorkerSlot {
 }
 
 impl WorkerSlot {
-    /// Uses thread `number` modulo `threads`; starts it if it is not running.
+    /// Uses thread `number` modulo `threads`, and starts it if it is not running.
     ///
     /// # Errors
     /// Returns the system's error if the thread cannot be started.
@@ -150,7 +152,7 @@ impl WorkerSlot {
     /// Runs `order` on the thread and returns its result.
     ///
     /// # Errors
-    /// Returns the order's error, or an error if the thread does not answer within `timeout`.
+    /// Returns the order's error, or an error if the thread does not respond within `timeout`.
     pub fn ask<T: Send + 'static>(
         &self,
         timeout: Duration,
@@ -172,7 +174,7 @@ impl WorkerSlot {
         }
     }
 
-    /// Closes a communicator of the thread, and waits for that up to `timeout`.
+    /// Closes a communicator of the thread, and waits up to `timeout` until it is closed.
     pub fn close(&self, key: u64, timeout: Duration) {
         let (told, ended) = channel();
         if self.orders.send(Box::new(move |table| table.close(key, told))).is_ok() {
@@ -193,9 +195,9 @@ impl Drop for WorkerSlot {
         let Some(Worker { orders, thread, .. }) = workers[self.index].take() else { return };
         drop(workers);
         drop(orders);
-        // The thread exits when all senders are dropped, of which `self.orders` is one.
+        // The thread exits when all senders are dropped, one of which is `self.orders`.
         self.orders = channel().0;
-        // A thread that is blocked in a provider cannot be ended; it is left running after a while.
+        // A thread that is blocked in a provider cannot be ended, and is left running after some time.
         let late = Instant::now() + 2 * DRAIN;
         while !thread.is_finished() && Instant::now() < late {
             std::thread::yield_now();
@@ -327,7 +329,7 @@ mod tests {
             std::thread::yield_now();
         }
         assert_eq!(broken.failure(), Some(MISTAKE));
-        // An order that panics ends only itself.
+        // An order that panics does not affect other orders.
         let panics = seat.ask(PATIENCE, "a panic", |_| -> Result<(), String> { panic!("a mistake, on purpose") });
         assert!(panics.is_err());
         let mut before: Vec<bool> = seen.try_iter().collect();

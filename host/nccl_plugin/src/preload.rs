@@ -1,15 +1,15 @@
-//! Behaviour of the preloaded library: for NCCL each process becomes its own node, so that ranks on one GPU communicate
-//! over the network. At its exit, each rank reports which NCCL it had loaded.
+//! Behaviour of the preloaded library. To NCCL, each process appears as a separate node, so that ranks on one GPU
+//! communicate over the network. At its exit, each rank reports the NCCL that it has loaded.
 //!
-//! `ginlab nccl` preloads it, whatever starts the ranks (mpirun, torchrun, a shell, a fork), because NCCL reads
-//! `NCCL_HOSTID` before it loads any plugin, and an NCCL that is too old loads none.
+//! `ginlab nccl` preloads the library for every launcher (mpirun, torchrun, a shell, a fork), because NCCL reads
+//! `NCCL_HOSTID` before it loads any plugin, and an NCCL that is too old loads no plugin.
 
 use std::ffi::{CStr, CString, c_char, c_int};
 
 /// Variable that enables this behaviour, with the value `process`.
 pub const NODES: &str = "GINLAB_NCCL_NODES";
-/// Variable that makes `gethostname` return the node's name as well. For libraries above NCCL that detect ranks on the
-/// same machine with it (NCCL EP).
+/// Variable that makes `gethostname` also return the node's name. Intended for libraries above NCCL that use
+/// `gethostname` to detect ranks on the same machine (NCCL EP).
 pub const HOSTNAMES: &CStr = c"GINLAB_NCCL_HOSTNAMES";
 
 /// Prefix of node names that this library creates.
@@ -54,7 +54,7 @@ extern "C" fn name() {
 /// name.
 ///
 /// # Safety
-/// Same requirements as for the C function: `out` must be valid for `length` bytes.
+/// The requirements are those of the C function: `out` must be valid for `length` bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gethostname(out: *mut c_char, length: usize) -> c_int {
     let mut system = std::mem::MaybeUninit::<libc::utsname>::zeroed();

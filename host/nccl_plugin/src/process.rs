@@ -1,8 +1,9 @@
-//! Access to the process that all parts of the plugin use: locks, the clock, and lines on stderr.
+//! Process-wide helpers of all parts of the plugin: locks, the clock, and lines on stderr.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Locks a mutex, even if a thread has panicked with the lock: the data is consistent between any two statements.
+/// Locks a mutex, even if a thread has panicked while holding the lock: the data is consistent between any two
+/// statements.
 pub fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

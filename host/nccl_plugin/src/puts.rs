@@ -9,10 +9,10 @@ use crate::process::now_ns;
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 
-/// Checks a range of a region, and returns the region and the range's start.
+/// Checks a range of a region. Returns the region and the start of the range.
 ///
 /// # Safety
-/// `handle` must be null, or a handle of `regMrSym` that has not been given back.
+/// `handle` must be null, or a handle of `regMrSym` that has not been returned.
 unsafe fn stretch(
     coll: &Coll,
     handle: *mut c_void,
@@ -48,7 +48,7 @@ unsafe fn ask(context: &Context, number: c_int, rank: u32, parts: u32, what: Wha
     let request = Request::of(parts);
     let operation =
         Operation { what, peer, context: number as u16, at_ns: now_ns(), request: request.clone(), carried: None };
-    // The reason has been printed when the communicator failed.
+    // The reason was printed when the communicator failed.
     coll.ask(operation).map_err(|_| refuse(NcclResult::REMOTE, ""))?;
     out.write(Arc::into_raw(request).cast_mut().cast());
     Ok(())
@@ -137,8 +137,8 @@ unsafe fn get(context: *mut c_void, wish: &Wish, out: *mut *mut c_void) -> Answe
     unsafe { ask(context, wish.number, wish.rank, 1, What::Get { from: source, bytes, to: target }, out) }
 }
 
-/// Defines the functions of all versions that submit a transfer. Each is one line: its name, NCCL's name, the arguments
-/// in addition to those that all of them have, and the function that submits, with the signal.
+/// Defines the functions of all versions that submit a transfer. Each line contains the function's name, NCCL's name,
+/// the arguments in addition to the common ones, and the function that submits the transfer, with the signal.
 macro_rules! transfers {
     ($($name:ident, $call:literal, ($($extra:ident: $kind:ty),*) => $submit:ident($signal:expr);)*) => {$(
         #[allow(clippy::too_many_arguments, reason = "NCCL's")]
@@ -175,7 +175,7 @@ transfers! {
         => put(Some(SignalWish { at: (at, region), value, operation }));
 }
 
-/// Returns a request that is already complete: the bytes of a get are visible when its own request is complete.
+/// Returns a request that is already complete, because the bytes of a get are visible when its own request is complete.
 pub(crate) unsafe extern "C" fn iflush(
     _context: *mut c_void,
     _number: c_int,
@@ -200,7 +200,8 @@ pub(crate) unsafe extern "C" fn test(coll: *mut c_void, request: *mut c_void, do
         // SAFETY: NCCL passes a request of a put, a get or a flush that has not been reported as complete.
         let ended = unsafe { pointer.as_ref() }.is_none_or(Request::is_done);
         if !ended && joined.coll.failure().is_some() {
-            // Printed when it happened. The request is left to the thread that drives the rails.
+            // The reason was printed at the time of the failure. The request is left to the thread that drives the
+            // rails.
             return Err(refuse(NcclResult::REMOTE, ""));
         }
         if ended && !pointer.is_null() {

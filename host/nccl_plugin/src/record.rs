@@ -30,7 +30,7 @@ struct Record<'a> {
 }
 
 /// Writes the record if records are requested: after the ranks have connected, on a failure, and at the end, which a
-/// program that fails may not reach.
+/// failing program may not reach.
 pub fn write(coll: &Coll, names: &[String], counters: &Counters, copies: &str, ended: bool) {
     let Some(folder) = &coll.settings.records else { return };
     let counts = locked(&coll.counts);

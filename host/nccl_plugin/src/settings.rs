@@ -37,9 +37,9 @@ pub const TRACE: &str = "GINLAB_NCCL_TRACE";
 /// Enables tests without a GPU: memory registered as CUDA memory is host memory, and copies are delayed.
 pub const PRETEND: &str = "GINLAB_NCCL_PRETEND_GPU";
 
-/// Rails if none are specified: shared memory, without a model.
+/// Rails that are used if none are specified: shared memory, without a model.
 const DEFAULT_RAILS: &str = "shared";
-/// Timeout if none is specified, the same as in ginlab's subcommands.
+/// Timeout that is used if none is specified, the same as in ginlab's subcommands.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// An injected fault at the N-th put or get of this rank, from 1.
@@ -49,7 +49,7 @@ pub enum Fault {
     Lost(u64),
     /// The operation fails.
     Error(u64),
-    /// The rank does nothing more from this operation on, as if it had died.
+    /// The rank performs no further action from this operation on, as if its process had died.
     Dead(u64),
     /// Every operation of this rank is delayed by this many microseconds, as if its rails were slow.
     Slow(u64),
@@ -82,7 +82,7 @@ fn by_kernel(text: &str) -> Result<Option<u32>, String> {
     let blocks = match text {
         "engine" => return Ok(None),
         "kernel" => Some(BLOCKS),
-        // Only digits without a sign or leading zeros.
+        // Accepts only digits, without a sign or leading zeros.
         _ => text
             .strip_prefix("kernel:")
             .filter(|number| number.bytes().all(|digit| digit.is_ascii_digit()) && !number.starts_with('0'))
@@ -131,7 +131,7 @@ impl Settings {
     /// Reads the settings. `get` returns the value of an environment variable.
     ///
     /// # Errors
-    /// Returns as one line the first variable with an invalid value.
+    /// Returns a one-line error for the first variable with an invalid value.
     pub fn read(get: &dyn Fn(&str) -> Option<String>) -> Result<Settings, String> {
         let get = |name: &str| get(name).filter(|value| !value.is_empty());
         let rails = get(RAILS).unwrap_or_else(|| DEFAULT_RAILS.to_owned());
@@ -176,7 +176,7 @@ impl Settings {
         })
     }
 
-    /// Returns a description of the rails for people.
+    /// Returns a human-readable description of the rails.
     pub fn rails_text(&self) -> String {
         format!("{} x {}, {}, rule {}", self.rails, self.fabric, self.strategy, self.rule)
     }

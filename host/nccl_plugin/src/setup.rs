@@ -12,7 +12,7 @@ use crate::settings::Settings;
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 
-/// Context that `init` returns. It is not used: NCCL's GIN calls `listen` and `connect` with a context of its own, or
+/// Context that `init` returns. It is not used: NCCL's GIN calls `listen` and `connect` with its own context, or with
 /// none.
 static CONTEXT: u8 = 0;
 
@@ -212,8 +212,8 @@ pub(crate) unsafe extern "C" fn register13(
     result
 }
 
-/// Defines the functions that register a dma-buf, which are never called, since the properties offer none. They register
-/// the memory, which is accessed by copies in any case.
+/// Defines the functions that register a dma-buf. They are never called, because the properties do not offer dma-bufs.
+/// They register the memory, which is accessed by copies in any case.
 macro_rules! dma_bufs {
     ($($name:ident: $register:path, ($($handle:ident: $kind:ty)?);)*) => {$(
         #[allow(clippy::too_many_arguments, reason = "NCCL's")]
@@ -277,7 +277,7 @@ pub(crate) unsafe extern "C" fn close_listen(listener: *mut c_void) -> NcclResul
     })
 }
 
-/// Does nothing: everything has been closed by its own calls.
+/// Does nothing, because all objects have been closed by their own calls.
 pub(crate) unsafe extern "C" fn finalize(_context: *mut c_void) -> NcclResult {
     NcclResult::SUCCESS
 }

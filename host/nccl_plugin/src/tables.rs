@@ -1,4 +1,4 @@
-//! Tables through which NCCL finds the plugin's functions.
+//! Tables through which NCCL accesses the plugin's functions.
 
 use crate::abi::{Gin14, Name, Rma13, Rma14, Rma15, Rma16};
 use crate::gin;
@@ -8,7 +8,7 @@ use crate::setup::*;
 /// Name in NCCL's logs.
 const NAME: Name = Name(c"ginlab".as_ptr());
 
-/// Defines a table. Each lists the fields that are not the same in all tables.
+/// Defines a table. Each use lists the fields that differ between tables.
 macro_rules! table {
     ($(#[$doc:meta])* $symbol:ident: $kind:ident { $($fields:tt)* }) => {
         $(#[$doc])*
@@ -29,7 +29,7 @@ macro_rules! table {
     };
 }
 
-/// Defines tables of type 2. Each lists the fields that are not the same in all versions.
+/// Defines tables of type 2. Each use lists the fields that differ between versions.
 macro_rules! rma_tables {
     ($($(#[$doc:meta])* $symbol:ident: $kind:ident { $($fields:tt)* })*) => {$(
         table! {

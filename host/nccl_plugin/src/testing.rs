@@ -14,8 +14,8 @@ thread_local! {
     static STEPS: RefCell<Option<Arc<Steps>>> = const { RefCell::new(None) };
 }
 
-/// Sets environment variables for the calling thread, replacing all that were set before. They take precedence over
-/// the process's environment. Ranks of a test are threads.
+/// Sets environment variables for the calling thread, replacing all that were set before. They take precedence over the
+/// process's environment, because the ranks of a test are threads.
 pub fn set_variables(variables: &[(&str, &str)]) {
     let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
     VARIABLES.set(variables.iter().map(owned).collect());
@@ -28,14 +28,14 @@ pub(crate) fn variable(name: &str) -> Option<String> {
     replaced.ok().flatten().or_else(|| std::env::var(name).ok())
 }
 
-/// Sets the gate for copies into GPU memory of the communicators that the calling thread opens afterwards. `None`: copies
-/// are late but automatic.
+/// Sets the gate for copies into GPU memory of the communicators that the calling thread opens afterwards. With `None`,
+/// copies are late but automatic.
 pub fn set_steps(steps: Option<Arc<Steps>>) {
     STEPS.set(steps);
 }
 
-/// A gate for the copies of one rank into GPU memory. A test allows them one by one, and the state after each lasts until
-/// the test has checked it.
+/// A gate for the copies of one rank into GPU memory. A test allows them one by one, and the state after each lasts
+/// until the test has checked it.
 #[derive(Debug, Default)]
 pub struct Steps {
     allowed: AtomicU64,
@@ -55,7 +55,7 @@ impl Steps {
         self.taken.load(Ordering::Acquire) >= self.allowed.load(Ordering::Acquire)
     }
 
-    /// Returns the number of iterations of the plugin's loop that have begun.
+    /// Returns the number of iterations of the plugin's loop that have started.
     pub fn turns(&self) -> u64 {
         self.turns.load(Ordering::Acquire)
     }
@@ -74,8 +74,8 @@ pub struct Pretend {
 }
 
 impl Pretend {
-    /// Returns the settings of the calling thread. `by_kernel`: the kernel copies. Only if requested explicitly: on few
-    /// cores its polling takes one from the ranks.
+    /// Returns the settings of the calling thread. `by_kernel` selects copies by the kernel. It must be requested
+    /// explicitly, because on few cores the kernel's polling takes a core from the ranks.
     pub(crate) fn of_this_thread(by_kernel: bool) -> Pretend {
         Pretend { by_kernel, steps: STEPS.with_borrow(Clone::clone) }
     }
@@ -92,7 +92,8 @@ pub(crate) fn copies(pretend: Option<&Pretend>, by_kernel: Option<u32>) -> Resul
 
 /// The kernel on the emulated device.
 pub(crate) struct OnCpu {
-    /// Dropped before the rings; dropping it waits for its end.
+    /// This field is declared before the rings, so that it is dropped first. Dropping it waits for the end of the
+    /// launch.
     running: Option<ginlab_cuda::Launch>,
     lanes: Buffer,
     jobs: Buffer,
@@ -125,7 +126,7 @@ impl Launch for OnCpu {
     }
 
     unsafe fn launch(&mut self, args: MoverArgs, crew: bool) -> Result<(), String> {
-        // Dropping the previous launch waits for its end, like a stream.
+        // Dropping the previous launch waits for its end, like a stream does.
         self.running = None;
         let blocks = if crew { self.blocks } else { 1 };
         // SAFETY: the caller upholds the contract of `launch`; rings and jobs outlive the launch.
@@ -175,7 +176,7 @@ pub struct LateCopies {
 }
 
 impl LateCopies {
-    /// Takes one step of the queue that leads in, unless it is held.
+    /// Performs one step of the queue into GPU memory, unless it is held.
     fn step_in(&mut self) {
         if self.steps.as_ref().is_none_or(|steps| steps.released.load(Ordering::Acquire)) {
             self.into.step();
@@ -205,7 +206,7 @@ impl Copies for LateCopies {
         Ok(())
     }
 
-    /// Runs a step of each queue, so that steps without a mark complete too.
+    /// Performs a step of each queue, so that steps without a mark also complete.
     fn turn(&mut self) -> Result<(), String> {
         if let Some(steps) = &self.steps {
             steps.turns.fetch_add(1, Ordering::AcqRel);

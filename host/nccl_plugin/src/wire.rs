@@ -5,12 +5,12 @@ use ginlab_fabric::same_host::MAX_SENDERS;
 
 /// Number of bytes of a header.
 pub const HEADER: usize = 128;
-/// Number of the engine's signals that name written slots. As many more return slots.
+/// Number of the engine's signals that name written slots. As many further signals return slots.
 pub const NAMES: usize = kernels::command::SIGNALS as usize / 2;
-/// Maximum number of ranks: each needs two slots or more, and each sends to the inbox of each other rank.
+/// Maximum number of ranks. Each needs at least two slots, and each sends to the inbox of every other rank.
 pub const MOST_RANKS: usize = if NAMES / 2 < MAX_SENDERS { NAMES / 2 } else { MAX_SENDERS };
-/// Maximum number of slots per peer, and for all peers together if there are few. Limited because all slots are checked
-/// whenever a transfer completes or arrives.
+/// Maximum number of slots per peer, and of all peers together if there are few. It is limited because all slots are
+/// checked whenever a transfer completes or arrives.
 const MOST_SLOTS: usize = 64;
 const ALL_SLOTS: usize = 128;
 /// Minimum number of slots per peer, if there are enough signals for them.
@@ -88,33 +88,33 @@ pub struct Header {
     pub bytes: u32,
     /// Number of the operation among the sender's operations to this rank, from 1.
     pub number: u64,
-    /// Number among the puts of its context to this rank, from 1, or 0 for gets and answers.
+    /// Number among the puts of its context to this rank, from 1. Gets and answers have the number 0.
     pub turn: u64,
     /// Number of slots of the operation.
     pub parts: u32,
-    /// Destination of the bytes in this slot; of a get, the source of its bytes.
+    /// Destination of the bytes in this slot. For a get, the source of its bytes.
     pub at: Place,
-    /// Word of the signal; of a get, the destination of its bytes.
+    /// Word of the signal. For a get, the destination of its bytes.
     pub then: Place,
     /// Value that the signal adds.
     pub add: u64,
     /// Total number of bytes of the operation.
     pub total: u64,
-    /// Number of the get, also in its answer.
+    /// Number of the get, which its answer also contains.
     pub get: u64,
     /// Time of submission, by the sender's clock, in nanoseconds.
     pub at_ns: u64,
     /// All operations of the sender to this rank up to this number were complete when the slot was filled. The slot
-    /// must not land before they have landed.
+    /// must not be applied before they have arrived.
     pub behind: u64,
-    /// Mask of the 64 operations after `behind` that were complete as well. An operation that takes long therefore does
-    /// not hold back the others.
+    /// Mask of those of the 64 operations after `behind` that were also complete. An operation that takes long
+    /// therefore does not hold back the others.
     pub among: u64,
 }
 
 impl Header {
-    /// Offset of the word in which the receiver keeps a signal's new value until it has been copied to the GPU: a field
-    /// that has been read by then.
+    /// Offset of the word in which the receiver keeps a signal's new value until it has been copied to the GPU. The
+    /// word is a field that has already been read by then.
     pub const SCRATCH: usize = 120;
 
     /// Encodes the header.

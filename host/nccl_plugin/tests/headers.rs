@@ -46,7 +46,7 @@ fn shape_of<T, F: Shape>(_field: fn(&T) -> &F) -> String {
     format!("{} {answer}", arguments.iter().map(usize::to_string).collect::<Vec<_>>().join(","))
 }
 
-/// Sizes and offsets of the plugin's types, by the names of the file.
+/// Sizes and offsets of the plugin's types, with the names used in the file.
 #[derive(Default)]
 struct Ours(HashMap<String, String>);
 

@@ -15,7 +15,7 @@ impl<R: Rail> Engine<R> {
     /// not be called on every poll.
     ///
     /// # Errors
-    /// Returns [`EngineError::Stalled`], with the outstanding work, if so.
+    /// Returns [`EngineError::Stalled`], with the outstanding work, if this is the case.
     pub fn check_stall(&mut self) -> Result<(), EngineError> {
         let busy = self.tracker.in_flight() > 0;
         match self.clock.stalled(busy) {
@@ -73,7 +73,7 @@ impl<R: Rail> Engine<R> {
 
 impl<R: Rail> Drop for Engine<R> {
     /// Waits for the transfers that the NICs still hold. If some do not complete, closing their registrations would
-    /// unmap memory under a transfer. Registrations and rails then stay open, and no buffer of this process is freed.
+    /// unmap memory during a transfer. Registrations and rails then stay open, and no buffer of this process is freed.
     fn drop(&mut self) {
         // A rail that has panicked would panic again.
         if !self.drained && !std::thread::panicking() {

@@ -15,9 +15,9 @@ pub struct Loss {
 }
 
 impl<R: Rail> Engine<R> {
-    /// Continues after failed transfers from now on. [`take_losses`](Engine::take_losses) returns them, instead of an
-    /// error from [`pump`](Engine::pump) or [`progress`](Engine::progress). Errors of a whole rail are still returned
-    /// as errors.
+    /// Makes the engine continue after failed transfers. [`take_losses`](Engine::take_losses) returns them, instead of
+    /// an error from [`pump`](Engine::pump) or [`progress`](Engine::progress). Errors of a whole rail are still
+    /// returned as errors.
     pub fn keep_losses(&mut self) {
         self.losses.get_or_insert_default();
     }
@@ -27,7 +27,7 @@ impl<R: Rail> Engine<R> {
         self.losses.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
-    /// Fails the commands that wait for credits or slots of a disconnected peer.
+    /// Fails the commands that are waiting for credits or slots of a disconnected peer.
     pub fn forget_peer(&mut self, peer: u32, error: &FabricError) {
         for ticket in self.signals.forget(peer) {
             self.lose(Some(ticket), None, error.clone());

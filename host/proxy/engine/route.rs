@@ -14,7 +14,7 @@ pub(super) struct Region<R: Rail> {
     pub(super) staged_from: Option<Stage>,
 }
 
-/// A piece queued for a rail. Small, because each put is copied through this queue.
+/// A piece queued for a rail. It is small, because each put is copied through this queue.
 #[derive(Clone, Copy)]
 pub(super) struct Queued {
     pub(super) ticket: u64,
@@ -43,7 +43,7 @@ pub(super) struct Route {
     pub(super) remote: usize,
 }
 
-/// Remote descriptors of all peers' regions, by peer, region and rail in one flat table.
+/// Remote descriptors of all peers' regions, in one flat table ordered by peer, region and rail.
 #[derive(Default)]
 pub(super) struct Peers {
     pub(super) table: Vec<RemoteRegion>,

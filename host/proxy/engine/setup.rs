@@ -10,9 +10,9 @@ use ginlab_rails::RailQueue;
 use ginlab_rails::strategy::{Scheduler, Strategy};
 
 impl<R: Rail> Engine<R> {
-    /// Registers `memory` on all rails as the next region, for the uses in `access` and no others. With `staged_from`,
-    /// the kernel's data is elsewhere and is copied to `memory` before each write. Returns the remote descriptors, one
-    /// per rail.
+    /// Registers `memory` on all rails as the next region, only for the uses in `access`. With `staged_from`, the
+    /// kernel's data is elsewhere and is copied to `memory` before each write. Returns the remote descriptors, one per
+    /// rail.
     ///
     /// # Safety
     /// The memory must stay valid and must not move for the lifetime of the engine.
@@ -43,7 +43,8 @@ impl<R: Rail> Engine<R> {
     /// rails.
     ///
     /// # Errors
-    /// Returns [`EngineError::Refused`] if the peers differ in their number of regions, or of rails from this engine.
+    /// Returns [`EngineError::Refused`] if the peers have different numbers of regions, or a peer has another number of
+    /// rails than this engine.
     pub fn set_peers(&mut self, peers: &[Vec<Vec<RemoteRegion>>]) -> Result<(), EngineError> {
         let (regions, rails) = (peers.first().map_or(0, Vec::len), self.lanes.len());
         let even =
@@ -91,13 +92,14 @@ impl<R: Rail> Engine<R> {
         self.flush = flush;
     }
 
-    /// Uses the first `rails` rails with `strategy` from now on. Must not be called while commands are in flight.
+    /// Uses the first `rails` rails with `strategy` for subsequent commands. Must not be called while commands are in
+    /// flight.
     pub fn configure(&mut self, rails: usize, strategy: Strategy) {
         self.active_rails = rails.clamp(1, self.lanes.len());
         self.scheduler = Scheduler::new(strategy, self.active_rails);
     }
 
-    /// Measures the time with transfers in flight on each rail from now on
+    /// Starts to measure the time with transfers in flight on each rail
     /// ([`Counters::rail_busy`](ginlab_rails::Counters::rail_busy)). Must not be called while commands are in flight.
     pub fn time_rails(&mut self) {
         self.lanes.iter_mut().for_each(RailQueue::time);

@@ -17,7 +17,7 @@ pub(super) struct Values<R: Rail> {
 }
 
 impl<R: Rail> Engine<R> {
-    /// Orders and counts signals by `rule` from now on. Must be called before the first command.
+    /// Sets the rule by which signals are ordered and counted. Must be called before the first command.
     ///
     /// # Errors
     /// Returns [`EngineError::Refused`] if there are more ranks than immediates can distinguish, or if `me` is not one
@@ -36,7 +36,7 @@ impl<R: Rail> Engine<R> {
         Ok(())
     }
 
-    /// Accepts puts of inline values from now on: registers the buffer that they are sent from.
+    /// Enables puts of inline values: registers the buffer from which they are sent.
     ///
     /// # Errors
     /// Returns the provider's error if the registration fails on a rail.
@@ -69,7 +69,8 @@ impl<R: Rail> Engine<R> {
         }
     }
 
-    /// Queues a command on the rails, or defers it if it lacks a resource or commands to the same peer already wait.
+    /// Queues a command on the rails, or defers it if it lacks a resource or commands to the same peer are already
+    /// waiting.
     pub(super) fn place(&mut self, ticket: u64, route: Route, command: &Command) {
         if self.signals.defer(command.peer) {
             self.signals.hold(ticket, route, command, None);
@@ -78,8 +79,8 @@ impl<R: Rail> Engine<R> {
         }
     }
 
-    /// Dispatches deferred commands and the immediates that follow completed puts. Out of line: puts without signals do
-    /// not need it.
+    /// Dispatches deferred commands, and the immediates that follow completed puts. Not inlined, because puts without
+    /// signals do not need it.
     #[cold]
     pub(super) fn run_deferred(&mut self) {
         while let Some(ticket) = self.signals.ready.pop() {
@@ -126,8 +127,8 @@ impl<R: Rail> Engine<R> {
         }
     }
 
-    /// Queues a command on the rails, or returns the resource that it must wait for. Takes credits for all immediates
-    /// of the command, including those sent after its completion, so that these do not wait again.
+    /// Queues a command on the rails, or returns the resource for which it must wait. Takes credits for all immediates
+    /// of the command, including those sent after its completion, so that these need not wait again.
     fn spread(&mut self, ticket: u64, route: Route, command: &Command) -> Result<(), Lacks> {
         match command.opcode {
             Opcode::Put | Opcode::Get => {
@@ -159,7 +160,8 @@ impl<R: Rail> Engine<R> {
         let most_parts = accounts.most_parts();
         let slot = match rule {
             Rule::Count if (2..=most_parts).contains(&parts) => Some(accounts.take_slot(peer as usize, parts)?),
-            // If the put has more transfers than the account can number, only two immediates after them are counted.
+            // If the put has more transfers than the account can number, only two immediates that follow them are
+            // counted.
             Rule::Sequence => Some(accounts.take_slot(peer as usize, if parts <= most_parts { parts } else { 2 })?),
             Rule::Count | Rule::Own | Rule::Drain => {
                 accounts.take(peer as usize, 1)?;
@@ -168,8 +170,8 @@ impl<R: Rail> Engine<R> {
         };
         let number = command.immediate;
         if command.bytes == 0 && slot.is_none() {
-            // Rails reject empty transfers without an immediate. Only the signal is sent, after the transfers that its
-            // rule waits for.
+            // Rails reject empty transfers without an immediate. Only the signal is sent, after the transfers for which
+            // its rule waits.
             if rule == Rule::Drain && !self.signals.early {
                 self.signals.drain(peer, Draining { ticket, route, immediate: signal });
             } else {
@@ -191,7 +193,7 @@ impl<R: Rail> Engine<R> {
                 self.enqueue(ticket, route, command, |_| Some(part(slot, parts, number)));
                 self.enqueue_signal(ticket, route, peer, head(slot, number));
             }
-            // Two transfers after the completion of the put carry only immediates.
+            // The two transfers after the completion of the put carry only immediates.
             (Rule::Sequence, Some(slot)) => {
                 let behind = [Some(part(slot, 2, number)), Some(head(slot, number))];
                 self.enqueue_then_signal(ticket, route, command, behind);
@@ -224,7 +226,7 @@ impl<R: Rail> Engine<R> {
         }
     }
 
-    /// Queues the transfers of a command, and adds them to the ticket, for which one was already counted. Returns their
+    /// Queues the transfers of a command and adds them to the ticket, which already counts one transfer. Returns their
     /// number.
     #[inline]
     pub(super) fn enqueue(
@@ -287,8 +289,8 @@ impl<R: Rail> Engine<R> {
         self.signals.launched(ticket, peer, 1);
     }
 
-    /// Stores a command's value in the registered buffer. Returns its offset. The ticket that used this word before is
-    /// complete, because no more tickets than words are in flight.
+    /// Stores a command's value in the registered buffer. Returns its offset. The previous ticket that used this word
+    /// is complete, because the number of tickets in flight does not exceed the number of words.
     fn keep_value(&mut self, ticket: u64, command: &Command) -> u64 {
         let Some(values) = &mut self.values else { return 0 };
         let at = ticket as usize & (values.words.len() - 1);

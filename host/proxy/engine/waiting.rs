@@ -5,10 +5,10 @@ use crate::signal_order::{Accounts, Lacks, Rule, SignalWords};
 use kernels::command::Command;
 use std::collections::{HashMap, VecDeque};
 
-/// Token of transfers that belong to no command. Tickets have 63 bits.
+/// Token of transfers that do not belong to a command. Tickets have 63 bits.
 pub(super) const NO_TICKET: u64 = u64::MAX;
 
-/// Immediates to send once the transfers of a put are complete.
+/// Immediates to send after the transfers of a put are complete.
 pub(super) struct After {
     pub left: usize,
     pub route: Route,
@@ -26,11 +26,11 @@ pub(super) struct Draining {
 /// Deferred commands to one peer. Commands to other peers are not affected.
 #[derive(Default)]
 pub(super) struct Waiting {
-    /// Signal that all commands to this peer wait for.
+    /// Signal for which all commands to this peer wait.
     pub draining: Option<Draining>,
-    /// Commands that wait for credits, a slot or the drain, in order.
+    /// Commands that are waiting for credits, a slot or the drain, in order.
     pub held: VecDeque<(u64, Route, Command)>,
-    /// Resource that the first of them lacked.
+    /// Resource that the first of these commands lacks.
     pub lacks: Option<Lacks>,
     /// Number of transfers in flight. Maintained only under [`Rule::Drain`].
     pub flights: u64,
@@ -53,17 +53,17 @@ pub(super) struct Signals {
     pub ready: Vec<u64>,
 }
 
-/// Order of an engine's signals, and the words in which they are counted. The default allows no signals, because each
-/// needs an account with its target, and with 0 ranks there is none.
+/// Order of an engine's signals, and the words in which they are counted. The default allows no signals: each needs an
+/// account with its target, and with 0 ranks there is none.
 #[derive(Debug, Default)]
 pub struct SignalRule {
     /// Rule by which signals are ordered.
     pub rule: Rule,
-    /// Index of this rank, as its peers number it, below `ranks`.
+    /// Index of this rank in the numbering of its peers, below `ranks`.
     pub me: usize,
     /// Number of ranks.
     pub ranks: usize,
-    /// Fault for tests: the rule does not wait for what it should wait for.
+    /// Fault for tests: signals do not wait for the condition of their rule.
     pub early: bool,
     /// Counters of this rank's signals: the engine's own words, unless the device reads them.
     pub words: SignalWords,
@@ -91,13 +91,13 @@ impl Signals {
         !self.ready.is_empty() || !self.waiting.is_empty() || self.accounts.has_words()
     }
 
-    /// Returns whether commands to `peer` are deferred, so that further ones must be deferred too.
+    /// Returns whether commands to `peer` are deferred, so that further commands must also be deferred.
     #[inline]
     pub fn defer(&self, peer: u32) -> bool {
         !self.waiting.is_empty() && self.peers.get(peer as usize).is_some_and(|waiting| waiting.is_listed)
     }
 
-    /// Defers a command, which `lacks` this resource, or follows deferred ones.
+    /// Defers a command that `lacks` this resource or follows deferred ones.
     pub fn hold(&mut self, ticket: u64, route: Route, command: &Command, lacks: Option<Lacks>) {
         self.wait_for(command.peer, |waiting| {
             waiting.held.push_back((ticket, route, *command));
@@ -110,7 +110,7 @@ impl Signals {
         self.wait_for(peer, |waiting| waiting.draining = Some(draining));
     }
 
-    /// Drops the deferred commands and signal of a peer. Returns their tickets.
+    /// Drops the deferred commands and the deferred signal of a peer. Returns their tickets.
     pub fn forget(&mut self, peer: u32) -> Vec<u64> {
         let Some(waiting) = self.peers.get_mut(peer as usize) else { return Vec::new() };
         // The peer stays in `waiting` until the next `run_deferred` removes it.
@@ -118,7 +118,7 @@ impl Signals {
         waiting.held.drain(..).map(|(ticket, ..)| ticket).chain(draining).collect()
     }
 
-    /// Adds to the deferred work of a peer and lists it. A peer without an entry is not a rank, and cannot have
+    /// Adds to the deferred work of a peer and lists the peer. A peer without an entry is not a rank and cannot have
     /// deferred work: only ranks have credits, slots or flights.
     fn wait_for(&mut self, peer: u32, wait: impl FnOnce(&mut Waiting)) {
         if let Some(waiting) = self.peers.get_mut(peer as usize) {
@@ -169,7 +169,7 @@ impl Signals {
         }
     }
 
-    /// Describes the deferred commands and what they wait for, for messages. `None` if there are none.
+    /// Describes the deferred commands and their missing resources, for messages. `None` if there are none.
     pub fn state(&self) -> Option<String> {
         let &peer = self.waiting.first()?;
         let first = &self.peers[peer as usize];

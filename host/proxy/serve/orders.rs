@@ -1,4 +1,4 @@
-//! Orders of the thread's owner, which the thread executes between two iterations of its loop.
+//! Orders of the thread's owner. The thread executes them between two iterations of its loop.
 
 use super::{ANSWERS_PER_RECORD, EMPTY_POLLS_BEFORE_YIELD, Halt, Orders, Server};
 use crate::ring::answer_flag;
@@ -28,7 +28,7 @@ impl<R: Rail> Orders for Server<'_, R> {
         Ok(())
     }
 
-    /// CPU-initiated writes: the puts of the grid in the grid's order, without a ring.
+    /// Performs CPU-initiated writes: the puts of the grid in the grid's order, without a ring.
     fn write(&mut self, writes: &Writes) -> Result<Duration, Halt> {
         self.settle()?;
         let ring_tickets = self.engine.suspend();

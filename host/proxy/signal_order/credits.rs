@@ -1,36 +1,36 @@
 //! Credits bound the number of immediates that a target has not polled.
 //!
 //! A NIC writes an immediate to its completion queue, and acknowledges it, whether or not the target polls. A queue
-//! that overflows loses completions, and with many peers nothing else limits the immediates. A rank therefore sends an
-//! immediate only against a *credit* of its target, whichever rail carries it. A command that lacks credits waits.
+//! that overflows loses completions, and with many peers nothing else limits the immediates. A rank therefore needs a
+//! *credit* of its target to send an immediate on any rail. A command that lacks credits waits.
 //!
 //! A signal's immediate has no space for its sender's rank, so a target does not know whose credit an immediate used.
 //! This is not necessary:
 //!
-//! - Every rank starts with [`window`] credits at each target. One is used when an immediate is sent.
+//! - Every rank starts with [`window`] credits at each target. A credit is used when an immediate is sent.
 //! - A target counts the credits that are *out*: those that ranks still own, and those whose immediates it has not
-//!   polled. No more immediates than that can be in its queues.
-//! - A rank with fewer than half a window left *asks* for the credits that it has used. The target *grants* them, in
-//!   the order of the asks, as soon as the total out would not exceed `ranks x window`.
+//!   polled. Its queues cannot contain more immediates than that.
+//! - A rank with fewer than half a window left *asks* for the credits that it has used. The target *grants* them in the
+//!   order of the asks, as soon as the total number of credits that are out does not exceed `ranks x window`.
 //!
 //! This cannot deadlock. No other rank owns more than a window, so the first ask can be granted once the target has
-//! polled the immediates in flight. Asks, grants and returned slots are immediates too, but need no credit: at most
+//! polled the immediates in flight. Asks, grants and returned slots are also immediates, but need no credit: at most
 //! [`BETWEEN_ACCOUNTS`] of them per rank wait at a target.
 
 use super::Word;
 use std::collections::VecDeque;
 
-/// Maximum number of credits of a rank at one target. Half of them cover signals every 20 ns while an ask is answered
-/// within 10 us.
+/// Maximum number of credits of a rank at one target. Half of them suffice for signals every 20 ns while an ask is
+/// answered within 10 us.
 const LONGEST: usize = 1024;
-/// Credits of all ranks at one target, unless that is fewer than two per rank.
+/// Number of credits of all ranks together at one target, unless this would be fewer than two per rank.
 const AT_A_TARGET: usize = 4096;
-/// An ask, a grant and two returns of slots. Each return covers half a window of slots, and is sent only for slots in
-/// use.
+/// Maximum number of immediates between two accounts that need no credit: an ask, a grant and two returns of slots.
+/// Each return covers half a window of slots, and is sent only for slots in use.
 const BETWEEN_ACCOUNTS: usize = 4;
 
-/// Returns the number of credits that each of `ranks` ranks has at each target. At least 2, because two immediates
-/// suffice for a put of any length.
+/// Returns the number of credits that each of `ranks` ranks has at each target. It is at least 2, because two
+/// immediates suffice for a put of any length.
 pub(super) fn window(ranks: usize) -> usize {
     (AT_A_TARGET / ranks.max(1)).clamp(2, LONGEST)
 }
@@ -46,11 +46,11 @@ pub fn unpolled(ranks: usize) -> usize {
 #[derive(Clone, Copy, Debug)]
 struct Owned {
     left: u32,
-    /// Ask if fewer credits than this are left. 0 while an ask is unanswered.
+    /// Number of remaining credits below which this rank asks for more. 0 while an ask is unanswered.
     ask_below: u32,
 }
 
-/// The credits of one proxy thread: those it owns at its targets, and those that are out at itself.
+/// Credits of one proxy thread: those that it owns at its targets, and those that are out at itself.
 #[derive(Debug)]
 pub(super) struct Credits {
     window: u32,
@@ -83,7 +83,7 @@ impl Credits {
         rank < self.owned.len()
     }
 
-    /// Returns the number of credits at each target when none is used.
+    /// Returns the initial number of credits at each target.
     pub fn window(&self) -> usize {
         self.window as usize
     }
@@ -137,8 +137,8 @@ impl Credits {
         }
     }
 
-    /// Handles an ask from `rank`. Ignores a second pending ask and one for more than a window: they are errors of the
-    /// peer.
+    /// Handles an ask from `rank`. Ignores a second pending ask, and an ask for more than a window, which are errors of
+    /// the peer.
     pub fn asked(&mut self, rank: u16, count: u16) {
         let known = self.has(usize::from(rank)) && u32::from(count) <= self.window;
         if known && self.asks.iter().all(|(other, _)| *other != rank) {
@@ -199,7 +199,7 @@ mod tests {
             self.under_way.extend(due.into_iter().map(|(target, word)| (target, Sent::Word { from, word })));
         }
 
-        /// Delivers one of the messages in flight to its target's queue, polled or not.
+        /// Moves one of the messages in flight to its target's queue, whether or not the target polls.
         fn arrive(&mut self, choice: usize) -> bool {
             if self.under_way.is_empty() {
                 return false;
@@ -225,8 +225,8 @@ mod tests {
     }
 
     proptest! {
-        /// No queue exceeds its capacity in any interleaving of puts, arrivals and polls. Once all ranks poll,
-        /// everything is sent.
+        /// No queue exceeds its capacity in any interleaving of puts, arrivals and polls. Once all ranks poll, all
+        /// messages are sent.
         #[test]
         fn queue_never_overflows_or_deadlocks(
             ranks in 1usize..5, window in 2usize..9,
@@ -260,7 +260,7 @@ mod tests {
                 }
             }
             prop_assert!(all.puts.iter().all(VecDeque::is_empty), "stuck: {:?}", all.puts);
-            // Each rank has fewer than half a window of credits used and not asked for, and no credit was lost.
+            // Each rank has used fewer than half a window of credits without asking for more, and no credit was lost.
             for (target, credits) in all.credits.iter().enumerate() {
                 let owned: u64 = all.credits.iter().map(|rank| u64::from(rank.owned[target].left)).sum();
                 prop_assert_eq!(credits.out, owned);
@@ -302,7 +302,7 @@ mod tests {
         assert_eq!(std::mem::take(&mut target.due), [(1, Word::Grant(4))]);
         target.polled();
         assert_eq!(target.due, [(0, Word::Grant(1))]);
-        // Errors of peers: unknown rank, too many credits, second ask.
+        // Errors of peers: an unknown rank, too many credits, a second ask.
         target.due.clear();
         (0..4).for_each(|_| target.polled());
         target.asked(2, 1);

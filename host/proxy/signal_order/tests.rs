@@ -1,11 +1,11 @@
-//! The accounts count correctly in any order of arrival.
+//! Tests that the accounts count correctly in any order of arrival.
 
 use super::*;
 use kernels::command::{MOST_ADDED, signal_immediate};
 use proptest::prelude::*;
 use strum::VariantArray;
 
-/// Puts: number of transfers, signal, and added value.
+/// Generates puts: number of transfers, signal, and increment.
 fn puts() -> impl Strategy<Value = Vec<(usize, u32, u32)>> {
     prop::collection::vec((2usize..=6, 0..8u32, 1..=MOST_ADDED), 1..40)
 }
@@ -19,8 +19,8 @@ proptest! {
         prop_assert_eq!(Immediate::decode(decoded.encode()), decoded);
     }
 
-    /// A signal is counted once, and not before all transfers of its put have arrived; in sequence, also those of all
-    /// previous puts. Slots are returned.
+    /// A signal is counted once, and not before all transfers of its put have arrived. In sequence, all transfers of
+    /// previous puts must also have arrived. Slots are returned.
     #[test]
     fn put_is_counted_after_all_fragments(puts in puts(), order in prop::collection::vec(any::<u32>(), 400), in_order: bool) {
         let rule = if in_order { Rule::Sequence } else { Rule::Count };

@@ -16,7 +16,7 @@ const POWERS: f64 = 9.0;
 const CHARACTER: u32 = 7;
 /// Maximum number of characters per line of a name in the legend.
 const NAME: usize = 30;
-/// Size that a chart needs in addition to its names, in pixels.
+/// Minimum size of a chart without its names, in pixels.
 const LEAST: (u32, u32) = (230, 230);
 
 impl Chart {
@@ -91,7 +91,7 @@ impl Chart {
         if self.mark == Mark::Stacked { plot.with_stacked() } else { plot }
     }
 
-    /// Draws lines before markers, so that no line hides a marker.
+    /// Draws lines before markers, so that no line covers a marker.
     fn curves(&self, lines: bool, palette: &Palette) -> Vec<Plot> {
         let places = |points: &[Point]| points.iter().map(|point| (self.place(point.x), point.y)).collect::<Vec<_>>();
         let mut plots: Vec<Plot> = Vec::new();
@@ -181,7 +181,7 @@ impl Chart {
         let layout = self.layout(&plots);
         let drawn = kuva::render_to_svg(plots, layout);
         let (tag, body) = drawn.split_once('>').unwrap_or(("<svg", &drawn));
-        // Removes a comment about the library, and the clip path, which would cut markers on the axes in half.
+        // Removes a comment about the library, and the clip path, which would cut off half of the markers on the axes.
         let body = without(&without(body, "<!--", "-->"), "<defs>", "</defs>");
         let body = without(&body, " clip-path=\"", "\"");
         let escaped = |text: &str| text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
@@ -191,7 +191,7 @@ impl Chart {
             "{tag} viewBox=\"0 0 {width} {height}\" class=\"ginlab-chart\" role=\"img\">\n<title>{title}</title>\n\
              <desc>{about}</desc>\n{body}\n"
         );
-        // XML cannot represent these characters; a name from a file may contain them.
+        // XML cannot represent these characters, which a name from a file may contain.
         svg.retain(|char| char == '\n' || !(char.is_control() || matches!(char, '\u{FFFE}' | '\u{FFFF}')));
         svg
     }

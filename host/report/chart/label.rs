@@ -2,11 +2,11 @@
 
 use ginlab_base::size;
 
-/// Units as the suffix of a column's name, and as shown to people. A statistic may follow the unit: `_us_p50`.
+/// Units, as the suffix of a column's name and in readable form. A statistic may follow the unit: `_us_p50`.
 const UNITS: [(&str, &str); 6] =
     [("_gbytes_s", "GB/s"), ("_gbits_s", "Gb/s"), ("_mops", "Mops"), ("_bytes", "bytes"), ("_pct", "%"), ("_us", "us")];
 
-/// Returns the name of a column for people: `time_us_p50` becomes `time p50 (us)`.
+/// Returns the readable name of a column: `time_us_p50` becomes `time p50 (us)`.
 pub fn column(name: &str) -> String {
     for (ending, unit) in UNITS {
         if let Some((quantity, rest)) = name.split_once(ending)
@@ -32,7 +32,7 @@ pub fn binary(bytes: f64) -> String {
     text.trim_end_matches('B').trim_end_matches('i').replace(' ', "")
 }
 
-/// Formats a number with as many digits as it needs, at most six: `0.05`, `250`, `2e6`.
+/// Formats a number with as many digits as it needs, but at most six: `0.05`, `250`, `2e6`.
 pub fn plain(value: f64) -> String {
     let value: f64 = format!("{value:.5e}").parse().unwrap_or(value);
     match value.abs() {
@@ -63,7 +63,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn columns_for_people() {
+    fn columns_get_readable_names() {
         let shown = ["time_us_p50", "bandwidth_gbytes_s", "rate_mops", "size_bytes", "line_rate_pct", "grid", "rail_x"];
         insta::assert_snapshot!(shown.map(column).join(", "), @"time p50 (us), bandwidth (GB/s), rate (Mops), size (bytes), line rate (%), grid, rail x");
     }

@@ -1,12 +1,12 @@
 //! Charts of rows: from CSV files to one SVG document.
 //!
 //! [`Records`] reads the files by the names of their columns, a [`Query`] selects rows and columns, and the resulting
-//! [`Chart`] draws itself as SVG. Figures of other origin can be put into a [`Chart`] directly.
+//! [`Chart`] draws itself as SVG. Figures from other sources can be put into a [`Chart`] directly.
 //!
 //! The same chart always results in the same bytes. kuva provides scales, ticks, legends and margins; a [`Palette`]
 //! assigns a colour to the name of each series. If rows were not measured on the hardware that they describe (an
-//! emulated device, a modelled network), the chart itself states that, because charts are passed on without their
-//! files.
+//! emulated device, a modelled network), the chart contains a notice of this, because charts are passed on without
+//! their files.
 
 mod draw;
 mod filter;
@@ -78,7 +78,7 @@ impl Chart {
 /// An axis of a chart.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Axis {
-    /// Quantity that it shows, with the unit.
+    /// Quantity that the axis shows, with the unit.
     pub label: String,
     /// Scale of the axis.
     pub kind: Kind,
@@ -93,7 +93,7 @@ pub enum Kind {
     Linear,
     /// Logarithmic.
     Log,
-    /// Categories side by side; the value of a point is the index of a name.
+    /// Categories next to each other; the value of a point is the index of a name.
     Categories(Vec<String>),
 }
 
@@ -106,7 +106,7 @@ pub enum Mark {
     Points,
     /// Bars from zero, grouped by category.
     Bars,
-    /// Bars on top of each other, one stack per category. They have no ranges.
+    /// Bars stacked on each other, one stack per category. They have no ranges.
     Stacked,
 }
 
@@ -149,18 +149,18 @@ pub enum ChartError {
         /// The parser's error.
         why: String,
     },
-    /// A CSV file that ginlab did not write.
+    /// A CSV file that was not written by ginlab.
     #[error("{} is not a CSV file of ginlab: it has no column {missing}", .path.display())]
     Foreign {
         /// Path of the file.
         path: PathBuf,
-        /// Required columns that this file does not have.
+        /// Required columns that this file lacks.
         missing: String,
     },
     /// No rows are left to draw.
     #[error("no rows are left to draw: {0}")]
     Empty(String),
-    /// Names and labels leave no space for the chart.
+    /// Names and labels that leave no space for the chart.
     #[error("{side} {given} is too small for the chart; at least {least} is needed")]
     TooSmall {
         /// `width` or `height`.
@@ -170,7 +170,7 @@ pub enum ChartError {
         /// Minimum size in pixels.
         least: u32,
     },
-    /// Bars would hide each other.
+    /// Bars that would hide each other.
     #[error("bars would hide each other: {0}")]
     Overlap(String),
     /// Two runs have no row in common.

@@ -7,12 +7,12 @@ use super::Chart;
 use super::draw::MARKERS;
 use crate::each_once;
 
-/// Colours that people with colour-blindness can distinguish (after Okabe and Ito, darkened until each has a contrast
-/// of 3 to a white background).
+/// Colours that colour-blind people can distinguish (after Okabe and Ito, darkened until each has a contrast of 3 to a
+/// white background).
 const COLORS: [&str; 9] =
     ["#0072B2", "#D55E00", "#008A63", "#A8508A", "#4D4D4D", "#A97700", "#3C94CC", "#7A1F4B", "#5B7F1E"];
 
-/// Names of series, in the order of colours. Nine colours with four dash styles result in 36 different lines.
+/// Names of series, in the order of colours. Nine colours and four dash styles result in 36 different lines.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Palette(Vec<String>);
 

@@ -7,7 +7,7 @@ use crate::each_once;
 
 /// Ratio of the largest to the smallest value above which an axis is logarithmic, unless the query specifies its scale.
 const WIDE: f64 = 50.0;
-/// Measured columns that contain integers or texts, and so never distinguish two measurements.
+/// Measured columns that contain integers or texts, and therefore never distinguish two measurements.
 const MEASURED: [&str; 9] =
     ["schema", "status", "suspect", "wrong", "again", "repeats", "iterations", "rail_bytes", "baseline"];
 
@@ -25,13 +25,13 @@ pub struct Query {
     pub filters: Vec<Filter>,
     /// Columns with the lower and the upper end of a point's range.
     pub range: Option<[String; 2]>,
-    /// Whether the horizontal axis is logarithmic; `None` to decide by the values.
+    /// Whether the horizontal axis is logarithmic; `None` to decide based on the values.
     pub x_log: Option<bool>,
-    /// Whether the vertical axis is logarithmic; `None` to decide by the values.
+    /// Whether the vertical axis is logarithmic; `None` to decide based on the values.
     pub y_log: Option<bool>,
     /// Whether to draw bars, grouped by the values of x.
     pub bars: bool,
-    /// Whether to draw bars on top of each other, one stack for each value of x.
+    /// Whether to draw bars stacked on each other, one stack for each value of x.
     pub stacked: bool,
     /// Title; `None` for a default one.
     pub title: Option<String>,
@@ -116,7 +116,7 @@ impl Query {
         for ((row, x), series) in rows.iter().zip(places).zip(members) {
             let mut y = records.number(row, &self.y).unwrap_or_default();
             if self.stacked && y < 0.0 {
-                // A stage between two clocks can be negative by up to the uncertainty of the clocks.
+                // A stage between two clocks can be negative by up to the clocks' uncertainty.
                 if records.number(row, "clock_uncertainty_us").is_none_or(|most| y < -most) {
                     let text = format!("bars cannot be stacked: {} is {y} in {}", self.y, row.place());
                     return Err(ChartError::Refused(text));
@@ -265,7 +265,7 @@ impl Query {
         let name = |row: &&Record| {
             let numbers = self.x.iter().all(|name| records.number(row, name).is_some());
             let parts = self.x.iter().map(|name| match value(name, records.field(row, name)) {
-                // Next to a text, a bare number needs the name of its column.
+                // A number next to a text needs the name of its column.
                 count if !numbers && !label::is_binary(name) && number(&count).is_some() => format!("{name}={count}"),
                 said => said,
             });
@@ -279,7 +279,7 @@ impl Query {
     fn series_of(&self, records: &Records, rows: &[&Record]) -> (Vec<String>, Vec<usize>) {
         grouped(rows.iter().map(|row| {
             let parts = self.series.iter().map(|name| (name, records.field(row, name)));
-            // A bare number needs the name of its column: `rails=4`.
+            // A number needs the name of its column, as in `rails=4`.
             let bare = |field: &str| number(field).is_none() && !matches!(field, "true" | "false");
             let parts: Vec<String> = parts
                 .filter(|(_, field)| !field.is_empty())
@@ -315,7 +315,7 @@ impl Query {
         let differs = |name: &str| {
             groups.iter().any(|group| each_once(group.iter().map(|drawn| records.field(drawn.row, name))).len() > 1)
         };
-        // Times and rates are written with a decimal point; integers and texts were chosen, not measured.
+        // Times and rates are written with a decimal point. Integers and texts were chosen, not measured.
         let measured = |name: &str| {
             let mut fields = drawn.iter().map(|drawn| records.field(drawn.row, name));
             fields.any(|field| field.parse::<i64>().is_err() && number(field).is_some())
@@ -409,7 +409,7 @@ fn default_title(records: &Records, rows: &[&Record], x: &str, y: &str) -> Strin
     }
 }
 
-/// Returns the reasons for which these figures are not measurements of the hardware, if any.
+/// Returns the reasons why these figures are not measurements of the hardware, if any.
 fn notice(records: &Records, rows: &[&Record]) -> Option<String> {
     let count =
         |name: &str, unreal: fn(&str) -> bool| rows.iter().filter(|row| unreal(records.field(row, name))).count();

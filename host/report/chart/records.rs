@@ -9,9 +9,9 @@ use crate::SCHEMA;
 
 /// Columns that every file of measurements has.
 const NEEDED: [&str; 4] = ["schema", "device", "fabric", "status"];
-/// Columns of a file with the time of a put, stage by stage.
+/// Columns of a file with the time of a put per stage.
 const STAGES: [&str; 4] = ["case", "fabric", "stage", "p50_us"];
-/// Name of the column with the file name, which is not in the files.
+/// Name of the column with the file name, which the files do not contain.
 pub const FILE: &str = "file";
 
 /// Kind of a file's rows, determined by its columns.
@@ -50,7 +50,7 @@ pub struct Records {
 /// A row of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// Line at which it starts in its file.
+    /// Line at which the row starts in its file.
     pub(crate) line: u64,
     fields: Vec<String>,
 }
@@ -142,7 +142,7 @@ impl Records {
         joined
     }
 
-    /// Returns the records with the same columns and only the rows that pass.
+    /// Returns records with the same columns and only the rows that pass.
     pub fn only(&self, passes: impl Fn(&Record) -> bool) -> Self {
         let rows = self.rows.iter().filter(|row| passes(row)).cloned().collect();
         Self { columns: self.columns.clone(), rows }
@@ -169,7 +169,7 @@ impl Records {
         number(self.field(row, name))
     }
 
-    /// Returns what in a row was not measured on the hardware that it describes, if anything.
+    /// Returns which part of a row was not measured on the hardware that it describes, if any.
     pub fn unreal(&self, row: &Record) -> Option<&'static str> {
         let fabric = self.field(row, "fabric");
         match (self.field(row, "device") == "emulated", fabric.starts_with("model:")) {
@@ -226,7 +226,8 @@ pub(super) fn number(field: &str) -> Option<f64> {
     field.parse().ok().filter(|value: &f64| value.is_finite())
 }
 
-/// Returns the names of files in a chart: their last component, or the whole path if these would not be distinct.
+/// Returns the names of files in a chart: their last component, or the whole path if the last components are not
+/// distinct.
 fn names(paths: &[PathBuf]) -> Vec<String> {
     let last = |path: &PathBuf| path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
     let mut known: Vec<String> = paths.iter().map(last).collect();

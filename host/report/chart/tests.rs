@@ -1,4 +1,4 @@
-//! Tests from a small CSV file to its chart.
+//! Tests that create a chart from a small CSV file.
 #![allow(clippy::unwrap_used)]
 
 use super::*;
@@ -142,7 +142,7 @@ fn categories_keep_order_of_file() {
     let svg = bars.chart(&records()).unwrap().chart.drawn();
     assert_well_formed(&svg);
     assert_eq!(svg.matches("<rect").count(), 1 + 2 + 1, "the background, two bars, the legend");
-    // If the chart is narrow, the names are vertical; if it is narrower, the error reports the minimum size.
+    // If the chart is narrow, the names are vertical. If it is too narrow, the error reports the minimum size.
     let mut narrow = query("grid,block", "mode", &["rails=1", "size_bytes=64,4K,1M"]);
     narrow.width = 330;
     assert!(narrow.chart(&records()).unwrap().chart.drawn().contains("rotate(-90"));

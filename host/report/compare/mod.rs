@@ -1,12 +1,11 @@
 //! Comparison of two runs, row by row.
 //!
 //! Two rows match if they agree in every chosen column (see [`Catalog::chosen`](super::Catalog::chosen)) that both
-//! files have. Of the device only the kind is compared: two GPUs can be compared, but not a GPU with an emulated
-//! device.
+//! files have. Only the kind of the device must agree: two GPUs can be compared, but not a GPU with an emulated device.
 //!
-//! A difference is beyond noise if the times of the two rows do not overlap. Then every repeat of one is slower than
-//! every repeat of the other, to the extent that minimum and 99th percentile show it. This is a statement about these
-//! two runs only: medians also differ between machines and between hours, by an amount that no row contains.
+//! A difference is beyond noise if the times of the two rows do not overlap. Then every repeat of one row is slower
+//! than every repeat of the other, according to minimum and 99th percentile. This is a statement about these two runs
+//! only: medians also differ between machines and between hours, by an amount that no row contains.
 
 mod rows;
 
@@ -34,7 +33,7 @@ pub struct Comparison {
     pub files_only_in_a: Vec<String>,
     /// Files of the second run that the first does not have.
     pub files_only_in_b: Vec<String>,
-    /// Facts in which the headers of the two runs differ: name, value in the first and value in the second.
+    /// Header entries in which the two runs differ: name, value in the first run and value in the second.
     pub headers_differ: Vec<(String, String, String)>,
     /// Chosen columns.
     #[serde(skip)]
@@ -89,8 +88,8 @@ impl Comparison {
         Ok(comparison)
     }
 
-    /// Returns the rows for people, column by column: heading, unit, cells. Includes the chosen columns in which rows
-    /// differ, and the other columns that are not empty.
+    /// Returns the rows in readable form, column by column: heading, unit, cells. Includes the chosen columns in which
+    /// rows differ, and the other columns that are not empty.
     pub fn table(&self) -> Vec<(String, String, Vec<String>)> {
         let rows = &self.rows;
         let column = |title: &str, unit: &str, cell: &dyn Fn(&Compared) -> String| {
@@ -125,7 +124,7 @@ impl Comparison {
         self.chosen.iter().copied().filter(same).map(|name| (name, first.chosen(name))).collect()
     }
 
-    /// Returns the number of rows for each verdict, in words, the most important first.
+    /// Returns the number of rows for each verdict, in words, the most important verdict first.
     pub fn counts(&self) -> Vec<(&'static str, usize)> {
         let kinds = ["failed in B", "slower", "faster", "same within noise", "cannot say", "only in A", "only in B"];
         let is = |row: &Compared, kind| row.verdict.get_message() == Some(kind);
@@ -154,7 +153,7 @@ impl Comparison {
     }
 }
 
-/// Facts that are reported if they differ between the compared runs.
+/// Header entries that are reported if they differ between the compared runs.
 const DIFFER: [Key; 9] = [
     Key::Ginlab,
     Key::Commit,

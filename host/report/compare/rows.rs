@@ -10,22 +10,22 @@ use crate::chart::{ChartError, FileKind, Record};
 use crate::column::rounded;
 use crate::run::Run;
 
-/// Verdict on a row of the second run compared with the first. The message is the verdict without figures and reasons.
+/// Verdict on a row of the second run compared with the first. Its message omits figures and reasons.
 #[derive(Clone, Debug, PartialEq, Display, EnumMessage)]
 pub enum Verdict {
     /// The times overlap.
     #[strum(to_string = "same within noise", message = "same within noise")]
     Same,
-    /// Faster by this many percent: it achieves that much more per time.
+    /// Faster by this many percent: the rate is higher by that much.
     #[strum(to_string = "faster by {0:.1} %", message = "faster")]
     Faster(f64),
-    /// Slower by this many percent: it takes that much more time.
+    /// Slower by this many percent: the time is longer by that much.
     #[strum(to_string = "slower by {0:.1} %", message = "slower")]
     Slower(f64),
     /// No verdict, with the reason.
     #[strum(to_string = "cannot say: {0}", message = "cannot say")]
     CannotSay(String),
-    /// Measured in the first run and not in the second, with the reason.
+    /// Measured in the first run but not in the second, for this reason.
     #[strum(to_string = "B has {0}", message = "failed in B")]
     Failed(String),
     /// Only in the first run.
@@ -95,7 +95,7 @@ impl Compared {
 fn times(run: &Run, row: &Record) -> Option<Times> {
     let number = |column: &str| run.records.number(row, column);
     if run.kind == FileKind::Stages {
-        // Percentiles of single operations: the range below the median is assumed to equal the one above it.
+        // Percentiles of single operations: the range below the median is assumed to equal the range above it.
         let median = number("p50_us")?;
         return Some(Times { median, spread: number("p99_us").map(|p99| (2.0 * median - p99, p99)) });
     }

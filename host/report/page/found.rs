@@ -12,18 +12,18 @@ use crate::{Best, Catalog, Finding, Headline, Key, each_once};
 
 /// Maximum number of charts at the start.
 pub const SHOWN: usize = 8;
-/// Maximum number of columns that a headline shows in addition to its own.
+/// Maximum number of columns that a headline shows in addition to the column of its value.
 const NAMED: usize = 6;
 
-/// Moves the most informative charts out of the sections: one of each experiment's first kind, then of its second, and
-/// so on. Charts of real hardware precede others, then charts of several series precede those of one, then charts with
-/// more points precede those with fewer.
+/// Moves the most informative charts out of the sections: one of the first kind from each experiment, then one of the
+/// second kind, and so on. Charts of real hardware precede others. Charts of several series precede those of one, and
+/// charts with more points precede those with fewer.
 pub fn most_telling(sections: &mut [Section]) -> Vec<Figure> {
     let mut shown = Vec::new();
     for round in 0..SHOWN {
         for section in sections.iter_mut() {
             let lists: Vec<&mut Vec<Figure>> = section.lists().collect();
-            // Keep at least one chart in the section.
+            // Keeps at least one chart in the section.
             if shown.len() == SHOWN || lists.iter().map(|list| list.len()).sum::<usize>() < 2 {
                 continue;
             }
@@ -43,7 +43,7 @@ pub fn most_telling(sections: &mut [Section]) -> Vec<Figure> {
     shown
 }
 
-/// Returns how informative a chart is: the least value for the most informative.
+/// Returns the rank of a chart, which is smallest for the most informative chart.
 pub fn rank(figure: &Figure) -> (bool, bool, Reverse<usize>) {
     let chart = &figure.chart;
     (chart.notice.is_some(), chart.series.len() < 2, Reverse(chart.points()))
@@ -67,7 +67,7 @@ pub fn section(page: &Page, sections: &[Section], shown: &[Figure]) -> Markup {
     }
 }
 
-/// Returns the facts about the machine of these runs.
+/// Returns facts about the machine of these runs.
 fn machine(runs: &[Run]) -> Markup {
     let values = |key| few(&each_once(runs.iter().filter_map(|run| run.fact(key))));
     let facts: Vec<(&str, String)> =
@@ -164,7 +164,7 @@ fn bests_table(catalog: Catalog, sections: &[Section]) -> Markup {
     }
 }
 
-/// Returns the table of findings with their references. A finding without a measurement has a row too.
+/// Returns the table of findings with their references. A finding without a measurement also has a row.
 fn findings_table(page: &Page, findings: &[Finding]) -> Markup {
     let figure = |finding: &Finding, found: &Option<Found>| match found {
         Some(found) => {
@@ -199,8 +199,8 @@ fn findings_table(page: &Page, findings: &[Finding]) -> Markup {
     }
 }
 
-/// Returns the figures of the newest file that has both, or of the newest that has the first. Measured figures take
-/// precedence over modelled ones.
+/// Returns the figures of the newest file that has both values, or of the newest that has the first one. Measured
+/// figures take precedence over modelled ones.
 fn newest<'a>(runs: &'a [Run], finding: &Finding) -> (Option<Found<'a>>, Option<Found<'a>>) {
     let of = runs.iter().filter(|run| run.experiment() == finding.experiment);
     let both = of.filter_map(|run| {

@@ -38,13 +38,13 @@ pub struct Page<'a> {
     pub newest: Option<Newest<'a>>,
 }
 
-/// Overview of the newest of many runs: findings, and one chart of each experiment. Each experiment has a page of its
-/// own, with one chart of each kind per file.
+/// Overview of the newest of many runs: findings, and one chart of each experiment. Each experiment has its own page,
+/// with one chart of each kind per file.
 #[derive(Clone, Copy, Debug)]
 pub struct Newest<'a> {
     /// Findings to show.
     pub findings: &'a [Finding],
-    /// File name of the overview without `.html`. Those of the other pages start with it.
+    /// File name of the overview without `.html`. The names of the other pages start with it.
     pub stem: &'a str,
 }
 
@@ -129,7 +129,7 @@ impl Page<'_> {
         let mut figures = figures::of_run(run, self.catalog);
         if self.newest.is_some() {
             let all = figures.drawn.len();
-            // Keep the chart with the most points of each kind.
+            // Keeps the chart with the most points of each kind.
             figures.drawn.sort_by_key(|figure| (figure.place.0, Reverse(figure.chart.points())));
             figures.drawn.dedup_by_key(|figure| figure.place.0);
             if figures.drawn.len() < all {
@@ -152,7 +152,7 @@ impl Page<'_> {
         frame(self.title, html! { (summary(self.runs)) }, contents(sections, self.comparison.is_some()), main)
     }
 
-    /// Returns the page with the findings and one chart of each experiment, which links to the others.
+    /// Returns the page with the findings and one chart of each experiment. It links to the other pages.
     fn overview(&self, sections: &[Section], newest: Newest) -> Markup {
         let main = html! {
             (found::section(self, sections, &[]))
@@ -352,7 +352,7 @@ fn picture(figure: &Figure) -> Markup {
         figure {
             // Wide charts scroll within their own box, which the keyboard can focus.
             div.box tabindex="0" role="group" aria-label=(figure.chart.title) { (PreEscaped(&figure.svg)) }
-            // The chart contains its title. The notice is repeated so that it is not missed.
+            // The chart contains its title. The notice is repeated here so that readers do not miss it.
             @if let Some(notice) = &figure.chart.notice { figcaption { strong.unreal { (notice) } } }
         }
     }

@@ -106,7 +106,7 @@ pub fn comparison(comparison: &Comparison, a: &str, b: &str) -> Markup {
     }
 }
 
-/// Returns the style class of a verdict, whose text is shown too.
+/// Returns the style class of a verdict, whose text is also shown.
 fn class(row: &Compared) -> &'static str {
     match row.verdict {
         Verdict::Slower(_) | Verdict::Failed(_) => "slower",

@@ -31,7 +31,7 @@ pub enum PageError {
     /// The directory is not a repository with pages.
     #[error("no {} in {}: run it in the root of ginlab's repository, or name that directory", ROOMS[0], .0.display())]
     NoPages(PathBuf),
-    /// A marker is invalid, or the data does not answer it.
+    /// A marker is invalid, or the data has no answer to it.
     #[error("{place}: {why}")]
     Marker {
         /// Page, line and start of the marker.
@@ -55,7 +55,7 @@ pub enum PageError {
 /// Generated files of a repository.
 #[derive(Debug, Default)]
 pub struct Generated {
-    /// Page, line and start of each marker whose text or chart in the repository is not current.
+    /// Page, line and start of each marker whose text or chart in the repository is outdated.
     pub stale: Vec<String>,
     /// Number of markers.
     pub markers: usize,

@@ -1,4 +1,4 @@
-//! Selection of values from CSV files, and their format.
+//! Selection of values from CSV files, and their formats.
 
 use ginlab_base::size;
 
@@ -58,12 +58,12 @@ pub struct Selection {
     pub files: Vec<String>,
     pub conditions: Vec<Condition>,
     columns: Vec<String>,
-    /// Conditions of the rows that the values are divided by, which replace those on the same columns.
+    /// Conditions of the rows by whose values the result is divided. They replace conditions on the same columns.
     over: Vec<Condition>,
     of: Option<Of>,
     times: Option<f64>,
     round: Option<usize>,
-    /// Text if there is no value.
+    /// Text that is shown if there is no value.
     or: Option<String>,
 }
 
@@ -105,7 +105,7 @@ impl Selection {
         Ok(())
     }
 
-    /// Returns this selection with the parts of another, which replace the same parts.
+    /// Returns this selection with the parts of another, which replace the corresponding parts.
     pub fn with(&self, other: &Self) -> Self {
         let list = |own: &[String], other: &[String]| if other.is_empty() { own.to_vec() } else { other.to_vec() };
         Self {
@@ -180,7 +180,8 @@ impl Selection {
         Ok(values.iter().map(|value| number(*value, self.round)).collect::<Vec<_>>().join(separator))
     }
 
-    /// Returns the fields of the columns in the rows that meet the conditions; at least one, and none is empty.
+    /// Returns the fields of the columns in the rows that meet the conditions. There is at least one, and none is
+    /// empty.
     fn fields(&self, data: &Data, conditions: &[Condition]) -> Result<Vec<String>, String> {
         let mut fields = Vec::new();
         let mut none = String::new();
@@ -218,8 +219,8 @@ fn found(records: &Records, rows: &[&Record], name: &str) -> String {
     format!("the rows have {}", few(&values))
 }
 
-/// Returns the conditions with those of `other` instead of those on the same columns. A value of `other` takes the place
-/// of `{}` in an own value.
+/// Returns `own` with the conditions of `other` replacing those on the same columns. A value of `other` replaces `{}`
+/// in a value of `own`.
 fn replaced(own: &[Condition], other: &[Condition]) -> Vec<Condition> {
     let same = |list: &[Condition], name: &str| list.iter().position(|(known, _)| known == name);
     let one = |(name, values): &Condition| match same(other, name).map(|place| &other[place].1) {
@@ -238,7 +239,7 @@ fn numbers(fields: &[String]) -> Result<Vec<f64>, String> {
     fields.iter().map(|field| field.parse().map_err(|_| format!("not a number: {field:?}"))).collect()
 }
 
-/// Formats a number with this many decimals; without it, with three significant digits.
+/// Formats a number with this many decimals, or with three significant digits if `round` is `None`.
 fn number(value: f64, round: Option<usize>) -> String {
     let digits = if value == 0.0 { 0.0 } else { value.abs().log10().floor() };
     format!("{value:.*}", round.unwrap_or((2.0 - digits).clamp(0.0, 9.0) as usize))

@@ -1,9 +1,9 @@
-//! Tables of a `rows` marker: its columns and rows are selections, and a cell is what both select.
+//! Tables of a `rows` marker: its columns and rows are selections, and a cell is the intersection of both.
 
 use super::Data;
 use super::select::Selection;
 
-/// Separates the label of a row or a column from its selection.
+/// Token that separates the label of a row or a column from its selection.
 const ASSIGN: &str = ":=";
 
 /// Returns the Markdown table of a marker.

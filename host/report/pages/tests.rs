@@ -153,7 +153,7 @@ fn tables_and_charts_are_rewritten_and_checked() {
     assert_eq!(Generated::of(root).unwrap().stale.len(), 2);
 }
 
-/// Pages of this repository: `ginlab report --pages` rewrites them.
+/// The generated parts of the repository's pages are current. `ginlab report --pages` updates them.
 #[test]
 fn pages_of_repository_are_current() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");

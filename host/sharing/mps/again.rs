@@ -1,8 +1,8 @@
-//! Runs this executable once more in a child process, while this process waits, so that this process can clean up after
-//! the child however it ends.
+//! Runs this executable again in a child process while this process waits, so that it can clean up after any end of the
+//! child.
 //!
-//! The child has its own process group, so that it receives each signal once: a terminal and `timeout` signal this
-//! process's group, and this process forwards the signals.
+//! The child has its own process group, so that it receives each signal only once: a terminal and `timeout` send
+//! signals to this process's group, and this process forwards them.
 
 use std::ffi::OsStr;
 use std::io;
@@ -19,7 +19,7 @@ use nix::unistd::{Pid, getpid, getppid};
 /// Signals that are forwarded.
 const PASSED: [Signal; 4] = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT];
 
-/// Maximum sleep in milliseconds: a signal may have been delivered to another thread.
+/// Maximum sleep in milliseconds. It is bounded because a signal may have been delivered to another thread.
 const LOOK_EVERY: u16 = 200;
 
 /// Runs this executable with the same arguments and additional environment variables. Returns its exit code, or 128
@@ -69,7 +69,7 @@ fn start_and_wait<'a>(
             return Ok(status.code().or(status.signal().map(|signal| 128 + signal)).unwrap_or(1) as u8);
         }
         let mut waited = [PollFd::new(coming.as_fd(), PollFlags::POLLIN)];
-        // Whatever ended the wait, pending signals are read below.
+        // Pending signals are read below, regardless of the reason why the wait ended.
         let _ = poll(&mut waited, PollTimeout::from(LOOK_EVERY));
         while let Ok(Some(came)) = coming.read_signal() {
             pass_on(&child, came.ssi_signo as i32);

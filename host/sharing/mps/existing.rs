@@ -1,4 +1,4 @@
-//! Existing MPS servers: the machine's, or one that the user has named.
+//! Existing MPS servers: that of the machine, or one that the user has specified.
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -15,13 +15,13 @@ use nix::unistd::geteuid;
 pub const PIPE: &str = "CUDA_MPS_PIPE_DIRECTORY";
 /// Environment variable with the directory of a server's log.
 pub const LOG: &str = "CUDA_MPS_LOG_DIRECTORY";
-/// Directory in which CUDA looks if the variable is not set.
+/// Directory in which CUDA searches if the variable is not set.
 pub const DEFAULT: &str = "/tmp/nvidia-mps";
 
 /// Result of the search for a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Existing {
-    /// No server: one may be started.
+    /// No server exists, so one may be started.
     None,
     /// A control daemon responds in this directory, and CUDA will use it.
     Answers(PathBuf),
@@ -30,7 +30,8 @@ pub enum Existing {
 }
 
 /// Searches for a server in the same places as CUDA. `named` is the value of [`PIPE`]. A server in the default
-/// directory counts if it belongs to root or to this user: another user's control daemon serves only that user.
+/// directory is accepted only if it belongs to root or to this user, because another user's control daemon serves only
+/// that user.
 pub fn existing(named: Option<PathBuf>, default: &Path) -> Existing {
     if let Some(folder) = named {
         return if answers(&folder) { Existing::Answers(folder) } else { Existing::Silent(folder) };

@@ -1,4 +1,5 @@
-//! Number of GPUs that this process will see, and number of ranks per GPU. Determined before CUDA is initialized.
+//! Number of GPUs that this process will see, and number of ranks per GPU. Both are determined before CUDA is
+//! initialized.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -8,8 +9,8 @@ use ginlab_topology::visible;
 
 /// Returns the number of GPUs that CUDA will show to this process.
 ///
-/// `visible` is CUDA_VISIBLE_DEVICES. `asked` queries NVML, which reports the GPUs that a container may use. If it
-/// returns `None`, the entries of the driver's directory below `root` are counted.
+/// `visible` is the value of CUDA_VISIBLE_DEVICES. `asked` queries NVML, which reports the GPUs that a container may
+/// use. If `asked` returns `None`, the entries of the driver's directory below `root` are counted.
 pub fn count(root: &Path, visible: Option<&OsStr>, asked: impl FnOnce() -> Option<usize>) -> usize {
     let listed = || fs::read_dir(root.join("proc/driver/nvidia/gpus")).map_or(0, Iterator::count);
     let all = asked().unwrap_or_else(listed);

@@ -1,13 +1,13 @@
 //! CUDA's Multi-Process Service (MPS) for ranks that share a GPU.
 //!
 //! Kernels of two processes are time-sliced on a GPU, with slices of about 2 ms, unless an MPS server runs them
-//! concurrently. If ginlab itself starts more ranks on a machine than there are GPUs, and no server exists, it starts a
-//! server for them ([`before_ranks`]). It uses private directories, changes no settings of the GPU, and stops the
-//! server at the end of the run.
+//! concurrently. If ginlab starts more ranks on a machine than there are GPUs, and no server exists, it starts a server
+//! for them ([`before_ranks`]). The server uses private directories, changes no settings of the GPU, and is stopped at
+//! the end of the run.
 //!
 //! CUDA finds a server through environment variables when it is initialized. Therefore, the run is moved to a new
-//! process with these variables. This process does not use CUDA; it waits and stops the server once all its users have
-//! ended.
+//! process with these variables. This process does not use CUDA. It waits, and stops the server after all its users
+//! have ended.
 
 mod again;
 mod existing;
@@ -84,12 +84,12 @@ pub struct Asked {
 /// Environment variable that passes the server to the run's process: the ID of the process that started it, and its
 /// directory.
 const TOLD: &str = "GINLAB_MPS";
-/// Environment variable that makes a process only test the GPU.
+/// Environment variable that makes a process only test the GPU and exit.
 const TRY: &str = "GINLAB_MPS_TRY";
 
 static SERVICE: OnceLock<Service> = OnceLock::new();
 
-/// Returns the MPS service of this process's ranks. Only known on the rank that called [`before_ranks`].
+/// Returns the MPS service of this process's ranks, which is known only on the rank that called [`before_ranks`].
 pub fn service() -> Service {
     SERVICE.get().cloned().unwrap_or(Service::Unknown)
 }
@@ -97,11 +97,12 @@ pub fn service() -> Service {
 /// Starts a server if one is needed. Must be called before any rank of this machine is started and before this process
 /// initializes CUDA.
 ///
-/// If a server is started, the rest of the run happens in another process, for whose end this call waits; it then
-/// returns [`Step::Ended`]. A failure to start a server is not an error: [`service`] then returns the reason.
+/// If a server is started, the rest of the run takes place in another process. This call waits for the end of that
+/// process and then returns [`Step::Ended`]. A failure to start a server is not an error: [`service`] then returns the
+/// reason.
 pub fn before_ranks(asked: &Asked) -> Step {
     let decided = |service: Service| {
-        // Ignored if it is set already: a process has only one run.
+        // The result is ignored, because the service may already be set: a process has only one run.
         let _ = SERVICE.set(service);
         Step::Here
     };
@@ -175,7 +176,7 @@ pub fn gpu_count() -> usize {
     gpus::count(Path::new("/"), visible.as_deref(), topology::nvml::gpu_count)
 }
 
-/// Returns whether a server responds where CUDA searches for one. For drivers that do not report this themselves.
+/// Returns whether a server responds where CUDA searches for one. Used for drivers that do not report this.
 pub fn is_there() -> bool {
     let named = bootstrap::process_env(existing::PIPE).map(PathBuf::from);
     matches!(existing::existing(named, Path::new(existing::DEFAULT)), Existing::Answers(_))

@@ -12,8 +12,8 @@ use super::existing::PIPE;
 const NAME: &[u8] = b"nvidia-cuda-mps";
 
 /// Returns the control daemon and the servers of the directory `pipe`: processes of this user with that name that have
-/// the directory in their environment, or that descend from such a process. `proc` is /proc, or a directory tree in its
-/// place. Ranks also have the variable, but another name.
+/// the directory in their environment, or that descend from such a process. `proc` is /proc, or a directory tree that
+/// replaces it. Ranks also have the variable, but a different name.
 pub fn servers_of(proc: &Path, uid: u32, pipe: &Path) -> Vec<i32> {
     let entry = [PIPE.as_bytes(), b"=", pipe.as_os_str().as_bytes()].concat();
     // Parent of each process, and whether its environment names the directory.

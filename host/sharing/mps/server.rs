@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   /tmp/ginlab-mps-UID/        0700, this user's
-//!     PID-RANDOM/               a run; `owner` is locked as long as the run lives
+//! PID-RANDOM/               a run; `owner` is locked for the duration of the run
 //!       owner  pipe/  log/  said.txt
 //! ```
 
@@ -39,11 +39,11 @@ const LOOK_EVERY: Duration = Duration::from_millis(5);
 pub struct Limits {
     /// Time until the control daemon must respond.
     pub start: Duration,
-    /// Time until a first process must have used the server.
+    /// Time within which a first process must have used the server.
     pub probe: Duration,
     /// Time until `quit` must have been processed.
     pub quit: Duration,
-    /// Time until the server must have exited after `quit`; also after SIGTERM, and after SIGKILL.
+    /// Time within which the server must exit after `quit`, and also after SIGTERM and after SIGKILL.
     pub leave: Duration,
 }
 
@@ -83,11 +83,11 @@ impl Place {
     /// Starts a server. `probe` receives the environment variables and tests whether a process can use the server.
     ///
     /// # Errors
-    /// Returns the reason in one line if there is no usable server. Nothing of it is left then.
+    /// Returns the reason in one line if there is no usable server. In this case, nothing of the server remains.
     pub fn start(&self, probe: impl FnOnce(&Variables) -> Result<(), String>) -> Result<Server, String> {
         let (folder, lock) = self.folder().map_err(|error| format!("{}: {error}", self.base.display()))?;
         let server = Server { place: self.clone(), folder, _lock: Some(lock) };
-        // If a later step fails, dropping `server` stops what was started.
+        // If a later step fails, dropping `server` stops everything that was started.
         self.launch(&server.folder)?;
         probe(&server.variables()).map_err(|why| match last_line(&server.folder.join("log/server.log")) {
             Some(line) => format!("{why}; its log ends with: {line}"),
@@ -118,7 +118,8 @@ impl Place {
         let folder = self.base.join(format!("{}-{:08x}", std::process::id(), u32::from_ne_bytes(random)));
         let create = |path: &Path| DirBuilder::new().mode(0o700).create(path);
         create(&folder)?;
-        // Renamed only after it is locked: other runs take an unlocked `owner` for that of a dead run.
+        // The directory is renamed only after it is locked, because other runs regard an unlocked `owner` as that of a
+        // dead run.
         let new = folder.join("owner.new");
         let lock = Flock::lock(File::create(&new)?, FlockArg::LockExclusiveNonblock).map_err(|(_, error)| error)?;
         fs::rename(new, folder.join("owner"))?;
@@ -169,7 +170,7 @@ impl Place {
         command
     }
 
-    /// Stops the server of this directory, by force if necessary, and removes the directory. Bounded.
+    /// Stops the server of this directory, by force if necessary, and removes the directory. All waits are bounded.
     fn end(&self, folder: &Path) {
         let pipe = folder.join("pipe");
         let servers = || servers_of(Path::new("/proc"), geteuid().as_raw(), &pipe);
@@ -198,7 +199,7 @@ impl Place {
         let mut command = self.command(folder);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
         if let Some(mut words) = child.stdin.take() {
-            // Fits in the pipe's buffer, so the write does not block.
+            // The text fits into the pipe's buffer, so the write does not block.
             words.write_all(b"quit\n")?;
         }
         await_end(&mut child, Instant::now() + self.limits.quit);
@@ -213,7 +214,7 @@ impl Place {
         let Ok(entries) = fs::read_dir(&self.base) else { return };
         for folder in entries.filter_map(|entry| Some(entry.ok()?.path())) {
             let Ok(owner) = File::open(folder.join("owner")) else { continue };
-            // Held until the directory is removed: two runs may clean up at the same time.
+            // The lock is held until the directory is removed, because two runs may clean up at the same time.
             if let Ok(_lock) = Flock::lock(owner, FlockArg::LockExclusiveNonblock) {
                 self.end(&folder);
             }
@@ -236,7 +237,7 @@ impl Server {
         variables(&self.folder)
     }
 
-    /// Leaves the server running, like a run that is killed.
+    /// Leaves the server running, as if the run had been killed.
     #[cfg(test)]
     pub fn forget(mut self) {
         self._lock = None;
@@ -259,7 +260,7 @@ fn variables(folder: &Path) -> Variables {
     [(PIPE, folder.join("pipe").into()), (LOG, folder.join("log").into())]
 }
 
-/// Fails if other users may write to the directory: they could place their own server there.
+/// Returns an error if other users may write to the directory, because they could place their own server there.
 fn check_own(base: &Path) -> io::Result<()> {
     let found = fs::symlink_metadata(base)?;
     let own = found.is_dir() && found.uid() == geteuid().as_raw() && found.permissions().mode() & 0o077 == 0;
@@ -272,7 +273,7 @@ fn last_line(path: &Path) -> Option<String> {
     Some(ginlab_base::text::printable(line))
 }
 
-/// Polls `done` until it returns `true` or the deadline has passed. Returns whether it did.
+/// Polls `done` until it returns `true` or the deadline has passed. Returns whether it returned `true`.
 fn until(deadline: Instant, mut done: impl FnMut() -> bool) -> bool {
     loop {
         if done() {

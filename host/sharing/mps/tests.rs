@@ -1,4 +1,4 @@
-//! Tests of servers with a double of NVIDIA's program: starting, failing, stopping, cleaning up.
+//! Tests of servers with a test double of NVIDIA's program: start, failure, stop and cleanup.
 
 #![allow(clippy::unwrap_used)]
 
@@ -12,7 +12,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// A separate directory of runs, with a double that behaves as `mode` specifies.
+/// A separate directory of runs, with a test double that behaves as `mode` specifies.
 struct Runs {
     _folder: tempfile::TempDir,
     place: Place,
@@ -25,7 +25,7 @@ fn runs(mode: &str) -> Runs {
     fs::set_permissions(&base, fs::Permissions::from_mode(0o700)).unwrap();
     fs::write(base.join("mode"), mode).unwrap();
     let program = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/fixtures/mps/nvidia-cuda-mps-control").into();
-    // Operations that hang never return, so their limits are short; the others must tolerate a busy machine.
+    // Operations that hang never return, so their limits are short. The others must tolerate a busy machine.
     let short = |word: &str| if mode.contains(word) { Duration::from_millis(200) } else { Duration::from_secs(30) };
     let limits = Limits {
         start: short(if mode.starts_with("quit") {
@@ -64,7 +64,7 @@ fn processes(pipe: &Path) -> usize {
     servers_of(Path::new("/proc"), geteuid().as_raw(), pipe).len()
 }
 
-/// Waits until the double has both its processes: its daemon starts the server asynchronously.
+/// Waits until both processes of the test double exist: its daemon starts the server asynchronously.
 fn until_two(pipe: &Path) {
     let deadline = Instant::now() + Duration::from_secs(30);
     while !pipe.join("ready").exists() {
@@ -109,7 +109,7 @@ fn failed_start_reports_cause_and_cleans_up() {
     runs.place.program = "nvidia-cuda-mps-control-that-is-not-there".into();
     let said = runs.start().unwrap_err();
     assert!(said.contains("is not on PATH"), "{said}");
-    // Another user could place a server there.
+    // Another user could place a server in this directory.
     fs::set_permissions(&runs.place.base, fs::Permissions::from_mode(0o755)).unwrap();
     let said = runs.start().unwrap_err();
     assert!(said.contains("accessible to other users"), "{said}");

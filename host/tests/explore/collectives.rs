@@ -1,5 +1,5 @@
 //! The real kernels: collectives between nodes of one PE each, by puts and by messages, and the all-to-all of `ginlab
-//! shmem`. Each is launched several times with different data.
+//! shmem`. Each kernel is launched several times with different data.
 
 use super::seat::{OBJECT, TestPe};
 use kernels::collective::{

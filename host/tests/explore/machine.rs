@@ -1,14 +1,14 @@
-//! An execution: PEs with kernel, ring and proxy, the wire between them, and the events of which the explorer chooses
-//! the next.
+//! An execution: PEs with kernel, ring and proxy, the wire between them, and the possible events, from which the
+//! explorer chooses.
 //!
-//! A kernel is the real device code in a [`Stepped`] thread; ring, consumer, engine and signal rules are real too.
-//! Everything runs on one CPU thread, so an execution is determined by the choices.
+//! A kernel is the real device code in a [`Stepped`] thread. Ring, consumer, engine and signal rules are also the real
+//! ones. Everything runs on one CPU thread, so an execution is determined by the choices.
 //!
-//! Actions without effects that others could observe are not separate events:
+//! Actions without effects that other parties could observe are not separate events:
 //!
-//! - A spinning kernel polls again whenever its proxy has done something, and continues to its next barrier if its
-//!   condition is met. This relies on words that only grow, so that it would find the same later;
-//!   [`Program::looks_late`] does not.
+//! - A spinning kernel polls again after each action of its proxy, and continues to its next barrier if its condition
+//!   is met. This relies on words that only grow, so that a later poll would have the same result.
+//!   [`Program::looks_late`] does not rely on this.
 //! - A proxy that has received a notification publishes it and posts subsequent commands immediately. Delays by the
 //!   wire have the same effect as delays by the proxy.
 //! - A transfer without bytes arrives when it is posted.
@@ -31,10 +31,10 @@ use std::rc::Rc;
 use std::time::Duration;
 
 const WINDOW: usize = 64;
-/// Number of steps in which a spinning kernel polls everything that it waits for at least once. The longest wait polls
+/// Number of steps in which a spinning kernel polls at least once everything for which it waits. The longest wait polls
 /// one of its words only in every eighth poll, and each poll takes two steps.
 const LOOKS: usize = 24;
-/// The same number for mapped heaps, where a kernel polls everything each time.
+/// The same number for mapped heaps, where a kernel polls all words each time.
 const LOOKS_OF_MAPPED: usize = 4;
 /// Number of steps before an execution counts as stuck.
 const LAST_LOOKS: usize = 600;
@@ -66,7 +66,7 @@ pub struct Program {
     pub credits_early: bool,
     /// Whether polls of spinning kernels are separate events. Not supported with a ring that may be full.
     pub looks_late: bool,
-    /// Number of PEs of a node, whose heaps are mapped to one another.
+    /// Number of PEs of a node. Within a node, each PE has the heaps of the others mapped.
     pub local: usize,
 }
 
@@ -114,13 +114,13 @@ enum Standing {
 }
 
 struct Pe {
-    // Dropped in this order: the kernel first, the memory last.
+    // The fields are dropped in this order: the kernel first, the memory last.
     kernel: Stepped,
     engine: Engine<WireRail>,
     consumer: Consumer,
     published: u64,
     standing: Standing,
-    /// Whether something has happened at this PE since its spinning kernel last polled.
+    /// Whether any event has happened at this PE since its spinning kernel last polled.
     news: bool,
     /// Number of block barriers that the kernel has passed.
     passed: u64,
@@ -178,8 +178,8 @@ impl Execution {
         events.clear();
         self.list(events);
         if events.is_empty() && self.failure.is_none() && !self.is_over() {
-            // The kernels may not have polled often enough. (One may wait for a value that another one stores after
-            // polling.)
+            // The kernels may not have polled often enough, because one may wait for a value that another one stores
+            // after its own poll.
             for _ in 0..self.pes.len() {
                 (0..self.pes.len()).for_each(|pe| self.look(pe, LAST_LOOKS));
             }
@@ -242,7 +242,7 @@ impl Execution {
                 _ => self.pes[pe].news = true,
             },
             Ok(pe) if !self.mapped => self.look(pe, LOOKS),
-            // A kernel may store to its neighbours, one of which may continue and store in turn.
+            // A kernel may store to its neighbours, and a neighbour that then continues may also store.
             Ok(_) => {
                 let pes = 0..self.pes.len();
                 pes.clone().chain(pes).for_each(|pe| self.look(pe, LOOKS_OF_MAPPED));
@@ -315,14 +315,14 @@ impl Execution {
 
     /// Returns a hash of the relevant state: executions with the same hash have the same continuations.
     ///
-    /// The state of a kernel is represented by the number of barriers that it has passed. Its next actions depend on
-    /// nothing else, and the values that it has read were checked or copied to memory. The state of a proxy is
+    /// The state of a kernel is represented by the number of barriers that it has passed. Its next actions depend on no
+    /// other state, and the values that it has read were checked or copied to memory. The state of a proxy is
     /// represented by its commands and the state of their transfers.
     pub fn state(&self) -> u64 {
         let mut state = 0u64;
         let wire = self.wire.borrow();
         for flight in &wire.flights {
-            // A sum, so that the order of posting does not matter.
+            // The contributions are added, so that the order of posting does not matter.
             state = state.wrapping_add(mix(flight.summary(), 1));
         }
         for pe in &self.pes {

@@ -1,8 +1,8 @@
 //! Model checker for interleavings of kernels, proxies and network.
 //!
-//! Kernels, ring, engines and signal rules are the real ones; the network is a [`wire`] controlled by the explorer. A
-//! program is executed repeatedly with different choices ([`search`]): in every interleaving if it is small, in random
-//! ones if it is larger. The explorer checks
+//! Kernels, ring, engines and signal rules are those of the product. The network is a [`wire`] controlled by the
+//! explorer. A program is executed repeatedly with different choices ([`search`]): in all interleavings if it is small,
+//! and in random ones if it is larger. The explorer checks:
 //!
 //! - the bytes that are readable after a wait;
 //! - that no PE passes a barrier too early;
@@ -34,9 +34,9 @@ use machine::{Body, Program};
 use programs::*;
 use search::{Failure, Seen};
 
-/// Maximum number of executions of a small program, which exceeds the number of its interleavings.
+/// Maximum number of executions of a small program. It exceeds the number of its interleavings.
 const MOST: u64 = 100_000;
-/// Number of walks of a larger program.
+/// Number of random walks of a larger program.
 const WALKS: u64 = 1_000;
 /// Maximum number of executions until a fault must be found.
 const SOON: u64 = 20_000;
@@ -57,12 +57,12 @@ fn by(rule: Rule, program: Program) -> Program {
     Program { rule, ..program }
 }
 
-/// Returns the program with rails that accept at most a third of an object per transfer.
+/// Returns the program with rails that accept at most one third of an object per transfer.
 fn in_thirds(program: Program) -> Program {
     Program { longest: seat::OBJECT.div_ceil(3), ..program }
 }
 
-/// Returns the program with rails that accept at most half an object per transfer.
+/// Returns the program with rails that accept at most one half of an object per transfer.
 fn in_pieces(program: Program) -> Program {
     Program { longest: seat::OBJECT / 2, ..program }
 }
@@ -141,13 +141,14 @@ fn large() -> Vec<Program> {
         ("broadcast by puts", broadcast_by_puts),
     ];
     for (number, (name, body)) in bodies.into_iter().enumerate() {
-        // The rules alternate. Rule `count` needs fragmented puts, otherwise there would be nothing to count.
+        // The rules alternate. Rule `count` needs fragmented puts, because otherwise there would be no fragments to
+        // count.
         let rule = RULES[number % RULES.len()];
         programs.push(in_pieces(by(rule, Program::new(name, 3, body))));
         // A ring that becomes full, and a rail that returns EAGAIN.
         programs.push(Program { log2_slots: 1, room: 1, ..Program::new(name, 2, body) });
         if name.contains("by puts") && name != "exchange by puts" {
-            // Two nodes of two PEs, whose heaps are mapped to one another.
+            // Two nodes of two PEs. The heaps of a node's PEs are mapped.
             programs.push(Program { local: 2, ..Program::new(name, 4, body) });
         }
     }
@@ -177,7 +178,7 @@ fn faults() -> Vec<(Program, &'static str)> {
         // The failure is either wrong bytes or a deadlock, depending on the messages.
         (program("broadcast with one signal", 3, broadcast_with_one_signal), ""),
         (in_pieces(Program { credits_early: true, ..few_places("a place given back early") }), ""),
-        // Three transfers: the account takes the signal for complete after the first and one other transfer.
+        // With three transfers, the account regards the signal as complete after the first and one other transfer.
         (in_thirds(early(Rule::Count, two_puts_two_signals)), "of the put is 0xee"),
     ];
     for rule in [Rule::Own, Rule::Drain, Rule::Sequence] {

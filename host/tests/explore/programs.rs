@@ -53,7 +53,7 @@ fn exchange(seat: &TestPe, rounds: u32, quiet: bool) -> Done {
 }
 
 /// Every PE puts to every PE in several rounds, and waits for the sum of a single signal. Faulty: a PE's next put may
-/// be taken for a put of another PE that has not arrived.
+/// be mistaken for a put of another PE that has not arrived.
 pub fn exchange_with_one_signal(seat: &TestPe) -> Done {
     exchange_by_puts(seat, |_| 0, seat.pes - 1)
 }
@@ -66,7 +66,7 @@ pub fn exchange_with_signals(seat: &TestPe) -> Done {
 fn exchange_by_puts(seat: &TestPe, signal: impl Fn(u32) -> u32, each: u32) -> Done {
     let mut line = seat.line();
     for turn in 0..2 {
-        // Objects of this round only.
+        // Uses only objects of this round.
         let object = |sends: u32, pe: u32| seat.object(u64::from((2 * turn + sends) * seat.pes + pe));
         seat.doing("puts of turn", turn);
         for pe in seat.others() {
@@ -99,7 +99,7 @@ pub fn one_put(seat: &TestPe) -> Done {
     line.signal_op(seat.signal(1), 1, 0)
 }
 
-/// Two concurrent puts with one signal. Faulty: PE 1 takes a sum of one for the first put.
+/// Two concurrent puts with one signal. Faulty: PE 1 interprets a sum of one as the arrival of the first put.
 pub fn two_puts_one_signal(seat: &TestPe) -> Done {
     two_puts(seat, |_| 0, |_, put| u64::from(put) + 1)
 }
@@ -252,7 +252,7 @@ fn around(seat: &TestPe, barrier: impl Fn(&mut Context<Block>) -> Done) -> Done 
     Ok(())
 }
 
-/// Broadcasts of PE 0 by messages, as in kernels/src/collective/messages.rs: the others acknowledge with a signal
+/// Broadcasts of PE 0 by messages, as in kernels/src/collective/messages.rs: the other PEs acknowledge with a signal
 /// selected by the parity of the round.
 pub fn broadcast(seat: &TestPe) -> Done {
     broadcast_by(seat, 2)

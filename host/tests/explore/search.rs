@@ -1,9 +1,9 @@
-//! Search strategies: which executions are explored.
+//! Search strategies, which select the executions to explore.
 //!
 //! [`all`] explores every interleaving, except that it does not continue from a state that was reached before.
 //! [`deeper`] limits the number of choices that differ from the default schedule, in which pending network events are
-//! delivered immediately and then the kernels continue. An event that is passed over by a choice stays late: it happens
-//! when nothing else can, or by another choice. Therefore, a single choice can delay a transfer as much as possible.
+//! delivered immediately before the kernels continue. An event that a choice skips stays late: it happens when no other
+//! event is possible, or by another choice. Therefore, a single choice can delay a transfer as much as possible.
 //!
 //! [`walks`] executes random schedules by seed. Each event has a random priority, so that some transfers are late for a
 //! long time.
@@ -13,7 +13,7 @@ use super::mix;
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
-/// Statistics and result of a search.
+/// Statistics and results of a search.
 #[derive(Debug)]
 pub struct Seen {
     pub executions: u64,
@@ -35,7 +35,7 @@ pub struct Failure {
     pub schedule: Vec<String>,
 }
 
-/// A point at which the search has chosen.
+/// A point at which the search has made a choice.
 struct Branch {
     taken: usize,
     of: usize,
@@ -71,8 +71,8 @@ pub fn all_again(program: &Program, most: u64) -> Seen {
     explore(program, None, most, false)
 }
 
-/// Explores executions. With `bound`, at most that many choices differ from the default schedule. With `remembers`,
-/// each state is continued only once.
+/// Explores executions. With `bound`, at most that many choices differ from the default schedule. With `remembers`, the
+/// search continues only once from each state.
 fn explore(program: &Program, bound: Option<u32>, most: u64, remembers: bool) -> Seen {
     let started = Instant::now();
     let mut path: Vec<Branch> = Vec::new();
@@ -112,7 +112,7 @@ fn explore(program: &Program, bound: Option<u32>, most: u64, remembers: bool) ->
                 let taken = path[depth].taken;
                 depth += 1;
                 if taken > 0 {
-                    // The default choice comes first, the others follow in order.
+                    // The default choice comes first, and the others follow in order.
                     let plain = next;
                     next = if taken <= plain { taken - 1 } else { taken };
                     if bound.is_some() {
@@ -161,7 +161,7 @@ fn name(execution: &Execution, event: Event) -> u64 {
     }
 }
 
-/// Explores with bounds of 0, 1, ... until a failure is found, everything was explored, or `most` executions are
+/// Explores with bounds of 0, 1, ... until a failure is found, all executions were explored, or `most` executions are
 /// reached. Returns the last bound, and the sums over all bounds.
 pub fn deeper(program: &Program, most: u64) -> (u32, Seen) {
     let mut before = (0, 0, Duration::ZERO);
@@ -219,8 +219,8 @@ pub fn walks(program: &Program, first: u64, count: u64) -> Seen {
     seen
 }
 
-/// Replays an execution with the given choices, and with the first event after they end. Returns the failure, if any,
-/// and the schedule.
+/// Replays an execution with the given choices, and with the first event once these are exhausted. Returns the failure,
+/// if any, and the schedule.
 pub fn replay(program: &Program, choices: &[u16]) -> (Option<String>, Vec<String>) {
     let mut execution = Execution::new(program);
     let (mut events, mut schedule) = (Vec::new(), Vec::new());

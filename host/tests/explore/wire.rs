@@ -1,9 +1,9 @@
-//! The wire between the PEs. Posted transfers stay here until the explorer lets them arrive and lets either side
-//! observe them.
+//! The wire between the PEs. Posted transfers remain here until the explorer delivers them and lets either side observe
+//! them.
 //!
 //! The wire also checks for errors that no network can tolerate. These are a source that is written while its put is in
 //! flight, and concurrent puts of different bytes to the same location. Between post and arrival, a destination
-//! contains [`POISON`], so that early reads, and slots that are returned too early, do not find the correct bytes by
+//! contains [`POISON`], so that premature reads and prematurely returned slots do not contain the correct bytes by
 //! chance.
 
 use ginlab::fabric::{Access, Completion, FabricError, Memory, Post, Rail, RailLimits, RemoteRegion, Transfer};
@@ -78,7 +78,7 @@ pub struct Wire {
     queues: Vec<Vec<Completion>>,
     /// Maximum number of transfers in flight per rail, beyond which posts return EAGAIN.
     room: usize,
-    /// Fault to inject: a target that returns places of its account returns one more than it has processed.
+    /// Fault to inject: a target returns one place of its account more than it has processed.
     credits_early: bool,
     /// Whether the execution is over, so that polled transfers complete.
     pub closed: bool,
@@ -110,7 +110,7 @@ impl Wire {
         let early = |immediate: u32| immediate + u32::from(self.credits_early && immediate >> 30 == CREDIT);
         let immediate = immediate.map(early);
         let length = transfer.bytes as usize;
-        // SAFETY: kernels run on this CPU thread too, and none has a reference into its heap while it does not run.
+        // SAFETY: kernels also run on this CPU thread, and none has a reference into its heap while it does not run.
         let bytes: Box<[u8]> = unsafe { &*self.memory(source, from, length) }.into();
         let flight = Flight {
             source,

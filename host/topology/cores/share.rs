@@ -1,5 +1,5 @@
-//! Assignment of cores to the busy threads of all ranks of a machine: near the device that they serve, and no core
-//! twice.
+//! Assignment of cores to the busy threads of all ranks of a machine. Cores are near the device that the threads serve,
+//! and no core is assigned twice.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,8 +16,8 @@ pub struct Want {
     pub near: Vec<usize>,
 }
 
-/// Assigns cores to ranks: as many as the rank has threads, or none if there are not enough for all of its threads.
-/// Deterministic, so that every rank of the machine computes the same result from the same input.
+/// Assigns cores to ranks. Each rank gets one core per thread, or none if there are not enough for all of its threads.
+/// The result is deterministic, so that every rank of the machine computes the same result from the same input.
 ///
 /// No core is assigned twice. A thread gets, in order of preference: a free physical core near the device, another
 /// hardware thread of a near core, a free physical core anywhere, or any other hardware thread. Cores with high numbers
@@ -38,7 +38,8 @@ pub fn share_out(wants: &[Want], physical: &BTreeMap<usize, usize>) -> Vec<Vec<u
             }
         }
     }
-    // All or nothing: a rank with only some threads pinned would make results harder to explain.
+    // Assigns all cores of a rank or none, because results of a rank with only some pinned threads would be harder to
+    // explain.
     for (want, cores) in wants.iter().zip(&mut cores) {
         if cores.len() < want.threads {
             cores.clear();
@@ -55,7 +56,7 @@ struct Pool<'a> {
 }
 
 impl Pool<'_> {
-    /// Takes the last free core. With `own`, its whole physical core must be free.
+    /// Takes the last free core. With `own`, the whole physical core must be free.
     fn take(&mut self, cores: impl Iterator<Item = usize>, own: bool) -> Option<usize> {
         let physical = |core: &usize| *self.physical.get(core).unwrap_or(core);
         let taken = |core: &usize| self.given.contains(core) || own && self.busy.contains(&physical(core));
@@ -135,7 +136,7 @@ mod tests {
 
     #[test]
     fn near_cores_are_assigned_to_near_ranks() {
-        // A rank without known devices comes first, but leaves the node of the second rank to it.
+        // A rank without known devices comes first, but does not take cores from the node of the second rank.
         let wants = [
             Want { threads: 2, allowed: (0..4).collect(), near: vec![] },
             Want { threads: 2, allowed: (0..4).collect(), near: vec![2, 3] },

@@ -24,7 +24,7 @@ fn p5_topology_round_trips_through_nccl() {
     let back = parse(&text).unwrap();
     assert_eq!(facts(&back), facts(&p5));
     assert_eq!(back.of(Kind::Nic).count(), 32);
-    // One bridge per GPU; NCCL counts the bridges in between.
+    // One bridge per GPU. NCCL counts the bridges in between.
     assert_eq!(text.matches("0x060400").count(), 8, "{text}");
     assert!(text.contains("<cpu numaid=\"-1\">"), "{text}");
     // With the additional properties from sysfs.
@@ -127,7 +127,7 @@ fn invalid_topologies_are_reported_in_one_line() {
     }
 }
 
-/// NCCL 2.22 and later find no path from a `<cpu numaid="-1">` to the GPUs of others.
+/// NCCL 2.22 and later find no path from a `<cpu numaid="-1">` to the GPUs below other CPUs.
 #[test]
 fn nic_without_node_is_below_cpu_with_gpus() {
     let mut tree = p4d();
@@ -185,7 +185,7 @@ fn facts_missing_from_file_are_stated() {
     );
     assert_eq!(tree.lacks.len(), 1, "{:?}", tree.lacks);
     assert!(tree.lacks[0].contains("1 devices (0000:57:00.0)"), "{:?}", tree.lacks);
-    // NCCL ignores elements that it does not know.
+    // NCCL ignores unknown elements.
     let gpu = r#"<pci busid="0000:53:00.0" class="0x030200"/>"#;
     let tree = parse(&cpu(&format!("<foo><pci busid=\"0000:54:00.0\" class=\"0x030200\"/></foo>{gpu}"))).unwrap();
     assert_eq!(tree.functions.len(), 1);

@@ -22,7 +22,7 @@ pub(super) fn mask_of_cores(cores: &[usize]) -> String {
 struct Placed<'a> {
     /// Known node of each root bus.
     of_root: BTreeMap<&'a str, u32>,
-    /// Node of the first GPU with a known node, otherwise of the first such device.
+    /// Node of the first GPU with a known node. If there is none, node of the first other device with a known node.
     any: Option<u32>,
 }
 
@@ -48,12 +48,12 @@ fn root(function: &Function) -> &str {
     function.path.split('/').find(|part| part.starts_with("pci")).unwrap_or_default()
 }
 
-/// A device or bridge, and everything below it.
+/// A device or bridge, and all devices below it.
 #[derive(Default)]
 struct Branch<'a> {
     below: BTreeMap<PciAddress, Branch<'a>>,
     device: Option<&'a Function>,
-    /// Whether the device is below a `<cpu>` whose node is not known to be its own.
+    /// Whether the device is below a `<cpu>` whose node may not be that of the device.
     unplaced: bool,
 }
 
@@ -67,7 +67,7 @@ pub fn write(tree: &Tree) -> String {
     let with_rma = tree.of(Kind::Nic).any(|nic| nic.rma);
     let shown = |function: &&Function| function.kind == Kind::Gpu || function.rma || !with_rma;
     let places = Placed::of(tree);
-    // By NUMA node, then by root.
+    // Grouped by NUMA node, then by root.
     let mut nodes: BTreeMap<Option<u32>, BTreeMap<&str, Branch<'_>>> = BTreeMap::new();
     for function in tree.functions.iter().filter(shown) {
         let parts: Vec<&str> = function.path.split('/').collect();
@@ -101,14 +101,15 @@ pub fn write(tree: &Tree) -> String {
                     function: virtual_bridges % 8,
                 };
                 virtual_bridges = (virtual_bridges + 1) % 240;
-                // As fast as the devices below it: NCCL takes an unknown link for a slow one.
+                // The link is written as fast as the devices below it, because NCCL assumes that an unknown link is
+                // slow.
                 let best = root.below.values().filter_map(|one| link(one.device?)).max_by(|a, b| a.0.total_cmp(&b.0));
                 let link = best.map(|(_, text)| text).unwrap_or_default();
                 let _ = writeln!(out, "    <pci busid=\"{bridge}\" class=\"0x060400\"{link}>");
                 root.below.iter().for_each(|(address, one)| element(&mut out, 6, *address, one, false));
                 out += "    </pci>\n";
             } else {
-                // Sibling bridges show that they share a root.
+                // Sibling bridges indicate that their devices share a root.
                 let several = root.below.len() > 1;
                 root.below.iter().for_each(|(address, one)| element(&mut out, 4, *address, one, several));
             }

@@ -11,7 +11,7 @@ pub const MELLANOX: u16 = 0x15b3;
 /// Class of a function that is neither GPU nor NIC, if a listing names the class without its code.
 const OTHER_CLASS: u16 = 0xffff;
 
-/// Facts that a source states about a PCI function; `None` or an empty name if it does not.
+/// Facts that a source contains about a PCI function; `None` or an empty name if it does not contain them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Identity {
     /// Class and subclass, for example `0x0302`.
@@ -48,7 +48,7 @@ impl Identity {
         Identity { class, vendor, device, name: name.to_owned() }
     }
 
-    /// Returns the vendor and device ID, for example `10de:2330`; empty if they are not stated.
+    /// Returns the vendor and device ID, for example `10de:2330`; empty if they are unknown.
     #[must_use]
     pub fn ids(&self) -> String {
         let ids = self.vendor.zip(self.device);
@@ -64,7 +64,7 @@ impl Identity {
         }
     }
 
-    /// Returns whether the NIC has RDMA, to the extent that IDs and class show it.
+    /// Returns whether the NIC has RDMA according to its IDs and class.
     #[must_use]
     pub fn has_rdma(&self) -> bool {
         let by_name = || self.class.is_none() && self.device.is_none() && self.has_word(&["infiniband", "omni-path"]);
@@ -84,13 +84,13 @@ impl Identity {
         }
     }
 
-    /// Returns whether IDs are stated, but neither class nor name, and the IDs are insufficient for the kind.
+    /// Returns whether the IDs are known but not the class and the name, and the IDs do not determine the kind.
     #[must_use]
     pub fn is_unstated(&self) -> bool {
         self.class.is_none() && self.vendor.is_some() && self.name.is_empty() && self.kind().is_none()
     }
 
-    /// Returns whether the kind is derived from a vendor and a device ID without a name in pci.ids.
+    /// Returns whether the kind is derived from a vendor and a device ID for which pci.ids has no name.
     #[must_use]
     pub fn is_guessed(&self) -> bool {
         self.class.is_none() && self.device.is_some() && self.name.contains("Device ") && !self.is_efa()
@@ -112,7 +112,7 @@ impl Identity {
             "connectx",
         ];
         if self.name.is_empty() {
-            // An ID without class and name: sufficient only for vendors that make nothing but NICs.
+            // An ID without class and name suffices only for vendors that make nothing but NICs.
             return (self.vendor == Some(MELLANOX)).then_some(Kind::Nic);
         }
         let nic = self.has_word(&NIC) || (self.vendor == Some(MELLANOX) && self.has_word(&["bluefield"]));

@@ -35,7 +35,7 @@ pub enum Kind {
     Nic,
 }
 
-/// Error for a text that is not a PCI address.
+/// Error for text that is not a PCI address.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("invalid PCI address {0:?}: expected a form like 0000:4f:00.0")]
 pub struct BadPciAddress(String);
@@ -81,12 +81,12 @@ pub fn nearest<'a>(nic: &str, gpus: &'a [(PciAddress, String)]) -> Option<&'a Pc
     let most = gpus.iter().map(|(_, path)| shared(path)).max()?;
     let mut nearest = gpus.iter().filter(|(_, path)| shared(path) == most);
     let (address, path) = nearest.next()?;
-    // Two devices below one root share its name, but no bridge below it.
+    // Two devices below one root share the root's name, but no bridge below it.
     let below_root = path.split('/').take(most).any(|part| part.parse::<PciAddress>().is_ok());
     (below_root && nearest.next().is_none()).then_some(address)
 }
 
-/// Returns the number of leading path components that two devices share. A larger number means that they are nearer;
+/// Returns the number of leading path components that two devices share. A larger number means that they are nearer:
 /// two devices below one switch share the path down to it.
 #[must_use]
 pub fn shared_path(one: &str, other: &str) -> usize {

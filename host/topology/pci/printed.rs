@@ -1,5 +1,5 @@
 //! PCI listings saved by users: output of `ls -l /sys/bus/pci/devices` and of `lspci`. A listing is parsed completely
-//! or refused.
+//! or rejected.
 
 mod flat;
 mod forest;
@@ -60,7 +60,7 @@ pub fn lspci_devices(listing: &str) -> Result<BTreeMap<PciAddress, Printed>, Str
     let (mut forest, mut flat) = (forest::Forest::default(), flat::Flat::default());
     for (number, line) in listing.lines().enumerate() {
         let line = line.trim_end();
-        // Prompts, remarks and messages of lspci, which users may save too.
+        // Prompts, remarks and messages of lspci, which users may also save.
         if line.is_empty() || ["$", "#", "pcilib:", "lspci:"].iter().any(|start| line.starts_with(start)) {
             continue;
         }
@@ -91,7 +91,7 @@ impl Printed {
     /// Returns the kind; `None` if the function is neither GPU nor NIC.
     #[must_use]
     pub fn kind(&self, address: &PciAddress) -> Option<super::Kind> {
-        // The other functions of a GPU are audio, USB and the like. Without class and name, only the function number
+        // The other functions of a GPU are for example audio and USB. Without class and name, only the function number
         // distinguishes them.
         self.identity
             .kind()
@@ -99,8 +99,8 @@ impl Printed {
     }
 }
 
-/// Adds what another line states about a function, if it is not known yet. A class or an ID is preferred to a name
-/// only.
+/// Adds facts that another line contains about a function, if they are not known yet. A class or an ID is preferred to
+/// a name.
 fn add(found: &mut BTreeMap<PciAddress, Printed>, address: PciAddress, identity: Identity, path: Option<String>) {
     let known = found.entry(address).or_default();
     known.path = known.path.take().or(path);

@@ -2,7 +2,7 @@
 //! without waiting until the receivers are ready.
 //!
 //! A PE that sends round `r + 2` has received round `r + 1` from every PE, so two slots per inbox suffice. In a
-//! broadcast only the root sends, so the receivers acknowledge.
+//! broadcast only the root sends, so the receivers send acknowledgements.
 
 use super::sum::Adds;
 use super::{ALL_GATHER, ALL_TO_ALL, BLOCKING, BROADCAST, CollectiveArgs, Done, MUTE, REDUCE_SCATTER};
@@ -34,7 +34,7 @@ fn turn<S: Scope>(args: &CollectiveArgs, line: &mut Context<S>, state: &mut Stat
     let parity = ACKNOWLEDGED + round % 2;
     let acknowledged = args.signals.at(block * SIGNALS_OF_BLOCK + parity);
 
-    // Returns the bytes for PE `pe`; for this PE, those that stay here.
+    // Selects the source bytes for PE `pe`. For this PE they are copied locally.
     let scatters = args.operation == ALL_TO_ALL || args.operation == REDUCE_SCATTER;
     let from = |pe: u32| args.from.slice(if scatters { chunk(pe) } else { begin }, length);
     let sends = args.operation != BROADCAST || me == args.root;

@@ -76,10 +76,10 @@ pub const TWO_TRIPS: u32 = 4;
 /// one remote PE at the local PE of the same place, which sends it as one transfer.
 pub const GATHERED: u32 = 8;
 
-/// Signals of a block: ready, parts, other nodes' chunks, this node's chunks.
+/// Signals of a block: ready, parts, chunks of other nodes, chunks of this node.
 pub const SIGNALS_OF_BLOCK: u32 = 4;
 
-/// Counters that a block keeps from launch to launch. The host zeroes them once.
+/// Counters of a block that persist across launches. The host zeroes them once.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct State {
@@ -93,7 +93,7 @@ pub struct State {
     pub puts: u64,
 }
 
-// SAFETY: only `u64` words, without padding.
+// SAFETY: the type consists of `u64` words, without padding.
 unsafe impl cuda_std::Plain for State {}
 
 /// Arguments of the collective kernels.
@@ -109,36 +109,38 @@ pub struct CollectiveArgs {
     pub local: u32,
     /// Root of a broadcast.
     pub root: u32,
-    /// Iterations before the first timestamp; 0 if no timestamps are taken.
+    /// Number of iterations before the first timestamp. 0 disables the timestamps.
     pub warmup: u32,
-    /// Iterations between the two timestamps.
+    /// Number of iterations between the two timestamps.
     pub turns: u32,
-    /// Bytes of a PE's chunk; the last chunks of an all-reduce or a broadcast may be shorter. A multiple of 16 if a
-    /// chunk has several slices.
+    /// Bytes of a PE's chunk, a multiple of 16 if a chunk has several slices. In an all-reduce or a broadcast the last
+    /// chunks may be shorter.
     pub chunk: u64,
-    /// Bytes of all chunks.
+    /// Total bytes of all chunks.
     pub bytes: u64,
-    /// Bytes that are split into slices: a chunk, or all bytes if words or messages send them to every PE. With
-    /// [`stores`], bytes of a piece of a chunk.
+    /// Number of bytes that are split into slices: a chunk, or all bytes if words or messages send them to every PE.
+    /// With [`stores`], the number of bytes of a piece of a chunk.
     pub whole: u64,
-    /// Bytes from one slice to the next, from [`slice_bytes`]. Precomputed by the host, because it takes a division.
+    /// Distance in bytes between consecutive slices, from [`slice_bytes`]. The host computes it, because it needs a
+    /// division.
     pub slice: u64,
     /// Maximum bytes of one put.
     pub packet: u64,
-    /// Number of parts, at least 1, into which an all-to-all splits what it sends to a PE of another node.
+    /// Number of parts, at least 1, into which an all-to-all splits the data for a PE of another node.
     pub parts: u32,
-    /// Bytes from one part to the next. With [`stores`], bytes of a part that a warp takes.
+    /// Distance in bytes between consecutive parts. With [`stores`], the number of bytes of a part, which one warp
+    /// processes.
     pub part: u64,
-    /// One chunk for all-gather, otherwise all bytes.
+    /// Source: one chunk for all-gather, otherwise all bytes.
     pub from: Sym<u8>,
-    /// One chunk for reduce-scatter, otherwise all bytes. May overlap `from` for an operation in place: for all-gather
-    /// `from` is then this PE's chunk of `to`, for reduce-scatter `to` is this PE's chunk of `from`.
+    /// Destination: one chunk for reduce-scatter, otherwise all bytes. In an in-place operation it overlaps `from`:
+    /// `from` is this PE's chunk of `to` for all-gather, and `to` is this PE's chunk of `from` for reduce-scatter.
     pub to: Sym<u8>,
-    /// Two chunks per node, if there are several nodes. One chunk per PE with [`stores`] and for an all-to-all that
-    /// gathers.
+    /// Scratch memory: two chunks per node if there are several nodes; one chunk per PE with [`stores`] and for an
+    /// all-to-all that gathers.
     pub scratch: Sym<u8>,
-    /// Inboxes of the first block, followed by those of the other blocks. The second is for broadcasts: every PE sends
-    /// in each round of the first, but only the root in a round of the second.
+    /// Inboxes of the first block, followed by those of the other blocks. The second inbox is for broadcasts: in a
+    /// round of the first inbox every PE sends, in a round of the second only the root.
     pub inboxes: [Inbox; 2],
     /// Signals of the first block, [`SIGNALS_OF_BLOCK`] per block.
     pub signals: Signal,
@@ -152,7 +154,7 @@ pub struct CollectiveArgs {
     pub times: *mut u64,
 }
 
-/// Returns the bytes from one slice of a chunk to the next, for `blocks` blocks.
+/// Returns the distance in bytes between consecutive slices of a chunk, for `blocks` blocks.
 #[inline(always)]
 pub const fn slice_bytes(chunk: u64, blocks: u32) -> u64 {
     chunk.div_ceil(blocks as u64).next_multiple_of(16)
@@ -177,7 +179,7 @@ fn turns<S: Scope>(program: &Program<CollectiveArgs>, turn: Turn<S>) {
     }
     let mut line = program.world.context(scope);
     let stamp = |number: usize| {
-        // `warmup` is above 0 only in a persistent kernel that is timed.
+        // `warmup` exceeds 0 only in a persistent kernel that is timed.
         if scope.rank() == 0 && args.warmup > 0 {
             // SAFETY: `times` has two entries per block (contract of the kernels).
             unsafe { *args.times.add(2 * block + number) = thread::global_timer_ns() };

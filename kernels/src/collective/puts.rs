@@ -12,8 +12,8 @@ use plan::{FINISH, Move, REDUCE, SCATTER};
 
 /// Signal of a block, raised when a PE has entered the iteration: its bytes may be read and its destinations written.
 const READY: u32 = 0;
-/// Signal of a block, raised when a chunk of a broadcast, sums of another node, or data that a PE of this node gathers
-/// here have arrived.
+/// Signal of a block, raised when a chunk of a broadcast, sums of another node, or data that PEs of this node gather at
+/// this PE have arrived.
 const PARTS: u32 = 1;
 /// Signal of a block, raised when other nodes' chunks have arrived.
 const CROSS: u32 = 2;
@@ -29,7 +29,7 @@ struct Turn<'a, const SEVERAL: bool> {
     pes: u32,
     /// PEs per node.
     local: u32,
-    /// This PE's place in its node, and its node.
+    /// This PE's index in its node, followed by the index of the node.
     place: u32,
     node: u32,
     block: u32,
@@ -55,8 +55,8 @@ fn turn<S: Scope, const SEVERAL: bool>(args: &CollectiveArgs, line: &mut Context
         step: args.slice,
         signals: args.signals.at(block * SIGNALS_OF_BLOCK),
     };
-    // In operations without sums, a block may start with moves within this PE. It waits for the other PEs only before
-    // its first move to one of them.
+    // In operations without sums, a block may start with copies within this PE. It waits for the other PEs only before
+    // its first transfer to one of them.
     let mut late = args.operation <= ALL_GATHER;
     let mut steps = turn.steps();
     while steps != 0 {
@@ -70,7 +70,8 @@ fn turn<S: Scope, const SEVERAL: bool>(args: &CollectiveArgs, line: &mut Context
             turn.wait(line, state, signal, count)?;
         }
         turn.sums(line, state, step);
-        // Each block starts at a different move, so that some copy within this PE while others use the network.
+        // Each block starts at a different transfer, so that some blocks copy within this PE while others use the
+        // network.
         let moves = turn.moves(step);
         for number in 0..moves {
             let number = (number + block) % moves;
@@ -84,7 +85,7 @@ fn turn<S: Scope, const SEVERAL: bool>(args: &CollectiveArgs, line: &mut Context
             }
         }
     }
-    // A block without moves to other PEs also waits, because the next iteration counts from here.
+    // A block without transfers to other PEs also waits, because the count of the next iteration starts here.
     if SEVERAL && late {
         turn.wait(line, state, READY, (pes - 1) as u64)?;
     }
@@ -93,9 +94,9 @@ fn turn<S: Scope, const SEVERAL: bool>(args: &CollectiveArgs, line: &mut Context
 }
 
 impl<const SEVERAL: bool> Turn<'_, SEVERAL> {
-    /// Raises a signal on each other PE of the `count` PEs starting at `base`, of which this PE is number `mine`. The
-    /// first is a put with signal, which fences. That fence covers the others too, because one thread raises all of
-    /// them.
+    /// Raises a signal on each other PE of a group of `count` PEs starting at `base`, in which this PE has index
+    /// `mine`. The first signal is a put with signal, which fences. Its fence also covers the other signals, because
+    /// one thread raises all of them.
     #[inline(always)]
     fn tell<S: Scope>(&self, line: &mut Context<S>, signal: u32, mine: u32, count: u32, base: u32) -> Done {
         let signal = self.signals.at(signal);
@@ -154,13 +155,13 @@ impl<const SEVERAL: bool> Turn<'_, SEVERAL> {
             state.mapped_bytes += bytes * (beyond(&sources) + beyond(&targets));
             let threads = (line.scope().rank(), line.scope().size());
             // SAFETY: all sources and targets are in mapped heaps of this node (`local`), inside objects that the host
-            // made. The waits for READY and PARTS ensure that the sources have arrived and the targets are free.
+            // allocated. The waits for READY and PARTS ensure that the sources have arrived and the targets are free.
             unsafe { sum(&world, args.element, &sources, &targets, bytes, threads) };
         }
     }
 
-    /// Issues the puts of a move. Puts within this node are stores, which LOCAL signals at the end of the iteration.
-    /// Puts to other nodes each raise a signal.
+    /// Issues the puts of a transfer. Puts within this node are stores, which LOCAL signals at the end of the
+    /// iteration. Each put to another node raises its own signal.
     #[inline(always)]
     fn put<S: Scope>(&self, line: &mut Context<S>, state: &mut State, one: &Move, always: bool) -> Done {
         let args = self.args;

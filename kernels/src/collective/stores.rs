@@ -7,12 +7,12 @@
 //!                          sums of this PE's own chunk, to every PE (all-reduce) or to itself  >  done?
 //! ```
 //!
-//! **Design.** Stores over NVLink are fastest if few are in flight, those to one PE within a short range and those to
-//! different PEs at different offsets of the chunks. Warps that are late take fewer parts from the queue.
+//! **Design.** Stores over NVLink are fastest if few are in flight. Stores to one PE should be within a short range,
+//! and stores to different PEs at different offsets of the chunks. Warps that are late take fewer parts from the queue.
 //!
 //! **Pieces.** Sums are computed per piece of a chunk. Sums of a piece alternate with sends of the piece `LAG` later,
-//! so that no warp waits for parts that have only just been sent. Each piece has its own signal, because the sum of two
-//! pieces would not show whose parts have arrived.
+//! so that no warp waits for parts that have only just been sent. Each piece has its own signal, because a signal
+//! shared by two pieces would not show which parts have arrived.
 //!
 //! **Progress.** A part to be sent waits for nothing after the start of the iteration. A part to be summed waits for
 //! the parts of its piece from every PE, all of which precede it in those PEs' queues. An iteration ends when all warps
@@ -33,12 +33,12 @@ use cuda_std::{grid, kernel, thread, warp};
 
 /// Maximum number of pieces of a chunk.
 pub const PIECES: u32 = 16;
-/// Number of PEs whose addresses and vectors of a part are held in registers at the same time.
+/// Number of PEs whose addresses and part vectors are held in registers at the same time.
 const AT_ONCE: usize = 4;
 /// Number of pieces sent before the first is summed, if a chunk has that many.
 const LAG: u32 = 2;
-/// A warp signals a finished piece up to this many parts later. A fence waits for stores in flight, and the warps
-/// should not all fence at the same time.
+/// Maximum number of parts by which a warp delays the signal of a finished piece. A fence waits for stores in flight,
+/// and the warps should not all fence at the same time.
 const APART: u32 = 8;
 
 /// Returns the bytes of a part among `pes` PEs: 2 vectors per lane, and more if fewer PEs make the data of a part
@@ -51,8 +51,8 @@ pub const fn part_bytes(pes: u32) -> u64 {
     }
 }
 
-/// Number of signals of the whole grid: this PE may be written to, a warp has found the queue empty, and the arrived
-/// parts of each piece.
+/// Number of signals of the whole grid. They indicate that this PE may be written to, that a warp has found the queue
+/// empty, and that parts of each piece have arrived.
 pub const SIGNALS: u32 = 2 + PIECES;
 const READY: u32 = 0;
 const DONE: u32 = 1;
@@ -68,12 +68,12 @@ const ENDED: usize = 1;
 pub const MAPPED_BYTES: usize = 2;
 /// Index of the number of parts sent to other PEs.
 pub const PUTS: usize = 3;
-/// First of the words that hold the count of each signal at the end of the last grid.
+/// First of the words that hold the value of each signal at the end of the previous grid.
 pub const COUNTED: usize = 4;
 
-/// Values that do not change during a launch. The arguments are kept by reference, and nothing out of line takes them,
-/// so that they stay in parameter memory and the stack stays short: a stack above 1 KiB adds some microseconds to a
-/// launch.
+/// Values that do not change during a launch. The arguments are kept by reference and are not passed to non-inlined
+/// functions, so that they stay in parameter memory. This keeps the stack below 1 KiB; a larger stack adds some
+/// microseconds to a launch.
 struct Grid<'a> {
     args: &'a CollectiveArgs,
     world: &'a World,
@@ -84,7 +84,8 @@ struct Grid<'a> {
     /// Number of warps of the grid.
     warps: u64,
     sums: bool,
-    /// Pieces of a chunk, parts of a piece, and bytes of a part. The last piece may have fewer bytes.
+    /// Number of pieces of a chunk, number of parts of a piece, and bytes of a part. The last piece may have fewer
+    /// bytes.
     pieces: u32,
     parts: u32,
     part: u32,
@@ -94,10 +95,10 @@ struct Grid<'a> {
     many: u32,
     /// Whether all lanes are active and `part` is the length that the unrolled loops copy.
     full: bool,
-    /// Whether in addition all parts have `part` bytes.
+    /// Whether `full` holds and all parts have `part` bytes.
     whole: bool,
-    /// Source of this lane's vector, its destination, and the destination of sums, for the [`AT_ONCE`] PEs after this
-    /// one. This PE's own sums come last.
+    /// Addresses of this lane's source vector, its destination, and the destination of sums, for the [`AT_ONCE`] PEs
+    /// after this one. This PE's own sums come last.
     from: [u64; AT_ONCE],
     to: [u64; AT_ONCE],
     sums_to: [u64; AT_ONCE],
@@ -105,20 +106,20 @@ struct Grid<'a> {
     sources: [u64; AT_ONCE],
 }
 
-/// Parts of at most two pieces that this warp has sent and not yet signalled.
+/// Parts of at most two pieces that this warp has sent but not yet signalled.
 #[derive(Clone, Copy, Default)]
 struct Untold {
-    /// The newer piece, and the number of its parts.
+    /// Newer piece, followed by the number of its parts.
     piece: u32,
     parts: u64,
-    /// The older piece, and the number of its parts.
+    /// Older piece, followed by the number of its parts.
     old_piece: u32,
     old_parts: u64,
     /// Number of further parts to send before the older piece is signalled.
     due: u32,
 }
 
-/// Totals that this warp has stored to other PEs.
+/// Totals of this warp's stores to other PEs.
 #[derive(Clone, Copy, Default)]
 struct Stored {
     bytes: u64,
@@ -128,7 +129,7 @@ struct Stored {
 impl Grid<'_> {
     #[inline(always)]
     fn word(&self, index: usize) -> &Word {
-        // SAFETY: `queue` has `WORDS` words (contract of the kernel), and `index` is below that.
+        // SAFETY: `queue` has `WORDS` words (contract of the kernel), and `index` is below their number.
         unsafe { &*self.args.queue.add(index) }
     }
 
@@ -155,7 +156,8 @@ impl Grid<'_> {
             // SAFETY: the signal is in this PE's own heap.
             let word = unsafe { signal_word(self.world.heap as u64, number) };
             let mut patience = WaitBudget::default();
-            // Acquire: pairs with the fence before each add, which follows the adding warp's stores and reads.
+            // Uses acquire order, which pairs with the fence before each add, which follows the adding warp's stores
+            // and reads.
             let mut seen = load_acquire_sys_u64(word);
             while seen < wanted {
                 if let Err(reason) = patience.look(self.world) {
@@ -174,8 +176,9 @@ impl Grid<'_> {
         if stop == 0 { Ok(()) } else { Err(Status(stop)) }
     }
 
-    /// Adds `add` to `signal` on `pes` PEs, starting at the next one; if these are all PEs, this PE is last. Fences
-    /// first: a PE that observes the add also observes this warp's stores, and may overwrite what this warp has read.
+    /// Adds `add` to `signal` on `pes` PEs, starting at the next one. If `pes` includes every PE, this PE is last. A
+    /// fence precedes the adds: a PE that observes one also observes this warp's stores, and may overwrite what this
+    /// warp has read.
     #[inline(always)]
     fn tell(&self, signal: u32, add: u64, pes: u32) {
         // The barrier orders the stores of all lanes before each lane's fence.
@@ -201,7 +204,7 @@ impl Grid<'_> {
         }
     }
 
-    /// Returns the PE `step` after this one.
+    /// Returns the PE that is `step` places after this one.
     #[inline(always)]
     fn behind(&self, step: u32) -> u32 {
         let pe = self.world.me + step;
@@ -214,19 +217,19 @@ impl Grid<'_> {
         unsafe { (*self.world.peers.add(pe as usize)).heap }
     }
 
-    /// Takes the next number of the queue.
+    /// Takes the next number from the queue.
     #[inline(always)]
     fn take(&self) -> u64 {
-        // Relaxed: the number publishes no other memory.
+        // Uses relaxed order: the number publishes no other memory.
         if self.lane == 0 { fetch_add_relaxed_gpu_u64(self.word(TAKEN), 1) } else { 0 }
     }
 
-    /// Runs iteration `turn` of `last`, both numbered from 1. Its queue numbers start at `first`.
+    /// Runs iteration `turn` of `last`, both counted from 1. Its queue numbers start at `first`.
     #[inline(always)]
     fn turn(&self, (turn, last): (u64, u64), first: u64, stored: &mut Stored) -> Done {
         if !self.sums {
             // Sums need no check: their parts are stored to scratch memory. Results are stored to another PE only after
-            // its parts have arrived, and so after it has started.
+            // its parts have arrived, and therefore after it has started.
             if thread::block_idx_x() == 0 && thread::thread_idx_x() < warp::SIZE {
                 self.tell(READY, 1, self.world.pes - 1);
             }
@@ -236,7 +239,7 @@ impl Grid<'_> {
         let lag = if self.sums { LAG.min(self.pieces) } else { 0 };
         let stages = self.pieces + lag;
         let mut untold = Untold::default();
-        // Number of pieces that are known to have arrived.
+        // Number of pieces whose arrival has been observed.
         let mut come = 0;
         let (mut stage, mut begin, mut next) = (0, first, self.take());
         let all = first + self.numbers();
@@ -286,8 +289,8 @@ impl Grid<'_> {
         u64::from(self.parts) * u64::from(self.pieces) * (1 + u64::from(self.sums))
     }
 
-    /// Counts a part that is about to be sent. Signals the parts sent of the previous piece, a little later for each
-    /// warp.
+    /// Counts a part that is about to be sent. Signals the parts sent of the previous piece, after a delay that differs
+    /// between warps.
     #[inline(always)]
     fn note(&self, untold: &mut Untold, piece: u32) {
         if untold.parts > 0 && untold.piece != piece {
@@ -335,7 +338,7 @@ impl Grid<'_> {
 ///
 /// # Safety
 /// - The arguments must be objects of the world's heap and, except for addresses, the same on all PEs.
-/// - Chunks must be a multiple of 16 bytes, and `part` too.
+/// - The sizes of chunks, and `part`, must be multiples of 16 bytes.
 /// - For sums, `whole` must be a multiple of `part`, and a chunk must be at most [`PIECES`] times `whole`. Otherwise
 ///   `whole` must be a chunk.
 /// - `queue` must point to [`WORDS`] words that no other grid uses at the same time, and `times` must have space for

@@ -1,4 +1,5 @@
-//! Sums of several PEs' numbers, always in the order of PEs: every PE that sums the same numbers gets the same bits.
+//! Sums of several PEs' numbers, always in the order of PEs, so that all PEs that sum the same numbers compute the same
+//! bits.
 
 use super::{BF16, F32};
 use crate::gin::{Fold, World};
@@ -8,8 +9,8 @@ use cuda_std::vector::{load_words, load_words_of, store_words};
 /// The sum of the contents of one word: one 4-byte number, or two 2-byte numbers.
 type Held = [f32; 2];
 
-/// Number of 16-byte vectors that a thread has in flight from each source, if these are aligned and if not: then each
-/// takes the registers of two.
+/// Number of 16-byte vectors that a thread has in flight from each source, for aligned and for unaligned sources. An
+/// unaligned vector takes the registers of two.
 const UNROLL: usize = 4;
 const UNROLL_SHIFTED: usize = 2;
 
@@ -59,7 +60,7 @@ impl Fold for Adds {
     }
 }
 
-/// Several ranges of one length: range `k` is at `offset + k * stride` of the heap of PE `first + k * step`.
+/// Several ranges of equal length: range `k` is at `offset + k * stride` in the heap of PE `first + k * step`.
 #[derive(Clone, Copy)]
 pub(super) struct Spread {
     pub first: u32,
@@ -67,11 +68,11 @@ pub(super) struct Spread {
     pub offset: u64,
     pub stride: u64,
     pub count: u32,
-    /// Index of the one range that is elsewhere in its heap, and its offset. [`NONE_APART`] if there is none.
+    /// Index and offset of the single range that is elsewhere in its heap; [`NONE_APART`] if there is no such range.
     pub apart: (u32, u64),
 }
 
-/// Value of [`Spread::apart`] for a spread without such a range.
+/// Value of [`Spread::apart`] if no range is elsewhere.
 pub(super) const NONE_APART: (u32, u64) = (u32::MAX, 0);
 
 impl Spread {
@@ -105,10 +106,10 @@ impl Spread {
 ///
 /// # Safety
 /// All ranges must be mapped and `bytes` long. No other thread may write a source or access a target during the call. A
-/// target may be one of the sources: each thread stores only bytes that no other thread has loaded. That holds because
-/// a target and an identical source have the same alignment, so after the head this source's vectors are aligned and a
-/// thread loads no neighbouring bytes from it.
-// Out of line, and instantiated per element type, so that its registers are allocated separately.
+/// target may be one of the sources: each thread stores only bytes that no other thread has loaded. A target and an
+/// identical source have the same alignment. After the head this source's vectors are therefore aligned, and a thread
+/// loads no neighbouring bytes from it. Not inlined, and instantiated per element type, so that its registers are
+/// allocated separately.
 #[inline(never)]
 pub(super) unsafe fn sum(
     world: &World,
@@ -118,7 +119,7 @@ pub(super) unsafe fn sum(
     bytes: u64,
     (rank, threads): (u32, u32),
 ) {
-    // The targets have one alignment, since heaps are aligned and there are several targets only if their stride is.
+    // The targets have the same alignment: heaps are aligned, and several targets have an aligned stride.
     let size = if element == F32 { 4 } else { 2 };
     let head = ((targets.offset.wrapping_neg()) % 16).min(bytes);
     let vectors = if targets.stride.is_multiple_of(16) { (bytes - head) / 16 } else { 0 };
@@ -131,7 +132,7 @@ pub(super) unsafe fn sum(
             _ => whole::<{ super::F16 }>(world, sources, targets, vectors, &place),
         }
     }
-    // The numbers before and after the vectors, one by one.
+    // Sums the numbers before and after the vectors, one by one.
     let mut number = rank as u64;
     while number * size < bytes - vectors * 16 {
         let at = number * size + if number * size < head { 0 } else { vectors * 16 };
@@ -160,7 +161,7 @@ pub(super) unsafe fn sum(
     }
 }
 
-/// A thread's place in a sum.
+/// Share of a thread in a sum.
 struct Place {
     /// Number of bytes before the first vector of the targets.
     head: u64,
@@ -192,14 +193,14 @@ unsafe fn load_vector<const SHIFTED: bool>(start: u64, at: u64, bytes: u64) -> [
 #[inline(always)]
 fn across(low: [u32; 4], high: [u32; 4], inside: u32) -> [u32; 4] {
     let all: [u32; 8] = core::array::from_fn(|at| if at < 4 { low[at] } else { high[at - 4] });
-    // By two words, by one word, by bytes: no indexed array, which would be in local memory.
+    // Shifts by two words, then by one word, then by bytes. An indexed array would be in local memory.
     let by_two: [u32; 6] = core::array::from_fn(|at| if inside & 8 != 0 { all[at + 2] } else { all[at] });
     let by_one: [u32; 5] = core::array::from_fn(|at| if inside & 4 != 0 { by_two[at + 1] } else { by_two[at] });
     core::array::from_fn(|at| (((by_one[at + 1] as u64) << 32 | by_one[at] as u64) >> (inside % 4 * 8)) as u32)
 }
 
-/// Sums `count` vectors of the targets after the head: four aligned sources by [`by_four`], others in rounds of several
-/// vectors and then one at a time.
+/// Sums `count` vectors of the targets after the head. Four aligned sources are summed by [`by_four`], others in rounds
+/// of several vectors and then one vector at a time.
 #[inline(always)]
 unsafe fn whole<const ELEMENT: u32>(world: &World, sources: &Spread, targets: &Spread, count: u64, place: &Place) {
     let aligned = |offset: u64| (offset + place.head).is_multiple_of(16);
@@ -251,8 +252,8 @@ pub(super) fn added<const ELEMENT: u32, const N: usize>(loaded: &[[u32; 4]; N]) 
     sums
 }
 
-/// Sums four sources. All four are loaded at the same time, and while the sums of the previous round are stored:
-/// sequential loads with the stores between rounds leave the links idle.
+/// Sums four sources. The loads of all four overlap with each other and with the stores of the previous round.
+/// Sequential loads, with the stores between rounds, would leave the links idle.
 #[inline(always)]
 unsafe fn by_four<const ELEMENT: u32>(world: &World, sources: &Spread, targets: &Spread, count: u64, place: &Place) {
     let (rank, threads, head) = (place.rank as u64, place.threads as u64, place.head);
@@ -329,7 +330,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn unaligned_vectors_hold_the_16_bytes_at_their_address(start in 0usize..16, at in 0usize..100) {
+        fn unaligned_vectors_hold_bytes_at_their_address(start in 0usize..16, at in 0usize..100) {
             #[repr(align(16))]
             struct Bytes([u8; 256]);
             let memory = Bytes(core::array::from_fn(|at| (at * 7 + 1) as u8));
@@ -338,7 +339,7 @@ mod tests {
             let vector = unsafe { load_vector::<true>(source, at as u64, at as u64 + 16) };
             let found: Vec<u8> = vector.into_iter().flat_map(u32::to_le_bytes).collect();
             prop_assert_eq!(&found[..], &memory.0[start + at..start + at + 16]);
-            // As a GPU computes it from whole vectors.
+            // Computes the sum from whole vectors, like a GPU.
             let vectors = |at: usize| core::array::from_fn(|word| u32::from_le_bytes(core::array::from_fn(|byte| memory.0[at + 4 * word + byte])));
             let (low, inside) = ((start + at) / 16 * 16, (start + at) % 16);
             prop_assert_eq!(across(vectors(low), vectors(low + 16), inside as u32), vector);

@@ -1,5 +1,6 @@
 //! Collectives of few bytes if every heap is mapped: an [exchange](crate::gin::Exchange) of words among all PEs, in one
-//! round. An all-reduce among several PEs may take two rounds: each PE sums one chunk, then sends the sums to every PE.
+//! round. An all-reduce among several PEs may take two rounds, in which each PE first sums one chunk and then sends the
+//! sums to every PE.
 
 use super::sum::Adds;
 use super::{ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, BLOCKING, CollectiveArgs, Done, MUTE, REDUCE_SCATTER, TWO_TRIPS};
@@ -40,11 +41,11 @@ fn turns<S: Scope, const PAIR: bool>(program: &Program<CollectiveArgs>) {
     grid::wait_for_grids_before();
     grid::let_next_grid_begin();
     exchange.begin();
-    // Basis of the SAFETY comments below: the host launches this kernel only if all heaps are mapped. It made the
-    // objects, slices of at most the inbox's capacity, and steps of less than 4 GiB.
+    // Basis of the SAFETY comments below: the host launches this kernel only if all heaps are mapped. It allocates the
+    // objects, limits slices to the inbox's capacity, and limits steps to less than 4 GiB.
     let sizes = (world.pes, bytes, trips);
     match (sums, parts.is_whole()) {
-        // With two rounds, chunks are whole: the host accepts no others.
+        // With two rounds the slices are whole chunks: the host rejects others.
         _ if !PAIR && two_trips => {
             let whole = exchange.plan(&Parts { from: to + mine, from_step: 0, to, to_step: chunk, bytes });
             each_turn(args, sizes, scope, |round| {
@@ -74,7 +75,7 @@ fn turns<S: Scope, const PAIR: bool>(program: &Program<CollectiveArgs>) {
     }
 }
 
-/// Calls `turn` for each iteration with its first round. Each iteration has `trips` rounds.
+/// Calls `turn` for each iteration, with the number of its first round. Each iteration has `trips` rounds.
 #[inline(always)]
 fn each_turn<S: Scope>(
     args: &CollectiveArgs,

@@ -1,9 +1,10 @@
-//! Converts a program's commands into NIC requests: a channel is a NIC queue with what its requests need.
+//! Converts a program's commands into NIC requests: a channel is a NIC queue together with the tables that its requests
+//! need.
 //!
 //! Programs issue commands (region, offset, peer). Each becomes one request, with addresses and keys from a table that
 //! the host has filled. A put becomes a write; a put with a signal becomes a write with the signal as its immediate. A
-//! signal without data becomes a write of no bytes with an immediate, and a get becomes a read. A command's ticket is
-//! the number of its request.
+//! signal without data becomes an empty write with an immediate, and a get becomes a read. A command's ticket is the
+//! number of its request.
 //!
 //! A put's signal needs no ordering rule: a put is a single write, and a NIC delivers the immediate, or counts the
 //! write, only after all its bytes have arrived.
@@ -18,7 +19,7 @@ use cuda_std::memory::{Word, store_relaxed_sys_u64};
 use efa_queue::request::{MOST_BYTES, To};
 use efa_queue::{Local, Operation, rules};
 
-/// Addressing information of a peer.
+/// Addresses and keys of a peer.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Peer {
@@ -30,7 +31,7 @@ pub struct Peer {
     pub heap: u64,
 }
 
-/// A NIC queue and the addressing information of its requests. Stored in device memory.
+/// A NIC queue and the addresses and keys for its requests. Stored in device memory.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Channel {
@@ -51,8 +52,8 @@ pub struct Channel {
     pub heap: u64,
     /// Length of this PE's heap in bytes.
     pub heap_bytes: u64,
-    /// Address of the staging words: one word per slot, after the heap and under its key, from which values of
-    /// [`Opcode::PutValue`] are sent.
+    /// Address of the staging words, from which values of [`Opcode::PutValue`] are sent. There is one word per slot,
+    /// after the heap and with the heap's key.
     pub staging: u64,
 }
 
@@ -63,14 +64,14 @@ unsafe impl Send for Channel {}
 // never written.
 unsafe impl Sync for Channel {}
 
-/// A thread's handle of a channel in device memory. The channel stays in memory: it would occupy registers between
-/// calls.
+/// A thread's handle of a channel in device memory. The handle refers to the channel instead of copying it, because a
+/// copy would occupy registers between calls.
 #[derive(Clone, Copy, Debug)]
 pub struct ChannelHandle {
     channel: *const Channel,
     /// Number of slots.
     depth: u32,
-    /// Requests below this number are known to have a slot; 0 if the thread has no bound yet.
+    /// All requests below this number are known to this thread to have a slot. 0 before the first post of this thread.
     pub(crate) free_below: u64,
 }
 
@@ -81,7 +82,7 @@ impl ChannelHandle {
     /// `channel` must be valid until the kernel ends.
     #[inline(always)]
     pub unsafe fn new(channel: *const Channel) -> ChannelHandle {
-        // SAFETY: the caller guarantees the channel.
+        // SAFETY: the caller guarantees that the channel is valid.
         ChannelHandle { channel, depth: unsafe { (*channel).queue.depth }, free_below: 0 }
     }
 
@@ -93,7 +94,7 @@ impl ChannelHandle {
     /// not exist.
     #[inline(always)]
     pub(crate) fn post(&mut self, command: &Command) -> Result<u64, Status> {
-        // SAFETY: the creator of the handle guarantees the channel.
+        // SAFETY: the creator of the handle guarantees that the channel is valid.
         let (posted, free_below) = unsafe { post(self.channel, command, self.free_below) };
         self.free_below = free_below;
         posted
@@ -105,21 +106,21 @@ impl ChannelHandle {
     /// Returns the first failure of the queue.
     #[inline(always)]
     pub(crate) fn wait(&mut self, number: u64) -> Result<u64, Status> {
-        // SAFETY: the creator of the handle guarantees the channel.
+        // SAFETY: the creator of the handle guarantees that the channel is valid.
         let watermark = unsafe { by_address(wait as unsafe fn(_, _, _) -> _)(self.channel, number, self.free_below) }?;
         self.free_below = self.free_below.max(watermark + self.depth as u64);
         Ok(watermark)
     }
 }
 
-/// Implements [`ChannelHandle::post`]. Out of line, for kernels with several call sites. Also returns the number below
+/// Implements [`ChannelHandle::post`]. Not inlined, for kernels with several call sites. Also returns the number below
 /// which requests have a slot.
 ///
 /// # Safety
 /// `channel` must be valid until the kernel ends.
 #[inline(never)]
 unsafe fn post(channel: *const Channel, command: &Command, free_below: u64) -> (Result<u64, Status>, u64) {
-    // SAFETY: the caller guarantees the channel.
+    // SAFETY: the caller guarantees that the channel is valid.
     let mut channel = unsafe { *channel };
     channel.queue.free_below = channel.queue.free_below.max(free_below);
     let posted = match channel.transfer(command) {
@@ -130,13 +131,13 @@ unsafe fn post(channel: *const Channel, command: &Command, free_below: u64) -> (
     (posted.map_err(Failure::status), channel.queue.free_below)
 }
 
-/// Implements [`ChannelHandle::wait`]. Out of line, like [`post`].
+/// Implements [`ChannelHandle::wait`]. Not inlined, like [`post`].
 ///
 /// # Safety
 /// `channel` must be valid until the kernel ends.
 #[inline(never)]
 unsafe fn wait(channel: *const Channel, number: u64, free_below: u64) -> Result<u64, Status> {
-    // SAFETY: the caller guarantees the channel.
+    // SAFETY: the caller guarantees that the channel is valid.
     let mut queue = unsafe { (*channel).queue };
     queue.free_below = queue.free_below.max(free_below);
     queue.wait(number).map_err(Failure::status)

@@ -7,7 +7,7 @@ use cuda_std::warp;
 #[derive(Clone, Copy)]
 pub(super) struct Group {
     pub mask: u32,
-    /// The lane that acts for the group.
+    /// Index of the lane that acts for the group.
     pub leader: u32,
     /// Index of this lane in the group.
     pub rank: u32,
@@ -22,7 +22,7 @@ impl Group {
         Group { mask: 1 << lane, leader: lane, rank: 0, lanes: 1 }
     }
 
-    /// Returns the group of active lanes that hold the same queue.
+    /// Returns the group of the active lanes that use the same queue.
     #[inline(always)]
     #[track_caller]
     pub fn of(queue: &Queue) -> Group {
@@ -80,7 +80,7 @@ impl Group {
     #[inline(always)]
     #[track_caller]
     pub fn latest(&self, value: u64) -> u64 {
-        // Starts with the last lane's value: it is usually the largest, because the lanes usually have posted together.
+        // Starts with the last lane's value. It is usually the largest, because the lanes usually post together.
         let mut latest = self.of_rank(self.lanes - 1, value);
         while self.any(value > latest) {
             let larger = warp::ballot(self.mask, value > latest);

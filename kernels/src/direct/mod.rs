@@ -66,12 +66,12 @@ pub struct Queue {
     pub counter: *const Word,
     /// Device memory: the words shared by the device's threads.
     pub words: *const QueueWords,
-    /// Device memory, one word per slot, in which the group that starts at the slot meets the preceding doorbell
+    /// One word per slot in device memory, which orders the group that starts at the slot after the preceding doorbell
     /// ([`turn_at`], `written_to`).
     pub turns: *const Word,
-    /// Device memory, one word per slot: one more than the number of the last request of the slot that has completed.
+    /// One word per slot in device memory: the number, plus 1, of the last completed request in the slot.
     pub done: *const Word,
-    /// Host memory through which the host aborts waits and restarts their deadlines.
+    /// Host memory with which the host aborts waits and restarts their deadlines.
     pub abort: *const Control,
     /// Maximum wait of one call without progress, in nanoseconds.
     pub timeout_ns: u64,
@@ -81,29 +81,32 @@ pub struct Queue {
     pub max_batch: u32,
     /// Number of entries of the completion queue: a power of two, at least the depth.
     pub completion_entries: u32,
-    /// Words from one entry to the next: 2 or 4.
+    /// Number of words per completion entry: 2 or 4.
     pub completion_words: u32,
-    /// 1 if the slots are NIC registers, to which each word of a request must be stored separately; 0 if they are
+    /// 1 if the slots are NIC registers, which require a separate store for each word of a request; 0 if they are
     /// memory.
     pub registers: u64,
-    /// Requests below this number are known to have a slot. Local to the thread that holds this copy.
+    /// All requests below this number are known to this thread to have a slot. Local to the thread that holds this
+    /// copy.
     pub free_below: u64,
-    /// Doorbells up to this number are ordered before this thread's subsequent stores.
+    /// Number of the latest doorbell that is ordered before this thread's subsequent stores.
     pub ordered: u64,
     /// The first request after the last doorbell, if this thread rang that doorbell; otherwise [`NO_TURN`].
     pub turn: u64,
 }
 
-/// Value of [`Queue::turn`] in a thread that did not ring the last doorbell.
+/// Value of [`Queue::turn`] in a thread that has not rung the last doorbell.
 pub const NO_TURN: u64 = u64::MAX;
 
-/// Value in [`Queue::turns`]: doorbells cover all requests before `number`, so the thread that writes it must ring.
+/// Returns the value in [`Queue::turns`] that means: doorbells cover all requests before `number`, and the thread that
+/// writes its requests there must ring.
 #[inline(always)]
 pub const fn turn_at(number: u64) -> u64 {
     number << 1 | 1
 }
 
-/// Value in [`Queue::turns`]: the group that starts here has written its requests up to `end` (exclusive).
+/// Returns the value in [`Queue::turns`] that means: the group that starts here has written its requests up to `end`
+/// (exclusive).
 #[inline(always)]
 const fn written_to(end: u64) -> u64 {
     end << 1
@@ -114,7 +117,7 @@ unsafe impl Send for Queue {}
 // SAFETY: the pointers refer to words that are shared by design and accessed only atomically.
 unsafe impl Sync for Queue {}
 
-/// A transfer that a kernel requests from the NIC.
+/// A transfer that a kernel posts to the NIC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transfer {
     /// [`Operation::Write`] or [`Operation::Read`].
@@ -149,7 +152,7 @@ impl Transfer {
     }
 }
 
-/// The first failure of a queue: a code and a request number. Codes below 32 are NIC statuses.
+/// The first failure of a queue: a code and a request number. Codes below 32 are NIC status codes.
 #[repr(transparent)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Failure(pub u64);
@@ -158,11 +161,11 @@ pub struct Failure(pub u64);
 const NUMBER_BITS: u32 = 48;
 
 impl Failure {
-    /// No request has completed within the timeout. The request number is that of the first incomplete one.
+    /// No request completed within the timeout. The request number is that of the first incomplete request.
     pub const DEADLINE: u16 = 0x100;
-    /// A completion of a request that was not in flight.
+    /// The completion of a request that was not in flight was received.
     pub const COMPLETION: u16 = 0x101;
-    /// The completion queue was overrun: it contains a completion of this request that was not read.
+    /// The completion queue was overrun. It contains an unread completion of this request.
     pub const OVERRUN: u16 = 0x102;
     /// The host has aborted the queue. The low bits of the code are its [`Status`].
     pub const ABORT: u16 = 0x200;
@@ -195,7 +198,7 @@ impl Failure {
         }
     }
 
-    /// Returns the NIC status. `None` if the failure has a code of its own.
+    /// Returns the NIC status, or `None` if the failure has a code defined here.
     pub const fn card(self) -> Option<CardStatus> {
         if self.code() < 32 { CardStatus::of(self.code() as u8) } else { None }
     }
@@ -226,7 +229,7 @@ impl Queue {
     /// `queues` must be valid for `count` queues, at least one.
     #[inline(always)]
     pub unsafe fn of_block(queues: *const Queue, count: u32) -> Queue {
-        // SAFETY: the caller guarantees `count` queues, and the remainder is below `count`.
+        // SAFETY: the caller guarantees that there are `count` queues, and the remainder is below `count`.
         unsafe { queues.add((cuda_std::thread::block_idx_x() % count) as usize).read() }
     }
 
@@ -236,7 +239,7 @@ impl Queue {
         unsafe { &*self.words }
     }
 
-    /// Returns the word of an array with one word per slot that belongs to request `number`.
+    /// Returns the word for request `number` in an array that has one word per slot.
     #[inline(always)]
     fn of_slot(&self, words: *const Word, number: u64) -> &Word {
         // SAFETY: the array outlives the kernels, like `words`, and has one word per slot.

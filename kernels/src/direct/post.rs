@@ -1,19 +1,19 @@
 //! Posting of requests to the NIC.
 //!
-//! 1. *Reserve*: one atomic add per warp, for all its lanes that post to this queue.
+//! 1. *Reserve*: a warp executes one atomic add for all its lanes that post to this queue.
 //! 2. *Wait for space*: a slot is free when its previous request has completed. At most `max_batch` requests may be
 //!    written without a doorbell.
 //! 3. *Write*: each lane writes its request of 64 bytes.
 //! 4. *Ring*: each slot has a word in device memory in which the group that starts there meets the preceding doorbell.
-//!    The group stores there that it is written, and the thread that rings stores there that the turn has come. Both
-//!    use an exchange, so exactly one of them is second, and that one rings for the group. No thread waits for its
-//!    turn.
+//!    The group records there that it is written, and the thread that rang the preceding doorbell records that this
+//!    group is next. Both use an exchange, so exactly one of them is second, and this one rings for the group. No thread
+//!    waits for its doorbell.
 //!
 //! **Order.** Each group executes a `fence.acq_rel.sys` between its requests (with their payloads) and its exchange. A
 //! thread that observes that the group is written, and rings for it, therefore never makes the NIC read an empty slot.
 //! A second system fence precedes each doorbell for requests acquired from other threads. A GPU-scope fence follows
-//! each doorbell, so that the next doorbell, from whichever thread then has the turn, comes after it. (On a real NIC
-//! this relies on the ordering that PTX specifies for `.mmio` stores; it has not been tested.)
+//! each doorbell, so that the next doorbell, from whichever thread rings it, comes after it. (On a real NIC this relies
+//! on the ordering that PTX specifies for `.mmio` stores; it has not been tested.)
 //!
 //! **Batch limit.** Requests must not reach the NIC before the doorbell of preceding requests if more than `max_batch`
 //! would then be without a doorbell. A thread tracks the last doorbell that is ordered by its own system fence. Only if
@@ -41,7 +41,7 @@ impl Queue {
         self.post_from(transfer, Known::Kept)
     }
 
-    /// Like [`post`](Queue::post); `known` specifies what the caller has cached about the queue.
+    /// Like [`post`](Queue::post); `known` specifies which values the caller has cached.
     #[inline(always)]
     pub(super) fn post_from(&mut self, transfer: &Transfer, known: Known) -> Result<u64, Failure> {
         let group = Group::of(self);
@@ -87,7 +87,7 @@ impl Queue {
         Ok(Place { first, end, rung })
     }
 
-    /// Waits until the requests below `end` have a slot and the batch limit permits them.
+    /// Waits until the requests below `end` have a slot and satisfy the batch limit.
     #[inline(always)]
     fn settle(&mut self, group: Group, end: u64) -> Result<(), Failure> {
         if group.any(group.leads() && (end > self.free_below || end - self.ordered > self.max_batch as u64)) {
@@ -100,7 +100,7 @@ impl Queue {
         Ok(())
     }
 
-    /// Writes the request of a place for one, and ensures that a doorbell covers it.
+    /// Writes this lane's request to `place`, which has one slot, and ensures that a doorbell covers it.
     #[inline(always)]
     pub(super) fn fill(&mut self, place: Place, transfer: &Transfer) {
         self.write(place.first, transfer);
@@ -158,7 +158,7 @@ impl Queue {
         self.bell(to).ring(to)
     }
 
-    /// Returns the words that a doorbell up to request `to` stores to.
+    /// Returns the words to which a doorbell up to request `to` is stored.
     #[inline(always)]
     fn bell(&self, to: u64) -> Bell<'_> {
         // SAFETY: the doorbell is mapped as long as the queue exists.
@@ -166,13 +166,13 @@ impl Queue {
         Bell { doorbell, rung: &self.words().rung.0, turn: self.of_slot(self.turns, to) }
     }
 
-    /// Doorbells cover all requests below `to`, and the turn word there contained `met`. Rings for groups that have
-    /// been written in the meantime, until there are none.
+    /// Continues after a doorbell that covers all requests below `to`, when the word `turn` of the next group contained
+    /// `met`. Rings for all groups that have been written in the meantime.
     #[inline(always)]
     fn go_on_ringing(&mut self, mut to: u64, mut met: u64) {
         while is_written(met, to) {
             to = met >> 1;
-            // Includes all further written groups in the same doorbell.
+            // One doorbell covers all further groups that are written.
             loop {
                 let next = load_relaxed_gpu_u64(self.of_slot(self.turns, to));
                 if !is_written(next, to) {
@@ -216,15 +216,16 @@ impl Queue {
             self.fill(Place { first, end, rung }, transfer);
             return self.wait(first);
         }
-        // Computed before the fences: after a fence, values in local memory are reloaded from beyond L1.
+        // The values are copied before the fences, because after a fence, values in local memory are reloaded from
+        // beyond L1.
         let queue = *self;
         let (bell, entry) = (queue.bell(end), queue.completion(first));
         queue.write(first, transfer);
         fence_acq_rel_sys();
         let met = bell.ring(end);
         self.ordered = rung;
-        // After the round trips of the doorbell's fence and exchange: a poll before them would precede the completion,
-        // and the next poll would be one round trip later.
+        // The first poll follows the round trips of the doorbell's fence and exchange. An earlier poll would precede
+        // the completion and delay the next poll by one round trip.
         self.go_on_ringing(end, met);
         if queue.first_look(entry, first) {
             store_release_gpu_u64(&self.words().ended.0.0, end);
@@ -236,16 +237,16 @@ impl Queue {
     }
 }
 
-/// What a caller has cached about free slots and doorbells.
+/// Values about free slots and doorbells that a caller has cached.
 #[derive(Clone, Copy)]
 pub(super) enum Known {
-    /// The values cached since its last call.
+    /// The values from the caller's last call.
     Kept,
-    /// Nothing: the watermark is loaded together with the reservation.
+    /// No values. The watermark is loaded together with the reservation.
     Asked,
 }
 
-/// The words that a doorbell stores to; see [`Queue::bell`].
+/// The words to which a doorbell is stored; see [`Queue::bell`].
 struct Bell<'a> {
     doorbell: &'a Doorbell,
     rung: &'a Word,
@@ -270,7 +271,7 @@ const fn is_written(word: u64, first: u64) -> bool {
     word & 1 == 0 && word >> 1 > first
 }
 
-/// A range of adjacent slots.
+/// A range of consecutive slots.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Place {
     /// First request.
@@ -281,7 +282,8 @@ pub(super) struct Place {
     rung: u64,
 }
 
-/// Longest sleep of a thread that waits for space, in nanoseconds. With a full queue throughput matters, not latency.
+/// Longest sleep of a thread that waits for space, in nanoseconds. While the queue is full, throughput matters more
+/// than latency.
 const LONGEST_SLEEP: u32 = 256;
 
 /// Result of a wait for space.
@@ -292,7 +294,8 @@ struct Room {
     ordered: u64,
 }
 
-/// Waits for space that did not seem to be available. Out of line: rare, or a matter of throughput.
+/// Waits for space after the cached values have shown none. Not inlined, because it is called rarely or when only
+/// throughput matters.
 #[inline(never)]
 fn wait_for_room(queue: Queue, group: Group, end: u64) -> Room {
     let (max_batch, depth) = (queue.max_batch as u64, queue.depth as u64);

@@ -25,7 +25,7 @@ use efa_queue::{completion, rules};
 
 /// Number of unsuccessful polls of the counter between two searches of the completion queue.
 const LOOKS_BEFORE_SEARCH: u32 = 1 << 12;
-/// First sleep of a thread that does not poll, in nanoseconds. Doubled up to the wait's maximum.
+/// First sleep of a thread that does not poll, in nanoseconds. Later sleeps double, up to the maximum of the wait.
 const SHORTEST_SLEEP: u32 = 32;
 /// Longest sleep of a thread that waits for a completion, in nanoseconds. Adds to the latency of each completion.
 const LONGEST_SLEEP: u32 = 64;
@@ -102,7 +102,7 @@ impl Queue {
         load_acquire_gpu_v2_u64(&self.words().ended.0).0 & !POLLED
     }
 
-    /// Called after an unsuccessful poll that loaded `failure`. Returns an error if the wait must end.
+    /// Handles an unsuccessful poll that loaded `failure`. Returns an error if the wait must end.
     #[inline(always)]
     fn go_on(&self, failure: u64, limit: &mut GrowthLimit, watermark: u64) -> Result<(), Failure> {
         if failure != 0 {
@@ -160,21 +160,21 @@ impl Queue {
             thread::relax();
         };
         let mut stop = 0;
-        // Orders what each lane has acquired before the leader's release.
+        // Orders the acquires of all lanes before the leader's release.
         group.meet();
         if group.leads() {
             stop = result.as_ref().err().map_or(0, |failure| self.fail(*failure).0);
             if polled.ahead != ahead {
                 store_relaxed_gpu_u64(&words.ahead.0, polled.ahead);
             }
-            // Releases the role, the watermark, and the state of this group for the next one with the role.
+            // Publishes the watermark and this group's polling state, and releases the role.
             store_release_gpu_u64(&words.ended.0.0, polled.watermark);
         }
         result.map_err(|_| Failure(group.share(stop)))
     }
 
-    /// Returns whether the completion of request `number` has arrived and is successful. For a thread with the role, if
-    /// no other request is in flight.
+    /// Returns whether the completion of request `number` has arrived and is successful. The caller must hold the role
+    /// and have no other request in flight.
     #[inline(always)]
     pub(super) fn first_look(&self, entry: &Word, number: u64) -> bool {
         let first = load_acquire_sys_u64(entry);
@@ -183,7 +183,7 @@ impl Queue {
         is_there && is_good && completion::id(first) == number as u16
     }
 
-    /// Continues polling if [`first_look`](Queue::first_look) was unsuccessful. Releases the role.
+    /// Continues polling after an unsuccessful [`first_look`](Queue::first_look), then releases the role.
     #[inline(always)]
     pub(super) fn go_on_polling(&self, group: Group, number: u64) -> Result<(), Failure> {
         match poll_for(*self, group, number) {
@@ -199,7 +199,7 @@ impl Queue {
     #[inline(always)]
     fn take(&self, group: Group, polled: &mut Polled) -> Result<bool, Failure> {
         let mine = polled.watermark + polled.ahead + group.rank as u64;
-        // Acquire: the NIC has stored the bytes of a read before the entry.
+        // Uses acquire order: the NIC has stored the bytes of a read before the entry.
         let first = load_acquire_sys_u64(self.completion(mine));
         let taken = group.leading(completion::phase(first) == rules::completion_phase(mine, self.completion_entries));
         if taken == 0 {
@@ -217,7 +217,7 @@ impl Queue {
         if failure == 0 { Ok(true) } else { Err(Failure(failure)) }
     }
 
-    /// Returns the failure that the first word of a completion reports, or 0 if it is valid.
+    /// Returns the failure that the first word of a completion reports, or 0 if the completion is valid.
     #[inline(always)]
     fn refused(&self, first: u64, watermark: u64) -> u64 {
         let offset = completion::id(first).wrapping_sub(watermark as u16) as u64;
@@ -226,11 +226,11 @@ impl Queue {
             return Failure::of(completion::status(first) as u16, number).0;
         }
         if offset >= self.depth as u64 {
-            // The request has completed before or never existed: report the newest number with this id.
+            // The request has already completed or never existed. Reports the newest number with this id.
             let back = (watermark as u16).wrapping_sub(completion::id(first)) as u64;
             return Failure::of(Failure::COMPLETION, watermark.wrapping_sub(back)).0;
         }
-        // The request at the watermark cannot have completed, or the watermark would be above it.
+        // The request at the watermark cannot have completed, because the watermark would then be higher.
         let has_ended = offset != 0 && load_relaxed_gpu_u64(self.of_slot(self.done, number)) == number + 1;
         if completion::is_arrival(first) || has_ended { Failure::of(Failure::COMPLETION, number).0 } else { 0 }
     }
@@ -252,14 +252,15 @@ impl Queue {
         if failure == 0 { Ok(grown != 0) } else { Err(Failure(failure)) }
     }
 
-    /// Searches all completions for a failed request. Out of line: used only after a failure or a long wait.
+    /// Searches all completions for a failed request. Not inlined, because it is called only after a failure or a long
+    /// wait.
     #[inline(never)]
     fn search(&self, watermark: u64) -> Result<(), Failure> {
         let mut index = 0;
         while index < self.completion_entries as u64 {
             let entry = load_relaxed_sys_u64(self.completion(index));
             if completion::status(entry) != 0 {
-                // The lap of the entry is unknown: assume the newest request number with this id below `reserved`.
+                // The lap of the entry is unknown. Assumes the newest request number with this id below `reserved`.
                 let reserved = load_relaxed_gpu_u64(&self.words().reserved.0);
                 let back = (reserved.wrapping_sub(1) as u16).wrapping_sub(completion::id(entry)) as u64;
                 let number =
@@ -271,8 +272,8 @@ impl Queue {
         Ok(())
     }
 
-    /// Returns the failure for a timeout without any completion. If a request that is not known to have completed has a
-    /// completion nevertheless, the NIC is a lap ahead of the reader. Out of line, like [`search`](Queue::search).
+    /// Returns the failure for a timeout without any completion. If a request that is not known to be complete has a
+    /// completion, the NIC is one lap ahead of the reader. Not inlined, like [`search`](Queue::search).
     #[inline(never)]
     fn why_late(&self, watermark: u64) -> Failure {
         let under_way = load_relaxed_gpu_u64(&self.words().reserved.0).wrapping_sub(watermark);
@@ -281,7 +282,7 @@ impl Queue {
             let entry = load_relaxed_sys_u64(self.completion(index));
             let offset = completion::id(entry).wrapping_sub(watermark as u16) as u64;
             let number = watermark + offset;
-            // A written entry is never zero, because it contains its queue number.
+            // A written entry is never zero, because it contains the number of its queue.
             if entry != 0 && offset < under_way && load_relaxed_gpu_u64(self.of_slot(self.done, number)) != number + 1 {
                 oldest = oldest.min(offset);
             }
@@ -308,8 +309,8 @@ struct Polled {
     ahead: u64,
 }
 
-/// Processes completions in any order, and failures. Returns the updated state, and a failure or 0. Out of line and on
-/// copies.
+/// Processes completions in any order, including failed ones. Returns the updated state, and a failure or 0. Not
+/// inlined, and called with copies.
 #[inline(never)]
 fn take_any(queue: Queue, group: Group, mut polled: Polled, first: u64, taken: u32) -> (Polled, u64) {
     let offset = completion::id(first).wrapping_sub(polled.watermark as u16) as u64;
@@ -320,7 +321,7 @@ fn take_any(queue: Queue, group: Group, mut polled: Polled, first: u64, taken: u
         failure = queue.refused(first, polled.watermark);
     }
     if group.lanes > 1 {
-        // Two completions of one request: reject the later one.
+        // If a request has two completions, the later one is rejected.
         let key = if counts && failure == 0 { number } else { !(group.rank as u64) };
         let same = warp::match_any_u64(group.mask, key);
         if counts && failure == 0 && same & ((1u32 << warp::lane()) - 1) != 0 {
@@ -356,13 +357,13 @@ enum Next {
     Fail,
 }
 
-/// Like [`Queue::go_on_polling`], but out of line and on a copy. Returns a failure or 0.
+/// Like [`Queue::go_on_polling`], but not inlined and on a copy. Returns a failure or 0.
 #[inline(never)]
 fn poll_for(queue: Queue, group: Group, number: u64) -> u64 {
     queue.poll(group, number, &|watermark| watermark > number).err().map_or(0, |failure| failure.0)
 }
 
-/// Like [`Queue::wait`], but out of line and on a copy. Returns the watermark, and a failure or 0.
+/// Like [`Queue::wait`], but not inlined and on a copy. Returns the watermark, and a failure or 0.
 #[inline(never)]
 fn wait_for(queue: Queue, group: Group, number: u64) -> (u64, u64) {
     let by_counter = !queue.counter.is_null();

@@ -1,9 +1,9 @@
-//! Signals that waiting kernels read themselves: from immediates in the completion queues of the NIC's receive side,
-//! and from the NIC's counters of arrived writes. No CPU thread counts signals.
+//! Signals that waiting kernels read directly from the NIC: from immediates in the completion queues of its receive
+//! side, and from its counters of arrived writes. No CPU thread counts signals.
 //!
-//! Of the threads that wait, one reads the queues for all. It adds the immediates to the signals' words in device
-//! memory, which the other threads poll. Entries stay in a queue until some thread waits. A queue with an unread lap
-//! loses signals, and waits for them end at the deadline.
+//! One of the waiting threads reads the queues for all of them. It adds the immediates to the signals' words in device
+//! memory, which the other threads poll. Entries stay in a queue until some thread waits. If a whole lap of a queue is
+//! unread, signals are lost, and waits for them end at the deadline.
 //!
 //! A counter belongs to one signal. Every thread that waits for that signal reads the counter itself. The mark is the
 //! value up to which the counter has been added to the signal; the thread that advances the mark adds the difference.
@@ -23,7 +23,7 @@ use cuda_std::memory::{
 use cuda_std::thread;
 use efa_queue::{completion, rules};
 
-/// Receive side of one of the NIC's queue pairs.
+/// Receive side of a queue pair of the NIC.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct ReceiveQueue {
@@ -67,14 +67,14 @@ pub struct Arrivals {
 
 /// Maximum number of entries read from one queue before the signal is checked again.
 const AT_ONCE: u32 = 32;
-/// If no other PE adds to the near word, it is loaded only once per this many polls. (This PE may signal itself through
-/// its own heap.)
+/// Number of polls between two loads of the near word if no other PE adds to it. (This PE may signal itself through its
+/// own heap.)
 const SELDOM: u32 = 8;
 /// Maximum sleep between polls of a thread that does not read the queues, in nanoseconds.
 const LONGEST_SLEEP: u32 = 128;
 
-/// Waits until the sum of a signal's two words meets `wanted`. `mapped` states whether other PEs add to the near word.
-/// Returns 0, or the status that ended the wait. Not inlined, because calls that do not wait have no use for it.
+/// Waits until the sum of a signal's two words meets `wanted`. `mapped` indicates whether other PEs add to the near
+/// word. Returns 0, or the status that ended the wait. Not inlined, because most calls do not wait.
 #[inline(never)]
 pub(super) fn wait(
     arrivals: &Arrivals,
@@ -115,7 +115,7 @@ pub(super) fn wait(
     stop
 }
 
-/// Reads what has arrived, unless another thread is reading.
+/// Reads the available arrivals, unless another thread is reading.
 #[inline(never)]
 pub(super) fn look(arrivals: &Arrivals, signal: Option<&Word>) {
     arrivals.count(signal);
@@ -126,8 +126,8 @@ pub(super) fn look(arrivals: &Arrivals, signal: Option<&Word>) {
 }
 
 impl Arrivals {
-    /// Tries to become the reading thread. Acquire: pairs with the release in `give_role_back`, so that this thread
-    /// sees the entry counts that the previous reader stored.
+    /// Tries to become the reading thread. Uses acquire order, which pairs with the release in `give_role_back`, so
+    /// that this thread sees the entry counts that the previous reader stored.
     #[inline(always)]
     fn takes_role(&self) -> bool {
         // SAFETY: the host keeps everything that `self` points to valid while the grid runs.
@@ -140,7 +140,7 @@ impl Arrivals {
         store_release_gpu_u64(unsafe { &*self.role }, 0);
     }
 
-    /// Adds the arrivals that the NIC has counted for the signal with this word to the word.
+    /// Adds the arrivals that the NIC has counted for a signal to that signal's word.
     #[inline(always)]
     fn count(&self, signal: Option<&Word>) {
         let Some(word) = signal else { return };
@@ -155,20 +155,20 @@ impl Arrivals {
             (&*count.counter, &*count.read)
         };
         let seen = load_relaxed_gpu_u64(read);
-        // Acquire: the NIC stores the bytes of a write before it counts the write.
+        // Uses acquire order: the NIC stores the bytes of a write before it counts the write.
         let now = load_acquire_sys_u64(counter) & rules::COUNTER_MASK;
         let more = now.wrapping_sub(seen) & rules::COUNTER_MASK;
         // The two loads are not ordered, so another thread's mark can be newer than this reading of the counter. Such a
         // reading is ignored. (An acquire of the mark with a release by the exchange would also work, but would delay
         // each reading of the counter by a round trip to L2.)
         let is_newer = more != 0 && more <= rules::COUNTER_MASK / 2;
-        // A thread whose exchange fails reads mark and word again in its next poll.
+        // A thread whose exchange fails rereads mark and word in its next poll.
         if is_newer && compare_exchange_acquire_gpu_u64(read, seen, now) == seen {
             fetch_add_acq_rel_gpu_u64(word, more);
         }
     }
 
-    /// Adds what has arrived in the queues to the signals. Called only by the reading thread.
+    /// Adds the arrivals in the queues to the signals. Called only by the reading thread.
     #[inline(always)]
     fn read(&self) {
         for number in 0..self.count {
@@ -208,12 +208,13 @@ impl Arrivals {
 mod tests {
     use super::*;
 
-    /// Number of writes that the NIC counts; the counter wraps around among them.
+    /// Number of writes that the NIC counts. The counter wraps around within this number.
     const WRITES: u64 = 20_000;
     /// Number of threads that wait for the signal.
     const WAITERS: usize = 3;
 
-    /// However many threads read a counter while it grows and wraps around, each write is added to the signal once.
+    /// Each write is added to the signal exactly once, for any number of threads that read the counter while it grows
+    /// and wraps around.
     #[test]
     fn device_counts_are_added_once() {
         let begins = rules::COUNTER_MASK - WRITES / 2;

@@ -12,8 +12,8 @@ use cuda_std::memory::{
 use cuda_std::thread;
 
 impl Context<Thread> {
-    /// Writes one value of at most 8 bytes to PE `pe`. The value is captured immediately. It is visible at the target
-    /// once `quiet` or a signal establishes that. OpenSHMEM: `shmem_p`.
+    /// Writes one value of at most 8 bytes to PE `pe`. The value is captured immediately. Its visibility at the target
+    /// is established by `quiet` or a signal. OpenSHMEM: `shmem_p`.
     ///
     /// Over rails the value is inline in the command: no memory is read for it, and no fence precedes it.
     ///
@@ -40,7 +40,7 @@ impl Context<Thread> {
     ///
     /// # Errors
     /// Returns the same errors as [`get`](Context::get), and [`Status::REFUSED`] over rails if this thread's index in
-    /// the grid is not below [`FETCHING_THREADS`].
+    /// the grid is [`FETCHING_THREADS`] or more.
     #[inline(always)]
     pub fn g<T: Plain>(&mut self, from: Sym<T>, pe: u32) -> Result<T, Status> {
         const { assert!(size_of::<T>() <= 8, "g: at most 8 bytes") };
@@ -59,15 +59,15 @@ impl Context<Thread> {
         let command = super::context::transfer(Opcode::Get, landing, from.offset(), bytes, pe, 0);
         self.post(Call::G, &command, Fence::None)?;
         self.finish(Call::G, pe, bytes)?;
-        // SAFETY: this thread's own word of the heap, into which the bytes have arrived.
+        // SAFETY: the word of the heap belongs to this thread, and its bytes have arrived.
         Ok(unsafe { load(self.world.heap as u64 + landing) })
     }
 
-    /// Adds to a word of PE `pe`. Not ordered. OpenSHMEM: `shmem_atomic_add`.
+    /// Adds to a word of PE `pe`. The operation is not ordered. OpenSHMEM: `shmem_atomic_add`.
     ///
     /// # Errors
-    /// Returns [`Status::UNSUPPORTED`] if the PE is reached over rails: no NIC that ginlab supports performs the
-    /// operation there (EFA has no atomics), and ginlab does not emulate it.
+    /// Returns [`Status::UNSUPPORTED`] if the PE is reached over rails: the supported NICs do not perform the operation
+    /// (EFA has no atomics), and ginlab does not emulate it.
     #[inline(always)]
     pub fn atomic_add(&mut self, to: Sym<u64>, add: u64, pe: u32) -> Result<(), Status> {
         add_relaxed_sys_u64(self.remote_word(to, pe)?, add);
@@ -116,7 +116,7 @@ impl Context<Thread> {
     }
 }
 
-/// Returns one value, as last written by any thread.
+/// Returns a value that any thread may write.
 ///
 /// # Safety
 /// The value must be in a heap, aligned for its type, and at most 8 bytes long, so that it is within one word.

@@ -1,8 +1,8 @@
-//! Messages without bytes: one pair of words that carries only the round.
+//! Messages without bytes: a single pair of words that carries only the round.
 //!
-//! A message proves its round whatever its length. Two slots suffice because the sender of round `r + 2` has received
-//! round `r + 1`, whose sender had received round `r`. A message that sent nothing would break that chain. The thread
-//! that stores and takes the first chunk of other messages also does so here, so that every word has only one writer.
+//! A message of any length proves its round. Two slots suffice because the sender of round `r + 2` has received round
+//! `r + 1`, whose sender had received round `r`. If an empty message sent nothing, that chain would break. The thread
+//! that handles the first chunk of other messages also handles these words, so that every word has only one writer.
 
 use super::chunk::{is_of, tagged};
 use super::limit::{Control, Limit};
@@ -55,7 +55,7 @@ impl<S: Scope> Context<S> {
     #[inline(always)]
     pub(super) unsafe fn store_bare(&self, slot: u64, round: u32) {
         if self.scope.leads() {
-            // SAFETY: the caller guarantees the slot.
+            // SAFETY: the caller guarantees that the slot is valid.
             unsafe { store(slot, round) };
         }
     }
@@ -70,7 +70,7 @@ impl<S: Scope> Context<S> {
             return;
         }
         let (timeout_ns, control) = (self.world.timeout_ns, self.world.abort);
-        // SAFETY: the caller guarantees the slot; the host's word is valid while the grid runs.
+        // SAFETY: the caller guarantees that the slot is valid; the host's word is valid while the grid runs.
         let (stop, seen) = unsafe { by_address(wait as unsafe fn(_, _, _, _) -> _)(slot, round, timeout_ns, control) };
         if stop != 0 {
             self.fail(Status(stop), Failure { call: Call::Receive, pe, detail: 0, seen, wanted: round as u64 });
@@ -90,7 +90,7 @@ impl<S: Scope> Context<S> {
 #[inline(never)]
 pub(super) unsafe fn exchange(world: &World, (here, sent): (u64, u64), sender: u32, round: u32) -> u64 {
     if world.has_failed() {
-        // The report names the call that failed.
+        // The report already names the call that failed.
         return Status::ENDED.0;
     }
     let others = || (0..world.pes).filter(|pe| *pe != world.me);
@@ -99,7 +99,7 @@ pub(super) unsafe fn exchange(world: &World, (here, sent): (u64, u64), sender: u
         unsafe { store((*world.peers.add(pe as usize)).heap + sent, round) };
     }
     for pe in others() {
-        // SAFETY: the caller guarantees the slot; the host's word is valid while the grid runs.
+        // SAFETY: the caller guarantees that the slot is valid; the host's word is valid while the grid runs.
         let (stop, seen) = unsafe { wait(here + pe as u64 * sender as u64, round, world.timeout_ns, world.abort) };
         if stop != 0 {
             let failure = Failure { call: Call::Receive, pe, detail: 0, seen, wanted: round as u64 };

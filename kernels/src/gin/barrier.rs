@@ -7,22 +7,21 @@ use cuda_std::memory::{Word, add_relaxed_sys_u64, fence_acq_rel_sys, load_relaxe
 
 /// Number of teams of a world, one per [`TeamKind`].
 pub const TEAMS: usize = 3;
-/// Number of signals of a team's barrier: one per round, for up to 2^15 PEs, and one for teams that need a single
-/// round.
+/// Number of signals of a team's barrier: one per round for up to 2^15 PEs, and one for teams that need a single round.
 pub(super) const ROUNDS: u32 = 16;
 /// Maximum size of a team whose PEs all signal each other directly, in one round; a larger team takes several rounds.
 const ONE_ROUND: u32 = 16;
 
 const _: () = assert!(USER_SIGNALS + TEAMS as u32 * ROUNDS == SIGNALS);
 
-/// Kinds of teams, by the PEs that form them.
+/// Kinds of teams, which differ in the PEs that they contain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TeamKind {
     /// All PEs.
     World = 0,
     /// The PEs on this PE's machine.
     Node = 1,
-    /// The PEs with this PE's local index on their machines: those whose rails pair.
+    /// The PEs that have the same local index on their machines as this PE, so that their rails pair.
     Rail = 2,
 }
 
@@ -49,7 +48,7 @@ impl World {
     /// `shmem_team_translate_pe`.
     #[inline(always)]
     pub fn pe_of(&self, team: &Team, pe: u32) -> u32 {
-        // Avoids the division if possible: it takes longer than the rest of a barrier's own work.
+        // Avoids the division if possible, since it takes longer than the rest of the barrier's own work.
         let pe = if pe < team.pes { pe } else { pe % team.pes };
         if team.pes == self.pes {
             // The team has all PEs, in their order.
@@ -61,9 +60,9 @@ impl World {
 }
 
 impl<S: Scope> Context<S> {
-    /// Waits until all PEs have called it, each once, with one of its scopes. Before that the puts of this context are
-    /// complete, and the scope's stores to its own heap are visible to PEs that get them. Does not wait for puts of
-    /// other contexts. OpenSHMEM: `shmem_barrier_all`.
+    /// Waits until all PEs have called this function, each once, from one of its scopes. The puts of this context are
+    /// then complete, and the scope's stores to its own heap are visible to PEs that get them. The barrier does not
+    /// wait for puts of other contexts. OpenSHMEM: `shmem_barrier_all`.
     ///
     /// # Errors
     /// Returns [`Status::DEADLINE`] if a PE does not arrive, the status with which the host ended the wait, or an
@@ -88,7 +87,8 @@ impl<S: Scope> Context<S> {
             self.meet_mapped(kind, &team);
             return self.agreed();
         }
-        // After the scope's barrier, so this fence covers all its threads; the signals below follow it.
+        // This fence follows the scope's barrier, so that it covers all threads of the scope, and precedes the signals
+        // below.
         self.fenced();
         self.wait_for_tickets(Call::Barrier, NO_PE, 0);
         if self.scope.leads() && team.pes > 1 {
@@ -97,9 +97,9 @@ impl<S: Scope> Context<S> {
         self.agreed()
     }
 
-    /// Like `meet`, if all heaps are mapped: the first threads each signal one PE, in parallel, and the first warp
-    /// waits. Each of these threads fences after the scope's barrier, so each signal covers what all threads did
-    /// before.
+    /// Like `meet`, if all heaps are mapped. The first threads each signal one PE, in parallel, and the first warp
+    /// waits. Each of these threads fences after the scope's barrier, so each signal covers the preceding accesses of
+    /// all threads.
     #[inline(always)]
     fn meet_mapped(&mut self, kind: TeamKind, team: &Team) {
         let flat = Signal(USER_SIGNALS + kind as u32 * ROUNDS + ROUNDS - 1);
@@ -107,9 +107,9 @@ impl<S: Scope> Context<S> {
         let mut step = self.scope.rank();
         // SAFETY: `barriers` has one word per team.
         let word: &Word = unsafe { &*self.world.barriers.add(kind as usize) };
-        // Loaded before the fence, which takes longer than this load: otherwise the wait would start one round trip to
-        // memory later. (A lane that loads the word only after the leader's store below waits for a sum that is not yet
-        // reached: its polls end without success, and it continues.)
+        // The word is loaded before the fence, which takes longer than the load. A later load would delay the wait by
+        // one round trip to memory. (A lane that loads the word only after the leader's store below waits for a sum
+        // that is not yet reached. Its polls fail, and it continues.)
         let passed = if self.scope.is_of_first_warp() { load_relaxed_gpu_u64(word) + 1 } else { 0 };
         self.unfenced = false;
         if step < others.max(1) {
@@ -131,10 +131,10 @@ impl<S: Scope> Context<S> {
         }
     }
 
-    /// Performs a barrier on one thread. A PE adds one to a signal of each PE that it meets; barrier `k` waits for `k`
-    /// from each. A sum may include a PE's signal for the next barrier while another PE's signal for this one is in
-    /// flight. The first PE has then passed this barrier and so has been signalled by all PEs: what they did before is
-    /// visible through it.
+    /// Performs a barrier on one thread. A PE adds 1 to a signal of each PE that it meets; barrier `k` waits for `k`
+    /// from each. A sum may include a PE's signal for the next barrier while another PE's signal for this barrier is in
+    /// flight. The first PE has then passed this barrier, so all PEs have signalled it, and their preceding accesses
+    /// are visible through its signal.
     #[inline(always)]
     fn meet(&mut self, kind: TeamKind, team: &Team) {
         let signals = Signal(USER_SIGNALS + kind as u32 * ROUNDS);
@@ -147,7 +147,7 @@ impl<S: Scope> Context<S> {
                 self.tell(flat, self.world.pe_of(team, (team.me + step) % team.pes));
             }
         }
-        // Loaded after the signals, which do not depend on it, so that its latency overlaps with theirs.
+        // The word is loaded after the signals, which do not depend on it, so that the latencies overlap.
         let passed = load_relaxed_gpu_u64(word) + 1;
         if one_round {
             self.wait_signal(Call::Barrier, NO_PE, flat, passed * (team.pes as u64 - 1));
@@ -164,7 +164,7 @@ impl<S: Scope> Context<S> {
 
     #[inline(always)]
     fn tell(&mut self, signal: Signal, pe: u32) {
-        // A failure stays in this thread until the scope agrees.
+        // A failure is kept in this thread until the scope agrees.
         let _ = self.raise(Call::Barrier, signal, 1, pe, true);
     }
 }

@@ -1,18 +1,18 @@
-//! Chunks of 8 bytes: in memory, and as the two words that carry a chunk, each with the round.
+//! Chunks of 8 bytes: their representation in memory, and the two words that carry a chunk, each tagged with the round.
 
-/// Returns the word for half of a chunk, with its round.
+/// Returns the word that carries half of a chunk and its round.
 #[inline(always)]
 pub(super) fn tagged(half: u32, round: u32) -> u64 {
     (round as u64) << 32 | half as u64
 }
 
-/// Returns whether both words of a chunk are of this round.
+/// Returns whether both words of a chunk have this round.
 #[inline(always)]
 pub(super) fn is_of((low, high): (u64, u64), round: u32) -> bool {
     (low >> 32) as u32 == round && (high >> 32) as u32 == round
 }
 
-/// Returns the round of one of several pairs that is not of this round; `None` if all are.
+/// Returns the round of the first pair that does not have this round; `None` if all pairs have it.
 #[inline(always)]
 pub(super) fn missing(pairs: &[(u64, u64)], round: u32) -> Option<u64> {
     pairs.iter().fold(None, |found, &pair| if is_of(pair, round) { found } else { Some(pair.0 >> 32) })
@@ -35,7 +35,7 @@ pub(super) unsafe fn read_chunk(from: *const u8, left: u64) -> u64 {
         return unsafe { from.cast::<u64>().read() };
     }
     if (from as u64 | left.min(8)).is_multiple_of(4) {
-        // Values of 4 bytes: reading them byte by byte would take longer than the one-way time of a signal.
+        // For values of 4 bytes: reading them byte by byte would take longer than the one-way time of a signal.
         let word = from.cast::<u32>();
         // SAFETY: the caller guarantees validity, and the alignment has been checked; the second word exists if `left`
         // exceeds 4.

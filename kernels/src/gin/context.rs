@@ -16,18 +16,20 @@ use cuda_std::memory::fence_acq_rel_sys;
 pub struct Context<S> {
     pub(super) world: World,
     pub(super) scope: S,
-    /// Tickets below this are known to have a free slot in this block's outlet, if the world has outlets. (The outlet
-    /// itself stays in memory: it would occupy registers that calls to mapped PEs need.)
+    /// All tickets below this number are known to this thread to have a free slot in this block's outlet. Unused if the
+    /// world has no outlets. (The outlet itself stays in memory, because it would occupy registers that calls to mapped
+    /// PEs need.)
     free_below: u64,
-    /// The last ticket of this thread plus 1, or 0 if there is none.
+    /// The last ticket of this thread plus one, or 0 if this thread has none.
     pub(super) last: u64,
-    /// Latest watermark that this thread has observed.
+    /// Latest watermark observed by this thread.
     pub(super) known: u64,
     /// Whether stores to other heaps have been issued since the last fence.
     pub(super) unfenced: bool,
-    /// Status of the first failed call of this thread, or the status that the scope agreed on; 0 if there is none.
+    /// Status of the first failed call of this thread, or the status on which the scope has agreed; 0 if no call
+    /// failed.
     stop: u64,
-    /// The PE that was looked up last, and the address of its heap (0 if it is not mapped).
+    /// The PE of the last lookup, and the address of its heap (0 if the heap is not mapped).
     peer: (u32, u64),
     batch: Batch,
 }
@@ -61,7 +63,7 @@ impl<S: Scope> Context<S> {
     /// - by every call that waits: `put`, `put_signal`, `get`, `quiet`, `fence`, the barriers, the waits for signals,
     ///   rounds, values and counted messages, `reclaim`, `reclaim_round`, `receive`, `receive_folded`, `all_to_all`;
     /// - by `send`, and over rails by `get_nbi`, `signal_op` and `put_round_nbi`. If the PE's heap is mapped, these
-    ///   three publish nothing.
+    ///   three calls publish nothing.
     ///
     /// [`Grid::sync`](super::Grid::sync) has no context and publishes nothing: call `flush` before it, and before the
     /// kernel's end.
@@ -93,7 +95,7 @@ impl<S: Scope> Context<S> {
 
     /// Looks up the heap of PE `pe` in advance. Returns `false` if there is no such PE.
     ///
-    /// Every call does this lookup itself and checks the PE of the previous lookup first. Calling `find` before a loop
+    /// Every call performs this lookup, and first checks the PE of the previous lookup. Calling `find` before a loop
     /// that communicates with a single PE makes that PE known to the compiler.
     #[inline(always)]
     pub fn find(&mut self, pe: u32) -> bool {
@@ -111,8 +113,8 @@ impl<S: Scope> Context<S> {
     /// Copies `from` on this PE to `to` on PE `pe`. On return `from` may be overwritten. Visibility at the target is
     /// established by `quiet` or a signal. OpenSHMEM: `shmem_put`, `shmemx_put_block`.
     ///
-    /// Over rails it returns only once the bytes have arrived, because providers report nothing earlier about the
-    /// source.
+    /// Over rails it returns only after the bytes have arrived, because providers do not report when the source has
+    /// been read.
     ///
     /// # Errors
     /// Returns [`Status::REFUSED`] if there is no such PE or `to` is shorter than `from`, and otherwise the status that
@@ -222,9 +224,9 @@ impl<S: Scope> Context<S> {
         }
     }
 
-    /// Implements `quiet` and `fence`, with a barrier of the scope before and after. After `fence` any thread may issue
-    /// the next store or signal, so every thread fences. `quiet` only waits for earlier stores, for which one thread's
-    /// fence suffices: fences are cumulative.
+    /// Implements `quiet` and `fence`, between two barriers of the scope. After `fence` any thread may issue the next
+    /// store or signal, so every thread fences. `quiet` waits only for earlier stores, for which one thread's fence
+    /// suffices: fences are cumulative.
     #[inline(always)]
     #[track_caller]
     fn settle(&mut self, call: Call) -> Result<(), Status> {
@@ -244,8 +246,8 @@ impl<S: Scope> Context<S> {
     #[track_caller]
     pub(super) fn finish(&mut self, call: Call, pe: u32, detail: u64) -> Result<(), Status> {
         if self.world.outlet_count == 0 {
-            // Without outlets there is nothing to wait for, and the call that failed on a single thread has already made
-            // the scope agree: no vote is needed.
+            // Without outlets there is no transfer to wait for, and a failed call on a single thread has already made
+            // the scope agree. No vote is needed.
             self.scope.sync();
             return self.outcome();
         }
@@ -329,8 +331,8 @@ impl<S: Scope> Context<S> {
         Ok(heap)
     }
 
-    /// Result of a call that does not wait: the failure of a single-thread scope. A warp or block reports failures when
-    /// it next agrees.
+    /// Returns the result of a call that does not wait: the failure of a single-thread scope. A warp or block reports
+    /// failures at its next agreement.
     #[inline(always)]
     pub(super) fn answer(&self) -> Result<(), Status> {
         if S::ALONE && self.stop != 0 { Err(Status(self.stop)) } else { Ok(()) }
@@ -339,7 +341,8 @@ impl<S: Scope> Context<S> {
     /// Pushes a command to this block's outlet, for a PE that is reached over rails.
     #[inline(always)]
     pub(super) fn push(&mut self, fence: Fence, command: &Command) -> Result<u64, Status> {
-        // SAFETY: there is at least one outlet if any heap is not mapped, and all threads of a block use the same world.
+        // SAFETY: there is at least one outlet if any heap is not mapped, and all threads of a block use the same
+        // world.
         unsafe { self.world.outlets().push(&mut self.free_below, fence, command) }
     }
 

@@ -6,35 +6,36 @@ use cuda_std::call::by_address;
 use cuda_std::vector::{fresh_u32, fresh_u64, load_byte, load_words, opaque_u64, store_words};
 use words::Words;
 
-/// Number of vectors per lane in flight, for few lanes and for many: a large block saturates its SM's path to memory
+/// Number of vectors per lane in flight, for few lanes and for many. A large block saturates its SM's path to memory
 /// with few vectors per thread, and has few registers.
 const DEEP: usize = 8;
 const WIDE: usize = 4;
-/// Number of lanes from which a block counts as large.
+/// Minimum number of lanes of a large block.
 const MANY: u32 = 512;
 /// Number of lanes that copy one byte each after the last vector.
 const LANES_OF_REST: u32 = 16;
-/// Number of bytes per lane up to which unaligned bytes are copied one by one: faster than words with partial words at
-/// both ends.
+/// Maximum number of bytes per lane for which unaligned bytes are copied one by one. This is faster than copying words
+/// with partial words at both ends.
 const FEW: u32 = 4;
-/// Number of bytes per lane from which a call is worthwhile that copies words without assembling them.
+/// Minimum number of bytes per lane for which a call that copies words without assembling them is worthwhile.
 const LONG: u64 = 128;
-/// Copies of more bytes are made in pieces, so that [`Words`] counts in 32 bits.
+/// Maximum number of bytes of one pass; longer copies are split, so that [`Words`] counts in 32 bits.
 const PIECE: u64 = 1 << 30;
 
-/// Copies `bytes` bytes. All `lanes` lanes must call it, each with its own `rank`. Orders nothing.
+/// Copies `bytes` bytes. All `lanes` lanes must call it, each with its own `rank`. Does not order memory.
 ///
 /// # Safety
 /// `from` must be valid for reads and `to` for writes of `bytes` bytes. They must not overlap, and no other thread may
-/// write either during the copy. Bytes that share an aligned word of 8 bytes with `from` may be loaded too, and are not
-/// used.
+/// write either during the copy. Bytes that share an aligned word of 8 bytes with `from` may also be loaded, and are
+/// not used.
 #[inline(always)]
 pub(crate) unsafe fn copy(to: *mut u8, from: *const u8, bytes: u64, rank: u32, lanes: u32) {
-    // Inlined: a call takes as long to save registers as a copy of some KiB takes: 0.2 us by a warp, 1 us by 1024
-    // threads. Addresses are computed where they are used: computed before a loop, the compiler would keep them in
-    // local memory, which misses L1 after each acquire.
+    // Inlined, because saving the registers for a call takes as long as a copy of some KiB: 0.2 us by a warp, 1 us by
+    // 1024 threads. Addresses are computed where they are used. If they were computed before a loop, the compiler would
+    // keep them in local memory, which misses L1 after each acquire.
     let (each, bases) = (fresh_u32(rank), to as u64 | from as u64);
-    // SAFETY: the caller guarantees both ranges; accesses of several bytes are only used for what is aligned for them.
+    // SAFETY: the caller guarantees that both ranges are valid. Accesses of several bytes are used only for addresses
+    // that are aligned for them.
     unsafe {
         if (bases | bytes).is_multiple_of(16) {
             if bytes <= lanes as u64 * 16 {
@@ -52,14 +53,14 @@ pub(crate) unsafe fn copy(to: *mut u8, from: *const u8, bytes: u64, rank: u32, l
     }
 }
 
-/// Copies what is not a multiple of 16 bytes or not aligned to them.
+/// Copies bytes whose length or addresses are not multiples of 16.
 ///
 /// # Safety
 /// The requirements of [`copy`] must hold.
 #[inline(always)]
 unsafe fn copy_unaligned(to: *mut u8, from: *const u8, bytes: u64, rank: u32, lanes: u32) {
     let bases = to as u64 | from as u64;
-    // SAFETY: the caller guarantees both ranges.
+    // SAFETY: the caller guarantees that both ranges are valid.
     unsafe {
         if bytes <= lanes as u64 {
             if (rank as u64) < bytes {
@@ -77,7 +78,7 @@ unsafe fn copy_unaligned(to: *mut u8, from: *const u8, bytes: u64, rank: u32, la
     }
 }
 
-/// Like [`copy`], but always by a call.
+/// Like [`copy`], but not inlined.
 ///
 /// # Safety
 /// The requirements of [`copy`] must hold.
@@ -91,34 +92,34 @@ pub(crate) unsafe fn copy_apart(to: *mut u8, from: *const u8, bytes: u64, rank: 
     } else {
         copy_words
     };
-    // SAFETY: the caller guarantees what `copy` requires.
+    // SAFETY: the caller upholds the requirements of `copy`.
     unsafe { by_address(copy as unsafe fn(_, _, _, _, _))(to, from, bytes, rank, lanes) };
 }
 
-/// Copies `W` words at byte offset `at`, if that is below `bytes`.
+/// Copies `W` words at byte offset `at`, if `at` is below `bytes`.
 ///
 /// # Safety
 /// The requirements of [`copy`] must hold, and both addresses must be aligned for `W` words.
 #[inline(always)]
 unsafe fn one<const W: usize>(to: *mut u8, from: *const u8, bytes: u64, at: u64) {
     if at < bytes {
-        // SAFETY: the caller guarantees both ranges and the alignment.
+        // SAFETY: the caller guarantees that both ranges are valid and aligned.
         unsafe { store_words(to.add(at as usize).cast(), load_words::<W>(from.add(at as usize).cast())) };
     }
 }
 
-/// Copies vectors of 16 bytes, for which both addresses must be aligned, and the remaining bytes, by at least
-/// [`LANES_OF_REST`] lanes. Not inlined: a kernel calls it in several places, and each inlined copy would take the
-/// driver as long to compile as a kernel.
+/// Copies 16-byte vectors and the remaining bytes with at least [`LANES_OF_REST`] lanes. Both addresses must be aligned
+/// to 16 bytes. Not inlined: a kernel calls it in several places, and the driver would compile each inlined copy for as
+/// long as a kernel.
 ///
 /// # Safety
 /// The requirements of [`copy`] must hold.
 #[inline(never)]
 unsafe fn copy_vectors(to: *mut u8, from: *const u8, bytes: u64, rank: u32, lanes: u32) {
-    // The lanes with the fewest vectors copy a byte after the last one, loaded before the vectors and stored after them:
-    // one wait for memory instead of two.
+    // The lanes with the fewest vectors also copy one byte after the last vector. They load it before the vectors and
+    // store it after them, so that they wait for memory only once.
     let at = bytes / 16 * 16 + (lanes - 1 - rank) as u64;
-    // SAFETY: the caller guarantees both ranges and the alignment; `at` is below `bytes` where it is used.
+    // SAFETY: the caller guarantees that both ranges are valid and aligned; `at` is below `bytes` at each use.
     unsafe {
         let byte = if at < bytes { load_byte(from.add(at as usize)) } else { 0 };
         vectors::<4, DEEP>(to, from, bytes / 16, rank, lanes);
@@ -128,13 +129,13 @@ unsafe fn copy_vectors(to: *mut u8, from: *const u8, bytes: u64, rank: u32, lane
     }
 }
 
-/// Copies words of 8 bytes, of which addresses and length must be multiples.
+/// Copies 8-byte words. Addresses and length must be multiples of 8.
 ///
 /// # Safety
 /// The requirements of [`copy`] must hold.
 #[inline(never)]
 unsafe fn copy_aligned_words(to: *mut u8, from: *const u8, bytes: u64, rank: u32, lanes: u32) {
-    // SAFETY: the caller guarantees both ranges and the alignment.
+    // SAFETY: the caller guarantees that both ranges are valid and aligned.
     unsafe { vectors::<2, DEEP>(to, from, bytes / 8, rank, lanes) };
 }
 
@@ -145,7 +146,7 @@ unsafe fn copy_aligned_words(to: *mut u8, from: *const u8, bytes: u64, rank: u32
 #[inline(never)]
 unsafe fn copy_words(to: *mut u8, from: *const u8, bytes: u64, rank: u32, lanes: u32) {
     if bytes <= 8 {
-        // SAFETY: the caller guarantees both ranges.
+        // SAFETY: the caller guarantees that both ranges are valid.
         return unsafe { copy_bytes(to, from, bytes as u32, rank, lanes) };
     }
     let mut done = 0;
@@ -158,7 +159,7 @@ unsafe fn copy_words(to: *mut u8, from: *const u8, bytes: u64, rank: u32, lanes:
     }
 }
 
-/// Copies bytes one by one, [`FEW`] of each lane at a time. All loads of a pass precede its stores.
+/// Copies bytes one by one, [`FEW`] per lane and pass. All loads of a pass precede its stores.
 ///
 /// # Safety
 /// The requirements of [`copy`] must hold, for at least one byte.
@@ -174,8 +175,8 @@ unsafe fn copy_bytes(to: *mut u8, from: *const u8, bytes: u32, rank: u32, lanes:
                 unsafe { to.add(at as usize).write(byte as u8) };
             }
         };
-        // Written out, because the compiler does not unroll the loop and would keep its array in local memory. A large
-        // block spends more time on unused accesses than on the bytes.
+        // Written out, because the compiler does not unroll the loop and would keep its array in local memory. For a
+        // large block unused accesses take longer than the copy itself.
         let at = [first, first + lanes, first + 2 * lanes, first + 3 * lanes];
         let more = bytes - (first - rank) > 2 * lanes;
         let held = [load(at[0]), load(at[1])];
@@ -193,7 +194,7 @@ unsafe fn copy_bytes(to: *mut u8, from: *const u8, bytes: u32, rank: u32, lanes:
 /// Copies `count` whole vectors of `W` words. All loads of a pass precede its stores.
 ///
 /// # Safety
-/// The requirements of [`copy`] must hold for `count` vectors, for which both addresses must be aligned.
+/// The requirements of [`copy`] must hold for `count` vectors, and both addresses must be aligned for them.
 #[inline(always)]
 unsafe fn vectors<const W: usize, const UNROLL: usize>(
     to: *mut u8,
@@ -209,24 +210,25 @@ unsafe fn vectors<const W: usize, const UNROLL: usize>(
     while left >= UNROLL as u64 * lanes as u64 {
         let mut held = [[0; W]; UNROLL];
         for held in &mut held {
-            // SAFETY: the vector is below `count`; the caller guarantees the ranges.
+            // SAFETY: the vector is below `count`; the caller guarantees that the ranges are valid.
             *held = unsafe { load_words(source as *const u32) };
             source = opaque_u64(source + step);
         }
         for held in &held {
-            // SAFETY: the vector is below `count`; the caller guarantees the ranges.
+            // SAFETY: the vector is below `count`; the caller guarantees that the ranges are valid.
             unsafe { store_words(target as *mut u32, *held) };
             target = opaque_u64(target + step);
         }
         left -= UNROLL as u64 * lanes as u64;
     }
-    // The rest takes one more pass, in which each access is conditional: one wait for memory instead of seven. A short
-    // rest has few conditions, since a block of 1024 threads spends more time on these than on the bytes.
+    // The remaining vectors take one more pass, in which each access is conditional: one wait for memory instead of
+    // seven. A short remainder uses few conditions, because a block of 1024 threads spends more time on conditions than
+    // on the bytes.
     let left = left as u32;
     if left == 0 {
         return;
     }
-    // SAFETY: the caller guarantees the ranges, and `rest` accesses only the `left` vectors from here.
+    // SAFETY: the caller guarantees that the ranges are valid, and `rest` accesses only the `left` vectors from here.
     unsafe {
         if left > 2 * lanes {
             rest::<W, UNROLL>(target, source, (rank, left), lanes, step);
@@ -236,8 +238,8 @@ unsafe fn vectors<const W: usize, const UNROLL: usize>(
     }
 }
 
-/// Copies up to `N` vectors of this lane: those with numbers `index`, `index + lanes`, ... below `left`, which are
-/// `step` bytes apart.
+/// Copies up to `N` vectors of this lane, `step` bytes apart: those with numbers `index`, `index + lanes`, ... below
+/// `left`.
 ///
 /// # Safety
 /// The requirements of [`vectors`] must hold.
@@ -252,14 +254,14 @@ unsafe fn rest<const W: usize, const N: usize>(
     let mut held = [[0; W]; N];
     for (round, held) in held.iter_mut().enumerate() {
         if index + round as u32 * lanes < left {
-            // SAFETY: the vector is below `left`; the caller guarantees the ranges.
+            // SAFETY: the vector is below `left`; the caller guarantees that the ranges are valid.
             *held = unsafe { load_words(source as *const u32) };
         }
         source = opaque_u64(source + step);
     }
     for (round, held) in held.iter().enumerate() {
         if index + round as u32 * lanes < left {
-            // SAFETY: the vector is below `left`; the caller guarantees the ranges.
+            // SAFETY: the vector is below `left`; the caller guarantees that the ranges are valid.
             unsafe { store_words(target as *mut u32, *held) };
         }
         target = opaque_u64(target + step);

@@ -1,16 +1,16 @@
-//! Rounds of messages whose number the receiver does not know in advance. In each round it learns the number in one of
-//! three ways.
+//! Rounds of messages whose number is not known to the receiver in advance. In each round the receiver obtains the
+//! number in one of three ways.
 //!
 //! ```text
 //! BY_SIGNAL   a separate signal, which adds the number plus one
 //! BY_VALUE    the number as a value with its round
-//! BY_SUM      nothing separate: the first message's signal also adds what is missing to the maximum number,
+//! BY_SUM      no separate transfer: the first message's signal also adds the difference to the maximum number,
 //!             so that the sum of a round's signals is always the same
 //! ```
 //!
-//! A message is a put with a signal that adds the result of [`Counts::adds`]. No PE is a round ahead. A PE announces
-//! the next round to another PE only after that PE has answered the current one, with a message or a separate signal.
-//! The answering PE has then waited for all of the round.
+//! A message is a put with a signal that adds the result of [`Counts::adds`]. No PE is one round ahead. A PE announces
+//! the next round to another PE only after that PE has answered the current round, with a message or a separate signal.
+//! Before it answers, a PE waits for all messages of the round.
 
 use super::{Context, Scope, Signal, Sym, Thread};
 use crate::ring::Status;
@@ -23,7 +23,7 @@ pub const BY_VALUE: u32 = 1;
 /// The signals of a round always add up to the maximum number; see the module documentation.
 pub const BY_SUM: u32 = 2;
 
-/// One signal per PE, and the sums that this PE has observed.
+/// One signal per PE, and the sums observed by this PE.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Tally {
@@ -59,15 +59,15 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// Returns what a message's signal adds; `most` and `count` are the maximum and the actual number of messages to
-    /// that PE.
+    /// Returns the value that a message's signal adds. `most` and `count` are the maximum and the actual number of
+    /// messages to that PE.
     pub const fn adds(way: u32, most: u32, count: u32, is_first: bool) -> u32 {
         if way == BY_SUM && is_first { 1 + most - count } else { 1 }
     }
 }
 
 impl Context<Thread> {
-    /// Announces to PE `pe` that it is sent `count` messages from this PE in this round.
+    /// Announces to PE `pe` that this PE sends it `count` messages in this round.
     ///
     /// # Errors
     /// Returns the same errors as [`signal_op`](Context::signal_op) and [`p`](Context::p).
@@ -109,7 +109,7 @@ impl<S: Scope> Context<S> {
     pub fn wait_counted(&mut self, counts: &Counts, round: u32, pe: u32) -> Result<(), Status> {
         let count = match counts.way {
             BY_SIGNAL => {
-                // There is one addition per round: the increase is the number plus one.
+                // Each round has one addition, so the increase is the number plus 1.
                 let (signal, seen) = (counts.signalled.signals.at(pe), load_relaxed_gpu_u64(counts.signalled.seen(pe)));
                 self.signal_wait_until(signal, seen + 1)?;
                 let more = self.world.planes(signal).sum() - seen;

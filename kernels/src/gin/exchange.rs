@@ -1,21 +1,20 @@
 //! Exchanges: every PE sends to every PE and receives from every PE in a single one-way transfer, if all heaps are
 //! mapped.
 //!
-//! The words are those of [messages](super::Inbox). The difference is the work around the transfer, which takes a
-//! launched kernel of few bytes as long as the transfer itself:
+//! The words have the format of [messages](super::Inbox). Exchanges reduce the work around the transfer, which takes as
+//! long as the transfer itself in a kernel that is launched for few bytes:
 //!
-//! - Nothing here uses a [`Context`](super::Context).
+//! - No [`Context`](super::Context) is used.
 //! - A thread's parameters are computed once, in few steps of 32 bits ([`Exchange`], [`Plan`]). A kernel can do this
 //!   before the preceding grid has ended.
 //! - The loads of the data to send do not wait for the number of the round.
 //!
-//! One warp issues an instruction in some 5 cycles: two hundred more instructions would take half a microsecond.
+//! A warp issues an instruction about every 5 cycles, so two hundred more instructions would take half a microsecond.
 //!
-//! **Which thread writes what, and when.** A thread sends the chunks of 8 bytes whose indices are assigned to it. It
-//! takes the chunks with the same indices from every PE. The chunk of round `r + 2` overwrites that of round `r`. The
-//! thread that sends it has taken the chunk of round `r + 1` from this PE. The thread that sent that one had already
-//! taken the chunk of round `r`. For the chunks no barrier is needed between rounds, as long as all PEs call with
-//! scopes of the same size.
+//! **Order of accesses.** A thread sends the chunks of 8 bytes whose indices are assigned to it. It takes the chunks
+//! with the same indices from every PE. The chunk of round `r + 2` overwrites that of round `r`. The thread that sends
+//! it has received the chunk of round `r + 1` from this PE. The thread that sent chunk `r + 1` had already received the
+//! chunk of round `r`. The chunks need no barrier between rounds if the scopes of all PEs have the same size.
 //!
 //! There is a barrier at the end of each exchange, for threads that read the received data, and for lanes without a
 //! chunk of their own. Such a lane polls another lane's chunk. Before the barrier that other lane sends nothing of the
@@ -32,9 +31,9 @@ use cuda_std::vector::{fresh_u32, fresh_u64};
 use cuda_std::warp;
 use words::{Wait, at, read, write};
 
-/// Number of a thread's chunks in flight: chunks of the only other PE, or one chunk each of several PEs. Parts that are
-/// not [whole](Parts::is_whole) are expected to be short and need no larger values. (A launched kernel of few bytes
-/// also waits for its instructions, so less code takes less time.)
+/// Number of chunks that a thread has in flight: chunks of the only other PE, or one chunk of each of several PEs.
+/// Parts that are not [whole](Parts::is_whole) are expected to be short and need no larger values. (A launched kernel
+/// of few bytes also waits for its instructions, so less code takes less time.)
 const OF_ONE: usize = 2;
 const OF_MANY: usize = 4;
 
@@ -43,7 +42,7 @@ const OF_MANY: usize = 4;
 pub struct Parts {
     /// Offset of the data for PE 0.
     pub from: u64,
-    /// Distance in bytes between the data for consecutive PEs; 0 if all PEs are sent the same data.
+    /// Distance in bytes between the data for consecutive PEs; 0 if all PEs receive the same data.
     pub from_step: u32,
     /// Offset at which the data from PE 0, or the single result, is stored.
     pub to: u64,
@@ -61,7 +60,7 @@ impl Parts {
     }
 }
 
-/// [`Parts`] as addresses.
+/// Addresses computed from [`Parts`].
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
     source: u64,
@@ -83,10 +82,10 @@ pub struct Exchange<'a, S> {
     lanes: u32,
     /// Index of this lane in its warp, or 0 for a single thread.
     of_warp: u32,
-    /// Address of the inbox here, and of this PE's slots in the next PE's inbox.
+    /// Address of the inbox on this PE, followed by that of this PE's slots in the next PE's inbox.
     here: u64,
     next: u64,
-    /// Distances in bytes in an inbox: between the words of consecutive senders, and between those of even and odd
+    /// Distances in bytes in an inbox: between the words of consecutive senders, and between the words of even and odd
     /// rounds.
     sender: u32,
     half: u32,
@@ -99,7 +98,7 @@ pub struct Exchange<'a, S> {
 
 impl World {
     /// Creates the exchanges of `scope` over `inbox`, which no other scope may use and whose capacity must be at most
-    /// [`Inbox::MOST_EXCHANGED`]. All heaps must be mapped. If `blocking` is true, the data for one PE has arrived
+    /// [`Inbox::MOST_EXCHANGED`]. All heaps must be mapped. If `blocking` is true, the data for one PE must arrive
     /// before data for the next PE is sent.
     ///
     /// # Panics
@@ -133,9 +132,9 @@ impl World {
 }
 
 impl<S: Scope> Exchange<'_, S> {
-    /// Checks whether an earlier call failed. For kernels that can be part of a series of launches: after the wait for
-    /// the preceding grids and before the first exchange. After a failure each wait ends at its first unsuccessful
-    /// poll. Sends do not wait for the result of the check.
+    /// Checks whether an earlier call failed. Call this function in kernels that can be part of a series of launches,
+    /// after the wait for the preceding grids and before the first exchange. After a failure each wait ends at its
+    /// first unsuccessful poll. Sends do not wait for the result of the check.
     #[inline(always)]
     pub fn begin(&mut self) {
         self.looks = if self.world.has_failed() { LOOKS - 1 } else { 0 };
@@ -158,8 +157,8 @@ impl<S: Scope> Exchange<'_, S> {
     /// Sends part `i` of PE `k`'s source to part `k` of PE `i`'s target, for all pairs of PEs. Rounds of an inbox count
     /// up from 1. Every PE must call it with the same round and the same number of bytes.
     ///
-    /// `WHOLE` states that [`Parts::is_whole`] holds. `PAIR` states that there are two PEs; a kernel that supports only
-    /// pairs has less code.
+    /// `WHOLE` asserts that [`Parts::is_whole`] holds. `PAIR` asserts that there are two PEs; a kernel that supports
+    /// only pairs has less code.
     ///
     /// # Safety
     /// All heaps must be mapped. The plan's parts must be inside objects of the heap that no other thread uses, and
@@ -182,7 +181,7 @@ impl<S: Scope> Exchange<'_, S> {
 
     /// Like [`all_to_all`](Exchange::all_to_all), but combines the received parts and this PE's own part into one, in
     /// the order of PEs. Every PE that receives the same data computes the same result. The result is stored at `to`,
-    /// which may overlap this PE's part for itself.
+    /// which may overlap this PE's own part.
     ///
     /// # Safety
     /// The requirements of [`all_to_all`](Exchange::all_to_all) must hold.
@@ -206,7 +205,7 @@ impl<S: Scope> Exchange<'_, S> {
     #[inline(always)]
     #[track_caller]
     fn ended(&self, round: u32, plan: &Plan, done: Result<(), Status>) -> Result<(), Status> {
-        // Without chunks nothing has been sent or awaited yet.
+        // Without chunks no data has been sent or awaited yet.
         let done = if plan.chunks == 0 && self.rank == 0 { self.exchange_bare(round) } else { done };
         match self.scope.agree(done.err().map_or(0, |stop| stop.0)) {
             0 => Ok(()),
@@ -220,7 +219,7 @@ impl<S: Scope> Exchange<'_, S> {
         let parity = (round & 1) as u64 * self.half as u64;
         let slots = (self.here + parity, self.offset + parity);
         // SAFETY: the caller of `all_to_all` or `folded` guarantees that all heaps are mapped. The inbox is at the same
-        // offset of each. (Called by name: for a call by address the compiler would copy the world to local memory.)
+        // offset of each. (Called directly: for an indirect call the compiler would copy the world to local memory.)
         match unsafe { bare::exchange(self.world, slots, self.sender, round) } {
             0 => Ok(()),
             stop => Err(Status(stop)),
@@ -230,7 +229,7 @@ impl<S: Scope> Exchange<'_, S> {
     /// Performs this thread's share of an [`all_to_all`](Exchange::all_to_all).
     #[inline(always)]
     unsafe fn gathered<const WHOLE: bool, const PAIR: bool>(&self, round: u32, plan: &Plan) -> Result<(), Status> {
-        // SAFETY: the caller guarantees what `all_to_all` requires.
+        // SAFETY: the caller upholds the requirements of `all_to_all`.
         unsafe { self.send::<OF_ONE, WHOLE>(round, plan) };
         let (chunks, lanes) = (plan.chunks, self.lanes);
         let own = plan.source + self.me as u64 * plan.from_step as u64;
@@ -300,7 +299,7 @@ impl<S: Scope> Exchange<'_, S> {
         plan: &Plan,
         fold: &impl Fold,
     ) -> Result<(), Status> {
-        // SAFETY: the caller guarantees what `all_to_all` requires.
+        // SAFETY: the caller upholds the requirements of `all_to_all`.
         unsafe { self.send::<OF_ONE, WHOLE>(round, plan) };
         let (chunks, lanes) = (plan.chunks, self.lanes);
         let own = plan.source + self.me as u64 * plan.from_step as u64;
@@ -317,7 +316,7 @@ impl<S: Scope> Exchange<'_, S> {
         if PAIR {
             let other = 1 - self.me;
             while self.keep_running(first, chunks) {
-                // SAFETY: the caller guarantees what `all_to_all` requires.
+                // SAFETY: the caller upholds the requirements of `all_to_all`.
                 let mine: [u64; OF_ONE] =
                     from_fn(|row| unsafe { self.given::<WHOLE>(own, first + row as u32 * lanes, plan) });
                 let places = from_fn(|row| self.place(words, other, first + row as u32 * lanes, chunks));
@@ -332,7 +331,7 @@ impl<S: Scope> Exchange<'_, S> {
             return Ok(());
         }
         while self.keep_running(first, chunks) {
-            // SAFETY: the caller guarantees what `all_to_all` requires.
+            // SAFETY: the caller upholds the requirements of `all_to_all`.
             let mine = unsafe { self.given::<WHOLE>(own, first, plan) };
             let mut sum = fold.first(0);
             let mut base = 0;

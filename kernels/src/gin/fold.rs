@@ -1,4 +1,4 @@
-//! Reductions: messages of all PEs combined into one value, for example sums.
+//! Reductions: combination of messages of all PEs into one value, for example sums.
 
 use super::chunk::{is_of, joined, read_chunk, write_chunk};
 use super::limit::Limit;
@@ -23,11 +23,11 @@ pub trait Fold {
 }
 
 impl<S: Scope> Context<S> {
-    /// Returns the chunk of a pair once both its words are of this round; `held` is what was loaded from it before.
+    /// Waits until both words of a pair have this round, and returns the chunk; `held` is the pair's previous value.
     /// Returns `None`, and records the failure, if they do not arrive.
     #[inline(always)]
     fn settled(&mut self, pair: &WordPair, mut held: (u64, u64), round: u32, (pe, bytes): (u32, u64)) -> Option<u64> {
-        // A new limit per pair: pairs that arrived before are progress.
+        // Each pair has a new limit: pairs that arrived before count as progress.
         let mut limit = Limit::new(self.world.timeout_ns);
         while !is_of(held, round) {
             // SAFETY: the host keeps `abort` valid while the grid runs.
@@ -44,9 +44,9 @@ impl<S: Scope> Context<S> {
     }
 
     /// Receives every other PE's message of this round, each as long as `own`, and combines all of them, with `own` for
-    /// this PE: 8 bytes at a time, in the order of PEs. Every PE computes the same bytes. `to` may be `own`, even if
-    /// `own` was also sent: over rails nothing is stored before this PE's messages of this round are complete. On
-    /// return their sources may be overwritten.
+    /// this PE, 8 bytes at a time and in the order of PEs. Every PE computes the same bytes. `to` may be `own`, even if
+    /// `own` was also sent: over rails no result is stored before this PE's messages of this round are complete. On
+    /// return the sources of these messages may be overwritten.
     ///
     /// # Errors
     /// Returns the same errors as [`receive`](Context::receive).
@@ -90,8 +90,8 @@ impl<S: Scope> Context<S> {
                     // SAFETY: the slot is in the inbox, which the host allocated.
                     let slot = unsafe { heap.add(inbox.slot(pe, round) as usize) };
                     if self.heap_of(pe) == 0 {
-                        // SAFETY: the slot is in the inbox. The message has arrived, and is not overwritten before the
-                        // next round but one.
+                        // SAFETY: the slot is in the inbox. The message has arrived, and is not overwritten before
+                        // round `round + 2`.
                         unsafe { read_chunk(slot.add(chunk as usize * 8), left) }
                     } else {
                         // SAFETY: the slot has one pair per chunk, and starts at a multiple of 16.
@@ -118,7 +118,7 @@ impl<S: Scope> Context<S> {
             for pe in 0..pes {
                 if pe != me && self.heap_of(pe) != 0 {
                     let slot = heap as u64 + inbox.slot(pe, round);
-                    // SAFETY: this PE's slot for that PE's messages, in the inbox that the host allocated.
+                    // SAFETY: `slot` is this PE's slot for messages of PE `pe`, in the inbox that the host allocated.
                     unsafe { self.take_bare(slot, round, pe) };
                 }
             }

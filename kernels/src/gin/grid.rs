@@ -1,4 +1,4 @@
-//! The blocks of a grid: a barrier for all of them, and the distribution of work.
+//! The blocks of a grid: their common barrier, and the distribution of work among them.
 
 use super::{Scope, WaitBudget, World};
 use crate::ring::Status;
@@ -27,23 +27,22 @@ impl<'a> Grid<'a> {
         Grid { world, blocks: unsafe { &*word }, met: 0, worker: scope.of_block() }
     }
 
-    /// Waits until all threads of the grid have called it. Their writes, and the writes of other PEs that they
-    /// have observed, are then visible to all of them. If one of them passes an error, all fail, in this call or a
-    /// later one. CUDA: `grid.sync()` of cooperative groups.
+    /// Waits until all threads of the grid have called this function. Their writes, and the writes of other PEs that
+    /// they have observed, are then visible to all of them. If a thread passes an error, all threads fail, in this call
+    /// or a later one. CUDA: `grid.sync()` of cooperative groups.
     ///
-    /// It belongs to no context and publishes no batch: call `flush` of a [batched](super::Context::batched) context
-    /// before it.
+    /// This method does not publish batches: call `flush` of a [batched](super::Context::batched) context before it.
     ///
     /// # Errors
-    /// Returns [`Status::ENDED`]; the reason is in the report.
+    /// Returns [`Status::ENDED`] if any thread failed; the report contains the reason.
     #[inline(always)]
     #[track_caller]
     pub fn sync(&mut self, done: Result<(), Status>) -> Result<(), Status> {
         self.met += thread::grid_dim_x() as u64;
         let mut failed = thread::sync_threads_or(done.is_err());
         if !failed && thread::thread_idx_x() == 0 {
-            // After the block's barrier this fence covers all its threads. The leaders of the other blocks observe
-            // their stores through their own fence.
+            // After the block's barrier, this fence covers all threads of the block. The leaders of the other blocks
+            // observe the stores of these threads through their own fences.
             fence_acq_rel_sys();
             fetch_add_relaxed_gpu_u64(self.blocks, 1);
             let mut patience = WaitBudget::default();

@@ -1,9 +1,9 @@
-//! Bounds of waits: a wait counts its polls, and at intervals it reads the clock and the host's words.
+//! Bounds of waits. A wait counts its polls, and at intervals it reads the clock and the host's words.
 //!
-//! A deadline counts from the last progress, of any thread of this PE or of any rank that the host observes. The rule
-//! is the same for waits for signals, words, messages and other blocks. A short wait stores nothing. A wait that has
-//! lasted 2 ms stores the time, because the thread has finished everything that preceded this wait. The host detects
-//! the progress of short waits by hashing memory of this PE.
+//! A deadline counts from the last progress, of any thread of this PE or of any rank that the host observes. The same
+//! rule applies to waits for signals, words, messages and other blocks. A short wait stores nothing. A wait that has
+//! lasted 2 ms records its time as progress, because the thread has finished everything that preceded this wait. The
+//! host detects the progress of short waits by hashing memory of this PE.
 
 use crate::ring::Status;
 use cuda_std::memory::{Word, load_acquire_sys_u64, load_relaxed_sys_u64, store_relaxed_sys_u64};
@@ -11,9 +11,9 @@ use cuda_std::thread;
 
 /// Number of polls between two readings of the clock.
 pub(super) const LOOKS: u32 = 64;
-/// Binary logarithm of the nanoseconds before the first check of the host's word, and between two checks: the word is
-/// across PCIe. If some thousand threads waiting for words of a message checked at short intervals, they would saturate
-/// the bus, and the checks of each PE would delay the others.
+/// Binary logarithm of the time, in nanoseconds, before the first check of the host's word and between two checks. Each
+/// check crosses PCIe. If thousands of waiting threads checked at short intervals, they would saturate the bus, and the
+/// checks of each PE would delay the others.
 const ASK_BITS: u32 = 21;
 const APART_BITS: u32 = 16;
 /// Returns the number of checks of the host's word that are due for a thread that has waited for `waited_ns`. Threads
@@ -24,22 +24,22 @@ pub(super) fn due_after(waited_ns: u64) -> u32 {
     (waited_ns.saturating_sub(apart) >> ASK_BITS) as u32
 }
 
-/// Number of checks of the host's word between two checks for progress: about 134 ms.
+/// Number of checks of the host's word between two checks for progress, which are about 134 ms apart.
 const SELDOM: u32 = 64;
 
-/// Words in host memory by which the host ends the waits of a world and restarts their deadlines. Zeroed by the host.
+/// Words in host memory with which the host ends the waits of a world and restarts their deadlines. Zeroed by the host.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Control {
-    /// The [`Status`] that ends every wait, stored by the host; 0 if waits continue.
+    /// The [`Status`] that ends every wait, stored by the host. 0 while waits continue.
     pub abort: Word,
     /// Number of times that the host has observed progress of this PE or of another rank, stored by the host.
     pub seen: Word,
-    /// Value of `seen` at the last change that a wait noticed, and the time at which it did.
+    /// Value of `seen` at the last change observed by a wait, followed by the time of the observation.
     taken: Word,
     renewed: Word,
-    /// Time at which a thread of this PE last made progress. Separate from `renewed`, so that the host can report to
-    /// the other ranks what happens here, and not what they have reported.
+    /// Time at which a thread of this PE last made progress. Separate from `renewed`, so that the host reports only
+    /// progress of this PE to the other ranks, and not the progress that they have reported.
     pub moved: Word,
 }
 
@@ -59,7 +59,7 @@ impl Control {
 
     /// Checks the host's words on behalf of a wait that started at `began`. `asked` is the number of checks that were
     /// due at its previous check, `due` the number now. `has_grown` returns whether the awaited value has grown since
-    /// its previous call.
+    /// the previous call of `has_grown`.
     #[inline(always)]
     fn check(
         &self,
@@ -76,7 +76,7 @@ impl Control {
         if !is_over && asked != 0 && asked / SELDOM == due / SELDOM {
             return Ok(());
         }
-        // The first check: this thread has finished its previous waits.
+        // On the first check, this thread has finished its previous waits.
         if has_grown() | (asked == 0) {
             self.progressed(now);
             return Ok(());
@@ -87,7 +87,7 @@ impl Control {
             store_relaxed_sys_u64(&self.renewed, now);
             return Ok(());
         }
-        // Clocks of two SMs can differ slightly: a time after `now` has age 0.
+        // Clocks of two SMs can differ slightly. A time later than `now` has age 0.
         let is_old = |time: &Word| now.saturating_sub(load_relaxed_sys_u64(time)) > timeout_ns;
         if is_over && is_old(&self.moved) && is_old(&self.renewed) { Err(Status::DEADLINE) } else { Ok(()) }
     }
@@ -96,10 +96,10 @@ impl Control {
 /// Bound of one wait.
 pub(super) struct Limit {
     timeout_ns: u64,
-    /// Time at which the clock was first read, or 0 before that, since most waits end sooner.
+    /// Time of the first reading of the clock. 0 before this reading, because most waits end sooner.
     began: u64,
-    /// Two counters: the remainder by [`LOOKS`] is the number of polls since the clock was read, the quotient is the
-    /// number of checks of the host's word.
+    /// Two counters in one word. The remainder by [`LOOKS`] is the number of polls since the last reading of the clock,
+    /// the quotient is the number of checks of the host's word.
     looks: u32,
 }
 
@@ -164,8 +164,8 @@ impl GrowthLimit {
 }
 
 /// Bound of a kernel's own spin loop on words that another block or PE stores (a value with its tag, like those of an
-/// [`Inbox`](super::Inbox)). The loop calls [`look`](WaitBudget::look) after each unsuccessful poll. It makes no
-/// out-of-line call, so the loop keeps its registers. A kernel that gave up reports it after the loop with
+/// [`Inbox`](super::Inbox)). The loop calls [`look`](WaitBudget::look) after each unsuccessful poll. It is always
+/// inlined, so the loop keeps its registers. A kernel whose wait failed reports it after the loop with
 /// [`World::gave_up`](super::World::gave_up). Each wait needs a new `WaitBudget`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct WaitBudget {
@@ -181,8 +181,8 @@ const VAIN_LOOKS: u32 = 256;
 impl WaitBudget {
     /// Records an unsuccessful poll. Returns `Ok` if the loop should poll again.
     ///
-    /// The host's word is checked as rarely as by calls: all threads of a grid may wait at the same time, and if a PE
-    /// starts late, checks over PCIe delay it further.
+    /// The host's word is checked as rarely as in the API's own waits. All threads of a grid may wait at the same time,
+    /// and if a PE starts late, checks over PCIe would delay it further.
     ///
     /// # Errors
     /// Returns [`Status::DEADLINE`] if there was no progress for the world's timeout, [`Status::ENDED`] if another call
@@ -217,7 +217,7 @@ mod tests {
 
     const TIMEOUT: u64 = 1000;
 
-    /// Checks on behalf of a wait that started at 0, but not for the first time.
+    /// Performs a check, but not the first one, of a wait that started at time 0.
     fn check(control: &Control, now: u64, has_grown: bool) -> Result<(), Status> {
         control.check((now, 0), (1, SELDOM), TIMEOUT, || has_grown)
     }

@@ -1,15 +1,16 @@
 //! Messages: bytes and the notification of their arrival in a single one-way transfer.
 //!
-//! A put with a signal over NVLink takes two transfers: a fence waits until the bytes have arrived, and only then the
-//! signal is sent. A message is stored as words that each carry four bytes and the number of the round. A receiver that
-//! finds the round in a word has the word's bytes, so no fence is needed. The cost is twice the bytes on the wire and a
-//! copy at the receiver. Above some ten KiB a put is faster.
+//! A put with a signal over NVLink takes two transfers: a fence waits until the bytes have arrived, and only then is
+//! the signal sent. A message is stored as words that each carry four bytes and the number of the round. A receiver
+//! that finds the round in a word also has the word's bytes, so no fence is needed. Messages send twice the number of
+//! bytes, and the receiver copies them. Above some ten KiB a put is faster.
 //!
-//! The words are stored in an [`Inbox`], and `receive` copies the bytes to their destination. For this reason
-//! `put_signal` does not use messages for few bytes: its bytes must be at their destination for everyone who observes
-//! the signal, the host included.
+//! The words are stored in an [`Inbox`], and `receive` copies the bytes to their destination. Therefore `put_signal`
+//! does not use messages for few bytes: its bytes must be at their destination for every observer of the signal,
+//! including the host.
 //!
-//! Over rails the same calls are a put with a signal into the inbox, as one of its [rounds](Context::put_round_nbi).
+//! Over rails the same calls put the bytes into the inbox with a signal, as one of its
+//! [rounds](Context::put_round_nbi).
 
 use super::chunk::{read_chunk, tagged, write_chunk};
 use super::limit::Limit;
@@ -20,8 +21,8 @@ use crate::ring::Status;
 use cuda_std::memory::{WordPair, store_relaxed_sys_v2_u64};
 use cuda_std::vector::fresh_u32;
 
-/// Number of rows in flight, for scopes of many lanes and for a single thread, whose accesses overlap with no other
-/// lane's.
+/// Number of rows in flight, for scopes of many lanes and for a single thread, whose accesses do not overlap with those
+/// of other lanes.
 const UNDER_WAY: usize = 4;
 const ALONE_UNDER_WAY: usize = 8;
 
@@ -39,7 +40,7 @@ pub struct Inbox {
 }
 
 impl Inbox {
-    /// Number of messages of one sender that fit at the same time.
+    /// Number of messages of one sender that an inbox holds at the same time.
     pub const ROUNDS: u64 = 2;
 
     /// Maximum length of a message in bytes: its chunks are counted in 32 bits.
@@ -66,19 +67,20 @@ impl Inbox {
     /// Returns the heap offset of the slot for a sender's message of this round.
     #[inline(always)]
     pub(super) fn slot(&self, sender: u32, round: u32) -> u64 {
-        // Computed on each call: the compiler would keep an offset computed before a loop in local memory.
+        // The offset is computed on each call. The compiler would keep an offset that is computed before a loop in
+        // local memory.
         let number = fresh_u32(sender) as u64 * Inbox::ROUNDS + round as u64 % Inbox::ROUNDS;
         self.offset + number * 2 * self.capacity
     }
 }
 
 impl<S: Scope> Context<S> {
-    /// Sends `from` to PE `pe` as the message of this round. Rounds of an inbox count up from 1, and every PE that is
-    /// sent a message receives each of them. A sender must be at most one round ahead of a receiver: if messages are
-    /// sent in one direction only, the receiver must signal its progress.
+    /// Sends `from` to PE `pe` as the message of this round. Rounds of an inbox count up from 1, and a PE must receive
+    /// every message that is sent to it. A sender must be at most one round ahead of a receiver: if messages are sent
+    /// in one direction only, the receiver must signal its progress.
     ///
     /// A message proves that its own round has arrived, on every path and under every rule, even if it has no bytes. It
-    /// proves nothing about puts or about messages of other PEs.
+    /// does not prove the arrival of puts or of messages of other PEs.
     ///
     /// `from` may be overwritten after `quiet`, or after [`reclaim`](Context::reclaim) with this round. A kernel that
     /// alternates between two sources therefore reclaims with round `r`, writes the source, and sends round `r`. Over
@@ -119,7 +121,8 @@ impl<S: Scope> Context<S> {
             // SAFETY: the chunk is within `bytes`, whole and aligned.
             let load = |chunk: u32| unsafe { source.cast::<u64>().add(chunk as usize).read() };
             while rows.are_left() {
-                // Short messages first: for them each further condition would cost relatively much time.
+                // Short messages are handled first, because each further condition would take a large share of their
+                // time.
                 if !rows.are_full(2) {
                     rows.copy::<1, false>(load, store);
                 } else if S::ALONE && rows.are_full(ALONE_UNDER_WAY) {
@@ -137,9 +140,9 @@ impl<S: Scope> Context<S> {
                 rows.copy::<1, false>(load, store);
             }
         }
-        // Tested last, so that the stores of other messages do not wait for it.
+        // Tested last, so that the test does not delay the stores of other messages.
         if bytes == 0 {
-            // SAFETY: the caller guarantees the slot.
+            // SAFETY: the caller guarantees that the slot is valid.
             unsafe { self.store_bare(slot, round) };
         }
     }
@@ -162,7 +165,7 @@ impl<S: Scope> Context<S> {
             self.wait_message(inbox, round, pe);
             self.agreed()?;
             // SAFETY: `begin` has checked that `to` fits in a slot. The message has arrived, and its sender does not
-            // overwrite it before the next round but one.
+            // overwrite it before round `round + 2`.
             unsafe { super::copy::copy_apart(target, slot, to.bytes(), self.scope.rank(), self.scope.size()) };
         } else {
             // SAFETY: `begin` has checked that `to` fits in a slot; slot and target are in this PE's heap.
@@ -186,7 +189,7 @@ impl<S: Scope> Context<S> {
     #[inline(always)]
     pub(super) fn reclaim_all(&mut self, inbox: Inbox, round: u32) {
         if self.world.outlet_count != 0 {
-            // Includes one signal that is unused: that for messages of this PE to itself.
+            // Includes one unused signal, for messages of this PE to itself.
             self.wait_sent(inbox.signals, self.world.pes, round, NO_PE);
         }
     }
@@ -237,7 +240,7 @@ impl<S: Scope> Context<S> {
             }
         }
         if bytes == 0 {
-            // SAFETY: the caller guarantees the slot.
+            // SAFETY: the caller guarantees that the slot is valid.
             unsafe { self.take_bare(slot as u64, round, pe) };
         }
     }
@@ -264,8 +267,8 @@ impl<S: Scope> Context<S> {
             self.send(inbox, round, from.slice(pe as u64 * block, block), pe)?;
         }
         self.put_nbi(to.slice(me as u64 * block, block), from.slice(me as u64 * block, block), me)?;
-        // Before receiving the others' messages, which takes as long: `receive` then makes the scope agree on the
-        // outcome.
+        // The messages to this PE take as long as this wait, so it precedes their receipt. `receive` then makes the
+        // scope agree on the outcome.
         self.reclaim_all(inbox, round);
         for step in 1..pes {
             let pe = (me + pes - step) % pes;
@@ -274,8 +277,8 @@ impl<S: Scope> Context<S> {
         if pes == 1 { self.agreed() } else { Ok(()) }
     }
 
-    /// Like [`all_to_all`](Context::all_to_all), if all heaps are mapped: one barrier of the scope before and after the
-    /// messages of all PEs, instead of one per message.
+    /// Like [`all_to_all`](Context::all_to_all), if all heaps are mapped. It needs one barrier of the scope before and
+    /// one after the messages of all PEs, instead of one per message.
     #[inline(always)]
     #[track_caller]
     fn all_to_all_mapped<T: Plain>(

@@ -12,19 +12,19 @@
 //!
 //! The path to a PE is chosen when the world is opened. A kernel notices the path only by its timing.
 //!
-//! **Who calls.** All threads of a context's scope make the same calls with the same arguments, in the same order. Each
-//! call starts with a barrier of the scope, so it sends what the scope's threads wrote before it.
+//! **Calls.** All threads of a context's scope make the same calls with the same arguments, in the same order. Each
+//! call starts with a barrier of the scope, so it sends the values that the scope's threads have written before it.
 //!
-//! **Completion and visibility.** As in OpenSHMEM: `put` returns when its source may be overwritten. The bytes arrive
+//! **Completion and visibility.** As in OpenSHMEM, `put` returns when its source may be overwritten. The bytes arrive
 //! in any order until `quiet` (all puts of this context are at their targets) or `fence` (earlier puts arrive before
 //! later puts to the same PE). The signal of a put ([`Context::put_signal`]) is observed only after the put's bytes.
 //! Rails (EFA's SRD) do not preserve order: over rails `fence` waits like `quiet`, and the proxies order a put and its
 //! signal, by one of four rules (host/proxy/signal_order.rs).
 //!
-//! **How calls end.** Every wait ends with success, an error or the deadline, and returns which
-//! ([`Status`](crate::ring::Status)). All threads of a scope get the same result. In a warp or block, a failure to push
-//! a command is reported by the next call that waits. Once a context has failed, its later calls fail too. The first
-//! failure of a launch records its call and PE in the [`Report`], which the host reads.
+//! **Errors.** Every wait is bounded by the deadline and returns its outcome ([`Status`](crate::ring::Status)). All
+//! threads of a scope get the same result. In a warp or block, a failure to push a command is reported by the next call
+//! that waits. Once a context has failed, its later calls also fail. The call and PE of the first failure of a launch
+//! are recorded in the [`Report`], which the host reads.
 
 mod arrivals;
 mod atomic;
@@ -73,13 +73,13 @@ use cuda_std::args;
 use cuda_std::memory::{Word, load_relaxed_gpu_u64};
 use cuda_std::vector::{fresh_u32, fresh_u64};
 
-/// Number of signals of a world: those below [`USER_SIGNALS`] are for applications, the others for barriers.
+/// Number of signals of a world. Those below [`USER_SIGNALS`] are for applications, the others for barriers.
 pub const SIGNALS: u32 = crate::command::SIGNALS;
 /// Number of signals available to applications.
 pub const USER_SIGNALS: u32 = SIGNALS - BARRIER_SIGNALS;
 /// Number of signals of all teams' barriers.
 const BARRIER_SIGNALS: u32 = TEAMS as u32 * barrier::ROUNDS;
-/// Maximum value that one signal over rails adds: 14 bits of an immediate.
+/// Maximum increment of one signal over rails: 14 bits of an immediate.
 pub const MOST_ADDED: u64 = crate::command::MOST_ADDED as u64;
 /// Bytes at the start of a heap that the library uses: the signals, and one word per thread that can fetch a value over
 /// rails.
@@ -163,17 +163,17 @@ impl<T: Plain> Sym<T> {
 
 /// A signal: a counter of 64 bits on every PE. It starts at 0 and only grows.
 ///
-/// **What it proves.** A signal proves that its own put has arrived. It proves nothing about another put, not even
-/// about an earlier one to the same PE. While two puts that add to the same signal are in flight, no sum proves which
+/// **Guarantees.** A signal proves that its own put has arrived. It does not prove the arrival of any other put, not
+/// even of an earlier one to the same PE. While two puts that add to the same signal are in flight, no sum proves which
 /// of them has arrived. Therefore one of the following must hold:
 ///
 /// - at most one put per signal is in flight: the sender has waited for it, or has received an answer;
 /// - each put has its own signal;
 /// - the puts are rounds ([`Context::put_round_nbi`]).
 ///
-/// | rule on rails | when a put's signal is counted | what else it happens to prove |
+/// | rule on rails | when a put's signal is counted | other puts whose arrival it implies |
 /// |---|---|---|
-/// | `count` | when all transfers of the put are at the target | nothing |
+/// | `count` | when all transfers of the put are at the target | none |
 /// | `own` | after the put's completion at the sender | nothing |
 /// | `drain` | when all that its ring has sent to that PE is complete | these have arrived, not those of other rings |
 /// | `kernel` | path `direct` only: like `count`, by the waiting kernel | nothing |
@@ -235,12 +235,12 @@ pub struct World {
     pub teams: [Team; TEAMS],
     /// Number of barriers passed, per team, in device memory.
     pub barriers: *const Word,
-    /// [`SENT_WORDS`] words in device memory, if any PE is reached over rails: the last put of each signal's odd and
-    /// even rounds that might be in flight.
+    /// The last put of each signal's odd and even rounds that might be in flight: [`SENT_WORDS`] words in device
+    /// memory, if any PE is reached over rails.
     pub sent: *const Word,
     /// The first failure of the launch, in device memory.
     pub report: *const Report,
-    /// Words in host memory by which the host ends waits and restarts their deadlines.
+    /// Words in host memory with which the host ends waits and restarts their deadlines.
     pub abort: *const Control,
     /// Maximum time without progress in one call, in nanoseconds.
     pub timeout_ns: u64,
@@ -283,24 +283,24 @@ impl World {
         Context::new(*self, scope)
     }
 
-    /// Returns a copy of this world of which the compiler knows that it has no rails; `None` if there are outlets.
+    /// Returns a copy of this world that the compiler knows to have no rails; `None` if there are outlets.
     ///
-    /// A kernel does its work in an `#[inline(always)]` function, which it calls with this world if there is one and
-    /// with its own world otherwise. The code of its calls then exists twice, and the first version reserves no
+    /// A kernel does its work in an `#[inline(always)]` function, which it calls with the copy if there is one and with
+    /// the original world otherwise. The code of its calls then exists twice, and the first version reserves no
     /// registers for rails.
     #[inline(always)]
     pub fn mapped(&self) -> Option<World> {
         if self.outlet_count != 0 {
             return None;
         }
-        // Without outlets no PE is reached over rails: no proxy or NIC ever adds to the far words, and the near word has
-        // the signal's whole value.
+        // Without outlets no PE is reached over rails: no proxy or NIC ever adds to the far words, and the near word
+        // has the signal's whole value.
         let (far, arrivals) = (core::ptr::null(), core::ptr::null());
         let (rings, channels) = (core::ptr::null(), core::ptr::null());
         Some(World { paths: World::BY_MAPPING, outlet_count: 0, rings, channels, far, arrivals, ..*self })
     }
 
-    /// Returns where commands for PEs that are reached over rails go.
+    /// Returns the outlets, which receive the commands for PEs that are reached over rails.
     #[inline(always)]
     pub(crate) fn outlets(&self) -> Outlets {
         Outlets { rings: self.rings, channels: self.channels, count: self.outlet_count }
@@ -323,8 +323,8 @@ impl World {
     }
 
     /// Returns whether a call has failed since the host last cleared the [`Report`], in this launch or in a preceding
-    /// one of its stream. A kernel of a series of launches checks this before it waits: after a failure each of them
-    /// would otherwise wait until its deadline.
+    /// one of its stream. A kernel in a series of launches checks this before it waits. After a failure each further
+    /// kernel would otherwise wait until its deadline.
     #[inline(always)]
     pub fn has_failed(&self) -> bool {
         // SAFETY: the host keeps the report valid while the grid runs.

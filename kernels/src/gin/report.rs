@@ -1,4 +1,4 @@
-//! The report: describes the first call that failed, for the host.
+//! The report: a description of the first failed call, for the host.
 
 use super::World;
 use crate::ring::Status;
@@ -6,7 +6,7 @@ use cuda_std::call::by_address;
 use cuda_std::memory::{Word, compare_exchange_relaxed_gpu_u64, store_relaxed_sys_u64};
 use cuda_std::thread;
 
-/// The calls of the API, as reported by a failure. On the host each has a text.
+/// The calls of the API, as recorded in a failure. The host has a text for each.
 #[repr(u64)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(not(target_arch = "nvptx64"), derive(strum::FromRepr, strum::IntoStaticStr))]
@@ -62,7 +62,7 @@ pub const NO_PE: u32 = u32::MAX;
 #[repr(C)]
 #[derive(Debug)]
 pub struct Report {
-    /// The [`Status`]. The thread that changes it from 0 fills in the other words.
+    /// The [`Status`]. The thread that changes it from 0 stores the other words.
     pub stop: Word,
     /// The [`Call`].
     pub call: Word,
@@ -97,15 +97,15 @@ impl Failure {
     }
 }
 
-/// Records a failure, unless one has already been recorded.
-// Passes the parts that `keep` needs: a pointer to a context's world would force the whole context into local memory.
+/// Records a failure, unless one has already been recorded. Passes only the parts that `keep` needs: a pointer to a
+/// context's world would force the whole context into local memory.
 #[inline(always)]
 pub(super) fn note(world: &World, stop: Status, failure: Failure) {
     let Failure { call, pe, detail, seen, wanted } = failure;
     by_address(keep as fn(_, _, _, _, _, _, _))(world.report, stop.0, call as u64, pe, detail, seen, wanted);
 }
 
-/// Stores the failure. Out of line: it is rarely called, and must not take registers from the calls.
+/// Stores the failure. Not inlined: it is rarely called, and its registers must not add to those of the calls.
 #[inline(never)]
 fn keep(report: *const Report, stop: u64, call: u64, pe: u32, detail: u64, seen: u64, wanted: u64) {
     // SAFETY: the host keeps the report valid while the grid runs.

@@ -1,8 +1,8 @@
-//! Rounds: a series of puts whose signal shows which of them has arrived, and whose source and destination are not
-//! reused too early.
+//! Rounds: a series of puts whose signal shows which put has arrived, and whose sources and destinations are not reused
+//! too early.
 //!
-//! Rails deliver in any order, so the sum of a signal is the number of puts that have arrived, and does not show which.
-//! Two rules make a series of puts that alternates between two destinations safe without a `quiet` after each:
+//! Rails deliver in any order, so the sum of a signal is the number of puts that have arrived, and does not identify
+//! them. Two rules make a series of puts that alternates between two destinations safe without a `quiet` after each:
 //!
 //! - *A round proves itself.* Odd rounds add 1 to the signal and even rounds add 2, so that the receiver can
 //!   distinguish a round from the next one ([`WaitCondition`]).
@@ -27,8 +27,8 @@ use cuda_std::memory::{Word, load_relaxed_gpu_u64, store_relaxed_gpu_u64};
 /// above them. At 10^9 puts per second tickets reach 2^52 after 52 days.
 const TICKET_BITS: u32 = 52;
 
-/// The records of the last puts and the outlets that these were pushed to: the part of a world that the non-inlined
-/// functions need.
+/// The records of the last puts and the outlets to which these were pushed. This is the part of a world that the
+/// non-inlined functions need.
 #[derive(Clone, Copy)]
 struct Sent {
     words: *const Word,
@@ -109,8 +109,8 @@ impl<S: Scope> Context<S> {
     }
 
     /// Waits until the last put of this signal's rounds with this parity is complete at this side, so that its source
-    /// may be overwritten. Before round `r` that is the put of round `r - 2`, after it that of round `r`. Does not wait
-    /// if the PE's heap is mapped or no such put is in flight.
+    /// may be overwritten. Before the put of round `r` this is the put of round `r - 2`, after it the put of round `r`.
+    /// Does not wait if the PE's heap is mapped or no such put is in flight.
     ///
     /// # Errors
     /// Returns the status that ended the wait, or an earlier failure of this context.
@@ -171,7 +171,7 @@ impl<S: Scope> Context<S> {
     }
 }
 
-/// Calls [`wait_for_last`] by address.
+/// Calls [`wait_for_last`] through its address.
 #[inline(always)]
 fn wait_for_last_apart(sent: Sent, number: u32, count: u32, known: u64) -> (u64, u64) {
     by_address(wait_for_last as fn(_, _, _, _) -> _)(sent, number, count, known)

@@ -15,7 +15,7 @@ use crate::ring::Status;
 use core::array::from_fn;
 use cuda_std::memory::{WordPair, load_relaxed_sys_v2_u64};
 
-/// The chunks that a lane has yet to process.
+/// The remaining chunks of a lane.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rows {
     chunks: u32,
@@ -60,7 +60,7 @@ impl Rows {
         if FULL { chunk } else { chunk.min(self.chunks - 1) }
     }
 
-    /// Passes this lane's chunks of the next `N` rows to `take`, and advances past them.
+    /// Passes this lane's chunks of the next `N` rows to `take`, and advances past these rows.
     #[inline(always)]
     fn pass<T: Copy, const N: usize, const FULL: bool>(&mut self, held: &[T; N], take: impl Fn(u32, T)) {
         for (row, &held) in held.iter().enumerate() {
@@ -115,8 +115,8 @@ mod tests {
     use std::cell::RefCell;
 
     proptest! {
-        /// All lanes together take each chunk once, however many rows they take at a time. The lanes of a warp take the
-        /// same steps.
+        /// Each chunk is processed exactly once by the lanes together, for any number of rows per pass. The lanes of a
+        /// warp take the same steps.
         #[test]
         fn each_chunk_is_one_lanes(bytes in 0u64..4000, lanes in 1u32..=32, warp: bool) {
             let taken = RefCell::new(vec![0; bytes.div_ceil(8) as usize]);

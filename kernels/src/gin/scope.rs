@@ -23,9 +23,9 @@ pub trait Scope: Copy {
     /// Returns the index of this scope among those of its kind in the block, and their number.
     fn of_block(&self) -> (u32, u32);
 
-    /// Waits until all threads of the scope have arrived, and orders their memory accesses among each other.
-    // The emulated device reports the caller's line if threads wait at two different barriers; hence `track_caller` on
-    // all calls up to a kernel's own.
+    /// Waits until all threads of the scope have arrived, and orders their memory accesses among each other. The
+    /// emulated device reports the caller's line if threads wait at two different barriers; therefore all calls between
+    /// a kernel and this function have `track_caller`.
     #[track_caller]
     fn sync(&self);
 
@@ -33,12 +33,12 @@ pub trait Scope: Copy {
     #[track_caller]
     fn any(&self, condition: bool) -> bool;
 
-    /// Waits until all threads of the scope have arrived. Returns to all of them the largest of their reasons (each
-    /// below 8), usually 0.
+    /// Waits until all threads of the scope have arrived. Returns the largest of their reasons to all of them. Reasons
+    /// are below 8, and usually 0.
     #[track_caller]
     fn agree(&self, reason: u64) -> u64;
 
-    /// Returns whether this thread acts on behalf of the scope: it has index 0.
+    /// Returns whether this thread acts on behalf of the scope. Its index is then 0.
     #[inline(always)]
     fn leads(&self) -> bool {
         self.rank() == 0
@@ -88,7 +88,7 @@ impl Scope for Thread {
     }
 }
 
-/// The threads of one warp, all that were launched.
+/// The launched threads of one warp.
 #[derive(Clone, Copy, Debug)]
 pub struct Warp {
     lanes: u32,
@@ -140,7 +140,7 @@ impl Scope for Warp {
     }
     #[inline(always)]
     fn agree(&self, reason: u64) -> u64 {
-        // Usually one vote, which shows whether any reason is set.
+        // Usually one vote suffices, which shows whether any reason is set.
         if !warp::any(self.mask(), reason != 0) {
             warp::synchronize(self.mask());
             return 0;
@@ -154,7 +154,7 @@ impl Scope for Warp {
             largest = largest.max(warp::shuffle_u64(self.mask(), largest, source));
             step /= 2;
         }
-        // If lanes are missing, the exchange can skip values for some lanes, but lane 0 has seen all.
+        // If lanes are missing, the exchange can skip values for some lanes, but lane 0 receives all of them.
         let largest = warp::broadcast_u64(self.mask(), largest, 0);
         warp::synchronize(self.mask());
         largest
@@ -196,7 +196,7 @@ impl Scope for Block {
     }
     #[inline(always)]
     fn agree(&self, reason: u64) -> u64 {
-        // Usually one barrier, whose vote shows whether any reason is set.
+        // Usually one barrier suffices, whose vote shows whether any reason is set.
         if thread::sync_threads_or(reason != 0) { crate::block::block_maximum(reason) } else { 0 }
     }
 }

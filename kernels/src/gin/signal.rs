@@ -1,4 +1,4 @@
-//! Signals: those of puts, separate ones, and the waits for them.
+//! Signals of puts, signals without a put, and waits for signals.
 
 use super::context::transfer;
 use super::report::{Call, Failure, NO_PE};
@@ -18,8 +18,8 @@ impl<S: Scope> Context<S> {
     /// Like [`put`](Context::put), and then adds `add` to PE `pe`'s signal: a thread that observes the signal also
     /// observes the bytes. OpenSHMEM: `shmem_put_signal` with SHMEM_SIGNAL_ADD.
     ///
-    /// The signal proves, under every rule, that the bytes of this put have arrived. It proves nothing about other
-    /// puts, not even about earlier ones to the same PE; `fence` orders those before it. [`Signal`] lists the rules.
+    /// The signal proves, under every rule, that the bytes of this put have arrived. It does not prove the arrival of
+    /// other puts, not even of earlier ones to the same PE; `fence` orders those before it. [`Signal`] lists the rules.
     /// Over rails `add` must be in 1 to [`MOST_ADDED`].
     ///
     /// # Errors
@@ -42,8 +42,8 @@ impl<S: Scope> Context<S> {
     /// Like [`put_signal`](Context::put_signal), but does not wait: `from` may be overwritten only after `quiet`.
     /// OpenSHMEM: `shmem_put_signal_nbi`.
     ///
-    /// While another put that adds to the same signal is in flight, the sum at the target proves neither of them: it is
-    /// the number of puts that have arrived, not which. Use one signal for each, or
+    /// While another put that adds to the same signal is in flight, the sum at the target proves neither of them: it
+    /// counts the puts that have arrived, but does not identify them. Use one signal for each, or
     /// [`put_round_nbi`](Context::put_round_nbi). A batched context defers the put and its signal: call `flush` to
     /// publish them immediately. Calls that wait flush.
     ///
@@ -82,7 +82,7 @@ impl<S: Scope> Context<S> {
         self.put_signal_by(to, from, (signal, value, true), pe)
     }
 
-    /// Implements puts with a signal, which is set to `value` if `sets` is true, and otherwise increased by it.
+    /// Implements puts with a signal. The signal is set to `value` if `sets` is true, and otherwise increased by it.
     #[inline(always)]
     #[track_caller]
     pub(crate) fn put_signal_by<T: Plain>(
@@ -115,9 +115,9 @@ impl<S: Scope> Context<S> {
         self.answer()
     }
 
-    /// Adds `add` to PE `pe`'s signal, once for the scope. Not ordered after earlier puts or other accesses: call
-    /// `fence` first if the signal announces them. OpenSHMEM: an atomic add to a signal; NVSHMEM: `nvshmemx_signal_op`
-    /// with NVSHMEM_SIGNAL_ADD.
+    /// Adds `add` to PE `pe`'s signal, once for the scope. The signal is not ordered after earlier puts or other
+    /// accesses: call `fence` first if the signal announces them. OpenSHMEM: an atomic add to a signal; NVSHMEM:
+    /// `nvshmemx_signal_op` with NVSHMEM_SIGNAL_ADD.
     ///
     /// # Errors
     /// Returns the same errors as [`put_signal_nbi`](Context::put_signal_nbi).
@@ -142,8 +142,8 @@ impl<S: Scope> Context<S> {
     }
 
     /// Sets PE `pe`'s signal to `value`, once for the scope. Works only for mapped heaps (NVLink), and only if no other
-    /// thread adds to that signal at the same time: it overwrites what mapped PEs have added. Not ordered, like
-    /// [`signal_op`](Context::signal_op). OpenSHMEM: `shmem_signal_set`.
+    /// thread adds to that signal at the same time: the store overwrites what mapped PEs have added. The signal is not
+    /// ordered, like that of [`signal_op`](Context::signal_op). OpenSHMEM: `shmem_signal_set`.
     ///
     /// # Errors
     /// Returns [`Status::UNSUPPORTED`] if the PE is reached over rails: NICs only add.
@@ -167,8 +167,8 @@ impl<S: Scope> Context<S> {
     /// have then arrived and are visible to the whole scope. One thread polls, and a barrier of the scope follows.
     /// OpenSHMEM: `shmem_signal_wait_until` with SHMEM_CMP_GE (a counter that only grows needs no other comparison).
     ///
-    /// The sum does not show whose signals it includes. If `at_least` is the total that the senders can have added so
-    /// far, it proves all their puts. If a sender can be ahead, its next put can take the place of one that has not
+    /// The sum does not show which signals it includes. If `at_least` is the total that the senders can have added so
+    /// far, it proves all their puts. If a sender can be ahead, its next put can be counted instead of one that has not
     /// arrived ([`Signal`]).
     ///
     /// # Errors
@@ -197,7 +197,8 @@ impl<S: Scope> Context<S> {
         }
         let world = self.world;
         // At first all lanes of the warp poll: a single polling lane would compete for issue slots with the others,
-        // which wait for it. Not over PCIe, where the polls of 32 lanes would be 32 round trips.
+        // which wait for it. Signals in host memory are excluded, because the polls of 32 lanes would be 32 round trips
+        // over PCIe.
         if world.planes(signal).is_near() && world.planes(signal).is_met_soon(wanted) || !self.scope.leads() {
             return;
         }
@@ -235,7 +236,7 @@ impl<S: Scope> Context<S> {
 /// A heap must be mapped at `heap` while the word is used.
 #[inline(always)]
 pub(crate) unsafe fn signal_word<'a>(heap: u64, signal: Signal) -> &'a cuda_std::memory::Word {
-    // SAFETY: the caller guarantees the mapping, and a heap starts with one word per signal.
+    // SAFETY: the caller guarantees that the mapping is valid, and a heap starts with one word per signal.
     unsafe { &*(heap as *const cuda_std::memory::Word).add(signal.0 as usize) }
 }
 

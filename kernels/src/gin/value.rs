@@ -1,8 +1,8 @@
 //! Values that prove their round: a put without a signal, and a wait for memory.
 //!
 //! A network may deliver the bytes of a word one after another, and deliver them again later. Each byte of the word
-//! therefore holds four bits of the value and, in the other four bits, which of eight rounds it belongs to. A reader
-//! that finds the same round in all bytes has the value of that round.
+//! therefore holds four bits of the value and, in the other four bits, its round modulo 8. A reader that finds the same
+//! round in all bytes has the value of that round.
 
 use super::report::{Call, Failure, NO_PE};
 use super::{Context, Scope, Sym, Thread, WaitBudget};
@@ -21,7 +21,7 @@ pub const fn value_word(value: u32, round: u32) -> u64 {
     word
 }
 
-/// Returns the value of a word, or `None` if not all of its bytes are of this round.
+/// Returns the value of a word, or `None` if not all of its bytes have this round.
 pub fn value_of(word: u64, round: u32) -> Option<u32> {
     let nibble = |at: u32| (word >> (8 * at) & 15) as u32 * (1 << (4 * at));
     let is_of_round = word & 0xf0f0_f0f0_f0f0_f0f0 == value_word(0, round);
@@ -29,9 +29,9 @@ pub fn value_of(word: u64, round: u32) -> Option<u32> {
 }
 
 impl Context<Thread> {
-    /// Like [`p`](Context::p), for a value that [`wait_value`](Context::wait_value) for the same round awaits. The word
-    /// must be used only for this series, by one sender, and be 0 before its first round. The sender must be at most
-    /// one round ahead, and the `p` of a round must be complete before the next one.
+    /// Like [`p`](Context::p), for a value that is awaited by [`wait_value`](Context::wait_value) for the same round.
+    /// The word must be used only for this series, by one sender, and be 0 before its first round. The sender must be
+    /// at most one round ahead, and the `p` of a round must be complete before the next one.
     ///
     /// # Errors
     /// Returns the same errors as [`p`](Context::p).
@@ -52,8 +52,8 @@ impl Context<Thread> {
 }
 
 impl<S: Scope> Context<S> {
-    /// Waits until a word of this PE has the value of a round, and returns the value. Proves nothing about puts.
-    /// OpenSHMEM: `shmem_wait_until`.
+    /// Waits until a word of this PE has the value of a round, and returns the value. The value does not prove the
+    /// arrival of puts. OpenSHMEM: `shmem_wait_until`.
     ///
     /// # Errors
     /// Returns [`Status::DEADLINE`], the status with which the host ended the wait, or an earlier failure of this
@@ -88,7 +88,7 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Any set of bytes of a round may have arrived over those of another round.
+        /// Tests that any bytes of a round may have arrived over those of another round.
         #[test]
         fn value_is_complete_with_all_bytes(value: u32, before: u32, round in 1u32..1000, ahead in 1u32..8, come: u8) {
             let (old, new) = (value_word(before, round), value_word(value, round + ahead));

@@ -10,10 +10,10 @@ use cuda_std::call::by_address;
 use cuda_std::memory::{Word, load_acquire_sys_u64};
 use cuda_std::thread;
 
-/// If only proxies add, the word in the heap is loaded only once per this many polls. (This PE may signal itself.)
+/// Number of polls between two loads of the word in the heap if only proxies add. (This PE may signal itself.)
 const SELDOM: u32 = 8;
-/// Maximum sleep between two polls of host memory, in nanoseconds: each poll is a round trip over PCIe, next to those
-/// of other threads.
+/// Maximum sleep between two polls of host memory, in nanoseconds. Each poll is a round trip over PCIe and competes
+/// with those of other threads.
 const LONGEST_SLEEP: u32 = 256;
 
 /// The two words of a signal.
@@ -30,7 +30,7 @@ pub struct SignalPair<'a> {
 }
 
 impl SignalPair<'_> {
-    /// Returns the signal's value. Both words are acquired: what was put before the signal is visible.
+    /// Returns the signal's value. Both words are acquired, so data that was put before the signal is visible.
     ///
     /// Each word only grows, so the sum of two successive loads is at most the signal's value at the second load.
     #[inline(always)]
@@ -43,14 +43,14 @@ impl SignalPair<'_> {
         near + self.far.map_or(0, load_acquire_sys_u64)
     }
 
-    /// Returns whether the whole signal is in memory of this device, so that a poll does not cross PCIe.
+    /// Returns whether all words of the signal are in memory of this device, so that a poll does not cross PCIe.
     #[inline(always)]
     pub fn is_near(&self) -> bool {
         self.arrivals.is_null() && self.far.is_none()
     }
 
-    /// Returns whether the sum of a signal that [is near](SignalPair::is_near) meets `wanted` within the next few polls. If
-    /// so, [`wait`](SignalPair::wait) need not be called.
+    /// Returns whether the sum of a signal that [is near](SignalPair::is_near) meets `wanted` within the next few
+    /// polls. If so, [`wait`](SignalPair::wait) need not be called.
     #[inline(always)]
     pub fn is_met_soon(&self, wanted: WaitCondition) -> bool {
         // Inlined: a call would save the caller's registers to local memory, which the acquire has evicted from L1.
@@ -72,13 +72,13 @@ impl SignalPair<'_> {
 
     /// Waits until the signal's sum meets `wanted`.
     ///
-    /// Every adder adds after its bytes. A PE that has this heap mapped uses a system-scope fence and an atomic. A
-    /// proxy uses a release, after a flush if the device does not order what NICs write to its memory. The acquire of
-    /// the word that completes the sum makes those bytes visible, and the acquire of the other word the bytes of its
-    /// share.
+    /// Every writer adds to the signal after it has written its bytes. A PE that has this heap mapped uses a
+    /// system-scope fence and an atomic. A proxy uses a release, after a flush if the device does not order what NICs
+    /// write to its memory. The acquire of the word that completes the sum makes those bytes visible, and the acquire
+    /// of the other word the bytes of its share.
     ///
-    /// The deadline restarts with progress ([`Control`]), which includes growth of the signal: a sum that is reached
-    /// late but steadily is not a stall.
+    /// The deadline restarts with progress ([`Control`]), which includes growth of the signal: a signal that grows
+    /// slowly but steadily is not a stall.
     ///
     /// # Errors
     /// Returns [`Status::DEADLINE`] or the status in `abort`, and the sum that the signal had reached.
@@ -96,8 +96,8 @@ impl SignalPair<'_> {
     }
 }
 
-/// The wait after the first polls, if there were any. Returns 0, or the status that ended the wait. Not inlined, so
-/// that all calls of a kernel share one such loop.
+/// Implements the wait after the first polls, if there were any. Returns 0, or the status that ended the wait. Not
+/// inlined, so that all calls of a kernel share one loop.
 #[inline(never)]
 fn wait_long(
     near: &Word,
@@ -121,7 +121,7 @@ fn wait_long(
         }
         looks = looks.wrapping_add(1);
         if let Err(stop) = limit.look(sum, abort) {
-            // Checked once more: the sum may have been reached since the last poll.
+            // Checks the sum once more, because it may have been reached since the last poll.
             let seen = load_acquire_sys_u64(near) + far.map_or(0, load_acquire_sys_u64);
             return if wanted.is_met(seen) { 0 } else { stop.0 };
         }
@@ -148,9 +148,9 @@ impl World {
         super::report::note(self, stop, Failure { call: Call::GridSync, pe: NO_PE, detail: 0, seen, wanted });
     }
 
-    /// Records progress of this PE, for a kernel that computes for longer than the world's timeout without a call: the
-    /// waits of its other threads and of other ranks then last longer. The store is to host memory: one thread should
-    /// call this now and then, and not in each step of a loop.
+    /// Records progress of this PE. A kernel that computes for longer than the world's timeout without a call uses it
+    /// to extend the waits of its other threads and of other ranks. The store is to host memory, so one thread should
+    /// call this occasionally, not in each step of a loop.
     #[inline(always)]
     pub fn progressed(&self) {
         // SAFETY: the host's words outlive the grid.

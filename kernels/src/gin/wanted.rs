@@ -2,8 +2,9 @@
 
 /// Condition of a wait for a signal's sum: a minimum, or one round.
 ///
-/// Odd rounds add 1 and even rounds add 2 ([`WaitCondition::added`]). A receiver that waits for a round has received all
-/// earlier ones, and the sender is at most one round ahead. The sum is therefore that of all earlier rounds plus 0 to
+/// Odd rounds add 1 and even rounds add 2 ([`WaitCondition::added`]). A receiver that waits for a round has received
+/// all earlier ones, and the sender is at most one round ahead. The sum is therefore that of all earlier rounds plus 0
+/// to
 /// 3. The bit that the round adds shows whether the round is included, even if the next one arrived first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WaitCondition {
@@ -26,7 +27,7 @@ impl WaitCondition {
         WaitCondition { sum: 3 * (round as u64 / 2) + round as u64 % 2, bit: WaitCondition::added(round) }
     }
 
-    /// Returns what a round adds to its signal.
+    /// Returns the amount that a round adds to its signal.
     #[inline(always)]
     pub const fn added(round: u32) -> u64 {
         2 - round as u64 % 2
@@ -38,13 +39,14 @@ impl WaitCondition {
         if self.bit == 0 {
             return sum >= self.sum;
         }
-        // With all earlier rounds and `x` of {0, own, other, own + other} the difference is `x - own`, whose bit is
-        // clear if `own` is included. Two bits of the sum decide, so the round's number may wrap around to 0.
+        // If all earlier rounds have arrived, the difference is `x - own` with `x` one of 0, own, other, own + other.
+        // Its bit is clear if `own` is included. Two bits of the sum decide, so the round's number may wrap around to
+        // 0.
         !sum.wrapping_sub(self.sum) & self.bit != 0
     }
 
-    /// Returns what a report shows as seen and wanted: sums, or numbers of rounds. The next round may have arrived but
-    /// is not counted.
+    /// Returns the observed and required values for a report: sums, or numbers of rounds. The next round may have
+    /// arrived but is not counted.
     pub(super) fn told(self, sum: u64) -> (u64, u64) {
         if self.bit == 0 {
             return (sum, self.sum);
@@ -59,7 +61,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Returns what all rounds up to `round` have added.
+    /// Returns the sum that all rounds up to `round` have added.
     fn added_up_to(round: u32) -> u64 {
         (1..=round).map(WaitCondition::added).sum()
     }

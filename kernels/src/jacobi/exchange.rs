@@ -1,4 +1,4 @@
-//! Exchange of boundary rows between PEs, by calls of [`gin`](crate::gin). Out of line, so that it does not take
+//! Exchange of boundary rows between PEs, by calls of [`gin`](crate::gin). Not inlined, so that it does not take
 //! registers from the stencil's threads.
 
 use super::stencil::{WIDTH, load, store};
@@ -54,12 +54,12 @@ pub unsafe fn send(
         link,
         peer: link.peers[side],
         out: parity * 2 + side,
-        // This PE's first row is the lower halo of the PE above.
+        // This PE's first row is the lower halo row of the PE above.
         halo: parity * 2 + 1 - side,
         side,
     };
-    // A failure is recorded in the world's report, where the next launch finds it.
-    // SAFETY: the caller guarantees that `row` is valid; this thread loads only the points that it has stored.
+    // A failure is recorded in the world's report, where the next launch finds it. SAFETY: the caller guarantees that
+    // `row` is valid. This thread loads only points that it has stored.
     let _ = unsafe { to.send(row, column, any, tile) };
     link.note(iteration, TRACE_SENT, || thread::global_timer_ns() - began);
 }
@@ -111,8 +111,8 @@ impl Route<'_> {
         if link.exchange == EXCHANGE_HOST {
             return Ok(());
         }
-        // Counts the finished tiles of the row. Each fences its stores before it counts. The last one has then observed
-        // all others' counts, and fences before its block reads their stores.
+        // Counts the finished tiles of the row. Each tile fences its stores before it is counted. The last tile has
+        // then observed the counts of all others, and fences before its block reads their stores.
         thread::sync_threads();
         let mut last = false;
         if thread::thread_idx_x() == 0 {
@@ -126,7 +126,7 @@ impl Route<'_> {
         if thread::sync_threads_or(last) { self.put(0, pitch as u64) } else { Ok(()) }
     }
 
-    /// Puts `count` columns and signals the neighbour if it waits for them. Out of line, because there are three call
+    /// Puts `count` columns and signals the neighbour if it waits for them. Not inlined, because there are three call
     /// sites.
     #[inline(never)]
     fn put(&self, first: u64, count: u64) -> Result<(), Status> {
@@ -139,7 +139,8 @@ impl Route<'_> {
         } else {
             line.put_nbi(to, from, self.peer)?;
         }
-        // Over rails the row may be overwritten only after it has been sent. The wait also reports a failure now.
+        // Over rails the row may be overwritten only after it has been sent. The wait also reports a failure
+        // immediately.
         if line.is_mapped(self.peer) { Ok(()) } else { line.quiet() }
     }
 }

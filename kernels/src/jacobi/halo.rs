@@ -1,9 +1,9 @@
 //! Exchange of boundary rows between resident blocks: words that contain a value and its iteration number, and rounds
 //! of puts to PEs that are reached over rails.
 //!
-//! A row of words consists of two planes: the first two words of all threads, then the second two. Each access of a
-//! warp then covers 512 adjacent bytes. If a thread's 32 bytes were adjacent, each of the two accesses would skip every
-//! second 16 bytes.
+//! A row of words consists of two planes: the first two words of all threads, followed by the other two. Each access of
+//! a warp then covers 512 adjacent bytes. If a thread's 32 bytes were adjacent, each of the two accesses would skip
+//! every second 16 bytes.
 
 use super::resident_args::{PLACES, ResidentArgs, row_words};
 use super::shared_rows::Memory;
@@ -20,7 +20,7 @@ fn tagged(value: f32, tag: u32) -> u64 {
 }
 
 /// Returns two addresses for parity 0: that of the words of the row adjacent on `side`, which this block reads, and
-/// that of its own row for the block there, which it writes. Both are 0 if that side is a PE reached over rails.
+/// that of its own row for the adjacent block, which it writes. Both are 0 if that side is a PE reached over rails.
 #[inline(always)]
 pub unsafe fn of(args: &ResidentArgs, side: usize) -> (u64, u64) {
     let (block, blocks) = (thread::block_idx_x(), thread::grid_dim_x());
@@ -62,7 +62,7 @@ pub unsafe fn give(place: u64, points: &Points, tag: u32) {
     store_relaxed_sys_v2_u64(second, tagged(points[2], tag), tagged(points[3], tag));
 }
 
-/// Loads this thread's points from the words at `place`. Returns them, and whether all have tag `tag`.
+/// Loads this thread's points from the words at `place`. Returns the points, and whether all of them have tag `tag`.
 #[inline(always)]
 unsafe fn look(place: u64, tag: u32) -> (Points, bool) {
     // SAFETY: the caller guarantees that `place` is a row of words.
@@ -74,8 +74,8 @@ unsafe fn look(place: u64, tag: u32) -> (Points, bool) {
     (words.map(|word| f32::from_bits(word as u32)), there)
 }
 
-/// Waits for the rows adjacent to the block, above and below. Returns them, and 0 or the
-/// [`Status`](crate::ring::Status) of a failure.
+/// Waits for the rows above and below the block. Returns them, and 0 or the [`Status`](crate::ring::Status) of a
+/// failure.
 #[inline(always)]
 pub unsafe fn take<const RAILS: bool>(
     args: &ResidentArgs,
@@ -88,7 +88,7 @@ pub unsafe fn take<const RAILS: bool>(
         let [above, below] = memory.take();
         if !RAILS || above != 0 && below != 0 {
             let mut patience = WaitBudget::default();
-            // Both sides' loads are in flight at the same time.
+            // The loads of both sides are in flight at the same time.
             loop {
                 let ((up, first), (down, second)) = (look(above, tag), look(below, tag));
                 if first & second {
@@ -106,7 +106,7 @@ pub unsafe fn take<const RAILS: bool>(
     }
 }
 
-/// Like [`take`], with one side.
+/// Like [`take`], for one side.
 #[inline(always)]
 unsafe fn one_side(args: &ResidentArgs, place: u64, tag: u32, side: usize, columns: &Columns) -> (Points, u32) {
     // SAFETY: the caller guarantees that `args` is valid and that `place` is 0 or a row of words.
@@ -128,7 +128,7 @@ unsafe fn one_side(args: &ResidentArgs, place: u64, tag: u32, side: usize, colum
     }
 }
 
-/// Sends a row over rails, as the round of its tag. Called by all threads of the block.
+/// Sends a row over rails, as the round that its tag numbers. Called by all threads of the block.
 #[inline(never)]
 pub unsafe fn send(link: *const Link, tag: u32, side: usize, points: Points, columns: Columns) {
     // SAFETY: the caller guarantees that `link` is valid.
@@ -159,7 +159,7 @@ unsafe fn receive(link: *const Link, tag: u32, side: usize, columns: Columns) ->
     // SAFETY: the caller guarantees that `link` is valid.
     let link = unsafe { &*link };
     let mut line = link.world.context(Block);
-    // Waits for the buffer of the next row now, while the neighbour's row is in flight.
+    // Waits until the buffer of the next row is free, while the neighbour's row is in flight.
     let ready = line.reclaim_round(link.rounds[1 - side], tag + 1, link.peers[side]);
     let waited = ready.and_then(|()| line.wait_round(link.rounds[side], tag));
     let stop = waited.map_or_else(|stop| stop.0 as u32, |()| 0);

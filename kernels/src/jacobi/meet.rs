@@ -11,9 +11,9 @@ use cuda_std::{args, kernel, thread};
 pub struct MeetArgs {
     /// 1 for a barrier of all PEs, after which all transfers of their preceding kernels have arrived.
     pub barrier: u32,
-    /// Method by which the sums were computed, or [`NORM_NEVER`] if there are none.
+    /// Method that computed the sums; [`NORM_NEVER`] if there are none.
     pub norm: u32,
-    /// Device memory: this PE's sums of squares, one per iteration.
+    /// This PE's sums of squares, one per iteration, in device memory.
     pub sums: *const Word,
     /// Number of iterations.
     pub count: u32,
@@ -21,22 +21,22 @@ pub struct MeetArgs {
     pub round: u32,
     /// Inbox with space for at least `count` numbers of 8 bytes.
     pub inbox: Inbox,
-    /// Send buffer, with as many numbers as the inbox has space for.
+    /// Send buffer, with space for as many numbers as the inbox.
     pub own: Sym<f64>,
-    /// Receive buffer, with as many numbers per PE.
+    /// Receive buffer, with space for as many numbers per PE as the inbox.
     pub all: Sym<f64>,
-    /// Host memory: the sums over all PEs.
+    /// The sums over all PEs, in host memory.
     pub totals: *mut f64,
-    /// Host memory: set to `round` when the sums have been stored.
+    /// Word in host memory, set to `round` when the sums have been stored.
     pub done: *const Word,
 }
 
-/// Runs as one block: the barrier, then the sums, then the notification of the host. After a failure of this or a
+/// Runs as one block: performs the barrier, computes the sums, and notifies the host. After a failure of this or a
 /// preceding launch, the host is not notified.
 ///
 /// # Safety
-/// The arguments must belong to the world, and `totals` must have space for `count` numbers. All PEs must launch it
-/// with the same round.
+/// The arguments must belong to the world, and `totals` must have space for `count` numbers. All PEs must launch the
+/// kernel with the same round.
 #[kernel(resident)]
 pub unsafe fn jacobi_meet(program: Program<MeetArgs>) {
     // The failure is recorded in the world's report.
@@ -78,7 +78,7 @@ unsafe fn meet(program: &Program<MeetArgs>) -> Result<(), Status> {
         let pe = (world.my_pe() + pes - step) % pes;
         line.receive(args.inbox, args.round, args.all.slice(pe as u64 * room, count), pe)?;
     }
-    // Waits because the next round may overwrite the send buffer.
+    // Waits here, because the next round may overwrite the send buffer.
     line.quiet()?;
     let mut at = index;
     while at < args.count {

@@ -26,13 +26,13 @@ use crate::gin::{Signal, Sym, World};
 use cuda_std::memory::{Word, fetch_max_release_gpu_u64};
 use cuda_std::{args, thread};
 
-/// The kernel sends no rows: those above and below are this PE's own, or are exchanged by other means.
+/// The kernel sends no rows: the rows above and below belong to this PE, or are exchanged by other means.
 pub const EXCHANGE_NONE: u32 = 0;
-/// Each thread of the stencil sends its values by `p`.
+/// Each thread of the stencil sends its values with `p`.
 pub const EXCHANGE_P: u32 = 1;
-/// Each tile sends its part of the row by a put of its block.
+/// Each tile sends its part of the row with a put of its block.
 pub const EXCHANGE_BLOCK: u32 = 2;
-/// The last tile of a row sends the whole row by one put.
+/// The last tile of a row sends the whole row with one put.
 pub const EXCHANGE_ROW: u32 = 3;
 /// The CPU sends the rows: the kernel stores them in the heap.
 pub const EXCHANGE_HOST: u32 = 4;
@@ -54,7 +54,7 @@ pub const BELOW: usize = 1;
 ///
 /// Iteration `i` (from 1) reads the halo rows of parity `i % 2`, and sends its new boundary rows to those of parity `(i
 /// + 1) % 2`. Two parities suffice: a PE sends the rows for iteration `i + 1` after it has received those for `i`. Its
-/// neighbour sent those after it had read the rows for `i - 1`, which have the same parity as those for `i + 1`.
+/// neighbour sent the latter after reading the rows for `i - 1`, which have the same parity as those for `i + 1`.
 #[args]
 pub struct Link {
     /// The world of the job.
@@ -78,19 +78,19 @@ pub struct Link {
     pub exchange: u32,
     /// 1 if a tile waits for its neighbour's rows and signals its own; 0 if iterations are synchronized otherwise.
     pub neighbours: u32,
-    /// Device memory: number of finished tiles of each boundary row, over all iterations.
+    /// Number of finished tiles of each boundary row, over all iterations, in device memory.
     pub done: *const Word,
-    /// Device memory: [`TRACE_WORDS`] per iteration. Null if nothing is traced.
+    /// [`TRACE_WORDS`] words per iteration, in device memory; null if tracing is disabled.
     pub trace: *const Word,
 }
 
-/// Words of a trace per iteration. All are in nanoseconds, and each is the maximum over all blocks.
+/// Number of trace words per iteration. All are in nanoseconds, and each is the maximum over all blocks.
 pub const TRACE_WORDS: usize = 4;
 /// Trace word: bitwise complement of the time at which the grid started.
 pub const TRACE_BEGAN: usize = 0;
 /// Trace word: time at which the grid ended.
 pub const TRACE_ENDED: usize = 1;
-/// Trace word: time that a block waited for rows of a neighbour.
+/// Trace word: time for which a block waited for rows of a neighbour.
 pub const TRACE_WAITED: usize = 2;
 /// Trace word: time that a block took to send its rows.
 pub const TRACE_SENT: usize = 3;
@@ -103,7 +103,7 @@ impl Link {
         (!self.trace.is_null()).then(|| unsafe { &*self.trace.add(iteration as usize * TRACE_WORDS + word) })
     }
 
-    /// Raises a trace word to `value` on the block's first thread, if there is a trace.
+    /// Raises a trace word to at least `value`, on the block's first thread, if there is a trace.
     #[inline(always)]
     fn note(&self, iteration: u32, word: usize, value: impl FnOnce() -> u64) {
         if thread::thread_idx_x() == 0

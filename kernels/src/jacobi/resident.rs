@@ -1,9 +1,9 @@
-//! All iterations in one grid per PE: the field stays on the chip.
+//! All iterations in one grid per PE: the field stays in registers and shared memory.
 //!
 //! A block has whole rows: the first ones in registers, the others in shared memory. Adjacent blocks exchange their
-//! boundary rows as words that contain a value and the iteration number, also between two PEs that map each other's
-//! heaps (NVLink). A thread that reads the expected number has the value, so there is no barrier, flag, fence or launch
-//! between two iterations. Rows for a PE that is reached over rails are put as
+//! boundary rows as words that contain a value and the iteration number. Blocks of two PEs that map each other's heaps
+//! (NVLink) do the same. A thread that reads the expected number has the value, so there is no barrier, flag, fence or
+//! launch between two iterations. Rows for a PE that is reached over rails are put as
 //! [rounds](crate::gin::Context::put_round_nbi), whose signal proves which row has arrived.
 //!
 //! ```text
@@ -13,8 +13,8 @@
 //!                barrier of the block: the warps' end points of i + 1 are in shared memory
 //! ```
 //!
-//! **Two places per row suffice.** A thread writes its points of tag `i + 2` to the place of tag `i` after it has taken
-//! its neighbour's points of tag `i + 1`. The neighbour wrote those after it had taken the points of tag `i`. Each word
+//! **Two places per row suffice.** A thread writes its points of tag `i + 2` to the place of tag `i` after it has read
+//! its neighbour's points of tag `i + 1`. The neighbour wrote those after it had read the points of tag `i`. Each word
 //! is accessed by one 8-byte access, which is atomic. The words order no other memory, and no other memory is read.
 
 use super::halo::{self, give, send, take};
@@ -47,7 +47,7 @@ pub unsafe fn jacobi_resident(args: ResidentArgs) {
 }
 
 /// Like [`jacobi_resident`], but neighbours may be reached over rails. A separate kernel, because its calls would take
-/// registers from the other one.
+/// registers from [`jacobi_resident`].
 ///
 /// # Safety
 /// The requirements of [`jacobi_resident`] apply.
@@ -112,7 +112,7 @@ impl<const RAILS: bool> Rows<RAILS> {
         // places in the block's shared memory.
         unsafe {
             let mut part = Rows { columns, memory, rows, top: [0.0; WIDTH], held: [[0.0; WIDTH]; KEPT] };
-            // As the previous iteration would have stored them.
+            // Stores the same values as a previous iteration would.
             let ends = memory.ends(args.first.wrapping_sub(1));
             part.top = load(part.place(args, 0));
             memory.set_ends(&columns, ends, &part.top);
@@ -188,7 +188,7 @@ impl<const RAILS: bool> Rows<RAILS> {
                 self.inner_rows(ends, &mut sum);
                 self.top = top;
                 self.memory.store(self.memory.last, &bottom);
-                // Threads without columns have computed those of another thread.
+                // Threads without columns have computed the points of another thread.
                 let sum = if self.columns.any { sum } else { 0.0 };
                 leave_sum(args, &self.memory, tag, sum);
             }
@@ -224,7 +224,7 @@ impl<const RAILS: bool> Rows<RAILS> {
         }
     }
 
-    /// Computes the next values of the rows between. The first and the last row still have their old values.
+    /// Computes the next values of the rows between the first and the last row, which still have their old values.
     #[inline(always)]
     unsafe fn inner_rows(&mut self, ends: Ends, sum: &mut f32) {
         let (memory, columns) = (self.memory, self.columns);
@@ -240,7 +240,7 @@ impl<const RAILS: bool> Rows<RAILS> {
             }
             let mut ends = ends.down(KEPT as u32 + 1);
             let row = memory.row();
-            // Three rows per iteration: the variables rotate without register moves.
+            // Three rows per pass: the variables rotate without register moves.
             while at + 2 * row < memory.last {
                 let first = memory.load(at + row);
                 let next = memory.step(&columns, ends, [&above, &points, &first], sum);
@@ -266,7 +266,7 @@ impl<const RAILS: bool> Rows<RAILS> {
         }
     }
 
-    /// Gives the block's first and last row to the adjacent blocks or PEs.
+    /// Writes the block's first and last row for the adjacent blocks or PEs.
     #[inline(always)]
     unsafe fn give(&self, args: &ResidentArgs, tag: u32, top: &Points, bottom: &Points) {
         // SAFETY: the caller guarantees that `args` is valid, and `load` has stored the doors.

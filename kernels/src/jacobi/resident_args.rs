@@ -8,7 +8,7 @@ use cuda_std::memory::Word;
 
 /// Number of rows after the first one that a block also keeps in registers.
 pub const KEPT: usize = 2;
-/// Minimum number of rows of a block: the first one, those kept in registers after it, and the last one.
+/// Minimum number of rows of a block: the first row, the [`KEPT`] rows after it, and the last row.
 pub const LEAST_ROWS: u32 = KEPT as u32 + 2;
 
 /// Returns the number of 8-byte words of a row in flight.
@@ -28,23 +28,23 @@ pub struct ResidentArgs {
     pub rows: u32,
     /// Number of columns of the field, at most four per thread.
     pub nx: u32,
-    /// Points from one row to the next, a multiple of four.
+    /// Distance in points between consecutive rows, a multiple of four.
     pub pitch: u32,
     /// Number of iterations.
     pub iterations: u32,
-    /// Number of the first iteration: 1 in the first launch with these words and rounds, and in later launches one more
-    /// than the last iteration of the previous launch. The same on all PEs.
+    /// Number of the first iteration, the same on all PEs. It is 1 in the first launch with these words and rounds. In
+    /// later launches it is one more than the last iteration of the previous launch.
     pub first: u32,
     /// Result of [`shared_bytes`](super::resident::shared_bytes) for the block with the most rows.
     pub shared_bytes: u32,
     /// [`NORM_NEVER`](super::NORM_NEVER), or any other value to add the squares once per block.
     pub norm: u32,
-    /// Device memory, initially 0: one sum per iteration.
+    /// Sums, one per iteration, in device memory, initially 0.
     pub sums: *const Word,
-    /// Device memory: [`PLACES`] rows of [`row_words`] per block, 0 before the first launch.
+    /// [`PLACES`] rows of [`row_words`] words per block, in device memory, 0 before the first launch.
     pub words: *const Word,
-    /// [`PLACES`] rows of [`row_words`] for the words of the adjacent PEs, 0 before the first launch.
+    /// [`PLACES`] rows of [`row_words`] words from the adjacent PEs, 0 before the first launch.
     pub inbox: Sym<u64>,
-    /// Device memory: the connection to the neighbours.
+    /// The connection to the neighbours, in device memory.
     pub link: *const Link,
 }

@@ -17,7 +17,7 @@ const ENDS: u32 = 2 * WARPS * 4;
 const ENDS_OF_ROW: u32 = 2 * ENDS;
 /// Bytes of the sums of all warps, for one parity.
 const SUMS: u32 = WARPS * 4;
-/// Bytes of four addresses.
+/// Number of bytes of the four addresses of the neighbours' rows.
 const DOORS: u32 = 32;
 
 /// Returns the bytes of a row of a block's points.
@@ -34,21 +34,21 @@ pub const fn bytes(rows: u32, threads: u32) -> u32 {
 #[derive(Clone, Copy)]
 pub struct Memory {
     shared: Dynamic,
-    /// This thread's points in the first row that is stored in shared memory. The block's last row is the last one
-    /// stored there.
+    /// Address of this thread's points in the first row that is stored in shared memory. The block's last row is also
+    /// the last one in shared memory.
     pub points: u32,
-    /// This thread's points in that last row.
+    /// Address of this thread's points in the last row.
     pub last: u32,
-    /// Address, in row 0 and for tags of parity 0, of the point next to this lane's points that belongs to another
-    /// warp.
+    /// Address of the point that is next to this lane's points and belongs to another warp, in row 0 and for tags of
+    /// parity 0.
     get: u32,
-    /// Address, in row 0 and for tags of parity 0, of this lane's own point at the end of its warp.
+    /// Address of this lane's own point at the end of its warp, in row 0 and for tags of parity 0.
     put: u32,
-    /// Address of the doors, followed by the sums.
+    /// Address of the neighbours' row addresses (see [`DOORS`]), which the sums follow.
     tail: u32,
 }
 
-/// Addresses of the end points of the warps in a row: those to read, and those for the next values.
+/// Addresses of the end points of the warps in a row: those to read, and those to write for the next values.
 #[derive(Clone, Copy)]
 pub struct Ends {
     get: u32,
@@ -70,9 +70,9 @@ impl Memory {
         let shared = Dynamic::of_block(bytes);
         let here = (rows - LEAST_ROWS + 1) * row_bytes(thread::block_dim_x());
         let points = shared.at(first_of_thread() * 4);
-        // Left and right end point of each warp. The first warp has no left and the last one no right neighbour. The
-        // values they read are not used, because the field's first and last columns are fixed. They read a word of
-        // their own, because another word may be written at the same time, which compute-sanitizer's racecheck reports.
+        // Left and right end point of each warp. The first warp has no left neighbour and the last warp no right one.
+        // The values that these two read are unused, because the field's first and last columns are fixed. Each reads
+        // its own word: another word may be written at the same time, which compute-sanitizer's racecheck reports.
         let (own, number) = (here + thread::thread_idx_x() / warp::SIZE * 8, thread::thread_idx_x() / warp::SIZE);
         let last = thread::block_dim_x() / warp::SIZE - 1;
         let (left, right) = match warp::SIZE {
@@ -130,7 +130,7 @@ impl Memory {
     /// Computes the next values of a row's points, and stores their end points for the adjacent warps.
     #[inline(always)]
     pub unsafe fn step(&self, columns: &Columns, ends: Ends, rows: [&Points; 3], sum: &mut f32) -> Points {
-        // If a warp is a single lane, the right neighbour's point is three words after the left neighbour's.
+        // If a warp is a single lane, the right neighbour's point is three words after the left neighbour's point.
         let beyond = |right: bool| if warp::SIZE == 1 && right { 12 } else { 0 };
         // SAFETY: the caller guarantees that `ends` is in a row of the block and that its points of this iteration have
         // been stored.
@@ -157,13 +157,13 @@ impl Memory {
 
     #[inline(always)]
     pub unsafe fn take(&self) -> [u64; 2] {
-        // SAFETY: called after the barrier that follows `set_doors`.
+        // SAFETY: this is called after the barrier that follows `set_doors`.
         addresses(unsafe { self.shared.load(self.tail) })
     }
 
     #[inline(always)]
     pub unsafe fn give(&self) -> [u64; 2] {
-        // SAFETY: called after the barrier that follows `set_doors`.
+        // SAFETY: this is called after the barrier that follows `set_doors`.
         addresses(unsafe { self.shared.load(self.tail + 16) })
     }
 
@@ -188,12 +188,13 @@ pub unsafe fn leave_sum(args: &ResidentArgs, memory: &Memory, tag: u32, sum: f32
     let sum = warp::sum_f32(sum);
     if warp::lane() == 0 {
         let own = memory.sums(tag) + thread::thread_idx_x() / warp::SIZE * 4;
-        // SAFETY: each warp has its own word. There are two parities, because those of the other one may still be read.
+        // SAFETY: each warp has its own word. The words of the other parity may still be read, so each parity has its
+        // own.
         unsafe { memory.shared.store(own, [sum.to_bits()]) };
     }
 }
 
-/// Adds the block's sum to that of the PE. The warps alternate, so that no other warp waits.
+/// Adds the block's sum to that of the PE. The warps alternate, so that the other warps need not wait.
 #[inline(always)]
 pub unsafe fn add_sums(args: &ResidentArgs, memory: &Memory, tag: u32) {
     let warps = thread::block_dim_x() / warp::SIZE;

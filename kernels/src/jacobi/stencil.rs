@@ -4,7 +4,7 @@ use cuda_std::sum::square_onto;
 use cuda_std::vector::{load_word_if, load_words, opaque_u32, store_words, store_words_if};
 use cuda_std::{thread, warp};
 
-/// Points of a thread in a row, loaded and stored by one instruction.
+/// Number of points of a thread in a row, which one instruction loads or stores.
 pub const WIDTH: usize = 4;
 /// Four adjacent points.
 pub type Points = [f32; WIDTH];
@@ -16,11 +16,11 @@ pub struct Columns {
     pub first: u32,
     /// Whether the thread has columns.
     pub any: bool,
-    /// All bits set for each point that is fixed: the first and the last column of the field, and everything after it.
-    /// (Stored as words: for booleans the compiler generates branches, after each of which the warp reconverges.)
+    /// All bits set for each fixed point: the first and the last column of the field, and all columns after it. (Stored
+    /// as words: for booleans the compiler generates branches, after each of which the warp reconverges.)
     keeps: [u32; WIDTH],
-    /// Whether this is the first and the last lane of its warp: the points adjacent to its own then belong to another
-    /// warp.
+    /// Whether this is the first lane of its warp, and whether it is the last. The adjacent point then belongs to
+    /// another warp.
     first_lane: bool,
     last_lane: bool,
 }
@@ -44,14 +44,14 @@ impl Columns {
         (self.first_lane | self.last_lane) as u32
     }
 
-    /// Returns `first` on the first lane of a warp, and `otherwise` on the others.
+    /// Returns `first` on the first lane of a warp, and `otherwise` on all other lanes.
     #[inline(always)]
     pub fn by_end<T>(&self, first: T, otherwise: T) -> T {
         if self.first_lane { first } else { otherwise }
     }
 
-    /// Returns the points adjacent to a thread's: those of the adjacent lanes or, at the ends of the warp, those in
-    /// `far`.
+    /// Returns the points adjacent to those of a thread: those of the adjacent lanes or, at the ends of the warp, those
+    /// in `far`.
     ///
     /// Must be called by every lane of a full warp.
     #[inline(always)]
@@ -78,8 +78,8 @@ impl Columns {
     }
 }
 
-/// The points adjacent to those of a warp: to the left of its first lane's, and to the right of its last lane's. In a
-/// warp of 32, a lane is at most one of the two, and loads its point into both fields.
+/// The points adjacent to those of a warp, left of its first lane and right of its last lane. In a warp of 32 lanes, a
+/// lane is at most one of the two, and loads its point into both fields.
 #[derive(Clone, Copy)]
 pub struct Far {
     pub left: f32,
@@ -87,7 +87,7 @@ pub struct Far {
 }
 
 impl Far {
-    /// Loads the adjacent points by `load`, whose argument is false for the left side.
+    /// Loads the adjacent points with `load`, whose argument is false for the left side.
     #[inline(always)]
     pub fn by(columns: &Columns, load: impl Fn(bool) -> f32) -> Far {
         if warp::SIZE == 1 {
@@ -98,7 +98,7 @@ impl Far {
     }
 }
 
-/// Loads four points by one instruction.
+/// Loads four points with one instruction.
 ///
 /// # Safety
 /// The points must be valid for reads, aligned to 16 bytes, and not written at the same time.
@@ -118,7 +118,7 @@ pub unsafe fn load_point_if(condition: u32, from: *const f32) -> f32 {
     f32::from_bits(unsafe { load_word_if(condition, from.cast()) })
 }
 
-/// Stores four points by one instruction if `condition` is nonzero.
+/// Stores four points with one instruction if `condition` is nonzero.
 ///
 /// # Safety
 /// The requirements of [`store`] apply if `condition` is nonzero.
@@ -128,7 +128,7 @@ pub unsafe fn store_if(condition: u32, to: *mut f32, points: &Points) {
     unsafe { store_words_if(condition, to.cast(), points.map(f32::to_bits)) };
 }
 
-/// Stores four points by one instruction.
+/// Stores four points with one instruction.
 ///
 /// # Safety
 /// The points must be valid for writes, aligned to 16 bytes, and not accessed by another thread at the same time.
@@ -138,7 +138,7 @@ pub unsafe fn store(to: *mut f32, points: &Points) {
     unsafe { store_words(to.cast(), points.map(f32::to_bits)) };
 }
 
-/// Returns the first column of this thread in its block's columns.
+/// Returns the first column of this thread within the columns of its block.
 #[inline(always)]
 pub fn first_of_thread() -> u32 {
     thread::thread_idx_x() * WIDTH as u32

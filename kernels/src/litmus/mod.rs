@@ -1,9 +1,9 @@
 //! Litmus tests on hardware (`ginlab litmus -d`): programs of two to four threads on one to three words, each repeated
 //! on many independent locations.
 //!
-//! A *role* is one thread's part of a test: a pair of accesses ([`cuda_std::litmus`]). An *instance* is one execution
-//! of a test per round, on locations of its own. A *group* is as many instances as a warp has lanes. A warp runs one
-//! role of a group, and so does a CPU thread ([`on_cpu`]) or a copy engine.
+//! A *role* is one thread's part of a test: a pair of accesses ([`cuda_std::litmus`]). An *instance* executes a test
+//! once per round, on its own locations. A *group* has one instance per lane of a warp. One role of a group is run by a
+//! warp, by a CPU thread ([`on_cpu`]) or by a copy engine.
 //!
 //! ```text
 //!   each round:  meet | random delay | pair of accesses | store what was read | meet | role 0 counts the outcomes
@@ -34,9 +34,9 @@ pub const LANES: u32 = warp::SIZE;
 pub const SETS: u32 = 4;
 /// Distance in words between flags of different writers.
 pub const APART: usize = 16;
-/// Value of [`LitmusArgs::stop`] after a wait that took too long.
+/// Value of [`LitmusArgs::stop`] after a wait that exceeded its timeout.
 pub const LATE: u64 = 1;
-/// Value of [`LitmusArgs::stop`] after a result that belongs to another round.
+/// Value of [`LitmusArgs::stop`] after a result of another round was found.
 pub const BROKEN: u64 = 2;
 
 /// A role of a test.
@@ -60,27 +60,26 @@ pub struct LitmusArgs {
     pub roles: [Role; ROLES],
     /// Number of roles.
     pub count: u32,
-    /// Roles that this grid runs, one bit each.
+    /// Bit set of the roles that this grid runs.
     pub own: u32,
     /// Whether all roles of a group run in one block.
     pub same_block: u32,
     /// Number of the scope of all accesses ([`cuda_std::litmus::Scope`]).
     pub scope: u32,
-    /// Number of the order of all pairs ([`cuda_std::litmus::Order`]), or of bulk stores
-    /// ([`crate::litmus_bulk`]).
+    /// Number of the order of all pairs ([`cuda_std::litmus::Order`]) or of bulk stores ([`crate::litmus_bulk`]).
     pub order: u32,
     /// Number of groups.
     pub groups: u32,
-    /// Number of words that the first store of role 0 writes. Those after the first are stored before it.
+    /// Number of words that the first store of role 0 writes. All words after the first are stored before it.
     pub payload: u32,
-    /// Whether the outcome also has a bit for the final value of each of the first two locations: whether it is that of
-    /// a pair's first store.
+    /// Whether the outcome also has a bit for each of the first two locations: whether its final value is the one that
+    /// the first store of a pair has stored.
     pub reads_final: u32,
-    /// Maximum number of repetitions of a pair of loads until the first one loads the new value.
+    /// Maximum number of repetitions of a pair of loads while the first one does not load the new value.
     pub polls: u32,
     /// Whether pairs of loads are repeated in each round instead of every other one.
     pub always_polls: u32,
-    /// Maximum delay before a role's accesses, in cycles; on a CPU in nanoseconds.
+    /// Maximum delay before a role's accesses, in cycles on a GPU and in nanoseconds on a CPU.
     pub jitter: u32,
     /// Number of the first round. Rounds are numbered over all launches.
     pub first_round: u64,
@@ -90,9 +89,10 @@ pub struct LitmusArgs {
     pub locations: [*const Word; LOCATIONS],
     /// Distance in words between the locations of two instances.
     pub stride: u32,
-    /// One word per role and group, [`APART`] words from each other: the last meeting that it has reached.
+    /// One word per role and group, [`APART`] words apart: the last meeting that the role has reached.
     pub flags: *const Word,
-    /// Two words per role and instance, used alternately: number of the round plus 1, times 256, plus the bits.
+    /// Two words per role and instance, used alternately. Each word is 256 times the number of the round plus 1, plus
+    /// the bits.
     pub results: *const Word,
     /// Result: [`OUTCOMES`] counts per instance.
     pub counts: *mut u32,
@@ -105,7 +105,7 @@ pub struct LitmusArgs {
 }
 
 impl LitmusArgs {
-    // Both select instead of indexing: an index that is no constant would move the arguments to local memory.
+    // The two functions select instead of indexing: a non-constant index would move the arguments to local memory.
 
     /// Returns a role.
     #[inline(always)]
@@ -159,25 +159,26 @@ pub(crate) unsafe fn run(args: &LitmusArgs, access: impl Fn(&Participant<'_>, u3
         }
         mine.delay(round);
         let bits = access(&mine, lane, round);
-        // SAFETY: as above, and no other participant writes this result.
+        // SAFETY: the caller guarantees that all pointers are valid, and no other participant writes this result.
         unsafe { mine.report(lane, round, bits) };
         warp::synchronize(mask);
-        // SAFETY: as above. The lanes' results precede the barrier of the warp, and the fence of this lane is
-        // cumulative.
+        // SAFETY: the caller guarantees that all pointers are valid. The lanes' results precede the barrier of the
+        // warp, and the fence of this lane is cumulative.
         let met = lane != 0 || unsafe { mine.end(round) };
         if !warp::all(mask, met) {
             return;
         }
         warp::synchronize(mask);
         if role == 0 {
-            // SAFETY: as above, and only role 0 of this instance accesses its counts.
+            // SAFETY: the caller guarantees that all pointers are valid, and only role 0 of this instance accesses its
+            // counts.
             unsafe { mine.count(lane, round, bits) };
         }
         round += 1;
     }
 }
 
-/// Returns the position of the bit number `index` that is set in `bits`.
+/// Returns the position of set bit number `index` of `bits`, counted from 0.
 #[inline(always)]
 fn nth(bits: u32, index: u32) -> u32 {
     let mut left = bits;
@@ -187,11 +188,11 @@ fn nth(bits: u32, index: u32) -> u32 {
     left.trailing_zeros()
 }
 
-/// Runs the roles of `args.own` by threads.
+/// Runs the roles of `args.own` on GPU threads.
 ///
 /// # Safety
-/// All pointers must be valid for the sizes that the fields state, while the grid runs. The grid must have a warp for
-/// each role and group. All roles must be run by participants with the same arguments, at the same time.
+/// All pointers must be valid, for the sizes given in the field docs, while the grid runs. The grid must have a warp
+/// for each role and group. All roles must be run at the same time, by participants with the same arguments.
 #[cfg(feature = "litmus")]
 #[kernel(resident)]
 pub unsafe fn litmus_threads(args: LitmusArgs) {
@@ -232,7 +233,7 @@ pub unsafe fn on_cpu(args: &LitmusArgs, role: u32, groups: core::ops::Range<u32>
     }
 }
 
-/// Ends all waits of participants with this word of [`LitmusArgs::abort`].
+/// Ends all waits of the participants that have this word as [`LitmusArgs::abort`].
 #[cfg(not(target_arch = "nvptx64"))]
 pub fn end_waits(abort: &Word) {
     store_release_host_u64(abort, 1);

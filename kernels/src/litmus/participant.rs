@@ -14,7 +14,7 @@ pub struct Participant<'a> {
     args: &'a LitmusArgs,
     role: u32,
     group: u32,
-    /// What the role does.
+    /// The accesses of the role.
     does: Role,
     /// Whether the participant is a thread of the CPU, which spins without a system call.
     spins: bool,
@@ -27,7 +27,7 @@ impl<'a> Participant<'a> {
         Participant { args, role, group, does: args.role(role), spins: false }
     }
 
-    /// Creates the participant for a role of a group, run by a CPU thread that is not of an emulated grid.
+    /// Creates the participant for a role of a group, run by a CPU thread outside an emulated grid.
     #[cfg(not(target_arch = "nvptx64"))]
     pub fn on_cpu(args: &'a LitmusArgs, role: u32, group: u32) -> Participant<'a> {
         Participant { spins: true, ..Participant::new(args, role, group) }
@@ -54,9 +54,9 @@ impl<'a> Participant<'a> {
         self.group * LANES + lane
     }
 
-    /// Returns the index of an instance's location in its memory. In each round, the locations of an instance have other
-    /// distances from each other. They stay among those of its group, because other groups may be in other rounds, in
-    /// which they would use the same set.
+    /// Returns the index of an instance's location in its memory. The distances between the locations of an instance
+    /// change from round to round. The locations stay within those of the group, because other groups may be in other
+    /// rounds, in which they would use the same set.
     #[inline(always)]
     pub fn index(&self, location: u32, lane: u32, round: u64) -> u32 {
         let set = (round % u64::from(SETS)) as u32;
@@ -75,15 +75,15 @@ impl<'a> Participant<'a> {
         unsafe { self.args.location(location).add(index * self.args.stride as usize) }
     }
 
-    /// Returns the value that the first store of a role stores; the second one stores the next larger value. Values of
-    /// later rounds are larger.
+    /// Returns the value of the first store of a role. The second store uses the next larger value. Values of later
+    /// rounds are larger.
     #[inline(always)]
     pub fn value(round: u64) -> u64 {
         2 * (round + 1)
     }
 
-    /// Waits until all roles of this group have started the round. Orders no memory accesses. Returns whether they have;
-    /// otherwise the test must end.
+    /// Waits until all roles of this group have started the round. Does not order memory accesses. Returns whether all
+    /// have started; otherwise the test must end.
     ///
     /// # Safety
     /// The pointers of the arguments must be valid.
@@ -93,8 +93,8 @@ impl<'a> Participant<'a> {
         unsafe { self.meet(2 * round + 1) }
     }
 
-    /// Waits until all roles of this group have ended the round. The accesses of each, before its call, are visible
-    /// after it. Returns whether they have; otherwise the test must end.
+    /// Waits until all roles of this group have ended the round. Accesses that precede the call of any role are then
+    /// visible to all roles. Returns whether all have ended; otherwise the test must end.
     ///
     /// # Safety
     /// The pointers of the arguments must be valid.
@@ -109,11 +109,11 @@ impl<'a> Participant<'a> {
 
     #[inline(always)]
     unsafe fn flag(&self, role: u32) -> &'a Word {
-        // SAFETY: the caller guarantees a flag per role and group.
+        // SAFETY: the caller guarantees that there is a flag per role and group.
         unsafe { &*self.args.flags.add((role * self.args.groups + self.group) as usize * APART) }
     }
 
-    /// Stores the number of a meeting in this role's flag, and waits until the flags of all roles have it.
+    /// Stores the number of a meeting in this role's flag, and waits until the flags of all roles contain it.
     #[inline(always)]
     unsafe fn meet(&self, number: u64) -> bool {
         // SAFETY: the caller guarantees that the flags are valid.
@@ -122,7 +122,7 @@ impl<'a> Participant<'a> {
         let mut role = 0;
         while role < self.args.count {
             let mut polls = 0;
-            // SAFETY: as above.
+            // SAFETY: the caller guarantees that there is a flag per role and group.
             while load_relaxed_sys_u64(unsafe { self.flag(role) }) < number {
                 self.relax();
                 polls += 1;
@@ -150,7 +150,8 @@ impl<'a> Participant<'a> {
         true
     }
 
-    /// Waits for a random time, the same for all lanes: from 0 to the maximum, or to a fraction of it in other rounds.
+    /// Waits for a random time, which is the same for all lanes. Depending on the round, its upper limit is the maximum
+    /// or a fraction of it.
     #[inline(always)]
     pub fn delay(&self, round: u64) {
         let most = u64::from(self.args.jitter) >> (4 * (round % 4));
@@ -166,7 +167,8 @@ impl<'a> Participant<'a> {
         }
     }
 
-    /// Executes the accesses of this role. Returns a bit for each load: whether it has loaded the value of this round.
+    /// Executes the accesses of this role. Returns a bit per load, which is set if the load returned the value of this
+    /// round.
     ///
     /// # Safety
     /// The memory of the locations must be valid.
@@ -179,7 +181,7 @@ impl<'a> Participant<'a> {
         let value = Self::value(round);
         let new = |loaded: u64| u32::from(loaded / 2 == value / 2);
         if kind == Pair::WriteWrite && self.role == 0 {
-            // SAFETY: the first word is that of a location.
+            // SAFETY: `words[0]` is the first word of a location.
             unsafe { self.each_more(words[0], |word| store_relaxed(scope, word, value)) };
         }
         let repeats = kind == Pair::ReadRead && (self.args.always_polls != 0 || round % 2 == 1);
@@ -197,7 +199,7 @@ impl<'a> Participant<'a> {
                 Pair::ReadWrite => new(loaded[0]),
                 Pair::ReadRead => {
                     let mut all = new(loaded[1]);
-                    // SAFETY: the second word is the first one of a location.
+                    // SAFETY: `words[1]` is the first word of a location.
                     unsafe { self.each_more(words[1], |word| all &= new(load_relaxed(scope, word))) };
                     new(loaded[0]) | (all << 1)
                 }
@@ -230,8 +232,8 @@ impl<'a> Participant<'a> {
         store_relaxed_sys_u64(result, ((round + 1) << 8) | u64::from(bits));
     }
 
-    /// Returns the result of a role. Consecutive rounds have different ones: a role may report the next round while
-    /// lanes of role 0 still count this one.
+    /// Returns the result word of a role. Consecutive rounds use different words, because a role may report the next
+    /// round while lanes of role 0 still count this one.
     #[inline(always)]
     unsafe fn result(&self, role: u32, lane: u32, round: u64) -> *const Word {
         let number = (round % 2) as u32 * self.args.count + role;
@@ -240,7 +242,8 @@ impl<'a> Participant<'a> {
         unsafe { self.args.results.add(index as usize) }
     }
 
-    /// Counts the outcome of a lane's instance, after [`end`](Participant::end). For role 0, whose bits are `bits`.
+    /// Counts the outcome of a lane's instance, after [`end`](Participant::end). Called by role 0, whose bits are
+    /// `bits`.
     ///
     /// # Safety
     /// The pointers of the arguments must be valid, and no other participant may access the counts of this instance.

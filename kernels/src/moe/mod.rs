@@ -11,27 +11,27 @@
 //! ```
 //!
 //! Each message has its own signal, which proves only that message. A receiver waits for the expected number of
-//! messages ([`Counts`]) and finds them by the round in their headers. No PE is a round ahead: it needs an answer from
-//! every PE that it may send to. It also waits until its own puts are complete, because the network may write them
-//! again until then.
+//! messages ([`Counts`]) and recognizes them by the round in their headers. No PE is one round ahead, because it needs
+//! an answer from every PE to which it may send. It also waits until its own puts are complete, because the network may
+//! repeat their writes until then.
 //!
-//! A *worker* is one scope: a thread, a warp or a block. Everything that is not a call of `gin` is done by all threads
-//! of a block.
+//! A *worker* is one scope: a thread, a warp or a block. All work outside calls of `gin` is shared by all threads of a
+//! block.
 
 mod round;
 use crate::gin::{Block, Counts, Program, Sym, Tally, Thread, Warp};
 use cuda_std::{args, kernel, list::List, memory::Word, rows};
 
-/// Value for "no PE" and "no count".
+/// Value that stands for "no PE" and "no count".
 pub const NONE: u32 = u32::MAX;
 
-/// Arguments of the kernels; except for addresses, the same on all PEs. Tables are in device memory, `Sym` objects in
-/// the heap.
+/// Arguments of the kernels. Except for addresses, they are the same on all PEs. Tables are in device memory, `Sym`
+/// objects in the heap.
 #[args]
 pub struct MoeArgs {
-    /// Maximum messages of a token to one PE: `topk` or 1.
+    /// Maximum number of messages of a token to one PE: `topk` or 1.
     pub each: u32,
-    /// Number of PEs that a message is for: 1, or those of a node, whose numbers are adjacent.
+    /// Number of PEs for which a message is intended: 1, or the PEs of a node, whose numbers are consecutive.
     pub span: u32,
     /// 1 if tokens are sent as e4m3 with scales, 0 for bf16.
     pub fp8: u32,
@@ -51,7 +51,7 @@ pub struct MoeArgs {
     pub rounds: u32,
     /// Number of rounds before this launch.
     pub before: u32,
-    /// Number of input variants, which the rounds use in rotation.
+    /// Number of input variants, which the rounds use cyclically.
     pub variants: u32,
     /// Tokens in bf16, by variant.
     pub input: *const u32,
@@ -59,7 +59,7 @@ pub struct MoeArgs {
     /// to, and the amount that its signal adds. The PE is [`NONE`] if the message of an earlier choice also serves this
     /// one.
     pub choices: *const [u32; 4],
-    /// Number of messages by variant and PE. [`NONE`] for a PE to which this one sends nothing, not even a count.
+    /// Number of messages, by variant and PE. [`NONE`] for a PE to which this PE sends nothing, not even a count.
     pub planned: *const u32,
     /// The sums in bf16, by variant.
     pub output: *mut u32,
@@ -67,11 +67,11 @@ pub struct MoeArgs {
     pub counts: Counts,
     /// Counters of received answers.
     pub answered: Tally,
-    /// Word counters of both lists, followed by the number of messages found from each PE.
+    /// Counters of the words in both lists, followed by the number of messages found from each PE.
     pub found: *const Word,
     /// List of messages for this PE's experts.
     pub here: List,
-    /// List of messages that have arrived. The same as `here` if messages are not forwarded.
+    /// List of messages that have arrived. Identical to `here` if messages are not forwarded.
     pub landed: List,
     /// Word of the grid barrier.
     pub met: *const Word,
@@ -80,7 +80,7 @@ pub struct MoeArgs {
     pub times: *mut u64,
     /// Messages that this PE sends: one per token.
     pub staged: Sym<u32>,
-    /// Receive buffers of messages, by PE, token and (with one message per expert) choice. The same as `slots` if
+    /// Receive buffers of messages, by PE, token and (with one message per expert) choice. Identical to `slots` if
     /// messages are not forwarded.
     pub landing: Sym<u32>,
     /// Messages for this PE's experts.
@@ -89,10 +89,10 @@ pub struct MoeArgs {
     pub made: Sym<u32>,
     /// Partial sums from the PEs of this node: `span` per entry of `landing`.
     pub parts: Sym<u32>,
-    /// Answers to the messages in `landing`. The same as `made` if messages are not forwarded.
+    /// Answers to the messages in `landing`. Identical to `made` if messages are not forwarded.
     pub answers: Sym<u32>,
-    /// Received answers, by parity of the round, token and choice. Two parities, because the puts of a PE that has
-    /// answered may complete a round later.
+    /// Received answers, by parity of the round, token and choice. There are two parities, because the puts of a PE
+    /// that has answered may complete one round later.
     pub returned: Sym<u32>,
 }
 
@@ -101,8 +101,8 @@ pub const fn message_words(hidden: u32, topk: u32, fp8: bool) -> u32 {
     header_words(topk) + rows::bytes(hidden, fp8).next_multiple_of(16) / 4
 }
 
-/// Returns the 4-byte words of a message header: `round, token`, then for each choice the expert and the bits of its
-/// weight; rounded up to a multiple of 4.
+/// Returns the number of 4-byte words of a message header, rounded up to a multiple of 4. The header contains the round
+/// and the token, then the expert and the bits of its weight for each choice.
 pub const fn header_words(topk: u32) -> u32 {
     (2 + 2 * topk).next_multiple_of(4)
 }

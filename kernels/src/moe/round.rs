@@ -13,7 +13,7 @@ struct Turn<'a, S> {
     args: &'a MoeArgs,
     world: &'a World,
     grid: Grid<'a>,
-    /// Contexts for any PE; for the node, so that its fences do not wait for rails; and for single threads.
+    /// Contexts for all PEs, for the node (so that its fences do not wait for rails), and for single threads.
     line: Context<S>,
     near: Context<S>,
     alone: Context<Thread>,
@@ -137,8 +137,8 @@ impl<S: Scope> Turn<'_, S> {
         self.meet_node(done)
     }
 
-    /// Computes the results of this PE's experts for their messages: per expert with one message per expert, otherwise
-    /// the weighted sum. Not part of dispatch or combine.
+    /// Computes the results of this PE's experts for their messages: per expert with one message per expert, and as a
+    /// weighted sum otherwise. Belongs to neither dispatch nor combine.
     #[inline(always)]
     fn make(&mut self) -> Done {
         let (args, me, one) = (self.args, self.world.me, self.args.each > 1);
@@ -158,7 +158,7 @@ impl<S: Scope> Turn<'_, S> {
     #[inline(always)]
     fn combine(&mut self) -> Done {
         let (args, me, mut done) = (self.args, self.world.me, Ok(()));
-        // A PE that has sent no messages waits for an answer without data.
+        // A PE that has sent no messages waits for an empty answer.
         for pe in in_grid(self.world.pes) {
             if self.planned(pe) != NONE && load_relaxed_gpu_u64(self.found(2 + pe)) == 0 {
                 done = done.and(self.alone.signal_op(args.answered.signals.at(me), 1, pe));
@@ -168,7 +168,7 @@ impl<S: Scope> Turn<'_, S> {
             self.gather(done)?;
         }
         for number in self.list(&args.landed, self.grid.worker()) {
-            // The answer's place is that of the first choice for this PE or node.
+            // The answer is stored in the slot of the first choice for this PE or node.
             let pe = |choice: &u32| self.header(args.landing, number, 2 + 2 * choice) / args.experts;
             let is_here = |choice: &u32| pe(choice) / args.span == me / args.span;
             let choice = if args.each > 1 { number % args.each } else { (0..args.topk).find(is_here).unwrap_or(0) };
@@ -187,7 +187,7 @@ impl<S: Scope> Turn<'_, S> {
                 (weight, self.load(self.answer(token, choice), 0, false, eight))
             });
         }
-        // Waits because the next round overwrites the sources, here and on the other PEs.
+        // Waits here, because the next round overwrites the sources, on this PE and on the others.
         let done = self.line.quiet().and(self.alone.quiet());
         self.grid.sync(done)
     }
@@ -212,18 +212,18 @@ impl<S: Scope> Turn<'_, S> {
         self.grid.sync(Ok(()))
     }
 
-    /// Barrier of the node's PEs, after which each sees the others' puts.
+    /// Performs a barrier of the node's PEs, after which each PE sees the puts of the others.
     #[inline(always)]
     fn meet_node(&mut self, done: Done) -> Done {
         self.grid.sync(done.and(self.near.fence()))?;
-        // A separate context, because the call is out of line and forces its context into local memory.
+        // A separate context, because the call is not inlined and forces its context into local memory.
         let mut first = self.world.context(self.near.scope());
         let met = if self.grid.worker().0 == 0 { first.barrier(TeamKind::Node) } else { Ok(()) };
         self.grid.sync(met)
     }
 
-    /// Waits with one worker for each PE that sends to this one. (If all workers waited, all would poll host memory
-    /// when rails are used.)
+    /// Waits with one worker for each PE that sends to this PE. (If all workers waited, all of them would poll host
+    /// memory when rails are used.)
     #[inline(always)]
     fn by_sender(&mut self, mut done: Done, wait: impl Fn(&mut Self, u32) -> Done) -> Done {
         for pe in self.grid.workers(self.world.pes) {
@@ -275,7 +275,7 @@ impl<S: Scope> Turn<'_, S> {
     fn row_of(&self, token: u32) -> usize {
         (self.variant * self.args.tokens + token) as usize * (self.args.hidden / 2) as usize
     }
-    /// Returns the first PE of this PE's node. `is_for`: returns whether the PE at `place` in the node has an expert of
+    /// Returns the first PE of this PE's node. `is_for` returns whether the PE at `place` in the node has an expert of
     /// message `number`.
     fn node(&self) -> u32 {
         self.world.me / self.args.span * self.args.span

@@ -1,4 +1,4 @@
-//! Long copies by several blocks: one SM reads 10 to 12 GB/s over PCIe, which can transfer 50.
+//! Long copies by several blocks: one SM reads 10 to 12 GB/s over PCIe, whose capacity is 50 GB/s.
 //!
 //! ```text
 //! first block    entry of the host's ring, a long copy -> an entry of a ring in GPU memory (a job)
@@ -7,14 +7,14 @@
 //! ```
 //!
 //! Jobs are processed concurrently, as long as none accesses what another one writes, so the ring's order holds for
-//! each byte. A word waits for all preceding jobs. A mark is a job of its own, and later copies may start before it is
-//! written: only the host reads marks, and it is not notified of those copies before their own mark.
+//! each byte. A word waits for all preceding jobs. A mark is a separate job. Later copies may start before the mark is
+//! written: only the host reads marks, and it is not notified of these copies before their own mark.
 //!
-//! **Waits between the blocks, and why they end.** The first block publishes no job before all other blocks of its lane
-//! have reported that they are resident. Those then run, so its wait for them lasts as long as their copies. They exit
-//! after its last job, [`Step::End`]. The first block writes this job whenever it exits, at its deadline too, and it
-//! exits after them. Another block that starts and does not find the first block within the deadline exits without
-//! having reported itself. One that starts late finds the last job.
+//! **Waits between the blocks.** The first block publishes no job before all other blocks of its lane have reported
+//! that they are resident. The other blocks then run, so the first block waits for them only as long as their copies
+//! take. They exit after the last job, [`Step::End`]. The first block writes this job whenever it exits, including at
+//! its deadline, and exits after them. Another block that does not find the first block within the deadline exits
+//! without reporting. A block that starts late finds the last job.
 
 use super::look::{LOOK, LOOK_WORDS, Look};
 use super::steps::{ENTRY_WORDS, Entries, Step};
@@ -27,8 +27,8 @@ use cuda_std::memory::{
 };
 use cuda_std::thread;
 
-/// Number of bytes above which a copy is shared. Handing over a copy takes about as long as one block needs to copy
-/// this many.
+/// Number of bytes above which a copy is shared among blocks. Publishing a job takes about as long as copying this many
+/// bytes with one block.
 pub const LONG: u32 = 32 << 10;
 /// Maximum number of blocks of a lane: one thread of the first block checks each of the others.
 pub const MOST_BLOCKS: u32 = LOOK_WORDS;
@@ -37,7 +37,7 @@ pub const JOBS: u64 = 64;
 
 /// Maximum number of jobs in flight. One thread keeps the record of each.
 const UNDER_WAY: u64 = 16;
-/// Alignment, in bytes, of a block's part of a job, so that each part starts as well aligned as the whole.
+/// Alignment, in bytes, of a block's part of a job. Each part has the alignment of the whole.
 const GRAIN: u64 = 512;
 /// Minimum number of bytes of a block's part: each part costs a barrier, a fence and a poll.
 const LEAST: u32 = 16 << 10;
@@ -54,12 +54,12 @@ const _: () = assert!(UNDER_WAY <= LOOK_WORDS as u64 && UNDER_WAY + LOOK < JOBS)
 pub struct Jobs {
     /// The jobs, written by the first block.
     entries: Entries<{ JOBS as usize }>,
-    /// Per entry: number of blocks that have finished its jobs, over all laps. In units of [`AT_MARK`]: number of
-    /// blocks that have reached its mark, reset to 0 when the mark is written.
+    /// Per entry, the number of blocks that have finished its jobs, over all laps. In units of [`AT_MARK`], the number
+    /// of blocks that have reached its mark; reset to 0 when the mark is written.
     arrived: [Word; JOBS as usize],
     /// The kernel's number, once the first block has cleared the ring.
     begun: CachePadded<Word>,
-    /// The kernel's number, from each other block that is resident.
+    /// The kernel's number, stored by each other block that is resident.
     there: [Word; MOST_BLOCKS as usize],
 }
 
@@ -87,19 +87,19 @@ pub(super) struct CopyBlocks<'a> {
     me: u32,
     /// Whether all other blocks are resident.
     complete: bool,
-    /// Number of jobs published, and number of those known to be complete, whose writes are visible to all threads of
-    /// this block.
+    /// Number of jobs published, and number of jobs known to be complete. Writes of complete jobs are visible to all
+    /// threads of this block.
     given: u64,
     done: u64,
-    /// Thread `n` has the last published copy whose number is `n` modulo [`UNDER_WAY`] (destination, source and
-    /// length), and its number.
+    /// The last published copy whose number is `n` modulo [`UNDER_WAY`] (destination, source and length), in thread
+    /// `n`.
     kept: (u64, u64, u32),
     kept_number: u64,
 }
 
 impl<'a> CopyBlocks<'a> {
-    /// Clears the ring: the blocks of the previous kernel have exited. Each kernel therefore counts from 0, whenever
-    /// its other blocks start.
+    /// Clears the ring, after the blocks of the previous kernel have exited. Each kernel therefore counts from 0,
+    /// regardless of when its other blocks start.
     #[inline(always)]
     pub fn begin(jobs: &'a Jobs, workers: u32, number: u64, me: u32) -> CopyBlocks<'a> {
         if workers > 0 {
@@ -117,8 +117,8 @@ impl<'a> CopyBlocks<'a> {
             }
             thread::sync_threads();
             if me == 0 {
-                // Release: pairs with the acquire in `is_wanted`. It follows the barrier, and so covers what all
-                // threads have cleared.
+                // Uses release order, which pairs with the acquire in `is_wanted`. It follows the barrier, and so
+                // covers what all threads have cleared.
                 store_release_gpu_u64(&jobs.begun.0, number);
             }
         }
@@ -131,15 +131,16 @@ impl<'a> CopyBlocks<'a> {
         self.given > self.done
     }
 
-    /// Returns whether the other blocks must perform a copy of `bytes` bytes: a long one, or a short one that follows
-    /// jobs in flight.
+    /// Returns whether the other blocks must perform a copy of `bytes` bytes. This applies to long copies, and to short
+    /// copies that must follow jobs in flight.
     #[inline(always)]
     pub fn takes(&mut self, bytes: u32) -> bool {
         if bytes > LONG {
             return self.workers > 0 && self.are_there();
         }
         if self.is_busy() {
-            // The acquire by one thread and the barrier order what the jobs wrote before what this block does next.
+            // The acquire by one thread and the barrier order the writes of the jobs before subsequent accesses of this
+            // block.
             let (last, me) = (self.given - 1, self.me);
             let all = all_done(self.workers, last);
             if !thread::sync_threads_or(me == 0 && load_acquire_gpu_u64(self.jobs.arrived(last)) != all) {
@@ -170,8 +171,8 @@ impl<'a> CopyBlocks<'a> {
         }
         if self.me == 0 {
             let all = all_done(self.workers, until - 1);
-            // Acquire: pairs with the fence in `arrive`. The blocks' writes before they arrived are visible here, and
-            // after the barrier to all threads of this block.
+            // Uses acquire order, which pairs with the fence in `arrive`. The blocks' writes before they arrived are
+            // visible here, and after the barrier to all threads of this block.
             while load_acquire_gpu_u64(self.jobs.arrived(until - 1)) != all {
                 thread::relax();
             }
@@ -190,7 +191,7 @@ impl<'a> CopyBlocks<'a> {
     #[inline(always)]
     pub fn give(&mut self, step: Step) {
         if self.given - self.done == UNDER_WAY {
-            // Waits for half of them: waiting for a single one each time would cost a round trip to memory per job.
+            // Waits for half of the jobs: waiting for one job each time would cost a round trip to memory per job.
             self.wait(self.given - UNDER_WAY / 2);
         }
         if let Step::Copy { to, from, bytes } = step {
@@ -198,7 +199,7 @@ impl<'a> CopyBlocks<'a> {
             let meet =
                 |first: u64, second: u64| first < second + u64::from(length) && second < first + u64::from(bytes);
             let clashes = self.kept_number >= self.done && (meet(to, at) || meet(to, source) || meet(from, at));
-            // This barrier also separates this step from what the block itself has copied before.
+            // This barrier also orders earlier copies of this block before this step.
             if thread::sync_threads_or(length > 0 && clashes) {
                 self.settle();
             }
@@ -207,8 +208,8 @@ impl<'a> CopyBlocks<'a> {
             }
             if self.me == 0 {
                 // Release, together with the stores of the entry's words below: pairs with the fence in the other
-                // blocks' `Look::take`. Covers the host's bytes, which this block's poll has acquired, and what this
-                // block and, after `wait`, the other blocks wrote before.
+                // blocks' `Look::take`. It covers the host's bytes, which this block's poll has acquired, and earlier
+                // writes of this block and, after `wait`, of the other blocks.
                 fence_acq_rel_gpu();
             }
         }
@@ -230,7 +231,7 @@ impl<'a> CopyBlocks<'a> {
         self.given += 1;
     }
 
-    /// Tells the other blocks to exit, and waits for them if they may have jobs.
+    /// Requests the other blocks to exit, and waits for them if they may have jobs.
     #[inline(always)]
     pub fn dismiss(&mut self) {
         if self.workers > 0 {
@@ -242,7 +243,7 @@ impl<'a> CopyBlocks<'a> {
     }
 }
 
-/// Runs another block of a lane: block `rank` of `workers`.
+/// Runs block `rank` of the `workers` other blocks of a lane.
 ///
 /// # Safety
 /// The requirements of [`mover`](super::mover) must hold.
@@ -324,15 +325,15 @@ fn part(bytes: u32, (rank, workers): (u32, u32), turn: u32) -> (u64, u64, u32) {
     (first, length, (turn + parts) % workers)
 }
 
-/// Returns whether the first block is resident, or becomes so within the timeout.
+/// Returns whether the first block is resident, or becomes resident within the timeout.
 #[inline(always)]
 fn is_wanted(jobs: &Jobs, args: &MoverArgs, me: u32) -> bool {
     let mut wanted = false;
     if me == 0 {
         let since = thread::global_timer_ns();
         loop {
-            // Acquire: pairs with the release in `CopyBlocks::begin`. The ring is then seen cleared, or with jobs of this
-            // kernel; the barrier extends this to the threads that poll.
+            // Uses acquire order, which pairs with the release in `CopyBlocks::begin`. This block then observes the
+            // ring as cleared, or with jobs of this kernel. The barrier extends this to the threads that poll.
             wanted = load_acquire_gpu_u64(&jobs.begun.0) == args.number;
             if wanted || thread::global_timer_ns().wrapping_sub(since) > args.timeout_ns {
                 break;
@@ -348,7 +349,7 @@ fn is_wanted(jobs: &Jobs, args: &MoverArgs, me: u32) -> bool {
 fn arrive(jobs: &Jobs, job: u64, me: u32) {
     thread::sync_threads();
     if me == 0 {
-        // Release, together with the add, of what the block wrote before the barrier. Pairs with the acquires in
+        // Release, together with the add, of the block's writes before the barrier. Pairs with the acquires in
         // `CopyBlocks::wait` and `CopyBlocks::takes`, and with that of the thread that writes a mark (`pass`).
         fence_acq_rel_gpu();
         fetch_add_relaxed_gpu_u64(jobs.arrived(job), 1);
@@ -362,11 +363,11 @@ fn pass(jobs: &Jobs, lane: &Lane, job: u64, workers: u32, mark: u64) {
     // parts.
     let before = fetch_add_acq_rel_gpu_u64(jobs.arrived(job), AT_MARK);
     if before / AT_MARK + 1 == u64::from(workers) {
-        // Orders the copies of all blocks before the mark, for the host, which acquires it.
+        // Orders the copies of all blocks before the mark, which the host acquires.
         fence_acq_rel_sys();
         store_relaxed_sys_u64(&lane.passed.0, mark);
-        // The job is complete, for all blocks, only now: a later mark, also one by the first block, is thus written
-        // after this one.
+        // The job becomes complete for all blocks only here. A later mark, including one by the first block, is thus
+        // written after this one.
         fetch_add_acq_rel_gpu_u64(jobs.arrived(job), u64::from(workers).wrapping_sub(u64::from(workers) * AT_MARK));
     }
 }
@@ -377,8 +378,8 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Whichever block starts, each byte belongs to exactly one block, and the next job starts with a block that
-        /// has the least to do.
+        /// Each byte belongs to exactly one block, whichever block starts, and the next job starts with a block that
+        /// has the least work.
         #[test]
         fn parts_cover_whole_copy(bytes in any::<u32>(), workers in 1..MOST_BLOCKS, turn in 0..MOST_BLOCKS) {
             let turn = turn % workers;

@@ -1,4 +1,4 @@
-//! Reading of a ring by a block: one warp loads several entries at once and passes them to all threads through shared
+//! Reading of a ring by a block: one warp loads several entries together and passes them to all threads through shared
 //! memory.
 
 use super::steps::{BITS, ENTRY_WORDS, Entries, Step, is_copy, lap};
@@ -8,9 +8,9 @@ use cuda_std::{thread, warp};
 
 /// Number of entries that one load of a warp reads together.
 pub const LOOK: u64 = 8;
-/// Number of words of these entries.
+/// Number of words of the entries that one load reads.
 pub const LOOK_WORDS: u32 = LOOK as u32 * ENTRY_WORDS as u32;
-/// Number of bytes of shared memory of a block: these words, and the result of the poll.
+/// Number of bytes of shared memory of a block: the words of a load, and the result of the poll.
 pub const SHARED: u32 = LOOK_WORDS * 8 + 16;
 
 /// Access to the block's shared memory.
@@ -25,7 +25,7 @@ pub(super) struct Look {
 /// Result of a wait for the host's next entries.
 #[derive(Clone, Copy)]
 pub(super) struct Found {
-    /// Whether there are new entries; if not, the time is over.
+    /// Whether there are new entries. False if the time has expired.
     pub any: bool,
     /// Number of entries that the first warp has already processed.
     pub done: u32,
@@ -41,15 +41,15 @@ impl Look {
         Look { shared, words: shared.at(0), told: shared.at(LOOK_WORDS * 8) }
     }
 
-    /// Polls the host's entries from `number` with the first warp, until there is one or the time `until`. Returns
-    /// whether there is one.
+    /// Polls the host's entries from `number` with the first warp, until there is one or the time `until` has passed.
+    /// Returns whether there is one.
     ///
     /// A poll takes 1.3 us over PCIe. Interleaved polls of several warps, or several polls in flight of one
     /// warp, find entries no sooner, and a fence waits for the polls in flight (`experiments/nccl/README.md`).
     ///
-    /// Acquire: pairs with the release by which the host wrote the entry. This warp, and after a barrier all threads of
-    /// the block, observe what was written before it, including the bytes to copy. A relaxed poll followed by a fence
-    /// takes 0.5 us longer.
+    /// Uses acquire order, which pairs with the release by which the host wrote the entry. This warp, and after a
+    /// barrier all threads of the block, observe the writes that precede it, including the bytes to copy. A relaxed
+    /// poll followed by a fence takes 0.5 us longer.
     #[inline(always)]
     pub fn wait<const N: usize>(self, entries: &Entries<N>, number: u64, lane: u32, until: u64) -> bool {
         let mask = warp::launched_mask();
@@ -72,7 +72,7 @@ impl Look {
         }
     }
 
-    /// Stores the result of the wait, from one lane. A barrier of the block must follow.
+    /// Stores the result of the wait, on one lane. A barrier of the block must follow.
     #[inline(always)]
     pub fn tell(self, found: Found) {
         let word = found.done << 2 | u32::from(found.open) << 1 | u32::from(found.any);
@@ -101,8 +101,8 @@ impl Look {
         }
     }
 
-    /// Polls once for entries that another block of this GPU writes. A barrier of the block must follow, and another
-    /// must precede the next poll.
+    /// Polls once for entries that are written by another block of this GPU. A barrier of the block must follow, and
+    /// another must precede the next poll.
     #[inline(always)]
     pub fn take<const N: usize>(self, entries: &Entries<N>, number: u64, me: u32) {
         if me >= LOOK_WORDS {
@@ -114,8 +114,8 @@ impl Look {
         let word = unsafe { entries.get_unchecked((number % N as u64) as usize).get_unchecked(place) };
         let word = load_relaxed_gpu_u64(word);
         if word >> BITS == lap(number, N as u64) && place == 2 && is_copy(word) {
-            // Acquire: pairs with the fence of the lane's first block, which observed the bytes to copy before it wrote
-            // the entry. The barrier that follows extends this to all threads of the block.
+            // Uses acquire order, which pairs with the fence of the lane's first block, which observed the bytes to
+            // copy before it wrote the entry. The barrier that follows extends this to all threads of the block.
             fence_acq_rel_gpu();
         }
         self.keep(word, me);

@@ -1,5 +1,5 @@
-//! Short copies to the host: each word of 8 bytes holds 4 bytes and a tag and is written by one store, so that no mark
-//! has to follow. A mark after a system-scope fence takes 0.6 us.
+//! Short copies to the host: each 8-byte word holds 4 bytes of data and a tag and is written by one store, so that no
+//! mark is needed. A mark after a system-scope fence would take 0.6 us.
 
 use crate::ring::CachePadded;
 #[cfg(not(target_arch = "nvptx64"))]
@@ -14,8 +14,8 @@ pub const QUICKS: usize = 64;
 /// Destination of a short copy. The initial memory is all zero.
 pub type InlineCopy = CachePadded<[Word; QUICK / 4]>;
 
-/// Returns the tag of short copy `number`. It differs from that of the previous copy to the same destination, and from
-/// 0, the content of new memory.
+/// Returns the tag of short copy `number`. It differs from the tag of the previous copy to the same destination, and
+/// from 0, the content of new memory.
 #[cfg(not(target_arch = "nvptx64"))]
 pub fn tag(number: u64) -> u32 {
     (number / QUICKS as u64 % u64::from(u32::MAX)) as u32 + 1
@@ -36,8 +36,8 @@ pub(super) unsafe fn take(to: *const Word, from: *const u8, bytes: u32, tag: u32
     let from = unsafe { from.add(first as usize) };
     let mut word = 0;
     if from.addr().is_multiple_of(4) && first + 4 <= bytes {
-        // SAFETY: four bytes are left, and the address is aligned. The poll that found this step has acquired what was
-        // written before it.
+        // SAFETY: four bytes are left, and the address is aligned. The poll that found this step has acquired the
+        // preceding writes.
         word = unsafe { from.cast::<u32>().read() };
     } else {
         let mut index = 0;
@@ -52,10 +52,10 @@ pub(super) unsafe fn take(to: *const Word, from: *const u8, bytes: u32, tag: u32
 }
 
 /// Performs the host's half of a short copy: stores its bytes once all of its words have the tag. Returns whether they
-/// do.
+/// have it.
 #[cfg(not(target_arch = "nvptx64"))]
 pub fn collect(words: &[Word], tag: u32, bytes: &mut [u8]) -> bool {
-    // Acquire, of every word: later actions of the host are ordered after the kernel's loads of the bytes.
+    // Acquires every word, so that later actions of the host are ordered after the kernel's loads of the bytes.
     let is_here = |word: &Word| load_acquire_host_u64(word) >> 32 == u64::from(tag);
     if !words.iter().take(bytes.len().div_ceil(4)).all(is_here) {
         return false;

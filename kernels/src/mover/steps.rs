@@ -1,5 +1,5 @@
-//! Encoding of a ring's entries. The host writes entries for a lane's first block, which writes entries for the lane's
-//! other blocks.
+//! Encoding of a ring's entries. The host writes the entries for a lane's first block, and the first block writes the
+//! entries for the lane's other blocks.
 
 use cuda_std::memory::Word;
 
@@ -25,7 +25,7 @@ const COUNT: u64 = 6;
 /// The request of an entry. Addresses and marks have 48 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Copy bytes between any two addresses that the device can access.
+    /// Copies bytes between any two addresses that the device can access.
     Copy {
         /// Destination address.
         to: u64,
@@ -34,8 +34,8 @@ pub enum Step {
         /// Number of bytes.
         bytes: u32,
     },
-    /// Copy a few bytes, at most [`QUICK`](super::QUICK), to pinned host memory: each word of 8 bytes holds 4 of them,
-    /// and this tag above them. No fence or mark follows: the host recognizes each word by its tag.
+    /// Copies at most [`QUICK`](super::QUICK) bytes to pinned host memory. Each 8-byte word holds four of them, and
+    /// this tag in its upper half. No fence or mark follows, because the host recognizes each word by its tag.
     Take {
         /// Address of the words, a multiple of 8.
         to: u64,
@@ -43,27 +43,27 @@ pub enum Step {
         from: u64,
         /// Number of bytes.
         bytes: u32,
-        /// Tag, different from that in the destination.
+        /// Tag, different from the tag stored at the destination.
         tag: u32,
     },
-    /// Store a word of 8 bytes immediately: a thread that acquires it need not observe what the preceding steps have
-    /// written.
+    /// Stores a word of 8 bytes immediately. A thread that acquires it need not observe the writes of the preceding
+    /// steps.
     Count {
         /// Address, a multiple of 8.
         to: u64,
         /// Value to store.
         value: u64,
     },
-    /// Store a word of 8 bytes after all preceding steps.
+    /// Stores a word of 8 bytes after all preceding steps.
     Word {
         /// Address, a multiple of 8.
         to: u64,
         /// Value to store.
         value: u64,
     },
-    /// Store this value in [`Lane::passed`](super::Lane::passed) after all preceding steps.
+    /// Stores this value in [`Lane::passed`](super::Lane::passed) after all preceding steps.
     Mark(u64),
-    /// Exit: the lane's blocks exit.
+    /// Requests the lane's blocks to exit.
     End,
 }
 
@@ -91,7 +91,8 @@ impl Step {
         }
     }
 
-    /// Returns whether there are unfenced writes after this short step; `open` states whether there were any before it.
+    /// Returns whether there are unfenced writes after this short step; `open` indicates whether there were any before
+    /// it.
     #[inline(always)]
     pub(super) fn leaves_open(self, open: bool) -> bool {
         match self {
@@ -115,7 +116,7 @@ impl Step {
         words.map(|word| word & MASK | lap(number, entries) << BITS)
     }
 
-    /// Decodes entry `number` of a ring of `entries` entries; `None` while one of its words is of an earlier lap.
+    /// Decodes entry `number` of a ring of `entries` entries. Returns `None` while one of its words has an earlier lap.
     #[inline(always)]
     pub fn decode(words: [u64; ENTRY_WORDS], number: u64, entries: u64) -> Option<Step> {
         let mut index = 0;
@@ -171,7 +172,7 @@ mod tests {
             prop_assert_eq!(Step::decode(step.encode(number, entries), number, entries), Some(step));
         }
 
-        /// If any word is of another lap or of new memory, there is no entry yet.
+        /// If any word is from another lap or is still new memory, no entry is decoded.
         #[test]
         fn entry_is_read_only_when_complete(
             step in steps(), number in ENTRIES..u64::MAX / 2, entries in rings(), place in 0..ENTRY_WORDS,

@@ -1,12 +1,12 @@
-//! A completion at the sender is taken for a notification of the target.
+//! Exhibit: a completion at the sender is mistaken for a notification of the target.
 
 use super::ExhibitArgs;
 use crate::gin::{Context, Program, Thread};
 use crate::ring::Status;
 use cuda_std::kernel;
 
-/// PE 0 puts a block with a signal, waits for the completion, and announces the first signal to PE 1 by a second
-/// one. PE 1 then uses the count of the first signal.
+/// PE 0 puts a block with a signal, waits for the completion, and announces the first signal to PE 1 with a second
+/// signal. PE 1 then relies on the count of the first signal.
 ///
 /// # Safety
 /// The arguments must be objects of the world's heap.
@@ -30,7 +30,8 @@ fn complete(program: &Program<ExhibitArgs>, mut line: Context<Thread>) -> Result
         } else {
             line.signal_wait_until(args.told, expected)?;
             if args.is_fixed() {
-                // The sender's completion orders nothing at the target: wait for the signal that is used.
+                // The sender's completion orders nothing at the target. PE 1 must wait for the signal on which it
+                // relies.
                 line.signal_wait_until(args.arrived, expected)?;
             }
             let count = line.signal_fetch(args.arrived);

@@ -1,4 +1,4 @@
-//! Generation numbers alias.
+//! Exhibit: two handles of a library use the same generation numbers for shared slots.
 
 use super::ExhibitArgs;
 use crate::gin::{Context, Program, Thread};
@@ -6,7 +6,7 @@ use crate::ring::Status;
 use cuda_std::kernel;
 use cuda_std::memory::{Word, store_relaxed_sys_u64};
 
-/// Two handles of a library share two slots, each a block and a flag. The PEs exchange one block per call, and the
+/// Two handles of a library share two slots, each with a block and a flag. The PEs exchange one block per call, and the
 /// calls alternate between the handles.
 ///
 /// # Safety
@@ -28,11 +28,11 @@ fn exchange(program: &Program<ExhibitArgs>, mut line: Context<Thread>) -> Result
             // Slots and generations belong to the memory that the handles share.
             (call % 2, call / 2)
         } else {
-            // Each handle alternates on its own, and every flag has the same value.
+            // Each handle alternates separately, and every flag has the same value.
             (calls_of_handle % 2, 0)
         };
         if !args.is_fixed() {
-            // Clears the flag of "the next slot", which the other handle may be using.
+            // Clears the flag of the other slot, which the other handle may be using.
             let next = world.local(args.flags.at(u64::from(1 - slot))).cast::<Word>();
             // SAFETY: the flag is a word of this PE's heap.
             store_relaxed_sys_u64(unsafe { &*next }, 0);

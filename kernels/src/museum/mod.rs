@@ -2,8 +2,7 @@
 //! in a fixed form (experiments/museum).
 //!
 //! Each file is one program for two PEs, each of which runs it as one thread. [`ExhibitArgs::is_fixed`] selects the
-//! form, so that the lines under it are the whole difference. **The broken forms are wrong on purpose: do not copy
-//! them.**
+//! form. The two forms differ only in the lines under it. **The broken forms are wrong on purpose: do not copy them.**
 
 mod completion;
 mod generation;
@@ -31,7 +30,7 @@ pub const SEEN: u64 = 4;
 /// Arguments of all exhibits.
 #[args]
 pub struct ExhibitArgs {
-    /// Sources of the puts: one block of [`WORDS`] words per round, which contains [`mark`].
+    /// Sources of the puts: per round one block of [`WORDS`] words, filled with [`mark`].
     pub from: Sym<u64>,
     /// Destinations, one block per round.
     pub to: Sym<u64>,
@@ -45,12 +44,11 @@ pub struct ExhibitArgs {
     pub rounds: u32,
     /// 0 for the broken form, 1 for the fixed form.
     pub fixed: u32,
-    /// The first mistake that this PE has found: whether there is one, the round, the word found, and the word
-    /// expected.
+    /// First mistake that this PE has found: whether there is one, the round, the word found, and the word expected.
     pub seen: Sym<u64>,
 }
 
-/// Returns the word that fills the block of a round. All its bytes are equal, and neither 0 nor poison.
+/// Returns the word that fills the block of a round. All its bytes are equal, and differ from 0 and from poison.
 #[inline(always)]
 pub fn mark(round: u32) -> u64 {
     u64::from(round + 1) * 0x0101_0101_0101_0101
@@ -74,7 +72,7 @@ impl ExhibitArgs {
     fn check(&self, world: &World, block: Sym<u64>, round: u32) {
         let words = world.local(block).cast::<Word>();
         for word in 0..WORDS as usize {
-            // SAFETY: the word is in the block. Reading it while a put writes it is the mistake under study.
+            // SAFETY: the word is in the block. The exhibit shows the mistake of reading it while a put writes it.
             let found = load_relaxed_sys_u64(unsafe { &*words.add(word) });
             if found != mark(round) {
                 return self.record(world, round, found, mark(round));
@@ -82,7 +80,7 @@ impl ExhibitArgs {
         }
     }
 
-    /// Records a mistake, unless there was one before.
+    /// Records a mistake, unless one has been recorded already.
     #[inline(always)]
     fn record(&self, world: &World, round: u32, found: u64, expected: u64) {
         let seen = world.local(self.seen);
@@ -102,7 +100,7 @@ impl ExhibitArgs {
     fn fill(&self, world: &World, block: Sym<u64>, round: u32) {
         let words = world.local(block).cast::<Word>();
         for word in 0..WORDS as usize {
-            // SAFETY: the word is in the block. Writing it while the NIC reads it is the mistake under study.
+            // SAFETY: the word is in the block. The exhibit shows the mistake of writing it while the NIC reads it.
             store_relaxed_sys_u64(unsafe { &*words.add(word) }, mark(round));
         }
     }

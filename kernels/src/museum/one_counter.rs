@@ -1,11 +1,11 @@
-//! One counter for several puts in flight.
+//! Exhibit: one counter counts several puts in flight.
 
 use super::ExhibitArgs;
 use crate::gin::{Context, Program, Thread};
 use crate::ring::Status;
 use cuda_std::kernel;
 
-/// PE 0 puts all blocks without waiting, each with a signal. PE 1 reads each block when its signal has arrived.
+/// PE 0 puts all blocks without waiting, each with a signal. PE 1 reads each block after its signal has arrived.
 ///
 /// # Safety
 /// The arguments must be objects of the world's heap.

@@ -1,4 +1,4 @@
-//! A signal overtakes its puts.
+//! Exhibit: a signal overtakes its puts.
 
 use super::ExhibitArgs;
 use crate::gin::{Context, Program, Thread};
@@ -8,8 +8,8 @@ use cuda_std::kernel;
 /// Number of puts that one signal announces.
 const PUTS: u32 = 4;
 
-/// PE 0 puts several blocks and announces them by one separate signal. PE 1 reads the blocks as soon as it observes the
-/// signal.
+/// PE 0 puts several blocks and announces them with one separate signal. PE 1 reads the blocks as soon as it observes
+/// the signal.
 ///
 /// # Safety
 /// The arguments must be objects of the world's heap.
@@ -30,7 +30,7 @@ fn announce(program: &Program<ExhibitArgs>, mut line: Context<Thread>) -> Result
                 line.put_nbi(args.block(args.to, block), args.block(args.from, block), 1)?;
             }
             if args.is_fixed() {
-                // The puts are at their target before the signal is sent.
+                // Ensures that the puts are at their target before the signal is sent.
                 line.fence()?;
             }
             line.signal_op(args.arrived.at(group), 1, 1)?;

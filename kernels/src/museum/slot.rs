@@ -1,4 +1,4 @@
-//! A slot is rewritten before its reader has read it.
+//! Exhibit: a slot is rewritten before its reader has read it.
 
 use super::ExhibitArgs;
 use crate::gin::{Context, Program, Thread};
@@ -23,10 +23,10 @@ fn reuse(program: &Program<ExhibitArgs>, mut line: Context<Thread>) -> Result<()
     for round in 0..args.rounds {
         if world.my_pe() == 0 {
             if args.is_fixed() {
-                // The reader has returned the slot after each earlier round.
+                // Waits until the reader has returned the slot after each earlier round.
                 line.signal_wait_until(args.told, u64::from(round))?;
             }
-            // Returns when the bytes are at the target, whether or not its reader has read the earlier ones.
+            // Returns when the bytes are at the target, whether or not the reader has read the earlier bytes.
             line.put_signal(slot, args.block(args.from, round), args.arrived, 1, 1)?;
         } else {
             line.signal_wait_until(args.arrived, u64::from(round) + 1)?;

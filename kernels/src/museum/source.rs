@@ -1,12 +1,12 @@
-//! A source is reused while its put is in flight.
+//! Exhibit: a source is reused while its put is in flight.
 
 use super::ExhibitArgs;
 use crate::gin::{Context, Program, Thread};
 use crate::ring::Status;
 use cuda_std::kernel;
 
-/// PE 1 requests all blocks. PE 0 answers each request: it fills its staging block and puts that to the round's own
-/// destination.
+/// PE 1 requests all blocks. PE 0 answers each request: it fills its staging block and puts the block to the round's
+/// own destination.
 ///
 /// # Safety
 /// The arguments must be objects of the world's heap.

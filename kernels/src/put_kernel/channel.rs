@@ -1,4 +1,4 @@
-//! Puts and quiet of the put kernel, and of tests that emulate it. (Programs use [`gin`](crate::gin).)
+//! The operations put and quiet of the put kernel, and of tests that emulate it. (Programs use [`gin`](crate::gin).)
 //!
 //! A [`Channel`] belongs to one thread, or to the thread that leads a block. It stores the last ticket, for which
 //! `quiet` waits.
@@ -21,7 +21,7 @@ pub struct Put {
     pub destination_offset: u64,
     /// Number of bytes to write.
     pub bytes: u64,
-    /// Rank to write to.
+    /// Destination rank.
     pub peer: u32,
 }
 
@@ -44,7 +44,7 @@ pub struct Channel {
 }
 
 impl Channel {
-    /// Creates a channel that has put nothing yet.
+    /// Creates a channel without puts.
     #[inline(always)]
     pub fn new(outlet: impl Into<Outlet>) -> Channel {
         Channel { outlet: outlet.into(), last: None, known: 0 }
@@ -76,7 +76,7 @@ impl Channel {
         self.post(&put.command(Opcode::Put, 0), observe)
     }
 
-    /// Like [`put_nbi`](Channel::put_nbi), and counts `immediate` at the target after all bytes have arrived.
+    /// Like [`put_nbi`](Channel::put_nbi), but also delivers `immediate` to the target after all bytes have arrived.
     ///
     /// # Errors
     /// Returns the same errors as [`put_nbi`](Channel::put_nbi).
@@ -113,7 +113,8 @@ impl Channel {
         self.last.is_none_or(|last| last < self.known)
     }
 
-    /// Waits until the put of `ticket`, and those of all preceding tickets of the outlet, have arrived at the target.
+    /// Waits until the put of `ticket`, and the puts of all preceding tickets of the outlet, have arrived at the
+    /// target.
     ///
     /// # Errors
     /// Returns the [`Status`] that ended the wait.

@@ -1,8 +1,8 @@
-//! The ring with elements that production code does not push: with any power of two of words, of a whole warp together,
-//! or with one release store each.
+//! Variants of the ring with elements that production code does not push. Their number of words is any power of two,
+//! they are pushed by a whole warp together, or each has a release store.
 //!
 //! Tickets, space and parity are those of the ring, and so are the happens-before chains of [`Ring::push_words`]. A
-//! lane's element is pushed without a fence, since it refers to no payload.
+//! lane's element is pushed without a fence, since it does not refer to a payload.
 
 use crate::command::COMMAND_WORDS;
 use crate::ring::producer::{Fence, exchange};
@@ -54,8 +54,8 @@ pub fn push_released(
 /// ring. One ticket is taken, and the lanes store adjacent parts of the element. A command is then one write of 32
 /// bytes over PCIe instead of two of 16, and large elements are sent as full lines.
 ///
-/// With [`Fence::Payload`] the warp's barrier before the fences orders the payloads of lanes that store nothing before
-/// the stores of the others.
+/// With [`Fence::Payload`], the warp's barrier before the fences orders the payloads of lanes that store nothing before
+/// the stores of the other lanes.
 ///
 /// # Errors
 /// Returns the same errors as [`Ring::push_words`].
@@ -81,7 +81,7 @@ pub fn push_warp(
     Ok(ticket)
 }
 
-/// Performs only the stores of a push: those of a lane's own element, or of the lane's share of its warp's element.
+/// Performs only the stores of a push, of a lane's own element or of the lane's share of its warp's element.
 #[inline(always)]
 pub(super) fn store_bare(
     ring: &Ring,
@@ -94,7 +94,7 @@ pub(super) fn store_bare(
     if lanes > 1 || words != COMMAND_WORDS {
         return store_share(ring, ticket, words, word, rank, lanes, share_of(words, word, rank));
     }
-    // As in a production push.
+    // Groups the words as a production push does.
     let halves = [[word(0), word(1)], [word(2), word(3)]];
     if warp::SIZE == 32 && warp::active_mask() == u32::MAX {
         ring.store_coalesced(ticket, exchange(halves));
@@ -103,7 +103,7 @@ pub(super) fn store_bare(
     }
 }
 
-/// Takes a ticket for each active lane, and lets `store` fill the lane's slot once it is free. Uses the same paths as
+/// Takes a ticket for each active lane. Calls `store` to fill the lane's slot once it is free. Uses the same paths as
 /// [`Ring::push_words`] without a fence, so that rates can be compared.
 #[inline(always)]
 fn in_turn(ring: &mut Ring, observe: &mut impl Observe, store: impl FnOnce(&Ring, u64)) -> Result<u64, Status> {
@@ -134,7 +134,7 @@ fn in_turn(ring: &mut Ring, observe: &mut impl Observe, store: impl FnOnce(&Ring
 }
 
 /// Implements [`in_turn`] for a partial warp, or for a ring with fewer slots than lanes. Also returns the updated
-/// `free_below`. Out of line and on a copy of the ring, as in production code.
+/// `free_below`. Not inlined, and on a copy of the ring, as in production code.
 #[inline(never)]
 fn in_groups(
     mut ring: Ring,
@@ -177,7 +177,7 @@ fn in_groups(
     (if stop == 0 { Ok(base + rank) } else { Err(Status(stop)) }, ring.free_below)
 }
 
-/// Takes `count` adjacent tickets for the lanes of `mask`, by the leader, which then waits until all have a slot.
+/// Takes `count` adjacent tickets for the lanes of `mask`. The leader takes them and waits until all have a slot.
 /// Returns the first ticket and the result of `prepare`, in every lane.
 #[inline(always)]
 fn lead<P>(
@@ -189,7 +189,7 @@ fn lead<P>(
     observe: &mut impl Observe,
     prepare: impl FnOnce() -> P,
 ) -> Result<(u64, P), Status> {
-    /// Flag in the leader's answer: the other bits are a status, not a ticket. Tickets never reach 2^63.
+    /// Flag in the leader's answer: the other bits contain a status instead of a ticket. Tickets never reach 2^63.
     const STOPPED: u64 = 1 << 63;
     let is_leader = warp::lane() == leader;
     let mut answer = 0;
@@ -198,7 +198,7 @@ fn lead<P>(
     }
     let prepared = prepare();
     if behind == Fence::Payload {
-        // Orders the payloads of all lanes before the fences of those that store.
+        // Orders the payloads of all lanes before the fences of the lanes that store.
         warp::synchronize(mask);
     }
     let end = answer + count as u64;
@@ -215,7 +215,8 @@ fn lead<P>(
     if answer & STOPPED == 0 { Ok((answer, prepared)) } else { Err(Status(answer & !STOPPED)) }
 }
 
-/// Returns the pair of words of a command that the lane of this rank stores; zeros for other elements and lanes.
+/// Returns the pair of words of a command that the lane of this rank stores. Returns zeros for other elements and
+/// lanes.
 #[inline(always)]
 fn share_of(words: u32, word: impl Fn(u32) -> u64 + Copy, rank: u32) -> [u64; 2] {
     if words == COMMAND_WORDS && rank < COMMAND_WORDS / 2 { [word(2 * rank), word(2 * rank + 1)] } else { [0; 2] }
@@ -239,8 +240,8 @@ fn store_share(
     }
 }
 
-/// Stores a lane's share, out of `lanes`, of an element of any width. Out of line, so that its loop takes no registers
-/// from the path of a warp's command.
+/// Stores a lane's share of an element of any width, which `lanes` lanes store together. Not inlined, so that its loop
+/// takes no registers from the path of a warp's command.
 #[inline(never)]
 fn store_long(slot: *const Word, lap: u64, words: u32, word: impl Fn(u32) -> u64 + Copy, rank: u32, lanes: u32) {
     if words == 1 {

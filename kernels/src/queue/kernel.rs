@@ -1,7 +1,7 @@
 //! The kernels of `ginlab queue`: a grid that pushes elements as fast as the queue accepts them, and bare stores as the
 //! upper bound for any queue.
 //!
-//! A *producer* is a thread, or a warp that pushes one element together.
+//! A *producer* is a thread, or a warp whose lanes push one element together.
 
 use super::elements::store_bare;
 use super::vyukov::Vyukov;
@@ -35,9 +35,10 @@ pub struct QueueArgs {
     pub blocking: u32,
     /// Maximum number of samples per producer, or 0 for none.
     pub samples_each: u32,
-    /// Samples in device memory: cycles until pushed, and cycles until acknowledged (if `blocking`).
+    /// Samples, in device memory: cycles until an element is pushed and, if `blocking` is set, until it is
+    /// acknowledged.
     pub samples: *mut [u32; 2],
-    /// Counts in device memory: full queue, host polls, lost exchanges.
+    /// Counts, in device memory: observations of a full queue, host polls, lost exchanges.
     pub counts: *const [Word; 3],
     /// Results, one per block.
     pub results: *mut QueueResult,
@@ -49,11 +50,11 @@ pub struct QueueArgs {
 pub struct QueueResult {
     /// Device time before the first push, in nanoseconds.
     pub started: u64,
-    /// Device time when all elements have been taken, in nanoseconds.
+    /// Device time at which all elements have been taken, in nanoseconds.
     pub done: u64,
     /// Number of cycles between the two.
     pub cycles: u64,
-    /// 0, or the reason ([`Status`]) that ended a thread of the block early; the largest if there are several.
+    /// Largest reason ([`Status`]) that ended a thread of the block early; 0 if none did.
     pub stop: u64,
 }
 
@@ -170,21 +171,23 @@ pub unsafe fn queue_vyukov_watched(args: QueueArgs) {
 /// Returns the ring of this block.
 #[inline(always)]
 unsafe fn this_ring(args: &QueueArgs) -> Ring {
-    // SAFETY: the kernel's caller guarantees `queue_count` rings, the same for all threads.
+    // SAFETY: the kernel's caller guarantees that there are `queue_count` rings, the same for all threads.
     unsafe { Ring::of_block(args.queues.cast(), args.queue_count) }
 }
 
 /// Returns the ring of this producer.
 #[inline(always)]
 unsafe fn own_ring(args: &QueueArgs) -> Ring {
-    // SAFETY: the kernel's caller guarantees `queue_count` rings, and the remainder is below that.
+    // SAFETY: the kernel's caller guarantees that there are `queue_count` rings, and the remainder is below their
+    // number.
     unsafe { args.queues.cast::<Ring>().add((producer(args.scope) % args.queue_count) as usize).read() }
 }
 
 /// Returns the Vyukov queue of this block.
 #[inline(always)]
 unsafe fn this_vyukov(args: &QueueArgs) -> Vyukov {
-    // SAFETY: the kernel's caller guarantees `queue_count` queues, and the remainder is below that.
+    // SAFETY: the kernel's caller guarantees that there are `queue_count` queues, and the remainder is below their
+    // number.
     unsafe { args.queues.cast::<Vyukov>().add((thread::block_idx_x() % args.queue_count) as usize).read() }
 }
 
@@ -233,13 +236,13 @@ unsafe fn run<Q: Queue, const WATCHED: bool>(args: &QueueArgs, queue: &mut Q, ob
     stop = crate::block::block_maximum(stop);
     if first_thread {
         let (done, cycles) = (thread::global_timer_ns(), thread::clock().wrapping_sub(cycles));
-        // SAFETY: the kernel's caller guarantees one result per block.
+        // SAFETY: the kernel's caller guarantees that there is one result per block.
         unsafe { args.results.add(thread::block_idx_x() as usize).write(QueueResult { started, done, cycles, stop }) };
     }
 }
 
-/// Performs the pushes of one producer. Compiled for elements of `WORDS` words (0: `args.words`) and for warps or
-/// threads: a branch in each iteration would cost a single warp as much as its stores.
+/// Performs the pushes of one producer. Compiled separately for elements of `WORDS` words (0 for `args.words`), and for
+/// warps and threads: a branch in each iteration would cost a single warp as much as its stores.
 #[inline(always)]
 unsafe fn pushes<Q: Queue, const WATCHED: bool, const WORDS: u32, const PER_WARP: bool>(
     args: &QueueArgs,
@@ -248,8 +251,8 @@ unsafe fn pushes<Q: Queue, const WATCHED: bool, const WORDS: u32, const PER_WARP
 ) -> Result<(), Status> {
     let producer = producer(args.scope);
     let words = if WORDS == 0 { args.words } else { WORDS };
-    // The launched lanes instead of the active ones: with the active mask, a late lane would form another warp with the
-    // same producer index.
+    // Uses the launched lanes instead of the active ones. With the active mask, a late lane would form another warp
+    // with the same producer index.
     let mask = if PER_WARP { opaque_u32(warp::launched_mask()) } else { 0 };
     let leader = mask.trailing_zeros();
     let mut last = None;
@@ -271,7 +274,7 @@ unsafe fn pushes<Q: Queue, const WATCHED: bool, const WORDS: u32, const PER_WARP
         if sampled {
             let sample = [pushed.wrapping_sub(before) as u32, thread::clock().wrapping_sub(before) as u32];
             let index = producer as usize * args.samples_each as usize + number as usize;
-            // SAFETY: the kernel's caller guarantees `samples_each` samples per producer.
+            // SAFETY: the kernel's caller guarantees that there are `samples_each` samples per producer.
             unsafe { args.samples.add(index).write(sample) };
         }
         last = Some(ticket);
@@ -302,7 +305,7 @@ fn wait<Q: Queue>(
     share(mask, leader, result).map(drop)
 }
 
-/// Measures the lower bound of every push: the same stores into the slots of the first ring, without ticket or
+/// Measures the lower bound of every push: the same stores into the slots of the first ring, without tickets or a
 /// consumer.
 ///
 /// # Safety
@@ -331,7 +334,7 @@ pub unsafe fn queue_stores(args: QueueArgs) {
     thread::sync_threads();
     if thread::thread_idx_x() == 0 {
         let (done, cycles) = (thread::global_timer_ns(), thread::clock().wrapping_sub(cycles));
-        // SAFETY: the caller guarantees one result per block.
+        // SAFETY: the caller guarantees that there is one result per block.
         unsafe {
             args.results.add(thread::block_idx_x() as usize).write(QueueResult { started, done, cycles, stop: 0 })
         };

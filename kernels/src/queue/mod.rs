@@ -1,13 +1,13 @@
 //! The study of queues: the code that `ginlab queue` measures. Puts do not use it.
 //!
-//! In addition to the production ring, whose own push it calls ([`Ring::push_words`]), it contains:
+//! The study calls the push of the production ring ([`Ring::push_words`]), and contains:
 //!
 //! - [`elements`]: the ring with elements of other widths, with elements of a whole warp, or with one release store per
 //!   element;
 //! - [`vyukov`]: another queue, for comparison with the ring;
 //! - [`kernel`]: the grids that push.
 //!
-//! The first word of an element identifies the producer and the push; the other words follow from it
+//! The first word of an element identifies the producer and the push; the other words are computed from it
 //! ([`element_word`]). The CPU can thus detect lost, duplicated, torn and reordered elements.
 
 pub mod elements;
@@ -46,7 +46,7 @@ pub trait Queue {
     fn push(&mut self, words: u32, word: impl Fn(u32) -> u64 + Copy, observe: &mut impl Observe)
     -> Result<u64, Status>;
 
-    /// Pushes one element for the whole warp; every lane of `mask` must pass the same element. By default the leader
+    /// Pushes one element for the whole warp. Every lane of `mask` must pass the same element. By default the leader
     /// pushes it.
     ///
     /// # Errors
@@ -95,7 +95,7 @@ impl Queue for Ring {
         observe: &mut impl Observe,
     ) -> Result<u64, Status> {
         if words == COMMAND_WORDS {
-            // The production push.
+            // Calls the production push.
             self.push_words(Fence::None, [word(0), word(1), word(2), word(3)], observe)
         } else {
             elements::push(self, words, word, observe)

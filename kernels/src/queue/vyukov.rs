@@ -1,6 +1,6 @@
-//! The bounded queue after Dmitry Vyukov, in the form commonly used from GPU to CPU: one sequence number per cell, a
-//! compare-exchange on the head, and everything in memory shared by GPU and CPU. For comparison with the
-//! [ring](crate::ring): each push takes several round trips over PCIe, for every producer.
+//! The bounded queue of Dmitry Vyukov, in the form commonly used from GPU to CPU: one sequence number per cell, a
+//! compare-exchange on the head, and all words in memory shared by GPU and CPU. It is compared with the
+//! [ring](crate::ring): each push of any producer takes several round trips over PCIe.
 //!
 //! ```text
 //! head                 next position (compare-exchange by producers)
@@ -8,8 +8,8 @@
 //! ```
 //!
 //! A cell's sequence is its position if it is free, and position + 1 if it is full. It is position + capacity once the
-//! element has been taken, which makes the cell free for the next lap. With a single cell "full" would equal "free", so
-//! the minimum is two cells.
+//! element has been taken, which makes the cell free for the next lap. With a single cell, "full" would equal "free",
+//! so the minimum is two cells.
 
 use crate::ring::{CachePadded, Observe, Status};
 use cuda_std::memory::{
@@ -34,7 +34,8 @@ pub struct QueueWords {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Vyukov {
-    /// `1 << log2_capacity` cells, each with a sequence and the element's words. The initial sequences count from 0.
+    /// `1 << log2_capacity` cells, each with a sequence and the element's words. The initial sequences are 0, 1, 2,
+    /// ....
     pub cells: *const Word,
     /// Head and stop words.
     pub words: *const QueueWords,
@@ -51,7 +52,7 @@ unsafe impl Send for Vyukov {}
 // SAFETY: the pointers refer to words that are shared by design and accessed only atomically.
 unsafe impl Sync for Vyukov {}
 
-/// Number of polls between two checks of the clock and the stop word: large enough not to affect the measurement.
+/// Number of polls between two checks of the clock and the stop word, large enough not to affect the measurement.
 const LOOK_EVERY: u32 = 64;
 
 impl Vyukov {
@@ -61,7 +62,7 @@ impl Vyukov {
         unsafe { &*self.words }
     }
 
-    /// Returns the sequence of the cell at this position (index 0), or a word of its element (from index 1).
+    /// Returns the sequence of the cell at this position (`index` 0), or a word of its element (`index` from 1).
     #[inline(always)]
     fn cell(&self, position: u64, index: u32) -> &Word {
         let cell = (position & ((1 << self.log2_capacity) - 1)) * self.cell_words as u64;

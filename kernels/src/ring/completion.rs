@@ -1,4 +1,4 @@
-//! Device side of the ring, second half: waiting for a ticket.
+//! Device side of the ring, second part: waiting for a ticket.
 
 use super::poller::Poller;
 use super::{COMPLETION_POLLERS, DeviceWords, HostWords, Observe, Ring, Status};
@@ -7,7 +7,8 @@ use cuda_std::memory::{
     store_relaxed_gpu_u64, store_release_gpu_u64,
 };
 
-/// Maximum sleep between polls of a thread that waits for completion, in nanoseconds: it adds to every acknowledgement.
+/// Maximum sleep between polls of a thread that waits for completion, in nanoseconds. The sleep adds to the latency of
+/// every acknowledgement.
 const LONGEST_SLEEP: u32 = 64;
 
 impl Ring {
@@ -19,7 +20,7 @@ impl Ring {
     /// indicates whether others wait. A waiter that is not elected sets it in every pass, so a lost update costs one
     /// pass but never blocks the wait.
     ///
-    /// Watermark and status come from one load, but need not be of the same age. A ticket below the watermark is
+    /// Watermark and status come from one load, but one may be newer than the other. A ticket below the watermark is
     /// complete regardless of the status.
     ///
     /// # Errors
@@ -43,7 +44,7 @@ impl Ring {
     }
 }
 
-/// Implements [`Ring::wait_observed`]. Out of line, and with only the parts of the ring that it needs, like the wait
+/// Implements [`Ring::wait_observed`]. Not inlined, and with only the parts of the ring that it needs, like the wait
 /// for space.
 #[inline(never)]
 fn wait_as(
@@ -59,16 +60,16 @@ fn wait_as(
     let mut relayed = 0;
     loop {
         let (watermark, status) = if poller.elected {
-            // Loaded before the completion line, so that their latencies overlap with the load over PCIe.
+            // Loaded before the completion line, so that their latencies overlap with that load over PCIe.
             let others_wait = load_relaxed_gpu_u64(&device.completion_waiting.0) != 0;
             let crash_handler = load_relaxed_gpu_u64(&device.completion_cache.0.1) != 0;
             observe.host_poll();
             let (watermark, mut status) = load_acquire_sys_v2_u64(&host.completion.0);
             if others_wait && watermark > relayed {
-                // Release: a thread that acquires the copy observes what the proxy observed before, such as a get's
-                // bytes in host memory. Bytes that a NIC wrote to device memory are ordered by the device, or flushed
-                // by the proxy (`Engine::progress` in host/proxy). Maximum: the poller of another role may have relayed
-                // a newer watermark.
+                // Uses release order: a thread that acquires the copy observes everything that the proxy has observed,
+                // such as a get's bytes in host memory. Bytes that a NIC wrote to device memory are ordered by the
+                // device, or flushed by the proxy (`Engine::progress` in host/proxy). The maximum is stored, because
+                // the poller of another role may have relayed a newer watermark.
                 fetch_max_release_gpu_u64(&device.completion_cache.0.0, watermark);
                 relayed = watermark;
                 poller.release_role = true;
@@ -76,7 +77,7 @@ fn wait_as(
             if status != 0 {
                 device.relay_status(status);
             } else if crash_handler {
-                // Another thread has waited for its whole timeout, or has observed the proxy's status: later launches
+                // Another thread has waited for its whole timeout, or has observed the proxy's status. Later launches
                 // must not wait again.
                 (_, status) = load_acquire_gpu_v2_u64(&device.completion_cache.0);
             }
@@ -86,15 +87,16 @@ fn wait_as(
             load_acquire_gpu_v2_u64(&device.completion_cache.0)
         };
         if watermark > ticket && relayed != 0 {
-            // A thread that still waits sets it again.
+            // A thread that is still waiting sets the word again.
             store_relaxed_gpu_u64(&device.completion_waiting.0, 0);
         }
         if watermark > ticket {
             return Ok(watermark);
         }
         if status != 0 {
-            // The status may be newer than the watermark, both in the copy and between the two halves of one load, so
-            // the line itself decides. The load of the status was an acquire, so this load returns the last watermark.
+            // The status may be newer than the watermark, both in the copy and between the two halves of one load.
+            // Therefore the line itself is authoritative. The load of the status was an acquire, so this load returns
+            // the last watermark.
             let (watermark, _) = load_acquire_sys_v2_u64(&host.completion.0);
             return if watermark > ticket { Ok(watermark) } else { Err(Status(status)) };
         }
@@ -105,8 +107,9 @@ fn wait_as(
 }
 
 impl DeviceWords {
-    /// Notifies the other threads of the device that all waits have ended. Release: a thread that acquires the copy of
-    /// the status loads a completion line at least as new as this thread did, and so finds the last watermark there.
+    /// Notifies the other threads of the device that all waits have ended. Uses release order: a thread that acquires
+    /// the copy of the status then loads a completion line that is at least as new as the one that this thread loaded,
+    /// and therefore contains the last watermark.
     #[inline(always)]
     pub(super) fn relay_status(&self, status: u64) {
         store_release_gpu_u64(&self.completion_cache.0.1, status);

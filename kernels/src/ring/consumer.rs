@@ -3,8 +3,8 @@
 use super::{LOG2_COMMAND_WORDS, Ring, Status, parity};
 use cuda_std::memory::{Word, fence_acq_rel_host, load_relaxed_sys_words, store_release_host_u64};
 
-/// Distance in bytes from an element to the cache line that is prefetched while the element is processed, so that the
-/// misses overlap.
+/// Distance in bytes between an element that is processed and the cache line that is prefetched at the same time, so
+/// that the misses overlap.
 const AHEAD_BYTES: usize = 1024;
 
 /// The only consumer of a ring with `WORDS` words per element. Its cursor is private;
@@ -32,7 +32,7 @@ impl<const WORDS: usize> Consumer<WORDS> {
     #[inline(always)]
     fn slot(&self, ticket: u64) -> *const [Word; WORDS] {
         let mask = self.ring.capacity() - 1;
-        // SAFETY: the caller of `new` guarantees the slots; the mask keeps the index below the capacity.
+        // SAFETY: the caller of `new` guarantees that the slots are valid; the mask keeps the index below the capacity.
         unsafe { self.ring.slots.add(((ticket & mask) as usize) << self.ring.log2_slot_words).cast() }
     }
 
@@ -60,7 +60,7 @@ impl<const WORDS: usize> Consumer<WORDS> {
     /// Calls `each` with the elements that have arrived, at most `most`. Returns their number.
     ///
     /// An element has arrived if every word has the parity of the current lap: a producer's stores may arrive in any
-    /// order and at any time. A word of the previous lap has the other parity. No word can be of a later lap, since
+    /// order and at any time. A word of the previous lap has the other parity. No word can be from a later lap, since
     /// `tail` has not passed this slot. Each word is loaded once, so `each` receives exactly the values that were
     /// checked.
     #[inline(always)]
@@ -69,16 +69,16 @@ impl<const WORDS: usize> Consumer<WORDS> {
         let capacity = self.ring.capacity();
         let slot_bytes = size_of::<Word>() << self.ring.log2_slot_words;
         while self.cursor - first < most {
-            // A run stays within one lap, and before the ring's end.
+            // A run stays within one lap, and ends at the ring's end.
             let run = (most - (self.cursor - first)).min(capacity - (self.cursor & (capacity - 1)));
             let lap = parity(self.cursor, self.ring.log2_capacity);
-            // Prefetch only after several consecutive elements: at a low rate, the lines after the cursor should stay
+            // Prefetches only after several consecutive elements. At a low rate, the lines after the cursor should stay
             // with the producers that write them.
             let dense = self.cursor - self.waited_at >= AHEAD_BYTES as u64 / slot_bytes as u64;
             let mut slot = self.slot(self.cursor);
             let mut taken = 0;
             while taken < run {
-                // SAFETY: the caller of `new` guarantees the slots; the slot is before the ring's end.
+                // SAFETY: the caller of `new` guarantees that the slots are valid; the slot is before the ring's end.
                 let (words, other_lap) = load_relaxed_sys_words(unsafe { &*slot }, lap);
                 if other_lap {
                     break;
@@ -100,15 +100,15 @@ impl<const WORDS: usize> Consumer<WORDS> {
     }
 
     /// Orders the payloads of the commands popped so far. Pairs with the producer's fence before its store: later reads
-    /// by the NIC or this thread see what the kernel wrote before it pushed.
+    /// by the NIC or this thread observe the data that the kernel wrote before the push.
     #[inline(always)]
     pub fn acquire(&self) {
         fence_acq_rel_host();
     }
 
     /// Returns the slots of all popped elements to the producers. Called once per batch, because each store takes the
-    /// cache line from the poller. Release: the reads of the slots happen before a producer's next stores to them. The
-    /// rest of that chain is documented at [`push_words`](Ring::push_words) and in `space.rs`.
+    /// cache line from the poller. Uses release order: the reads of the slots happen before a producer's next stores to
+    /// them. The remaining links of the chain are documented at [`push_words`](Ring::push_words) and in `space.rs`.
     #[inline(always)]
     pub fn publish_tail(&mut self) {
         if self.published != self.cursor {
@@ -122,21 +122,21 @@ impl<const WORDS: usize> Consumer<WORDS> {
         self.cursor - self.published
     }
 
-    /// Returns the number of popped elements, which is the ticket of the next one.
+    /// Returns the number of popped elements, which is also the ticket of the next element.
     pub fn cursor(&self) -> u64 {
         self.cursor
     }
 
-    /// Reports to the kernels that all tickets below `watermark` are complete. Release: everything that this thread
-    /// wrote, or observed as written, is visible first. This excludes bytes that a NIC wrote to device memory: if the
-    /// device does not order these itself, the caller must flush them first.
+    /// Reports to the kernels that all tickets below `watermark` are complete. Uses release order: everything that this
+    /// thread has written or observed becomes visible first. This excludes bytes that a NIC wrote to device memory: if
+    /// the device does not order these, the caller must flush them first.
     #[inline(always)]
     pub fn publish_watermark(&self, watermark: u64) {
         store_release_host_u64(&self.ring.host().completion.0.0, watermark);
     }
 
-    /// Ends every wait of the kernels with this status. Must be called after the last watermark. Release: a thread that
-    /// observes the status finds that watermark.
+    /// Ends every wait of the kernels with this status. Must be called after the last watermark has been published.
+    /// Uses release order: a thread that observes the status also observes that watermark.
     pub fn publish_status(&self, stop: Status) {
         store_release_host_u64(&self.ring.host().completion.0.1, stop.0);
     }

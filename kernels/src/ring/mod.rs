@@ -30,11 +30,11 @@ use cuda_std::memory::{Word, WordPair};
 use cuda_std::thread;
 
 /// Number of threads that may poll the completion line at the same time, each on behalf of a share of the blocks. With
-/// a single poller, a waiting thread often starts its own poll just when the poller leaves (H200, two blocks: 3.3 us
-/// with one poller, 1.9 us with two).
+/// a single poller, a waiting thread often starts its own poll just when the poller leaves (with two blocks, two
+/// pollers are faster than one).
 pub const COMPLETION_POLLERS: usize = 2;
 
-/// A word on its own 128 bytes: neighbours written by other parties would each cost a cache line transfer.
+/// A word on its own 128 bytes. Neighbours written by other parties would cost one cache line transfer each.
 #[repr(C, align(128))]
 #[derive(Debug, Default)]
 pub struct CachePadded<T>(pub T);
@@ -72,7 +72,7 @@ pub struct DeviceWords {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Ring {
-    /// `1 << log2_capacity` slots in host memory, all zero before the first push. Slots are aligned to their size.
+    /// `1 << log2_capacity` slots in host memory, all zero before the first push. Each slot is aligned to its size.
     pub slots: *const Word,
     /// Control words in host memory.
     pub host: *const HostWords,
@@ -82,16 +82,17 @@ pub struct Ring {
     pub log2_capacity: u32,
     /// Binary logarithm of the number of words per slot, at least that of a command.
     pub log2_slot_words: u32,
-    /// Maximum time in one call without progress of the proxy (of tail or watermark), in nanoseconds.
+    /// Maximum time in one call without progress of the proxy, in nanoseconds. An advance of the tail or the watermark
+    /// is progress.
     pub timeout_ns: u64,
     /// Index of this block's poller, below [`COMPLETION_POLLERS`]. [`Ring::of_block`] distributes the blocks of a ring
     /// evenly over the pollers.
     pub role: u32,
-    /// 1 if every thread of the block holds this ring. 0 if that is not known: lanes that push together then first vote
-    /// on which ring they hold (H200, one warp: 65 instead of 79 Mops).
+    /// 1 if every thread of the block uses this ring. If 0, lanes that push together first vote on which ring they use;
+    /// the vote reduces the rate.
     pub of_block: u32,
-    /// Tickets below this are known to have a free slot, as far as the thread that holds this copy has observed;
-    /// initially the capacity. A push with a lower ticket loads no memory to check for space.
+    /// All tickets below this number have a free slot, according to the observations of the thread that holds this
+    /// copy. Initially, the number is the capacity. A push with a lower ticket loads no memory to check for space.
     pub free_below: u64,
 }
 
@@ -101,8 +102,8 @@ unsafe impl Send for Ring {}
 unsafe impl Sync for Ring {}
 
 impl Ring {
-    /// Returns this block's ring. Blocks are assigned to the `count` rings round-robin, and the two halves of a ring's
-    /// blocks have different pollers.
+    /// Returns this block's ring. Blocks are assigned to the `count` rings round-robin, and each half of a ring's
+    /// blocks has its own poller.
     ///
     /// # Safety
     /// `rings` must be valid for `count` rings, at least one. All threads of a block must pass the same `rings` and
@@ -110,7 +111,7 @@ impl Ring {
     #[inline(always)]
     pub unsafe fn of_block(rings: *const Ring, count: u32) -> Ring {
         let block = thread::block_idx_x();
-        // SAFETY: the caller guarantees `count` rings, and the remainder is below `count`.
+        // SAFETY: the caller guarantees that there are `count` rings, and the remainder is below `count`.
         let ring = unsafe { rings.add((block % count) as usize).read() };
         Ring { role: Ring::role(count), of_block: 1, ..ring }
     }
@@ -143,29 +144,30 @@ impl Ring {
 /// Binary logarithm of the number of words per slot in a ring of commands.
 pub const LOG2_COMMAND_WORDS: u32 = COMMAND_WORDS.trailing_zeros();
 
-/// Observer of a push or a wait, for measurements. Other code passes `()`, which compiles to nothing.
+/// Observer of a push or a wait, for measurements. Other callers pass `()`, which compiles to nothing.
 pub trait Observe {
-    /// The queue was full.
+    /// Called when the queue is full.
     fn full(&mut self) {}
-    /// The ticket is taken, its slot is free, and the payload is fenced.
+    /// Called when the ticket is taken, its slot is free, and the payload is fenced.
     fn ordered(&mut self) {}
-    /// The command's stores have been issued.
+    /// Called when the command's stores have been issued.
     fn stored(&mut self) {}
-    /// One load from memory shared with the CPU.
+    /// Called for each load from memory shared with the CPU.
     fn host_poll(&mut self) {}
-    /// Another thread won a compare-exchange.
+    /// Called when another thread has won a compare-exchange.
     fn lost_exchange(&mut self) {}
 }
 
 impl Observe for () {}
 
-/// Returns the parity bit of the lap that contains this ticket. Set in lap 0, so that a zeroed ring is empty.
+/// Returns the parity bit of the lap that contains this ticket. The bit is set in lap 0, so that a zeroed ring is
+/// empty.
 #[inline(always)]
 pub fn parity(ticket: u64, log2_capacity: u32) -> u64 {
     !(ticket >> log2_capacity) << 63
 }
 
-/// Reason why a device call failed. 0 is never used: on the completion line it means that there is no failure.
+/// Reason for the failure of a device call. 0 is not used: on the completion line it means that there is no failure.
 #[repr(transparent)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Status(pub u64);
@@ -181,7 +183,7 @@ impl Status {
     pub const DEADLINE: Status = Status(4);
     /// The operation is not supported on this path.
     pub const UNSUPPORTED: Status = Status(5);
-    /// Aborted by the host: a peer exited, or the run was interrupted.
+    /// The host aborted the wait, because a peer exited or the run was interrupted.
     pub const ENDED: Status = Status(6);
 
     /// Returns the reason as text.
@@ -210,7 +212,7 @@ mod tests {
         for count in 1..=6u32 {
             let host = HostWords::default();
             let device = DeviceWords::default();
-            // The rings are distinguished by their number of slots.
+            // Each ring has a different number of slots, which identifies it.
             let rings: Vec<Ring> = (0..count)
                 .map(|log2_capacity| Ring {
                     slots: std::ptr::null(),

@@ -11,20 +11,20 @@ use cuda_std::{thread, warp};
 /// itself does not sleep: the read over PCIe limits its rate.
 const SHORTEST_SLEEP: u32 = 32;
 
-/// Number of times within its timeout that a waiting thread checks whether the proxy makes progress.
+/// Number of times during its timeout that a waiting thread checks whether the proxy makes progress.
 const LOOKS: u64 = 16;
 
-/// A waiting thread: whether it polls host memory, how long it sleeps otherwise, and when it gives up.
+/// State of a waiting thread: whether it polls host memory, how long it sleeps otherwise, and when its wait times out.
 pub(super) struct Poller<'a> {
     role: &'a Word,
     pub(super) elected: bool,
-    /// Whether the role must be handed over with release: the next thread in this role must observe this thread's
-    /// stores to the copy before it stores there itself.
+    /// Whether the role is handed over with release semantics. The next thread in this role must observe this thread's
+    /// stores to the copy before it stores to the copy.
     pub(super) release_role: bool,
     sleep: u32,
     longest_sleep: u32,
     timeout_ns: u64,
-    /// Times at which the proxy last made progress, and at which this was last checked.
+    /// Time at which the proxy last made progress, followed by the time at which this was last checked.
     moved: u64,
     looked: u64,
     /// Sum of tail and watermark at the last check.
@@ -35,7 +35,7 @@ impl<'a> Poller<'a> {
     #[inline(always)]
     pub(super) fn new(role: &'a Word, timeout_ns: u64, longest_sleep: u32) -> Poller<'a> {
         let leads = warp::lane() == warp::active_mask().trailing_zeros();
-        // The first attempt skips the load and uses the exchange directly: without contention this is one round trip to
+        // The first attempt skips the load and uses the exchange directly. Without contention this is one round trip to
         // memory instead of two.
         let elected = leads && compare_exchange_acquire_gpu_u64(role, 0, 1) == 0;
         let now = thread::global_timer_ns();
@@ -52,8 +52,8 @@ impl<'a> Poller<'a> {
         }
     }
 
-    /// Tries to take the role, with one lane of a warp on behalf of all. Loads the role's word before attempting the
-    /// exchange.
+    /// Tries to take the role. One lane of a warp does this on behalf of all. Loads the role's word before attempting
+    /// the exchange.
     #[inline(always)]
     fn stand(&mut self) {
         let leads = warp::lane() == warp::active_mask().trailing_zeros();
@@ -81,13 +81,13 @@ impl<'a> Poller<'a> {
 }
 
 impl Poller<'_> {
-    /// Returns whether the proxy has made no progress for the timeout. Like the proxy's own timeout it counts from the
-    /// last progress: a long queue ahead of this command may take its time. All waiting threads load host memory here,
-    /// but rarely.
+    /// Returns whether the proxy has made no progress for the timeout. Like the proxy's own timeout, it counts from the
+    /// last progress, because a long queue ahead of this command may take long. All waiting threads load host memory
+    /// here, but rarely.
     #[inline(always)]
     fn is_over(&mut self, host: &HostWords, now: u64) -> bool {
         self.looked = now;
-        // Both only grow, so their sum shows whether either has grown.
+        // Both values only grow, so their sum shows whether either has grown.
         let progress = load_acquire_sys_u64(&host.tail.0).wrapping_add(load_acquire_sys_v2_u64(&host.completion.0).0);
         if progress != self.progress {
             (self.progress, self.moved) = (progress, now);
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_looked_for_only_now_and_then() {
+    fn pause_skips_check_of_host_before_interval() {
         let (role, host) = (Word::new(0), HostWords::default());
         let mut poller = Poller::new(&role, u64::MAX, SHORTEST_SLEEP);
         let looked = poller.looked;

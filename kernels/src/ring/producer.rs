@@ -1,7 +1,7 @@
 //! Producer side of the ring: device threads push commands.
 //!
 //! [`push`](Ring::push) takes a ticket, waits until the ticket's slot is free (`space.rs`), fences, and stores the
-//! command. There is one path each for a single lane, a full warp and a partial warp.
+//! command. A single lane, a full warp and a partial warp have separate paths.
 
 use super::{Observe, Ring, Status, parity};
 use crate::command::{COMMAND_WORDS, Command};
@@ -11,16 +11,16 @@ use cuda_std::warp;
 /// The words of an encoded command. Bit 63 of each word is clear; the ring stores the lap parity there.
 pub type Words = [u64; COMMAND_WORDS as usize];
 
-/// Two 16-byte halves, each written by one store: those of the lane's own command, or those assigned by [`exchange`].
+/// Two 16-byte halves, each written by one store: the halves of the lane's own command, or those assigned by
+/// [`exchange`].
 pub(crate) type Halves = [[u64; 2]; 2];
 
 /// Memory accesses that a push orders before its command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fence {
-    /// None: the command refers to no other memory.
+    /// No access: the command refers to no other memory.
     None,
-    /// The payload that the command refers to, for the CPU and the NIC. Costs one system-scope fence (at least 0.5 us
-    /// on H200).
+    /// Accesses to the payload to which the command refers, for the CPU and the NIC. Costs one system-scope fence.
     Payload,
 }
 
@@ -52,7 +52,7 @@ impl Ring {
         self.push_words(Fence::Payload, command.encode(), observe)
     }
 
-    /// Like [`push_words`](Ring::push_words), but out of line and on a copy of the ring, from which only `free_below`
+    /// Like [`push_words`](Ring::push_words), but not inlined, and on a copy of the ring, from which only `free_below`
     /// is copied back.
     ///
     /// For kernels with several call sites: passing the ring by reference would keep it in memory.
@@ -63,7 +63,7 @@ impl Ring {
             (ring.push_words(behind, words, &mut ()), ring.free_below)
         }
         // `black_box` forces a real copy. Otherwise the compiler passes the original by reference, which puts the
-        // caller's whole context in local memory, and its fields miss L1 after every acquire.
+        // caller's whole context in local memory, and the context's fields then miss L1 after every acquire.
         let copy = core::hint::black_box(*self);
         let (pushed, free_below) = push_copy(copy, words, behind);
         self.free_below = free_below;
@@ -77,8 +77,8 @@ impl Ring {
     /// group. For a block with a single ring ([`Ring::of_block`]) the warp vote that finds these groups is skipped.
     ///
     /// # Ordering
-    /// All accesses that wait for memory are issued before the single fence, so that their latencies overlap (on H200
-    /// the fence's round trip hides the add and the load of the tail). Two orderings are required:
+    /// All accesses that wait for memory are issued before the single fence, so that their latencies overlap. Two
+    /// orderings are required:
     ///
     /// - Payload before command ([`Fence::Payload`]). This thread wrote the payload, or its block did before a block
     ///   barrier (fences are cumulative). The command is stored after the fence. The proxy acquires the command before
@@ -139,8 +139,8 @@ impl Ring {
         // Overlaps with the latency of the atomic add.
         let halves = exchange(halves);
         if behind == Fence::Payload {
-            // Each lane stores halves of other lanes' commands, but its fence orders only accesses that the lane itself
-            // made or observed. The barrier makes it observe all payloads; the shuffles do not order memory.
+            // Each lane stores halves of other lanes' commands, but its fence orders only accesses that it has made or
+            // observed. The barrier makes it observe all payloads; the shuffles do not order memory.
             warp::synchronize(u32::MAX);
         }
         let end = answer + u32::BITS as u64;
@@ -167,8 +167,8 @@ impl Ring {
     /// Pushes the commands of a partial warp, or of a full warp if the ring has fewer slots than lanes. Also returns
     /// the updated `free_below`.
     ///
-    /// Rare, and therefore out of line and on a copy of the ring: by reference, the ring would be kept in memory on
-    /// every path. (The same holds for the four words as one array.)
+    /// Not inlined, because it is called rarely, and on a copy of the ring: passing a reference would keep the ring in
+    /// memory on every path. (The same holds for passing the four words as one array.)
     #[inline(never)]
     fn push_partial_warp(
         mut self,
@@ -200,7 +200,7 @@ impl Ring {
                 stop = reason.0;
             }
             stop = warp::broadcast_u64(mask, stop, leader);
-            // As for a full warp: extends the leader's acquire to all lanes.
+            // Extends the leader's acquire of the tail to all lanes, as for a full warp.
             warp::synchronize(mask);
             if stop == 0 && rank >= first && rank < last {
                 observe.ordered();
@@ -225,9 +225,9 @@ impl Ring {
         self.store_pair(ticket, 2, second);
     }
 
-    /// Stores the commands of a full warp with adjacent tickets as two contiguous 512-byte stores. The halves must be
-    /// arranged by [`exchange`]. (If each lane stored both halves of its own command, the two would combine only while
-    /// no other warp of the SM stores in between. Such stores reach only 250 Mops on H200 with 8 or more warps per SM.)
+    /// Stores the commands of a full warp with adjacent tickets as two contiguous 512-byte stores. [`exchange`] must
+    /// have arranged the halves. (If each lane stored both halves of its own command, the two would combine only while
+    /// no other warp of the SM stores in between. Such stores are considerably slower with 8 or more warps per SM.)
     #[inline(always)]
     pub(crate) fn store_coalesced(&self, ticket: u64, [first, second]: Halves) {
         let lane = warp::lane();
@@ -236,7 +236,7 @@ impl Ring {
         self.store_pair(base + 16, 2 * (lane & 1), second);
     }
 
-    /// Stores the words `index` and `index + 1` of a slot with the lap parity; `index` must be even.
+    /// Stores the words `index` and `index + 1` of a slot with the lap parity. `index` must be even.
     #[inline(always)]
     pub(crate) fn store_pair(&self, ticket: u64, index: u32, [first, second]: [u64; 2]) {
         // SAFETY: a slot's size is a power of two and the slot is aligned to it, so two words from an even index form a
@@ -260,9 +260,9 @@ impl Ring {
 /// Rearranges the commands of a full warp for contiguous stores: lane `l` receives half `l % 2` of the command of lane
 /// `l / 2`, then half `l % 2` of the command of lane `16 + l / 2`.
 ///
-/// Takes two rounds; in each, every lane gives one half and receives one. In round `r`, lanes 0 to 15 give half `r` and
-/// lanes 16 to 31 give half `1 - r`. In the first round even lanes read from lanes 0 to 15 and odd lanes from lanes 16
-/// to 31.
+/// The exchange takes two rounds. In each round, every lane gives one half and receives one. In round `r`, lanes 0 to
+/// 15 give half `r` and lanes 16 to 31 give half `1 - r`. In the first round even lanes read from lanes 0 to 15 and odd
+/// lanes from lanes 16 to 31.
 #[inline(always)]
 pub(crate) fn exchange([low, high]: Halves) -> Halves {
     let lane = warp::lane();

@@ -13,8 +13,8 @@ use cuda_std::memory::{
     store_release_gpu_u64,
 };
 
-/// Maximum sleep between polls of a thread that waits for space, in nanoseconds: a full ring limits the rate, and
-/// latency matters less.
+/// Maximum sleep between polls of a thread that waits for space, in nanoseconds. Once the ring is full, latency matters
+/// less than throughput.
 const LONGEST_SLEEP: u32 = 512;
 
 impl Ring {
@@ -43,7 +43,7 @@ impl Ring {
 
 /// Waits for slots of a ring that appears full. Returns the tail once all tickets below `end` have a slot.
 ///
-/// Out of line, and with only the parts of the ring that it needs: by reference, the ring would be kept in memory on
+/// Not inlined, and with only the parts of the ring that it needs: passing a reference would keep the ring in memory on
 /// every path.
 #[inline(never)]
 fn wait_for_space(
@@ -72,7 +72,7 @@ fn wait_for_space(
         if end <= tail + capacity {
             return Ok(tail);
         }
-        // A proxy that has ended frees no slots, so the status is checked too, in each pass. It is loaded over PCIe
+        // A proxy that has ended frees no slots, so each pass also checks the status. The status is loaded over PCIe
         // only if the tail has not moved: otherwise each poll of the tail would take twice as long.
         let (_, status) = load_acquire_gpu_v2_u64(&device.completion_cache.0);
         if status != 0 {

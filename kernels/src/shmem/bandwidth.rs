@@ -4,8 +4,8 @@ use super::{MOVES_GETS, MOVES_PUT_SIGNALS, ShmemArgs, moved};
 use crate::gin::{Block, Context, Program, Scope, Thread, Warp};
 use cuda_std::{kernel, thread, warp};
 
-/// Measures the bandwidth of a grid of blocks: each block puts or gets its own part of the bytes repeatedly, then waits
-/// for all.
+/// Measures the bandwidth of a grid of blocks: each block repeatedly puts or gets its own part of the bytes, then waits
+/// for all transfers.
 ///
 /// # Safety
 /// The arguments must be objects of the world's heap. `times` must have two words per block.
@@ -43,7 +43,7 @@ fn stamp(args: &ShmemArgs, number: usize) {
     }
 }
 
-/// Runs the iterations of a scope, the `number`th of `in_block` scopes of each block. (No closures: one that is not
+/// Runs the iterations of scope `number` of the `in_block` scopes of each block. (Closures are avoided: one that is not
 /// inlined would keep the program in local memory.)
 #[inline(always)]
 fn stream<S: Scope>(program: &Program<ShmemArgs>, scope: S, batch: u32, place: (u32, u32)) {

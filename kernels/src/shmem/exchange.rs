@@ -17,7 +17,7 @@ fn received<S: Scope>(args: &ShmemArgs, line: &mut Context<S>, turns: u32) -> Re
 
 #[inline(always)]
 fn message<S: Scope>(args: &ShmemArgs, line: &mut Context<S>, turn: u32) -> Result<(), Status> {
-    // No message is due before the first one of the PE that starts.
+    // No message precedes the first one of the PE that starts.
     match due(args, turn) {
         0 => {}
         turns => receive(args, line, turns)?,
@@ -30,9 +30,9 @@ fn all_to_all<S: Scope>(args: &ShmemArgs, line: &mut Context<S>, turn: u32) -> R
     line.all_to_all(args.inbox, args.rounds + turn + 1, args.target(turn), args.source(turn))
 }
 
-/// Exchanges blocks that are too long for messages. Each sender has its own signal: with a common count, a PE that is
-/// an iteration ahead could hide that the block of another PE has not arrived. Because of `quiet`, a sender has at most
-/// one put to each PE in flight.
+/// Exchanges blocks that are too long for messages. Each sender has its own signal: with a common signal, a PE that is
+/// one iteration ahead could hide that the block of another PE has not arrived. Because of `quiet`, a sender has at
+/// most one put to each PE in flight.
 #[inline(always)]
 fn all_to_all_puts<S: Scope>(args: &ShmemArgs, line: &mut Context<S>, turn: u32) -> Result<(), Status> {
     let (me, pes) = (line.world().me, line.world().pes);

@@ -14,8 +14,8 @@ fn p(args: &ShmemArgs, line: &mut Context<Thread>, turn: u32) -> Result<(), Stat
 #[inline(always)]
 fn atomic(args: &ShmemArgs, line: &mut Context<Thread>, _turn: u32) -> Result<(), Status> {
     match line.fetch_add(args.word, 1, args.peer)? {
-        // Counts never reach this value. Comparing forces the thread to wait for the result; otherwise the iteration
-        // would measure only the issue of the instruction.
+        // Counts never reach this value. The comparison forces the thread to wait for the result; otherwise the
+        // iteration would measure only the issue of the instruction.
         u64::MAX => Err(Status::REFUSED),
         _ => Ok(()),
     }
@@ -32,7 +32,7 @@ fn get<S: Scope>(args: &ShmemArgs, line: &mut Context<S>, turn: u32) -> Result<(
     line.get(args.target(turn), args.source(turn), args.peer)
 }
 
-/// Returns the value of the signal after that of iteration `turn` has arrived.
+/// Returns the value of the signal after the signal of iteration `turn` has arrived.
 #[inline(always)]
 fn count(args: &ShmemArgs, turn: u32) -> u64 {
     args.counted + turn as u64 + 1
@@ -101,7 +101,7 @@ pub unsafe fn shmem_signal(program: Program<ShmemArgs>) {
     turns::<Thread>(&program, signal, signalled);
 }
 
-/// Measures the round trip of a signal that is set instead of added to.
+/// Measures the round trip of a signal that is set instead of incremented.
 ///
 /// # Safety
 /// The requirements of [`shmem_p`] apply.

@@ -12,8 +12,8 @@ fn put_word(args: &ShmemArgs, line: &mut Context<Block>, turn: u32) -> Result<()
     line.quiet()
 }
 
-/// The first block repeatedly puts a word and waits for it. Concurrently the second block repeatedly puts all bytes and
-/// waits for them.
+/// Measures puts under load. The first block repeatedly puts a word and waits for it. Concurrently the second block
+/// repeatedly puts all bytes and waits for them.
 ///
 /// # Safety
 /// The requirements of [`shmem_p`](super::latency::shmem_p) apply. `times` must have one additional word after the
@@ -25,7 +25,8 @@ pub unsafe fn shmem_put_loaded(program: Program<ShmemArgs>) {
     let ended = unsafe { &*args.times.add(latency_words(args.iterations)).cast::<Word>() };
     if thread::block_idx_x() == 0 {
         turns::<Block>(&program, put_word, quiet);
-        // Stored whether or not the iterations failed. Relaxed: no other memory is read depending on it.
+        // Stored whether or not the iterations failed. Relaxed ordering suffices, because no other memory is read
+        // depending on this word.
         if thread::thread_idx_x() == 0 {
             store_relaxed_gpu_u64(ended, 1);
         }

@@ -1,4 +1,4 @@
-//! Signals that a NIC counts: several threads read one counter, and each write is added to the signal once.
+//! Signals that a NIC counts: several threads read one counter, and each write is added to the signal exactly once.
 
 use super::explore;
 use cuda_std::memory::{
@@ -14,7 +14,7 @@ use std::panic::catch_unwind;
 
 /// Number of writes that the NIC counts.
 const WRITES: u64 = 2;
-/// Initial value of the counter: it wraps around with the second write.
+/// Initial value of the counter, which wraps around with the second write.
 const BEGINS: u64 = COUNTER_MASK - 1;
 
 /// Guards that prevent an older reading of the counter from being added to the signal.
@@ -39,7 +39,7 @@ struct Memory {
 }
 
 impl Memory {
-    /// Reads the signal once: by the product, or by hand with these guards.
+    /// Reads the signal once, with the product or, given `guards`, by hand.
     fn look(&self, guards: Option<Guards>) -> u64 {
         let Some(guards) = guards else {
             let counts = [Count { counter: &self.counter, read: &self.mark }];
@@ -67,7 +67,7 @@ impl Memory {
     }
 }
 
-/// A NIC counts two writes while two threads read the signal twice each.
+/// Models a NIC that counts two writes while two threads read the signal twice each.
 fn two_threads_look(guards: Option<Guards>) {
     explore(2, move || {
         let word = Word::new;
@@ -102,7 +102,7 @@ fn two_threads_look(guards: Option<Guards>) {
         looks(&memory);
         other.join().expect("the other thread");
         card.join().expect("the card");
-        // The first call may add; the second one finds nothing left to add.
+        // The first call may add. The second call finds nothing left to add.
         assert_eq!([memory.look(guards), memory.look(guards)], [WRITES; 2], "each write counts once");
     });
 }
@@ -112,7 +112,8 @@ fn counted_write_is_added_once() {
     two_threads_look(None);
 }
 
-/// Either the order of mark and counter (acquire and release) or the rejection of older readings suffices.
+/// Tests that either guard suffices: the order of mark and counter (acquire and release), or the rejection of older
+/// readings.
 #[test]
 fn one_guard_of_counter_is_enough() {
     two_threads_look(Some(Guards { refuses_older: true, ..Guards::default() }));

@@ -1,7 +1,7 @@
 //! The ring's protocol in its shortest form, with one fault at a time.
 //!
-//! A model that cannot fail proves nothing. Each [`Fault`] is a possible error of the ring. A scenario that the product
-//! passes must fail with the fault and pass without it.
+//! A model that cannot fail proves nothing. Each [`Fault`] is a possible error of the ring. Each scenario must fail
+//! with its faults, and pass without them.
 
 use super::Proxy;
 use cuda_std::memory::{
@@ -28,7 +28,7 @@ pub enum Fault {
     TailCacheRelaxed,
     /// The poller relays the tail without release.
     TailRelayRelaxed,
-    /// The producer leaves one word in the parity of lap 0.
+    /// The producer leaves one word with the parity of lap 0.
     WordWithoutParity,
     /// The proxy checks the parity of only three of four words.
     LastWordUnchecked,
@@ -71,7 +71,7 @@ fn slot<'a>(ring: &Ring, ticket: u64) -> &'a [WordPair; 2] {
     unsafe { &*ring.slots.cast::<[WordPair; 2]>().add((ticket % ring.capacity()) as usize) }
 }
 
-/// [`Ring::push_words`] with `Fence::None`.
+/// Like [`Ring::push_words`] with `Fence::None`, with a fault.
 pub fn push(ring: &mut Ring, command: &Command, fault: Option<Fault>) -> u64 {
     let words = device(ring);
     let ticket = fetch_add_relaxed_gpu_u64(&words.head.0, 1);
@@ -105,9 +105,9 @@ pub fn push(ring: &mut Ring, command: &Command, fault: Option<Fault>) -> u64 {
     ticket
 }
 
-/// Pushes on one of two lanes that store each other's commands, like a full warp. Its payload is already written;
-/// `mine` and `theirs` synchronize the two lanes. A barrier orders the preceding accesses; a shuffle only shows that
-/// the other lane has arrived.
+/// Pushes on one of two lanes that store each other's commands, like a full warp. The lane's payload is already
+/// written; `mine` and `theirs` synchronize the two lanes. A barrier orders the preceding accesses, whereas a shuffle
+/// only shows that the other lane has arrived.
 pub fn push_for_other(ring: &Ring, other: u64, mine: &Word, theirs: &Word, fault: Option<Fault>) {
     if fault == Some(Fault::NoWarpBarrier) {
         store_relaxed_gpu_u64(mine, 1);
@@ -127,7 +127,7 @@ pub fn push_for_other(ring: &Ring, other: u64, mine: &Word, theirs: &Word, fault
     store_relaxed_sys_v2_u64(&slot(ring, other)[1], c | lap, d | lap);
 }
 
-/// [`Ring::wait`].
+/// Like [`Ring::wait`], with a fault.
 pub fn wait(ring: &mut Ring, role: usize, ticket: u64, fault: Option<Fault>) -> Result<(), Status> {
     let device = device(ring);
     let mut elected = false;

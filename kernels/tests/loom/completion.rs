@@ -7,7 +7,7 @@ use kernels::ring::Status;
 use loom::sync::Arc;
 use loom::thread;
 
-/// Two threads wait for two tickets. Both waits end, whichever thread polls for the other, and each thread observes the
+/// Two threads wait for two tickets. Both waits end, whichever thread polls for the other. Each thread observes the
 /// data delivered before its ticket was completed.
 fn completion(cast: Cast) {
     explore(2, move || {
@@ -54,7 +54,8 @@ fn put_and_quiet(cast: Cast) {
     });
 }
 
-/// The proxy fails after the first ticket: the wait for it succeeds, the wait for the second returns the status.
+/// The proxy fails after the first ticket. The wait for this ticket succeeds, and the wait for the second one returns
+/// the status.
 fn error_and_watermark(cast: Cast) {
     explore(2, move || {
         let memory = Memory::new();
@@ -73,7 +74,8 @@ fn error_and_watermark(cast: Cast) {
 /// observes the data delivered before its ticket was completed. (Correctness does not depend on the relay taking the
 /// maximum: an older copy is only late.)
 fn two_pollers(cast: Cast) {
-    // By hand this is only a control, and its faults show without preemption. With one, exploration takes 30 s.
+    // By hand this scenario is only a control, whose faults show without preemption. With one preemption, exploration
+    // takes 30 s.
     let preemptions = if matches!(cast, Cast::ByHand(_)) { 0 } else { 1 };
     explore(preemptions, move || {
         let memory = Memory::new();
@@ -144,7 +146,8 @@ fn error_ends_pushes_and_waits() {
     error_everywhere(Cast::Product);
 }
 
-/// No proxy runs: a push into the full ring and a wait both time out, whichever detects the deadline first.
+/// No proxy runs. A push into the full ring and a wait both time out, regardless of which of them detects the deadline
+/// first.
 #[test]
 fn deadline_ends_push_and_wait() {
     explore(2, || {
@@ -166,8 +169,8 @@ fn deadline_ends_push_and_wait() {
     });
 }
 
-/// A deadline close to the completion: each wait either succeeds or returns the deadline. A thread that times out also
-/// ends the other, unless that one's ticket is complete.
+/// The deadline is close to the completion: each wait either succeeds or returns the deadline. A thread that times out
+/// also ends the other thread's wait, unless its ticket is complete.
 #[test]
 fn deadline_races_with_completion() {
     explore(2, || {

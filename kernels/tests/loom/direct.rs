@@ -1,4 +1,4 @@
-//! Requests in a NIC's queue: what the NIC reads after a doorbell.
+//! Requests in a NIC's queue: the data that the NIC reads after a doorbell.
 
 use super::explore;
 use cuda_std::memory::{Doorbell, Word, load_acquire_host_u32, load_acquire_host_u64, load_relaxed_host_u64};
@@ -13,7 +13,7 @@ use std::array;
 
 const DEPTH: u32 = 4;
 
-/// Memory of a queue: the NIC's, and the device's.
+/// Memory of a queue: that of the NIC and that of the device.
 struct Memory {
     slots: [Word; DEPTH as usize * request::WORDS],
     doorbell: Doorbell,
@@ -70,7 +70,7 @@ impl Memory {
     }
 }
 
-/// Returns a request that identifies its sender in its last word.
+/// Returns a request whose last word identifies the sender.
 fn transfer(sender: u64) -> Transfer {
     Transfer {
         operation: Operation::Write,
@@ -112,7 +112,7 @@ fn serve(memory: &Memory, count: u64) -> Vec<u64> {
     senders
 }
 
-/// `threads` threads post `each` requests.
+/// Scenario in which `threads` threads post `each` requests each.
 fn posts(threads: u64, each: u64, max_batch: u32) {
     explore(2, move || {
         let memory = Memory::new(max_batch);
@@ -142,7 +142,7 @@ fn requests_are_complete_before_doorbell() {
     posts(2, 1, 3);
 }
 
-/// Only one request may be without a doorbell: a thread's second request waits for the doorbell of the first.
+/// If the limit is one request without a doorbell, a thread's second request waits for the doorbell of the first.
 #[test]
 fn batch_limit_is_never_exceeded() {
     posts(2, 1, 1);

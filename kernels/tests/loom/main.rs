@@ -2,12 +2,12 @@
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test -p kernels --test loom --release`
 //!
-//! The words of the ring are loom's: a relaxed load may return any value that the memory model permits, and two
+//! The words of the ring are those of loom: a relaxed load may return any value that the memory model permits, and two
 //! unordered stores may be observed in either order indefinitely. `cuda_std::model` defines how many iterations of a
 //! spin loop are explored.
 //!
-//! Each scenario runs three times: with the product, which must pass; with the same protocol [by hand](by_hand), which
-//! must pass; and by hand with each fault that the scenario must detect, which must fail.
+//! Each scenario must pass with the product and with the same protocol [by hand](by_hand). It must fail by hand with
+//! each fault that it must detect.
 #![cfg(loom)]
 
 mod arrivals;
@@ -58,7 +58,7 @@ impl Memory {
         Arc::new(Memory { slots, host, device, log2_capacity, timeout_ns })
     }
 
-    /// Returns the ring for one thread, which caches there the tickets known to have a slot.
+    /// Returns the ring for one thread. Each copy caches the tickets that are known to have a slot.
     fn ring(&self) -> Ring {
         Ring {
             slots: self.slots.as_ptr().cast(),
@@ -80,7 +80,7 @@ trait Proxy {
     fn acquire(&self);
     fn publish_tail(&mut self);
     fn publish_watermark(&self, watermark: u64);
-    /// Publishes the last watermark and the reason of the end.
+    /// Publishes the last watermark, followed by the reason for the end.
     fn publish_end(&self, watermark: u64, stop: Status);
 }
 
@@ -110,8 +110,8 @@ impl Proxy for Consumer {
 /// Implementation that runs the scenario.
 #[derive(Clone, Copy, Debug)]
 enum Cast {
-    /// [`Ring::push_words`] with [`Fence::None`]. (A fence would order more than the payload, and hide chains that
-    /// the ring must establish itself. Scenarios with a payload use [`Cast::put`].)
+    /// [`Ring::push_words`] with [`Fence::None`]. (A fence would order more than the payload, and would hide chains
+    /// that the ring must establish. Scenarios with a payload use [`Cast::put`].)
     Product,
     /// [`elements::push_warp`] of the queue experiment.
     Warp,
@@ -135,7 +135,7 @@ impl Cast {
         }
     }
 
-    /// Pushes, and orders the payload before the command.
+    /// Pushes a command, after ordering the payload before it.
     fn put(self, ring: &mut Ring, tag: u64) -> Result<u64, Status> {
         match self {
             Cast::Product | Cast::Warp | Cast::Element | Cast::Released => {
@@ -158,8 +158,8 @@ impl Cast {
         }
     }
 
-    /// Number of preemptions for the largest scenarios. The implementation by hand is only a control, and its faults
-    /// show with one preemption.
+    /// Number of preemptions for the largest scenarios. The implementation by hand is only a control, whose faults show
+    /// with one preemption.
     fn preemptions(self) -> usize {
         match self {
             Cast::Product => 2,
@@ -184,7 +184,7 @@ impl Cast {
     fn proxy(self, memory: &Memory) -> Box<dyn Proxy> {
         match self {
             Cast::ByHand(fault) => Box::new(ByHand::new(memory.ring(), fault)),
-            // SAFETY: each scenario makes one proxy and keeps the memory until all its threads have ended.
+            // SAFETY: each scenario creates one proxy and keeps the memory until all its threads have ended.
             _ => Box::new(unsafe { Consumer::<4>::new(&memory.ring()) }),
         }
     }

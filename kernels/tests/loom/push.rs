@@ -9,8 +9,8 @@ use kernels::ring::{Ring, Status};
 use loom::sync::Arc;
 use loom::thread;
 
-/// Smallest form of a scenario of the seeded orders: the first two lanes that push, each as a thread, with one push
-/// each.
+/// Smallest form of a scenario of the seeded orders: one push by each of its first two lanes, each of which is a
+/// thread.
 fn lanes_of_a_warp(cast: Cast, scenario: Scenario) {
     explore(2, move || {
         let memories: Vec<_> =
@@ -69,7 +69,7 @@ fn wrap_around(cast: Cast) {
         for producer in producers {
             producer.join().expect("producer");
         }
-        // No command is lost or duplicated, and each producer's are in order.
+        // No command is lost or duplicated, and the commands of each producer are in order.
         assert!([[10, 11, 20], [10, 20, 11], [20, 10, 11]].contains(&[seen[0], seen[1], seen[2]]), "order {seen:?}");
         assert_eq!(proxy.pop(), None, "a command too many");
     });
@@ -103,7 +103,7 @@ fn relayed_tail(cast: Cast) {
     });
 }
 
-/// A full ring and two producers that wait for space: one polls for both, then hands the role to the other.
+/// Two producers wait for space in a full ring: one polls for both, then hands the role to the other.
 fn full_ring(cast: Cast) {
     explore(cast.preemptions(), move || {
         let memory = Memory::new();
@@ -128,7 +128,7 @@ fn full_ring(cast: Cast) {
     });
 }
 
-/// One producer, three laps on two slots; the tail is published late.
+/// One producer runs three laps on two slots, and the tail is published late.
 fn laps(cast: Cast) {
     explore(3, move || {
         let memory = Memory::new();
@@ -150,8 +150,8 @@ fn laps(cast: Cast) {
     });
 }
 
-/// The payload is visible after the command: the fences of the producer and the proxy synchronize through the slot's
-/// words.
+/// The payload is visible after the command, because the fences of the producer and the proxy synchronize through the
+/// slot's words.
 fn payload(cast: Cast) {
     explore(3, move || {
         let memory = Memory::new();
@@ -171,9 +171,9 @@ fn payload(cast: Cast) {
     });
 }
 
-/// Push of a full warp, with two lanes: each stores the other's command, and the payload of each is visible after its
-/// command. (The product's code cannot run here, because a warp is a single lane under loom. tests/ptx.rs checks the
-/// barrier in its PTX.)
+/// Emulates the push of a full warp with two lanes. Each lane stores the other's command, and the payload of each is
+/// visible after its command. (The product's code cannot run here, because a warp is a single lane under loom.
+/// tests/ptx.rs checks the barrier in its PTX.)
 fn payload_of_another_lane(cast: Cast) {
     let Cast::ByHand(fault) = cast else { return };
     explore(2, move || {
@@ -197,7 +197,7 @@ fn payload_of_another_lane(cast: Cast) {
     });
 }
 
-/// Memory that returns an older word once more, as write-combining memory may: the proxy takes the words that it has
+/// The memory returns an older word once more, as write-combining memory may. The proxy takes the words that it has
 /// checked, and does not read them again.
 #[test]
 fn consumed_command_is_checked_command() {
@@ -222,7 +222,7 @@ fn consumed_command_is_checked_command() {
     });
 }
 
-/// One slot: every push waits for the preceding one, of either producer.
+/// The ring has one slot, so every push waits for the preceding push of either producer.
 fn one_slot(cast: Cast) {
     explore(cast.preemptions(), move || {
         let memory = Memory::with(0, u64::MAX);
@@ -248,8 +248,8 @@ fn one_slot(cast: Cast) {
     });
 }
 
-/// The watermark implies free slots too: a producer that has waited for its ticket takes the other one's slot without
-/// loading the tail, which the proxy never publishes here.
+/// The watermark also implies free slots. A producer that has waited for its ticket takes the other producer's slot
+/// without loading the tail, which the proxy never publishes here.
 fn watermark_shows_space(cast: Cast) {
     explore(2, move || {
         let memory = Memory::new();
@@ -345,7 +345,8 @@ fn error_ends_every_push() {
     });
 }
 
-/// A full ring without a proxy: the producer that times out first ends the other, which would wait indefinitely.
+/// A full ring has no proxy. The producer that times out first also ends the wait of the other, which would otherwise
+/// be unlimited.
 #[test]
 fn deadline_of_one_push_ends_all() {
     explore(2, || {

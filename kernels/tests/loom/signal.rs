@@ -1,4 +1,4 @@
-//! The two words of a signal: when the sum is reached, the bytes of all that added to it are visible.
+//! The two words of a signal: when the sum is reached, the bytes of all PEs that have added to it are visible.
 
 use super::explore;
 use cuda_std::memory::{
@@ -9,7 +9,7 @@ use loom::sync::Arc;
 use loom::thread;
 use std::panic::catch_unwind;
 
-/// Omitted step of an adder.
+/// Step that an adder omits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
     /// A PE with a mapped heap does not fence before it adds.
@@ -20,7 +20,7 @@ enum Fault {
     NoRelease,
 }
 
-/// One PE puts through a mapping, another over rails. Each adds one after its bytes, and one thread waits for two.
+/// One PE puts through a mapping, another over rails. Each adds 1 after its bytes, and one thread waits for 2.
 fn both_planes(fault: Option<Fault>) {
     explore(3, move || {
         let words: Arc<[Word; 4]> = Arc::new(std::array::from_fn(|_| Word::new(0)));

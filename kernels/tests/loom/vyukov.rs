@@ -1,4 +1,5 @@
-//! Vyukov's queue: two producers on two cells, concurrent pushes and pops, and the possible faults of such a queue.
+//! Vyukov's queue with two producers and two cells: concurrent pushes and pops, and the possible faults of such a
+//! queue.
 
 use super::{NEVER_ENDS, explore};
 use cuda_std::memory::{
@@ -14,7 +15,7 @@ use std::panic::catch_unwind;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Fault {
-    /// The producer advances the head by a store: two producers take one cell.
+    /// The producer advances the head with a store, so that two producers take one cell.
     NoExchange,
     /// The producer writes to a cell whose "free" state it has not acquired.
     FreeNotAcquired,
@@ -52,7 +53,7 @@ impl Memory {
     }
 }
 
-/// Implementation that runs the scenario: the product, or the same by hand.
+/// Implementation that runs the scenario: the product, or the same protocol by hand.
 #[derive(Clone, Copy, Debug)]
 enum Cast {
     Product,
@@ -132,7 +133,8 @@ fn pop_by_hand(memory: &Memory, position: u64, fault: Option<Fault>) -> Option<[
     Some(words)
 }
 
-/// Two producers, two elements each, on two cells: both wrap around, and each takes cells that the other has filled.
+/// Two producers push two elements each into two cells. Both wrap around, and each takes cells that the other has
+/// filled.
 fn wrap_around(cast: Cast) {
     explore(2, move || {
         let memory = Memory::new();
@@ -140,7 +142,7 @@ fn wrap_around(cast: Cast) {
             let memory = memory.clone();
             thread::spawn(move || tags.map(|tag| cast.push(&memory, tag)))
         });
-        // SAFETY: this is the only consumer of a fresh queue, whose memory lives until all threads have ended.
+        // SAFETY: this is the only consumer of a new queue, whose memory is valid until all threads have ended.
         let mut consumer = unsafe { VyukovConsumer::<2>::new(&memory.queue()) };
         let mut seen: Vec<u64> = (0..4).map(|position| cast.pop(&memory, &mut consumer, position)).collect();
         for producer in producers {
@@ -176,7 +178,7 @@ fn consumer_ends_every_push_and_wait() {
             let memory = memory.clone();
             thread::spawn(move || memory.queue().wait(0, &mut ()))
         };
-        // SAFETY: this is the only consumer of a fresh queue, whose memory lives until all threads have ended.
+        // SAFETY: this is the only consumer of a new queue, whose memory is valid until all threads have ended.
         let consumer = unsafe { VyukovConsumer::<2>::new(&memory.queue()) };
         consumer.publish_status(Status::STOPPED);
         for thread in [pusher, waiter] {

@@ -1,18 +1,18 @@
-//! Scenarios of warp pushes: which lanes push to which rings. Used by the seeded orders of the emulated device and by
-//! loom.
+//! Scenarios of warp pushes: the lanes that push, and their rings. Used by loom and by the seeded orders of the
+//! emulated device.
 
-/// Lanes of one warp that push together, and the rings that they push to.
+/// Lanes of one warp that push together, and the rings to which they push.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Scenario {
     /// Short description.
     pub name: &'static str,
-    /// Mask of the lanes that push; the others do not.
+    /// Mask of the lanes that push.
     pub lanes: u32,
     /// Number of rings, assigned to the lanes round-robin.
     pub rings: u32,
     /// Number of slots per ring, as a power of two.
     pub log2_capacity: u32,
-    /// Whether the warp pushes one element together, instead of one per lane.
+    /// Whether the warp pushes one element together instead of one element per lane.
     pub together: bool,
 }
 
@@ -36,14 +36,14 @@ impl Scenario {
         (lane % self.rings) as usize
     }
 
-    /// Returns the lanes that push an element: only one if they push it together.
+    /// Returns the lanes that push an element: a single lane if they push it together.
     pub fn producers(&self) -> impl Iterator<Item = u32> + use<> {
         let lanes = if self.together { self.lanes & self.lanes.wrapping_neg() } else { self.lanes };
         (0..u32::BITS).filter(move |lane| lanes >> lane & 1 == 1)
     }
 }
 
-/// Elements that a proxy has received in a scenario. Checks that each arrives once, in order and on its ring.
+/// Elements that a proxy has received in a scenario. Checks that each element arrives once, in order and on its ring.
 pub struct Account {
     scenario: Scenario,
     producers: Vec<u32>,

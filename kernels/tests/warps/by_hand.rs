@@ -1,6 +1,6 @@
 //! The whole-warp push in its shortest form, with one fault at a time.
 //!
-//! As in the product, a lane stores the element of another lane: here that of the next lane in its mask.
+//! As in the product, a lane stores the element of another lane, here of the next lane in its mask.
 
 use cuda_std::memory::{
     WordPair, fence_acq_rel_sys, fetch_add_relaxed_gpu_u64, load_acquire_sys_u64, store_relaxed_sys_v2_u64,
@@ -14,7 +14,7 @@ pub enum Fault {
     NoBarrierBeforeFence,
     /// The barrier comes after the fence.
     FenceBeforeBarrier,
-    /// The lanes of a warp take one ticket range, although they hold two rings.
+    /// The lanes of a warp take one range of tickets, although they use two rings.
     TicketOfAnotherRing,
     /// A lane returns, and the others continue with a mask that includes it.
     LaneLeaves,
@@ -82,7 +82,7 @@ pub fn push(ring: &mut Ring, lanes: u32, words: [u64; 4], fault: Option<Fault>) 
     store_pair(ring, ticket, 0, theirs);
     store_pair(ring, ticket, 1, theirs);
     if fault == Some(Fault::LeaderStaysAway) && warp::lane() == leader {
-        // As a leader that waits for the completion of its put would.
+        // Waits as a leader does that waits for the completion of its put.
         wait_for_space(ring, first + ring.capacity());
     }
     first + u64::from(rank)

@@ -2,11 +2,11 @@
 //!
 //! A warp pushes, and a lane of another block acts as the proxy. Both run on one worker, so that a seed determines the
 //! order. In addition to the elements, the tests check that the memory model orders each element after its payload
-//! ([`Orders`]), which no CPU would show. Every scenario passes with the product and with the same protocol [by
-//! hand](by_hand), and fails with each fault that it must detect.
+//! ([`Orders`]), which a run on a CPU cannot show. Every scenario passes with the product and with the same protocol
+//! [by hand](by_hand), and fails with each fault that it must detect.
 //!
-//! The regular tests run a part. All 10^6 pushes of each scenario: `cargo test --release -p kernels --test warps --
-//! --ignored --nocapture`.
+//! The regular tests run a subset. For all 10^6 pushes of each scenario, run `cargo test --release -p kernels --test
+//! warps -- --ignored --nocapture`.
 #![cfg(not(any(loom, miri)))]
 
 mod by_hand;
@@ -27,7 +27,7 @@ use std::collections::HashMap;
 use std::sync::Mutex;
 use std::time::Instant;
 
-/// Longer than any of these tests takes. The ring's waits are bounded by it.
+/// Timeout of the ring's waits, longer than any of these tests takes.
 const TIMEOUT_NS: u64 = 20_000_000_000;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -40,7 +40,7 @@ enum Cast {
     ByHand(Option<Fault>),
 }
 
-/// Has the alignment that a ring requires.
+/// A slot with the alignment that a ring requires.
 #[repr(C, align(32))]
 struct Slot([Word; 4]);
 
@@ -135,7 +135,7 @@ impl Play {
             let word = move |index: u32| words[index as usize];
             return match self.cast {
                 Cast::ByHand(fault) => Ok(by_hand::push_together(ring, self.scenario.lanes, words, fault)),
-                // The product does not push this way; this is the queue experiment's push.
+                // The product does not push this way. This is the push of the queue experiment.
                 _ => elements::push_warp(ring, self.scenario.lanes, Fence::Payload, COMMAND_WORDS, word, &mut ()),
             };
         }
@@ -165,7 +165,7 @@ impl Play {
                 consumer.acquire();
                 self.take(&mut account, number, ticket, words);
                 assert!(consumer.unpublished() <= rings[number].capacity(), "more slots are kept than there are");
-                // In batches of three, so that slots are freed late.
+                // Frees the slots late, in batches of three.
                 if ticket % 3 == 2 || consumer.unpublished() == rings[number].capacity() {
                     consumer.publish_tail();
                 }
@@ -185,7 +185,7 @@ impl Play {
         assert_eq!(found, command(lane, number), "a torn element");
         account.seen(ring, lane, number);
         if matches!(self.cast, Cast::Element | Cast::Released) {
-            // These are not ordered after any payload.
+            // These elements are not ordered after any payload.
             return;
         }
         let payloads = if self.scenario.together { self.scenario.lanes } else { 1 << lane };

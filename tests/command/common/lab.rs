@@ -58,7 +58,7 @@ pub fn command(line: &str) -> Result<String, String> {
 }
 
 impl Lab {
-    /// Creates a lab. `None`, with the reason on stderr, if this machine cannot.
+    /// Creates a lab. Returns `None`, and prints the reason to stderr, if this machine does not support it.
     #[track_caller]
     pub fn up(args: &str) -> Option<Lab> {
         if let Some(why) = missing() {

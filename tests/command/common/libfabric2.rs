@@ -6,8 +6,8 @@ use std::process::Command;
 
 use super::clean;
 
-/// Returns commands over libfabric 2.5, which works with this machine's own loader. `None`, with the reason on stderr,
-/// if scripts/check-headers.sh has not unpacked it.
+/// Returns commands over libfabric 2.5, which works with this machine's own loader. Returns `None`, and prints the
+/// reason to stderr, if scripts/check-headers.sh has not unpacked it.
 pub fn libfabric25() -> Option<impl Fn(&str) -> Command> {
     let folder = std::env::var("CARGO_TARGET_DIR").unwrap_or_else(|_| format!("{}/target", env!("CARGO_MANIFEST_DIR")));
     let folder = format!("{folder}/libfabric25");
@@ -33,7 +33,7 @@ pub struct Libfabric2 {
 }
 
 impl Libfabric2 {
-    /// Returns the unpacked libfabric. `None`, with the reason on stderr, if there is none.
+    /// Returns the unpacked libfabric. Returns `None`, and prints the reason to stderr, if there is none.
     pub fn here() -> Option<Libfabric2> {
         let target =
             std::env::var("CARGO_TARGET_DIR").unwrap_or_else(|_| format!("{}/target", env!("CARGO_MANIFEST_DIR")));

@@ -20,7 +20,7 @@ use ginlab::report::Row;
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::Pid;
 
-/// Longer than any command of these tests takes, even if other tests share the cores.
+/// Time limit that no command of these tests reaches, even if other tests share the cores.
 pub const TOO_LONG: Duration = Duration::from_secs(50);
 
 /// Variables through which launchers and earlier jobs would affect a test.
@@ -53,9 +53,9 @@ pub fn ginlab(args: &str) -> Command {
 /// progress.
 ///
 /// For 8 endpoints over the NICs of a p5 the EFA provider zeroes 1480 MB with its defaults, 490 MB with these. For 8
-/// endpoints over tcp it is 71 MB with 128 messages posted per connection and 27 MB with 64: the first 64 take one pool
-/// each. By default, connections over tcp make a step every 10 ms while proxies spin: a minimal run of two ranks takes
-/// 260 ms of CPU time instead of 190.
+/// endpoints over tcp, it zeroes 71 MB with 128 messages posted per connection and 27 MB with 64. The first 64 take one
+/// pool each. By default, connections over tcp make a step every 10 ms while proxies spin: a minimal run of two ranks
+/// takes 260 ms of CPU time instead of 190.
 const POOLS: [(&str, &str); 6] = [
     ("FI_OFI_RXM_BUFFER_SIZE", "1024"),
     ("FI_OFI_RXM_CM_PROGRESS_INTERVAL", "300"),
@@ -77,7 +77,8 @@ pub fn clean(command: &mut Command) {
     command.envs(POOLS);
 }
 
-/// Returns the command under mpirun on this machine. `None`, with the reason on stderr, if that is impossible.
+/// Returns the command under mpirun on this machine. Returns `None`, and prints the reason to stderr, if that is
+/// impossible.
 pub fn mpirun(ranks: usize, args: &str) -> Option<Command> {
     let mut command = Command::new("mpirun");
     if !cfg!(feature = "mpi") || Command::new("mpirun").arg("--version").output().is_err() {

@@ -1,7 +1,7 @@
 //! Attacks on the rails of ranks. The attacker has no token, but knows the locations of their endpoints and the memory
-//! that their process has mapped. On a machine with one user that is easy to find out; elsewhere it must be guessed.
-//! The attacker is a separate process, started by the tests in this directory and by `scripts/tables/hostile.toml`, and attacks
-//! round after round until the target run has exited.
+//! that their process has mapped. On a machine with one user, these are easy to find. Elsewhere, the attacker must
+//! guess them. The attacker is a separate process, started by the tests in this directory and by
+//! `scripts/tables/hostile.toml`, and attacks round after round until the target run has exited.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -76,7 +76,7 @@ enum Kind {
 
 /// The attacker's rail and memory.
 struct Own {
-    // Dropped before the rail.
+    // This field is dropped before the rail.
     region: AnyRegion,
     rail: AnyRail,
     _memory: Box<[u8]>,

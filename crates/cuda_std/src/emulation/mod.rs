@@ -91,7 +91,7 @@ pub fn set_seed(seed: Option<u64>) {
 }
 
 fn default_workers() -> usize {
-    // Queried once and not on each launch, because the result is read from files of control groups.
+    // The number is queried once and not on each launch, because the result is read from files of control groups.
     static OF_MACHINE: OnceLock<usize> = OnceLock::new();
     match WORKERS.load(Ordering::Relaxed) {
         0 => *OF_MACHINE.get_or_init(|| {

@@ -95,11 +95,11 @@ pub fn vote(_: u32, _: Vote, predicate: bool) -> u32 {
     predicate.into()
 }
 
-/// No effect: the operating system schedules the threads.
+/// Does nothing, because the operating system schedules the threads.
 #[inline(always)]
 pub fn step() {}
 
-/// No effect: Miri and the sanitizers detect races themselves.
+/// Does nothing, because Miri and the sanitizers detect races themselves.
 #[inline(always)]
 pub fn changes() {}
 
@@ -111,8 +111,8 @@ pub fn modifies() {}
 #[inline(always)]
 pub fn fenced() {}
 
-/// No effect; see [`changes`]. Does not call its argument: under loom, that load would limit which older values other
-/// threads can read.
+/// Does nothing, like [`changes`]. Does not call its argument: under loom, that load would limit the older values that
+/// other threads can read.
 #[inline(always)]
 pub fn stored(_: &Word, _: impl FnOnce() -> bool, _: bool) {}
 
@@ -124,8 +124,8 @@ pub fn shared_memory(words: usize) -> Option<*mut u8> {
     Some(UnsafeCell::raw_get(memory.0.as_ptr()).cast())
 }
 
-/// A barrier for all threads of a block, at one call. Does not wait for threads that panicked, because the grid is
-/// ending.
+/// A barrier for all threads of a block. They must meet at the same call. Does not wait for threads that panicked,
+/// because the grid is ending.
 #[derive(Debug)]
 struct Barrier {
     state: Mutex<BarrierState>,

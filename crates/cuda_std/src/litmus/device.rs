@@ -112,7 +112,7 @@ macro_rules! write_write {
 // load.
 macro_rules! write_read_back_write {
     ($words:expr, $values:expr, $scope:literal) => {{
-        // SAFETY: as for two stores; the first word is also valid for reads.
+        // SAFETY: the requirements are the same as for two stores, and the first word is also valid for reads.
         unsafe {
             core::arch::asm!(
                 concat!("{{ .reg .b64 back; st.relaxed.", $scope, ".global.u64 [{x}], {a}; ld.relaxed.", $scope,

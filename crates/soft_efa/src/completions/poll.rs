@@ -1,4 +1,4 @@
-//! The functions by which C polls a queue and reads its completions.
+//! Functions with which C polls a queue and reads its completions.
 
 use super::Completions;
 use crate::abi::*;
@@ -37,7 +37,7 @@ unsafe fn of<'a>(queue: *mut ibv_cq_ex) -> &'a Completions {
 }
 
 unsafe extern "C" fn start_poll(queue: *mut ibv_cq_ex, attributes: *mut ibv_poll_cq_attr) -> c_int {
-    // SAFETY: by C's contract, queue and attributes are valid, here and below.
+    // SAFETY: here and below, queue and attributes are valid by C's contract.
     let (this, mask) = unsafe { (of(queue), (*attributes).comp_mask) };
     if mask != 0 {
         return libc::EINVAL;
@@ -46,12 +46,12 @@ unsafe extern "C" fn start_poll(queue: *mut ibv_cq_ex, attributes: *mut ibv_poll
 }
 
 unsafe extern "C" fn next_poll(queue: *mut ibv_cq_ex) -> c_int {
-    // SAFETY: see `start_poll`, which has taken the lock.
+    // SAFETY: by C's contract, the queue is valid. `start_poll` has taken its lock.
     if unsafe { of(queue) }.advance() { 0 } else { libc::ENOENT }
 }
 
 unsafe extern "C" fn end_poll(queue: *mut ibv_cq_ex) {
-    // SAFETY: see `start_poll`.
+    // SAFETY: by C's contract, the queue is valid, and `start_poll` has taken its lock.
     unsafe { of(queue) }.unlock();
 }
 
@@ -79,7 +79,7 @@ pub fn flags(entry: &Entry) -> c_uint {
     if entry.immediate.is_some() { IBV_WC_WITH_IMM } else { 0 }
 }
 
-/// Defines the functions by which C reads the fields of a completion.
+/// Defines the functions with which C reads the fields of a completion.
 macro_rules! readers {
     ($($name:ident -> $answer:ty = |$entry:ident| $part:expr;)*) => {$(
         unsafe extern "C" fn $name(queue: *mut ibv_cq_ex) -> $answer {
@@ -114,7 +114,7 @@ unsafe fn entry_of<'a>(efa: *mut efadv_cq) -> &'a Entry {
 }
 
 unsafe extern "C" fn wc_read_sgid(efa: *mut efadv_cq, place: *mut ibv_gid) -> c_int {
-    // SAFETY: within a poll, by C's contract; `place` is valid for writes.
+    // SAFETY: C calls this within a poll, by its contract; `place` is valid for writes.
     unsafe {
         let entry = entry_of(efa);
         if entry.handle != UNKNOWN {
@@ -127,6 +127,6 @@ unsafe extern "C" fn wc_read_sgid(efa: *mut efadv_cq, place: *mut ibv_gid) -> c_
 }
 
 unsafe extern "C" fn wc_is_unsolicited(efa: *mut efadv_cq) -> bool {
-    // SAFETY: within a poll, by C's contract.
+    // SAFETY: C calls this within a poll, by its contract.
     unsafe { entry_of(efa) }.unsolicited
 }

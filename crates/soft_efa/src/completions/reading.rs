@@ -37,7 +37,7 @@ pub(super) fn wait_for_session(pair: &Pair) {
 }
 
 impl Completions {
-    /// Returns the channel of its notifications, if it has one.
+    /// Returns the channel for notifications of this queue, if there is one.
     pub fn channel(&self) -> Option<&Channel> {
         // SAFETY: written once, before the queue is shared. C must keep the channel as long as its queues.
         unsafe { Channel::of((*self.verbs.get()).channel) }

@@ -11,8 +11,8 @@ use std::ffi::{c_char, c_int};
 /// Lists the devices; the list ends with null.
 ///
 /// # Safety
-/// `count` must be null or valid for writes. For the functions below, as the manual pages say: objects must have been
-/// returned by this library and not be freed, and other pointers must be valid.
+/// `count` must be null or valid for writes. The functions below have the requirements of the manual pages: objects
+/// must have been returned by this library and not be freed, and other pointers must be valid.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_get_device_list(count: *mut c_int) -> *mut *mut ibv_device {
     let Ok(machine) = Machine::get() else { return refuse(libc::EINVAL) };

@@ -143,16 +143,16 @@ unsupported! {
     ibv_set_ece -> c_int = libc::EOPNOTSUPP;
 }
 
-/// Returns the delay in nanoseconds that this machine has caused, compared with a real device. The maximum over all
-/// devices.
+/// Returns the delay in nanoseconds that this machine has caused, compared with a real device. The result is the
+/// maximum over all devices.
 #[unsafe(no_mangle)]
 pub extern "C" fn soft_efa_behind() -> u64 {
     let late = |machine: &Machine| machine.late.iter().map(|late| late.nanoseconds()).max();
     Machine::get().ok().and_then(late).unwrap_or(0)
 }
 
-/// Sets whether reads and writes copy their bytes from now on. Otherwise they take the same time, and no bytes arrive.
-/// For the timing of devices that are faster than this machine's memory.
+/// Sets whether subsequent reads and writes copy their bytes. Otherwise, they take the same time, but no bytes arrive.
+/// Used to time devices that are faster than this machine's memory.
 #[unsafe(no_mangle)]
 pub extern "C" fn soft_efa_move_bytes(moves: bool) {
     if let Ok(machine) = Machine::get() {

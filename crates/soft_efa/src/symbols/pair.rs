@@ -46,7 +46,7 @@ pub unsafe extern "C" fn efadv_create_qp_ex(
         && cap.max_recv_sge as usize <= RECEIVE_PIECES
         && cap.max_inline_data as usize <= INLINE;
     if attributes.qp_type != IBV_QPT_DRIVER {
-        // Datagrams, which ginlab does not use.
+        // Rejects datagrams, which ginlab does not use.
         return refuse(libc::EOPNOTSUPP);
     }
     // SAFETY: `pd` is null or made by `ibv_alloc_pd`.

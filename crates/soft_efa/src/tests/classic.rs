@@ -14,12 +14,13 @@ struct Classic {
 impl Classic {
     fn open(channel: *mut ibv_comp_channel) -> Classic {
         let context = cards(FAST)[0];
-        // SAFETY: see `Side::sized`.
+        // SAFETY: the arguments are objects that the library returned, or zero, as in `Side::sized`.
         let queue = unsafe { ibv_create_cq(context, 64, 7 as *mut c_void, channel, 0) };
         assert!(!queue.is_null());
         let sides = [7, 9].map(|qkey| {
             let side = Side::open(context, qkey);
-            // SAFETY: see `Side::sized`; the pair has no requests, so its queue can be exchanged.
+            // SAFETY: the arguments are valid, as in `Side::sized`; the pair has no requests, so its queue can be
+            // exchanged.
             unsafe {
                 let pair = Side::pair_of(side.domain, queue, EFADV_QP_FLAGS_UNSOLICITED_WRITE_RECV, CAP);
                 assert_eq!(ibv_destroy_qp(side.pair), 0);
@@ -33,7 +34,7 @@ impl Classic {
     fn send(&self, memory: &mut [u8]) {
         let [from, to] = &self.sides;
         let registered = from.register(memory, IBV_ACCESS_LOCAL_WRITE);
-        // SAFETY: see `Side::sized`; the pieces live during the calls.
+        // SAFETY: the arguments are valid, as in `Side::sized`; the pieces live during the calls.
         unsafe {
             let (addr, lkey, length) = ((*registered).addr as u64, (*registered).lkey, memory.len() as u32);
             let place = to.register(memory, IBV_ACCESS_LOCAL_WRITE);
@@ -85,7 +86,7 @@ fn classic_queue_returns_completions() {
     assert_eq!((arrived.wr_id, arrived.status, arrived.opcode), (30, IBV_WC_SUCCESS, IBV_WC_RECV));
     assert_eq!((arrived.wc_flags, arrived.imm_data, arrived.byte_len), (IBV_WC_WITH_IMM, 0xabcd, 24));
     assert_eq!((arrived.src_qp, arrived.qp_num), (classic.sides[0].number(), classic.sides[1].number()));
-    // SAFETY: see `Side::sized`.
+    // SAFETY: the arguments are objects that the library returned, or zero, as in `Side::sized`.
     unsafe {
         for (entries, vector) in [(0, 0), (64, 1), (64, -1)] {
             assert!(ibv_create_cq(classic.context, entries, null_mut(), null_mut(), vector).is_null());
@@ -96,7 +97,7 @@ fn classic_queue_returns_completions() {
 #[test]
 fn channel_reports_requested_completion() {
     let context = cards(FAST)[0];
-    // SAFETY: see `Side::sized`.
+    // SAFETY: the arguments are objects that the library returned, or zero, as in `Side::sized`.
     unsafe {
         let channel = ibv_create_comp_channel(context);
         let classic = Classic::open(channel);
@@ -126,12 +127,12 @@ fn channel_reports_requested_completion() {
     }
 }
 
-/// The doorbell of a queue in memory requests a notification too: a sequence number, the request, and the number of
+/// The doorbell of a queue in memory also requests a notification: a sequence number, the request, and the number of
 /// completions read.
 #[test]
 fn doorbell_of_queue_in_memory_requests_notification() {
     let context = cards(FAST)[0];
-    // SAFETY: see `Side::sized`.
+    // SAFETY: the arguments are objects that the library returned, or zero, as in `Side::sized`.
     unsafe {
         let channel = ibv_create_comp_channel(context);
         let classic = Classic::open(channel);
@@ -165,7 +166,7 @@ fn inline_send_accepts_empty_piece() {
         length,
         lkey: 0,
     });
-    // SAFETY: see `Side::sized`; the pieces live during the calls.
+    // SAFETY: the arguments are valid, as in `Side::sized`; the pieces live during the calls.
     unsafe {
         let mut piece = ibv_sge { addr: (*place).addr as u64, length: 8, lkey: (*place).lkey };
         let mut receive = ibv_recv_wr { wr_id: 30, next: null_mut(), sg_list: &mut piece, num_sge: 1 };
@@ -188,11 +189,11 @@ fn session_lock_delays_polls_of_other_threads() {
     let (here, there) = (Side::open(context, 7), Side::open(context, 9));
     let mut memory = [5; 64];
     let region = here.register(&mut memory, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
-    // SAFETY: registered above.
+    // SAFETY: the registrations made above are still valid.
     let (addr, lkey, rkey) = unsafe { ((*region).addr as u64, (*region).lkey, (*region).rkey) };
     assert_eq!(here.write(&there, &[(1, ibv_sge { addr, length: 8, lkey }, addr, rkey, None)]), 0);
     let (queue, context) = (here.queue.expose_provenance(), context.expose_provenance());
-    // SAFETY: see `Side::sized`; the poller uses the queue, and this thread the session.
+    // SAFETY: the arguments are valid, as in `Side::sized`; the poller uses the queue, and this thread the session.
     unsafe {
         let pair = ibv_qp_to_qp_ex(here.pair);
         ((*pair).wr_start.unwrap())(pair);
@@ -213,7 +214,7 @@ fn session_lock_delays_polls_of_other_threads() {
 #[test]
 fn queue_pair_reports_state_and_capacities() {
     let side = Side::open(cards(FAST)[0], 11);
-    // SAFETY: see `Side::sized`; the types have only numbers and pointers.
+    // SAFETY: the arguments are valid, as in `Side::sized`; the types have only numbers and pointers.
     unsafe {
         let (mut now, mut first): (ibv_qp_attr, ibv_qp_init_attr) = (std::mem::zeroed(), std::mem::zeroed());
         assert_eq!(ibv_query_qp(side.pair, &mut now, IBV_QP_STATE, &mut first), 0);
@@ -226,7 +227,7 @@ fn queue_pair_reports_state_and_capacities() {
 #[test]
 fn processing_hints_are_accepted() {
     let side = Side::open(cards(FAST)[0], 11);
-    // SAFETY: see `Side::sized`.
+    // SAFETY: the arguments are objects that the library returned, or zero, as in `Side::sized`.
     unsafe {
         let efa = efadv_qp_from_ibv_qp_ex(ibv_qp_to_qp_ex(side.pair));
         ((*efa).wr_set_processing_hints.unwrap())(efa, 1);
@@ -244,7 +245,7 @@ fn paths_of_software_nics_are_replaced() {
     };
     assert!(is_character_device(c"/dev/infiniband/uverbs3") && is_character_device(c"/dev/null"));
     assert!(!is_character_device(c"/dev/infiniband/uverbs4") && !is_character_device(c"/dev/infiniband/uverbsx"));
-    // SAFETY: see `Side::sized`; the paths are C strings.
+    // SAFETY: the arguments are valid, as in `Side::sized`; the paths are C strings.
     unsafe {
         assert_eq!(paths::access(c"/dev/infiniband/uverbs0".as_ptr(), libc::R_OK | libc::W_OK), 0);
         let list = ibv_get_device_list(null_mut());

@@ -14,10 +14,10 @@ fn connected(description: &str) -> (Side, Side, ibv_sge, u64, u32) {
     let (mut here, mut there) = (Side::open(contexts[0], 7), Side::open(contexts[1], 9));
     here.faces(contexts[1]);
     there.faces(contexts[0]);
-    // Leaked, because the registrations live as long as the process.
+    // The memory is leaked, because the registrations live as long as the process.
     let [ours, theirs] = [0, 1].map(|_| Box::leak(Box::new([0u8; 64])));
     let (from, to) = (here.register(ours, EVERYTHING), there.register(theirs, EVERYTHING));
-    // SAFETY: registered above.
+    // SAFETY: the registrations made above are still valid.
     unsafe {
         let piece = ibv_sge { addr: (*from).addr.expose_provenance() as u64, length: 8, lkey: (*from).lkey };
         (here, there, piece, (*to).addr.expose_provenance() as u64, (*to).rkey)
@@ -35,7 +35,7 @@ fn killed_peer_blocks_no_other_peer() {
         assert_eq!(here.poll(1), [(round, 0, None)]);
         assert_eq!(there.poll(1), [(0, 0, Some(round as u32))]);
     }
-    // SAFETY: a child of this process; the status may be null.
+    // SAFETY: the process is a child of this one, and the status may be null.
     unsafe { libc::waitpid(child, null_mut(), 0) };
 }
 
@@ -160,8 +160,8 @@ fn part_number_is_that_of_profile() {
     }
 }
 
-/// The engine moves arrivals to a completion queue in memory. Senders wait while the engine has no core: a full box
-/// then does not mean that the program overruns.
+/// The engine moves arrivals to a completion queue in memory. Senders wait while the engine has no core, because a full
+/// inbox then does not imply an overrun.
 #[test]
 fn senders_wait_for_thread_that_empties_box() {
     let (here, there, piece, remote, key) = connected("name=fast cards=2 reorder=0");

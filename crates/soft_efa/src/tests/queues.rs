@@ -84,7 +84,7 @@ impl Direct {
     }
 
     pub fn ring_at(&self, count: u64) {
-        // SAFETY: a valid doorbell. Release: pairs with the acquire of the engine.
+        // SAFETY: the doorbell is valid. Uses release order, which pairs with the acquire of the engine.
         unsafe { &*self.sends.doorbell.cast::<AtomicU32>() }.store(rules::doorbell(count), Ordering::Release);
         fence(Ordering::SeqCst);
     }
@@ -106,7 +106,7 @@ impl Direct {
                 .store(word, Ordering::Relaxed);
         }
         self.received += 1;
-        // SAFETY: a valid doorbell; release, as in `ring_at`.
+        // SAFETY: the doorbell is valid. Uses release order, as in `ring_at`.
         unsafe { &*self.receives.doorbell.cast::<AtomicU32>() }.store(self.received as u32, Ordering::Release);
     }
 
@@ -137,9 +137,9 @@ fn two(description: &str) -> (Direct, Direct) {
     (here, there)
 }
 
-/// Attaches a counter for these operations, in its own memory, or in `place`.
+/// Attaches a counter for these operations, either in its own memory or in `place`.
 fn counter(pair: *mut ibv_qp, operations: u32, place: Option<&AtomicU64>) -> *mut ibv_comp_cntr {
-    // SAFETY: see `Direct::of`.
+    // SAFETY: the arguments are local variables, or objects that the library returned.
     unsafe {
         let mut efa: efadv_comp_cntr_init_attr = std::mem::zeroed();
         if let Some(place) = place {
@@ -156,7 +156,7 @@ fn counter(pair: *mut ibv_qp, operations: u32, place: Option<&AtomicU64>) -> *mu
 
 fn read(counter: *mut ibv_comp_cntr, failed: bool) -> u64 {
     let mut value = 0;
-    // SAFETY: see `Direct::of`.
+    // SAFETY: the arguments are local variables, or objects that the library returned.
     let code = unsafe {
         if failed { ibv_read_err_comp_cntr(counter, &mut value) } else { ibv_read_comp_cntr(counter, &mut value) }
     };
@@ -429,7 +429,7 @@ fn requests_on_errored_queue_pair_are_flushed() {
 
 #[test]
 fn unread_completion_queue_is_overwritten() {
-    // Injected by the description: no further completion has the right phase.
+    // The description injects the overrun, so no further completion has the right phase.
     let (mut here, there) = two("name=fast reorder=0 overrun=3");
     for id in 0..4 {
         here.write(id, &there, id, 1, None);
@@ -437,7 +437,7 @@ fn unread_completion_queue_is_overwritten() {
     here.ring();
     assert_eq!((here.complete().0, here.complete().0), (0, 1));
     nothing_comes(&mut here);
-    // Without injection: 64 entries, and 65 completions that are not read.
+    // An overrun without injection: the queue has 64 entries, and 65 completions are not read.
     let (mut here, there) = two("name=fast reorder=0");
     for id in 0..65 {
         here.write(id, &there, 0, 1, None);
@@ -483,7 +483,7 @@ fn counters_count_per_side_and_wrap() {
     assert_eq!(read(ours[1], false), begun + 1);
     wait("the target's counter", || (read(counters[0], false) == 2).then_some(()));
     wait("the target's counter of reads", || (read(counters[1], false) == begun + 1).then_some(()));
-    // SAFETY: see `Direct::of`.
+    // SAFETY: the arguments are local variables, or objects that the library returned.
     unsafe {
         assert_eq!(ibv_set_comp_cntr(ours[0], 0), libc::EOPNOTSUPP);
         assert_eq!(ibv_destroy_comp_cntr(ours[0]), libc::EBUSY);
@@ -497,7 +497,7 @@ fn counters_count_per_side_and_wrap() {
 #[test]
 fn invalid_requests_are_rejected() {
     let context = cards("name=fast cards=1 depth=64 receives=32")[0];
-    // SAFETY: see `Direct::of`.
+    // SAFETY: the arguments are local variables, or objects that the library returned.
     unsafe {
         let bytes = size_of::<efadv_sq_depth_attr>() as u32;
         let depth = |flags, max_inline_data, max_rdma_sge| {

@@ -28,7 +28,7 @@ impl Two {
         here.faces(contexts[1]);
         let mut memory = [vec![7; 64], vec![0; 64]];
         let [mine, its] = &mut memory;
-        // SAFETY: registered above.
+        // SAFETY: the registrations made above are still valid.
         let [(ours, lkey, _), (theirs, filled, rkey)] =
             [here.register(mine, EVERYTHING), there.register(its, EVERYTHING)]
                 .map(|made| unsafe { ((*made).addr as u64, (*made).lkey, (*made).rkey) });
@@ -47,7 +47,7 @@ impl Two {
 
     /// Posts a read or a send of 8 bytes. Returns its status.
     fn post(&self, begin: impl FnOnce(*mut ibv_qp_ex)) -> u32 {
-        // SAFETY: see `Side::sized`.
+        // SAFETY: the arguments are objects that the library returned, or zero, as in `Side::sized`.
         unsafe {
             let pair = ibv_qp_to_qp_ex(self.here.pair);
             ((*pair).wr_start.unwrap())(pair);
@@ -61,18 +61,18 @@ impl Two {
     }
 
     fn read(&self) -> u32 {
-        // SAFETY: see `Side::sized`.
+        // SAFETY: the arguments are objects that the library returned, or zero, as in `Side::sized`.
         self.post(|pair| unsafe { ((*pair).wr_rdma_read.unwrap())(pair, self.theirs.1, self.theirs.0) })
     }
 
     fn send(&self, immediate: u32) -> u32 {
-        // SAFETY: see `Side::sized`.
+        // SAFETY: the arguments are objects that the library returned, or zero, as in `Side::sized`.
         self.post(|pair| unsafe { ((*pair).wr_send_imm.unwrap())(pair, immediate) })
     }
 
     /// Posts a receive on the second side.
     fn receive(&self, name: u64) {
-        // SAFETY: see `Side::sized`; the piece lives during the call.
+        // SAFETY: the arguments are valid, as in `Side::sized`; the piece lives during the call.
         unsafe {
             let mut piece = ibv_sge { addr: self.theirs.0 + 32, length: 16, lkey: self.filled };
             let mut request = ibv_recv_wr { wr_id: name, next: null_mut(), sg_list: &mut piece, num_sge: 1 };
@@ -83,7 +83,7 @@ impl Two {
 
     /// Returns the ID and opcode of the second side's next completion.
     fn arrived(&self) -> (u64, u32) {
-        // SAFETY: see `Side::sized`.
+        // SAFETY: the arguments are objects that the library returned, or zero, as in `Side::sized`.
         unsafe {
             let queue = self.there.queue;
             assert_eq!(((*queue).start_poll.unwrap())(queue, &mut ibv_poll_cq_attr { comp_mask: 0 }), 0);
@@ -99,7 +99,7 @@ impl Two {
 #[test]
 fn unknown_peer_cannot_read_or_write() {
     let mut two = Two::open(EFADV_QP_FLAGS_UNSOLICITED_WRITE_RECV);
-    // SAFETY: see `Side::sized`, here and below.
+    // SAFETY: here and below, the arguments are objects that the library returned, or zero, as in `Side::sized`.
     let first = unsafe { (*two.here.pair).context };
     assert_eq!((two.write(two.theirs.1, Some(5)), two.read()), (14, 14));
     assert!(two.there.poll_once().is_empty() && two.memory[1] == vec![0; 64], "nothing of it is seen");
@@ -117,7 +117,7 @@ fn unknown_peer_cannot_read_or_write() {
 #[test]
 fn rejected_write_consumes_no_receive() {
     let mut two = Two::open(SOLICITED);
-    // SAFETY: see `Side::sized`.
+    // SAFETY: the arguments are objects that the library returned, or zero, as in `Side::sized`.
     two.there.faces(unsafe { (*two.here.pair).context });
     two.receive(1);
     assert_eq!(two.write(two.theirs.1 ^ 1, Some(5)), 7);
@@ -135,7 +135,7 @@ fn rejected_write_consumes_no_receive() {
 fn oversized_request_is_rejected_on_post() {
     let two = Two::open(EFADV_QP_FLAGS_UNSOLICITED_WRITE_RECV);
     let posted = |begin: fn(&Two, *mut ibv_qp_ex), set: fn(&Two, *mut ibv_qp_ex)| {
-        // SAFETY: see `Side::sized`.
+        // SAFETY: the arguments are objects that the library returned, or zero, as in `Side::sized`.
         unsafe {
             let pair = ibv_qp_to_qp_ex(two.here.pair);
             ((*pair).wr_start.unwrap())(pair);
@@ -145,16 +145,16 @@ fn oversized_request_is_rejected_on_post() {
             ((*pair).wr_complete.unwrap())(pair)
         }
     };
-    // SAFETY: see `Side::sized`; the lists live during the calls.
+    // SAFETY: the arguments are valid, as in `Side::sized`; the lists live during the calls.
     let write =
         |two: &Two, pair: *mut ibv_qp_ex| unsafe { ((*pair).wr_rdma_write.unwrap())(pair, two.theirs.1, two.theirs.0) };
-    // SAFETY: see `Side::sized`.
+    // SAFETY: the arguments are objects that the library returned, or zero, as in `Side::sized`.
     let send = |_: &Two, pair: *mut ibv_qp_ex| unsafe { ((*pair).wr_send.unwrap())(pair) };
-    // SAFETY: see `Side::sized`; the list lives during the call.
+    // SAFETY: the arguments are valid, as in `Side::sized`; the list lives during the call.
     let two_pieces = |two: &Two, pair: *mut ibv_qp_ex| unsafe {
         ((*pair).wr_set_sge_list.unwrap())(pair, 2, [two.piece(4), two.piece(4)].as_ptr())
     };
-    // SAFETY: see `Side::sized`; the bytes live during the call.
+    // SAFETY: the arguments are valid, as in `Side::sized`; the bytes live during the call.
     let inline = |two: &Two, pair: *mut ibv_qp_ex| unsafe {
         ((*pair).wr_set_inline_data.unwrap())(pair, two.memory[0].as_ptr().cast_mut().cast(), 8)
     };
@@ -167,13 +167,14 @@ fn oversized_request_is_rejected_on_post() {
 #[test]
 fn queue_pair_accepts_requests_only_when_ready() {
     let two = Two::open(EFADV_QP_FLAGS_UNSOLICITED_WRITE_RECV);
-    // SAFETY: see `Side::sized`. No function sets a previous state, so the test does.
+    // SAFETY: the arguments are objects that the library returned, or zero, as in `Side::sized`. No function sets a
+    // previous state, so the test does.
     unsafe { (*two.here.pair).state = IBV_QPS_RTR };
     let write = (1, two.piece(8), two.theirs.0, two.theirs.1, None);
     assert_eq!(two.here.write(&two.there, &[write]), libc::EINVAL);
-    // SAFETY: see `Side::sized`; no other thread uses the pair.
+    // SAFETY: the arguments are valid, as in `Side::sized`; no other thread uses the pair.
     unsafe { (*two.here.pair).state = IBV_QPS_RESET };
-    // SAFETY: see `Side::sized`; the request lives during the call.
+    // SAFETY: the arguments are valid, as in `Side::sized`; the request lives during the call.
     unsafe {
         let mut request = ibv_recv_wr { wr_id: 1, next: null_mut(), sg_list: null_mut(), num_sge: 0 };
         let post = (*(*two.here.pair).context).ops.post_recv.unwrap();
@@ -185,7 +186,7 @@ fn queue_pair_accepts_requests_only_when_ready() {
 #[test]
 fn keys_and_handles_are_of_one_protection_domain() {
     let mut two = Two::open(EFADV_QP_FLAGS_UNSOLICITED_WRITE_RECV);
-    // SAFETY: see `Side::sized`, here and below.
+    // SAFETY: here and below, the arguments are objects that the library returned, or zero, as in `Side::sized`.
     let (first, second) = unsafe { ((*two.here.pair).context, (*two.there.pair).context) };
     two.there.faces(first);
     assert_eq!(two.write(two.theirs.1, None), 0);
@@ -194,7 +195,7 @@ fn keys_and_handles_are_of_one_protection_domain() {
     mine.faces(second);
     let mut memory = [vec![0; 8], vec![0; 8]];
     let [ours, theirs] = &mut memory;
-    // SAFETY: registered above.
+    // SAFETY: the registrations made above are still valid.
     let (lkey, rkey) = unsafe { ((*mine.register(ours, EVERYTHING)).lkey, (*its.register(theirs, EVERYTHING)).rkey) };
     let (from, to) = (memory[0].as_ptr().expose_provenance() as u64, memory[1].as_ptr().expose_provenance() as u64);
     assert_eq!(
@@ -226,7 +227,7 @@ fn registrations_fail_from_configured_number_on() {
 #[test]
 fn memory_outside_process_is_not_registered() {
     let two = Two::open(EFADV_QP_FLAGS_UNSOLICITED_WRITE_RECV);
-    // SAFETY: see `Side::sized`; nothing is read or written.
+    // SAFETY: the arguments are valid, as in `Side::sized`; nothing is read or written.
     let made = unsafe { ibv_reg_mr(two.here.domain, std::ptr::without_provenance_mut(4096), 4096, EVERYTHING as i32) };
     assert!(made.is_null() && std::io::Error::last_os_error().raw_os_error() == Some(libc::EFAULT));
 }

@@ -39,7 +39,7 @@ impl Messages for LibfabricRail {
         // SAFETY: the endpoint is open and the context is posted.
         match unsafe { ops::fi_cancel(self.endpoint, slot.cast()) } {
             0 => Ok(()),
-            // Too late: its completion follows.
+            // The cancellation is too late: the completion of the receive follows.
             code if code == -(sys::FI_ENOENT as isize) => Ok(()),
             code => Err(self.error(Doing::Transferring, "fi_cancel of a receive", code)),
         }

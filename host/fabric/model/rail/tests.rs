@@ -1,4 +1,4 @@
-//! One card, and a thread with four, over rails that move nothing.
+//! Tests of one card, and of a thread with four cards, over rails that move nothing.
 
 use super::*;
 use crate::model::Profile;
@@ -97,7 +97,7 @@ fn bytes_are_moved_below_or_not_at_all() {
 #[test]
 fn bytes_later_than_model_are_counted() {
     let model = Model::new("p5", Profile::named("p5").expect("known"), 1, 3);
-    // More polls than fit in a round trip.
+    // The number of polls exceeds those that fit in a round trip.
     let late = FaultyRail::new(NullRail::new(), Faults { delay_polls: 100_000, ..Faults::default() });
     let mut rail = model.rails([late]).remove(0);
     rail.insert_peers(&[Vec::new()]).expect("a peer");
@@ -128,7 +128,7 @@ fn debt_is_forgiven_only_when_all_rails_idle() {
         assert!(completions.is_empty());
     };
     poster.debt.set(500);
-    // One iteration of a thread that has posted before.
+    // Runs one iteration of a thread that has posted before.
     (0..4).for_each(&mut poll);
     assert_eq!(poster.debt.get(), 500);
     poster.was_busy();

@@ -24,7 +24,7 @@ struct Flight {
     transfer: Transfer,
 }
 
-/// Number of its own transfers that a rail accepts before it answers "again".
+/// Number of its own transfers that a rail accepts before it returns "again".
 pub const OUTSTANDING: usize = 64;
 
 impl Network {
@@ -46,12 +46,12 @@ impl Network {
         self.fullest = self.fullest.max(queue.len());
     }
 
-    /// Delivers and acknowledges one of the transfers in flight, whichever rank polls.
+    /// Delivers and acknowledges one of the transfers in flight. Any rank may cause this by polling.
     fn arrive(&mut self) {
         if self.under_way.is_empty() {
             return;
         }
-        // xorshift64: any sequence without a pattern suffices.
+        // xorshift64; any sequence without a pattern suffices.
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
         self.random ^= self.random << 17;
@@ -120,7 +120,7 @@ impl Rail for QueueRail {
         Ok(Post::Accepted)
     }
     unsafe fn read(&mut self, region: &u64, transfer: &Transfer) -> Result<Post, FabricError> {
-        // SAFETY: as for a write, no byte is moved.
+        // SAFETY: no byte is moved, as for a write.
         unsafe { self.write(region, &Transfer { immediate: None, ..*transfer }) }
     }
     fn poll(&mut self, completions: &mut Vec<Completion>) -> Result<(), FabricError> {

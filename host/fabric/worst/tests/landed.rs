@@ -1,5 +1,5 @@
-//! A source in which another put or get lands while it is sent: the error names that put, and the wait that was
-//! missing.
+//! Tests of a source to which another put or get writes while it is sent: the error names that put, and the missing
+//! wait.
 
 use super::*;
 use crate::Messages as _;
@@ -64,8 +64,8 @@ fn ended(nodes: &mut [Node; 3]) -> Result<(), Option<String>> {
     until_end(nodes, |_, _| false)
 }
 
-/// Runs a mistake with each of 24 seeds. At least one seed must find it, each with these parts of the message: how many
-/// do depends on the load of the machine, since a progress thread adds events.
+/// Runs a mistake with each of 24 seeds. At least one seed must detect it, each with these parts of the message. The
+/// number of seeds that do depends on the load of the machine, since a progress thread adds events.
 fn finds(run: impl Fn(&mut [Node; 3]) -> Result<(), Option<String>>, parts: &[&str]) {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let mut found = 0;

@@ -1,4 +1,4 @@
-//! Messages: each is matched with a receive, those of one sender in order, and completes at any time.
+//! Tests of messages: each message is matched with a receive, those of one sender in order, and completes at any time.
 
 use super::mailbox::{CHUNK, SLOTS};
 use super::*;
@@ -24,7 +24,7 @@ fn sent(pair: &mut [Node; 2], offset: u64, bytes: u64, token: u64) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(30))]
 
-    /// The messages of one sender are matched with receives in order, with all their bytes and no others.
+    /// The messages of one sender are matched with receives in order, with exactly their bytes.
     #[test]
     fn messages_find_receives_in_order_whatever_their_sizes(
         seed: u64, sizes in prop::collection::vec(prop_oneof![0u64..100, CHUNK - 2..CHUNK + 2, 0..4 * CHUNK], 1..12),
@@ -116,7 +116,7 @@ fn message_errors_are_named() {
         pair[1].rail.cancel(5).unwrap();
     });
     assert!(text.contains("receive (ticket 4)") && text.contains("cancelled"), "{text}");
-    // A sender whose rail is closed during a message.
+    // A sender closes its rail during a message.
     let text = failing(&|pair| {
         receive(&mut pair[1], 0, 1 << 18, 4);
         sent(pair, 0, 1 << 18, 1);

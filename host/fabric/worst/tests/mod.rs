@@ -1,4 +1,4 @@
-//! Rails of one process that write to each other's memory.
+//! Tests of rails of one process that write to each other's memory.
 
 #![allow(clippy::unwrap_used, reason = "a test ends by panicking")]
 
@@ -11,7 +11,7 @@ use super::*;
 use crate::Message;
 use ginlab_cuda::{Buffer, Device, Place};
 
-/// Number of polls after which a test fails: many times the longest delay.
+/// Number of polls after which a test fails. It is many times the longest delay.
 const PATIENCE: usize = 10_000_000;
 
 struct Node {
@@ -30,7 +30,7 @@ fn node(spec: &Spec, rank: u32, bytes: usize) -> Node {
     Node { rail, region, memory }
 }
 
-/// Creates `COUNT` nodes, each of which is a peer of all, by its number.
+/// Creates `COUNT` nodes, each of which has all nodes as peers, under their numbers.
 fn nodes<const COUNT: usize>(spec: &str, bytes: usize) -> [Node; COUNT] {
     let spec = spec.parse().unwrap();
     connected(std::array::from_fn(|rank| node(&spec, rank as u32, bytes)))
@@ -79,7 +79,8 @@ fn poll(node: &mut Node) -> Vec<Completion> {
     completions
 }
 
-/// Polls the nodes alternately until `enough` returns true. It gets each completion and the index of its node.
+/// Polls the nodes alternately until `enough` returns `true`. `enough` receives each completion and the index of its
+/// node.
 fn until<const COUNT: usize>(
     nodes: &mut [Node; COUNT],
     mut enough: impl FnMut(&mut [Node; COUNT], usize, Option<Completion>) -> bool,
@@ -98,7 +99,7 @@ fn until<const COUNT: usize>(
     panic!("not seen in {PATIENCE} polls");
 }
 
-/// Returns the error of the first transfer that fails. `None` if `transfers` transfers completed successfully.
+/// Returns the error of the first transfer that fails, or `None` if `transfers` transfers complete successfully.
 fn first_failure<const COUNT: usize>(nodes: &mut [Node; COUNT], transfers: usize) -> Option<FabricError> {
     let (mut done, mut failure) = (0, None);
     until(nodes, |_, _, completion| {

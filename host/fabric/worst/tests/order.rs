@@ -1,4 +1,4 @@
-//! Delays, order, retransmission and eventual delivery.
+//! Tests of delays, order, retransmission and eventual delivery.
 
 use super::*;
 use proptest::prelude::*;
@@ -103,8 +103,8 @@ fn later_posts_may_overtake_put() {
                 }));
             }
         }
-        // Number of immediates of later posts that were reported before this one's, which may not have been reported
-        // yet.
+        // Number of immediates of later posts that were reported before the one of this slot, which may not have been
+        // reported yet.
         let overtakers = |slot: u32| {
             let at = told.iter().position(|value| *value == slot).unwrap_or(told.len());
             told[..at].iter().filter(|value| **value > slot).count()
@@ -126,7 +126,7 @@ fn completion_may_precede_or_follow_its_immediate() {
     assert_eq!(first.len(), 2);
 }
 
-/// The sender gets the completions, as with a real NIC.
+/// The sender receives the completions, as with a real NIC.
 #[test]
 fn unpolled_immediates_overrun_bounded_queue() {
     for (count, overruns) in [(5, false), (6, true)] {

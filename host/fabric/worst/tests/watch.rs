@@ -1,4 +1,4 @@
-//! Checks of the rail: each error is detected by name, and correct programs cause none.
+//! Checks of the rail: each error is reported by name, and correct programs cause no error.
 
 use super::*;
 
@@ -11,7 +11,7 @@ fn source_rewritten_in_flight_is_reported() {
         bytes_of(&pair[0]).fill(1);
         let there = put(&pair[1], 1, 100, 200, 3000, 77);
         write(&mut pair[0], &there).unwrap();
-        // Immediately, or when all bytes have arrived and only the completion is missing.
+        // The source changes immediately, or when all bytes have arrived and only the completion is missing.
         while seed % 2 == 1 && bytes_of(&pair[1])[200..3200].iter().any(|byte| *byte != 1) {
             assert!(poll(&mut pair[0]).is_empty());
         }
@@ -42,7 +42,7 @@ fn detects_source_modified_then_restored() {
         while !found && !bytes_of(&pair[1]).contains(&2) {
             found = failed(&poll(&mut pair[0]));
         }
-        // Restore the original bytes before the completion.
+        // Restores the original bytes before the completion.
         bytes_of(&pair[0]).fill(1);
         assert!(found || first_failure(&mut pair, 1).is_some(), "{seed}");
     }
@@ -76,7 +76,7 @@ fn conflicting_puts_to_one_range_are_reported() {
     ] {
         assert!(error.contains(part), "{part}: {error}");
     }
-    // The same sender is named too. Adjacent ranges do not conflict.
+    // The error also names the same sender. Adjacent ranges do not conflict.
     let error = write(&mut a, &put(&c, 2, 0, 900, 200, 13)).expect_err("two puts").to_string();
     assert!(error.contains("; the slot is free once rank 2 has signalled that it used the other put"), "{error}");
     write(&mut b, &put(&c, 2, 0, 1500, 64, 14)).unwrap();
@@ -153,7 +153,7 @@ fn equal_puts_to_one_range_are_allowed() {
 fn get_conflicting_with_put_is_reported() {
     let [mut a, mut b, c] = nodes::<3>("worst:seed=5,again=0", BYTES);
     bytes_of(&a).fill(1);
-    // SAFETY: no other code accesses the memory, here and below.
+    // SAFETY: here and below, no other code accesses the memory.
     let mut get = |from: &Node, at, token| unsafe { b.rail.read(&b.region, &put(from, 2, 0, at, 100, token)) };
     get(&c, 0, 1).unwrap();
     get(&c, 50, 2).expect_err("both come to one place of b");

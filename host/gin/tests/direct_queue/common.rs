@@ -10,7 +10,7 @@ use kernels::ring::Status;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Timeout of waits that should not time out.
+/// Timeout of waits that are expected to succeed.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 const SOURCE: u32 = 0x12_3456;
 const DESTINATION: u32 = 0x89ab_cdef;
@@ -56,7 +56,7 @@ impl Ran {
     }
 }
 
-/// Runs `case` over a NIC with these options. The regions are set here.
+/// Runs `case` over a NIC with these options. This function sets the regions.
 pub fn run(case: &Case, card: CardOptions) -> Ran {
     run_with(case, card, |_, _| ())
 }

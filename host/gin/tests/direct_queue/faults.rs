@@ -10,8 +10,7 @@ use kernels::direct::{Failure, Transfer};
 use kernels::ring::Status;
 use std::time::Duration;
 
-/// A case with one queue, so that every block is affected by the fault, and with puts of each thread after the failing
-/// one.
+/// A case with one queue, so that the fault affects every block, and with puts of each thread after the failing one.
 fn one_queue() -> Case {
     Case { queues: 1, grid: 2, block: 33, iterations: 3, ..Case::default() }
 }
@@ -76,7 +75,7 @@ fn completion_queue_overrun_is_reported() {
     let options = QueueOptions { timeout: Duration::from_millis(50), ..Case::default().options };
     let ran = run(&Case { options, ..one_queue() }, with(Faults { overrun: Some(20), ..Faults::default() }));
     let failure = ended(&ran, Status::FABRIC);
-    // The oldest request whose completion is found; earlier completions may be overwritten by then.
+    // This is the oldest request whose completion is found; earlier completions may be overwritten by then.
     assert!(failure.code() == Failure::OVERRUN && failure.number() >= 20, "{failure}");
 }
 
@@ -100,8 +99,8 @@ fn host_aborts_waits() {
     assert_eq!(ended(&ran, Status::ENDED).to_string(), "aborted by the host");
 }
 
-/// Performs actions that no kernel of ginlab performs, before the kernel runs: writes the first word of a slot and a
-/// doorbell. Returns the reason for which the NIC refuses the queue.
+/// Acts before the kernel runs as no kernel of ginlab does: writes the first word of a slot and a doorbell. Returns the
+/// reason why the NIC refuses the queue.
 fn refused(bell: u32, written: Option<u64>) -> String {
     let options = QueueOptions { depth: 32, completions: 32, max_batch: 4, counter: 6, ..Case::default().options };
     let queue = QueueMemory::new(&Device::Emulated, options).expect("a queue");

@@ -1,4 +1,4 @@
-//! Tests of puts by a kernel that drives the queues: every byte arrives, in whatever order requests complete.
+//! Tests of puts by a kernel that drives the queues: every byte arrives, in any order of completions.
 
 use crate::common::{Case, run};
 use ginlab_gin::direct::{CardOptions, Order, QueueOptions};

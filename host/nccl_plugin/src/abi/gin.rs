@@ -1,4 +1,4 @@
-//! GIN plugins (NCCL 2.31 and newer): a back end whose queues are written by NCCL's kernels.
+//! GIN plugins (NCCL 2.31 and newer): a back end to whose queues NCCL's kernels write.
 
 use super::{
     Close, Connect, Deregister, DeviceHandle, Devices, GetProperties, Init, Listen, Name, NcclResult, QueryLastError,
@@ -32,7 +32,7 @@ pub struct GinConfig {
     pub traffic_class: c_int,
     /// Version of the queue layout that the kernels were compiled for.
     pub backend_version: c_int,
-    /// Distance between the ranks that are connected.
+    /// Distance between consecutive connected ranks.
     pub rank_stride: c_int,
 }
 

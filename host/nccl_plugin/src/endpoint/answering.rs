@@ -1,8 +1,8 @@
-//! Gets of other ranks: this rank sends the bytes back as an operation of its own.
+//! Gets of other ranks: this rank answers with an operation that sends the bytes.
 //!
-//! A rank that issues a get after its own put has completed expects to read the put's bytes. These may still be on
-//! their way from a slot into GPU memory. So a get of such memory waits until the copies that precede it in that stream
-//! are complete.
+//! A rank that issues a get after its own put has completed expects to read the put's bytes. These bytes may still be
+//! on their way from a slot into GPU memory. Therefore a get from such memory waits until the copies that precede it in
+//! that stream are complete.
 
 use super::Endpoint;
 use super::incoming::Arrival;
@@ -12,8 +12,8 @@ use crate::operation::{Operation, Request, Source, What};
 use ginlab_fabric::Rail;
 
 impl<R: Rail> Endpoint<R> {
-    /// Answers a get, immediately or as soon as the bytes that arrived before it are in memory. `region` is `None` for
-    /// a get of no bytes.
+    /// Answers a get, immediately or after the bytes that arrived before it are in memory. `region` is `None` for a get
+    /// of no bytes.
     pub(super) fn asked(&mut self, arrival: Arrival, region: Option<Region>) -> Result<(), String> {
         let is_late = region.is_some_and(|region| region.cuda)
             && (self.inc.copied || self.copies.passed(Queue::In)? < self.inc.last_mark);
@@ -43,7 +43,7 @@ impl<R: Rail> Endpoint<R> {
         self.inc.end(arrival.from, arrival.slot);
     }
 
-    /// Answers the gets that have waited for copies.
+    /// Answers the gets that were waiting for copies.
     pub(super) fn go_on_answering(&mut self) -> Result<(), String> {
         if self.inc.asked.is_empty() {
             return Ok(());
@@ -52,7 +52,7 @@ impl<R: Rail> Endpoint<R> {
         while self.inc.asked.front().is_some_and(|(mark, _)| *mark <= passed)
             && let Some((_, arrival)) = self.inc.asked.pop_front()
         {
-            // The region may have been deregistered in the meantime. That is an error, as it would have been on
+            // The region may have been deregistered in the meantime. This is an error, as it would have been on
             // arrival.
             let at = arrival.header.at;
             let region = self.find(&arrival, at.region, at.offset, arrival.header.total)?.ok_or_else(|| {

@@ -1,8 +1,8 @@
 //! Check on the worst-case network model: a put's source must not change until the put is complete.
 //!
 //! The bytes that were sent are in a slot. When the write of the slot is complete, and before the request is completed,
-//! the source is read again. A difference shows that the source was written during the put; a NIC that reads late would
-//! have sent the wrong bytes.
+//! the source is read again. A difference shows that the source was written during the put. A NIC that reads late would
+//! then have sent wrong bytes.
 
 use super::Endpoint;
 use super::outgoing::{Part, Watched};
@@ -29,8 +29,8 @@ impl<R: Rail> Endpoint<R> {
         crc32fast::hash(unsafe { std::slice::from_raw_parts(body, part.bytes - HEADER) })
     }
 
-    /// Reads the source of a part again, once its write is complete. Returns the part if the check is finished or not
-    /// required, `None` if a copy out of the GPU must complete first.
+    /// Reads the source of a part again, after its write is complete. Returns the part if the check is finished or not
+    /// required. Returns `None` if a copy out of the GPU must complete first.
     pub(super) fn watch_again(&mut self, part: Part) -> Result<Option<Part>, String> {
         let Some(Watched { source, .. }) = part.watched else { return Ok(Some(part)) };
         let body = self.slot(true, part.peer, part.slot).wrapping_add(HEADER);

@@ -1,4 +1,4 @@
-//! Filling of a slot: its header, and its bytes with memcpy or a copy out of GPU memory.
+//! Filling of a slot: its header, and its bytes, which are copied by `memcpy` or out of GPU memory.
 
 use super::Endpoint;
 use super::outgoing::Watched;
@@ -87,26 +87,26 @@ impl<R: Rail> Endpoint<R> {
                 request = None;
             }
         }
-        // Kept until the bytes are copied: the operation itself may contain them.
+        // The operation is kept until the bytes are copied, because it may contain them.
         let _ended = if last { queue.pop_front() } else { None };
         // SAFETY: a slot of this rank that is not in use: its last write is complete and the peer has returned it.
         unsafe { std::ptr::copy_nonoverlapping(header.encode().as_ptr(), target, HEADER) };
         let ends = last.then_some(header.number);
-        // Bytes that the request carries are not NCCL's memory, and the source of an answer need not stay unchanged.
+        // Bytes that the request carries are not in NCCL's memory, and the source of an answer may change.
         let watched = source
             .filter(|_| {
                 self.watches && header.bytes > 0 && header.kind == Kind::Put && !carried && peer != self.coll.rank
             })
             .map(|source| Watched { source, sum: 0 });
         let part = Part { peer, slot, bytes: HEADER + header.bytes as usize, ends, request, note, watched };
-        // SAFETY: NCCL's memory, in a region that was checked when the operation was submitted and is valid until its
-        // request is complete; the slot belongs to this rank until then and has room for the part.
+        // SAFETY: the source is NCCL's memory, in a region that was checked when the operation was submitted and is
+        // valid until its request is complete. The slot belongs to this rank until then and has space for the part.
         unsafe { self.fill_body(source, target.wrapping_add(HEADER), header.bytes as usize, part) }?;
         Ok(header.bytes as usize)
     }
 
     /// Copies `bytes` bytes of the source, if any, to the body of a slot, immediately or on the copy queue. `part` is
-    /// sent when they have been copied.
+    /// sent after they have been copied.
     ///
     /// # Safety
     /// `source` and `body` must be valid for `bytes` bytes until the part has been sent, and no other party may write

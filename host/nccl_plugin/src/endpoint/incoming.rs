@@ -20,12 +20,12 @@ pub(super) struct Arrival {
     pub header: Header,
 }
 
-/// A slot whose bytes are in memory or being copied there.
+/// A slot whose bytes are in memory, or are being copied into memory.
 pub(super) struct Ended {
     from: usize,
     slot: usize,
     note: Option<Note>,
-    /// Number of the get, and bytes in this slot, if it is an answer.
+    /// Number of the get, and number of bytes in this slot, if the slot is an answer.
     answer: Option<(u64, u64)>,
 }
 
@@ -92,7 +92,7 @@ impl Incoming {
             && self.order.iter().all(Order::is_quiet)
     }
 
-    /// Returns descriptions of what waits, for messages.
+    /// Returns descriptions of the waiting arrivals, for messages.
     pub fn state(&self) -> Vec<String> {
         let mut parts = Vec::new();
         if let Some(first) = self.early.first() {
@@ -111,7 +111,7 @@ impl Incoming {
         parts
     }
 
-    /// Marks a slot as finished: it may be returned once the copies started so far are complete.
+    /// Marks a slot as finished. It may be returned after the copies started so far are complete.
     pub fn end(&mut self, from: usize, slot: usize) {
         self.ended.push(Ended { from, slot, note: None, answer: None });
     }
@@ -194,7 +194,7 @@ impl<R: Rail> Endpoint<R> {
         Ok(moved)
     }
 
-    /// Returns the region that bytes go to or come from; `None` while it is not registered.
+    /// Returns the region that is the source or destination of the bytes; `None` while it is not registered.
     pub(super) fn find(
         &self,
         arrival: &Arrival,
@@ -221,7 +221,8 @@ impl<R: Rail> Endpoint<R> {
     fn take(&mut self, arrival: Arrival) -> Result<(), String> {
         let Arrival { from, slot, header } = arrival;
         if self.inc.order[from].hold(&arrival) {
-            // The completed operations that it must follow are already in slots on this rank and will be detected soon.
+            // The completed operations that must precede it are already in slots on this rank and will be detected
+            // soon.
             return Ok(());
         }
         let bytes = if header.kind == Kind::Get { header.total } else { u64::from(header.bytes) };
@@ -245,8 +246,8 @@ impl<R: Rail> Endpoint<R> {
         if let Some(region) = region {
             let (target, source) = (region.address + header.at.offset, self.body(&arrival));
             if region.cuda {
-                // SAFETY: NCCL's memory, in a region that is registered; the slot is kept until a later mark is passed.
-                // Its bytes start at a page boundary.
+                // SAFETY: the destination is NCCL's memory, in a region that is registered. The slot is kept until a
+                // later mark is passed, and its bytes start at a page boundary.
                 let put = unsafe {
                     if bytes == 8 && target.is_multiple_of(8) {
                         let word = source as *mut u64;
@@ -276,7 +277,7 @@ impl<R: Rail> Endpoint<R> {
             }
             self.inc.from[from].open.remove(&header.number);
         }
-        // All parts have arrived, and are in memory or on their way there in the order of one stream.
+        // All parts have arrived. They are in memory or being copied into it, in the order of one stream.
         if header.kind == Kind::Put && header.signals {
             return self.signal_arrives(arrival);
         }

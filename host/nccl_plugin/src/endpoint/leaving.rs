@@ -1,8 +1,8 @@
 //! Peers that close before this rank.
 //!
-//! A rank may close, or its process may exit, as soon as its operations are complete. Slots that have landed on this
+//! A rank may close, or its process may exit, as soon as its operations are complete. Slots that have arrived at this
 //! rank by then are processed. Transfers that this rank starts on its own (returned slots, credits, answers to gets)
-//! are dropped. An operation of NCCL that has not landed at the peer is an error that names the peer.
+//! are dropped. An operation of NCCL that has not arrived at the peer causes an error that names the peer.
 
 use super::Endpoint;
 use super::outgoing::Part;
@@ -20,7 +20,7 @@ impl<R: Rail> Endpoint<R> {
             if losses.is_empty() {
                 return Ok(());
             }
-            // A peer that has returned a slot has received it, whatever the rail reports afterwards.
+            // A peer that has returned a slot has received it, even if the rail later reports a failure.
             self.slots_returned();
             for Loss { ticket, peer, error } in losses {
                 if let Some(peer) = peer {
@@ -39,7 +39,7 @@ impl<R: Rail> Endpoint<R> {
         }
     }
 
-    /// Returns whether an operation of NCCL is incomplete without this part, whose write has failed.
+    /// Returns whether an operation of NCCL is incomplete because the write of this part has failed.
     fn is_missed(&self, part: &Part) -> bool {
         let asks = part.request.is_some() || self.out.gets.values().any(|wanted| wanted.peer == part.peer);
         asks && !self.out.peers[part.peer].has_returned(part.slot)

@@ -1,5 +1,5 @@
-//! The rails of one rank in one communicator, driven by one thread: operations in, slots out and in, bytes and signals
-//! into memory.
+//! The rails of one rank in one communicator, driven by one thread. It accepts operations, sends and receives slots,
+//! and writes bytes and signals into memory.
 //!
 //! ```text
 //! here    operations --split--> slots (filled by memcpy or from GPU memory) --PutSignal--> rails
@@ -57,13 +57,14 @@ pub type RankInfo = (Vec<Vec<u8>>, Vec<Vec<RemoteRegion>>);
 pub trait Driven {
     /// Makes the other ranks known to the rails.
     fn connect(&mut self, cards: &[RankInfo]) -> Result<(), String>;
-    /// Runs one iteration. Returns whether anything happened.
+    /// Runs one iteration. Returns whether it made progress.
     fn turn(&mut self) -> Result<bool, String>;
-    /// Returns whether it may be closed: nothing is in progress, and the peers have received all that was sent.
+    /// Returns whether the endpoint may be closed: it has no work in progress, and the peers have received everything
+    /// that was sent.
     fn is_settled(&self) -> bool;
     /// Returns its communicator.
     fn coll(&self) -> &Arc<Coll>;
-    /// Writes the record if records are requested. With `ended`, nothing more will be counted.
+    /// Writes the record if records are requested. `ended` indicates that no further events will be counted.
     fn record(&mut self, ended: bool);
 }
 
@@ -71,7 +72,7 @@ pub trait Driven {
 pub struct Endpoint<R: Rail> {
     coll: Arc<Coll>,
     layout: Layout,
-    /// Dropped before the memory that it has registered.
+    /// This field is dropped before the memory that it has registered.
     engine: Engine<R>,
     copies: Box<dyn Copies>,
     out: Outgoing,
@@ -89,7 +90,7 @@ pub struct Endpoint<R: Rail> {
     words: Box<[Word]>,
     clock: StallClock,
     turns: u32,
-    /// Number of this rank's puts and gets, for the injected fault.
+    /// Number of puts and gets of this rank, for the injected fault.
     asked: u64,
     dead: bool,
 }
@@ -98,7 +99,7 @@ impl<R: Rail> Endpoint<R> {
     /// Creates an endpoint over `rails`, with zones in the memory that `chosen` requires.
     ///
     /// # Errors
-    /// Returns as one line what could not be allocated, pinned or registered.
+    /// Returns a one-line error that names what could not be allocated, pinned or registered.
     pub fn open(
         coll: Arc<Coll>,
         rails: Vec<R>,
@@ -141,8 +142,8 @@ impl<R: Rail> Endpoint<R> {
         Ok((endpoint, (addresses, regions)))
     }
 
-    /// Pins and registers the zones, and sets the engine's rule for the order of signals. Returns what peers need to
-    /// reach the zones.
+    /// Pins and registers the zones, and sets the engine's rule for the order of signals. Returns the data that peers
+    /// need to reach the zones.
     fn register(&mut self) -> Result<Vec<Vec<RemoteRegion>>, String> {
         let text = |error: &dyn std::fmt::Display| error.to_string();
         for zone in &self.zones {
@@ -169,11 +170,11 @@ impl<R: Rail> Endpoint<R> {
         Ok(regions)
     }
 
-    /// Returns the address of a slot's header, which its bytes follow: an outgoing slot for `peer`, or a landing slot
-    /// of `peer`.
+    /// Returns the address of a slot's header, which the slot's bytes follow: of an outgoing slot for `peer`, or of a
+    /// landing slot of `peer`.
     fn slot(&self, outgoing: bool, peer: usize, slot: usize) -> *mut u8 {
         let zone = &self.zones[if outgoing { OUTGOING } else { LANDING } as usize];
-        // In the zone, whose length is that of `layout`.
+        // The address is in the zone, whose length is that of `layout`.
         zone.pointer::<u8>().wrapping_add(self.layout.header(peer, slot))
     }
 
@@ -191,7 +192,7 @@ impl<R: Rail> Endpoint<R> {
         self.dead || (idle && self.engine.in_flight() == 0)
     }
 
-    /// Returns whether something is pending that must make progress.
+    /// Returns whether pending work must make progress.
     fn is_busy(&self) -> bool {
         let waits = self.out.is_busy() || !self.inc.is_quiet() || !self.checking.is_quiet() || !self.late.is_empty();
         waits && !self.dead
@@ -204,7 +205,7 @@ impl<R: Rail> Endpoint<R> {
         }
     }
 
-    /// Returns a description of what is in progress, as one line.
+    /// Returns a one-line description of the work in progress.
     fn state(&self) -> String {
         let mut parts = self.out.state();
         parts.extend(self.inc.state());
@@ -238,7 +239,7 @@ impl<R: Rail> Driven for Endpoint<R> {
         self.engine.pump(&mut ()).map_err(|error| error.to_string())?;
         let progress = match self.engine.progress(&mut ()) {
             Ok(progress) => progress,
-            // A dead rail reports its error again when it is needed.
+            // A dead rail reports its error again when the rail is needed.
             Err(_) if self.is_quiet() => false,
             Err(error) => return Err(error.to_string()),
         };
@@ -278,7 +279,7 @@ impl<R: Rail> Driven for Endpoint<R> {
 }
 
 impl<R: Rail> Drop for Endpoint<R> {
-    /// Waits for running copies and unpins the zones; the fields are dropped afterwards, the engine first.
+    /// Waits for running copies and unpins the zones. The fields are dropped afterwards, the engine first.
     fn drop(&mut self) {
         if self.copies.bind().is_err() {
             return;
@@ -301,7 +302,7 @@ impl<R: Rail> Endpoint<R> {
         }
     }
 
-    /// Inserts a mark after what has been copied in since the last mark, if anything. Returns the last mark.
+    /// Inserts a mark after the copies since the last mark, if there are any. Returns the last mark.
     fn mark_in(&mut self) -> Result<u64, String> {
         if std::mem::take(&mut self.inc.copied) {
             self.inc.last_mark = self.copies.mark(Queue::In)?;
@@ -309,7 +310,7 @@ impl<R: Rail> Endpoint<R> {
         Ok(self.inc.last_mark)
     }
 
-    /// Counts a put or get. Returns the fault that is due with it.
+    /// Counts a put or get. Returns the fault that is to be injected into it.
     fn fault(&mut self) -> Option<Fault> {
         self.asked += 1;
         let fault = self.coll.settings.fault?;

@@ -1,8 +1,9 @@
 //! The order in which signals become visible.
 //!
 //! Signals of a context and peer become visible one after another, each after all earlier puts and signals of that
-//! context and peer. A *turn* numbers the puts of a context to a peer. A signal is *started* when every operation of an
-//! earlier turn has been applied, or is started and precedes it in a queue that keeps their order:
+//! context and peer. The *turn* of a put is its number among the puts of a context to a peer. A signal is *started*
+//! when every operation of an earlier turn has been applied, or has been started and precedes it in a queue that keeps
+//! their order:
 //!
 //! ```text
 //! word                                queue of its signals                     applied
@@ -13,9 +14,9 @@
 //!
 //! While a signal of a context is in one of the queues, later ones of that context join the same queue or wait.
 //!
-//! A completed operation has landed, in any context. Signals and gets that the peer sends afterwards wait until the
-//! operation has been applied, and bytes wait until its bytes precede them in the stream. Each header lists the
-//! operations that were complete when the slot was filled.
+//! A completed operation has arrived, in any context. Signals and gets that the peer sends afterwards wait until the
+//! operation has been applied. Bytes that it sends afterwards wait until the operation's bytes precede them in the
+//! stream. Each header lists the operations that were complete when the slot was filled.
 
 use super::Endpoint;
 use super::incoming::Arrival;
@@ -24,14 +25,14 @@ use crate::wire::{Header, Kind};
 use ginlab_fabric::Rail;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-/// Kind of the word that a signal adds to.
+/// Kind of the word to which a signal adds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Word {
     /// A word in GPU memory that only the plugin writes.
     Counted,
     /// A word in GPU memory that a program may reset.
     Read,
-    /// A word in host memory. The value is whether copies into GPU memory that precede the signal are in flight.
+    /// A word in host memory. The value indicates that copies into GPU memory that precede the signal are in flight.
     Host(bool),
 }
 
@@ -64,7 +65,7 @@ pub(super) struct Order {
     here: Through,
     /// Signals by context.
     courses: HashMap<u16, Course>,
-    /// Contexts with signals that wait.
+    /// Contexts with waiting signals.
     stopped: BTreeSet<u16>,
     /// Slots that wait for completed operations.
     held: Vec<Arrival>,
@@ -78,7 +79,7 @@ impl Order {
         self.stopped.is_empty() && self.held.is_empty()
     }
 
-    /// Appends descriptions of what waits from `rank`, for messages.
+    /// Appends descriptions of the arrivals from `rank` that wait, for messages.
     pub fn state(&self, rank: usize, parts: &mut Vec<String>) {
         if let Some((context, course)) = self.stopped.iter().find_map(|one| Some((one, self.courses.get(one)?))) {
             let count: usize = self.courses.values().map(|course| course.waiting.len()).sum();
@@ -90,9 +91,9 @@ impl Order {
         }
     }
 
-    /// Returns whether the completed operations that a slot lists have landed.
+    /// Returns whether the completed operations that a slot lists have arrived.
     fn may_land(&self, header: &Header) -> bool {
-        // A get can read words of signals as well, so these must have been applied.
+        // A get can also read words of signals, so these must have been applied.
         let landed = if header.kind == Kind::Get { &self.here } else { &self.bytes };
         landed.covers((header.behind, header.among))
     }
@@ -188,7 +189,7 @@ impl<R: Rail> Endpoint<R> {
         Ok(true)
     }
 
-    /// Releases slots and signals that waited for operations that have been applied now.
+    /// Releases slots and signals that were waiting for operations that have now been applied.
     pub(super) fn follow(&mut self) -> Result<(), String> {
         for from in 0..self.inc.order.len() {
             while std::mem::take(&mut self.inc.order[from].news) {
@@ -229,7 +230,7 @@ mod tests {
     use super::*;
     use crate::operation::Place;
 
-    /// A slot that comes after operation 1 was complete at the sender.
+    /// Returns a slot that was filled after operation 1 was complete at the sender.
     fn after_first(kind: Kind) -> Arrival {
         let header = Header {
             kind,
@@ -256,7 +257,7 @@ mod tests {
         for kind in [Kind::Put, Kind::Answer, Kind::Get] {
             let (mut order, arrival) = (Order::default(), after_first(kind));
             assert!(order.hold(&arrival) && !order.is_quiet(), "{kind:?}");
-            // A get reads words of signals, too.
+            // A get also reads words of signals.
             order.bytes.note(1);
             assert_eq!(order.may_land(&arrival.header), kind != Kind::Get, "{kind:?}");
             order.is_here(1);

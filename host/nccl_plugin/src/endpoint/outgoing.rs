@@ -1,4 +1,4 @@
-//! Sending side: from operations to slots on the rails.
+//! Sending side: converts operations to slots and posts them to the rails.
 
 use super::through::Through;
 use super::{Endpoint, LANDING, OUTGOING};
@@ -14,21 +14,21 @@ use kernels::command::{Command, signal_immediate};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-/// Number of bytes after which filling for one peer pauses until filled slots are posted, so that the first bytes of a
-/// long put do not wait for its last.
+/// Number of bytes after which filling for one peer pauses until filled slots are posted. The first bytes of a long put
+/// then need not wait for its last bytes.
 const FILL_AT_ONCE: usize = 128 << 10;
 
 /// An operation whose slots are being filled.
 pub(super) struct Sending {
     pub operation: Operation,
     pub number: u64,
-    /// Number among the puts of its context to this peer, from 1, or 0 for gets and answers.
+    /// Number of the put among those of its context to this peer, from 1. Gets and answers have the number 0.
     pub turn: u64,
     pub parts: u32,
     pub next: u32,
 }
 
-/// A source that is read again when the part's write is complete (`checking`).
+/// A source that is read again after the part's write is complete (`checking`).
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Watched {
     pub source: Source,
@@ -36,7 +36,7 @@ pub(super) struct Watched {
     pub sum: u32,
 }
 
-/// A filled slot, with what must be updated when its write is complete.
+/// A filled slot, and the state to update when its write is complete.
 pub(super) struct Part {
     pub peer: usize,
     pub slot: usize,
@@ -51,9 +51,9 @@ pub(super) struct Part {
 /// State of an outgoing slot in use.
 #[derive(Clone, Copy, Default)]
 struct Slot {
-    /// Whether its write is complete on this rank.
+    /// Whether the write is complete on this rank.
     gone: bool,
-    /// Whether the peer has returned it.
+    /// Whether the peer has returned the slot.
     returned: bool,
 }
 
@@ -101,11 +101,11 @@ pub(super) struct Outgoing {
     pub last_get: u64,
     /// Filled slots from this rank to itself.
     pub own: Vec<usize>,
-    /// Last error of a transfer that no operation of this rank started.
+    /// Last error of a transfer that was not started by an operation of this rank.
     pub stray: Option<String>,
-    /// Whether a freed slot is reused last. Set if separate threads copy the bytes: their cores' caches still contain
-    /// lines of the slot, and a GPU that writes it would wait for them. If the posting thread copies the bytes itself,
-    /// a freed slot is reused first, since its bytes are in the cache of that core.
+    /// Whether a freed slot is reused last. Set if separate threads copy the bytes: the caches of their cores still
+    /// contain lines of the slot, and a GPU that writes it would wait for them. If the posting thread copies the bytes,
+    /// a freed slot is reused first, because its bytes are in the cache of that core.
     rotates: bool,
 }
 
@@ -139,8 +139,8 @@ impl Outgoing {
         self.returning.is_empty() && !self.is_busy()
     }
 
-    /// Returns whether an operation is in progress. The return of a slot is not an operation: a peer that does not
-    /// receive it waits for nothing.
+    /// Returns whether an operation is in progress. The return of a slot is not an operation, because no operation of
+    /// the peer waits for it.
     pub fn is_busy(&self) -> bool {
         !(self.copying.is_empty()
             && self.ready.is_empty()
@@ -154,7 +154,7 @@ impl Outgoing {
         self.peers.iter().all(|peer| peer.free.len() == peer.slots.len())
     }
 
-    /// Returns descriptions of what waits, for messages.
+    /// Returns descriptions of the waiting operations, for messages.
     pub fn state(&self) -> Vec<String> {
         let mut parts = Vec::new();
         for (rank, peer) in self.peers.iter().enumerate() {
@@ -182,7 +182,7 @@ impl Outgoing {
         self.returning.push_back((peer, slot));
     }
 
-    /// Records that `bytes` of an answer are in memory. Returns the get if that completes it.
+    /// Records that `bytes` bytes of an answer are in memory. Returns the get if this completes it.
     pub fn answered(&mut self, get: u64, bytes: u64) -> Option<Wanted> {
         let wanted = self.gets.get_mut(&get)?;
         wanted.left = wanted.left.saturating_sub(bytes);
@@ -312,7 +312,7 @@ impl<R: Rail> Endpoint<R> {
         Ok(moved)
     }
 
-    /// Submits slots to the engine until it has no capacity: first those that are returned to peers.
+    /// Submits slots to the engine until it has no capacity. Slots that are returned to peers come first.
     pub(super) fn post(&mut self) -> Result<(), String> {
         let me = self.coll.rank;
         while self.engine.room() > 0

@@ -22,7 +22,7 @@ pub(super) struct Readers {
     queues: Vec<Reader>,
     /// Whether counters may have changed since the kernels' copies were last updated.
     counted: bool,
-    /// Whether bytes of a get have arrived, which a kernel must see when it sees the counter's new value.
+    /// Whether bytes of a get have arrived. A kernel that sees the counter's new value must also see these bytes.
     got: bool,
 }
 
@@ -38,21 +38,22 @@ struct Reader {
 impl Reader {
     fn slot(&self, number: u64) -> &[AtomicU64; WORDS_128] {
         let Queue { slots, depth, .. } = self.queue;
-        // SAFETY: the index is below the depth of the ring, which is in the communicator's arena, and all parties access
-        // it as words.
+        // SAFETY: the index is below the depth of the ring, which is in the communicator's arena, and all parties
+        // access it as words.
         unsafe { &*(slots as *const [AtomicU64; WORDS_128]).add(rules::slot(number, depth) as usize) }
     }
 }
 
 impl SendQueue for Reader {
     fn doorbell(&self) -> u32 {
-        // SAFETY: the doorbell is a word of the communicator's arena. Acquire: pairs with the kernels' fence.acq_rel.sys
-        // before the store of the doorbell, so that the requests written before it are visible.
+        // SAFETY: the doorbell is a word of the communicator's arena. Uses acquire order, which pairs with the kernels'
+        // fence.acq_rel.sys before the store of the doorbell, so that the preceding requests are visible.
         unsafe { (*(self.queue.doorbell as *const AtomicU32)).load(Ordering::Acquire) }
     }
 
     fn first_word(&self, number: u64) -> u64 {
-        // Acquire: pairs with the kernels' fence.acq_rel.sys after the store of the doorbell for earlier requests.
+        // Uses acquire order, which pairs with the kernels' fence.acq_rel.sys after the store of the doorbell for
+        // earlier requests.
         self.slot(number)[0].load(Ordering::Acquire)
     }
 }
@@ -70,7 +71,7 @@ impl Readers {
         self.blocks = blocks;
     }
 
-    /// Records that a request is complete; `got` if it was a get.
+    /// Records that a request is complete; `got` indicates a get.
     pub fn note(&mut self, got: bool) {
         self.counted = true;
         self.got |= got;
@@ -108,7 +109,7 @@ impl<R: Rail> Endpoint<R> {
         Ok(())
     }
 
-    /// Updates the counters in GPU memory that have changed.
+    /// Writes the counters that have changed to GPU memory.
     pub(super) fn tell_counters(&mut self) -> Result<(), String> {
         if !std::mem::take(&mut self.readers.counted) {
             return Ok(());
@@ -120,8 +121,8 @@ impl<R: Rail> Endpoint<R> {
             reader.told = value;
             let scratch = mirror.scratch as *mut u64;
             // SAFETY: both are words of the communicator's arena, at multiples of 8. A copy that reads a later value
-            // from the scratch word is correct as well, since both are counts. After a get, `put_word` orders the value
-            // after its bytes.
+            // from the scratch word is also correct, since both values are counts. After a get, `put_word` orders the
+            // value after the get's bytes.
             unsafe {
                 if got {
                     self.copies.put_word(mirror.device, scratch, value)
@@ -137,7 +138,7 @@ impl<R: Rail> Endpoint<R> {
     fn read(&self, reader: &Reader, number: u64, now: u64) -> Result<Operation, String> {
         let Reader { queue, intake, .. } = reader;
         let slot = reader.slot(number);
-        // Relaxed: ordered by the acquire of the doorbell in `read_queues`.
+        // Uses relaxed order: ordered by the acquire of the doorbell in `read_queues`.
         let words: [u64; WORDS_128] = std::array::from_fn(|index| slot[index].load(Ordering::Relaxed));
         let written = intake.decode(number, &words).map_err(|why| why.to_string())?;
         let peer = usize::from(written.head.to.handle);
@@ -160,8 +161,8 @@ impl<R: Rail> Endpoint<R> {
         let here = Place { region: local.key, offset: local.address };
         let mut parts = 1;
         if bytes > 0 {
-            // All ranks register regions of the same size in the same order, so an invalid place on this rank is
-            // invalid on the peer as well.
+            // All ranks register regions of the same size in the same order, so a range that is invalid on this rank is
+            // also invalid on the peer.
             self.check(there, bytes, "there")?;
             if carried.is_none() {
                 let region = self.check(here, bytes, "here")?;

@@ -1,10 +1,10 @@
 //! NCCL's signals: 64-bit words in GPU or host memory, to which only this rank's plugin adds.
 //!
 //! The plugin keeps the values of words that only it writes, and writes a new value after the bytes in the stream that
-//! copies in. Other words, which a kernel may reset to 0, are read first in the same stream. All signals that wait are
-//! read together, because one by one each would cost a poll, a copy and a mark. That is 5.9 us on H200, and NCCL EP
-//! sends 128 to 256 signals together. The new values are written in the order in which the signals were started, since
-//! a written word must not reveal a later signal.
+//! copies in. Other words, which a kernel may reset to 0, are read first in the same stream. The words of all waiting
+//! signals are read together. Read individually, each would need a poll, a copy and a mark, which take 5.9 us on an
+//! H200, and NCCL EP sends 128 to 256 signals together. The new values are written in the order in which the signals
+//! were started, since a written word must not reveal a later signal.
 
 use super::Endpoint;
 use super::incoming::Arrival;
@@ -22,11 +22,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub(super) struct Counted {
     /// Values of words that only the plugin writes.
     values: HashMap<Place, u64>,
-    /// Signals in host memory, with the mark of the copies into GPU memory that they wait for.
+    /// Signals in host memory, each with the mark of the copies into GPU memory for which it waits.
     behind: VecDeque<(u64, Arrival)>,
-    /// Signals whose words are read first, and signals that follow one of those.
+    /// Signals whose words are read first, and signals that follow one of these.
     read: VecDeque<Arrival>,
-    /// Mark of the copies that are reading words, and the number of signals at the front of `read` that they belong to.
+    /// Mark of the copies that are reading words, and the number of signals at the front of `read` to which these words
+    /// belong.
     reading: Option<(u64, usize)>,
 }
 
@@ -55,7 +56,7 @@ impl<R: Rail> Endpoint<R> {
         })
     }
 
-    /// Applies a signal that has nothing to wait for: its word is in host memory, or only the plugin writes it.
+    /// Applies a signal that need not wait: its word is in host memory, or only the plugin writes the word.
     pub(super) fn count(&mut self, waiting: &Arrival) -> Result<(), String> {
         let Some(region) = self.region_of(waiting) else { return Ok(()) };
         if !region.cuda {
@@ -81,7 +82,7 @@ impl<R: Rail> Endpoint<R> {
         Ok(())
     }
 
-    /// Adds to a word that only the plugin writes. Returns its value.
+    /// Adds to a word that only the plugin writes. Returns the new value.
     fn count_here(&mut self, header: &Header) -> u64 {
         let value = self.inc.counted.values.entry(header.then).or_insert(0);
         *value = value.wrapping_add(header.add);
@@ -102,7 +103,7 @@ impl<R: Rail> Endpoint<R> {
         // SAFETY: NCCL's memory. `take` checked that the word is in the region, `iputSignal` that its offset is a
         // multiple of 8.
         let word = unsafe { AtomicU64::from_ptr((region.address + header.then.offset) as *mut u64) };
-        // Release: a thread that acquires the word sees the bytes that were copied before.
+        // Uses release order: a thread that acquires the word sees the bytes that were copied before.
         let before = word.fetch_add(header.add, Ordering::Release);
         self.inc.end_all(from, slot, header, before.wrapping_add(header.add));
     }
@@ -120,7 +121,7 @@ impl<R: Rail> Endpoint<R> {
         Ok(())
     }
 
-    /// Applies signals that have waited for copies, and starts reading the words of further ones.
+    /// Applies signals that were waiting for copies, and starts reading the words of further signals.
     pub(super) fn go_on_counting(&mut self) -> Result<(), String> {
         if self.inc.counted.is_quiet() {
             return Ok(());
@@ -142,7 +143,7 @@ impl<R: Rail> Endpoint<R> {
             let read: Vec<Arrival> = self.inc.counted.read.drain(..count).collect();
             self.add_to_words(&read)?;
         }
-        // Signals that waited for these may be read together with those that are read now.
+        // Signals that were waiting for these may be read together with those that are read now.
         self.follow()?;
         self.read_words()
     }
@@ -168,7 +169,7 @@ impl<R: Rail> Endpoint<R> {
     }
 
     /// Adds to words that have been read, in the order of their signals. The bytes of all these signals were put into
-    /// the stream before the words were read. Of consecutive signals with the same word, only the last value is
+    /// the stream before the words were read. For consecutive signals with the same word, only the last value is
     /// written.
     fn add_to_words(&mut self, read: &[Arrival]) -> Result<(), String> {
         let mut values = HashMap::new();

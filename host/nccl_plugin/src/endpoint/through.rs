@@ -1,5 +1,5 @@
-//! Sets of completed operations, which may complete out of order. Each header sent to a peer contains the set of
-//! operations that were complete before.
+//! Sets of completed operations, which may complete out of order. The header of each slot contains the set of
+//! operations that were complete before the slot was filled.
 
 use std::collections::BTreeSet;
 
@@ -27,7 +27,8 @@ impl Through {
 
     /// Returns the set in the form of a header: a number up to which all are complete, and a mask of the 64 numbers
     /// after it. If a complete operation is further ahead, all numbers below the last 64 are reported as complete. A
-    /// peer that waits for those does not wait indefinitely, since each operation is in slots before the next one is.
+    /// peer that waits for those does not wait indefinitely, because each operation is stored in slots before the next
+    /// one.
     pub fn summary(&self) -> (u64, u64) {
         let Some(last) = self.beyond.last() else { return (self.through, 0) };
         let through = self.through.max(last.saturating_sub(64));

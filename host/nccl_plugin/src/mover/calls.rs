@@ -1,4 +1,4 @@
-//! The calls of the endpoint: each becomes a step of a queue.
+//! The calls of the endpoint, each of which becomes a step of a queue.
 
 use super::rings::QUEUES;
 use super::{Asked, ByKernel, Launch, PATIENCE, State};
@@ -60,8 +60,8 @@ impl<C: Copies, L: Launch> Copies for ByKernel<C, L> {
             Queue::In => marks.passed.max(kernel),
             Queue::Out => self.quicks.passed(&self.rings, kernel, marks.passed),
         };
-        // The engines get work only after the kernel has exited. By then all short copies have arrived, and the
-        // statement above has counted them.
+        // The engines receive work only after the kernel has exited. By then all short copies have arrived, and the
+        // preceding statement has counted them.
         if !marks.of_engine.is_empty() {
             let passed = self.engine.passed(queue)?;
             let marks = &mut self.marks[queue as usize];
@@ -78,8 +78,8 @@ impl<C: Copies, L: Launch> Copies for ByKernel<C, L> {
         self.go_on()
     }
 
-    /// Makes the kernel exit first. If it does not exit in time, because the GPU is full and it has not started, it
-    /// will find the request to exit in its rings.
+    /// Makes the kernel exit first. If it does not exit in time because the GPU is full and it has not started, it will
+    /// find the request to exit in its rings.
     fn settle(&mut self) {
         let until = Instant::now() + PATIENCE;
         while !matches!(self.state, State::Copies) && Instant::now() < until {

@@ -16,7 +16,7 @@ const THREADS: u32 = 256;
 /// only the copy engines are used.
 const FIRST: Duration = Duration::from_secs(1);
 
-/// PTX as the driver requires it, with a NUL at the end.
+/// PTX in the form that the driver requires, with a terminating NUL.
 const TEXT: &str = concat!(include_str!(concat!(env!("OUT_DIR"), "/kernels_mover.ptx")), "\0");
 
 /// PTX of the kernel; `None` in a build without the kernel compiler.
@@ -39,8 +39,8 @@ impl OnGpu {
     /// Loads the kernel in `context`, which must be current on the calling thread, for `blocks` blocks per lane.
     ///
     /// # Errors
-    /// Returns as one line why the kernel cannot be used: a build without PTX, an error of the driver, or a GPU that
-    /// does not start it in time.
+    /// Returns a one-line reason if the kernel cannot be used: a build without PTX, an error of the driver, or a GPU
+    /// that does not start it in time.
     pub fn open(context: Context, blocks: u32) -> Result<OnGpu, String> {
         let ptx = PTX.ok_or(
             "this plugin was built without the kernels' compiler; install it, run cargo clean -p \
@@ -68,12 +68,12 @@ impl OnGpu {
                 sys::cuModuleGetFunction(&mut kernel.function, kernel.module, c"mover".as_ptr()),
             )?;
         }
-        // Owned by `kernel`, and freed with it if a later step fails.
+        // `kernel` owns the memory and frees it if a later step fails.
         kernel.stream = urgent_stream()?;
         kernel.lanes = pinned_zeros(LANES as usize * size_of::<Lane>())?;
         let bytes = LANES as usize * size_of::<Jobs>();
-        // SAFETY: `jobs` is a field to write to, and then an allocation of `bytes` bytes that has no other user yet.
-        // Cleared in the kernel's stream, because the legacy stream would wait for other kernels.
+        // SAFETY: `jobs` is first a field to write to, and then an allocation of `bytes` bytes that has no other user
+        // yet. It is cleared in the kernel's stream, because the legacy stream would wait for other kernels.
         unsafe {
             checked(&format!("cuMemAlloc of {bytes} B"), sys::cuMemAlloc_v2(&mut kernel.jobs, bytes))?;
             checked("cuMemsetD8Async", sys::cuMemsetD8Async(kernel.jobs, 0, bytes, kernel.stream))?;
@@ -82,8 +82,8 @@ impl OnGpu {
         Ok(kernel)
     }
 
-    /// Launches the kernel once with empty rings, while no other kernel waits for its copies: what the driver creates
-    /// at the first launch may have to wait until the GPU is idle.
+    /// Launches the kernel once with empty rings, while no other kernel waits for its copies. At the first launch the
+    /// driver creates resources, and may have to wait for this until the GPU is idle.
     fn try_it(&mut self) -> Result<(), String> {
         let (lanes, jobs) = (self.lanes(), self.jobs());
         let args = MoverArgs { lanes, jobs, first: [0; LANES as usize], number: u64::MAX, timeout_ns: 0 };

@@ -1,8 +1,8 @@
 //! Copies with a ginlab kernel while there are many copies, and with the GPU's copy engines otherwise.
 //!
 //! A driver call costs the host 2 us per copy, and the engine some more microseconds. The kernel reads its copies from
-//! a ring in pinned memory (`kernels::mover`). But the kernel is optional: a GPU that is full of waiting kernels would
-//! not start it. Then the copy engines continue.
+//! a ring in pinned memory (`kernels::mover`). However, the kernel is optional: a GPU that is full of waiting kernels
+//! does not start it, and the copy engines then continue.
 //!
 //! ```text
 //! Copies --two requests within IDLE--> Draining --engines done: launched--> Called --started--> Kernel
@@ -13,15 +13,15 @@
 //!    +------------------ both lanes have exited ------------------ Leaving <-----------------------+
 //! ```
 //!
-//! The engines are idle while the kernel is launched. With eight ranks on an H200, copies in flight at that time often
-//! did not complete before NCCL's kernels, which wait for such copies (6 of 10 runs).
+//! The engines are idle while the kernel is launched. Otherwise, copies that are in flight at that time might complete
+//! only after NCCL's kernels, which wait for such copies.
 //!
 //! The kernel exits when it is idle for `IDLE`, and in any case after `RESIDENT`. Calls that wait for the whole GPU
-//! (`cudaDeviceSynchronize`, `cudaFree`) wait no longer than that for it.
+//! (`cudaDeviceSynchronize`, `cudaFree`) therefore wait for it no longer than that.
 //!
 //! The kernel has one block per direction while copies are short. With more blocks, which share long copies, it
-//! occupies as many multiprocessors. A kernel that needs nearly all of them, such as NCCL EP's with 128 of an H200's
-//! 132, does not start before it has exited.
+//! occupies as many multiprocessors. A kernel that needs nearly all multiprocessors, such as that of NCCL EP with 128
+//! of an H200's 132, then starts only after it has exited.
 
 mod calls;
 pub mod driver;
@@ -38,12 +38,12 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 /// Number of blocks per lane, unless `GINLAB_NCCL_COPIES` specifies another one. A single block reads 10 to 12 GB/s
-/// over the bus. With eight ranks on one GPU these are 128 small blocks, which fit on an H200 in addition to NCCL's.
-/// Blocks that have started copy without those that do not fit.
+/// over the bus. With eight ranks on one GPU there are 128 small blocks, which fit on an H200 in addition to NCCL's
+/// blocks. The blocks that have started do not depend on those that do not fit.
 pub const BLOCKS: u32 = 8;
-/// The kernel exits after this time without requests, and is launched if two requests are closer than this. Longer than
-/// a slow round of an exchange, so that the kernel stays resident between rounds: relaunching it in each round would
-/// make all rounds slow.
+/// Time without requests after which the kernel exits. The kernel is launched if two requests are closer than this. It
+/// is longer than a slow round of an exchange, so that the kernel stays resident between rounds: relaunching it in each
+/// round would make all rounds slow.
 const IDLE: Duration = Duration::from_millis(2);
 /// Maximum wait for the kernel to start before the engines continue.
 const BEGINS: Duration = Duration::from_millis(1);
@@ -55,7 +55,7 @@ const ALONE: Duration = Duration::from_secs(2);
 /// Maximum wait for the kernel to exit on close.
 const PATIENCE: Duration = Duration::from_millis(200);
 
-/// Launches the kernel, and owns its rings.
+/// Launches the kernel, and owns the kernel's rings.
 pub trait Launch {
     /// Returns [`LANES`] rings in pinned memory, all zero at first.
     fn lanes(&self) -> *const Lane;
@@ -63,13 +63,14 @@ pub trait Launch {
     /// Returns [`LANES`] job rings in GPU memory, all zero at first.
     fn jobs(&self) -> *const Jobs;
 
-    /// Launches the kernel after the previous one; with `crew` it has additional blocks that share long copies.
+    /// Launches the kernel after the previous one; with `crew`, the kernel has additional blocks that share long
+    /// copies.
     ///
     /// # Safety
-    /// Memory that entries of the rings refer to must stay valid until the blocks have exited.
+    /// Memory to which entries of the rings refer must stay valid until the blocks have exited.
     unsafe fn launch(&mut self, args: MoverArgs, crew: bool) -> Result<(), String>;
 
-    /// Called if the kernel has not exited: the rings must then never be freed.
+    /// Called if the kernel has not exited. The rings must then never be freed.
     fn leave_behind(&mut self);
 }
 
@@ -77,7 +78,7 @@ pub trait Launch {
 #[derive(Clone, Copy)]
 struct Asked {
     step: Step,
-    /// Whether it is a copy out of GPU memory.
+    /// Whether the step is a copy out of GPU memory.
     out: bool,
     /// Pinned memory for the copy engines; used only for a word.
     scratch: *mut u64,
@@ -89,7 +90,7 @@ enum State {
     /// Requests are held until the engines have passed these marks.
     Draining([u64; LANES as usize]),
     Called,
-    /// Launched and not started in time; the engines continue.
+    /// The kernel was launched but has not started in time, and the engines continue.
     Late,
     Kernel,
     Leaving,
@@ -100,7 +101,7 @@ enum State {
 struct Marks {
     made: u64,
     passed: u64,
-    /// Marks of the engines, and the marks of this type that they stand for.
+    /// Marks of the engines, each with the corresponding mark of this type.
     of_engine: VecDeque<(u64, u64)>,
 }
 
@@ -157,7 +158,7 @@ impl<C: Copies, L: Launch> ByKernel<C, L> {
     /// Requests a step.
     ///
     /// # Safety
-    /// Same requirements as the call of [`Copies`] that requests it.
+    /// The requirements are those of the call of [`Copies`] that requests it.
     unsafe fn ask(&mut self, queue: Queue, asked: Asked) -> Result<(), String> {
         if !asked.step.fits() {
             return Err(format!("an address has more than 48 bits: {:x?}", asked.step));
@@ -190,7 +191,7 @@ impl<C: Copies, L: Launch> ByKernel<C, L> {
         Ok(())
     }
 
-    /// Stops giving work to the engines, until they have completed what they have.
+    /// Stops passing work to the engines until they have completed their current work.
     fn drain(&mut self) -> Result<(), String> {
         let mut ends = [0; LANES as usize];
         for queue in QUEUES {
@@ -207,7 +208,7 @@ impl<C: Copies, L: Launch> ByKernel<C, L> {
         self.number > 0 && self.rings.gone(self.number) != [true; LANES as usize]
     }
 
-    /// Launches the kernel, to read from the entries `first`.
+    /// Launches the kernel, which reads from the entries `first` on.
     fn call(&mut self, first: [u64; LANES as usize]) {
         self.number += 1;
         self.crew = self.long.is_some_and(|long| long.elapsed() < RESIDENT);
@@ -237,8 +238,10 @@ impl<C: Copies, L: Launch> ByKernel<C, L> {
         Ok(())
     }
 
+    /// Executes a request on an engine.
+    ///
     /// # Safety
-    /// Same requirements as [`ask`](Self::ask).
+    /// The requirements are those of [`ask`](Self::ask).
     unsafe fn by_engine(&mut self, queue: Queue, asked: Asked) -> Result<(), String> {
         // SAFETY: the caller guarantees that the memory stays valid until a later mark is passed.
         unsafe {
@@ -253,13 +256,13 @@ impl<C: Copies, L: Launch> ByKernel<C, L> {
                     self.marks[queue as usize].of_engine.push_back((mark, ours));
                     Ok(())
                 }
-                // Created only for the kernel.
+                // Such steps are created only for the kernel.
                 Step::Take { .. } | Step::End => Ok(()),
             }
         }
     }
 
-    /// Gives the waiting requests to the kernel, until the rings are full.
+    /// Passes the waiting requests to the kernel until the rings are full.
     fn give(&mut self) {
         for queue in QUEUES {
             while self.rings.has_room(queue)
@@ -294,7 +297,7 @@ impl<C: Copies, L: Launch> ByKernel<C, L> {
         QUEUES.iter().all(|queue| self.rings.has_room(*queue))
     }
 
-    /// Makes the kernel exit after all that it has been given.
+    /// Requests the kernel to exit after all its entries.
     fn send_away(&mut self) {
         let gone = self.rings.gone(self.number);
         for queue in QUEUES {
@@ -343,7 +346,7 @@ impl<C: Copies, L: Launch> ByKernel<C, L> {
                 self.give();
                 let now = Instant::now();
                 let is_idle = self.waiting.iter().all(VecDeque::is_empty) && now.duration_since(self.asked) > IDLE;
-                // The kernel exited on its own, because this thread did not run for longer than [`ALONE`].
+                // The kernel has exited on its own, because this thread did not run for longer than [`ALONE`].
                 let has_gone = self.rings.gone(self.number).contains(&true);
                 if has_gone || (self.has_room() && (is_idle || now.duration_since(self.began) > RESIDENT)) {
                     self.send_away();
@@ -354,8 +357,8 @@ impl<C: Copies, L: Launch> ByKernel<C, L> {
                     return Ok(());
                 }
                 if self.rings.unread() != self.rings.written {
-                    // The kernel exited on its own while this thread wrote more entries. The next kernel continues
-                    // there.
+                    // The kernel has exited on its own while this thread wrote more entries. The next kernel continues
+                    // with these.
                     self.call(self.rings.unread());
                     match &self.refused {
                         Some(why) => return Err(format!("copies remain that no kernel processes: {why}")),

@@ -1,17 +1,17 @@
-//! Short copies out of GPU memory, whose bytes are written together with a tag (`kernels::mover::InlineCopy`), so that the
-//! kernel need not write a mark after them.
+//! Short copies out of GPU memory, whose bytes are written together with a tag (`kernels::mover::InlineCopy`), so that
+//! the kernel need not write a mark after them.
 
 use super::rings::Rings;
 use kernels::mover::{QUICK, QUICKS, Step, tag};
 use std::collections::VecDeque;
 
-/// A short copy that the kernel has been asked for.
+/// A short copy that was requested from the kernel.
 struct One {
     number: u64,
     /// Destination of the bytes.
     host: u64,
     bytes: u32,
-    /// Mark after the copy; 0 if another short copy precedes that mark.
+    /// Mark after the copy; 0 if another short copy follows before the mark.
     mark: u64,
     /// Last preceding mark that the kernel writes.
     behind: u64,
@@ -73,11 +73,11 @@ impl InlineCopies {
         self.of.len()
     }
 
-    /// Returns the last mark passed. `kernel` is the last mark that the kernel has written, and `passed` is the
-    /// previous result of this function. Moves bytes that have arrived to their destination.
+    /// Returns the last mark passed, and moves bytes that have arrived to their destination. `kernel` is the last mark
+    /// that the kernel has written, and `passed` is the previous result of this function.
     ///
-    /// A mark stands for everything before it. A mark that is implied by short copies is passed only when preceding
-    /// marks that the kernel writes are passed, and the reverse.
+    /// A mark covers everything before it. A mark that is implied by short copies is passed only after the preceding
+    /// marks that the kernel writes, and vice versa.
     pub fn passed(&mut self, rings: &Rings, kernel: u64, passed: u64) -> u64 {
         let mut passed = passed;
         while let Some(first) = self.of.front() {

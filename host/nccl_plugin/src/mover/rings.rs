@@ -42,7 +42,7 @@ impl Rings {
         self.written[queue as usize] += 1;
     }
 
-    /// Publishes the added entries to the kernel, the last one first: the kernel reads from the first one on, so that
+    /// Publishes the added entries to the kernel, the last one first. The kernel reads from the first one on, so that
     /// one group load finds all of them.
     pub fn show(&mut self, queue: Queue) {
         let hidden = std::mem::take(&mut self.hidden[queue as usize]);
@@ -51,7 +51,7 @@ impl Rings {
             number -= 1;
             let words = step.encode(number, ENTRIES);
             for (word, value) in self.lane(queue).entries[(number % ENTRIES) as usize].iter().zip(words) {
-                // Release: a reader that sees the word also sees the bytes that the entry refers to.
+                // Uses release order: a reader that sees the word also sees the bytes to which the entry refers.
                 store_release_host_u64(word, value);
             }
         }
@@ -64,19 +64,19 @@ impl Rings {
         &self.lane(Queue::Out).quick[(number % QUICKS as u64) as usize].0
     }
 
-    /// Returns the last mark that the kernel has passed. Acquire: a caller that sees it also sees the bytes that were
-    /// copied out before it.
+    /// Returns the last mark that the kernel has passed. Uses acquire order: a caller that sees it also sees the bytes
+    /// that were copied out before it.
     pub fn passed(&self, queue: Queue) -> u64 {
         load_acquire_host_u64(&self.lane(queue).passed.0)
     }
 
-    /// Returns whether the first blocks of both lanes of this kernel have started. They do all work themselves until
-    /// the other blocks start.
+    /// Returns whether the first blocks of both lanes of this kernel have started. They perform all work until the
+    /// other blocks start.
     pub fn is_here(&self, number: u64) -> bool {
         QUEUES.iter().all(|queue| load_acquire_host_u64(&self.lane(*queue).here.0) == number)
     }
 
-    /// Returns which lanes of this kernel have exited.
+    /// Returns, for each lane of this kernel, whether it has exited.
     pub fn gone(&self, number: u64) -> [bool; LANES as usize] {
         QUEUES.map(|queue| load_acquire_host_u64(&self.lane(queue).gone.0) == number)
     }

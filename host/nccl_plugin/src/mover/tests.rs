@@ -58,8 +58,8 @@ fn called<L: Launch>(copies: &mut ByKernel<LateCopies, L>, memory: &Memory) {
     }
 }
 
-/// Copies in both directions and words stay in order, whether the engines or the kernel execute them, and whenever the
-/// kernel starts and exits.
+/// Copies in both directions and words stay in order, whether the engines or the kernel execute them, and regardless of
+/// when the kernel starts and exits.
 #[test]
 fn copies_are_in_order_whoever_makes_them() {
     let mut memory = Memory::new();
@@ -67,9 +67,9 @@ fn copies_are_in_order_whoever_makes_them() {
     let mut copies = ByKernel::new(LateCopies::default(), OnCpu::new(BLOCKS_HERE).unwrap());
     called(&mut copies, &memory);
     for round in 1..2000u64 {
-        // A value, over it another one from host memory, then a word with the round; and the value is copied out in the
-        // same queue.
-        // SAFETY: all ranges are in the memory above, which lives until everything has passed.
+        // A value, another value from host memory at the same place, and a word with the round; then the value is
+        // copied out in the same queue. SAFETY: all ranges are in the memory above, which is valid until all marks have
+        // passed.
         unsafe {
             copies.put_word(memory.device(800), memory.scratch(2 * round), !0).unwrap();
             copies.put_in(memory.device(800), memory.host(8 * (round as usize % 90)), 8).unwrap();
@@ -103,8 +103,8 @@ fn copies_are_in_order_whoever_makes_them() {
     }
 }
 
-/// Short copies out with a tag and long ones with a mark, in any mixture: a mark is passed when everything before it
-/// has arrived, even if later copies have not.
+/// Mixes short copies out of GPU memory, which have a tag, with long ones, which have a mark. A mark is passed when all
+/// copies before it have arrived, even if later copies have not.
 #[test]
 fn copies_out_pass_marks_in_order() {
     let mut memory = Memory::new();
@@ -112,7 +112,7 @@ fn copies_out_pass_marks_in_order() {
     let mut copies = ByKernel::new(LateCopies::default(), OnCpu::new(BLOCKS_HERE).unwrap());
     called(&mut copies, &memory);
     memory.device[0] = 0;
-    // More requests than fit at the same time; in some rounds two copies before a mark, a mark after nothing, or an
+    // More requests than fit at the same time. Some rounds have two copies before a mark, a mark without copies, or an
     // exit of the kernel.
     let lengths = [1usize, 8, 3, 128, 129, 64, 1000, 7, 2, 300, 127];
     let mut asked = VecDeque::new();
@@ -120,8 +120,8 @@ fn copies_out_pass_marks_in_order() {
         let (length, from) = (lengths[round % lengths.len()], round * 13 % 2000);
         let to = round % 3 * 1100;
         let mark = {
-            // SAFETY: both ranges are in the memory, which lives until everything has passed; the destination is not
-            // used otherwise until then (below).
+            // SAFETY: both ranges are in the memory, which is valid until all marks have passed. No other code uses the
+            // destination until then (below).
             unsafe { copies.take_out(memory.host(to), memory.device(from), length, false) }.unwrap();
             if round % 5 == 0 {
                 // SAFETY: both ranges are in the memory, which lives until everything has passed.
@@ -151,7 +151,7 @@ fn copies_out_pass_marks_in_order() {
     }
 }
 
-/// Requests more at the same time than the rings can contain.
+/// Requests more copies at the same time than the rings can contain.
 #[test]
 fn copies_beyond_ring_space_wait() {
     let memory = Memory::new();
@@ -215,11 +215,11 @@ fn unstarted_kernel_does_not_block_copies() {
     assert_eq!(LEFT.load(Ordering::Relaxed), 1);
 }
 
-/// Records which launches were with blocks for long copies.
+/// Records which launches had blocks for long copies.
 struct Watched {
     of: OnCpu,
     crews: Vec<bool>,
-    /// Whether the kernel exits on its own almost immediately, whatever it has been given.
+    /// Whether the kernel exits on its own almost immediately, regardless of its entries.
     hasty: bool,
 }
 
@@ -250,7 +250,8 @@ impl Launch for Watched {
     }
 }
 
-/// This thread was delayed longer than the kernel's deadline: the next kernel executes the entries left in the rings.
+/// This thread was delayed for longer than the kernel's deadline. The next kernel executes the entries left in the
+/// rings.
 #[test]
 fn idle_exit_of_kernel_loses_no_copies() {
     let memory = Memory::new();
@@ -267,7 +268,7 @@ fn idle_exit_of_kernel_loses_no_copies() {
     assert!(copies.number > 1, "{}", copies.name());
 }
 
-/// A kernel with many blocks keeps other kernels from starting that need nearly all multiprocessors.
+/// A kernel with many blocks would prevent other kernels that need nearly all multiprocessors from starting.
 #[test]
 fn only_long_copies_call_for_more_blocks() {
     const LONG_BYTES: usize = LONG as usize + 8;

@@ -6,7 +6,7 @@
 use crate::cuda::{Context, checked, pinned_zeros};
 use cudarc::driver::sys;
 
-/// Size of the chunks that small pieces of device memory are allocated from.
+/// Size of the chunks from which small pieces of device memory are allocated.
 const STRETCH: usize = 256 << 10;
 /// Alignment of pieces, in bytes.
 const ALIGNED: usize = 256;
@@ -17,7 +17,7 @@ enum From {
     Gpu(Context),
     /// Host memory, for tests.
     Host,
-    /// None: there is no GPU in this process.
+    /// No memory: there is no GPU in this process.
     Nowhere,
 }
 
@@ -162,8 +162,8 @@ impl Drop for Arena {
         let pieces = std::mem::take(&mut self.pieces);
         let free = move || {
             for piece in pieces {
-                // SAFETY: allocated above, and freed once. Its users are gone, since they hold the communicator that
-                // owns this arena. Errors cannot be handled here.
+                // SAFETY: the memory was allocated above, and is freed once. It has no users any longer, since they
+                // hold the communicator that owns this arena. Errors cannot be handled here.
                 unsafe {
                     match piece {
                         Piece::Device(address) => drop(sys::cuMemFree_v2(address)),

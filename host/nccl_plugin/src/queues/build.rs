@@ -10,7 +10,7 @@ use crate::process::locked;
 use efa_queue::request::INLINE_128;
 use std::sync::Arc;
 
-/// Slots of a queue if NCCL specifies no depth, and the bounds of a specified one.
+/// Number of slots of a queue if NCCL specifies no depth, and the limits of a specified depth.
 const DEPTH: u32 = 512;
 const SHALLOWEST: u32 = 64;
 const DEEPEST: u32 = 4096;
@@ -22,7 +22,7 @@ const MOST_SLOTS: u64 = 1 << 20;
 const OWN_QUEUES: usize = 2;
 /// Distance between two [`Pair`]s in bytes.
 const PAIR: usize = 256;
-/// Distance between the lines of two queues in bytes. A line contains the doorbell, and half a line after it the
+/// Distance in bytes between the lines of two queues. A line contains the doorbell. Half a line after it is the
 /// counter, which another thread writes.
 const LINE: usize = 128;
 const COUNTER_IN_LINE: usize = 64;
@@ -202,8 +202,8 @@ impl Making {
     /// Returns the plugin's view of a queue.
     fn queue(&self, index: usize) -> Queue {
         let line = self.lines.host + (index * LINE) as u64;
-        // SAFETY: a word of the arena, which is dropped with the communicator; requests are dropped with the endpoint,
-        // which holds the communicator.
+        // SAFETY: the word belongs to the arena, which is dropped with the communicator. Requests are dropped with the
+        // endpoint, which holds the communicator.
         let counter = unsafe { Counter::at(line + COUNTER_IN_LINE as u64) };
         let scratch = line + SCRATCH_IN_LINE as u64;
         Queue {
@@ -318,9 +318,9 @@ impl Making {
 /// Creates a block. Also returns the address of its context handles, for the kernels.
 ///
 /// # Errors
-/// Returns as one line an invalid number in `config`, or the driver's error.
+/// Returns a one-line error for an invalid number in `config`, or the driver's error.
 pub fn build(coll: &Coll, config: &GinConfig) -> Result<(Arc<Block>, u64), String> {
-    // Reserved before anything can fail, since the other ranks reserve the same number.
+    // Reserves the number before any step can fail, because the other ranks reserve the same number.
     let region = coll.reserve();
     build_as(coll, config, region).inspect_err(|_| coll.deregister(region))
 }

@@ -16,15 +16,15 @@ pub struct WorkQueue {
     pub queue_size_shift: u32,
     /// Maximum number of requests per doorbell.
     pub max_batch: u32,
-    /// Private to the kernels.
+    /// Field that only the kernels use.
     pub wqes_pending: u32,
-    /// Private to the kernels: count that was last written to the doorbell.
+    /// Used only by the kernels: count that was last written to the doorbell.
     pub wqes_posted: u32,
-    /// Private to the kernels: cursor that hands posting over from one poster to the next, in order.
+    /// Used only by the kernels: cursor that passes the right to post from one poster to the next, in order.
     pub wqes_completed: u32,
-    /// Private to the kernels: number of slots reserved.
+    /// Used only by the kernels: number of slots reserved.
     pub pc: u32,
-    /// Private to the kernels.
+    /// Field that only the kernels use.
     pub phase: i32,
     /// Address of the slots.
     pub buf: u64,
@@ -85,16 +85,16 @@ pub struct Poster {
     pub target_remote_qpns: u64,
     /// Address of the table of queue keys (u32), by target and rank.
     pub target_qkey: u64,
-    /// Private to the kernels.
+    /// Field that only the kernels use.
     pub sq_lock: u32,
     pub(crate) pad: u32,
     /// Address of the counter of completed requests.
     pub local_cntr_value: u64,
-    /// Private to the kernels: number of requests whose doorbell has been rung.
+    /// Used only by the kernels: number of requests whose doorbell has been rung.
     pub submitted_count: u64,
     /// Number of slots.
     pub sq_size: u32,
-    /// Unused.
+    /// Unused field of the layout.
     pub putvalue_pad: u32,
     /// Unused, since requests contain values inline.
     pub putvalue_slice_base: u64,
@@ -108,7 +108,7 @@ pub struct CounterHandle {
     pub base: Poster,
     /// Address of the counter.
     pub cntr_value: u64,
-    /// Private to the kernels: value of the counter when they reset it.
+    /// Used only by the kernels: value of the counter when they reset it.
     pub cntr_offset: u64,
 }
 
@@ -136,7 +136,7 @@ pub struct ContextHandle {
     pub rail_id: u32,
     /// Local key for puts without bytes.
     pub scratch_lkey: u32,
-    /// Unused.
+    /// Unused field of the layout.
     pub scratch_pad: u32,
     pub(crate) pad: u32,
     /// Local address for puts without bytes.
@@ -147,7 +147,7 @@ pub struct ContextHandle {
     pub scratch_remote_rkeys: u64,
     /// Unused, since requests contain values inline.
     pub putvalue_lkey: u32,
-    /// Unused.
+    /// Unused field of the layout.
     pub putvalue_slot_size: u32,
 }
 
@@ -159,7 +159,7 @@ pub struct MemoryHandle {
     pub lkey: u32,
     /// Number of ranks.
     pub nranks: i32,
-    /// Local address that offsets are added to.
+    /// Local address to which offsets are added.
     pub local_addr: u64,
 }
 
@@ -167,11 +167,11 @@ pub struct MemoryHandle {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct MemoryPeer {
-    /// Remote address that offsets are added to.
+    /// Remote address to which offsets are added.
     pub remote_addr: u64,
     /// Remote key.
     pub rkey: u32,
-    /// Unused.
+    /// Unused field of the layout.
     pub pad: u32,
 }
 
@@ -198,11 +198,11 @@ unsafe impl Plain for CounterHandle {}
 unsafe impl Plain for MemoryHandle {}
 // SAFETY: `repr(C)`, only numbers, and all padding is in fields (`layouts_have_no_gaps`).
 unsafe impl Plain for MemoryPeer {}
-// SAFETY: a plain number.
+// SAFETY: every bit pattern of an integer is valid.
 unsafe impl Plain for u16 {}
-// SAFETY: a plain number.
+// SAFETY: every bit pattern of an integer is valid.
 unsafe impl Plain for u32 {}
-// SAFETY: a plain number.
+// SAFETY: every bit pattern of an integer is valid.
 unsafe impl Plain for u64 {}
 
 impl Image {

@@ -2,9 +2,9 @@
 //! doorbell, as with a device (crates/efa_queue). The thread that drives the rails reads the requests.
 //!
 //! A *block* is created by one call of NCCL: contexts with the same number of signals and counters. Each context has a
-//! queue for puts, gets and signals, one for values, and one for each counter. The target of a request is written in
-//! the plugin's own numbers. The address handle is the rank. The queue pair is 0, or a signal's number plus 1. The
-//! queue key identifies the block and the context. Memory keys are region numbers and addresses are offsets in the
+//! queue for puts, gets and signals, one for values, and one for each counter. The target of a request is encoded in
+//! numbers that the plugin defines. The address handle is the rank. The queue pair is 0, or a signal's number plus 1.
+//! The queue key identifies the block and the context. Memory keys are region numbers and addresses are offsets in the
 //! region, so ranks need not exchange them.
 //!
 //! A signal is a counter in GPU memory. The plugin of the target rank writes it after the bytes, like NCCL's signals of
@@ -45,7 +45,7 @@ pub struct Queue {
     pub context: u16,
 }
 
-/// A copy of a counter in GPU memory. Before each request NCCL's kernels check whether the queue has a free slot, which
+/// A copy of a counter in GPU memory. Before each request NCCL's kernels check whether the queue has a free slot. This
 /// takes 1.3 us over the bus and 0.2 us in GPU memory.
 #[derive(Clone, Copy, Debug)]
 pub struct DeviceCounter {

@@ -1,4 +1,4 @@
-//! Tests that need their own process: each starts this executable again, only for itself.
+//! Tests that need their own process. Each starts this executable again to run only that test.
 
 use std::ffi::OsString;
 use std::process::Command;

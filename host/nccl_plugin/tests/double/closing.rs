@@ -2,7 +2,7 @@
 //!
 //! A rank may close as soon as its operations are complete, in any order with the others: NCCL's ncclCommDestroy does
 //! not wait for other nodes. A process may also exit without closing. `GINLAB_ROUNDS` sets the number of rounds; the
-//! suite runs a few.
+//! suite runs only a few.
 
 use crate::device::{Signal, Word};
 use crate::rank::{Meeting, Memory, Rank, SIGNALS, until};
@@ -97,7 +97,8 @@ fn closing_first_does_not_harm_peer() {
     }
 }
 
-/// A rank closes as soon as it has seen all signals: the puts are complete at their sender, which may learn that later.
+/// A rank closes as soon as it has seen all signals. The puts have arrived, but their sender may learn of their
+/// completion later.
 #[test]
 fn closing_receiver_does_not_fail_landed_puts() {
     for case in CASES {
@@ -118,7 +119,8 @@ fn closing_receiver_does_not_fail_landed_puts() {
     }
 }
 
-/// Closing delivers puts that no caller has waited for. They are held back for a while, so that they are not sent before the close.
+/// Closing delivers puts for which no caller has waited. They are held back for a while, so that they are not sent
+/// before the close.
 #[test]
 fn closing_delivers_posted_operations() {
     for case in [CASES[0], CASES[3]] {
@@ -137,7 +139,7 @@ fn closing_delivers_posted_operations() {
     }
 }
 
-/// A rank that has closed holds up no operations between others.
+/// A rank that has closed does not block operations between others.
 #[test]
 fn closed_rank_does_not_hold_up_others() {
     for rule in ["count", "own", "drain", "sequence"] {
@@ -191,7 +193,7 @@ fn be_child(role: &str) -> ! {
     });
     let rank = rank.unwrap();
     let all = memories(&rank);
-    // The peer needs to have registered its memory too.
+    // The peer must also have registered its memory.
     println!("\nready");
     std::io::stdin().lines().next().unwrap().unwrap();
     if role == "dies" {
@@ -280,7 +282,7 @@ fn dead_peer_with_outstanding_put_is_named() {
             record["failure"].as_str().unwrap_or_default().to_owned()
         });
         let failure = failures.next().unwrap();
-        // At once, and not as a stall after the timeout.
+        // The failure is reported immediately, not as a stall after the timeout.
         assert!(failure.contains("an operation to rank 0 has not arrived"), "{failure}");
     }
     std::fs::remove_dir_all(&folder).unwrap();

@@ -1,17 +1,17 @@
-//! NCCL's device side: how `put` and `signal` of `nccl_device/gin/proxy/gin_proxy.h` (2.30.7, 2.32.3) reach the plugin,
-//! and what NCCL guarantees for them.
+//! NCCL's device side: the calls of the plugin by `put` and `signal` of `nccl_device/gin/proxy/gin_proxy.h` (2.30.7,
+//! 2.32.3), and NCCL's guarantees for them.
 //!
 //! - A *strong* signal is visible after all previous puts and signals of its context to its peer
 //!   (plugins/gin/README.md). `SignalInc`, `SignalAdd`, `VASignalInc` and `VASignalAdd` are strong unless
 //!   `ginStrongSignalsRequired` is false.
-//! - A *weak* signal is visible after the put that it is bundled with (gin.h).
+//! - A *weak* signal is visible after the put with which it is bundled (gin.h).
 //! - A put with a weak signal at an address is split into an `iput` without a signal and an `iputSignal` of no bytes.
 //! - A put of more than 1 GiB is split into several, of which the last has the signal.
 
 use crate::rank::{Memory, Rank};
 use std::ffi::{c_int, c_void};
 
-/// A word that a signal adds to.
+/// A word to which a signal adds.
 #[derive(Clone, Copy)]
 pub enum Word<'a> {
     /// An indexed signal, in NCCL's own never-reset memory.
@@ -29,8 +29,8 @@ pub struct Signal<'a> {
 }
 
 impl Rank {
-    /// Submits a put in the way of NCCL's kernels, with or without a signal. `most` is the maximum length of one call:
-    /// 1 GiB in NCCL, less in these tests.
+    /// Submits a put like NCCL's kernels, with or without a signal. `most` is the maximum length of one call: 1 GiB in
+    /// NCCL, less in these tests.
     #[allow(clippy::too_many_arguments, reason = "as NCCL's")]
     pub fn gin_put(
         &self,

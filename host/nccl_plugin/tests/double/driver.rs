@@ -1,4 +1,5 @@
-//! Opening a communicator with a driver of CUDA whose calls fail: what has been made is given back. The driver is tests/cuda_double.c.
+//! Opening a communicator with a CUDA driver whose calls fail: all resources are released. The driver is
+//! tests/cuda_double.c.
 
 use crate::again::{alone, is_alone};
 use crate::rank::{Meeting, Rank};
@@ -8,7 +9,7 @@ use std::ffi::{CStr, CString, OsString, c_char, c_int, c_void};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Compiles the driver into `folder`; `None`, with a line, without a C compiler.
+/// Compiles the driver into `folder`. Prints a line and returns `None` if there is no C compiler.
 fn build(folder: &Path) -> Option<PathBuf> {
     std::fs::create_dir_all(folder).unwrap();
     let library = folder.join("libcuda.so");
@@ -28,9 +29,9 @@ fn build(folder: &Path) -> Option<PathBuf> {
 struct Driver(*mut c_void);
 
 impl Driver {
-    /// Returns the driver that the plugin loads, too.
+    /// Returns the driver that the plugin also loads.
     fn open() -> Driver {
-        // SAFETY: a constant text; the library is that of `build`.
+        // SAFETY: the text is constant, and the library is the one that `build` created.
         let library = unsafe { libc::dlopen(c"libcuda.so".as_ptr(), libc::RTLD_NOW) };
         assert!(!library.is_null());
         Driver(library)
@@ -44,7 +45,7 @@ impl Driver {
         function
     }
 
-    /// Number of the call that must fail, from 1, or 0 for none.
+    /// Sets the number of the call that must fail, from 1. With 0, no call fails.
     fn fail(&self, call: c_int) {
         // SAFETY: its type in tests/cuda_double.c.
         unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C" fn(c_int)>(self.function("double_fail"))(call) };
@@ -68,7 +69,7 @@ impl Driver {
 
 const NOTHING: &str = "streams 0 events 0 pinned 0 registered 0 device 0 wrong 0";
 
-/// Opens a communicator of one rank, and puts where that succeeds.
+/// Opens a communicator of one rank, and issues puts if that succeeds.
 fn open(variables: &[(&str, &str)], puts: bool) -> Result<(), NcclResult> {
     let rank = Rank::join(&Meeting::of(1), 0, variables)?;
     if !puts {
@@ -84,7 +85,8 @@ fn open(variables: &[(&str, &str)], puts: bool) -> Result<(), NcclResult> {
     Ok(())
 }
 
-/// Each call of the driver fails once while the communicator is opened: memory that is pinned or registered, streams and events are given back.
+/// Each driver call fails once while the communicator is opened. Pinned or registered memory, streams and events are
+/// then released.
 #[test]
 fn failed_open_gives_everything_back() {
     let folder = std::env::temp_dir().join(format!("ginlab-cuda-double-{}", std::process::id()));

@@ -11,12 +11,12 @@ fn handle_slots(rank: &Rank, memory: &Memory) {
     (0..3).for_each(|_| rank.wait(rank.put((memory, 0), 8, (memory, 0), rank.me, None)));
 }
 
-/// A rank puts with a signal, and signals without a put, before the target has registered the memory.
+/// A rank issues a put with a signal, and signals without a put, before the target has registered the memory.
 fn early(kind: c_int) {
     ranks(2, &[(PRETEND, "1"), (TIMEOUT, "20")], |rank| {
         let mut source = rank.register(64, kind, 0);
         source.words.fill(7);
-        // A signal of memory that is registered, so that only the bytes have to wait.
+        // A signal in registered memory, so that only the bytes have to wait.
         let known = rank.register(64, kind, SIGNALS);
         rank.meeting.meet();
         let register = |flags| rank.register(64, kind, flags);

@@ -1,5 +1,5 @@
 //! One rank of type 5: the table of v14 as NCCL 2.32.3 calls it, and NCCL's device side of the queues executed on the
-//! CPU. It reads and writes what `gin_efa_gda.h` does, in the same order.
+//! CPU. It performs the same reads and writes as `gin_efa_gda.h`, in the same order.
 
 use crate::rank::{Meeting, Memory, OK, until};
 use efa_queue::request::{self, Head};
@@ -76,7 +76,7 @@ impl Card {
         card
     }
 
-    /// Creates contexts in the way of NCCL for a device communicator.
+    /// Creates contexts as NCCL does for a device communicator.
     pub fn contexts(&mut self, mut config: GinConfig) -> NcclResult {
         // SAFETY: the call and its arguments are those of NCCL.
         unsafe { (ncclGinPlugin_v14.create_context)(self.coll, &mut config, &mut self.context, &mut self.handle) }
@@ -165,7 +165,8 @@ impl Card {
     }
 
     pub fn ring(&self, pair: &Pair, count: u32) {
-        // SAFETY: the doorbell is a word of the plugin. Release: stands for the kernels' fence before the doorbell.
+        // SAFETY: the doorbell is a word of the plugin. Uses release order: stands for the kernels' fence before the
+        // doorbell.
         unsafe { (*(pair.send.db as *const AtomicU32)).store(count, Ordering::Release) };
     }
 

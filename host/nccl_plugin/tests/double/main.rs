@@ -49,8 +49,8 @@ fn ranks(count: usize, variables: &[(&str, &str)], program: impl Fn(Rank) + Send
 const SIZES: [usize; 7] = [0, 1, 8, 4095, 4096, 70_000, 300_000];
 const STRIDE: usize = 300_032;
 
-/// Puts of all sizes to all ranks, each with a signal; strong signals after puts without one; gets; and a user's own
-/// signal words.
+/// Runs puts of all sizes to all ranks, each with a signal; strong signals after puts without one; gets; and signals in
+/// a user's own words.
 fn everything(rank: &Rank, kind: c_int, rounds: usize) -> Vec<Memory> {
     let (me, ranks) = (rank.me, rank.meeting.ranks);
     let mut source = rank.register(ranks * STRIDE, kind, 0);
@@ -110,7 +110,7 @@ fn everything(rank: &Rank, kind: c_int, rounds: usize) -> Vec<Memory> {
             assert_eq!(wrong, 0, "small puts from {from} to {me}");
         }
         requests.into_iter().for_each(|request| rank.wait(request));
-        // A user's own words, two for each rank, which it resets.
+        // A user's own words, two per rank, which the user resets.
         let requests: Vec<_> = (0..ranks)
             .flat_map(|to| {
                 [(0, 2u64), (8, 1), (0, 1), (0, 4), (8, 1)].map(|(first, add)| {
@@ -197,7 +197,7 @@ fn tcp() {
 
 #[test]
 fn exchanges_work_over_worst_case_network() {
-    // Each rule with each strategy.
+    // Runs each rule with each strategy.
     for seed in 1..=12 {
         let rails = format!("worst:seed={seed}");
         let rule = ["count", "own", "drain", "sequence"][seed % 4];
@@ -272,7 +272,7 @@ fn faults_are_reported_and_waits_end() {
                         assert_eq!(ended, (expected, false), "{fault}");
                     } else if fault == "dead:2" {
                         meeting.meet();
-                        // The dead rank does not return slots: the puts stall, which must be reported.
+                        // The dead rank does not return slots, so the puts stall. The stall must be reported.
                         let mut requests = Vec::new();
                         let mut refused = false;
                         for _ in 0..40 {

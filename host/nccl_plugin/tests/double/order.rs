@@ -1,7 +1,8 @@
-//! Order after the completion of a put: a completed put has landed, and whatever is sent afterwards lands after it.
+//! Order after the completion of a put: a completed put has arrived, and all operations that are sent afterwards arrive
+//! after it.
 //!
-//! Two puts go to one place, the second posted when the first is complete. The value that remains shows which landed
-//! last, so the test does not depend on a read at the right moment.
+//! Two puts write to one place, and the second is posted when the first is complete. The final value shows which
+//! arrived last, so the test does not depend on a read at the right time.
 
 use crate::kernel::{By, Card};
 use crate::queues::cards;
@@ -10,7 +11,7 @@ use nccl_ginlab::settings::{COUNT, RAILS, RULE, STRATEGY, TIMEOUT};
 
 /// Number of places, each written twice.
 const PLACES: u64 = 30;
-/// Longer than a slot with two ranks, so that its parts arrive one by one.
+/// Length of a put that exceeds a slot with two ranks, so that its parts arrive one by one.
 const LONG: u64 = 300_000;
 const OLD: u64 = 0x0101_0101_0101_0101;
 const NEW: u64 = 0x0202_0202_0202_0202;
@@ -71,7 +72,7 @@ fn complete_puts_precede_later_puts() {
     });
 }
 
-/// An incomplete put that was posted earlier does not weaken the guarantee that the completion of a later one gives.
+/// An incomplete put that was posted earlier does not weaken the guarantee of the completion of a later put.
 #[test]
 fn completion_guarantee_holds_with_earlier_put_in_flight() {
     over_seeds(4, |card| {
@@ -96,7 +97,7 @@ fn completion_guarantee_holds_with_earlier_put_in_flight() {
     });
 }
 
-/// A get that is posted after a put is complete returns the bytes of that put, even while longer ones are still being
+/// A get that is posted after a put is complete returns the bytes of that put, even while longer puts are still being
 /// copied to the GPU.
 #[test]
 fn get_after_complete_put_reads_its_bytes() {

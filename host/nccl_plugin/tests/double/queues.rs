@@ -23,7 +23,7 @@ pub fn cards(count: usize, variables: &[(&str, &str)], program: impl Fn(Card) + 
     });
 }
 
-/// Puts of all sizes, with counters, values, gets and sums; more requests than a queue has slots.
+/// Runs puts of all sizes, with counters, values, gets and sums. The number of requests exceeds the slots of a queue.
 fn everything(card: &Card) -> Vec<Memory> {
     let (me, ranks) = (card.me, card.meeting.ranks);
     let (mut source, mut target) = (card.register(ranks * STRIDE), card.register(ranks * STRIDE));
@@ -52,7 +52,8 @@ fn everything(card: &Card) -> Vec<Memory> {
         assert_eq!(card.counter(1, 1), (round.div_ceil(2) * ranks) as u64);
         card.meeting.meet();
     }
-    // More requests than slots, several per doorbell; then a sum, which takes a request per unit.
+    // Writes more requests than there are slots, several per doorbell. Then adds a sum, which requires one request per
+    // unit.
     target.bytes_mut().fill(0xEE);
     card.meeting.meet();
     let (to, at) = ((me + 1) % ranks, (me * STRIDE) as u64);
@@ -62,7 +63,7 @@ fn everything(card: &Card) -> Vec<Memory> {
         card.put(0, By::Data, (&source, offset), 8, (&target, at + offset), to, None, rings);
     }
     card.flush(0);
-    // Completed puts land before whatever is sent afterwards.
+    // Completed puts arrive before all operations that are sent afterwards.
     card.put(0, By::Data, (&source, 0), 0, (&target, 0), to, Some(1), true);
     (0..2).for_each(|_| card.put(0, By::Data, (&source, 0), 0, (&target, 0), to, Some(1), true));
     until("a sum", || card.signal(0, 1) == 3);
@@ -71,7 +72,7 @@ fn everything(card: &Card) -> Vec<Memory> {
     let wrong = (0..4096).filter(|index| came[*index] != byte(from, 0, *index, SIZES.len() - 1)).count();
     assert_eq!(wrong, 0, "1200 small puts from {from} to {me}");
     card.meeting.meet();
-    // Values there and back, between pairs of ranks.
+    // Values in both directions, between pairs of ranks.
     let peer = me ^ 1;
     for round in 1..=20u64 {
         let here = || target.word(ranks * STRIDE / 8 - 1);
@@ -146,7 +147,7 @@ fn numbers_that_cannot_be_are_refused() {
             GinConfig { signals: -1, ..good },
             GinConfig { signals: 1 << 16, ..good },
             GinConfig { counters: 1 << 20, ..good },
-            // More bytes of slots than the maximum of a block.
+            // The slots would exceed the maximum bytes of a block.
             GinConfig { contexts: 4096, counters: 1024, queue_depth: 4096, ..good },
         ] {
             assert_eq!(card.contexts(config), NcclResult::SYSTEM, "{config:?}");
@@ -154,14 +155,14 @@ fn numbers_that_cannot_be_are_refused() {
         for backend_version in [-1, 0, 1, 3] {
             assert_eq!(card.contexts(GinConfig { backend_version, ..good }), NcclResult::ARGUMENT);
         }
-        // The depth of queues is the requested one, within bounds; no queues for counters or signals.
+        // Queues have the requested depth, within limits. Counters and signals have no queues.
         assert_eq!(card.contexts(GinConfig { signals: 0, counters: 0, contexts: 1, queue_depth: 5, ..good }), OK);
         assert_eq!(card.poster(0, By::Data).sq_size, 64);
         card.leave(Vec::new());
     });
 }
 
-/// A context that fails on one rank takes as many region numbers as on the others, so that later signals and windows
+/// A context that fails on one rank uses as many region numbers as on the others, so that later signals and windows
 /// have the same numbers on all ranks.
 #[test]
 fn region_numbers_agree_after_failed_context() {
@@ -190,7 +191,7 @@ fn region_numbers_agree_after_failed_context() {
     });
 }
 
-/// Each invalid request ends the communicator with one line, and NCCL gets the error when it queries for one.
+/// Each invalid request ends the communicator with one line, and NCCL receives the error at its next query.
 #[test]
 fn invalid_requests_end_communicator() {
     type Make = fn(&Card, bool) -> [u64; 16];
@@ -242,7 +243,7 @@ fn invalid_requests_end_communicator() {
             card.leave(vec![memory]);
         });
     }
-    // More requests than a batch, without a doorbell.
+    // The number of requests without a doorbell exceeds a batch.
     cards(1, &[(TIMEOUT, "5")], |mut card| {
         assert_eq!(card.contexts(Card::config()), OK);
         let poster = card.poster(0, By::Data);

@@ -14,7 +14,7 @@ pub const OK: NcclResult = NcclResult::SUCCESS;
 /// Flags with which NCCL registers its own signals.
 pub const SIGNALS: u64 = 3;
 
-/// State that ranks share besides the plugin.
+/// State that ranks share in addition to the plugin.
 pub struct Meeting {
     pub ranks: usize,
     pub handles: Mutex<Vec<[u8; 128]>>,
@@ -33,7 +33,8 @@ impl Meeting {
     }
 }
 
-/// Maximum time of a wait. `GINLAB_PATIENCE` sets it in seconds: with a mutation of the plugin many waits time out.
+/// Returns the maximum time of a wait. `GINLAB_PATIENCE` sets it in seconds: with a mutation of the plugin many waits
+/// time out.
 fn patience() -> Duration {
     Duration::from_secs(std::env::var("GINLAB_PATIENCE").map_or(100, |text| text.parse().unwrap()))
 }
@@ -62,7 +63,7 @@ pub struct Memory {
     pub handle: *mut c_void,
 }
 
-/// Leaks the memory of a failed test: the plugin may still write it, and a crash would hide the cause.
+/// Leaks the memory of a failed test: the plugin may still write to it, and a crash would hide the cause.
 impl Drop for Memory {
     fn drop(&mut self) {
         if std::thread::panicking() {
@@ -266,7 +267,7 @@ impl Rank {
         self.close(memories);
     }
 
-    /// Closes immediately, whatever the other ranks do.
+    /// Closes immediately, regardless of the other ranks.
     pub fn close(self, memories: Vec<Memory>) {
         let table = &ncclRmaPlugin_v16;
         // SAFETY: the calls and their arguments are those of NCCL.

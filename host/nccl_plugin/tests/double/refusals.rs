@@ -1,5 +1,5 @@
-//! Results of all calls of the tables for invalid arguments. NCCL passes none of them, but a broken or newer version
-//! might.
+//! Results of all calls of the tables for invalid arguments. NCCL passes no such arguments, but a broken or newer
+//! version might.
 
 use crate::again::alone;
 use crate::kernel::{By, Card};
@@ -112,8 +112,8 @@ fn differing_or_missing_ranks_fail_at_connect() {
     assert_eq!(Rank::join(&alone, 0, &[(TIMEOUT, "1")]).err(), Some(NcclResult::REMOTE));
 }
 
-/// Calls every function that returns a value, without a place for it: nothing is created, and existing objects remain
-/// valid.
+/// Calls every function that returns a value with a null pointer for it. No object is created, and existing objects
+/// remain valid.
 #[test]
 fn null_result_pointers_are_rejected() {
     ranks(1, &[], |rank| {
@@ -174,7 +174,7 @@ fn null_result_pointers_are_rejected() {
     });
 }
 
-/// Calls every function that takes a handle with a null handle. Giving back a null handle is not an error.
+/// Calls every function that takes a handle with a null handle. Returning a null handle is not an error.
 #[test]
 fn handles_are_asked_for() {
     ranks(1, &[], |rank| {
@@ -275,7 +275,7 @@ fn places_are_checked_on_both_sides() {
     });
 }
 
-/// Every put and get is refused after a failure, outstanding requests end, and all objects can be given back.
+/// Every put and get after a failure is refused, outstanding requests end, and all objects can be released.
 #[test]
 fn calls_after_failure_are_rejected() {
     ranks(1, &[(FAULT, "error:1")], |rank| {
@@ -301,8 +301,8 @@ fn calls_after_failure_are_rejected() {
     });
 }
 
-/// If the target has registered its memory differently, the target's communicator fails, whichever rank submitted the
-/// put.
+/// If the target has registered its memory differently, the target's communicator fails, regardless of the rank that
+/// submitted the put.
 #[test]
 fn differing_memory_is_reported_by_target() {
     for shorter in [true, false] {
@@ -351,7 +351,7 @@ fn ranks_and_handles_are_checked_before_connecting() {
         }
         assert_eq!(connect(&mut [own], 1, 0, null_mut()), ARGUMENT);
         assert_eq!(connect(&mut [own, null_mut()], 2, 0, listener), ARGUMENT);
-        // More ranks than there are signals for slots.
+        // The number of ranks exceeds the number of signals for slots.
         assert_eq!(connect(&mut [own; 1025], 1025, 0, listener), NcclResult::REMOTE);
         assert_eq!((table.connect)(null_mut(), null_mut(), 1, 0, listener, &mut coll), ARGUMENT);
         assert_eq!((table.close_listen)(listener), OK);
@@ -366,7 +366,7 @@ fn missing_rails_fail_at_connect() {
     std::thread::scope(|scope| {
         for me in 0..2 {
             let meeting = &meeting;
-            // No machine has this many of them; without libfabric there are none at all.
+            // No machine has this many rails, and without libfabric there are none at all.
             let variables = [(RAILS, "tcp:nowhere"), (COUNT, "64"), (TIMEOUT, "5")];
             scope.spawn(move || assert_eq!(Rank::join(meeting, me, &variables).err(), Some(NcclResult::REMOTE)));
         }
@@ -396,8 +396,8 @@ fn listening_may_fail() {
     });
 }
 
-/// Type 5: missing and invalid arguments. A refused registration must not take a region number, since all ranks count
-/// these alike.
+/// Type 5: missing and invalid arguments. A refused registration must not use a region number, since all ranks count
+/// these identically.
 #[test]
 fn rejected_queues_leave_no_trace() {
     cards(1, &[], |mut card| {
@@ -454,7 +454,7 @@ fn queues_require_gpu() {
     });
 }
 
-/// Features of older tables that newer ones do not have: device handles of contexts and registrations.
+/// Features of older tables that newer ones lack: device handles of contexts and registrations.
 #[test]
 fn older_tables_give_handles_that_are_ours() {
     ranks(1, &[], |rank| {

@@ -1,7 +1,7 @@
 //! Both types over software NICs: libfabric's own EFA provider with simulated devices below it (crates/soft_efa).
 //!
-//! The simulated devices must be in the process before libfabric is loaded, and the plugin is loaded by another
-//! program. `ginlab nccl` makes the loader preload them, and these tests do the same with their own process.
+//! The simulated devices must be loaded into the process before libfabric, but the plugin is loaded by another program.
+//! `ginlab nccl` makes the loader preload them, and these tests do the same with their own process.
 
 use crate::again::alone;
 use ginlab_fabric::soft;

@@ -1,4 +1,4 @@
-//! Sources that are written during their puts.
+//! Sources that change during their puts.
 
 use crate::rank::{Memory, until};
 use crate::ranks;

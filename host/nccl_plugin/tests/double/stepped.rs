@@ -1,5 +1,5 @@
-//! Order of signals with copies that the test allows one by one. Between two copies the memory is compared with the rules, so that a broken rule
-//! shows whatever the threads do.
+//! Order of signals with copies that the test allows one by one. Between two copies the memory is compared with the
+//! rules, so that a violation is detected regardless of the timing of the threads.
 
 use crate::device::{Signal, Word};
 use crate::rank::{Meeting, Memory, OK, Rank, SIGNALS, until};
@@ -16,7 +16,7 @@ const CASES: [&[(&str, &str)]; 3] = [
 ];
 /// Bytes between the places of two operations.
 const PLACE: usize = 256;
-/// Maximum number of operations of a program: all of them are in slots of the target at once.
+/// Maximum number of operations of a program. All of them are in slots of the target at the same time.
 const OPERATIONS: usize = 20;
 /// Words of each kind for each context.
 const WORDS: u64 = 3;
@@ -53,7 +53,7 @@ fn word(kind: usize, all: &[Memory], index: u64) -> Word<'_> {
     if kind == 0 { Word::Index(&all[2], index) } else { Word::Address(&all[2 + kind], index * 8) }
 }
 
-/// Runs two ranks, and allows copies only at rank 1. The program counts what it finds wrong.
+/// Runs two ranks, and allows copies only at rank 1. The program counts the violations that it finds.
 fn stepped(case: &[(&str, &str)], program: impl Fn(&Rank, &Steps, &AtomicUsize) -> Vec<Memory> + Sync) {
     let (meeting, steps, wrong) = (Meeting::of(2), Arc::new(Steps::default()), AtomicUsize::new(0));
     let with: Vec<(&str, &str)> = case.iter().copied().chain([(PRETEND, "1"), (TIMEOUT, "100")]).collect();
@@ -106,8 +106,8 @@ fn post(rank: &Rank, all: &[Memory], program: &[Operation]) {
     requests.into_iter().for_each(|request| rank.wait(request));
 }
 
-/// Runs programs one after another, and compares the memory of rank 1 with the rules after each step. `before`: rank 1 begins only when a program is
-/// complete at rank 0.
+/// Runs programs one after another, and compares the memory of rank 1 with the rules after each step. If `before` is
+/// set, rank 1 starts only when a program is complete at rank 0.
 fn run(case: &[(&str, &str)], programs: &[Vec<Operation>], before: impl Fn(usize) -> bool + Sync) {
     stepped(case, |rank, steps, wrong| {
         let mut all = memories(rank);
@@ -165,8 +165,9 @@ fn signal(context: usize, kind: usize, index: u64, bytes: usize) -> Operation {
     Operation { context, word: Some((kind, WORDS * context as u64 + index)), strong: true, bytes, waits: false }
 }
 
-/// All pairs of kinds of words, in one context, and in two contexts when the first is complete. Each pair is repeated: the rule for complete puts
-/// hides the rule for one context where the first of a pair is complete before the second is sent.
+/// Returns all pairs of kinds of words, in one context, and in two contexts when the first is complete. Each pair is
+/// repeated, because the rule for complete puts hides the rule for one context if the first put of a pair is complete
+/// before the second is sent.
 fn pairs() -> Vec<Vec<Operation>> {
     let pair = |number: usize| {
         let (first, second, other) = (number % 3, number / 3 % 3, number / 9);
@@ -181,7 +182,7 @@ fn signal_is_visible_after_preceding_operations() {
     run(CASES[0], &pairs(), |_| true);
 }
 
-/// Signals of two words in turn: each word is written once for each signal where another word's signal is between them.
+/// Signals of two words alternate. A word is written once for each signal if a signal of another word is in between.
 #[test]
 fn signals_of_two_words_become_visible_in_order() {
     let program = |kind: usize| [0, 1, 0, 0, 1, 2, 1].map(|index| signal(0, kind, index, 0)).to_vec();
@@ -204,7 +205,7 @@ fn random(seed: u64) -> Vec<Operation> {
     (0..OPERATIONS).map(|_| operation()).collect()
 }
 
-/// Random programs; half of them are complete before the first copy.
+/// Random programs, half of which are complete before the first copy.
 #[test]
 fn signals_of_random_programs_become_visible_in_order() {
     let rounds = std::env::var("GINLAB_ROUNDS").map_or(4, |text| text.parse().unwrap());
@@ -235,7 +236,7 @@ fn reset_word_is_not_written_again() {
                 }
                 // SAFETY: a word that the test keeps until `leave`; all accesses are atomic.
                 unsafe { AtomicU64::from_ptr(all[2 + first].words.as_ptr().cast_mut()) }.store(0, Ordering::Release);
-                // More than the plugin still has for one signal.
+                // More signals than the plugin still holds for one word.
                 (0..16).for_each(|_| advance(rank, steps));
                 wrong.fetch_add(usize::from(all[2 + first].word(0) != 0), Ordering::Relaxed);
             }
@@ -279,7 +280,8 @@ fn complete_get_has_its_bytes() {
             rank.meeting.meet();
             if rank.me == 1 {
                 let request = rank.get((&all[0], 0), bytes, (&all[1], 0), 0);
-                // The request is tested after each step: with the bytes only in a slot, it is found there.
+                // The request is tested after each step. A completion while the bytes are only in a slot would be
+                // detected.
                 until("a get", || {
                     advance(rank, steps);
                     rank.test(request) == (OK, true)

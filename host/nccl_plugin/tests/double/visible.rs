@@ -1,6 +1,7 @@
 //! Order of signals: each is visible only after all earlier puts and signals of its context and peer.
 //!
-//! Each test counts the rounds that violate the rule. `GINLAB_ROUNDS` sets the number of rounds; the suite runs a few.
+//! Each test counts the rounds that violate the rule. `GINLAB_ROUNDS` sets the number of rounds; the suite runs only a
+//! few.
 
 use crate::device::{Signal, Word};
 use crate::kernel::{By, Card};
@@ -11,7 +12,7 @@ use nccl_ginlab::abi::{PTR_CUDA, PTR_HOST};
 use nccl_ginlab::settings::{COPIES, COUNT, PRETEND, RAILS, RULE, STRATEGY, TIMEOUT};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// Variables that select the fabric and the method of copying; each test runs with all of them.
+/// Variables that select the fabric and the method of copying. Each test runs with all of these cases.
 const CASES: [&[(&str, &str)]; 7] = [
     &[],
     &[(COPIES, "kernel:1")],
@@ -93,7 +94,7 @@ fn strong_signal_is_visible_after_earlier_signals() {
         let mut counts = [0u64; 8];
         for round in 0..rounds {
             for pair in 0..18 {
-                // Each kind before each kind; the first one weak or strong.
+                // Each kind before each kind; the first signal is weak or strong.
                 let (first, second, strong) = (pair % 3, pair / 3 % 3, pair < 9);
                 rank.meeting.meet();
                 counts[first] += 1;
@@ -153,7 +154,7 @@ fn reset_word_stays_reset_after_strong_signal() {
                 broken.note(early);
             }
             rank.meeting.meet();
-            // Ordered after everything that the plugin still writes.
+            // Ordered after all pending writes of the plugin.
             if rank.me == 0 {
                 send(0, 0);
             } else {
@@ -216,7 +217,7 @@ fn program(seed: u64, steps: usize) -> Vec<Step> {
     let mut step = || {
         let context = below(2) as usize;
         let signals = below(4) > 0;
-        // Few words for each context, so that several signals add to the same word.
+        // Each context has few words, so that several signals add to the same word.
         let word = signals.then(|| (below(3) as usize, context as u64 * 3 + below(3)));
         let bytes = [0, 0, 8, 64, 5000][below(5) as usize];
         Step { context, word, strong: below(2) == 0, bytes: if signals { bytes } else { bytes.max(8) } }
@@ -227,8 +228,8 @@ fn program(seed: u64, steps: usize) -> Vec<Step> {
 const PLACE: usize = 5000;
 const STEPS: usize = 40;
 
-/// Random puts and signals in two contexts: at any time the words of a context show a prefix of its signals, and the
-/// puts of that prefix have landed.
+/// Random puts and signals in two contexts. At any time the words of a context show a prefix of its signals, and the
+/// puts of that prefix have arrived.
 #[test]
 fn signals_of_context_become_visible_in_order() {
     let rounds = rounds(3);
@@ -266,7 +267,7 @@ fn signals_of_context_become_visible_in_order() {
                     until("all signals of a context", || {
                         let now =
                             |(kind, index): (usize, u64)| all[kind].word(index as usize) - base[kind][index as usize];
-                        // Find the last signal that is visible.
+                        // Finds the last visible signal.
                         let mut counts = [[0u64; 6]; 3];
                         let mut last = None;
                         for (at, (_, word)) in signals.iter().enumerate() {
@@ -302,7 +303,7 @@ fn signals_of_context_become_visible_in_order() {
     });
 }
 
-/// A complete put has landed with its signal, so a signal that is sent afterwards, in any context, becomes visible
+/// A complete put has arrived with its signal, so a signal that is sent afterwards, in any context, becomes visible
 /// later.
 #[test]
 fn signal_of_complete_put_precedes_later_signals() {

@@ -1,5 +1,5 @@
-//! The engine over rails that transfer bytes, have small limits and randomly refuse posts: each byte of each put is
-//! transferred exactly once.
+//! Tests of the engine over rails that transfer bytes, have small limits and randomly refuse posts: each byte of each
+//! put is transferred exactly once.
 
 use super::put;
 use crate::engine::{Engine, EngineError};
@@ -24,7 +24,7 @@ const SPACE: u64 = 1 << 17;
 struct Ledger {
     /// Number of writes of each destination byte.
     written: Vec<u32>,
-    /// Source of each byte: source offset minus destination offset must be the command's.
+    /// Source offset minus destination offset of each byte, which must be that of the command.
     shift: Vec<i64>,
     transfers: usize,
     longest: u64,
@@ -41,7 +41,7 @@ type Ledgered = Layered<FaultyRail<NullRail>, Ledgering>;
 
 impl Layer for Ledgering {
     fn before_post(&mut self, _: Posting<'_>) -> Post {
-        // Xorshift: any sequence that depends only on the test's input.
+        // Xorshift; any sequence that depends only on the test's input suffices.
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
         self.random ^= self.random << 17;
@@ -60,7 +60,7 @@ impl Layer for Ledgering {
     }
 }
 
-/// Transfer limit of the rails, refused posts of 16, delay in polls, and random seed.
+/// Transfer limit of the rails, number of refused posts out of 16, delay in polls, and random seed.
 type Weather = (u64, u64, u64, u64);
 
 fn engine(rails: usize, window: usize, weather: Weather) -> (Engine<Ledgered>, Rc<RefCell<Ledger>>) {
@@ -109,7 +109,7 @@ proptest! {
         // Adjacent puts with gaps between them.
         puts in prop::collection::vec((0u64..200, prop_oneof![0u64..40, 0u64..9000]), 1..40),
     ) {
-        // Pieces of one byte would make the test slow without covering more than pieces of 16.
+        // Pieces of one byte would make the test slow without covering more than pieces of 16 bytes.
         let weather = (weather.0.max(16), weather.1, weather.2, weather.3);
         let (mut engine, ledger) = engine(rails, 1 << log2_window, weather);
         engine.configure(used, strategy);

@@ -1,4 +1,4 @@
-//! Targets that do not poll: their completion queues are finite, and no completion is lost.
+//! Tests with targets that do not poll: their completion queues are finite, and no completion is lost.
 
 use super::put;
 use crate::engine::{Engine, SignalRule};
@@ -17,7 +17,7 @@ const AMPLE: Duration = Duration::from_secs(600);
 /// Longest transfer in bytes.
 const LONGEST: u64 = 64;
 const RAILS: usize = 2;
-/// Number of iterations without progress after which no more is expected.
+/// Number of iterations without progress after which no further progress is expected.
 const STILL: u32 = 3000;
 
 struct Ranks {
@@ -28,8 +28,8 @@ struct Ranks {
 }
 
 impl Ranks {
-    /// Each rank puts `puts` times to every other rank, in 0 to 5 transfers. Every third command is a signal without a
-    /// put.
+    /// Creates ranks that each put `puts` times to every other rank, in 0 to 5 transfers. Every third command is a
+    /// signal without a put.
     fn new(ranks: usize, rule: Rule, puts: u64) -> Ranks {
         let network = Network::new(ranks, RAILS, unpolled(ranks), 7 + ranks as u64);
         let engine = |me: usize| {
@@ -87,14 +87,14 @@ impl Ranks {
 fn target_without_polling_loses_no_signals() {
     for ranks in [2, 3] {
         for rule in Rule::VARIANTS {
-            // More than all queues of a target can hold.
+            // The number exceeds the capacity of all queues of a target.
             let puts = 6000;
             let mut all = Ranks::new(ranks, *rule, puts);
             all.until_still(1..ranks);
             let (waiting, fullest) = (all.engines[1].in_flight(), all.network.borrow().fullest);
             assert!(fullest <= OUTSTANDING + unpolled(ranks), "{rule}: overrun by {fullest} entries");
             assert!(waiting > 0, "{rule}: the target has room for everything, so this test shows nothing");
-            // All credits are used, or all slots if there are fewer.
+            // All credits are used, or all slots if there are fewer of them.
             assert!(fullest > 500 * (ranks - 1), "{rule}: {fullest} of {}", unpolled(ranks));
             let state = all.engines[1].state();
             assert!(state.contains("wait for a signal to peer 0"), "{rule}: {state}");

@@ -1,4 +1,4 @@
-//! Stalls, and the order in which an engine is closed.
+//! Tests of stalls, and of the order in which an engine is closed.
 
 use super::{AMPLE, Bench, put};
 use crate::engine::EngineError;
@@ -60,7 +60,7 @@ fn empty_put_counts_as_progress() {
 }
 
 #[test]
-fn no_stall_within_timeout() {
+fn engine_reports_no_stall_within_timeout() {
     let mut bench = Bench::new(1, 8, AMPLE);
     bench.submit(put(0, 0, 8));
     for _ in 0..3 {
@@ -102,7 +102,7 @@ fn incomplete_transfers_are_leaked_within_timeout() {
     assert_eq!(*bench.closed.borrow(), [""; 0], "neither registration nor rail");
     assert!(bench.rails[0].borrow().polls > 0);
 
-    // After an unsuccessful drain there is no second one.
+    // An unsuccessful drain is not repeated.
     let mut bench = Bench::new(1, 8, Duration::from_millis(2));
     bench.submit(put(0, 0, 8));
     bench.pump();

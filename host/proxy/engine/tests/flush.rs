@@ -1,4 +1,5 @@
-//! NIC writes to GPU memory that does not order them: flushed after the poll and before completions are processed.
+//! Tests of NIC writes to GPU memory that does not order them: they are flushed after the poll and before completions
+//! are processed.
 
 use super::{Bench, SOON, put};
 use crate::engine::{EngineError, SignalRule};
@@ -9,7 +10,7 @@ use ginlab_fabric::Completion;
 use kernels::command::{SIGNALS, signal_immediate};
 use std::sync::{Arc, Mutex};
 
-/// Signal words that the test's flush can read too.
+/// Signal words that the test's flush can also read.
 fn words() -> &'static [Word] {
     Box::leak((0..SIGNALS).map(|_| Word::new(0)).collect())
 }
@@ -68,7 +69,7 @@ fn failed_flush_reports_no_completion() {
     let error = bench.progress().unwrap_err();
     assert!(matches!(error, EngineError::Flush(_)), "{error}");
     assert_eq!((bench.engine.watermark(), bench.engine.signals()[7]), (0, 0));
-    // The NIC has returned the transfer, so the engine does not wait for it.
+    // The NIC has completed the transfer, so the engine does not wait for it.
     assert_eq!(bench.engine.posted(), 1);
     bench.complete(&[1]);
     assert_eq!(bench.progress(), Ok(true));

@@ -1,4 +1,4 @@
-//! The engine over rails that a test scripts.
+//! Tests of the engine over scripted rails.
 
 #![allow(clippy::unwrap_used, reason = "a test ends by panicking")]
 
@@ -19,7 +19,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 const AMPLE: Duration = Duration::from_secs(10);
-/// Timeout for tests that expect no stall: maximum wait for the transfers that they leave posted.
+/// Timeout for tests that expect no stall. It is also the maximum wait for transfers that they leave posted.
 const SOON: Duration = Duration::from_millis(1);
 /// Size in bytes of the source region 0. Region 1, the destination, has twice that size.
 const SPACE: u64 = 1 << 20;

@@ -1,4 +1,4 @@
-//! Commands become transfers, and completions advance the watermark.
+//! Tests that commands become transfers, and that completions advance the watermark.
 
 use super::{Bench, SOON, SPACE, put};
 use crate::engine::{EngineError, IDLE_RAIL_POLLS, MOST_QUEUED};
@@ -200,7 +200,7 @@ fn inactive_rails_are_polled_occasionally() {
     (0..2 * IDLE_RAIL_POLLS).for_each(|_| assert_eq!(bench.progress(), Ok(false)));
     assert_eq!(bench.rails[0].borrow().polls, 2 * IDLE_RAIL_POLLS);
     assert_eq!(bench.rails[1].borrow().polls, 2);
-    // Too many rails are limited to all of them, and 0 to one.
+    // A number above the number of rails selects all of them, and 0 selects one.
     for (asked, used) in [(9, 2), (0, 1)] {
         bench.engine.configure(asked, Strategy::RoundRobin);
         assert_eq!(bench.engine.active_rails, used);
@@ -237,7 +237,7 @@ fn failures_are_reported_and_other_completions_count() {
     bench.rails[1].borrow_mut().ready.push(Completion::Done { token: 1 });
     assert!(bench.progress().unwrap_err().to_string().contains("a stranger's"));
     assert_eq!((bench.engine.watermark(), bench.engine.posted()), (2, 1));
-    // A failed rail hides neither the completions of the others nor its own error.
+    // A failed rail hides neither the completions of the other rails nor its own error.
     bench.rails[0].borrow_mut().dead = true;
     bench.rails[1].borrow_mut().ready.push(Completion::Done { token: 3 });
     assert!(bench.progress().unwrap_err().to_string().contains("rail 0: poll failed: as the test says"));

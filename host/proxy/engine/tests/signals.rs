@@ -1,4 +1,4 @@
-//! Signals of puts under each rule, and values inline in commands: which transfers are posted, and when.
+//! Tests of signals under each rule, and of values inline in commands: which transfers are posted, and when.
 
 use super::{Bench, SOON, put};
 use crate::engine::{EngineError, SignalRule};
@@ -6,7 +6,7 @@ use crate::signal_order::{Immediate, MOST_PARTS, MOST_RANKS, Rule, Word, head, p
 use ginlab_fabric::{Completion, Transfer};
 use kernels::command::{Command, MOST_ADDED, Opcode, SIGNALS, signal_immediate};
 
-/// Signal 7, adding 3000: some bits of the added value travel with the parts, the others with the head.
+/// Signal 7 with an increment of 3000. Some bits of the increment are sent with the parts, the others with the head.
 const SEVEN: u32 = signal_immediate(7, 3000);
 const SIGNAL: Option<u32> = Some(SEVEN);
 
@@ -29,7 +29,7 @@ impl Bench {
         self.written(0).iter().map(|transfer: &Transfer| (transfer.bytes, transfer.immediate)).collect()
     }
 
-    /// Completes one transfer of each of these tickets and posts what follows.
+    /// Completes one transfer of each of these tickets and posts the following ones.
     fn done(&mut self, tokens: &[u64]) {
         self.complete(tokens);
         self.progress().unwrap();
@@ -140,7 +140,7 @@ fn drained_signal_waits_for_all_transfers_to_peer() {
     assert_eq!(bench.engine.watermark(), 1);
     bench.done(&[1, 2, 3, 4]);
     assert_eq!(bench.engine.watermark(), 5);
-    // An empty put sends only its signal, which nevertheless waits.
+    // An empty put sends only its signal, which still has to wait.
     bench.submit(put(0, 0, 16));
     bench.submit(signalled(0));
     assert_eq!(bench.sent()[7..], [(16, None)]);
@@ -171,7 +171,7 @@ fn signals_to_two_peers_drain_side_by_side() {
     assert_eq!(bench.sent()[2..], [(0, SIGNAL), (16, None)]);
     bench.done(&[0]);
     assert_eq!(bench.sent()[4..], [(0, SIGNAL), (16, None)]);
-    // A signal is also a transfer in flight to its peer: the next signal waits for it.
+    // A signal is also a transfer in flight to its peer, so the next signal waits for it.
     bench.done(&[4]);
     assert_eq!(bench.sent().len(), 6);
     bench.done(&[3]);
@@ -182,7 +182,7 @@ fn signals_to_two_peers_drain_side_by_side() {
     assert_eq!((bench.engine.watermark(), bench.engine.signals.has_more()), (6, false));
 }
 
-/// The fault that checks of the order must detect.
+/// Injects the fault that checks of the order must detect.
 #[test]
 fn early_drain_does_not_wait() {
     for bytes in [0, 8] {
@@ -202,7 +202,7 @@ fn early_drain_does_not_wait() {
 fn drain_tickets_wrap_around() {
     let mut bench = bench(1, 4, Rule::Drain);
     for round in 0..3u64 {
-        // Alternate between both peers, so that a ticket's peer must be looked up by the ticket.
+        // Alternates between both peers, so that a ticket's peer must be looked up by the ticket.
         for ticket in round * 4..round * 4 + 3 {
             bench.submit(Command { peer: (ticket % 2) as u32, ..put(0, 0, 8) });
         }
@@ -237,7 +237,7 @@ fn sequence_signal_is_separate_transfer() {
         assert_eq!((bench.engine.watermark(), bench.sent().len()), (0, expected.len()));
         bench.done(&[0]);
         if !counted {
-            // If there are more transfers than the account can number, only two transfers after them are counted.
+            // If there are more transfers than the account can number, only two transfers that follow them are counted.
             let mut behind: Vec<Option<u32>> = bench.sent()[pieces..].iter().map(|(_, immediate)| *immediate).collect();
             behind.sort_unstable();
             assert_eq!(behind, [Some(part(slot, 2, SEVEN)), Some(head(slot, SEVEN))]);
@@ -293,7 +293,7 @@ fn arriving_signals_are_counted_and_acknowledged() {
     assert_eq!(bench.engine.signals()[7], 6000 + 128 * 3000);
     assert!(bench.engine.signals.has_more());
     assert_eq!(bench.sent(), [(0, Some(Immediate::Word { rank: 1, word: Word::Done(128) }.encode()))]);
-    // No command requested it.
+    // No command requested this transfer.
     let token = bench.written(0)[0].token;
     bench.done(&[token]);
     assert_eq!((bench.engine.watermark(), bench.engine.in_flight()), (0, 0));
@@ -321,7 +321,7 @@ fn signal_without_bytes_is_sent_within_limits() {
 #[test]
 fn value_is_sent_from_word_of_ticket() {
     let mut bench = bench(1, 3, Rule::Count);
-    // The bytes of the value are where a put has its source offset.
+    // The bytes of the value are stored where a put has its source offset.
     let value = |bytes| Command {
         opcode: Opcode::PutValue,
         source_offset: (1 << 48) - 1,

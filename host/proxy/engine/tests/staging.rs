@@ -1,4 +1,4 @@
-//! Commands whose bytes are copied before they are posted.
+//! Tests of commands whose bytes are copied before they are posted.
 
 use super::{Bench, SOON, put};
 use crate::engine::EngineError;
@@ -70,7 +70,7 @@ fn command_is_posted_after_staging_copy() {
         bench.written(0).iter().map(|t| (t.token, t.local_offset, t.remote_offset, t.immediate)).collect();
     assert_eq!(posted, [(0, 10, 20, None), (1, 40, 50, Some(4))]);
     assert_eq!(bench.engine.check_stall(), Ok(()), "a copy that ends is a move");
-    // More finished copies than were started would be an error of the driver.
+    // A larger number of finished copies than started ones would be an error of the driver.
     copier.finish(Ok(7));
     bench.pump();
     assert_eq!(bench.written(0).len(), 3);

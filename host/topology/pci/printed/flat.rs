@@ -31,7 +31,7 @@ impl Flat {
         let first = way.next()?.ok()?;
         let (mut address, mut path) =
             (first, format!("/sys/devices/pci{:04x}:{:02x}/{first}", first.domain, first.bus));
-        // `lspci -PP`. Without bus numbers (`-P`), the path is unknown, and its parts are not addresses.
+        // Output of `lspci -PP`. Without bus numbers (`-P`), the path is unknown, and its parts are not addresses.
         for next in way {
             address = next.ok()?;
             address.domain = first.domain;
@@ -52,7 +52,7 @@ impl Flat {
 
     /// Parses a line of a paragraph of `lspci -vmm`.
     fn key(&mut self, key: &str, value: &str, found: &mut BTreeMap<PciAddress, Printed>) -> Option<()> {
-        // With a single -m, the key of the address is Device too.
+        // With a single `-m`, the key of the address is also `Device`.
         if let ("Slot" | "Device", Ok(address)) = (key, value.parse::<PciAddress>()) {
             add(found, address, Identity::default(), None);
             self.current = Some(address);
@@ -90,7 +90,7 @@ fn of_fields(class: u16, vendor: &str, device: &str) -> Identity {
     if vendor_id.is_none() {
         return Identity::of_text(Some(class), format!("{} {}", vendor.trim(), device.trim()).trim());
     }
-    // A device's name may end in something like a code. It is taken for one only if the vendor has a code.
+    // A device's name may end in text that looks like a code. It is treated as a code only if the vendor has a code.
     let device_id = bracketed(device).or_else(|| code(device.trim().strip_prefix("Device ").unwrap_or(device)));
     let name = format!("{} {}", plain(vendor), plain(device)).trim().to_owned();
     Identity { class: Some(class), vendor: vendor_id, device: device_id, name }

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 #[derive(Clone, Debug, Default)]
 struct Place {
     domain: u32,
-    /// Bus of the next devices; `None` before a bracket states it.
+    /// Bus of the next devices; `None` before the first bracket.
     bus: Option<u8>,
     /// Path of the bridges so far; empty before a root bus.
     path: String,
@@ -25,12 +25,12 @@ pub struct Forest {
 /// Returns whether a line is part of a tree.
 pub fn is_branch(line: &str) -> bool {
     let drawn = line.trim_start_matches([' ', '|']);
-    // Options and prompts start with a hyphen too, but not with one of these.
+    // Options and prompts also start with a hyphen, but not with one of these strings.
     ["-[", "-+-", "+-", "\\-"].iter().any(|start| drawn.starts_with(start))
         || drawn.strip_prefix('-').is_some_and(|rest| device(rest.trim_start_matches('-')).is_some())
 }
 
-/// Parses a device at the start of a text, such as `1b.0`. Also returns the rest.
+/// Parses a device, such as `1b.0`, at the start of a text. Also returns the remaining text.
 fn device(text: &str) -> Option<(u8, u8, &str)> {
     let (device, rest) = (text.get(..2)?, text.get(4..)?);
     let function = text.get(2..4)?.strip_prefix('.')?;
@@ -55,7 +55,7 @@ impl Forest {
             rest = rest.trim_start_matches('-');
             let at = line.len() - rest.len();
             match rest.chars().next() {
-                // A bridge or a bus with nothing below it.
+                // A bridge or a bus without devices.
                 None => return Some(()),
                 Some('+' | '\\') => {
                     self.branches.push((at, place.clone()));

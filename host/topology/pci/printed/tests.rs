@@ -1,4 +1,4 @@
-//! Tests of every format of `lspci`: parsed completely or refused.
+//! Tests of every format of `lspci`, which is parsed completely or rejected.
 #![allow(clippy::unwrap_used)]
 
 use super::super::Kind;

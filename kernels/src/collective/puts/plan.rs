@@ -1,4 +1,5 @@
-//! Plan of an iteration for a block: the steps of each operation, the signals they raise and wait for, and their moves.
+//! Plan of an iteration for a block: the steps of each operation, the signals that they raise and await, and their
+//! transfers.
 
 use super::{CROSS, LOCAL, PARTS, READY, Turn};
 use crate::collective::{ALL_GATHER, ALL_REDUCE, BROADCAST, GATHERED, REDUCE_SCATTER};
@@ -18,7 +19,7 @@ const EXCHANGE: u32 = 8;
 const LEAVE: u32 = 9;
 const ARRIVE: u32 = 10;
 
-/// Returns a bit set of `steps` and of the steps that every iteration has.
+/// Returns the bit set of `steps` and of the steps that every iteration contains.
 const fn set_of(steps: &[u32]) -> u32 {
     let (mut set, mut at) = (1 << ENTER | 1 << LEAVE, 0);
     while at < steps.len() {
@@ -33,7 +34,7 @@ pub(super) struct Move {
     pub(super) to: Sym<u8>,
     pub(super) from: Sym<u8>,
     pub(super) pe: u32,
-    /// Raised with each of its puts, if the PE is in another node or the step requires it.
+    /// Signal raised with each of its puts, if the PE is in another node or the step requires it.
     pub(super) signal: u32,
 }
 
@@ -41,7 +42,7 @@ pub(super) struct Move {
 /// chunks of all PEs of this node for it.
 struct Part {
     pe: u32,
-    /// Offset in all data for that PE.
+    /// Offset in the data for that PE.
     begin: u64,
     length: u64,
 }
@@ -79,8 +80,8 @@ impl<const SEVERAL: bool> Turn<'_, SEVERAL> {
         (if self.gathers() { self.nodes() - 1 } else { self.pes - self.local }) * self.args.parts
     }
 
-    /// Returns part `number`, if this block sends it. Sender and receiver agree on the block, because it depends on the
-    /// sum of their indices.
+    /// Returns part `number` if this block sends it, and `None` otherwise. Sender and receiver compute the same block
+    /// from the sum of their indices.
     #[inline(always)]
     fn part(&self, number: u32) -> Option<Part> {
         let args = self.args;
@@ -97,8 +98,8 @@ impl<const SEVERAL: bool> Turn<'_, SEVERAL> {
         ((sum * args.parts + part) % thread::grid_dim_x() == self.block).then_some(Part { pe, begin, length })
     }
 
-    /// Returns the number of puts of an all-to-all that this block receives from other nodes, which is the number it
-    /// sends there.
+    /// Returns the number of puts of an all-to-all that this block receives from other nodes. It equals the number of
+    /// puts that this block sends to them.
     #[inline(always)]
     fn crossing(&self) -> u64 {
         let mut count = 0;
@@ -116,7 +117,7 @@ impl<const SEVERAL: bool> Turn<'_, SEVERAL> {
         pe as u64 * self.args.chunk + self.begin
     }
 
-    /// Returns the steps of this operation as a bit set: checking all the other steps would take a microsecond.
+    /// Returns the steps of this operation as a bit set. Checking every possible step instead would take about 1 us.
     #[inline(always)]
     pub(super) fn steps(&self) -> u32 {
         match (self.args.operation, SEVERAL) {
@@ -134,9 +135,9 @@ impl<const SEVERAL: bool> Turn<'_, SEVERAL> {
         }
     }
 
-    /// Returns the signal raised at the start of a step: its number, this PE's index in the group of PEs that raise it
-    /// on each other, the size of the group, and its first PE. A fence precedes it. A PE that observes the signal may
-    /// forward what this PE has stored so far, or overwrite what this PE has read.
+    /// Returns the signal raised at the start of a step: its number, this PE's index in the group of PEs that signal
+    /// each other, the size of the group, and its first PE. A fence precedes the signal. A PE that observes the signal
+    /// may forward what this PE has stored so far, or overwrite what this PE has read.
     #[inline(always)]
     pub(super) fn tells(&self, step: u32) -> Option<(u32, u32, u32, u32)> {
         let near = (self.place, self.local, self.node * self.local);
@@ -173,7 +174,7 @@ impl<const SEVERAL: bool> Turn<'_, SEVERAL> {
         }
     }
 
-    /// Returns the number of moves of a step.
+    /// Returns the number of transfers of a step.
     #[inline(always)]
     pub(super) fn moves(&self, step: u32) -> u32 {
         let (local, nodes) = (self.local, self.nodes());
@@ -188,14 +189,14 @@ impl<const SEVERAL: bool> Turn<'_, SEVERAL> {
         }
     }
 
-    /// Like [`Self::one_move`], but out of line, with its own registers: inlined, a kernel with 128 registers spills
-    /// twice as much.
+    /// Like [`Self::one_move`], but not inlined, so that it has its own registers. Inlined into a kernel with 128
+    /// registers, it doubles the spills.
     #[inline(never)]
     pub(super) fn one_move_apart(&self, step: u32, number: u32) -> Option<Move> {
         self.one_move(step, number)
     }
 
-    /// Returns move `number` of a step, counted from this PE on, or `None` if it sends nothing.
+    /// Returns transfer `number` of a step, counted from this PE, or `None` if the transfer has no bytes.
     #[inline(always)]
     pub(super) fn one_move(&self, step: u32, number: u32) -> Option<Move> {
         let args = self.args;
@@ -206,7 +207,7 @@ impl<const SEVERAL: bool> Turn<'_, SEVERAL> {
         let cross = |number: u32| (self.node + number) % nodes;
         match step {
             SCATTER => {
-                // Each chunk is sent to its PE, and all chunks to this PE.
+                // Sends each chunk to its PE, or all chunks to this PE.
                 let pe = (me + number) % self.pes;
                 let own = number >= self.pes;
                 if !own && pe == me {
@@ -234,7 +235,7 @@ impl<const SEVERAL: bool> Turn<'_, SEVERAL> {
                 let length = self.length(me);
                 let to = slice(args.to, self.at(me), length);
                 let from = if args.operation == ALL_GATHER { slice(args.from, self.begin, length) } else { to };
-                // Other nodes come first, then this one. Number 0 of the nodes is this PE itself.
+                // Other nodes precede this one. Number 0 of the nodes is this PE itself.
                 let pe = if number < nodes {
                     cross(number) * local + self.place
                 } else {
@@ -252,7 +253,7 @@ impl<const SEVERAL: bool> Turn<'_, SEVERAL> {
                 goes.then_some(Move { to, from: to, pe, signal: LOCAL })
             }
             COLLECT => {
-                // This PE's share of each part: its own chunk for the PE of each place in that node.
+                // This PE's share of each part: its own chunk for each PE of that node.
                 let part = self.part(number / local)?;
                 let (place, chunk) = (number % local, args.chunk);
                 let mine = self.place as u64 * chunk;
@@ -267,7 +268,7 @@ impl<const SEVERAL: bool> Turn<'_, SEVERAL> {
                 (begin < end).then_some(Move { to, from, pe: self.node * local + place, signal: PARTS })
             }
             _ => {
-                // Transfers to other nodes come first, then this node.
+                // Transfers to other nodes precede those within this node.
                 let far = self.parts();
                 if number < far {
                     let Part { pe, begin, length } = self.part(number)?;

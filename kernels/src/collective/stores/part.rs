@@ -1,4 +1,4 @@
-//! Sends of one part by a warp to each PE, and its sum.
+//! Sending one part to each PE by a warp, and summing a part.
 
 use super::{AT_ONCE, Grid, Stored};
 use crate::collective::sum::{NONE_APART, Spread, added, sum};
@@ -6,7 +6,7 @@ use crate::collective::{ALL_GATHER, ALL_REDUCE, BF16, F16, F32, MUTE};
 use crate::gin::copy::copy_apart;
 use cuda_std::vector::{load_words, store_words};
 
-/// Bytes of one 16-byte vector per lane of a warp.
+/// Number of bytes that a warp transfers with one 16-byte vector per lane.
 const VECTORS_OF_LANES: u64 = 512;
 
 impl Grid<'_> {
@@ -22,16 +22,16 @@ impl Grid<'_> {
         u64::from(piece * self.parts + part) * u64::from(self.part)
     }
 
-    /// Returns the offset in its chunk of the part for the PE `step` after this one. Each PE receives a
-    /// different part of the same piece.
+    /// Returns the offset, in its chunk, of the part for the PE that is `step` places after this one. Each PE receives
+    /// a different part of the same piece.
     #[inline(always)]
     fn shifted(&self, piece: u32, part: u32, step: u32) -> u64 {
         let shifted = part + step * self.apart;
         self.at(piece, if shifted < self.parts { shifted } else { shifted - self.parts })
     }
 
-    /// Returns the source address of this lane's first vector for the PE `step` after this one, and its destination
-    /// address.
+    /// Returns the source and destination addresses of this lane's first vector for the PE that is `step` places after
+    /// this one.
     #[inline(always)]
     pub(super) fn way(&self, step: u32) -> (u64, u64) {
         let (args, pe) = (self.args, self.behind(step));
@@ -42,8 +42,8 @@ impl Grid<'_> {
         (self.world.heap as u64 + args.from.offset() + source + lane, self.heap(pe) + object.offset() + mine + lane)
     }
 
-    /// Returns whether the parts of a piece that go to the PEs at the same time are all whole: one at the end of a chunk
-    /// may not be.
+    /// Returns whether all parts of a piece that are sent to the PEs at the same time have full length. The last part
+    /// of a chunk may be shorter.
     #[inline(always)]
     fn sends_whole(&self, piece: u32, part: u32) -> bool {
         self.whole
@@ -64,8 +64,8 @@ impl Grid<'_> {
         if !self.sends_whole(piece, part) || self.args.flags & MUTE != 0 {
             return self.send_any(piece, part, stored);
         }
-        // SAFETY: both ranges are in objects that the host made, in mapped heaps. All PEs have entered the iteration,
-        // or the destination is scratch memory whose previous iteration is over.
+        // SAFETY: both ranges are in objects that the host allocated, in mapped heaps. All PEs have entered the
+        // iteration, or the destination is scratch memory whose previous iteration is over.
         unsafe {
             match (self.world.pes, self.many) {
                 (2, 1) => self.send_to::<1, 8, 1>(1, (self.from, self.to), piece, part),
@@ -89,8 +89,8 @@ impl Grid<'_> {
         stored.parts += others;
     }
 
-    /// Sends to `N` PEs, starting at the one `step` after this one, in `R` rounds. In each round every lane loads `V`
-    /// vectors, then stores each to all PEs in turn.
+    /// Sends to `N` PEs, starting at the one `step` places after this one, in `R` rounds. In each round every lane
+    /// loads `V` vectors, then stores each to all PEs in turn.
     ///
     /// # Safety
     /// The addresses must meet the requirements of [`send`](Grid::send), and a part must be `V * R` vectors per lane.
@@ -149,7 +149,7 @@ impl Grid<'_> {
         }
     }
 
-    /// Sums one part of a piece of this PE's own chunk, and stores the sum to every PE or to this PE.
+    /// Sums one part of a piece of this PE's own chunk. Stores the sum to every PE or to this PE only.
     #[inline(always)]
     pub(super) fn add(&self, piece: u32, part: u32, stored: &mut Stored) {
         let (args, at) = (self.args, self.at(piece, part));
@@ -158,8 +158,8 @@ impl Grid<'_> {
             stored.bytes += bytes * u64::from(self.world.pes - 1);
         }
         let is_whole = self.full && bytes == u64::from(self.part);
-        // SAFETY: all ranges are in objects that the host made, in mapped heaps. The parts of this piece have arrived
-        // from every PE, so every PE has read its part of this chunk: the chunk may be where the result goes.
+        // SAFETY: all ranges are in objects that the host allocated, in mapped heaps. The parts of this piece have
+        // arrived from every PE, so every PE has read its part of this chunk, and the result may overwrite the chunk.
         unsafe {
             match (self.world.pes, args.element) {
                 (2, F32) if is_whole => self.add_of::<F32, 2, 8>(at),

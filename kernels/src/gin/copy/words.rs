@@ -3,10 +3,11 @@
 use super::WIDE;
 use cuda_std::vector::{load_words_of, opaque_u64, store_words};
 
-/// A copy of more than 8 bytes by aligned words of 8 bytes of the target. Each is assembled from the one or two aligned
-/// words of the source that hold its bytes; of the target's first and last word only the bytes of the copy are stored.
+/// A copy of more than 8 bytes by aligned words of 8 bytes of the target. Each target word is assembled from the one or
+/// two aligned source words that hold its bytes. In the first and last target word, only the bytes of the copy are
+/// stored.
 pub(super) struct Words {
-    /// First word of the target, and the word of the source in which its bytes start.
+    /// Address of the first target word, followed by that of the source word in which its bytes start.
     target: u64,
     source: u64,
     /// Number of bytes of the first target word that precede the copy.
@@ -28,7 +29,8 @@ impl Words {
     }
 
     /// Copies the words of lane `rank`. The partial words at the ends are loaded before the others and stored after
-    /// them, so that their latencies overlap. They belong to the first two lanes: warps without words do nothing.
+    /// them, so that their latencies overlap. The partial words belong to the first two lanes, so warps without words
+    /// do nothing.
     ///
     /// # Safety
     /// The requirements of [`copy`](super::copy) must hold, for more than 8 bytes.
@@ -42,21 +44,21 @@ impl Words {
         let edge = if rank == 0 { head } else { tail };
         let has_edge = if rank == 0 { self.skip != 0 } else { rank == 1 && whole != self.span };
         let has_both = lanes == 1 && whole != self.span;
-        // SAFETY: the caller guarantees both ranges. More than 8 bytes are not within one word, so each partial word
-        // reaches to one end of its word.
+        // SAFETY: the caller guarantees that both ranges are valid. More than 8 bytes are not within one word, so each
+        // partial word reaches to one end of its word.
         unsafe {
             let held = if has_edge { self.load_edge(edge.0) } else { [0; 2] };
             let held_tail = if has_both { self.load_edge(whole) } else { [0; 2] };
             let begin = if self.skip != 0 { 8 } else { 0 };
             let mut at = begin + 8 * rank;
-            // The same for all lanes with words, so that they stay together.
+            // The count is the same for all lanes with words, so that they stay converged.
             let mut left = whole as i32 - begin as i32;
             while left > 2 * step as i32 {
                 self.pass::<WIDE>(at, step, whole);
                 at += WIDE as u32 * step;
                 left -= (WIDE as u32 * step) as i32;
             }
-            // A large block spends more time on the conditions of a pass than on the bytes.
+            // For a large block the conditions of a pass take longer than copying the bytes.
             if left > step as i32 {
                 self.pass::<2>(at, step, whole);
             } else if at < whole {
@@ -71,9 +73,9 @@ impl Words {
         }
     }
 
-    /// Copies the words at offsets `at`, `at + step`, ..., at most `N` and only those below `end`, all of which are
-    /// whole. All loads precede the stores. A lane without a word loads the last one, since a condition on a load would
-    /// make the compiler wait for each.
+    /// Copies the words at offsets `at`, `at + step`, ... that are below `end`, at most `N`. All these words must be
+    /// whole. All loads precede the stores. A lane without a word loads the last one, because a condition on a load
+    /// would make the compiler wait for each load.
     #[inline(always)]
     unsafe fn pass<const N: usize>(&self, at: u32, step: u32, end: u32) {
         let high = if self.inside != 0 { 8 } else { 0 };
@@ -97,8 +99,8 @@ impl Words {
     #[inline(always)]
     fn assemble(&self, [low, high]: [u64; 2]) -> u64 {
         let shift = 8 * self.inside;
-        // In two steps, because 64 bits cannot be shifted by 64. Without a shift both words are the same, and nothing
-        // of the second is left.
+        // Shifts in two steps, because a 64-bit value cannot be shifted by 64. Without a shift both words are the same,
+        // and no bit of the second remains.
         low >> shift | high << 1 << (63 - shift)
     }
 
@@ -123,11 +125,11 @@ impl Words {
         (high as u64) << 32 | low as u64
     }
 
-    /// Stores bytes `begin..end` of the target word at offset `at`, which reach to one end of the word: one, two and four
-    /// bytes, as aligned.
+    /// Stores bytes `begin..end` of the target word at offset `at`, which extend to one end of the word. Uses aligned
+    /// stores of one, two and four bytes.
     #[inline(always)]
     unsafe fn store_edge(&self, (at, begin, end): (u32, u32, u32), held: [u64; 2]) {
-        // The compiler would otherwise shift where it loads, and wait there.
+        // The compiler would otherwise shift directly after each load, and wait there.
         let (word, target) = (self.assemble(held.map(opaque_u64)), self.target + at as u64);
         let (begin_2, end_2) = (begin + (begin & 1), end - (end & 1));
         let (begin_4, end_4) = (begin_2 + (begin_2 & 2), end_2 - (end_2 & 2));

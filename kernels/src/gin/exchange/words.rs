@@ -1,4 +1,4 @@
-//! The words of an exchange: how a thread sends its chunks and takes those that arrive.
+//! The words of an exchange: sending and receiving of a thread's chunks.
 
 use super::{Exchange, Plan};
 use crate::gin::chunk::{is_of, joined, missing, read_chunk, tagged, write_chunk};
@@ -67,7 +67,7 @@ impl Wait {
     #[inline(never)]
     fn ask(&mut self, world: &World, pe: u32, seen: u64, round: u32) -> Result<(), Status> {
         if world.has_failed() {
-            // The report names the call that failed.
+            // The report already names the call that failed.
             return Err(Status::ENDED);
         }
         // SAFETY: the host keeps `abort` valid while the grid runs.
@@ -98,7 +98,7 @@ impl<S: Scope> Exchange<'_, S> {
                 let mut held = [0; N];
                 for (index, held) in held.iter_mut().enumerate() {
                     let chunk = first + index as u32 * self.lanes;
-                    // SAFETY: the caller guarantees what `all_to_all` requires.
+                    // SAFETY: the caller upholds the requirements of `all_to_all`.
                     *held = unsafe { self.given::<WHOLE>(source, chunk, plan) };
                 }
                 for (index, &held) in held.iter().enumerate() {
@@ -119,7 +119,7 @@ impl<S: Scope> Exchange<'_, S> {
     }
 
     /// Returns whether this warp has chunks left; `first` is this lane's next chunk. The result is the same for all
-    /// lanes of a warp, also in a block.
+    /// lanes of a warp, even if the scope is a block.
     #[inline(always)]
     pub(super) fn keep_running(&self, first: u32, chunks: u32) -> bool {
         first - self.of_warp < chunks
@@ -138,13 +138,13 @@ impl<S: Scope> Exchange<'_, S> {
     /// The requirements of [`all_to_all`](Exchange::all_to_all) must hold.
     #[inline(always)]
     pub(super) unsafe fn given<const WHOLE: bool>(&self, source: u64, chunk: u32, plan: &Plan) -> u64 {
-        // SAFETY: the caller guarantees what `all_to_all` requires, and no byte after the part's end is read.
+        // SAFETY: the caller upholds the requirements of `all_to_all`, and no byte after the part's end is read.
         if chunk < plan.chunks { unsafe { read::<WHOLE>(at(source, chunk), plan.bytes - chunk * 8) } } else { 0 }
     }
 
-    /// Returns the chunks at these places once their words are all of this round; a place of 0 yields 0. Each poll
-    /// loads all of them: they arrive at about the same time, and polling one after the other would add a round trip to
-    /// memory for each.
+    /// Waits until the words at these places all have this round, and returns their chunks; a place of 0 yields 0. Each
+    /// poll loads all of them. They arrive at about the same time, and polling them one after the other would add a
+    /// round trip to memory for each.
     ///
     /// # Safety
     /// Each place must be 0 or the address of words of this PE's inbox.

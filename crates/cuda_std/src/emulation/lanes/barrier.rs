@@ -34,7 +34,7 @@ impl Block {
         self.alive.get() as usize == self.lanes.len()
     }
 
-    /// Returns the reason for which this lane must not wait at this barrier, if any.
+    /// Returns the reason why this lane must not wait at this barrier, if any.
     #[cold]
     fn refused(&self, lane: &Lane, first: Option<(u32, Site)>, site: Site) -> Option<String> {
         let here = (lane.position.thread_idx_x, site);

@@ -136,7 +136,7 @@ pub fn step() {
 
 #[cold]
 fn maybe_turn() {
-    // With probability 1/4: lanes interleave in all orders, but still make progress.
+    // Switches with probability 1/4, so that lanes interleave in all orders but still make progress.
     if let Some(lane) = current()
         && lane.block().is_seeded()
         && lane.block().random().is_multiple_of(4)
@@ -162,15 +162,15 @@ pub fn changes() {
     PROGRESS.set(true);
 }
 
-/// Called before a read-modify-write: like [`step`], and records that the lane changes memory.
+/// Called before a read-modify-write. Does the same as [`step`], and records that the lane changes memory.
 #[inline(always)]
 pub fn modifies() {
     step();
     changes();
 }
 
-/// Records a store of this lane to `word`. `changes` returns whether it changes the value, `release` is whether it is
-/// a release.
+/// Records a store of this lane to `word`. `changes` returns whether the store changes the value. `release` states
+/// whether it is a release store.
 #[inline(always)]
 pub fn stored(word: &Word, changes: impl FnOnce() -> bool, release: bool) {
     if changes() {

@@ -62,7 +62,7 @@ impl Warp {
         self.calls(u32::MAX).take(4).map(line).collect()
     }
 
-    /// Returns the reason for which this lane must not make this call, if any.
+    /// Returns the reason why this lane must not make this call, if any.
     #[cold]
     fn refused(&self, lane: &Lane, call: &Call) -> Option<String> {
         let number = (lane.position.thread_idx_x % SIZE) as usize;

@@ -12,8 +12,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::{io, ptr};
 
-/// Number of resumed lanes after which a visit to a warp ends even if lanes are runnable, so that other warps are
-/// scheduled too.
+/// Number of resumed lanes after which a visit to a warp ends even if lanes are runnable, so that other warps are also
+/// scheduled.
 const MOST_TURNS: u32 = 4096;
 
 /// Parameters of a grid that a worker needs to start its blocks.

@@ -127,16 +127,16 @@ impl Warp {
     }
 }
 
-/// Reason for which a lane returns control to its worker.
+/// Reason why a lane returns control to its worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stop {
-    /// Spins: polls again when the other lanes have been scheduled.
+    /// The lane spins. It polls again when the other lanes have been scheduled.
     Spins,
-    /// Waits at a barrier or for lanes of its warp, which will make it runnable again.
+    /// The lane waits at a barrier or for lanes of its warp, which will make it runnable again.
     Waits,
-    /// Preempted by the seeded scheduler.
+    /// The seeded scheduler preempted the lane.
     Turns,
-    /// Found a bug of the kernel ([`Lane::fail`]); is never resumed.
+    /// The lane found a bug of the kernel ([`Lane::fail`]) and is never resumed.
     Failed,
 }
 
@@ -182,7 +182,7 @@ impl Lane {
 
     #[inline]
     pub fn block(&self) -> &Block {
-        // SAFETY: set when the block was created, and the block outlives the coroutines of its lanes.
+        // SAFETY: the pointer was set when the block was created, and the block outlives the coroutines of its lanes.
         unsafe { &*self.block.get() }
     }
 
@@ -197,7 +197,7 @@ impl Lane {
     }
 
     /// Aborts the grid because of a bug of the kernel that `why` describes. Returns only if the grid is already ending,
-    /// to destructors.
+    /// so that destructors can run.
     #[cold]
     pub fn fail(&self, why: String) {
         self.block().failed.set(Some(format!("block {}: {why}", self.position.block_idx_x)));
@@ -228,7 +228,7 @@ impl Lane {
             super::stacks::STACK_BYTES
         );
         self.stopped_at.set(here);
-        // SAFETY: set when this coroutine started, and this code runs in it.
+        // SAFETY: the pointer was set when this coroutine started, and this code runs in it.
         unsafe { (*self.yielder.get()).suspend(stop) };
     }
 }

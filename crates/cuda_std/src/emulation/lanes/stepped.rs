@@ -14,7 +14,7 @@ thread_local! {
     static STACKS: RefCell<Stacks> = RefCell::default();
 }
 
-/// Reason for which a [`Stepped`] thread returned control to its owner.
+/// Reason why a [`Stepped`] thread returned control to its owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Turn {
     /// The thread spins: its condition does not hold, and is polled again on the next call of [`Stepped::turn`].
@@ -25,8 +25,8 @@ pub enum Turn {
     Ended,
 }
 
-/// The only thread of a grid of one, which its owner runs until the next spin or block barrier. For tests that control
-/// the interleaving step by step: several of these on one CPU thread represent the kernels of several devices.
+/// The only thread of a grid of one, which its owner runs until the next spin or block barrier. Tests use it to control
+/// the interleaving step by step: several such threads on one CPU thread represent the kernels of several devices.
 pub struct Stepped {
     coroutine: Option<Coroutine<(), Turn, (), Place>>,
     running: Rc<Running>,
@@ -92,7 +92,8 @@ impl Drop for Stepped {
 
 /// Returns control from the stepped thread that runs here to its owner. Returns false if there is none.
 pub fn pause(turn: Turn) -> bool {
-    // SAFETY: set during `Stepped::turn`, which keeps it alive; the caller runs within that call.
+    // SAFETY: the pointer was set during `Stepped::turn`, which keeps its target alive. The caller runs within that
+    // call.
     let Some(running) = (unsafe { RUNNING.get().as_ref() }) else { return false };
     if std::thread::panicking() {
         // Destructors of a thread that is being unwound must not wait.
@@ -100,7 +101,7 @@ pub fn pause(turn: Turn) -> bool {
     }
     let here = ptr::from_ref(&turn).addr();
     assert!(here >= running.lowest, "the kernel's stack is nearly full: {STACK_BYTES} bytes are left");
-    // SAFETY: set when this coroutine started, and this code runs in it.
+    // SAFETY: the pointer was set when this coroutine started, and this code runs in it.
     unsafe { (*running.yielder.get()).suspend(turn) };
     true
 }

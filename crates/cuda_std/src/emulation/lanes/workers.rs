@@ -11,7 +11,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 use std::{io, thread};
 
-/// A running grid.
+/// State of a running grid.
 struct Work<'a> {
     launch: Launch<'a>,
     /// Index of the next block that no worker has started.
@@ -214,7 +214,7 @@ fn start(job: Job) -> io::Result<()> {
             IDLE.lock().unwrap_or_else(PoisonError::into_inner).push(again.clone());
         }
     })?;
-    // Cannot fail: the thread waits for its first job.
+    // This cannot fail: the thread waits for its first job.
     sender.send(job).map_err(|_| io::Error::other("a worker of the emulated device has ended"))
 }
 

@@ -1,4 +1,4 @@
-//! Tests of the kernel through its rings only: long copies by several blocks.
+//! Tests of long copies by several blocks, using only the kernel's rings.
 
 #[path = "../../../../../tests/random/mod.rs"]
 mod random;
@@ -116,8 +116,8 @@ fn noise(bytes: usize) -> Vec<u8> {
     (0..bytes).map(|_| random.below(255) as u8 + 1).collect()
 }
 
-/// Copies write every byte and no other, for any length, alignment and number of blocks, and for successive kernels
-/// with the same memory.
+/// Copies write exactly their bytes, for any length, alignment and number of blocks, and for successive kernels with
+/// the same memory.
 #[test]
 fn long_copies_are_whole() {
     const ROOM: usize = 300 << 10;
@@ -150,7 +150,7 @@ fn long_copies_are_whole() {
     }
 }
 
-/// A thread that sees a word also sees what long copies before it wrote, and a mark follows its word.
+/// A thread that sees a word also sees the writes of long copies before it, and a mark follows its word.
 #[test]
 fn word_follows_long_copies_and_precedes_mark() {
     const ROOM: usize = 4 * LONG_BYTES;
@@ -181,8 +181,8 @@ fn word_follows_long_copies_and_precedes_mark() {
     running.end();
 }
 
-/// Copies of all lengths that read and write the same bytes, words and marks, in any order, have the same effect as one
-/// after another.
+/// Copies of all lengths that read and write the same bytes, words and marks, in any order, have the same effect as if
+/// they ran one after another.
 #[test]
 fn overlapping_steps_keep_order() {
     const ROOM: usize = 256 << 10;
@@ -260,7 +260,7 @@ fn rings_wrap_around_both_ways() {
     running.end();
 }
 
-/// Everything requested before the end is done, and then no block is left.
+/// All steps requested before the end are executed, and then no block remains.
 #[test]
 fn exit_follows_all_copies_of_all_blocks() {
     const PART: usize = 1 << 20;
@@ -279,7 +279,7 @@ fn exit_follows_all_copies_of_all_blocks() {
             }
             running.ask(Queue::Out, Step::End);
             until("the lane's end", || running.rings.gone(1)[Queue::Out as usize]);
-            // Checked immediately, before the kernel has ended.
+            // Checks this immediately, before the kernel has ended.
             let (came, end) = (std::hint::black_box(&to), copies * PART);
             assert!(came[..end].iter().rev().take(PART).all(|byte| *byte != 0), "{blocks} blocks, {copies} copies");
             assert!(came[..end] == from[..end] && came[end..].iter().all(|byte| *byte == 0));

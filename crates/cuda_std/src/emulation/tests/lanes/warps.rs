@@ -174,7 +174,8 @@ fn lines(text: &str) -> Vec<u32> {
 fn lanes_at_two_calls_are_reported_with_lines() {
     let all = u32::MAX;
     let first = line!() + 3;
-    // Votes with different masks; two calls of one kind; calls of two kinds; a rendezvous and the block barrier.
+    // Covers votes with different masks, two calls of one kind, calls of two kinds, and a rendezvous with the block
+    // barrier.
     let failing: [(&str, &(dyn Fn() + Sync)); 5] = [
         ("same mask", &|| assert!(warp::any(if warp::lane() < 8 { 0xffff } else { all }, true))),
         ("same mask", &|| if warp::lane() == 8 { warp::synchronize(all) } else { warp::synchronize(all) }),
