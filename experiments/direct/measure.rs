@@ -34,7 +34,7 @@ const FLOOR: &str = "ping-pong";
 /// Index of the times until all puts were posted.
 const POSTED: usize = 0;
 
-/// The cases of a tuple.
+/// The cases of a parameter combination.
 struct Puts<'a> {
     direct: &'a Direct,
     tuple: &'a Tuple,
@@ -50,7 +50,7 @@ struct Memory {
     tickets: Buffer,
 }
 
-/// Measures one tuple.
+/// Measures one parameter combination.
 pub async fn measure(direct: &Direct, tuple: &Tuple, ranks: &mut Bootstrap) -> Result<Rows, Failure> {
     let args = &direct.args;
     let threads = u64::from(tuple.grid) * u64::from(tuple.block);

@@ -31,7 +31,7 @@ pub struct Bench<'a> {
     pub cuda: Option<&'a ForeignModule>,
 }
 
-/// The cases of a tuple, by their index.
+/// The cases of a parameter combination, by their index.
 pub struct Cases<'a> {
     bench: &'a Bench<'a>,
     pub setup: Setup,
@@ -73,7 +73,7 @@ impl Setup {
 }
 
 impl Bench<'_> {
-    /// Measures the tuple. Returns the results on rank 0, and a case that the device does not support.
+    /// Measures the parameter combination. Returns the results on rank 0, and a case that the device does not support.
     pub async fn run(&self, ranks: &mut Bootstrap) -> Result<(Option<Measured>, Option<Missing>), Failure> {
         let (setup, missing) = self.setup()?;
         let iterations = setup.iterations.into();

@@ -78,7 +78,7 @@ impl Needs {
         let mut needs = Needs { payload: PLACEHOLDER, slots: 1, blocks: 1 };
         for tuple in args.tuples()? {
             check_grid(device, tuple.grid, tuple.block)?;
-            // A tuple that does not fit becomes a skipped row.
+            // A parameter combination that does not fit becomes a skipped row.
             if let Ok(layout) = Layout::new(args, &tuple, device) {
                 needs.payload = needs.payload.max(layout.bytes());
                 needs.slots = needs.slots.max(layout.producers * layout.window);

@@ -1,4 +1,4 @@
-//! Cases of a tuple: the queues, their prototype, and lower bounds of all of them.
+//! Cases of a parameter combination: the queues, their prototype, and lower bounds of all of them.
 
 use super::args::{Algorithm, Mode};
 use super::measure::{Bench, MOST_ELEMENTS};

@@ -1,4 +1,4 @@
-//! Measurement of one tuple: its cases, their lower bounds and the prototype, alternating.
+//! Measurement of one parameter combination: its cases, their lower bounds and the prototype, alternating.
 
 use super::args::{Algorithm, Mode, Scope};
 use super::cases::{Case, Kind};
@@ -41,7 +41,7 @@ impl Deref for Bench<'_> {
     }
 }
 
-/// The cases of a tuple.
+/// The cases of a parameter combination.
 struct Cases<'a, const WORDS: usize> {
     bench: &'a Bench<'a>,
     all: Vec<Case<'a, WORDS>>,
@@ -54,7 +54,7 @@ struct Run {
     taken: Taken,
 }
 
-/// Measures a tuple and returns its rows.
+/// Measures a parameter combination and returns its rows.
 pub async fn measure(bench: &Bench<'_>, ranks: &mut Bootstrap) -> Result<Rows, Failure> {
     // The number of words is a constant in the consumers' code.
     match bench.tuple.words {

@@ -72,7 +72,7 @@ pub struct Queue {
     cores: Vec<usize>,
     /// The ring in CUDA C++.
     prototype: Option<Prototype>,
-    /// Memory of the last tuple.
+    /// Memory of the last parameter combination.
     place: Option<RingPlace>,
     /// Round trips of a flag, the lower bound of acknowledged pushes.
     ping_pong: Option<(Row, Vec<f64>)>,
