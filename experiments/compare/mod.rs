@@ -15,7 +15,7 @@ pub const PROGRAMS: &[Program] =
 const EXAMPLES: &str = "\
 Examples:
   ginlab compare before.csv after.csv                      compare two files
-  ginlab compare data/2026-11-21-loopback/vm data/2026-11-21-loopback/h200 --csv -   compare two directories, print CSV
+  ginlab compare data/cpu/2026-11-21-loopback/vm data/cpu/2026-11-21-loopback/h200 --csv -   compare two directories, print CSV
   ginlab compare before.csv after.csv --fail-slower 5      exit with 1 if a row is slower by more than 5 % and by more than noise
   ginlab compare tcp.csv shm.csv --ignore fabric           compare two fabrics row by row";
 

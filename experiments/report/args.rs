@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 const EXAMPLES: &str = "\
 Examples:
-  ginlab report data/2026-11-21-h200x4 -o report.html          show all runs of a directory
+  ginlab report data/h200x4/2026-11-21 -o report.html          show all runs of a directory
   ginlab report --newest data -o newest.html                   show the newest of all runs
   ginlab report run.csv -o run.html --svg charts --title 'One run'   also write each chart as SVG
   ginlab report after.csv --against before.csv -o comparison.html    compare two runs
