@@ -7,12 +7,12 @@ use proptest::prelude::*;
 use std::collections::HashSet;
 
 fn send(node: &mut Node, peer: usize, offset: u64, bytes: u64, token: u64) -> Post {
-    // SAFETY: concurrent changes of the memory are what is tested.
+    // SAFETY: the test studies concurrent changes of the memory.
     unsafe { node.rail.send(&node.region, peer, &Message { offset, bytes, token }) }.unwrap()
 }
 
 fn receive(node: &mut Node, offset: u64, bytes: u64, token: u64) {
-    // SAFETY: concurrent changes of the memory are what is tested.
+    // SAFETY: the test studies concurrent changes of the memory.
     assert_eq!(unsafe { node.rail.receive(&node.region, &Message { offset, bytes, token }) }, Ok(Post::Accepted));
 }
 
