@@ -135,7 +135,7 @@ fn message_errors_are_named() {
         assert!(pair[0].rail.send(&pair[0].region, 9, &Message { offset: 0, ..beyond }).is_err());
         assert!(pair[0].rail.receive(&pair[0].region, &beyond).is_err());
     }
-    // A rail opened without messages.
+    // Opens a rail without messages.
     let mut silent = WorstRail::open(&Spec::default(), Who::default(), false).unwrap();
     silent.insert_peers(&[pair[1].rail.address().unwrap()]).unwrap();
     // SAFETY: the send is refused.
