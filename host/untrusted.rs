@@ -1,4 +1,4 @@
-//! Parsers of the library, and the inputs to feed them, for tests/fuzz only.
+//! Parsers of the library, and inputs for them, only for tests/fuzz.
 
 pub use ginlab_bootstrap::fuzzed::{answer, answers, connect, connectors, frames, greeting, greetings};
 pub use ginlab_bootstrap::fuzzed::{listen, listeners, sealed, sealed_steps, steps};

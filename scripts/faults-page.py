@@ -83,7 +83,7 @@ def page(folder, text):
             lines.append(line)
         said = next((row["said"] for row in ran if row["said"] and row["code"] != "0"), None)
         if said:
-            # Faults whose messages start alike, apart from numbers, share one example.
+            # Faults whose messages start with the same text, apart from numbers, share one example.
             start = lambda text: re.sub(r"\d+", "", text)[:45]
             alike = next((line for line in messages if start(line[1]) == start(plain(said))), None)
             if alike:

@@ -169,7 +169,7 @@ make_root() {
     cp /etc/resolv.conf "$root/etc/resolv.conf"
     echo "127.0.0.1 localhost $(hostname)" >"$root/etc/hosts"
 
-    # This machine's access to the registries: certificates and proxies; nothing else of its environment.
+    # Passes on only this machine's access to the registries: certificates and proxies.
     mkdir -p "$root/etc/ssl" && cp /etc/ssl/certs/ca-certificates.crt "$root/etc/ssl/fresh.crt"
     environment=(HOME=/root LANG=C.UTF-8 TERM=dumb PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin)
     for variable in SSL_CERT_FILE CARGO_HTTP_CAINFO CURL_CA_BUNDLE PIP_CERT REQUESTS_CA_BUNDLE GIT_SSL_CAINFO; do

@@ -23,7 +23,7 @@ trap cleanup EXIT
 base=${1:-}
 if [[ -z $base ]]; then
     command -v debootstrap >/dev/null || skip 'no debootstrap here, and no BASE.tar given'
-    # With Debian's security updates, which have the kernels' compiler.
+    # Includes Debian's security updates, which have the kernels' compiler.
     scripts/fresh.sh --prepare --work "$work/base" >/dev/null
     base=$work/base/bookworm.tar
 fi

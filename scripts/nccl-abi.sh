@@ -15,7 +15,7 @@ fi
 here=$(dirname "$(realpath "${BASH_SOURCE[0]}")")
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-# NCCL's source headers include CUDA's, of which the tables need nothing.
+# NCCL's source headers include CUDA's, but the tables need nothing from those.
 touch "$work/cuda_runtime.h" "$work/cuda_fp16.h" "$work/cuda_bf16.h" "$work/cuda_fp8.h"
 includes=()
 for folder in "$@"; do includes+=(-I "$folder"); done

@@ -130,9 +130,9 @@ both_idle() { [[ $("$work/enter" 0 sinfo -h -N -o %T | grep -c '^idle$') == 2 ]]
 until_there 'two idle nodes' both_idle
 
 if [[ -n $page ]]; then
-    # Not in the checkout: files that a job writes go to the caller's directory.
+    # Runs outside the checkout, because files that a job writes go to the caller's directory.
     cd "$caller"
-    # As installed by a user: the batch file finds the program on PATH.
+    # Emulates a user's installation: the batch file finds the program on PATH.
     unset GINLAB
     PATH=$(dirname "$ginlab"):$PATH
     timeout 400 "$work/enter" 0 bash -euo pipefail "$page" || { code=$?; tail -n 20 "$work"/*.log >&2; fail "$page ended with exit code $code"; }

@@ -96,7 +96,7 @@ impl World {
         let source = device.allocate(Place::Device, options.bytes).unwrap();
         let destination = device.allocate(Place::Host, options.bytes).unwrap();
         let memory = |buffer: &Buffer| Memory { address: buffer.address(), bytes: buffer.bytes(), cuda_device: None };
-        // SAFETY: taken once, and the world keeps the ring longer than its proxy.
+        // SAFETY: the consumer is taken once, and the world keeps the ring longer than its proxy.
         let consumer = unsafe { ring.consumer() };
         let proxy = start(options, consumer, vec![memory(&source), memory(&destination)], open).unwrap();
         World { proxy, ring, source, destination }
@@ -583,7 +583,7 @@ fn panicking_rail_ends_kernel_and_proxy() {
 fn panic_while_opening_rail_is_reported() {
     let device = Device::Emulated;
     let ring = RingMemory::new(&device, 2, DEADLINE).unwrap();
-    // SAFETY: taken once, and the ring outlives the proxy, which never starts.
+    // SAFETY: the consumer is taken once, and the ring outlives the proxy, which never starts.
     let consumer = unsafe { ring.consumer() };
     let open = || -> Vec<NullRail> { panic!("expected by the test: this rail does not open") };
     assert_eq!(start(Options { window: 2, ..USUAL }, consumer, Vec::new(), open).unwrap_err(), ProxyError::Gone);

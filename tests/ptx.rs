@@ -329,7 +329,7 @@ fn a_wait_is_what_the_ring_says(protocol: &Protocol) {
     assert!(count(space, "ld.acquire.sys.global.u64") >= 1, "{space:#?}");
     assert!(count(space, "ld.acquire.sys.global.v2.u64") >= 1, "{space:#?}");
     for list in [wait, space] {
-        // Host memory is read only by acquires of system scope; relaxed accesses stay on the device.
+        // Only acquires of system scope read host memory. Relaxed accesses stay on the device.
         assert!(list.iter().all(|mnemonic| !mnemonic.contains("relaxed.sys")), "{list:#?}");
         assert!(count(list, "st.release.gpu.global.u64") >= 2, "the relay releases: {list:#?}");
         assert!(count(list, "atom.acquire.gpu.global.cas.b64") >= 1, "{list:#?}");

@@ -237,7 +237,7 @@ mod tests {
             if element == Element::F32 {
                 assert!(pattern.check(0, &other, true).wrong > 0, "another order shows");
             }
-            // The sum without one of the ranks.
+            // Computes the sum without one of the ranks.
             let missing: Vec<f32> = (0..PERIOD as usize).map(|at| inputs[0][at] + inputs[1][at]).collect();
             let missing = tiled(&encoded(element, &missing), 0, pattern.shape.bytes);
             let found = pattern.check(0, &missing, false);

@@ -13,9 +13,9 @@ use std::time::{Duration, Instant};
 pub const CHUNK: usize = 1 << 20;
 /// Immediate of the write that follows the measured ones.
 const DONE: u32 = 0x6e_0d0d;
-/// Bytes of that write.
+/// Bytes of the write with the immediate [`DONE`].
 const DONE_BYTES: u64 = 64;
-/// Time for the completion of that write, which the peer may process only in its next round.
+/// Time for the completion of this write, which the peer may process only in its next round.
 const GRACE: Duration = Duration::from_secs(1);
 
 /// Rates of this rank to each peer by rail, in Gb/s: 0 if the transfer failed, `None` if there was none.

@@ -135,7 +135,7 @@ fn puts(args: &Args, program: &Path, provider: &str, rails: usize) -> Result<(),
             command.env_remove(&name);
         }
     }
-    // A memory file is used: an unread pipe could block the child, and there may be no writable directory.
+    // Uses a memory file, because an unread pipe could block the child, and there may be no writable directory.
     let said = scratch::file().and_then(|file| Ok((file.try_clone()?, file)));
     let (stderr, mut said) = match said {
         Ok((stderr, said)) => (Stdio::from(stderr), Some(said)),

@@ -1,4 +1,5 @@
-//! State of one rank for the whole run: its device, its memory, which other ranks can open, and their memories.
+//! State of one rank for the whole run. It comprises the device, the rank's memory, which other ranks can open, and the
+//! opened memories of other ranks.
 //!
 //! ```text
 //!   the memory of a rank:  gate words | flags | source | slot for rank r+1 | slot for rank r+2 | ...

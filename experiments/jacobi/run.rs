@@ -113,7 +113,7 @@ impl Session {
         let (from, to) = (part.fields[1 - parity], part.fields[parity]);
         let first: *const f32 = from.pointer();
         let beside = if part.alone {
-            // Address in the whole field: its last row is above its first one.
+            // Address in the whole field, whose last row is above its first row.
             [first.wrapping_add((part.rows as usize - 1) * part.problem.pitch() as usize), first]
         } else {
             let heap = self.world.description();

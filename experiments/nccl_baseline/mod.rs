@@ -124,7 +124,7 @@ fn bounded<T: 'static>(
 }
 
 /// Returns two ranks on the same GPU that NCCL treats as ranks of one node, because their `NCCL_HOSTID` is the same.
-/// Such ranks are not supported by NCCL.
+/// NCCL does not support such ranks.
 fn on_one_gpu(places: &[&(Option<String>, Option<String>)]) -> Option<(usize, usize)> {
     (0..places.len()).find_map(|second| {
         places[..second].iter().position(|first| first == &places[second]).map(|first| (first, second))

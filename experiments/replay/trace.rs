@@ -11,7 +11,7 @@ use std::path::Path;
 /// Minimum time between consecutive puts of a context for the second one to count as having waited.
 const PAUSE_NS: u64 = 3_000;
 
-/// Assumption about what a put waited for.
+/// Assumption about the events that a put waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Depends {
     /// All signals, gets and completions before the put: an upper bound

@@ -44,7 +44,7 @@ pub struct Place {
     pub offer: Offer,
     /// Number of the peer in the server's events.
     pub number: u32,
-    /// Random immediate known only to this peer. Writes with it count as this peer's.
+    /// Random immediate known only to this peer. Writes with this immediate count as those of the peer.
     pub tag: u32,
     /// Maximum number of writes by which the peer may be ahead of those that the server has reported as counted.
     pub window: u64,

@@ -212,6 +212,7 @@ fn replayed_connection_is_rejected() {
         (first.join().unwrap(), answer)
     });
     assert!(waiting.contains("waiting for rank 1") && waiting.ends_with(CHANGED), "{waiting}");
-    // The listener's message of the handshake, and a refusal that only the right connector could decrypt.
+    // The text contains only the listener's message of the handshake, and a refusal that only the right connector could
+    // decrypt.
     assert!(!holds(&text, b"changed") && !holds(&text, b"host"), "{}", text.escape_ascii());
 }

@@ -34,7 +34,7 @@ pub struct Requirements {
     pub instance: Option<String>,
     /// Number of EFA devices that must exist, instead of the number of the instance type.
     pub cards: Option<usize>,
-    /// Whether runs will use the emulated device, so that GPUs need not exist or work.
+    /// Whether runs will use the emulated device. GPUs then need not exist or work.
     pub emulated: bool,
     /// Whether to check what is needed to build kernels.
     pub developer: bool,

@@ -73,7 +73,7 @@ impl HostVisible {
     }
 }
 
-/// Memory of a ring. Initially zeroed: an empty ring with watermark 0.
+/// Memory of a ring. Initially, it is zeroed, which represents an empty ring with watermark 0.
 #[derive(Debug)]
 pub struct RingMemory {
     slots: HostVisible,

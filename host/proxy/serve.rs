@@ -186,7 +186,8 @@ impl<R: Rail> Server<'_, R> {
             }
             if since_check >= POLLS_PER_ORDER_CHECK || gave_way || self.shared.urgent.load(Ordering::Relaxed) {
                 since_check = 0;
-                // Uses acquire order, which pairs with the release store of `urgent`, before which the order was sent.
+                // Uses acquire order, which pairs with the release store of `urgent`. The request was sent before that
+                // store.
                 if self.shared.urgent.swap(false, Ordering::Acquire) {
                     backoff.reset();
                 }

@@ -85,7 +85,7 @@ pub fn of_several(experiment: &str, runs: &[&Run], catalog: Catalog) -> Figures 
                 figures.draw_where_it_tells(experiment, &format!("{name}-{across}"), &joined, plot, catalog);
             }
         }
-        // Single steps, each in its own file.
+        // Draws one chart of the runs that have a single row each.
         let lone: Vec<_> = inside().filter(|run| run.records.rows().len() == 1).collect();
         if lone.len() > 1 {
             let joined = Records::joined(lone.iter().map(|run| &run.records));

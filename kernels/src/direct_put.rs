@@ -187,14 +187,14 @@ fn wait_for_counter_alone(queue: &Queue) -> u64 {
 unsafe fn fill(at: u64, bytes: u32, seed: u64) {
     let mut index = 0u64;
     while index * 8 + 8 <= bytes as u64 {
-        // SAFETY: the word is below `bytes`, for which the caller guarantees that the slot is valid; slots start on
-        // word boundaries.
+        // SAFETY: the word is below `bytes`, and the caller guarantees that the slot is valid for `bytes` bytes. Slots
+        // start on word boundaries.
         unsafe { (at as *mut u64).add(index as usize).write(pattern::word(seed, index)) };
         index += 1;
     }
     let mut byte = index * 8;
     while byte < bytes as u64 {
-        // SAFETY: the byte is below `bytes`, for which the caller guarantees that the slot is valid.
+        // SAFETY: the byte is below `bytes`, and the caller guarantees that the slot is valid for `bytes` bytes.
         unsafe { (at as *mut u8).add(byte as usize).write(pattern::byte(seed, byte)) };
         byte += 1;
     }

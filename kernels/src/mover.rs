@@ -78,7 +78,7 @@ pub struct MoverArgs {
 pub unsafe fn mover(args: MoverArgs) {
     let (block, me) = (thread::block_idx_x(), thread::thread_idx_x());
     let index = (block % LANES) as usize;
-    // SAFETY: the caller guarantees [`LANES`] lanes and jobs, and `index` is below their number.
+    // SAFETY: the caller guarantees that there are [`LANES`] lanes and jobs, and `index` is below their number.
     let (lane, jobs) = unsafe { (&*args.lanes.add(index), &*args.jobs.add(index)) };
     let workers = thread::grid_dim_x() / LANES - 1;
     let look = Look::new();

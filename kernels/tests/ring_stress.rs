@@ -1,4 +1,4 @@
-//! The ring under load, as native code: an emulated grid pushes and waits, and a CPU thread acts as the proxy.
+//! Tests the ring under load, as native code: an emulated grid pushes and waits, and a CPU thread acts as the proxy.
 //!
 //! Loom checks three threads and a few commands; this test runs many of both on the real machine. All waits are
 //! bounded: the ring's timeout ends the grid, [`PATIENCE`] ends the proxy.
@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 
 /// Time limit, much longer than any of these tests takes.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Number of blocks. Smaller under Miri, which is slow: a few producers and puts perform the same accesses.
+/// Number of blocks. It is smaller under Miri, which is slow. A few producers and puts perform the same accesses.
 const GRID: u32 = if cfg!(miri) { 4 } else { 8 };
 const BLOCK: u32 = 4;
 const THREADS: usize = (GRID * BLOCK) as usize;

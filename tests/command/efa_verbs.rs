@@ -26,7 +26,7 @@ fn every_program_runs_over_verbs_without_libfabric() {
     }
 }
 
-/// Requests overtake one another: each rule must keep signals after their bytes.
+/// Requests overtake one another, and each rule must keep signals after their bytes.
 #[test]
 fn signals_follow_their_bytes() {
     for (rule, seed) in [("count", 7), ("own", 8), ("drain", 9), ("sequence", 10)] {

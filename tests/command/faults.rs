@@ -1,5 +1,5 @@
-//! Faults in the middle of a run: proxies that exit, ranks that are killed, Ctrl-C, a reader that closes the pipe.
-//! Every case ends within its bound, prints the reason, and leaves no process and no partial row.
+//! Tests faults in the middle of a run: proxies that exit, ranks that are killed, Ctrl-C, and a reader that closes the
+//! pipe. Every run must end within its bound, print the reason, and leave no process and no partial row.
 
 use std::path::Path;
 use std::process::Command;

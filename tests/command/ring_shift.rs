@@ -14,8 +14,8 @@ mod example;
 
 const SHAPE: &str = "RING_SHIFT_OF_A_TEST";
 
-/// Body of a PE that the following tests start. It is not itself a test. The shape is the number of PEs, the path and
-/// the provider.
+/// Body of a PE that the following tests start. It is not itself a test. The number of PEs, the path and the provider
+/// determine the shape.
 #[test]
 #[ignore = "started by the other tests"]
 fn ring_shift_runs_with_one_pe() {

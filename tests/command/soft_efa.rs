@@ -328,7 +328,8 @@ fn invalid_options_print_one_line() {
     }
 }
 
-/// The real provider below `doctor`: each NIC registers memory, writes to itself and reads back; and rails are NICs.
+/// Runs `doctor` over the real provider. Each NIC registers memory, writes to itself and reads back, and each rail is a
+/// NIC.
 #[test]
 fn doctor_tests_every_nic() {
     if !has_provider() {

@@ -76,7 +76,7 @@ pub fn seed_of(pe: u32, round: u32) -> u64 {
     pattern::seed(pe, round, 0)
 }
 
-/// Fills an object, each thread of the scope its share.
+/// Fills an object. Each thread of the scope fills its share.
 pub fn fill<S: Scope>(world: &kernels::gin::World, scope: S, object: Sym<u8>, seed: u64) {
     let start = world.local(object);
     for at in (u64::from(scope.rank())..object.len()).step_by(scope.size() as usize) {

@@ -178,8 +178,8 @@ fn is_covered(function: &Function, guard: usize, mutant: &Function) -> bool {
     fences.collect::<BTreeSet<usize>>().iter().all(|fence| !behind_barrier(mutant, *fence).met_store)
 }
 
-/// Each barrier and each fence that the rule finds is required, or another one orders the same adds: without it, or
-/// with a narrower one, the rule must report a violation.
+/// Each barrier and each fence that the rule finds is required, unless another one orders the same adds. If it is
+/// removed or narrowed, the rule must report a violation.
 #[test]
 fn signal_rule_detects_mutations() {
     super::passed::once("signal_rule_detects_mutations", &[], || {

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 
 const VECTORS: &str = include_str!("fixtures/vectors.txt");
 
-/// A line of vectors.txt: its kind, and its fields by name.
+/// A line of vectors.txt, and its fields as pairs of name and value.
 struct Line<'a>(&'a str, Vec<(&'a str, &'a str)>);
 
 impl<'a> Line<'a> {

@@ -10,7 +10,7 @@ pub const FENCE: &str = "fence.acq_rel.sys";
 /// The threads whose stores a signal covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
-    /// Only the signalling thread.
+    /// Only the thread that signals.
     Thread,
     /// The threads of the calling thread's warp.
     Warp,

@@ -152,7 +152,7 @@ impl Delivery<'_> {
     fn transfer(&self, mut arrival: Arrival, access: u32, out: bool) -> Outcome {
         let Delivery { request, peer, .. } = *self;
         let (context, bytes) = (self.origin.context, request.bytes());
-        // Precedes the taking of a receive, because a refused request has no effect at the target.
+        // This precedes the taking of a receive, because a refused request has no effect at the target.
         let hold = match bytes {
             0 => Ok(None),
             _ => {

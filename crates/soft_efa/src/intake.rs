@@ -22,7 +22,7 @@ use efa_queue::{Operation, Receive, Request as Written};
 use std::fmt::Display;
 use std::sync::atomic::Ordering;
 
-/// Counters of completed receives, and of reads and writes by peers: their indices among C's operations.
+/// Indices, among C's operations, of completed receives, reads by peers, and writes by peers.
 const REMOTE: [usize; 3] = [1, 3, 5];
 
 impl Pair {

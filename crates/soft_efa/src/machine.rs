@@ -110,7 +110,7 @@ impl Machine {
         let spec = Spec::parse(description)?;
         crate::share::sweep();
         let path = scratch();
-        // Hashed, because a small number would not affect all bytes of an address.
+        // The number is hashed, because a small number would not affect all bytes of an address.
         let host = spec.host.map_or_else(host, |number| number_of(&number.to_ne_bytes()));
         let devices = (0..spec.cards).map(|card| &*Box::leak(Box::new(Device::new(host, card, &path)))).collect();
         let moves = AtomicBool::new(spec.moves);

@@ -34,8 +34,8 @@ pub struct LibfabricRail {
     // Pointers and credit first: the hot path uses nothing else.
     pub(super) endpoint: *mut sys::fid_ep,
     pub(super) queue: *mut sys::fid_cq,
-    /// Slots without an operation, which are the credit. Used last in, first out, so that the few slots in use stay in
-    /// the cache.
+    /// Slots without an operation, whose number is the credit. The slots are used last in, first out, so that the few
+    /// slots in use stay in the cache.
     pub(super) free: Vec<*mut Slot>,
     pub(super) peers: Vec<sys::fi_addr_t>,
     sockets: Sockets,

@@ -1,7 +1,7 @@
 //! The peers of a rail on one machine: each peer's process, its memory, which is mapped here, and the queue of
 //! immediates to it.
 //!
-//! Used by all rails that reach their peers through shared memory: [`SameHostRail`](super::SameHostRail),
+//! All rails that reach their peers through shared memory use this module: [`SameHostRail`](super::SameHostRail),
 //! [`WorstRail`](crate::worst::WorstRail).
 
 use super::inbox::Outbox;

@@ -1,4 +1,4 @@
-//! A rail with injected faults, for tests and fault experiments. Wraps any rail and follows a script.
+//! A rail with injected faults, for tests and fault experiments. The rail wraps any other rail and follows a script.
 
 use std::collections::VecDeque;
 use std::ptr::{NonNull, with_exposed_provenance_mut};

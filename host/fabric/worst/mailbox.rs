@@ -120,7 +120,7 @@ impl Mailbox {
         turn.compare_exchange(from as u32, to as u32, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
-    // Sender.
+    // The following methods are for the sender.
 
     /// Takes a free slot. Returns `None` if there is none.
     pub fn take_slot(&self) -> Option<usize> {
@@ -156,7 +156,7 @@ impl Mailbox {
         self.hand_over(slot, Turn::Abandoned);
     }
 
-    // Receiver.
+    // The following methods are for the receiver.
 
     /// Returns the announced messages that have no buffer yet.
     pub fn announced(&self) -> impl Iterator<Item = Announced> {

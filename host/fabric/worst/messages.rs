@@ -1,4 +1,4 @@
-//! Messages of a rail: delayed sends, and their matching with receives in the order in which these were posted.
+//! Messages of a rail: delayed sends, and their matching with receives in the order in which the receives were posted.
 //!
 //! Messages of one sender are matched in the order of their posts (FI_ORDER_SAS, which rails for messages request from
 //! libfabric), unless `messages=any`. Messages of several senders are matched in any order. Completions have no order.

@@ -365,7 +365,7 @@ fn dropped_operation_keeps_region_until_completion() {
     b.done([0]);
     b.flow.progress().unwrap();
     assert_eq!(b.flow.in_flight(), 0);
-    // An operation that is complete leaves nothing when it is dropped.
+    // A complete operation leaves no state when it is dropped.
     let write = b.write(8);
     b.done([0]);
     b.flow.progress().unwrap();

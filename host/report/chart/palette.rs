@@ -1,4 +1,4 @@
-//! Colours of series, by name: the same in all charts of a page.
+//! Colours of series, by name. They are the same in all charts of a page.
 
 use kuva::plot::line::LineStyle;
 use kuva::plot::scatter::MarkerShape;

@@ -173,7 +173,8 @@ impl Execution {
         Execution { pes, wire, judge, mapped, looks_late, happened: 0, failure: None }
     }
 
-    /// Lists the events that can happen next, in a deterministic order. Empty once the execution has failed.
+    /// Lists the events that can happen next, in a deterministic order. The list is empty once the execution has
+    /// failed.
     pub fn enabled(&mut self, events: &mut Vec<Event>) {
         events.clear();
         self.list(events);

@@ -14,7 +14,7 @@ use std::rc::Rc;
 /// Content of a destination between the post of a put and its arrival.
 const POISON: u8 = 0xEE;
 
-/// First two bits of an immediate that returns places.
+/// First two bits of an immediate that returns credits.
 const CREDIT: u32 = 3;
 
 /// A posted transfer.

@@ -283,7 +283,7 @@ impl Grid<'_> {
         if waits { self.wait(DONE, turn) } else { Ok(()) }
     }
 
-    /// Returns the number of queue numbers of an iteration that are parts.
+    /// Returns how many of an iteration's queue numbers represent parts.
     #[inline(always)]
     fn numbers(&self) -> u64 {
         u64::from(self.parts) * u64::from(self.pieces) * (1 + u64::from(self.sums))

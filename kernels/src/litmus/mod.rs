@@ -72,8 +72,8 @@ pub struct LitmusArgs {
     pub groups: u32,
     /// Number of words that the first store of role 0 writes. All words after the first are stored before it.
     pub payload: u32,
-    /// Whether the outcome also has a bit for each of the first two locations: whether its final value is the one that
-    /// the first store of a pair has stored.
+    /// Whether the outcome also has a bit for each of the first two locations. The bit states whether the final value
+    /// is the one that the first store of a pair stored.
     pub reads_final: u32,
     /// Maximum number of repetitions of a pair of loads while the first one does not load the new value.
     pub polls: u32,

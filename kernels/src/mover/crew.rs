@@ -307,7 +307,7 @@ pub(super) unsafe fn work(
         }
         number += u64::from(seen);
         idle = seen == 0;
-        // Precedes the next overwriting of the words in shared memory.
+        // This barrier precedes the next overwriting of the words in shared memory.
         thread::sync_threads();
     }
 }
@@ -349,8 +349,8 @@ fn is_wanted(jobs: &Jobs, args: &MoverArgs, me: u32) -> bool {
 fn arrive(jobs: &Jobs, job: u64, me: u32) {
     thread::sync_threads();
     if me == 0 {
-        // Release, together with the add, of the block's writes before the barrier. Pairs with the acquires in
-        // `CopyBlocks::wait` and `CopyBlocks::takes`, and with that of the thread that writes a mark (`pass`).
+        // Together with the add, this fence releases the block's writes before the barrier. It pairs with the acquires
+        // in `CopyBlocks::wait` and `CopyBlocks::takes`, and with that of the thread that writes a mark (`pass`).
         fence_acq_rel_gpu();
         fetch_add_relaxed_gpu_u64(jobs.arrived(job), 1);
     }

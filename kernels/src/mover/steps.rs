@@ -34,8 +34,8 @@ pub enum Step {
         /// Number of bytes.
         bytes: u32,
     },
-    /// Copies at most [`QUICK`](super::QUICK) bytes to pinned host memory. Each 8-byte word holds four of them, and
-    /// this tag in its upper half. No fence or mark follows, because the host recognizes each word by its tag.
+    /// Copies at most [`QUICK`](super::QUICK) bytes to pinned host memory. Each 8-byte word holds four of these bytes,
+    /// and this tag in its upper half. No fence or mark follows, because the host recognizes each word by its tag.
     Take {
         /// Address of the words, a multiple of 8.
         to: u64,

@@ -189,7 +189,8 @@ fn lead<P>(
     observe: &mut impl Observe,
     prepare: impl FnOnce() -> P,
 ) -> Result<(u64, P), Status> {
-    /// Flag in the leader's answer: the other bits contain a status instead of a ticket. Tickets never reach 2^63.
+    /// Flag in the leader's answer, which states that the other bits contain a status instead of a ticket. Tickets
+    /// never reach 2^63.
     const STOPPED: u64 = 1 << 63;
     let is_leader = warp::lane() == leader;
     let mut answer = 0;

@@ -23,8 +23,8 @@ use vyukov::Vyukov;
 /// Mask of the 63 content bits of a word.
 pub const CONTENT: u64 = (1 << 63) - 1;
 
-/// Returns word `index` of an element whose first word is `first`. Linear in `first` modulo 2^63, so that the sum over
-/// all elements of a run can be computed without visiting them.
+/// Returns word `index` of an element whose first word is `first`. The word is linear in `first` modulo 2^63, so the
+/// sum over all elements of a run can be computed without visiting them.
 #[inline(always)]
 pub fn element_word(first: u64, index: u32) -> u64 {
     let index = index as u64;

@@ -7,8 +7,8 @@ use kernels::ring::Status;
 use loom::sync::Arc;
 use loom::thread;
 
-/// Two threads wait for two tickets. Both waits end, whichever thread polls for the other. Each thread observes the
-/// data delivered before its ticket was completed.
+/// Two threads wait for two tickets. Both waits end, regardless of which thread polls for the other. Each thread
+/// observes the data delivered before its ticket was completed.
 fn completion(cast: Cast) {
     explore(2, move || {
         let memory = Memory::new();

@@ -38,7 +38,7 @@ pub unsafe extern "C" fn efadv_create_qp_ex(
     if inline_writes && !spec.writes {
         return refuse(libc::EOPNOTSUPP);
     }
-    // A device has a fixed amount of memory for requests: half as many of twice the size.
+    // A device has a fixed amount of memory for requests, so its queue holds half as many requests of twice the size.
     let depth = if inline_writes || cap.max_inline_data as usize > SHORT_INLINE { spec.depth / 2 } else { spec.depth };
     let fits = cap.max_send_wr <= depth
         && cap.max_recv_wr <= spec.receives

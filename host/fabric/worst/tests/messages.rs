@@ -7,12 +7,12 @@ use proptest::prelude::*;
 use std::collections::HashSet;
 
 fn send(node: &mut Node, peer: usize, offset: u64, bytes: u64, token: u64) -> Post {
-    // SAFETY: concurrent changes of the memory are what is tested.
+    // SAFETY: the test studies concurrent changes of the memory.
     unsafe { node.rail.send(&node.region, peer, &Message { offset, bytes, token }) }.unwrap()
 }
 
 fn receive(node: &mut Node, offset: u64, bytes: u64, token: u64) {
-    // SAFETY: concurrent changes of the memory are what is tested.
+    // SAFETY: the test studies concurrent changes of the memory.
     assert_eq!(unsafe { node.rail.receive(&node.region, &Message { offset, bytes, token }) }, Ok(Post::Accepted));
 }
 
@@ -135,7 +135,7 @@ fn message_errors_are_named() {
         assert!(pair[0].rail.send(&pair[0].region, 9, &Message { offset: 0, ..beyond }).is_err());
         assert!(pair[0].rail.receive(&pair[0].region, &beyond).is_err());
     }
-    // A rail opened without messages.
+    // Opens a rail without messages.
     let mut silent = WorstRail::open(&Spec::default(), Who::default(), false).unwrap();
     silent.insert_peers(&[pair[1].rail.address().unwrap()]).unwrap();
     // SAFETY: the send is refused.

@@ -58,7 +58,7 @@ fn put(to: &Node, peer: usize, from: u64, at: u64, bytes: u64, token: u64) -> Tr
 /// Posts until the rail accepts the write.
 fn write(node: &mut Node, t: &Transfer) -> Result<(), FabricError> {
     for _ in 0..=AGAINS {
-        // SAFETY: concurrent changes of the memory are what is tested.
+        // SAFETY: the test studies concurrent changes of the memory.
         if unsafe { node.rail.write(&node.region, t) }? == Post::Accepted {
             return Ok(());
         }

@@ -114,7 +114,7 @@ struct Places {
     signal_pointers: usize,
     counter_handles: usize,
     signal_handles: usize,
-    /// Addresses and keys of puts without bytes, all zero.
+    /// Location of the addresses and keys of puts without bytes, which are all zero.
     scratch: usize,
     /// Total length.
     bytes: usize,

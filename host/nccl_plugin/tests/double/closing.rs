@@ -119,7 +119,7 @@ fn closing_receiver_does_not_fail_landed_puts() {
     }
 }
 
-/// Closing delivers puts for which no caller has waited. They are held back for a while, so that they are not sent
+/// Closing delivers puts for which no caller has waited. The puts are held back for a while, so that they are not sent
 /// before the close.
 #[test]
 fn closing_delivers_posted_operations() {

@@ -165,7 +165,7 @@ impl Card {
     }
 
     pub fn ring(&self, pair: &Pair, count: u32) {
-        // SAFETY: the doorbell is a word of the plugin. Uses release order: stands for the kernels' fence before the
+        // SAFETY: the doorbell is a word of the plugin. The release order replaces the kernels' fence before the
         // doorbell.
         unsafe { (*(pair.send.db as *const AtomicU32)).store(count, Ordering::Release) };
     }
