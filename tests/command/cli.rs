@@ -63,7 +63,7 @@ fn unavailable_hardware_is_rejected() {
         ("--provider tcp --np 3", "--np: 3: must be a positive even number"),
         ("--np 0", "ranks"),
         ("--np 258", "1 to 256"),
-        ("--provider null --block 2000", "invalid grid 1 x 2000 on emulated"),
+        ("--provider null --block 2000", "--grid, --block: invalid grid 1 x 2000 on emulated"),
         ("--provider tcp --block 2000", "invalid grid 1 x 2000 on emulated"),
         ("--provider tcp -b 1T -e 1T --memory-limit 4T", "bytes of host memory"),
         ("--provider null -b 1T -e 1T --memory-limit 4T", "bytes of host memory"),

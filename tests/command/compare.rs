@@ -167,7 +167,7 @@ fn errors_print_one_line() {
         ("other.csv a.csv", "other.csv is not a CSV file of ginlab"),
         ("a.csv queue.csv", "a.csv has proxy, but queue.csv has queue: these cannot be compared"),
         ("a.csv list.csv", "list.csv is a listing"),
-        ("a.csv shm.csv", "no row of a.csv is in shm.csv: fabric is tcp and shm; ignore fabric to compare them"),
+        ("a.csv shm.csv", "no row of a.csv is in shm.csv: fabric is tcp and shm; --ignore fabric compares them"),
         ("a.csv empty", "no CSV file of ginlab in empty"),
     ] {
         let folder = tempfile::tempdir().unwrap();
