@@ -29,6 +29,8 @@ pub enum Exchange {
     NcclOverlap,
     /// Like nccl-overlap, in CUDA graphs
     NcclGraph,
+    /// Like nccl-graph, with fields and received rows in memory that is registered with NCCL (ncclCommWindowRegister)
+    NcclWindow,
     /// The CPU: the copy engine over NVLink, a write with a signal over rails
     HostWrite,
     /// The stencil's threads send element by element
@@ -44,7 +46,12 @@ pub enum Exchange {
 impl Exchange {
     /// Returns whether NCCL sends the rows.
     pub fn by_nccl(self) -> bool {
-        matches!(self, Exchange::Nccl | Exchange::NcclOverlap | Exchange::NcclGraph)
+        matches!(self, Exchange::Nccl | Exchange::NcclOverlap) || self.in_graphs()
+    }
+
+    /// Returns whether iterations are recorded in CUDA graphs.
+    pub fn in_graphs(self) -> bool {
+        matches!(self, Exchange::NcclGraph | Exchange::NcclWindow)
     }
 }
 
@@ -163,6 +170,10 @@ pub struct Args {
     /// Rows per tile of the launched kernel, or 0 to choose by the field
     #[arg(long, default_value_t = 0, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=4096))]
     pub strip: u32,
+    /// Command that runs NVIDIA's Jacobi program for NVSHMEM on as many GPUs, once per repeat and field, in the same
+    /// run. scripts/jacobi-nvidia.sh builds the program and prints the command
+    #[arg(long, value_name = "COMMAND")]
+    pub nvshmem: Option<String>,
     #[command(flatten)]
     pub repeat: RepeatArgs,
     #[command(flatten)]

@@ -2,6 +2,7 @@
 
 use super::args::{Args, Exchange, Tuple};
 use super::fit;
+use super::nccl::Registered;
 use super::part::{Part, Ran};
 use super::problem::Problem;
 use super::resident::Resident;
@@ -50,9 +51,13 @@ pub struct How {
 
 /// A rank of the experiment. Fields are dropped in order: NCCL's operations must end before their streams are dropped.
 pub struct Jacobi {
+    /// `None` before the first parameter combination that uses it.
+    pub registered: Option<Registered>,
     /// NCCL, or the reason why it is not available. `None` if no parameter combination uses it.
     pub nccl: Option<Result<Communicator, String>>,
     pub args: Args,
+    /// Fields for which NVSHMEM's row was measured.
+    pub given: Vec<Tuple>,
     sizes: Sizes,
     pub session: Option<Session>,
     pub fields: Option<Fields>,
@@ -63,8 +68,17 @@ pub struct Jacobi {
 impl Jacobi {
     pub fn open(args: &Args, tuples: &[Tuple], ranks: &mut Bootstrap) -> Result<Jacobi, Failure> {
         let sizes = Sizes::of(tuples);
-        let mut jacobi =
-            Jacobi { nccl: None, args: args.clone(), sizes, session: None, fields: None, alone: None, words: None };
+        let mut jacobi = Jacobi {
+            registered: None,
+            nccl: None,
+            args: args.clone(),
+            given: Vec::new(),
+            sizes,
+            session: None,
+            fields: None,
+            alone: None,
+            words: None,
+        };
         if let Some(first) = tuples.first() {
             jacobi.session = Some(Session::open(args, first.path, sizes, ranks)?);
         }
@@ -104,6 +118,11 @@ impl Jacobi {
             return Ok(Some(format!("{} rows are too few for {} ranks", tuple.ny, world.n_pes())));
         }
         let in_device_memory = self.in_device_memory()?;
+        if let (Exchange::NcclWindow, Some(Ok(nccl))) = (tuple.exchange, &self.nccl)
+            && let Some(why) = nccl.lacks_windows().or(self.registered.as_ref().and_then(Registered::refused))
+        {
+            return Ok(Some(why));
+        }
         Ok(match (tuple.refused(), &self.nccl) {
             (None, Some(Err(why))) if tuple.exchange.by_nccl() => Some(why.clone()),
             (None, _) if tuple.exchange.by_nccl() && !in_device_memory => {
@@ -130,6 +149,25 @@ impl Jacobi {
             session.close(ranks)?;
         }
         self.session = Some(Session::open(&self.args, tuple.path, self.sizes, ranks)?);
+        Ok(())
+    }
+
+    /// Registers memory for the parameter combination's field with NCCL, if the parameter combination uses it and it is not registered. Collective.
+    pub fn register(&mut self, tuple: &Tuple, ranks: &mut Bootstrap) -> Result<(), Failure> {
+        let problem = tuple.problem();
+        let is_known = |registered: &Registered| registered.problem == problem || registered.refused().is_some();
+        let Some(Ok(nccl)) = self.nccl.as_ref().filter(|_| tuple.exchange == Exchange::NcclWindow) else {
+            return Ok(());
+        };
+        if !self.in_device_memory()? || self.registered.as_ref().is_some_and(is_known) {
+            return Ok(());
+        }
+        let limit = self.args.world.meet.timeout;
+        if let Some(registered) = self.registered.take() {
+            registered.close(nccl, limit)?;
+        }
+        let rows = problem.rows(0, ranks.size() as u32).len() as u32;
+        self.registered = Some(Registered::new(problem, rows, nccl, limit, ranks)?);
         Ok(())
     }
 
@@ -181,16 +219,35 @@ impl Jacobi {
         let (me, pes) = (session.world.my_pe(), session.world.n_pes());
         let mine = if alone { 0..problem.ny } else { problem.rows(me, pes) };
         let rows = mine.len() as u32;
-        let [first, second] = if alone { &fields.whole } else { &fields.part };
+        let buffers = if alone { &fields.whole } else { &fields.part };
+        let plain = buffers.each_ref().map(Buffer::address);
+        let in_window = tuple.exchange == Exchange::NcclWindow && !alone;
+        let window = self.registered.as_ref().filter(|_| in_window).and_then(Registered::addresses);
+        if in_window && window.is_none() {
+            return Err(Failure::Run("no memory is registered with NCCL".into()));
+        }
+        let (addresses, received) = window.map_or((plain, None), |(fields, rows)| (fields, Some(rows)));
+        let bytes = problem.bytes(rows) as u64;
         let source = fields.initial.address() + problem.bytes(mine.start) as u64;
-        // SAFETY: both buffers have this size, and this function waits for the stream.
-        unsafe { session.main.copy(first.address(), source, problem.bytes(rows) as u64) }?;
+        // SAFETY: both fields have this size, and this function waits for the stream.
+        unsafe { session.main.copy(addresses[0], source, bytes) }?;
         session.world.wait_for_stream(ranks, "copying the field", &session.main)?;
         let (strip, grid) = if tuple.block == 0 { (1, 1) } else { fit::launched(tuple, self.args.strip, rows) };
         let nccl = self.nccl.as_ref().and_then(|nccl| nccl.as_ref().ok());
         let nccl = nccl.filter(|_| tuple.exchange.by_nccl() && !alone);
-        let part =
-            Part { tuple: *tuple, problem, alone, traced, poisoned, rows, fields: [first, second], grid, strip, nccl };
+        let part = Part {
+            tuple: *tuple,
+            problem,
+            alone,
+            traced,
+            poisoned,
+            rows,
+            fields: addresses,
+            received,
+            grid,
+            strip,
+            nccl,
+        };
         let ran = match &self.words {
             Some(words) if tuple.exchange == Exchange::Resident => {
                 session.run_resident(&part, words.resident, &words.buffer, ranks)
@@ -200,6 +257,11 @@ impl Jacobi {
         let ran = ran.map_err(|failure| session.kernel_bug().unwrap_or(failure))?;
         if tuple.exchange != Exchange::Resident {
             part.nccl.map_or(Ok(()), Communicator::check)?;
+        }
+        if in_window {
+            // SAFETY: both fields have this size, and this function waits for the stream.
+            unsafe { session.main.copy(plain[ran.last], addresses[ran.last], bytes) }?;
+            session.world.wait_for_stream(ranks, "copying the field", &session.main)?;
         }
         Ok(ran)
     }

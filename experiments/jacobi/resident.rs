@@ -55,7 +55,7 @@ impl Session {
         while done < iterations {
             let count = part.tuple.resident_turn().min(iterations - done);
             let args = ResidentArgs {
-                field: part.fields[0].pointer(),
+                field: part.fields[0] as *mut _,
                 rows: part.rows,
                 nx: part.problem.nx,
                 pitch: part.problem.pitch(),

@@ -85,10 +85,12 @@ fn invalid_options_print_one_line() {
     assert!(complaint("--nx 2").contains("at least 3 columns"));
     assert!(complaint("--block 33").contains("must be a multiple of 32"));
     assert!(complaint("--exchange nccl --nx 32").contains("NCCL needs GPUs, but this is the emulated device"));
+    assert!(complaint("--exchange nccl-window --nx 32").contains("NCCL needs GPUs, but this is the emulated device"));
     assert!(complaint("--exchange nccl-graph --nx 32 --path rails --provider worst").contains("does not use rails"));
     assert!(
         complaint("--exchange resident --nx 32 --ny 6").contains("3 rows of a rank: a block requires at least 4 rows")
     );
+    assert!(complaint("--nx 32 --nvshmem true").contains("NVSHMEM requires GPUs"));
     assert!(complaint("--norm-when every=0").contains("every=K with K of at least 1"));
 }
 

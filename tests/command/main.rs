@@ -52,6 +52,7 @@ mod shmem;
 mod soak;
 mod soft_efa;
 mod soft_efa2;
+mod sqush;
 mod stranger;
 mod trace;
 mod worst;
