@@ -6,6 +6,7 @@
 //! Settings that must be equal are compared before the first row.
 
 mod args;
+mod ladder;
 mod layout;
 mod machine;
 mod measure;
@@ -31,7 +32,7 @@ use ginlab::versions::Versions;
 use rank::Rank;
 use trace::Traces;
 
-pub const PROGRAMS: &[Program] = &[program::<Proxy>()];
+pub const PROGRAMS: &[Program] = &[program::<Proxy>(), program::<ladder::Ladder>()];
 
 pub use trace::ABOUT as STAGES;
 

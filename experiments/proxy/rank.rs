@@ -88,6 +88,7 @@ impl Rank {
         ];
         let options = GroupOptions {
             threads: args.proxy_threads,
+            own_rails: args.own_rails,
             ring_place: args.ring_memory,
             ring_slots: args.ring_slots,
             timeout: args.meet.timeout,
