@@ -1,7 +1,7 @@
 //! Parts that experiments over the fabric share: the options of a job and its rails, and a rank of a job with its
 //! [`Flow`].
 
-use crate::columns::COMPLETION;
+use crate::columns::{COMPLETION, Cold};
 use crate::error::Failure;
 use crate::mps::MpsArgs;
 pub use crate::payload::MemoryKind;
@@ -22,7 +22,7 @@ use ginlab::rails::Counters;
 use ginlab::report::{Header, Key, Row};
 use ginlab::versions::Versions;
 use ginlab::{cores, signals};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Options for the number of ranks and their bootstrap.
 #[derive(clap::Args, Clone, Debug)]
@@ -135,6 +135,8 @@ pub struct Job {
     /// Connections indexed by rank, including this rank.
     pub connections: Vec<Connection>,
     pub timeout: Duration,
+    /// Times of the first registration and of [`connect`](Job::connect).
+    pub cold: Cold,
 }
 
 impl JobArgs {
@@ -249,7 +251,8 @@ impl Job {
             flow.give_way(true);
         }
         let connections = Vec::new();
-        Ok(Job { flow, device, provider: chosen.name(), chosen, memory, notes, immediates, connections, timeout })
+        let (provider, cold) = (chosen.name(), Cold::default());
+        Ok(Job { flow, device, provider, chosen, memory, notes, immediates, connections, timeout, cold })
     }
 
     /// Returns the memory that an option selects.
@@ -257,13 +260,17 @@ impl Job {
         if asked == MemoryKind::Auto { self.memory } else { asked }
     }
 
-    /// Allocates memory of this kind and registers it on every rail for the uses `access`.
-    pub fn register(&self, kind: MemoryKind, bytes: u64, access: Access) -> Result<Region<AnyRail>, Failure> {
+    /// Allocates memory of this kind and registers it on every rail for the uses `access`. The time of the first
+    /// registration is kept.
+    pub fn register(&mut self, kind: MemoryKind, bytes: u64, access: Access) -> Result<Region<AnyRail>, Failure> {
         let place = if self.memory(kind) == MemoryKind::Device { Place::Device } else { self.chosen.place() };
         let bytes =
             usize::try_from(bytes.max(64)).map_err(|_| Failure::Usage("exceeds the available memory".into()))?;
         let buffer = self.device.allocate(place, bytes)?;
-        self.flow.register(buffer, access).map_err(|error| match error {
+        let started = Instant::now();
+        let region = self.flow.register(buffer, access);
+        self.cold.register.get_or_insert_with(|| started.elapsed());
+        region.map_err(|error| match error {
             FlowError::Fabric(error) if place == Place::Device => Failure::Usage(format!(
                 "--memory device: {error}; `ginlab proxy --memory device` stages such memory through the host"
             )),
@@ -275,10 +282,12 @@ impl Job {
     pub fn connect(&mut self, regions: &[&Region<AnyRail>], ranks: &mut Bootstrap) -> Result<(), Failure> {
         let offers: Vec<Offer> = ranks.all_gather_values(&self.flow.offer(regions)?, "addresses and memory keys")?;
         ranks.check_addresses(offers.iter().map(|offer| &offer.addresses[..]))?;
+        let started = Instant::now();
         for offer in offers {
             let peer = self.flow.add_peer(&offer)?;
             self.connections.push(Connection { peer, offer });
         }
+        self.cold.insert = started.elapsed();
         // EFA devices reject writes from a peer whose address has not been inserted, so that no rank may write before
         // all have inserted all addresses.
         Ok(ranks.barrier("connected")?)

@@ -78,6 +78,8 @@ pub struct Write {
     pub rates: Vec<RailRate>,
     /// Number of the next verified pass, so that every pass has a different pattern.
     pub iteration: u32,
+    /// Maximum number of rails of the tuples so far.
+    pub used_rails: usize,
 }
 
 impl Write {
@@ -92,6 +94,7 @@ impl Write {
         let measures_bare = self.args.bare && tuple.rails == 1 && tuple.targets == Targets::One;
         let cases =
             if measures_bare { &[Case::Write, Case::Bare, Case::Single][..] } else { &[Case::Write, Case::Single] };
+        let first = self.first(&round, ranks).await?;
         let series = self.args.repeat.series("a repeat of writes");
         let mut writes = Writes { write: self, round };
         let Some(results) = series.measure(&mut writes, cases, ranks).await? else { return Ok(Rows::new()) };
@@ -116,7 +119,28 @@ impl Write {
         if self.args.per_node {
             rows.extend(nodes::sums(&rows[0].0, &senders, line, &nodes::of_ranks(ranks, None)));
         }
+        if let Some((row, _)) = rows.first_mut().filter(|_| !first.is_empty()) {
+            self.job.cold.fill(row, &first, size);
+        }
         Ok(rows)
+    }
+
+    /// Returns the microseconds of the first two writes over this number of rails. Returns no times if an earlier tuple
+    /// used as many, and on ranks that do not write.
+    async fn first(&mut self, round: &Round<'_>, ranks: &mut Bootstrap) -> Result<Vec<f64>, Failure> {
+        // An injected fault counts the writes, and these are not verified.
+        if round.tuple.rails <= self.used_rails || self.args.job.corrupt.is_some() {
+            return Ok(Vec::new());
+        }
+        self.used_rails = round.tuple.rails;
+        ranks.barrier("start of the first writes")?;
+        round.begin();
+        let times = match round.targets.first() {
+            Some(target) => self.singles(round, target, 2).await?,
+            None => Vec::new(),
+        };
+        self.end(&round.targets, round, ranks).await?;
+        Ok(times)
     }
 
     /// Keeps the rates of the rails of this row, unless an earlier row over one rail, or over several, was faster. Small

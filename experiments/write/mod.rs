@@ -4,7 +4,7 @@ mod args;
 mod each_rail;
 mod measure;
 
-use crate::columns::{ACK, AGAIN, COMPLETION, RAIL_BYTES, SLOT_BYTES, WINDOW};
+use crate::columns::{ACK, AGAIN, COLD, COMPLETION, RAIL_BYTES, SLOT_BYTES, WINDOW};
 use crate::error::Failure;
 use crate::job::{Job, USUAL_RAILS, rails_text};
 use crate::nodes;
@@ -107,6 +107,10 @@ impl Experiment for Write {
             PCI,
             GPU,
             MEDIAN_PCT,
+            COLD[0],
+            COLD[1],
+            COLD[2],
+            COLD[3],
         ],
         without: &["grid"],
         shows_memory: true,
@@ -178,7 +182,7 @@ impl Experiment for Write {
         header.note(
             "time_us is the time per write and target until all writes of a repeat are complete; ack_us is the time of \
              single writes from post to completion, in a separate pass; rates and bandwidths count all targets and \
-             pairs of ranks",
+             pairs of ranks; first_us and second_us are single writes before anything else was written over as many rails",
         );
         if args.each_rail {
             header.note(
@@ -187,7 +191,8 @@ impl Experiment for Write {
             );
         }
         let args = args.clone();
-        let write = Write { args, job, source, destination, pairing, places, rates: Vec::new(), iteration: 1 };
+        let (rates, iteration, used_rails) = (Vec::new(), 1, 0);
+        let write = Write { args, job, source, destination, pairing, places, rates, iteration, used_rails };
         Ok((write, header))
     }
 
