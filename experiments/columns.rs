@@ -112,7 +112,11 @@ pub struct Cold {
 impl Cold {
     /// Sets the columns [`COLD`] of a row with the microseconds of the first two operations of its case. `ranks` is the
     /// number of ranks.
+    /// Sets none if there are no such operations.
     pub fn fill(&self, row: &mut Row, singles: &[f64], ranks: usize) {
+        if singles.is_empty() {
+            return;
+        }
         let micros = |time: Duration| time.as_secs_f64() * 1e6;
         let [register, insert, first, second] = &COLD;
         row.set(register, self.register.map(micros)).set(insert, micros(self.insert) / ranks as f64);

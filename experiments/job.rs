@@ -7,14 +7,14 @@ use crate::mps::MpsArgs;
 pub use crate::payload::MemoryKind;
 use crate::rail_rates::RailPlace;
 use crate::rails;
-use crate::runner::{Ranks, added};
+use crate::runner::{Ranks, added, drive};
 use crate::values::{self, List, Pin, corruption, seconds};
 use ginlab::bootstrap::{Bootstrap, Kind};
 use ginlab::cuda::{Choice, Device, Place};
 use ginlab::fabric::any::AnyRail;
 use ginlab::fabric::discover::{self, Domain};
 use ginlab::fabric::libfabric::{Level, RailOptions};
-use ginlab::fabric::{Access, RailPlan};
+use ginlab::fabric::{Access, RailPlan, soft};
 use ginlab::flow::{Flow, FlowError, Offer, Peer, Region, Target};
 use ginlab::gin::seat::{CoreWants, MemoryWants, RailWants, Seat, Wants};
 use ginlab::proxy::device_timeout;
@@ -23,6 +23,7 @@ use ginlab::report::{Header, Key, Row};
 use ginlab::versions::Versions;
 use ginlab::{cores, signals};
 use std::time::{Duration, Instant};
+use tokio::task::JoinHandle;
 
 /// Options for the number of ranks and their bootstrap.
 #[derive(clap::Args, Clone, Debug)]
@@ -137,6 +138,8 @@ pub struct Job {
     pub timeout: Duration,
     /// Times of the first registration and of [`connect`](Job::connect).
     pub cold: Cold,
+    /// Task that drives the rails while this rank waits. `None` if they are not driven.
+    driver: Option<JoinHandle<()>>,
 }
 
 impl JobArgs {
@@ -152,6 +155,18 @@ impl JobArgs {
         // Check before any process is spawned.
         rails::check_provider(self.provider.as_deref(), &self.domain)?;
         Ok(self.meet.ranks(fingerprint, check))
+    }
+
+    /// Returns the options of the same job over another provider.
+    ///
+    /// # Errors
+    /// Returns [`Failure::Usage`] if the provider is not available.
+    pub fn over(&self, provider: &str) -> Result<JobArgs, Failure> {
+        rails::check_provider(Some(provider), &[]).map_err(|failure| match failure {
+            Failure::Usage(why) => Failure::Usage(why.replacen("--provider", "--versus", 1)),
+            other => other,
+        })?;
+        Ok(JobArgs { provider: Some(provider.to_owned()), domain: Vec::new(), ..self.clone() })
     }
 
     /// Replaces unspecified rails by the usual ones. See the function [`usual_rails`].
@@ -236,7 +251,9 @@ impl Job {
         let memory = args.memory.choose(&seat.device, &mut chosen, &mut seat.notes, ranks)?;
         let immediates = chosen.immediates();
         check_room(ranks.size(), 1, immediates)?;
-        seat.choose_cores(ranks, CoreWants { pin: &args.pin, threads: 1, busy: ranks.local_size() })?;
+        // A rank with software NICs also has threads that execute their requests.
+        let busy = ranks.local_size() * if soft::label().is_some() { 2 } else { 1 };
+        seat.choose_cores(ranks, CoreWants { pin: &args.pin, threads: 1, busy })?;
         let Seat { device, cores: pinned, mut notes, .. } = seat;
         if args.pin != Pin::Off {
             notes.push(match pinned.cpus[..] {
@@ -252,7 +269,7 @@ impl Job {
         }
         let connections = Vec::new();
         let (provider, cold) = (chosen.name(), Cold::default());
-        Ok(Job { flow, device, provider, chosen, memory, notes, immediates, connections, timeout, cold })
+        Ok(Job { flow, device, provider, chosen, memory, notes, immediates, connections, timeout, cold, driver: None })
     }
 
     /// Returns the memory that an option selects.
@@ -291,6 +308,19 @@ impl Job {
         // EFA devices reject writes from a peer whose address has not been inserted, so that no rank may write before
         // all have inserted all addresses.
         Ok(ranks.barrier("connected")?)
+    }
+
+    /// Sets whether the rails are driven while this rank waits. If a rank has opened two jobs, the rails of only one are
+    /// driven at a time, so that they have the whole thread.
+    pub fn drive(&mut self, driven: bool) {
+        match &self.driver {
+            None if driven => self.driver = Some(drive(&self.flow)),
+            Some(driver) if !driven => {
+                driver.abort();
+                self.driver = None;
+            }
+            _ => {}
+        }
     }
 
     /// Returns the header of an experiment over these rails: machine, versions, and what was opened.
