@@ -105,11 +105,6 @@ impl Fabric {
         };
         match self {
             Fabric::Libfabric { provider, domains } => plan.select(provider.as_deref(), domains, place)?,
-            Fabric::Verbs { .. } if plan.options.messages => {
-                return Err(format!(
-                    "provider {self}: its datagrams are unordered, but messages need an order; use provider efa"
-                ));
-            }
             Fabric::Verbs { name, domains } => plan.select(Some(name), domains, place)?,
             Fabric::Model { name, profile } => {
                 let assumed = profile.assumed().collect::<Vec<_>>().join(", ");
@@ -346,7 +341,8 @@ impl RailPlan {
 }
 
 fn open_verbs(domain: &Domain, options: &RailOptions) -> Result<VerbsRail, FabricError> {
-    VerbsRail::open(&domain.name, options.immediates.unwrap_or(IMMEDIATES), options.max_outstanding)
+    let open = if options.messages { VerbsRail::with_messages } else { VerbsRail::open };
+    open(&domain.name, options.immediates.unwrap_or(IMMEDIATES), options.max_outstanding)
 }
 
 /// Wraps the method in a function without lifetime parameters.
