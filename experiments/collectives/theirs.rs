@@ -34,7 +34,7 @@ pub struct Registered {
 }
 
 impl Registered {
-    /// Registers memory for the tuples. Collective. The inner error is the reason if there is none.
+    /// Registers memory for the parameter combinations. Collective. The inner error is the reason if there is none.
     pub fn open(
         nccl: &Communicator,
         ours: &Ours,

@@ -36,7 +36,7 @@ impl Jacobi {
         }
     }
 
-    /// Returns NVSHMEM's row for the tuple's field, once per field and norm.
+    /// Returns NVSHMEM's row for the parameter combination's field, once per field and norm.
     pub fn nvshmem_row(&mut self, tuple: &Tuple, ranks: &mut Bootstrap) -> Result<Rows, Failure> {
         let Some(command) = self.args.nvshmem.clone() else { return Ok(Rows::new()) };
         let (exchange, path, sync) = (Exchange::Row, Path::Auto, SyncBy::Neighbours);
@@ -75,7 +75,7 @@ impl Jacobi {
     }
 }
 
-/// Runs the command with the tuple's field. Returns the reason if it fails or does not end within `limit`.
+/// Runs the command with the parameter combination's field. Returns the reason if it fails or does not end within `limit`.
 fn run(command: &str, tuple: &Tuple, limit: Duration) -> Result<Times, String> {
     let Tuple { nx, ny, iterations, .. } = *tuple;
     let between_norms = match tuple.when {

@@ -182,7 +182,10 @@ pub struct Args {
     /// Fault to inject
     #[arg(long, value_name = "FAULT", help = FAULT_HELP, value_parser = fault)]
     pub fault: Option<Fault>,
-    /// Reason why null rails are used by default; `None` if they are not.
+    /// Whether each proxy thread has its own part of the rails.
+    #[arg(skip)]
+    pub own_rails: bool,
+    /// Reason for which null rails are used by default. `None` if they are not.
     #[arg(skip)]
     pub why_null: Option<String>,
     /// Reason why fewer rails than usual are used by default; `None` if all of them are used.

@@ -9,7 +9,7 @@ use super::run::{Case, Shape, run};
 use super::trace::{Traces, trace};
 use super::verify;
 use super::{FILL, FILL_AHEAD, POST_RATE, PROXY_THREADS, RING_MEMORY};
-use crate::columns::{COMPLETION, POST, RING_SLOTS, SCOPE, WINDOW};
+use crate::columns::{COMPLETION, Cold, POST, RING_SLOTS, SCOPE, WINDOW};
 use crate::error::Failure;
 use crate::job::of_threads;
 use crate::mps;
@@ -19,6 +19,7 @@ use crate::series::{Bench, Found, Measured, Sample, Series};
 use crate::values;
 use ginlab::bootstrap::Bootstrap;
 use ginlab::measure::stats::{Micros, Summary};
+use ginlab::proxy::engine::SetUp;
 use ginlab::rails::Counters;
 use ginlab::report::{Row, Status};
 
@@ -82,6 +83,57 @@ pub async fn measure(
         rows.extend(args.mode.iter().map(skipped));
     }
     Ok(rows)
+}
+
+/// Times of the first two operations of a case.
+pub struct First {
+    case: Case,
+    times: Vec<f64>,
+}
+
+impl First {
+    /// Returns whether the row is of this case.
+    fn is_of(&self, row: &Row) -> bool {
+        let mode = self.case.of_kernel().map(|mode| mode.to_string());
+        row.case == self.case.name() && mode.is_none_or(|mode| row.mode == Some(mode))
+    }
+}
+
+/// Times the first two operations of each producer, before anything is verified. Returns no times if an earlier parameter combination
+/// used as many rails, and on ranks that do not put.
+pub fn first(args: &Args, tuple: &Tuple, rank: &mut Rank, ranks: &mut Bootstrap) -> Result<Vec<First>, Failure> {
+    // An injected fault counts the operations, and these are not verified.
+    if tuple.rails <= rank.used_rails || args.fault.is_some() {
+        return Ok(Vec::new());
+    }
+    let Ok(layout) = Layout::new(args, tuple, &rank.device) else { return Ok(Vec::new()) };
+    rank.used_rails = tuple.rails;
+    rank.group.configure(tuple.rails, tuple.strategy)?;
+    let is_polled = rank.source.is_some() && rank.target.is_none();
+    rank.group.proxies().iter().for_each(|proxy| proxy.set_busy_poll(is_polled));
+    let (shape, mut all) = (Shape { args, tuple, layout }, Vec::new());
+    for case in cases(&shape, rank) {
+        if rank.target.is_some() && matches!(case, Case::CpuWrite | Case::Put(_) | Case::Direct(_)) {
+            let mut time = || run(&shape, rank, ranks, case, 1).map(|elapsed| elapsed.done);
+            all.push(First { case, times: vec![time()?, time()?] });
+        }
+    }
+    ranks.barrier("end of the first operations")?;
+    Ok(all)
+}
+
+/// Sets the columns of the start of the run in the rows of these cases.
+pub fn fill_first(rows: &mut Rows, first: &[First], rank: &Rank, ranks: usize) -> Result<(), Failure> {
+    let Some(SetUp { registered, inserted }) = rank.group.snapshots()?.first().map(|thread| thread.set_up) else {
+        return Ok(());
+    };
+    let cold = Cold { register: Some(registered), insert: inserted };
+    for (row, _) in rows {
+        if let Some(first) = first.iter().find(|first| first.is_of(row)) {
+            cold.fill(row, &first.times, ranks);
+        }
+    }
+    Ok(())
 }
 
 /// Returns the cases of a parameter combination. Baseline and lower bound are first, because later rows refer to them.

@@ -6,6 +6,7 @@
 //! Settings that must be equal are compared before the first row.
 
 mod args;
+mod ladder;
 mod layout;
 mod machine;
 mod measure;
@@ -16,7 +17,7 @@ mod run;
 mod trace;
 mod verify;
 
-use crate::columns::{AGAIN, COMPLETION, POST, RAIL_BYTES, RING_SLOTS, SCOPE, SHARING, WINDOW};
+use crate::columns::{AGAIN, COLD, COMPLETION, POST, RAIL_BYTES, RING_SLOTS, SCOPE, SHARING, WINDOW};
 use crate::error::Failure;
 use crate::mps;
 use crate::nodes;
@@ -32,7 +33,7 @@ use ginlab::versions::Versions;
 use rank::Rank;
 use trace::Traces;
 
-pub const PROGRAMS: &[Program] = &[program::<Proxy>()];
+pub const PROGRAMS: &[Program] = &[program::<Proxy>(), program::<ladder::Ladder>()];
 
 pub use trace::ABOUT as STAGES;
 
@@ -83,6 +84,10 @@ impl Experiment for Proxy {
             nodes::GPU_MAX,
             nodes::RAIL_MIN,
             nodes::RAIL_MAX,
+            COLD[0],
+            COLD[1],
+            COLD[2],
+            COLD[3],
         ],
         shows_memory: true,
         headlines: &[
@@ -137,7 +142,10 @@ impl Experiment for Proxy {
     }
 
     async fn tuple(&mut self, tuple: &Tuple, ranks: &mut Bootstrap) -> Result<Rows, Failure> {
-        measure::measure(&self.args, tuple, &mut self.rank, ranks, &mut self.traces).await
+        let first = measure::first(&self.args, tuple, &mut self.rank, ranks)?;
+        let mut rows = measure::measure(&self.args, tuple, &mut self.rank, ranks, &mut self.traces).await?;
+        measure::fill_first(&mut rows, &first, &self.rank, ranks.size())?;
+        Ok(rows)
     }
 
     fn what(row: &Row) -> String {

@@ -37,6 +37,8 @@ pub struct Rank {
     pub source: Option<usize>,
     /// Number of the next verified iteration, so that every pass has a different pattern.
     pub next_iteration: u32,
+    /// Maximum number of rails of the parameter combinations so far.
+    pub used_rails: usize,
 }
 
 impl Rank {
@@ -88,6 +90,7 @@ impl Rank {
         ];
         let options = GroupOptions {
             threads: args.proxy_threads,
+            own_rails: args.own_rails,
             ring_place: args.ring_memory,
             ring_slots: args.ring_slots,
             timeout: args.meet.timeout,
@@ -121,6 +124,7 @@ impl Rank {
             target,
             source: from,
             next_iteration: 1,
+            used_rails: 0,
         };
         rank.group.connect::<Failure>(ranks)?;
         if args.per_node {

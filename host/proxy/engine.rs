@@ -76,6 +76,16 @@ pub struct Engine<R: Rail> {
     /// Set once `drain` has run, so that `drop` does not drain again.
     drained: bool,
     bare_writes: Option<BareWrites<R>>,
+    set_up: SetUp,
+}
+
+/// Times of an engine's set-up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SetUp {
+    /// Time to register the first region on all rails.
+    pub registered: Duration,
+    /// Time to insert the addresses of all peers on all rails.
+    pub inserted: Duration,
 }
 
 impl<R: Rail> Engine<R> {
@@ -106,6 +116,7 @@ impl<R: Rail> Engine<R> {
             clock: StallClock::new(timeout),
             drained: false,
             bare_writes: None,
+            set_up: SetUp::default(),
             lanes: rails.into_iter().map(RailQueue::new).collect(),
         }
     }

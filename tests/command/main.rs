@@ -34,6 +34,7 @@ mod hosts;
 mod ipc;
 mod jacobi;
 mod lab;
+mod ladder;
 mod libraries;
 mod litmus;
 mod model;
