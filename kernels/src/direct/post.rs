@@ -6,8 +6,8 @@
 //! 3. *Write*: each lane writes its request of 64 bytes.
 //! 4. *Ring*: each slot has a word in device memory in which the group that starts there meets the preceding doorbell.
 //!    The group records there that it is written, and the thread that rang the preceding doorbell records that this
-//!    group is next. Both use an exchange, so exactly one of them is second, and this one rings for the group. No thread
-//!    waits for its doorbell.
+//!    group is next. Both use an exchange, so exactly one of them is second, and this one rings for the group.
+//!    No thread waits for its doorbell.
 //!
 //! **Order.** Each group executes a `fence.acq_rel.sys` between its requests (with their payloads) and its exchange. A
 //! thread that observes that the group is written, and rings for it, therefore never makes the NIC read an empty slot.
