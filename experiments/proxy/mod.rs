@@ -11,17 +11,19 @@ mod machine;
 mod measure;
 mod mode;
 mod queues;
+mod random;
 mod rank;
 mod run;
 mod trace;
 mod verify;
 
-use crate::columns::{AGAIN, COMPLETION, POST, RAIL_BYTES, RING_SLOTS, SCOPE, SHARING, WINDOW};
+use crate::columns::{AGAIN, ALIGNMENT, COMPLETION, POST, RAIL_BYTES, RING_SLOTS, SCOPE, SHARING, WINDOW};
 use crate::error::Failure;
 use crate::mps;
 use crate::nodes;
 use crate::output::OutputArgs;
 use crate::program::Program;
+use crate::random::Ratios;
 use crate::runner::{Experiment, Plan, Ranks, Rows, program};
 use args::{Args, Tuple};
 use cuda_std::emulation;
@@ -54,6 +56,8 @@ pub struct Proxy {
     args: Args,
     rank: Rank,
     traces: Traces,
+    /// Ratios of random shapes to CPU-initiated writes.
+    ratios: Ratios,
 }
 
 impl Experiment for Proxy {
@@ -67,6 +71,7 @@ impl Experiment for Proxy {
             FILL,
             FILL_AHEAD,
             SCOPE,
+            ALIGNMENT,
             SHARING,
             WINDOW,
             PROXY_THREADS,
@@ -129,14 +134,19 @@ impl Experiment for Proxy {
         if let Some(why) = args.why_null.as_ref().filter(|_| ranks.rank() == 0) {
             eprintln!("ginlab: {why}");
         }
-        emulation::set_seed(args.seed);
+        emulation::set_seed(args.seed.filter(|_| args.random.is_none()));
         let rank = Rank::open(args, ranks)?;
         let header = header(args, ranks, &rank);
-        Ok((Proxy { args: args.clone(), rank, traces: Traces::default() }, header))
+        Ok((Proxy { args: args.clone(), rank, traces: Traces::default(), ratios: Ratios::default() }, header))
     }
 
     async fn tuple(&mut self, tuple: &Tuple, ranks: &mut Bootstrap) -> Result<Rows, Failure> {
-        measure::measure(&self.args, tuple, &mut self.rank, ranks, &mut self.traces).await
+        let rows = measure::measure(&self.args, tuple, &mut self.rank, ranks, &mut self.traces).await?;
+        let ratio = rows.iter().find(|(row, _)| row.case == "put").and_then(|(row, _)| row.baseline_ratio);
+        if let (Some(drawn), Some(ratio)) = (&tuple.drawn, ratio) {
+            self.ratios.add(ratio, random::told(tuple, drawn));
+        }
+        Ok(rows)
     }
 
     fn what(row: &Row) -> String {
@@ -144,6 +154,11 @@ impl Experiment for Proxy {
     }
 
     async fn close(self, header: &Header, output: &OutputArgs, ranks: &mut Bootstrap) -> Result<(), Failure> {
+        if ranks.rank() == 0 && self.args.random.is_some() {
+            for line in self.ratios.lines("requires cpu-write and put in --cases") {
+                eprintln!("# {line}");
+            }
+        }
         match self.args.trace.as_ref().filter(|_| ranks.rank() == 0) {
             Some(to) => self.traces.finish(to, header, output.takes_stdout()),
             None => Ok(()),

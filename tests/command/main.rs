@@ -42,6 +42,7 @@ mod mps;
 mod museum;
 mod nccl;
 mod pages;
+mod proxy;
 mod ranks;
 mod replay;
 mod report;
