@@ -11,7 +11,6 @@ use crate::error::Failure;
 use crate::nccl_baseline::Communicator;
 use ginlab::bootstrap::Bootstrap;
 use ginlab::cuda::{Buffer, Place};
-use kernels::jacobi::resident::{PLACES, row_words};
 
 /// Fields in device memory.
 pub struct Fields {
@@ -102,7 +101,7 @@ impl Jacobi {
 
     /// Returns the open session.
     pub fn session(&self) -> Result<&Session, Failure> {
-        self.session.as_ref().ok_or_else(|| Failure::Run("no world is open".into()))
+        self.session.as_ref().ok_or_else(no_world)
     }
 
     /// Returns whether received rows are in device memory. NCCL can only write there.
@@ -139,9 +138,14 @@ impl Jacobi {
         })
     }
 
-    /// Opens the world for the path of the parameter combination, unless it is already open.
+    /// Opens the world for the path of the parameter combination, unless it is open. Rounds over rails require a new world for another number
+    /// of blocks per row, because every signal must have had every round.
     pub fn reach(&mut self, tuple: &Tuple, ranks: &mut Bootstrap) -> Result<(), Failure> {
-        if self.session()?.path == tuple.path {
+        let across = self.across(tuple)?;
+        let session = self.session.as_mut().ok_or_else(no_world)?;
+        let is_open =
+            session.path == tuple.path && across.is_none_or(|across| *session.across.get_or_insert(across) == across);
+        if ranks.all_gather_values(&is_open, "list of ranks that require a new world")?.iter().all(|is_open| *is_open) {
             return Ok(());
         }
         (self.fields, self.alone, self.words) = (None, None, None);
@@ -149,6 +153,8 @@ impl Jacobi {
             session.close(ranks)?;
         }
         self.session = Some(Session::open(&self.args, tuple.path, self.sizes, ranks)?);
+        let across = self.across(tuple)?;
+        self.session.as_mut().ok_or_else(no_world)?.across = across;
         Ok(())
     }
 
@@ -169,6 +175,16 @@ impl Jacobi {
         let rows = problem.rows(0, ranks.size() as u32).len() as u32;
         self.registered = Some(Registered::new(problem, rows, nccl, limit, ranks)?);
         Ok(())
+    }
+
+    /// Returns the number of blocks per row of a resident combination whose rows are put over rails. `None` for others.
+    fn across(&self, tuple: &Tuple) -> Result<Option<u32>, Failure> {
+        let session = self.session()?;
+        if tuple.exchange != Exchange::Resident || !session.by_rails() {
+            return Ok(None);
+        }
+        let found = fit::resident(session.world.device(), tuple, session.world.n_pes(), true)?;
+        Ok(found.ok().map(|resident| resident.across()))
     }
 
     /// Allocates memory for the parameter combination's field.
@@ -193,7 +209,7 @@ impl Jacobi {
         if tuple.exchange == Exchange::Resident {
             let resident = fit::resident(&device, tuple, ranks, self.session()?.by_rails())?.map_err(Failure::Usage)?;
             if self.words.as_ref().is_none_or(|words| words.resident != resident) {
-                let bytes = u64::from(resident.grid) * PLACES * row_words(resident.block) * 8;
+                let bytes = resident.words().iter().sum::<u64>() * 8;
                 let buffer = device.allocate(Place::Device, bytes as usize)?;
                 self.words = Some(Words { resident, buffer });
             }
@@ -215,7 +231,7 @@ impl Jacobi {
         let How { alone, traced, poisoned } = how;
         let fields = laid_out(&self.fields)?;
         let problem = tuple.problem();
-        let session = self.session.as_mut().ok_or_else(|| Failure::Run("no world is open".into()))?;
+        let session = self.session.as_mut().ok_or_else(no_world)?;
         let (me, pes) = (session.world.my_pe(), session.world.n_pes());
         let mine = if alone { 0..problem.ny } else { problem.rows(me, pes) };
         let rows = mine.len() as u32;
@@ -265,6 +281,10 @@ impl Jacobi {
         }
         Ok(ran)
     }
+}
+
+fn no_world() -> Failure {
+    Failure::Run("no world is open".into())
 }
 
 fn laid_out(fields: &Option<Fields>) -> Result<&Fields, Failure> {

@@ -9,7 +9,7 @@ use super::run::{Case, Shape, run};
 use super::trace::{Traces, trace};
 use super::verify;
 use super::{FILL, FILL_AHEAD, POST_RATE, PROXY_THREADS, RING_MEMORY};
-use crate::columns::{COMPLETION, Cold, POST, RING_SLOTS, SCOPE, WINDOW};
+use crate::columns::{ALIGNMENT, COMPLETION, Cold, POST, RING_SLOTS, SCOPE, WINDOW};
 use crate::error::Failure;
 use crate::job::of_threads;
 use crate::mps;
@@ -64,7 +64,14 @@ pub async fn measure(
     }
     rank.group.proxies().iter().for_each(|proxy| proxy.set_busy_poll(false));
     let Some(results) = results else { return Ok(Rows::new()) };
-    let mut rows = results.rows(|case, measured| row(&shape, rank, case, measured), baselines);
+    let mut rows = results.rows(
+        |case, measured| row(&shape, rank, case, measured),
+        |case| match tuple.drawn {
+            Some(drawn) if case.of_kernel().is_some() => vec![drawn.baseline(tuple.grid)],
+            Some(_) => Vec::new(),
+            None => baselines(case),
+        },
+    );
     for (index, found) in &lives {
         rows.get(*index).into_iter().for_each(|(row, _)| traces.add(row, found));
     }
@@ -139,6 +146,11 @@ pub fn fill_first(rows: &mut Rows, first: &[First], rank: &Rank, ranks: usize) -
 /// Returns the cases of a parameter combination. Baseline and lower bound are first, because later rows refer to them.
 fn cases(shape: &Shape<'_>, rank: &Rank) -> Vec<Case> {
     let mut cases = Vec::new();
+    if let Some(drawn) = shape.tuple.drawn {
+        cases.extend(shape.args.measures(Way::CpuWrite).then(|| drawn.baseline(shape.tuple.grid)));
+        cases.extend(shape.args.measures(Way::Put).then_some(Case::Put(drawn.mode)));
+        return cases;
+    }
     let (args, modes) = (shape.args, shape.args.mode.iter().copied());
     if args.measures(Way::Put) && args.is_null() && shape.tuple.grid == 1 && args.scope == Scope::Block {
         cases.push(Case::PingPong);
@@ -190,8 +202,11 @@ fn blank(args: &Args, tuple: &Tuple, rank: &Rank, ranks: usize, case: Case) -> R
     row.size_bytes = Some(tuple.bytes);
     row.grid = Some(tuple.grid);
     row.block = Some(tuple.block);
-    row.set(&FILL, case.of_kernel().is_some() && !args.no_fill || case == Case::PingPong);
+    row.set(&FILL, case.of_kernel().is_some() && args.fills() || case == Case::PingPong);
     row.set(&SCOPE, values::name(args.scope));
+    if tuple.drawn.is_some() {
+        row.set(&ALIGNMENT, format!("{}/{}", tuple.aligned_at(false), tuple.aligned_at(true)));
+    }
     if !by_card {
         row.set(&PROXY_THREADS, args.proxy_threads);
         row.set(&RING_SLOTS, args.ring_slots).set(&RING_MEMORY, values::name(args.ring_memory));
@@ -256,7 +271,7 @@ fn row(shape: &Shape<'_>, rank: &Rank, case: Case, measured: &Measured) -> Row {
     let Shape { args, tuple, layout } = shape;
     let mut row = blank(args, tuple, rank, measured.0.len(), case);
     row.iterations = Some(layout.iterations);
-    if case.of_kernel() == Some(Mode::Nbi) && !args.no_fill && args.scope == Scope::Block {
+    if case.of_kernel() == Some(Mode::Nbi) && args.fills() && args.scope == Scope::Block {
         row.set(&FILL_AHEAD, layout.ahead);
     }
     row.set(&WINDOW, layout.window);

@@ -43,6 +43,7 @@ mod mps;
 mod museum;
 mod nccl;
 mod pages;
+mod proxy;
 mod ranks;
 mod replay;
 mod report;
