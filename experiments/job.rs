@@ -7,7 +7,8 @@ use crate::mps::MpsArgs;
 pub use crate::payload::MemoryKind;
 use crate::rail_rates::RailPlace;
 use crate::rails;
-use crate::runner::{Ranks, added, drive};
+use crate::ranks::Ranks;
+use crate::runner::{added, drive};
 use crate::values::{self, List, Pin, corruption, seconds};
 use ginlab::bootstrap::{Bootstrap, Kind};
 use ginlab::cuda::{Choice, Device, Place};
@@ -310,7 +311,8 @@ impl Job {
         Ok(ranks.barrier("connected")?)
     }
 
-    /// Sets whether the rails are driven while this rank waits. If a rank has opened two jobs, the rails of only one are
+    /// Sets whether the rails are driven while this rank waits. If a rank has opened two jobs, the rails of only one
+    /// are
     /// driven at a time, so that they have the whole thread.
     pub fn drive(&mut self, driven: bool) {
         match &self.driver {

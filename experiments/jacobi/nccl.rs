@@ -79,7 +79,8 @@ impl Session {
         // first, and first receives the row from above.
         let pairs = [(last, below, halo(ABOVE)?, above), (first, above, halo(BELOW)?, below)];
         let count = part.problem.pitch() as usize;
-        // SAFETY: the rows are in the fields, and in the heap or a window, which are valid until the wait for the streams has ended.
+        // SAFETY: the rows are in the fields, and in the heap or a window, which are valid until the wait for the
+        // streams has ended.
         // Every rank runs the same iterations.
         unsafe { nccl.exchange(pairs.into_iter(), count, Type::F32, stream) }.map_err(said)
     }

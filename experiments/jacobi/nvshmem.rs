@@ -75,7 +75,8 @@ impl Jacobi {
     }
 }
 
-/// Runs the command with the parameter combination's field. Returns the reason if it fails or does not end within `limit`.
+/// Runs the command with the parameter combination's field. Returns the reason if it fails or does not end within
+/// `limit`.
 fn run(command: &str, tuple: &Tuple, limit: Duration) -> Result<Times, String> {
     let Tuple { nx, ny, iterations, .. } = *tuple;
     let between_norms = match tuple.when {
@@ -116,7 +117,8 @@ fn run(command: &str, tuple: &Tuple, limit: Duration) -> Result<Times, String> {
     parse(&text, tuple).ok_or_else(|| failed("no line of figures for this field".into()))
 }
 
-/// Parses the line that the program prints with `-csv`: type, columns, rows, iterations, iterations between norms, GPUs,
+/// Parses the line that the program prints with `-csv`: type, columns, rows, iterations, iterations between norms,
+/// GPUs,
 /// 1, seconds on all GPUs, seconds on one.
 fn parse(text: &str, tuple: &Tuple) -> Option<Times> {
     text.lines().find_map(|line| {
@@ -146,6 +148,7 @@ mod tests {
         iterations: 100,
         grid: Grid::Auto,
         block: 0,
+        piece: 0,
     };
 
     #[test]

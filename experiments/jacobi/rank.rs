@@ -138,7 +138,8 @@ impl Jacobi {
         })
     }
 
-    /// Opens the world for the path of the parameter combination, unless it is open. Rounds over rails require a new world for another number
+    /// Opens the world for the path of the parameter combination, unless it is open. Rounds over rails require a new
+    /// world for another number
     /// of blocks per row, because every signal must have had every round.
     pub fn reach(&mut self, tuple: &Tuple, ranks: &mut Bootstrap) -> Result<(), Failure> {
         let across = self.across(tuple)?;
@@ -158,7 +159,8 @@ impl Jacobi {
         Ok(())
     }
 
-    /// Registers memory for the parameter combination's field with NCCL, if the parameter combination uses it and it is not registered. Collective.
+    /// Registers memory for the parameter combination's field with NCCL, if the parameter combination uses it and it is
+    /// not registered. Collective.
     pub fn register(&mut self, tuple: &Tuple, ranks: &mut Bootstrap) -> Result<(), Failure> {
         let problem = tuple.problem();
         let is_known = |registered: &Registered| registered.problem == problem || registered.refused().is_some();

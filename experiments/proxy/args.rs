@@ -124,11 +124,13 @@ pub struct Args {
         hide_possible_values = true
     )]
     pub memory: MemoryKind,
-    /// Emulated device: seed for the order and grouping in which lanes run [default: in lane order]. With --random, seed
+    /// Emulated device: seed for the order and grouping in which lanes run [default: in lane order]. With --random,
+    /// seed
     /// of the random shapes [default: 1]
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
-    /// Measure N random shapes, whose sizes are from --begin to --end and whose rails are up to the most of --rails, and
+    /// Measure N random shapes, whose sizes are from --begin to --end and whose rails are up to the most of --rails,
+    /// and
     /// put the existing contents; --mode, --grid, --block and --window do not apply
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     #[arg(conflicts_with_all = ["mode", "grid", "block", "window", "factor", "fill", "scope", "cpu_batch", "bare", "trace"])]

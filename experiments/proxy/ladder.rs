@@ -1,7 +1,9 @@
-//! `ginlab ladder`: CPU-initiated writes, from one NIC with one buffer to all NICs of a node. Each step changes one thing
+//! `ginlab ladder`: CPU-initiated writes, from one NIC with one buffer to all NICs of a node. Each step changes one
+//! thing
 //! of the preceding step.
 //!
-//! A step is a configuration of the case `cpu-write` of `ginlab proxy`, with rails and proxy threads of its own. Steps are
+//! A step is a configuration of the case `cpu-write` of `ginlab proxy`, with rails and proxy threads of its own. Steps
+//! are
 //! measured one after another, because they differ in what is opened.
 
 mod steps;
@@ -15,7 +17,8 @@ use crate::args::{RepeatArgs, SizeArgs};
 use crate::columns::{AGAIN, COMPLETION, WINDOW};
 use crate::error::Failure;
 use crate::job::{MeetArgs, MemoryKind};
-use crate::runner::{Experiment, Plan, Ranks, Rows};
+use crate::ranks::Ranks;
+use crate::runner::{Experiment, Plan, Rows};
 use crate::values::{FAULT_HELP, Pin, fault, usage};
 use clap::Parser;
 use ginlab::bootstrap::Bootstrap;
@@ -82,7 +85,8 @@ pub struct Args {
     /// Completion of a write: delivery (data is at the target) or transmit (handed to the transport)
     #[arg(long, value_enum, value_name = "LEVEL", default_value_t = Level::Delivery, hide_possible_values = true)]
     completion: Level,
-    /// Device that provides the memory and whose nearest NICs are used: gpu, emulated (CPU threads), or auto (the GPU if
+    /// Device that provides the memory and whose nearest NICs are used: gpu, emulated (CPU threads), or auto (the GPU
+    /// if
     /// there is one)
     #[arg(short = 'd', long, value_enum, default_value_t = Choice::Auto, hide_possible_values = true)]
     device: Choice,

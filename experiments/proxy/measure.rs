@@ -106,7 +106,8 @@ impl First {
     }
 }
 
-/// Times the first two operations of each producer, before anything is verified. Returns no times if an earlier parameter combination
+/// Times the first two operations of each producer, before anything is verified. Returns no times if an earlier
+/// parameter combination
 /// used as many rails, and on ranks that do not put.
 pub fn first(args: &Args, tuple: &Tuple, rank: &mut Rank, ranks: &mut Bootstrap) -> Result<Vec<First>, Failure> {
     // An injected fault counts the operations, and these are not verified.

@@ -13,7 +13,7 @@ const WINDOW: u64 = 64;
 /// Number of alignments that regions are registered for: the remainders of an address by 16.
 pub const ALIGNMENTS: u32 = 16;
 
-/// Parameters of a random shape in addition to those of every tuple.
+/// Parameters of a random shape in addition to those of every parameter combination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Drawn {
     pub mode: Mode,

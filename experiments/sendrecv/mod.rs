@@ -72,7 +72,8 @@ pub struct Args {
     /// number of NICs]
     #[arg(long, value_name = "LIST", value_parser = counts::<usize>(64))]
     rails: Option<List<usize>>,
-    /// Measure the same messages over this provider too, interleaved with those over --provider, with the ratio of times
+    /// Measure the same messages over this provider too, interleaved with those over --provider, with the ratio of
+    /// times
     #[arg(long, value_name = "NAME")]
     versus: Option<String>,
     #[command(flatten)]

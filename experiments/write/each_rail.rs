@@ -126,7 +126,8 @@ impl Write {
         Ok(streams.into_iter().filter_map(|stream| stream.elapsed).collect())
     }
 
-    /// Keeps the rates of the rails of this row, unless an earlier row over one rail, or over several, was faster. Small
+    /// Keeps the rates of the rails of this row, unless an earlier row over one rail, or over several, was faster.
+    /// Small
     /// writes do not reach the line rate on any rail.
     pub(super) fn keep_rates(&mut self, tuple: &Tuple, senders: &[Sender]) {
         let (places, way, bytes) = (&self.places, Way::of(tuple.rails), tuple.bytes);

@@ -171,7 +171,8 @@ impl Write {
         Ok(Round::new(tuple, targets, writers))
     }
 
-    /// Returns the microseconds of the first two writes over this number of rails. Returns no times if an earlier parameter combination
+    /// Returns the microseconds of the first two writes over this number of rails. Returns no times if an earlier
+    /// parameter combination
     /// used as many, and on ranks that do not write.
     async fn first(&mut self, round: &Round<'_>, ranks: &mut Bootstrap) -> Result<Vec<f64>, Failure> {
         // An injected fault counts the writes, and these are not verified.

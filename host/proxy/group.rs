@@ -199,7 +199,8 @@ impl ProxyGroup {
         &self.table
     }
 
-    /// Returns the offer of the first thread. The other threads open the same regions, and the same rails unless each has
+    /// Returns the offer of the first thread. The other threads open the same regions, and the same rails unless each
+    /// has
     /// its own.
     pub fn offer(&self) -> &Offer {
         self.proxies[0].offer()

@@ -93,7 +93,8 @@ impl Model {
         self.0.moves.clone()
     }
 
-    /// Creates rails for one thread, with a card over each rail in `inner`, from card `first` on. Rails in excess of the
+    /// Creates rails for one thread, with a card over each rail in `inner`, from card `first` on. Rails in excess of
+    /// the
     /// number of cards share the last card's wire.
     pub fn rails<R: Rail>(&self, first: usize, inner: impl IntoIterator<Item = R>) -> Vec<ModelRail<R>> {
         let (poster, last) = (Rc::new(Poster::default()), self.0.nics.len().saturating_sub(1));

@@ -1,6 +1,7 @@
 //! Two-sided messages over datagrams that arrive in any order.
 //!
-//! SRD delivers each datagram once, has no order, and carries at most one MTU. A message is therefore sent as segments of
+//! SRD delivers each datagram once, has no order, and carries at most one MTU. A message is therefore sent as segments
+//! of
 //! at most one MTU with a sequence number per pair of rails ([`Label`]), and the receiver restores the order:
 //!
 //! ```text
@@ -260,7 +261,8 @@ impl Mailbox {
         Some(Segment { id, peer, immediate, address, bytes: bytes as u32, key })
     }
 
-    /// Handles the completion of a segment. `error` is its failure, if it failed, given the size and peer of its message.
+    /// Handles the completion of a segment. `error` is its failure, if it failed, given the size and peer of its
+    /// message.
     pub(super) fn sent(
         &mut self,
         id: u16,

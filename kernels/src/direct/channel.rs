@@ -79,7 +79,8 @@ pub struct ChannelHandle {
 const KEPT_BITS: u32 = 48;
 
 /// Encodes what a thread keeps of a queue between calls: the number below which requests have a slot, and the first
-/// request after its last doorbell, if that was the queue's last one ([`Queue::turn`]). Without the latter, each request
+/// request after its last doorbell, if that was the queue's last one ([`Queue::turn`]). Without the latter, each
+/// request
 /// of a thread would be published to other threads before its doorbell, with a second system fence.
 #[inline(always)]
 const fn keep(free_below: u64, turn: u64, depth: u32) -> u64 {

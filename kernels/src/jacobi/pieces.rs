@@ -1,6 +1,7 @@
 //! The resident kernels for any shape: blocks that have some columns of some rows.
 //!
-//! `across` blocks share a row. Each has four columns per thread, and the last one has the rest. All rows of a block are
+//! `across` blocks share a row. Each has four columns per thread, and the last one has the rest. All rows of a block
+//! are
 //! in shared memory, so that a block may have a single row. Rows above and below are exchanged as in
 //! [`resident`](super::resident), piece by piece. The outermost points of each row are exchanged with the blocks to the
 //! left and right as words of {value, iteration} in device memory:
