@@ -10,7 +10,7 @@ use ginlab_cuda::{Buffer, CopyQueue, Device, DeviceError, Flush, Place};
 use ginlab_fabric::chosen::BareWrites;
 use ginlab_fabric::{Access, FabricError, Memory, Rail, RailPlan, RailVisitor};
 use ginlab_rails::strategy::Strategy;
-use kernels::ring::LOG2_COMMAND_WORDS;
+use kernels::ring::{LOG2_COMMAND_WORDS, Status};
 use std::time::Duration;
 
 /// Commands in flight per proxy thread.
@@ -233,6 +233,9 @@ impl ProxyGroup {
     /// Requests the threads to stop, without waiting for them. Waiting kernels receive a status.
     pub fn stop(&self) {
         self.proxies.iter().for_each(Proxy::stop);
+        // A thread that has exited without a report ends no wait.
+        let served = self.proxies.iter().zip(&self.rings);
+        served.filter(|(proxy, _)| proxy.has_exited()).for_each(|(_, ring)| ring.end(Status::STOPPED));
     }
 }
 
