@@ -1,11 +1,11 @@
 # Build, test and demo of ginlab. Each target installs what it needs and can be repeated. `make help` lists the targets.
 #
-# Variables: FEATURES (for `build`: mpi), CARGO_TARGET_DIR (default target), CARGO_HOME.
+# Variables: FEATURES (for `build`: mpi), STAGE (for `sqush`: laptop, cuda, efa), CARGO_TARGET_DIR (default target), CARGO_HOME.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo test check setup build dist wheel bench report book clean
+.PHONY: help demo test check setup build dist wheel sqush bench report book clean
 
 # Directories of a Rust that was installed in this run and is not on the shell's PATH yet.
 export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin:$(lastword $(sort $(wildcard /usr/lib/rust-1.*/bin)))
@@ -45,6 +45,9 @@ dist: ## Pack program, launch files, licences and checksums into one archive (ta
 wheel: ## Pack the Python package with the program into a wheel (target/dist)
 	scripts/setup.sh build
 	scripts/dist.sh --wheel
+
+sqush: ## Pack the Dockerfile's stage efa for enroot and Pyxis: target/dist/ginlab.sqsh
+	scripts/sqush.sh $(if $(STAGE),--stage $(STAGE))
 
 bench: build ## Run all checks and benchmarks of a machine with a GPU
 	scripts/gpu-check.sh

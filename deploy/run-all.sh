@@ -109,7 +109,7 @@ everywhere node-pinned proxy --per-node --memory pinned --rails "$rails" "${prox
 # The report is made here if the program is here too: the archive is the same on all hosts.
 for ginlab in "$program" "$here/ginlab" "$(command -v ginlab || true)"; do
     if [[ -n $ginlab && -x $ginlab ]]; then
-        "$ginlab" report "$out" -o "$out/report.html" && printf '== report: %s\n' "$out/report.html"
+        "$ginlab" report "$out" -o "$out/report.html" ${INSTANCE:+--instance "$INSTANCE"} && printf '== report: %s\n' "$out/report.html"
         break
     fi
 done

@@ -109,6 +109,23 @@ mod tests {
         }
     }
 
+    /// `--path` of a `gin` program names every path.
+    #[test]
+    fn help_of_path_names_every_path() {
+        crate::register();
+        let help = |command: clap::Command| {
+            let arg = command.get_arguments().find(|arg| arg.get_long() == Some("path"))?;
+            let of_pes = arg.get_default_values().first()?.to_str()?.parse::<ginlab::gin::Path>().is_ok();
+            of_pes.then(|| (command.get_name().to_owned(), arg.get_help().unwrap_or_default().to_string()))
+        };
+        let all: Vec<(String, String)> = program::all().iter().filter_map(|program| help(program.command())).collect();
+        let names: Vec<&str> = all.iter().map(|(name, _)| name.as_str()).collect();
+        assert!(["shmem", "collective", "jacobi", "moe"].iter().all(|name| names.contains(name)), "{names:?}");
+        for (name, help) in &all {
+            assert!(help.starts_with("Path between PEs: auto, nvlink, rails, direct"), "{name}: {help}");
+        }
+    }
+
     /// Returns the Rust files in a directory, except those that contain only tests.
     fn sources(folder: &Path) -> Vec<PathBuf> {
         let entries = folder.read_dir().expect("a directory").map(|entry| entry.expect("an entry").path());

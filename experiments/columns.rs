@@ -1,6 +1,7 @@
 //! Columns that several experiments have in addition to the common ones.
 
-use ginlab::report::Column;
+use ginlab::report::{Column, Row};
+use std::time::Duration;
 
 /// Operations in flight.
 pub const WINDOW: Column =
@@ -30,6 +31,21 @@ pub const POST: Column = Column::measured(
 .shown("post", 7);
 /// Threads that push or issue puts.
 pub const SCOPE: Column = Column::chosen("scope", "", "Threads that put: `thread`, `warp`, `block`");
+/// Times of the start of a run, on rank 0: registration, insertion of addresses, and the first two operations.
+pub const COLD: [Column; 4] = [
+    Column::measured("register_us", "us", "Time to register the source on all rails; in the first rows of a run"),
+    Column::measured(
+        "insert_us",
+        "us",
+        "Time to insert the addresses of one rank on all rails, mean over all ranks; in the first rows of a run",
+    ),
+    Column::measured(
+        "first_us",
+        "us",
+        "Time of the first operation of this case, before any verification; in the first row of each number of rails",
+    ),
+    Column::measured("second_us", "us", "Time of the operation after it"),
+];
 /// Alignments of the target and the source of random shapes.
 pub const ALIGNMENT: Column = Column::chosen(
     "alignment",
@@ -83,3 +99,27 @@ pub const SHARING: Column = Column::follows(
     "How PEs shared GPUs: `none` (each has its own), `one-process` (concurrent threads of one process), `mps` \
      (concurrent), `time-slices` (alternating slices of about 2 ms); empty on the emulated device",
 );
+
+/// Times of the start of a run on one rank.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Cold {
+    /// Time to register the source on all rails.
+    pub register: Option<Duration>,
+    /// Time to insert the addresses of all ranks on all rails.
+    pub insert: Duration,
+}
+
+impl Cold {
+    /// Sets the columns [`COLD`] of a row with the microseconds of the first two operations of its case. `ranks` is the
+    /// number of ranks.
+    /// Sets none if there are no such operations.
+    pub fn fill(&self, row: &mut Row, singles: &[f64], ranks: usize) {
+        if singles.is_empty() {
+            return;
+        }
+        let micros = |time: Duration| time.as_secs_f64() * 1e6;
+        let [register, insert, first, second] = &COLD;
+        row.set(register, self.register.map(micros)).set(insert, micros(self.insert) / ranks as f64);
+        row.set(first, singles.first().copied()).set(second, singles.get(1).copied());
+    }
+}

@@ -209,6 +209,9 @@ impl From<ReportError> for Failure {
         match error {
             ReportError::StdoutClosed => Failure::StdoutClosed,
             ReportError::TwoOnStdout | ReportError::SameFile(_) => Failure::Usage(format!("--csv, --json: {error}")),
+            ReportError::Write { ref source, .. } if source.kind() == std::io::ErrorKind::Interrupted => {
+                Failure::Interrupted
+            }
             ReportError::Write { .. } => Failure::Run(error.to_string()),
         }
     }

@@ -1,21 +1,21 @@
 //! Parts that experiments over the fabric share: the options of a job and its rails, and a rank of a job with its
 //! [`Flow`].
 
-use crate::columns::COMPLETION;
+use crate::columns::{COMPLETION, Cold};
 use crate::error::Failure;
 use crate::mps::MpsArgs;
 pub use crate::payload::MemoryKind;
 use crate::rail_rates::RailPlace;
 use crate::rails;
 use crate::ranks::Ranks;
-use crate::runner::added;
+use crate::runner::{added, drive};
 use crate::values::{self, List, Pin, corruption, seconds};
 use ginlab::bootstrap::{Bootstrap, Kind};
 use ginlab::cuda::{Choice, Device, Place};
 use ginlab::fabric::any::AnyRail;
 use ginlab::fabric::discover::{self, Domain};
 use ginlab::fabric::libfabric::{Level, RailOptions};
-use ginlab::fabric::{Access, RailPlan};
+use ginlab::fabric::{Access, RailPlan, soft};
 use ginlab::flow::{Flow, FlowError, Offer, Peer, Region, Target};
 use ginlab::gin::seat::{CoreWants, MemoryWants, RailWants, Seat, Wants};
 use ginlab::proxy::device_timeout;
@@ -23,7 +23,8 @@ use ginlab::rails::Counters;
 use ginlab::report::{Header, Key, Row};
 use ginlab::versions::Versions;
 use ginlab::{cores, signals};
-use std::time::Duration;
+use std::time::{Duration, Instant};
+use tokio::task::JoinHandle;
 
 /// Options for the number of ranks and their bootstrap.
 #[derive(clap::Args, Clone, Debug)]
@@ -136,6 +137,10 @@ pub struct Job {
     /// Connections indexed by rank, including this rank.
     pub connections: Vec<Connection>,
     pub timeout: Duration,
+    /// Times of the first registration and of [`connect`](Job::connect).
+    pub cold: Cold,
+    /// Task that drives the rails while this rank waits. `None` if they are not driven.
+    driver: Option<JoinHandle<()>>,
 }
 
 impl JobArgs {
@@ -153,7 +158,19 @@ impl JobArgs {
         Ok(self.meet.ranks(fingerprint, check))
     }
 
-    /// Replaces unspecified rails by those that the function [`usual_rails`] returns.
+    /// Returns the options of the same job over another provider.
+    ///
+    /// # Errors
+    /// Returns [`Failure::Usage`] if the provider is not available.
+    pub fn over(&self, provider: &str) -> Result<JobArgs, Failure> {
+        rails::check_provider(Some(provider), &[]).map_err(|failure| match failure {
+            Failure::Usage(why) => Failure::Usage(why.replacen("--provider", "--versus", 1)),
+            other => other,
+        })?;
+        Ok(JobArgs { provider: Some(provider.to_owned()), domain: Vec::new(), ..self.clone() })
+    }
+
+    /// Replaces unspecified rails by the usual ones. See the function [`usual_rails`].
     pub fn usual_rails(&mut self, asked: &mut Option<List<usize>>) {
         self.why_fewer = usual_rails(asked, &USUAL_RAILS, self.provider.as_deref(), &self.domain);
     }
@@ -235,7 +252,9 @@ impl Job {
         let memory = args.memory.choose(&seat.device, &mut chosen, &mut seat.notes, ranks)?;
         let immediates = chosen.immediates();
         check_room(ranks.size(), 1, immediates)?;
-        seat.choose_cores(ranks, CoreWants { pin: &args.pin, threads: 1, busy: ranks.local_size() })?;
+        // A rank with software NICs also has threads that execute their requests.
+        let busy = ranks.local_size() * if soft::label().is_some() { 2 } else { 1 };
+        seat.choose_cores(ranks, CoreWants { pin: &args.pin, threads: 1, busy })?;
         let Seat { device, cores: pinned, mut notes, .. } = seat;
         if args.pin != Pin::Off {
             notes.push(match pinned.cpus[..] {
@@ -250,7 +269,8 @@ impl Job {
             flow.give_way(true);
         }
         let connections = Vec::new();
-        Ok(Job { flow, device, provider: chosen.name(), chosen, memory, notes, immediates, connections, timeout })
+        let (provider, cold) = (chosen.name(), Cold::default());
+        Ok(Job { flow, device, provider, chosen, memory, notes, immediates, connections, timeout, cold, driver: None })
     }
 
     /// Returns the memory that an option selects.
@@ -258,13 +278,17 @@ impl Job {
         if asked == MemoryKind::Auto { self.memory } else { asked }
     }
 
-    /// Allocates memory of this kind and registers it on every rail for the uses `access`.
-    pub fn register(&self, kind: MemoryKind, bytes: u64, access: Access) -> Result<Region<AnyRail>, Failure> {
+    /// Allocates memory of this kind and registers it on every rail for the uses `access`. The time of the first
+    /// registration is kept.
+    pub fn register(&mut self, kind: MemoryKind, bytes: u64, access: Access) -> Result<Region<AnyRail>, Failure> {
         let place = if self.memory(kind) == MemoryKind::Device { Place::Device } else { self.chosen.place() };
         let bytes =
             usize::try_from(bytes.max(64)).map_err(|_| Failure::Usage("exceeds the available memory".into()))?;
         let buffer = self.device.allocate(place, bytes)?;
-        self.flow.register(buffer, access).map_err(|error| match error {
+        let started = Instant::now();
+        let region = self.flow.register(buffer, access);
+        self.cold.register.get_or_insert_with(|| started.elapsed());
+        region.map_err(|error| match error {
             FlowError::Fabric(error) if place == Place::Device => Failure::Usage(format!(
                 "--memory device: {error}; `ginlab proxy --memory device` stages such memory through the host"
             )),
@@ -276,13 +300,29 @@ impl Job {
     pub fn connect(&mut self, regions: &[&Region<AnyRail>], ranks: &mut Bootstrap) -> Result<(), Failure> {
         let offers: Vec<Offer> = ranks.all_gather_values(&self.flow.offer(regions)?, "addresses and memory keys")?;
         ranks.check_addresses(offers.iter().map(|offer| &offer.addresses[..]))?;
+        let started = Instant::now();
         for offer in offers {
             let peer = self.flow.add_peer(&offer)?;
             self.connections.push(Connection { peer, offer });
         }
-        // EFA devices reject writes from a peer whose address has not been inserted. Therefore, no rank may write
-        // before all ranks have inserted all addresses.
+        self.cold.insert = started.elapsed();
+        // EFA devices reject writes from a peer whose address has not been inserted, so that no rank may write before
+        // all have inserted all addresses.
         Ok(ranks.barrier("connected")?)
+    }
+
+    /// Sets whether the rails are driven while this rank waits. If a rank has opened two jobs, the rails of only one
+    /// are
+    /// driven at a time, so that they have the whole thread.
+    pub fn drive(&mut self, driven: bool) {
+        match &self.driver {
+            None if driven => self.driver = Some(drive(&self.flow)),
+            Some(driver) if !driven => {
+                driver.abort();
+                self.driver = None;
+            }
+            _ => {}
+        }
     }
 
     /// Returns the header of an experiment over these rails: machine, versions, and what was opened.

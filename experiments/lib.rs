@@ -124,12 +124,10 @@ pub fn command(ptx: &'static Ptx) -> ExitCode {
 fn load_cards(matches: &clap::ArgMatches) -> Result<(), Failure> {
     // SAFETY: the process is still single-threaded.
     unsafe { soft::use_cards_within_a_machine() };
-    let given =
-        matches.subcommand().and_then(|(_, matches)| matches.try_get_raw("provider").ok().flatten()?.next()?.to_str());
-    match given.filter(|provider| soft::is_asked(provider)) {
-        Some(provider) => soft::load(provider).map_err(|error| Failure::Usage(error.to_string())),
-        None => Ok(()),
-    }
+    let Some((_, matches)) = matches.subcommand() else { return Ok(()) };
+    let given = |option| matches.try_get_raw(option).ok().flatten()?.next()?.to_str();
+    let mut asked = ["provider", "versus"].into_iter().filter_map(given).filter(|provider| soft::is_asked(provider));
+    asked.try_for_each(soft::load).map_err(|error| Failure::Usage(error.to_string()))
 }
 
 fn run(ptx: &'static Ptx) -> Result<(), Failure> {

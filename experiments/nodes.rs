@@ -5,7 +5,7 @@
 //! All senders run concurrently. A repeat of a node therefore takes as long as its slowest sender, and the node's
 //! bandwidth is the sum of all bytes over that time. It never exceeds the sum of the senders' own bandwidths.
 
-use crate::columns::RAIL_BYTES;
+use crate::columns::{COLD, RAIL_BYTES};
 use crate::runner::{added, slowest, timed};
 use ginlab::bootstrap::{Bootstrap, Member};
 use ginlab::measure::stats::{Micros, Summary};
@@ -112,6 +112,9 @@ pub fn sums(base: &Row, senders: &[Sender], line: Option<u64>, of_rank: &[Node])
 fn sum(base: &Row, node: Option<String>, senders: &[&Sender], line: Option<u64>) -> (Row, Vec<f64>) {
     let mut row = base.clone();
     (row.baseline, row.baseline_ratio, row.wrong, row.time_us_p99) = (None, None, None, None);
+    for column in &COLD {
+        row.set(column, None::<f64>);
+    }
     let times = slowest(senders, |sender| &sender.times);
     let total = |of: fn(&Sender) -> u64| senders.iter().map(|sender| of(sender)).sum::<u64>();
     timed(&mut row, &times, total(|sender| sender.bytes), total(|sender| sender.operations));

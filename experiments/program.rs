@@ -79,6 +79,7 @@ pub const HEADINGS: &[(&str, &[&str])] = &[
         "Fabric",
         &[
             "provider",
+            "versus",
             "domain",
             "profile",
             "path",

@@ -98,7 +98,9 @@ mod tests {
 
         let about = [Toy::ABOUT];
         let runs = [Run::read(&csv, "toy.csv").unwrap()];
-        let built = Page { title: "t", runs: &runs, comparison: None, catalog: Catalog(&about), newest: None }.build();
+        let built =
+            Page { title: "t", runs: &runs, comparison: None, expected: &[], catalog: Catalog(&about), newest: None }
+                .build();
         assert_eq!(built.figures.len(), 1);
         for part in [
             "Measure the cost of reading the clock",

@@ -3,6 +3,7 @@
 use ginlab_report::{Header, Key};
 use ginlab_topology::{environment, nvml};
 use std::fmt;
+use std::path::Path;
 use std::time::SystemTime;
 
 /// Commit, with `-dirty` if tracked files differ from it. Set by build.rs; `None` if the sources came without git.
@@ -43,6 +44,8 @@ pub struct Versions {
     pub kernel: Option<String>,
     /// Host name of the machine.
     pub hostname: Option<String>,
+    /// EC2 instance type of the machine.
+    pub instance: Option<String>,
 }
 
 impl Versions {
@@ -73,6 +76,7 @@ impl Versions {
             cpu: read("/proc/cpuinfo").and_then(|text| cpu_model(&text)),
             cores: Some(ginlab_topology::cores::allowed().len()).filter(|cores| *cores > 0),
             kernel: read("/proc/sys/kernel/osrelease").map(|text| text.trim().into()),
+            instance: environment::instance_type(Path::new("/")),
             hostname: nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok()),
         }
     }
@@ -86,6 +90,7 @@ impl Versions {
             .set(Key::Command, command_line())
             .set(Key::Date, utc(SystemTime::now()))
             .set(Key::Hostname, self.hostname.clone())
+            .set(Key::Instance, self.instance.clone())
             .set(Key::Cpu, self.cpu.clone())
             .set(Key::Cores, self.cores)
             .set(Key::Kernel, self.kernel.clone())

@@ -12,6 +12,7 @@
 #   MPIRUN        [default: mpirun --allow-run-as-root --oversubscribe --bind-to none]
 #   NCCL_HOME, NVSHMEM_HOME   directories with include/   [default: a Python package, or the system's]
 #
+# Prints the command for `ginlab jacobi --nvshmem`, which measures NVSHMEM's program in ginlab's run.
 # The programs are built with block reduction (HAVE_CUB). Columns of nvidia.csv, as printed with -csv: type, nx, ny,
 # iterations, iterations between norms, GPUs, 1, seconds on all GPUs, seconds on one. Each step has a time limit. Exit
 # codes: 0 ok, 1 a tool is missing, 2 usage.
@@ -89,4 +90,7 @@ for name in ${programs//,/ }; do
         if [ "$name" = nvshmem ]; then run "$name" -nx "$size" -ny "$size" -norm_overlap -neighborhood_sync; fi
     done
 done
+if [ -x "$OUT/build/nvshmem" ]; then
+    note "ginlab jacobi --nvshmem 'NVSHMEM_BOOTSTRAP=MPI NVSHMEM_DISABLE_NVLS=1 NVSHMEM_DISABLE_MNNVL=1 $mpi -np $ranks $OUT/build/nvshmem'"
+fi
 note "results: $OUT"

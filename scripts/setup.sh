@@ -83,6 +83,7 @@ if ((level >= 4)); then
     need git have git
     need python3-venv has_venv
     want debootstrap have debootstrap
+    want squashfs-tools have mksquashfs
 fi
 if ((level >= 5)); then
     need slurm-wlm test -x /usr/sbin/slurmctld

@@ -66,7 +66,7 @@ fn run(args: &Args) -> Result<(), Failure> {
 
 fn exchange(args: &Args, ranks: &mut Bootstrap, meet: f64) -> Result<(), Failure> {
     let began = Instant::now();
-    let job = Job::open(&args.job, args.rails, false, REGISTERED, ranks)?;
+    let mut job = Job::open(&args.job, args.rails, false, REGISTERED, ranks)?;
     let region = job.register(args.job.memory, REGISTERED, Access::ALL)?;
     let open = Micros::from(began.elapsed()).0;
     let card = RankInfo::of(&job, &region, ranks.local_rank())?;

@@ -48,23 +48,50 @@ pub enum Case {
     NcclBroadcast,
     /// NCCL send to the next rank and receive from the previous one
     NcclSendRecv,
+    /// NCCL all-to-all in memory that is registered with NCCL (ncclCommWindowRegister, 2.27 and later)
+    NcclWindowAllToAll,
+    /// NCCL all-gather in registered memory
+    NcclWindowAllGather,
+    /// NCCL reduce-scatter in registered memory
+    NcclWindowReduceScatter,
+    /// NCCL all-reduce in registered memory
+    NcclWindowAllReduce,
+    /// NCCL broadcast in registered memory
+    NcclWindowBroadcast,
+    /// NCCL send and receive in registered memory
+    NcclWindowSendRecv,
+}
+
+/// Implementations that are compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    Ours,
+    Theirs,
+    /// NCCL in registered memory.
+    Window,
 }
 
 impl Case {
-    /// Returns the operation, and whether it is NCCL's.
-    fn parts(self) -> (Operation, bool) {
+    /// Returns the operation and the implementation.
+    fn parts(self) -> (Operation, Side) {
         match self {
-            Case::GinAllToAll => (Operation::AllToAll, false),
-            Case::GinAllGather => (Operation::AllGather, false),
-            Case::GinReduceScatter => (Operation::ReduceScatter, false),
-            Case::GinAllReduce => (Operation::AllReduce, false),
-            Case::GinBroadcast => (Operation::Broadcast, false),
-            Case::NcclAllToAll => (Operation::AllToAll, true),
-            Case::NcclAllGather => (Operation::AllGather, true),
-            Case::NcclReduceScatter => (Operation::ReduceScatter, true),
-            Case::NcclAllReduce => (Operation::AllReduce, true),
-            Case::NcclBroadcast => (Operation::Broadcast, true),
-            Case::NcclSendRecv => (Operation::SendRecv, true),
+            Case::GinAllToAll => (Operation::AllToAll, Side::Ours),
+            Case::GinAllGather => (Operation::AllGather, Side::Ours),
+            Case::GinReduceScatter => (Operation::ReduceScatter, Side::Ours),
+            Case::GinAllReduce => (Operation::AllReduce, Side::Ours),
+            Case::GinBroadcast => (Operation::Broadcast, Side::Ours),
+            Case::NcclAllToAll => (Operation::AllToAll, Side::Theirs),
+            Case::NcclAllGather => (Operation::AllGather, Side::Theirs),
+            Case::NcclReduceScatter => (Operation::ReduceScatter, Side::Theirs),
+            Case::NcclAllReduce => (Operation::AllReduce, Side::Theirs),
+            Case::NcclBroadcast => (Operation::Broadcast, Side::Theirs),
+            Case::NcclSendRecv => (Operation::SendRecv, Side::Theirs),
+            Case::NcclWindowAllToAll => (Operation::AllToAll, Side::Window),
+            Case::NcclWindowAllGather => (Operation::AllGather, Side::Window),
+            Case::NcclWindowReduceScatter => (Operation::ReduceScatter, Side::Window),
+            Case::NcclWindowAllReduce => (Operation::AllReduce, Side::Window),
+            Case::NcclWindowBroadcast => (Operation::Broadcast, Side::Window),
+            Case::NcclWindowSendRecv => (Operation::SendRecv, Side::Window),
         }
     }
 }
@@ -266,6 +293,8 @@ pub struct Tuple {
     pub operation: Operation,
     pub ours: bool,
     pub nccl: bool,
+    /// NCCL in registered memory.
+    pub window: bool,
     pub element: Element,
     pub place: Place,
     pub launch: Launch,
@@ -304,12 +333,14 @@ pub fn tuples(args: &Args) -> Result<Vec<Tuple>, Failure> {
     if let Some(shapes) = random::tuples(args) {
         return Ok(shapes);
     }
-    let mut operations: Vec<(Operation, bool, bool)> = Vec::new();
-    for (operation, nccl) in args.cases.iter().map(|case| case.parts()) {
-        match operations.iter_mut().find(|(known, ..)| *known == operation) {
-            Some((_, ours, theirs)) => *(if nccl { theirs } else { ours }) = true,
-            None => operations.push((operation, !nccl, nccl)),
-        }
+    let mut operations: Vec<(Operation, [bool; 3])> = Vec::new();
+    for (operation, side) in args.cases.iter().map(|case| case.parts()) {
+        let known = operations.iter().position(|(known, _)| *known == operation);
+        let at = known.unwrap_or_else(|| {
+            operations.push((operation, [false; 3]));
+            operations.len() - 1
+        });
+        operations[at].1[side as usize] = true;
     }
     let (all, by_size) = (vec![0], vec![0]);
     let (packets, grids) = (args.packet.as_ref().unwrap_or(&all), args.grid.as_ref().unwrap_or(&by_size));
@@ -317,7 +348,7 @@ pub fn tuples(args: &Args) -> Result<Vec<Tuple>, Failure> {
     let all = iproduct!(&operations, elements, place, launch, &sizes, overlap, mode, scope, packets, grids, route);
     let tuples = all.filter_map(
         |(
-            &(operation, ours, nccl),
+            &(operation, [ours, nccl, window]),
             &element,
             &place,
             &launch,
@@ -333,6 +364,7 @@ pub fn tuples(args: &Args) -> Result<Vec<Tuple>, Failure> {
                 operation,
                 ours,
                 nccl,
+                window,
                 element,
                 place,
                 launch,

@@ -1,12 +1,12 @@
 //! Measurement of one parameter combination: a check of the result and of the bytes per path, and operations of both
 //! implementations.
 
-use super::args::{Args, Launch, Mode, Route, Tuple};
+use super::args::{Args, Launch, Mode, Route, Side, Tuple};
 use super::gate::{Gate, Turns};
 use super::ours::{Ours, Prepared};
 use super::pattern::{Found, NEGATIVE, OTHER, POISON, Pattern};
 use super::shape::{Operation, Shape, Wires};
-use super::theirs::{Theirs, call};
+use super::theirs::{Registered, Theirs, call};
 use super::{
     ALGBW, ELEMENT, HEARD, LAUNCH, NODES, NVLINK_BYTES, OPERATION, OVERLAP, PLACE, PROTOCOL, PUT_US, PUTS, REDOP, ROOT,
 };
@@ -20,7 +20,7 @@ use crate::values;
 use crate::world::{self, Scope};
 use ginlab::bootstrap::Bootstrap;
 use ginlab::cuda::Stream;
-use ginlab::gin::{Sym, World};
+use ginlab::gin::Sym;
 use ginlab::report::{Row, Status};
 use serde::{Deserialize, Serialize};
 
@@ -33,6 +33,8 @@ pub struct Collectives {
     pub args: Args,
     /// NCCL, or the reason why it is not available. `None` if no parameter combination uses it.
     pub nccl: Option<Result<Communicator, String>>,
+    /// Memory registered with NCCL, or the reason why there is none. `None` if no parameter combination uses it.
+    pub registered: Option<Result<Registered, String>>,
     pub stream: Stream,
     pub gate: Gate,
     pub ours: Ours,
@@ -59,13 +61,6 @@ pub struct Outcome {
     puts: u64,
 }
 
-/// Implementations that are compared.
-#[derive(Clone, Copy, PartialEq)]
-enum Side {
-    Ours,
-    Theirs,
-}
-
 /// The implementations of a parameter combination.
 struct Sides<'a> {
     all: &'a mut Collectives,
@@ -79,8 +74,8 @@ struct Sides<'a> {
     /// Memory of NCCL's operations.
     memory: Option<(Sym<u8>, Sym<u8>)>,
     /// Operations of each side, recorded in its first repeat.
-    turns: [Option<[Turns; 2]>; 2],
-    outcomes: [Outcome; 2],
+    turns: [Option<[Turns; 2]>; 3],
+    outcomes: [Outcome; 3],
 }
 
 impl Collectives {
@@ -94,30 +89,33 @@ impl Collectives {
             Err(why) => (None, Some(why)),
         };
         let memory = self.ours.memory(tuple.place, &shape);
-        let theirs_missing = match &self.nccl {
-            Some(Err(why)) if tuple.nccl => Some(why.clone()),
-            _ if tuple.nccl && memory.is_none() => {
-                Some(format!("{} does not support --place in-place", shape.operation.name()))
-            }
-            _ => None,
+        let no_place = || format!("{} does not support --place in-place", shape.operation.name());
+        let missing = match &self.nccl {
+            Some(Err(why)) => Some(why.clone()),
+            _ => memory.is_none().then(no_place),
         };
-        let memory = memory.filter(|_| tuple.nccl && theirs_missing.is_none());
+        let no_window = self.registered.as_ref().and_then(|registered| registered.as_ref().err().cloned());
+        let missing = [missing.clone(), missing.or(no_window)];
         // Messages are summed in the order of all ranks.
         let flat = prepared.as_ref().is_some_and(|prepared| prepared.by_messages);
         let local = if flat { shape.ranks } else { u64::from(self.ours.local) };
         let pattern = Pattern::new(tuple.element, shape, local, u64::from(self.args.root), self.run);
         let our_row = self.our_row(tuple, &shape, prepared.as_ref());
-        let cases = [prepared.as_ref().map(|_| Side::Ours), memory.map(|_| Side::Theirs)];
-        let cases: Vec<Side> = cases.into_iter().flatten().collect();
+        let theirs = [(tuple.nccl, Side::Theirs), (tuple.window, Side::Window)];
+        let theirs = theirs.into_iter().zip(missing).filter(|((chosen, _), _)| *chosen);
+        let theirs: Vec<(Side, Option<String>)> = theirs.map(|((_, side), missing)| (side, missing)).collect();
+        let measurable = theirs.iter().filter(|(_, missing)| missing.is_none()).map(|(side, _)| *side);
+        let cases: Vec<Side> = prepared.iter().map(|_| Side::Ours).chain(measurable).collect();
         // The pass that counts bytes and puts runs even if results are not verified.
         let series = Series { check: true, ..self.args.repeat.series("a repeat") };
         let counts = [self.args.warmup.min(iterations.max(1)), iterations];
-        let (turns, outcomes) = ([None, None], Default::default());
+        let (turns, outcomes) = (Default::default(), Default::default());
         let mut sides = Sides { all: self, tuple, local, pattern, counts, prepared, memory, turns, outcomes };
         let results = series.measure(&mut sides, &cases, ranks).await?;
         let outcomes = ranks.gather_values(&sides.outcomes, "bytes and puts")?;
         let (Some(results), Some(outcomes)) = (results, outcomes) else { return Ok(Rows::new()) };
-        let (all_ours, all_theirs): (Vec<Outcome>, Vec<Outcome>) = outcomes.into_iter().map(<(_, _)>::from).unzip();
+        let of = |side: Side| outcomes.iter().map(|all: &[Outcome; 3]| all[side as usize].clone()).collect();
+        let all_ours: Vec<Outcome> = of(Side::Ours);
         let filled = |mut row: Row, missing: Option<String>, side: Side, all: &[Outcome]| {
             match missing {
                 Some(why) => row.status = Status::Skipped(why),
@@ -130,13 +128,19 @@ impl Collectives {
         let launch = if tuple.launch == Launch::Persistent { Launch::Graph } else { tuple.launch };
         let (mode, scope, route) = (Mode::Nbi, Scope::Block, Route::Direct);
         let one = Tuple { ours: false, launch, overlap: true, mode, scope, route, packet: 0, grid: 0, ..*tuple };
-        let blank = self.row(&one, &shape, "nccl", "nccl");
-        let their_row = tuple.nccl.then(|| filled(blank, theirs_missing, Side::Theirs, &all_theirs));
+        let their_rows = theirs.into_iter().map(|(side, missing)| {
+            let (nccl, window) = (side == Side::Theirs, side == Side::Window);
+            let blank = self.row(&one, &shape, if window { "nccl-window" } else { "nccl" }, "nccl");
+            (Tuple { nccl, window, ..one }, filled(blank, missing, side, &of(side)))
+        });
+        let their_rows: Vec<(Tuple, (Row, Vec<f64>))> = their_rows.collect();
         let mut rows = Rows::new();
         if tuple.ours {
             let (mut row, times) = filled(our_row, refused, Side::Ours, &all_ours);
             let sums = self.sums(&row, &all_ours, results.of(Side::Ours), ranks);
-            if let Some((their_row, their_times)) = their_row.as_ref().filter(|(row, _)| row.status == Status::Ok) {
+            // Registered memory only counts if plain memory is not measured.
+            let first = their_rows.first().map(|(_, row)| row);
+            if let Some((their_row, their_times)) = first.filter(|(row, _)| row.status == Status::Ok) {
                 row.against(their_row, &times, their_times);
                 let ratio = row.baseline_ratio.unwrap_or(0.0);
                 let (operation, element) = (tuple.operation.name(), values::name(tuple.element));
@@ -145,11 +149,11 @@ impl Collectives {
             rows.push((row, times));
             rows.extend(sums);
         }
-        if let Some(their_row) = their_row
-            && !self.given.contains(&one)
-        {
-            self.given.push(one);
-            rows.push(their_row);
+        for (one, row) in their_rows {
+            if !self.given.contains(&one) {
+                self.given.push(one);
+                rows.push(row);
+            }
         }
         Ok(rows)
     }
@@ -222,6 +226,29 @@ impl Collectives {
         let world = &self.ours.world;
         let found = || Ok(pattern.check(u64::from(world.my_pe()), &world.read(to)?, exactly));
         (!self.args.repeat.no_check).then(found).transpose()
+    }
+
+    /// Returns the addresses of an NCCL operation's operands, in the heap or in registered memory.
+    fn operands(&self, side: Side, memory: Option<(Sym<u8>, Sym<u8>)>) -> Option<[u64; 2]> {
+        let (from, to) = memory?;
+        match (side, &self.registered) {
+            (Side::Theirs, _) => Some([from, to].map(|operand| self.ours.world.description().local(operand) as u64)),
+            (Side::Window, Some(Ok(registered))) => Some([from, to].map(|operand| registered.address(operand))),
+            _ => None,
+        }
+    }
+
+    /// Copies operands from the heap to registered memory or, unless `into`, back. Other sides use the heap.
+    fn copy(&self, side: Side, operands: &[Sym<u8>], into: bool, ranks: &mut Bootstrap) -> Result<(), Failure> {
+        let (Side::Window, Some(Ok(registered))) = (side, &self.registered) else { return Ok(()) };
+        for &operand in operands {
+            let (heap, window) = (self.ours.world.description().local(operand) as u64, registered.address(operand));
+            let (to, from) = if into { (window, heap) } else { (heap, window) };
+            // SAFETY: both ranges have the operand's length, and no operation uses them until the stream is waited for.
+            unsafe { self.stream.copy(to, from, operand.bytes()) }?;
+        }
+        self.ours.world.wait_for_stream(ranks, "copying operands", &self.stream)?;
+        Ok(())
     }
 
     /// Creates a row with the columns that both implementations share, known before the measurement.
@@ -312,15 +339,18 @@ impl Bench for Sides<'_> {
                 }
                 all.check_ours(prepared, tuple, pattern, outcome, ranks)?
             }
-            (Side::Theirs, _, Some((from, to))) => {
+            (Side::Theirs | Side::Window, _, Some((from, to))) => {
                 all.give(pattern, from, to)?;
-                let Collectives { args, nccl, stream, ours, .. } = &mut **all;
-                if let Some(mut side) = side(nccl, args, &ours.world, tuple, &shape, (from, to)) {
+                all.copy(case, &[to, from], true, ranks)?;
+                let operands = all.operands(case, *memory);
+                let Collectives { args, nccl, stream, .. } = &mut **all;
+                if let Some(mut side) = side(nccl, args, tuple, &shape, operands) {
                     ranks.barrier("a check")?;
                     side.append(stream)?;
                     let event = stream.event()?;
                     side.wait(&event, ranks)?;
                 }
+                all.copy(case, &[to], false, ranks)?;
                 // NCCL computes sums in its own order, which may differ. Only results without sums must match exactly.
                 all.look(pattern, to, !tuple.operation.sums())?
             }
@@ -336,17 +366,16 @@ impl Bench for Sides<'_> {
 
     async fn run(&mut self, case: Side, _: u64, ranks: &mut Bootstrap) -> Result<Sample, Failure> {
         let Sides { all, tuple, pattern, counts: [warmup, count], prepared, memory, turns, .. } = self;
-        let Collectives { args, nccl, stream, gate, ours, .. } = &mut **all;
         if let (Side::Ours, Launch::Persistent, Some(prepared)) = (case, tuple.launch, &prepared) {
+            let Collectives { stream, ours, .. } = &mut **all;
             ours.append(prepared, stream, *warmup, *count)?;
             let event = stream.event()?;
             ours.world.wait_until(ranks, prepared.kernel.name(), || event.is_complete())?;
             return Ok(Sample::of(world::stamped_us(&ours.times, prepared.grid)? / f64::from(*count)));
         }
-        let mut theirs = match (case, *memory) {
-            (Side::Theirs, Some(memory)) => side(nccl, args, &ours.world, tuple, &pattern.shape, memory),
-            _ => None,
-        };
+        let operands = all.operands(case, *memory);
+        let Collectives { args, nccl, stream, gate, ours, .. } = &mut **all;
+        let mut theirs = side(nccl, args, tuple, &pattern.shape, operands);
         let append = |stream: &Stream| match (&theirs, &*prepared) {
             (Some(theirs), _) => theirs.append(stream),
             (None, Some(prepared)) => ours.append(prepared, stream, 0, 1),
@@ -373,19 +402,11 @@ impl Bench for Sides<'_> {
 fn side<'a>(
     nccl: &'a mut Option<Result<Communicator, String>>,
     args: &Args,
-    world: &World,
     tuple: &Tuple,
     shape: &Shape,
-    (from, to): (Sym<u8>, Sym<u8>),
+    operands: Option<[u64; 2]>,
 ) -> Option<Theirs<'a>> {
-    let Some(Ok(communicator)) = nccl else { return None };
-    let description = world.description();
-    let address = |object: Sym<u8>| description.local(object) as u64;
-    Some(Theirs {
-        communicator,
-        operation: tuple.operation,
-        call: call(tuple, shape, address(from), address(to)),
-        root: args.root as usize,
-        limit: args.world.meet.timeout,
-    })
+    let (Some(Ok(communicator)), Some([from, to])) = (nccl, operands) else { return None };
+    let (operation, call) = (tuple.operation, call(tuple, shape, from, to));
+    Some(Theirs { communicator, operation, call, root: args.root as usize, limit: args.world.meet.timeout })
 }

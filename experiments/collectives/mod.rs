@@ -31,6 +31,7 @@ use ginlab::topology::nvlink;
 use measure::Collectives;
 use ours::Ours;
 use shape::Wires;
+use theirs::Registered;
 
 pub const PROGRAMS: &[Program] = &[program::<Collectives>()];
 
@@ -185,7 +186,7 @@ impl Experiment for Collectives {
         let options = Options { node_size: args.node_size, ..args.world.options(args.path, heap_bytes)? };
         let world = World::open(ranks, &options)?;
         let mut header = world::header(&world, ranks);
-        let with_nccl = tuples.iter().any(|tuple| tuple.nccl);
+        let with_nccl = tuples.iter().any(|tuple| tuple.nccl || tuple.window);
         let nccl = if with_nccl { Some(args.world.nccl(&world, ranks)?) } else { None };
         if let Some(nccl) = &nccl {
             header.note(match nccl {
@@ -201,12 +202,20 @@ impl Experiment for Collectives {
         let stream = Stream::new(world.device())?;
         let gate = gate::Gate::new(world.device(), args.world.meet.timeout)?;
         let ours = Ours::open(args, world, tuples, ranks)?;
+        let windows: Vec<Tuple> = tuples.iter().filter(|tuple| tuple.window).copied().collect();
+        let registered = match &nccl {
+            Some(Ok(nccl)) if !windows.is_empty() => {
+                Some(Registered::open(nccl, &ours, &windows, args.world.meet.timeout, ranks)?)
+            }
+            _ => None,
+        };
         let wires = wires(args, &ours);
         let overlaps = stream.begins_early();
         Ok((
             Collectives {
                 args: args.clone(),
                 nccl,
+                registered,
                 stream,
                 gate,
                 ours,
@@ -225,13 +234,16 @@ impl Experiment for Collectives {
     }
 
     async fn close(self, _: &Header, _: &OutputArgs, ranks: &mut Bootstrap) -> Result<(), Failure> {
-        let Collectives { nccl, stream, gate, ours, ratios, args, .. } = self;
+        let Collectives { nccl, registered, stream, gate, ours, ratios, args, .. } = self;
         if ranks.rank() == 0 && args.random.random.is_some() {
             for line in ratios.lines("NCCL is not measured here") {
                 eprintln!("# {line}");
             }
         }
         if let Some(Ok(communicator)) = nccl {
+            if let Some(Ok(registered)) = registered {
+                registered.close(&communicator, args.world.meet.timeout)?;
+            }
             communicator.close()?;
         }
         drop((stream, gate));

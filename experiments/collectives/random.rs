@@ -20,6 +20,7 @@ fn shape(args: &Args, mut random: Random) -> Tuple {
         operation: random.one(&OPERATIONS),
         ours: true,
         nccl: true,
+        window: false,
         element: random.one(&ELEMENTS),
         place: Place::OutOfPlace,
         launch: Launch::Graph,

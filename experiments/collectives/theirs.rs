@@ -1,11 +1,13 @@
 //! NCCL's implementation.
 
 use super::args::Tuple;
-use super::shape::{Element, Operation, Shape};
+use super::ours::Ours;
+use super::shape::{Element, Operation, Place, Shape};
 use crate::error::Failure;
-use crate::nccl_baseline::{Call, Communicator, NcclError, Type};
+use crate::nccl_baseline::{Call, Communicator, NcclError, Type, Window};
 use ginlab::bootstrap::Bootstrap;
 use ginlab::cuda::{DeviceError, Event, Launch, Stream};
+use ginlab::gin::Sym;
 use ginlab::gin::watch::{Watch, Work};
 use std::time::Duration;
 
@@ -18,6 +20,53 @@ impl From<NcclError> for Failure {
             NcclError::Missing(text) => Failure::Usage(text),
             NcclError::Said(_) => Failure::Run(error.to_string()),
         }
+    }
+}
+
+/// Memory that is registered with NCCL, with a copy of each operand in the heap.
+pub struct Registered {
+    window: Window,
+    /// Offsets of inputs and outputs in the heap.
+    from: u64,
+    to: u64,
+    /// Length of the outputs, which precede the inputs.
+    outputs: u64,
+}
+
+impl Registered {
+    /// Registers memory for the parameter combinations. Collective. The inner error is the reason if there is none.
+    pub fn open(
+        nccl: &Communicator,
+        ours: &Ours,
+        tuples: &[Tuple],
+        limit: Duration,
+        ranks: &mut Bootstrap,
+    ) -> Result<Result<Registered, String>, Failure> {
+        let shapes: Vec<Shape> = tuples.iter().map(|tuple| tuple.shape(ranks.size() as u64)).collect();
+        let most = |bytes: fn(&Shape) -> u64| shapes.iter().map(bytes).max().unwrap_or(0).max(16).next_multiple_of(256);
+        let (inputs, outputs) = (most(Shape::input), most(|shape| shape.bytes.max(shape.output())));
+        let memory = shapes.first().and_then(|shape| ours.memory(Place::OutOfPlace, shape));
+        let Some((from, to)) = memory else { return Ok(Err("no operation uses registered memory".into())) };
+        match nccl.window((inputs + outputs) as usize, ranks, limit) {
+            Err(NcclError::Missing(why)) => Ok(Err(why)),
+            window => Ok(Ok(Registered { window: window?, from: from.offset(), to: to.offset(), outputs })),
+        }
+    }
+
+    /// Returns the address of an operand's copy.
+    pub fn address(&self, operand: Sym<u8>) -> u64 {
+        let offset = operand.offset();
+        let within = if (self.to..self.to + self.outputs).contains(&offset) {
+            offset - self.to
+        } else {
+            self.outputs + offset - self.from
+        };
+        self.window.address() + within
+    }
+
+    /// Deregisters and frees the memory. All ranks must call this, before the communicator is closed.
+    pub fn close(self, nccl: &Communicator, limit: Duration) -> Result<(), NcclError> {
+        nccl.close_window(self.window, limit)
     }
 }
 

@@ -136,6 +136,7 @@ impl Direct {
         let own = Cores { cpus, ..self.cores.clone() };
         let options = GroupOptions {
             threads: self.args.threads as usize,
+            own_rails: false,
             ring_place: RingPlace::Pinned,
             ring_slots: ring::DEFAULT_SLOTS,
             timeout: self.args.timeout,

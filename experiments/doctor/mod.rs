@@ -57,6 +57,10 @@ pub struct Args {
     /// Instance type, if the machine does not report it
     #[arg(long, value_name = "TYPE", value_parser = instance_type)]
     instance: Option<String>,
+    /// Accept that NICs do not access GPU memory and payloads are staged through the host, as on instances without
+    /// GPUDirect
+    #[arg(long)]
+    staged_is_fine: bool,
     /// Maximum wait for EFA devices that appear late, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=3600))]
     wait: u64,
@@ -114,7 +118,7 @@ fn share(text: &str) -> Result<f64, String> {
 }
 
 /// Parses an instance type, with or without HyperPod's prefix.
-fn instance_type(text: &str) -> Result<String, String> {
+pub fn instance_type(text: &str) -> Result<String, String> {
     if let Some(instance) = Instance::named(text) {
         return Ok(instance.name.to_owned());
     }
@@ -166,6 +170,7 @@ fn wanted(args: &Args) -> Requirements {
         instance: args.instance.clone(),
         cards: args.cards,
         emulated: args.job.device == ginlab::cuda::Choice::Emulated,
+        staged: args.staged_is_fine,
         developer: args.dev,
         interfaces: args.job.meet.bootstrap_if.clone(),
     }

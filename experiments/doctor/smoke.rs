@@ -165,7 +165,25 @@ fn puts(args: &Args, program: &Path, provider: &str, rails: usize) -> Result<(),
     if let Some(said) = &mut said {
         let _ = said.seek(SeekFrom::Start(0)).and_then(|_| said.read_to_end(&mut text));
     }
-    let text = String::from_utf8_lossy(&text);
-    let line = text.lines().rfind(|line| line.starts_with("ginlab: ")).unwrap_or("no reason was given");
-    Err(format!("two ranks over {provider}: {}", line.trim_start_matches("ginlab: ")))
+    Err(format!("two ranks over {provider}: {}", first_cause(&String::from_utf8_lossy(&text))))
+}
+
+/// Returns the first failure that ranks have printed. A rank that crashes prints its reason before the others report
+/// that they have lost it.
+fn first_cause(text: &str) -> &str {
+    let mut lines = text.lines().filter_map(|line| line.strip_prefix("ginlab: "));
+    lines.find(|line| !line.starts_with("note: ")).unwrap_or("no reason was given")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn first_failure_is_the_cause() {
+        let text = "# note: ranks share cores\nginlab: note: ulimit\nginlab: rank 1, process 7: process_vm_writev: denied\n\
+                    ginlab: lost connection to rank 1: exit status: 1\n";
+        assert_eq!(first_cause(text), "rank 1, process 7: process_vm_writev: denied");
+        assert_eq!(first_cause("Your application will now abort().\n"), "no reason was given");
+    }
 }

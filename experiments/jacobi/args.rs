@@ -2,12 +2,14 @@
 
 use crate::args::RepeatArgs;
 use crate::error::Failure;
+use crate::random::{Random, RandomArgs};
 use crate::values::{List, counts, list, name, usage};
 use crate::world::WorldArgs;
 use clap::ValueEnum;
 use ginlab::gin::Path;
 use ginlab::report::each_once;
 use itertools::iproduct;
+use kernels::jacobi::resident::MOST_COLUMNS;
 use kernels::jacobi::{NORM_BLOCK, NORM_NEVER, NORM_THREAD_ATOMIC};
 use std::fmt;
 use std::str::FromStr;
@@ -17,6 +19,7 @@ Examples:
   ginlab jacobi                                           compare every exchange between two PEs on this machine
   ginlab jacobi --nx 1024,4096,16384                      sweep three square fields
   ginlab jacobi --exchange row,host-write --path rails --provider tcp   exchange rows over rails
+  ginlab jacobi --random 100 --seed 7                     compute random resident fields, wide and narrow
   ginlab jacobi --exchange block --norm-when now,delayed,every=10 --sync barrier,neighbours   compare synchronization
   ginlab jacobi --np 1 --exchange row --norm thread-atomic,block --nx 16384 --iterations 10 --repeats 1   compare sums on one GPU";
 
@@ -29,6 +32,8 @@ pub enum Exchange {
     NcclOverlap,
     /// Like nccl-overlap, in CUDA graphs
     NcclGraph,
+    /// Like nccl-graph, with fields and received rows in memory that is registered with NCCL (ncclCommWindowRegister)
+    NcclWindow,
     /// The CPU: the copy engine over NVLink, a write with a signal over rails
     HostWrite,
     /// The stencil's threads send element by element
@@ -44,7 +49,12 @@ pub enum Exchange {
 impl Exchange {
     /// Returns whether NCCL sends the rows.
     pub fn by_nccl(self) -> bool {
-        matches!(self, Exchange::Nccl | Exchange::NcclOverlap | Exchange::NcclGraph)
+        matches!(self, Exchange::Nccl | Exchange::NcclOverlap) || self.in_graphs()
+    }
+
+    /// Returns whether iterations are recorded in CUDA graphs.
+    pub fn in_graphs(self) -> bool {
+        matches!(self, Exchange::NcclGraph | Exchange::NcclWindow)
     }
 }
 
@@ -160,9 +170,18 @@ pub struct Args {
     /// Threads per block, a multiple of 32; a list to sweep. resident uses as many as a row requires
     #[arg(long, default_value = "256", value_name = "LIST", value_parser = threads)]
     pub block: List<u32>,
+    /// Maximum columns of a block of resident, a multiple of 128 up to 4096: wider rows are split over blocks
+    #[arg(long, default_value_t = MOST_COLUMNS, value_name = "N", value_parser = columns)]
+    pub piece: u32,
     /// Rows per tile of the launched kernel, or 0 to choose by the field
     #[arg(long, default_value_t = 0, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=4096))]
     pub strip: u32,
+    /// Command that runs NVIDIA's Jacobi program for NVSHMEM on as many GPUs, once per repeat and field, in the same
+    /// run. scripts/jacobi-nvidia.sh builds the program and prints the command
+    #[arg(long, value_name = "COMMAND")]
+    pub nvshmem: Option<String>,
+    #[command(flatten)]
+    pub random: RandomArgs,
     #[command(flatten)]
     pub repeat: RepeatArgs,
     #[command(flatten)]
@@ -175,6 +194,17 @@ fn threads(text: &str) -> Result<List<u32>, String> {
         Some(threads) => Err(format!("{threads} threads: must be a multiple of 32, up to 1024")),
         None => Ok(list),
     }
+}
+
+/// Unit of a piece: the columns of a warp.
+const PIECE: u32 = 128;
+/// Largest random field.
+const MOST_RANDOM: (u32, u32) = (20_000, 200);
+
+fn columns(text: &str) -> Result<u32, String> {
+    let columns =
+        text.parse().ok().filter(|columns: &u32| columns.is_multiple_of(PIECE) && (1..=MOST_COLUMNS).contains(columns));
+    columns.ok_or_else(|| format!("invalid columns {text:?}: expected a multiple of {PIECE}, up to {MOST_COLUMNS}"))
 }
 
 /// Parameters of one row.
@@ -191,6 +221,8 @@ pub struct Tuple {
     pub grid: Grid,
     /// Threads per block. 0 for as many as a row requires.
     pub block: u32,
+    /// Maximum columns of a resident block.
+    pub piece: u32,
 }
 
 /// Default values.
@@ -205,6 +237,9 @@ pub struct Defaults {
 /// Returns the parameter combinations of all rows that the options select. Parameter combinations that differ only in
 /// parameters without effect are listed once.
 pub fn tuples(args: &Args, defaults: Defaults) -> Result<Vec<Tuple>, Failure> {
+    if let Some(random) = args.random.generators() {
+        return Ok(each_once(random.map(|random| shape(args, defaults, random))));
+    }
     let list_or = |given: &Option<List<u32>>, otherwise: u32| given.clone().unwrap_or_else(|| vec![otherwise]);
     let every = Exchange::value_variants().iter().copied().filter(|exchange| defaults.nccl || !exchange.by_nccl());
     let exchanges = if args.exchange.is_empty() { every.collect() } else { args.exchange.clone() };
@@ -229,9 +264,32 @@ pub fn tuples(args: &Args, defaults: Defaults) -> Result<Vec<Tuple>, Failure> {
             iterations,
             grid,
             block: if resident { 0 } else { block },
+            piece: args.piece,
         }
     });
     Ok(each_once(tuples))
+}
+
+/// Returns a random shape of a resident field: up to the largest `--nx` and `--ny`, in pieces of any size.
+fn shape(args: &Args, defaults: Defaults, mut random: Random) -> Tuple {
+    let most = |given: &Option<List<u32>>, otherwise| {
+        given.iter().flat_map(|list| list.iter()).copied().max().unwrap_or(otherwise)
+    };
+    let least = args.world.meet.np.unwrap_or(2).max(3) as u64;
+    let (nx, ny) = (most(&args.nx, MOST_RANDOM.0), most(&args.ny, MOST_RANDOM.1));
+    Tuple {
+        exchange: Exchange::Resident,
+        norm: random.one(&[Norm::Block, Norm::Never]),
+        when: When::Delayed,
+        sync: SyncBy::Neighbours,
+        path: random.one(&args.path),
+        nx: random.size_within(3, nx.into()) as u32,
+        ny: random.size_within(least, ny.into()) as u32,
+        iterations: args.iterations.as_ref().map_or(defaults.iterations, |list| random.one(list)),
+        grid: Grid::Auto,
+        block: 0,
+        piece: PIECE * random.size_within(1, u64::from(MOST_COLUMNS / PIECE)) as u32,
+    }
 }
 
 impl Tuple {

@@ -2,11 +2,12 @@
 
 use super::args::{Grid, SyncBy, Tuple};
 use super::problem::Problem;
-use super::resident::{Resident, kernel};
+use super::resident::{MOST_ACROSS, Pieces, Resident, kernel, pieces_kernel};
 use super::session::FEW_REGISTERS;
 use crate::error::Failure;
 use ginlab::cuda::{Device, Function};
 use kernels::jacobi::launched::{StepArgs, tiles};
+use kernels::jacobi::pieces::{self, MOST_COLUMNS_OF_PIECE};
 use kernels::jacobi::resident::{LEAST_ROWS, MOST_COLUMNS, shared_bytes};
 
 /// Number of rows per tile, which equals the number of rows that a thread can load at the same time with 64 registers.
@@ -66,50 +67,128 @@ pub fn resident(
     by_rails: bool,
 ) -> Result<Result<Resident, String>, Failure> {
     let problem = tuple.problem();
-    let no = |why: String| Ok(Err(format!("resident: {why}")));
-    if problem.pitch() > MOST_COLUMNS {
-        return no(format!("{} columns: a row of a block has at most {MOST_COLUMNS} columns", problem.nx));
-    }
-    let block = problem.threads();
-    let most = device.most_shared_memory()?;
-    let blocks_at_once = |shared_bytes: u32| {
-        let function = device.function(&kernel(by_rails), FEW_REGISTERS)?.with_shared_memory(shared_bytes)?;
-        device.resident_blocks_of(&function, block)
-    };
-    let processors = blocks_at_once(most)?;
-    let most_rows = (LEAST_ROWS..).find(|rows| shared_bytes(rows + 1, block) > most).unwrap_or(LEAST_ROWS);
     // The first rank has the most rows, the last one the fewest.
-    let rows = problem.rows(0, ranks).len() as u32;
-    let least = problem.rows(ranks - 1, ranks).len() as u32;
-    if least < LEAST_ROWS {
-        return no(format!("{least} rows of a rank: a block requires at least {LEAST_ROWS} rows"));
+    let rows = [0, ranks - 1].map(|rank| problem.rows(rank, ranks).len() as u32);
+    if rows[1] == 0 {
+        return Ok(Err(format!("resident: {} rows are too few for {ranks} ranks", problem.ny)));
     }
-    let grid = match tuple.grid {
-        Grid::Auto => rows.div_ceil(rows.div_ceil(processors.max(1)).max(LEAST_ROWS)).min(least / LEAST_ROWS),
-        Grid::Blocks(blocks) => blocks,
-    };
-    let of_block = rows.div_ceil(grid);
-    if of_block > most_rows {
-        let largest = u64::from(most_rows) * u64::from(processors) * u64::from(ranks);
-        let Problem { nx, ny } = problem;
-        return no(format!(
-            "{nx} x {ny} does not fit on the chips of {ranks} devices in {grid} blocks each: the maximum for {nx} \
-             columns is {largest} rows"
-        ));
+    let blocks = if let Grid::Blocks(blocks) = tuple.grid { blocks } else { 1 };
+    let place = Place { device, tuple, ranks, by_rails, rows, most: device.most_shared_memory()? };
+    let is_whole = problem.pitch() <= tuple.piece.min(MOST_COLUMNS) && rows[1] / blocks >= LEAST_ROWS;
+    let found = if is_whole { place.whole_rows()? } else { place.pieces()? };
+    Ok(match found {
+        Ok(resident) if resident.grid > place.at_once(&resident, resident.shared_bytes)? => Err(format!(
+            "resident: {} blocks wait for each other, but at most {} are resident on the device",
+            resident.grid,
+            place.at_once(&resident, resident.shared_bytes)?
+        )),
+        found => found.map_err(|why| format!("resident: {why}")),
+    })
+}
+
+/// The device and the field for which a resident grid is chosen.
+struct Place<'a> {
+    device: &'a Device,
+    tuple: &'a Tuple,
+    ranks: u32,
+    by_rails: bool,
+    /// Rows of the rank with the most rows, and of the one with the fewest.
+    rows: [u32; 2],
+    /// Maximum shared memory of a block.
+    most: u32,
+}
+
+impl Place<'_> {
+    /// Returns the number of blocks that are resident on the device.
+    fn at_once(&self, resident: &Resident, shared_bytes: u32) -> Result<u32, Failure> {
+        Ok(match resident.pieces {
+            Some(_) => {
+                let function = self.device.function(&pieces_kernel(self.by_rails), FEW_REGISTERS)?;
+                self.device.resident_blocks_of(&function.with_shared_memory(shared_bytes)?, resident.block)?
+            }
+            None => {
+                let function = self.device.function(&kernel(self.by_rails), FEW_REGISTERS)?;
+                self.device.resident_blocks_of(&function.with_shared_memory(shared_bytes)?, resident.block)?
+            }
+        })
     }
-    if least / grid < LEAST_ROWS {
-        let blocks = least / LEAST_ROWS;
-        return no(format!(
-            "{grid} blocks for {least} rows of a rank: a block requires at least {LEAST_ROWS} rows, so that at most \
-             {blocks} blocks are possible"
-        ));
+
+    fn too_large(&self, blocks: u32, most_rows: u64) -> String {
+        let Problem { nx, ny } = self.tuple.problem();
+        format!(
+            "{nx} x {ny} does not fit on the chips of {} devices in {blocks} blocks each: the maximum for {nx} columns \
+             is {most_rows} rows",
+            self.ranks
+        )
     }
-    let shared_bytes = shared_bytes(of_block, block);
-    let at_once = blocks_at_once(shared_bytes)?;
-    if grid > at_once {
-        return no(format!("{grid} blocks wait for each other, but at most {at_once} are resident on the device"));
+
+    /// Returns a grid whose blocks have whole rows, at least [`LEAST_ROWS`].
+    fn whole_rows(&self) -> Result<Result<Resident, String>, Failure> {
+        let (block, [rows, least]) = (self.tuple.problem().threads(), self.rows);
+        let mut found = Resident { grid: 1, block, shared_bytes: self.most, by_rails: self.by_rails, pieces: None };
+        let processors = self.at_once(&found, self.most)?;
+        found.grid = match self.tuple.grid {
+            Grid::Auto => rows.div_ceil(rows.div_ceil(processors.max(1)).max(LEAST_ROWS)).min(least / LEAST_ROWS),
+            Grid::Blocks(blocks) => blocks,
+        };
+        let most_rows = (LEAST_ROWS..).find(|rows| shared_bytes(rows + 1, block) > self.most).unwrap_or(LEAST_ROWS);
+        let of_block = rows.div_ceil(found.grid);
+        if of_block > most_rows {
+            let largest = u64::from(most_rows) * u64::from(processors) * u64::from(self.ranks);
+            return Ok(Err(self.too_large(found.grid, largest)));
+        }
+        found.shared_bytes = shared_bytes(of_block, block);
+        Ok(Ok(found))
     }
-    Ok(Ok(Resident { grid, block, shared_bytes, by_rails }))
+
+    /// Returns a grid whose blocks have some columns of some rows: the one with the fewest blocks in a row that fits.
+    fn pieces(&self) -> Result<Result<Resident, String>, Failure> {
+        let (quads, [rows, least]) = (self.tuple.problem().pitch() / 4, self.rows);
+        let most_threads = self.tuple.piece.min(MOST_COLUMNS_OF_PIECE) / 4;
+        let made = |block, across, most_rows, grid| Resident {
+            grid,
+            block,
+            shared_bytes: pieces::shared_bytes(most_rows, block),
+            by_rails: self.by_rails,
+            pieces: Some(Pieces { across, most_rows }),
+        };
+        let processors = self.at_once(&made(most_threads, 1, 1, 1), self.most)?.min(MOST_ACROSS);
+        let first = quads.div_ceil(most_threads);
+        let mut largest = 0;
+        for across in first..=processors {
+            let block = quads.div_ceil(across).next_multiple_of(32);
+            if (across - 1) * block >= quads {
+                // The last block would have no columns.
+                continue;
+            }
+            let down = match self.tuple.grid {
+                Grid::Auto => rows.div_ceil(rows.div_ceil(processors / across)).min(least),
+                Grid::Blocks(blocks) if blocks.is_multiple_of(across) && blocks / across <= least => blocks / across,
+                Grid::Blocks(_) => continue,
+            };
+            let most_rows = (1..).find(|rows| pieces::shared_bytes(rows + 1, block) > self.most).unwrap_or(1);
+            let of_block = rows.div_ceil(down);
+            if of_block <= most_rows {
+                return Ok(Ok(made(block, across, of_block, across * down)));
+            }
+            largest = largest.max(u64::from(most_rows) * u64::from(processors / across) * u64::from(self.ranks));
+        }
+        let Problem { nx, .. } = self.tuple.problem();
+        Ok(Err(match self.tuple.grid {
+            Grid::Blocks(blocks) if largest > 0 => self.too_large(blocks, largest),
+            Grid::Auto if largest > 0 => self.too_large(processors, largest),
+            Grid::Blocks(blocks) if first <= processors => format!(
+                "{blocks} blocks for {least} rows of a rank: {nx} columns require a multiple of {first} blocks, up to \
+                 {}",
+                u64::from(first) * u64::from(least)
+            ),
+            _ => format!(
+                "{nx} columns do not fit: the maximum of {processors} blocks of {} columns is {} columns",
+                most_threads * 4,
+                processors * most_threads * 4
+            ),
+        }))
+    }
 }
 
 #[cfg(test)]
@@ -131,6 +210,7 @@ mod tests {
             iterations: 10,
             grid,
             block: 0,
+            piece: MOST_COLUMNS,
         }
     }
 
@@ -144,9 +224,34 @@ mod tests {
         let fits = resident(&Device::Emulated, &tuple(4096, largest, Grid::Auto), 2, false).unwrap().unwrap();
         assert_eq!((fits.grid, fits.block), (132, 1024));
         assert!(why(4096, largest + 1, Grid::Auto).contains(&format!("is {largest} rows")));
-        assert!(why(4100, 64, Grid::Auto).contains("at most 4096 columns"));
-        assert!(why(64, 64, Grid::Blocks(9)).contains("at most 8 blocks"));
-        assert!(why(64, 7, Grid::Auto).contains("3 rows of a rank"));
+        assert!(why(64, 64, Grid::Blocks(33)).contains("a multiple of 1 blocks, up to 32"));
+        assert!(why(8000, 64, Grid::Blocks(2)).contains("a multiple of 3 blocks, up to 96"));
+        assert!(why(1 << 20, 64, Grid::Auto).contains("columns is"), "{}", why(1 << 20, 64, Grid::Auto));
+    }
+
+    #[test]
+    fn rows_are_split_over_blocks_only_if_required() {
+        let fits = |nx, ny, piece| {
+            let tuple = Tuple { piece, ..tuple(nx, ny, Grid::Auto) };
+            let found = resident(&Device::Emulated, &tuple, 2, false).unwrap().unwrap();
+            (found.pieces.map(|pieces| pieces.across), found.grid, found.block)
+        };
+        assert_eq!(fits(4096, 64, 4096), (None, 8, 1024));
+        assert_eq!(fits(4097, 64, 4096), (Some(2), 64, 544));
+        assert_eq!(fits(16384, 64, 4096), (Some(5), 80, 832));
+        // Few rows, and pieces of one column.
+        assert_eq!(fits(64, 7, 4096), (Some(1), 3, 32));
+        assert_eq!(fits(129, 8, 128), (Some(2), 8, 32));
+    }
+
+    #[test]
+    fn largest_wide_field_fits() {
+        for nx in [4097, 5000, 16384, 20_001, 65_536] {
+            let at = |ny| resident(&Device::Emulated, &tuple(nx, ny, Grid::Auto), 3, false).unwrap();
+            let why = at(1 << 20).unwrap_err();
+            let largest: u32 = why.split_whitespace().rev().nth(1).unwrap().parse().unwrap();
+            assert!(at(largest).is_ok() && at(largest + 1).is_err(), "{why}");
+        }
     }
 
     #[test]
@@ -162,7 +267,7 @@ mod tests {
     fn queried_kernel_matches_launched_kernel() {
         for (by_rails, name) in [(false, "jacobi_resident"), (true, "jacobi_resident_rails")] {
             let resident = resident(&Device::Emulated, &tuple(64, 64, Grid::Auto), 2, by_rails).unwrap().unwrap();
-            assert_eq!((resident.kernel().name(), kernel(by_rails).name()), (name, name));
+            assert_eq!(kernel(resident.by_rails).name(), name);
         }
     }
 }

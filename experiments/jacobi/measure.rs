@@ -26,6 +26,7 @@ impl Jacobi {
     pub async fn measure(&mut self, tuple: &Tuple, ranks: &mut Bootstrap) -> Result<Rows, Failure> {
         self.reach(tuple, ranks)?;
         let agreed = Agreed::of(&self.session()?.world, self.session()?.neighbours(), ranks)?;
+        self.register(tuple, ranks)?;
         if let Some(why) = self.refused_by_any(tuple, ranks)? {
             let mut row = self.row(tuple, tuple.block, &agreed)?;
             row.status = Status::Skipped(why);

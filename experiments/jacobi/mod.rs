@@ -7,6 +7,7 @@ mod columns;
 mod fit;
 mod measure;
 mod nccl;
+mod nvshmem;
 mod part;
 mod problem;
 mod rank;
@@ -96,6 +97,7 @@ impl Experiment for Jacobi {
             *planned = tuples(args, ON_CPU)?;
         }
         let jacobi = Jacobi::open(args, planned, ranks)?;
+        jacobi.check_nvshmem()?;
         let why: Vec<Option<String>> = planned.iter().map(|tuple| jacobi.refused(tuple)).collect::<Result<_, _>>()?;
         // Unsupported parameter combinations become skipped rows. If all are unsupported, the options are an error.
         if let Some(why) = why.into_iter().collect::<Option<Vec<String>>>().and_then(|why| why.into_iter().next()) {
@@ -115,11 +117,14 @@ impl Experiment for Jacobi {
     }
 
     async fn tuple(&mut self, tuple: &Tuple, ranks: &mut Bootstrap) -> Result<Rows, Failure> {
-        self.measure(tuple, ranks).await
+        let mut rows = self.measure(tuple, ranks).await?;
+        rows.extend(self.nvshmem_row(tuple, ranks)?);
+        Ok(rows)
     }
 
     async fn close(self, _: &Header, _: &OutputArgs, ranks: &mut Bootstrap) -> Result<(), Failure> {
         if let Some(Ok(nccl)) = self.nccl {
+            self.registered.map_or(Ok(()), |registered| registered.close(&nccl, self.args.world.meet.timeout))?;
             nccl.close()?;
         }
         self.session.map_or(Ok(()), |session| session.close(ranks))

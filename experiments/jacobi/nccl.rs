@@ -9,13 +9,15 @@
 
 use super::args::{Exchange, Tuple};
 use super::part::Part;
+use super::problem::Problem;
 use super::session::Session;
 use crate::error::Failure;
-use crate::nccl_baseline::{Communicator, NcclError, Type};
+use crate::nccl_baseline::{Communicator, NcclError, Type, Window};
 use ginlab::bootstrap::Bootstrap;
 use ginlab::cuda::{DeviceError, Graph, Stream};
 use ginlab::gin::Sym;
 use kernels::jacobi::{ABOVE, BELOW};
+use std::time::Duration;
 
 impl Session {
     /// Runs a first exchange, in which NCCL connects its ranks. It must not be recorded or timed.
@@ -65,25 +67,38 @@ impl Session {
         let parity = (iteration as usize + 1) % 2;
         let [above, below] = self.neighbours().map(|pe| pe as usize);
         let halo = |side: usize| {
+            if let Some(rows) = part.received {
+                return Ok(rows[parity][side]);
+            }
             let row = self.world.address_of(self.halo[parity][side], self.world.my_pe());
             row.ok_or_else(|| DeviceError::Refused("the heap has no address".into()))
         };
-        let first = part.fields[iteration as usize % 2].address();
+        let first = part.fields[iteration as usize % 2];
         let last = first + part.problem.bytes(part.rows - 1) as u64;
         // With two ranks, the neighbours above and below are the same rank. Each rank therefore sends its last row
         // first, and first receives the row from above.
         let pairs = [(last, below, halo(ABOVE)?, above), (first, above, halo(BELOW)?, below)];
         let count = part.problem.pitch() as usize;
-        // SAFETY: the rows are in the fields and the heap, which are valid until the wait for the streams has ended.
+        // SAFETY: the rows are in the fields, and in the heap or a window, which are valid until the wait for the
+        // streams has ended.
         // Every rank runs the same iterations.
         unsafe { nccl.exchange(pairs.into_iter(), count, Type::F32, stream) }.map_err(said)
+    }
+
+    /// Copies the row that the first iteration reads from the heap to the window, if rows are received there.
+    pub fn copy_to_window(&self, part: &Part, side: usize) -> Result<(), Failure> {
+        let Some(rows) = part.received else { return Ok(()) };
+        let from = self.world.description().local(self.halo[1][side]) as u64;
+        // SAFETY: both rows have the pitch of the field, and the run that follows in this stream is the next to use
+        // them.
+        Ok(unsafe { self.main.copy(rows[1][side], from, part.problem.bytes(1) as u64) }?)
     }
 
     /// Records the iterations of a run as graphs, each up to the next norm. Returns no graphs if iterations are
     /// launched one by one.
     pub fn record(&self, part: &Part) -> Result<Vec<Graph>, Failure> {
         let Tuple { exchange, iterations, .. } = part.tuple;
-        let Some(nccl) = part.nccl.filter(|_| exchange == Exchange::NcclGraph) else { return Ok(Vec::new()) };
+        let Some(nccl) = part.nccl.filter(|_| exchange.in_graphs()) else { return Ok(Vec::new()) };
         let firsts = (1..=iterations).step_by(part.turn() as usize);
         let graphs = firsts.map(|first| {
             self.main.record(|main| {
@@ -95,6 +110,50 @@ impl Session {
             })
         });
         Ok(graphs.collect::<Result<Vec<Graph>, DeviceError>>()?)
+    }
+}
+
+/// Memory for fields and received rows that is registered with NCCL.
+pub struct Registered {
+    /// The field for which the window has memory.
+    pub problem: Problem,
+    /// Number of rows of each of the two fields.
+    rows: u32,
+    window: Result<Window, String>,
+}
+
+impl Registered {
+    /// Allocates memory for fields of `rows` rows. Collective.
+    pub fn new(
+        problem: Problem,
+        rows: u32,
+        nccl: &Communicator,
+        limit: Duration,
+        ranks: &mut Bootstrap,
+    ) -> Result<Registered, Failure> {
+        let window = match nccl.window(2 * problem.bytes(rows) + 4 * problem.bytes(1), ranks, limit) {
+            Err(NcclError::Missing(why)) => Err(why),
+            opened => Ok(opened?),
+        };
+        Ok(Registered { problem, rows, window })
+    }
+
+    /// Returns the reason for which there is no window. `None` if there is one.
+    pub fn refused(&self) -> Option<String> {
+        self.window.as_ref().err().cloned()
+    }
+
+    /// Deregisters and frees the memory. All ranks must call this, before the communicator is closed.
+    pub fn close(self, nccl: &Communicator, limit: Duration) -> Result<(), NcclError> {
+        self.window.map_or(Ok(()), |window| nccl.close_window(window, limit))
+    }
+
+    /// Returns the addresses of the two fields, and of the received rows by parity and side.
+    pub fn addresses(&self) -> Option<([u64; 2], [[u64; 2]; 2])> {
+        let first = self.window.as_ref().ok()?.address();
+        let (field, row) = (self.problem.bytes(self.rows) as u64, self.problem.bytes(1) as u64);
+        let at = |index: u64| first + 2 * field + index * row;
+        Some(([first, first + field], [[at(0), at(1)], [at(2), at(3)]]))
     }
 }
 

@@ -3,7 +3,6 @@
 use super::args::{Exchange, Norm, SyncBy, Tuple, When};
 use super::problem::Problem;
 use crate::nccl_baseline::Communicator;
-use ginlab::cuda::Buffer;
 use kernels::jacobi::launched::tiles;
 use kernels::jacobi::{EXCHANGE_BLOCK, EXCHANGE_HOST, EXCHANGE_NONE, EXCHANGE_P, EXCHANGE_ROW};
 use std::ops::Range;
@@ -23,8 +22,10 @@ pub struct Part<'a> {
     pub poisoned: bool,
     /// Number of rows on this device.
     pub rows: u32,
-    /// The current field and the buffer of the next one, which alternate.
-    pub fields: [&'a Buffer; 2],
+    /// Addresses of the current field and of the next one, which alternate.
+    pub fields: [u64; 2],
+    /// Addresses of received rows outside of the heap, by parity and side.
+    pub received: Option<[[u64; 2]; 2]>,
     pub grid: u32,
     /// Rows per tile.
     pub strip: u32,
@@ -50,7 +51,11 @@ impl Exchange {
             Exchange::P => EXCHANGE_P,
             Exchange::Block => EXCHANGE_BLOCK,
             Exchange::Row => EXCHANGE_ROW,
-            Exchange::Resident | Exchange::Nccl | Exchange::NcclOverlap | Exchange::NcclGraph => EXCHANGE_NONE,
+            Exchange::Resident
+            | Exchange::Nccl
+            | Exchange::NcclOverlap
+            | Exchange::NcclGraph
+            | Exchange::NcclWindow => EXCHANGE_NONE,
         }
     }
 }

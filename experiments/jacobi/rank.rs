@@ -2,6 +2,7 @@
 
 use super::args::{Args, Exchange, Tuple};
 use super::fit;
+use super::nccl::Registered;
 use super::part::{Part, Ran};
 use super::problem::Problem;
 use super::resident::Resident;
@@ -10,7 +11,6 @@ use crate::error::Failure;
 use crate::nccl_baseline::Communicator;
 use ginlab::bootstrap::Bootstrap;
 use ginlab::cuda::{Buffer, Place};
-use kernels::jacobi::resident::{PLACES, row_words};
 
 /// Fields in device memory.
 pub struct Fields {
@@ -50,9 +50,13 @@ pub struct How {
 
 /// A rank of the experiment. Fields are dropped in order: NCCL's operations must end before their streams are dropped.
 pub struct Jacobi {
+    /// `None` before the first parameter combination that uses it.
+    pub registered: Option<Registered>,
     /// NCCL, or the reason why it is not available. `None` if no parameter combination uses it.
     pub nccl: Option<Result<Communicator, String>>,
     pub args: Args,
+    /// Fields for which NVSHMEM's row was measured.
+    pub given: Vec<Tuple>,
     sizes: Sizes,
     pub session: Option<Session>,
     pub fields: Option<Fields>,
@@ -63,8 +67,17 @@ pub struct Jacobi {
 impl Jacobi {
     pub fn open(args: &Args, tuples: &[Tuple], ranks: &mut Bootstrap) -> Result<Jacobi, Failure> {
         let sizes = Sizes::of(tuples);
-        let mut jacobi =
-            Jacobi { nccl: None, args: args.clone(), sizes, session: None, fields: None, alone: None, words: None };
+        let mut jacobi = Jacobi {
+            registered: None,
+            nccl: None,
+            args: args.clone(),
+            given: Vec::new(),
+            sizes,
+            session: None,
+            fields: None,
+            alone: None,
+            words: None,
+        };
         if let Some(first) = tuples.first() {
             jacobi.session = Some(Session::open(args, first.path, sizes, ranks)?);
         }
@@ -88,7 +101,7 @@ impl Jacobi {
 
     /// Returns the open session.
     pub fn session(&self) -> Result<&Session, Failure> {
-        self.session.as_ref().ok_or_else(|| Failure::Run("no world is open".into()))
+        self.session.as_ref().ok_or_else(no_world)
     }
 
     /// Returns whether received rows are in device memory. NCCL can only write there.
@@ -104,6 +117,11 @@ impl Jacobi {
             return Ok(Some(format!("{} rows are too few for {} ranks", tuple.ny, world.n_pes())));
         }
         let in_device_memory = self.in_device_memory()?;
+        if let (Exchange::NcclWindow, Some(Ok(nccl))) = (tuple.exchange, &self.nccl)
+            && let Some(why) = nccl.lacks_windows().or(self.registered.as_ref().and_then(Registered::refused))
+        {
+            return Ok(Some(why));
+        }
         Ok(match (tuple.refused(), &self.nccl) {
             (None, Some(Err(why))) if tuple.exchange.by_nccl() => Some(why.clone()),
             (None, _) if tuple.exchange.by_nccl() && !in_device_memory => {
@@ -120,9 +138,15 @@ impl Jacobi {
         })
     }
 
-    /// Opens the world for the path of the parameter combination, unless it is already open.
+    /// Opens the world for the path of the parameter combination, unless it is open. Rounds over rails require a new
+    /// world for another number
+    /// of blocks per row, because every signal must have had every round.
     pub fn reach(&mut self, tuple: &Tuple, ranks: &mut Bootstrap) -> Result<(), Failure> {
-        if self.session()?.path == tuple.path {
+        let across = self.across(tuple)?;
+        let session = self.session.as_mut().ok_or_else(no_world)?;
+        let is_open =
+            session.path == tuple.path && across.is_none_or(|across| *session.across.get_or_insert(across) == across);
+        if ranks.all_gather_values(&is_open, "list of ranks that require a new world")?.iter().all(|is_open| *is_open) {
             return Ok(());
         }
         (self.fields, self.alone, self.words) = (None, None, None);
@@ -130,7 +154,39 @@ impl Jacobi {
             session.close(ranks)?;
         }
         self.session = Some(Session::open(&self.args, tuple.path, self.sizes, ranks)?);
+        let across = self.across(tuple)?;
+        self.session.as_mut().ok_or_else(no_world)?.across = across;
         Ok(())
+    }
+
+    /// Registers memory for the parameter combination's field with NCCL, if the parameter combination uses it and it is
+    /// not registered. Collective.
+    pub fn register(&mut self, tuple: &Tuple, ranks: &mut Bootstrap) -> Result<(), Failure> {
+        let problem = tuple.problem();
+        let is_known = |registered: &Registered| registered.problem == problem || registered.refused().is_some();
+        let Some(Ok(nccl)) = self.nccl.as_ref().filter(|_| tuple.exchange == Exchange::NcclWindow) else {
+            return Ok(());
+        };
+        if !self.in_device_memory()? || self.registered.as_ref().is_some_and(is_known) {
+            return Ok(());
+        }
+        let limit = self.args.world.meet.timeout;
+        if let Some(registered) = self.registered.take() {
+            registered.close(nccl, limit)?;
+        }
+        let rows = problem.rows(0, ranks.size() as u32).len() as u32;
+        self.registered = Some(Registered::new(problem, rows, nccl, limit, ranks)?);
+        Ok(())
+    }
+
+    /// Returns the number of blocks per row of a resident combination whose rows are put over rails. `None` for others.
+    fn across(&self, tuple: &Tuple) -> Result<Option<u32>, Failure> {
+        let session = self.session()?;
+        if tuple.exchange != Exchange::Resident || !session.by_rails() {
+            return Ok(None);
+        }
+        let found = fit::resident(session.world.device(), tuple, session.world.n_pes(), true)?;
+        Ok(found.ok().map(|resident| resident.across()))
     }
 
     /// Allocates memory for the parameter combination's field.
@@ -155,7 +211,7 @@ impl Jacobi {
         if tuple.exchange == Exchange::Resident {
             let resident = fit::resident(&device, tuple, ranks, self.session()?.by_rails())?.map_err(Failure::Usage)?;
             if self.words.as_ref().is_none_or(|words| words.resident != resident) {
-                let bytes = u64::from(resident.grid) * PLACES * row_words(resident.block) * 8;
+                let bytes = resident.words().iter().sum::<u64>() * 8;
                 let buffer = device.allocate(Place::Device, bytes as usize)?;
                 self.words = Some(Words { resident, buffer });
             }
@@ -177,20 +233,39 @@ impl Jacobi {
         let How { alone, traced, poisoned } = how;
         let fields = laid_out(&self.fields)?;
         let problem = tuple.problem();
-        let session = self.session.as_mut().ok_or_else(|| Failure::Run("no world is open".into()))?;
+        let session = self.session.as_mut().ok_or_else(no_world)?;
         let (me, pes) = (session.world.my_pe(), session.world.n_pes());
         let mine = if alone { 0..problem.ny } else { problem.rows(me, pes) };
         let rows = mine.len() as u32;
-        let [first, second] = if alone { &fields.whole } else { &fields.part };
+        let buffers = if alone { &fields.whole } else { &fields.part };
+        let plain = buffers.each_ref().map(Buffer::address);
+        let in_window = tuple.exchange == Exchange::NcclWindow && !alone;
+        let window = self.registered.as_ref().filter(|_| in_window).and_then(Registered::addresses);
+        if in_window && window.is_none() {
+            return Err(Failure::Run("no memory is registered with NCCL".into()));
+        }
+        let (addresses, received) = window.map_or((plain, None), |(fields, rows)| (fields, Some(rows)));
+        let bytes = problem.bytes(rows) as u64;
         let source = fields.initial.address() + problem.bytes(mine.start) as u64;
-        // SAFETY: both buffers have this size, and this function waits for the stream.
-        unsafe { session.main.copy(first.address(), source, problem.bytes(rows) as u64) }?;
+        // SAFETY: both fields have this size, and this function waits for the stream.
+        unsafe { session.main.copy(addresses[0], source, bytes) }?;
         session.world.wait_for_stream(ranks, "copying the field", &session.main)?;
         let (strip, grid) = if tuple.block == 0 { (1, 1) } else { fit::launched(tuple, self.args.strip, rows) };
         let nccl = self.nccl.as_ref().and_then(|nccl| nccl.as_ref().ok());
         let nccl = nccl.filter(|_| tuple.exchange.by_nccl() && !alone);
-        let part =
-            Part { tuple: *tuple, problem, alone, traced, poisoned, rows, fields: [first, second], grid, strip, nccl };
+        let part = Part {
+            tuple: *tuple,
+            problem,
+            alone,
+            traced,
+            poisoned,
+            rows,
+            fields: addresses,
+            received,
+            grid,
+            strip,
+            nccl,
+        };
         let ran = match &self.words {
             Some(words) if tuple.exchange == Exchange::Resident => {
                 session.run_resident(&part, words.resident, &words.buffer, ranks)
@@ -201,8 +276,17 @@ impl Jacobi {
         if tuple.exchange != Exchange::Resident {
             part.nccl.map_or(Ok(()), Communicator::check)?;
         }
+        if in_window {
+            // SAFETY: both fields have this size, and this function waits for the stream.
+            unsafe { session.main.copy(plain[ran.last], addresses[ran.last], bytes) }?;
+            session.world.wait_for_stream(ranks, "copying the field", &session.main)?;
+        }
         Ok(ran)
     }
+}
+
+fn no_world() -> Failure {
+    Failure::Run("no world is open".into())
 }
 
 fn laid_out(fields: &Option<Fields>) -> Result<&Fields, Failure> {

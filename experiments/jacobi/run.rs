@@ -97,6 +97,7 @@ impl Session {
         let ny = part.problem.ny;
         for (side, row) in [(ABOVE, (mine.start + ny - 1) % ny), (BELOW, mine.end % ny)] {
             self.world.write(link.halo[1][side], &part.problem.first_values(row))?;
+            self.copy_to_window(part, side)?;
             // The first iteration's rows are received with the other parity. The resident kernel also sends its initial
             // rows.
             let poisoned = if part.tuple.exchange == Exchange::Resident { &[0, 1][..] } else { &[0][..] };
@@ -111,18 +112,19 @@ impl Session {
     pub fn step(&self, part: &Part, iteration: u32, stream: &Stream, tiles: Range<u32>) -> Result<(), DeviceError> {
         let parity = iteration as usize % 2;
         let (from, to) = (part.fields[1 - parity], part.fields[parity]);
-        let first: *const f32 = from.pointer();
+        let first = from as *const f32;
         let beside = if part.alone {
             // Address in the whole field, whose last row is above its first row.
             [first.wrapping_add((part.rows as usize - 1) * part.problem.pitch() as usize), first]
         } else {
             let heap = self.world.description();
-            [ABOVE, BELOW].map(|side| heap.local(self.halo[parity][side]).cast_const())
+            let row = |side: usize| part.received.map(|rows| rows[parity][side] as *const f32);
+            [ABOVE, BELOW].map(|side| row(side).unwrap_or(heap.local(self.halo[parity][side]).cast_const()))
         };
         let (across, all) = part.tiles();
         let args = StepArgs {
             from: first,
-            to: to.pointer(),
+            to: to as *mut f32,
             beside,
             rows: part.rows,
             nx: part.problem.nx,

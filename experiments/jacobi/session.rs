@@ -3,12 +3,14 @@
 use super::args::{Args, Exchange, Tuple, When};
 use super::part::{DELAYED_NORMS, Part};
 use super::problem::Problem;
+use super::resident::MOST_ACROSS;
 use crate::error::Failure;
 use ginlab::bootstrap::Bootstrap;
 use ginlab::cuda::{Buffer, Function, Place, Stream};
 use ginlab::gin::{GinError, Inbox, Path, Program, Signal, Sym, World};
 use kernels::jacobi::launched::{JACOBI_STEP, SHARED_BYTES, StepArgs};
 use kernels::jacobi::meet::{JACOBI_MEET, MeetArgs};
+use kernels::jacobi::pieces::MOST_THREADS_OF_PIECE;
 use kernels::jacobi::{ABOVE, BELOW, Link, TRACE_WORDS, resident};
 
 /// Block size for which functions are compiled: the largest, so that threads have few registers. More of the smaller
@@ -38,10 +40,17 @@ impl Sizes {
             sizes.iterations = sizes.iterations.max(tuple.iterations);
             if tuple.exchange == Exchange::Resident {
                 sizes.norms = sizes.norms.max(tuple.resident_turn());
-                sizes.row_words = sizes.row_words.max(resident::row_words(problem.threads()));
+                // Blocks that share a row have at most one block's threads more than the row requires.
+                let quads = (problem.pitch() / 4).max(problem.threads());
+                sizes.row_words = sizes.row_words.max(resident::row_words(quads + MOST_THREADS_OF_PIECE));
             }
         }
         sizes
+    }
+
+    /// Returns the maximum number of blocks that share a row.
+    fn across(&self) -> u32 {
+        (self.pitch / 4).div_ceil(32).clamp(1, MOST_ACROSS)
     }
 
     /// Returns the bytes of the heap.
@@ -95,8 +104,10 @@ pub struct Session {
     pub signals: Signal,
     /// Value that each side's signal has reached.
     pub counted: [u64; 2],
-    /// Signals of resident rows over rails, by side. Their rounds are the tags.
+    /// Signals of resident rows over rails, by block of a row and side. Their rounds are the tags.
     rounds: Signal,
+    /// Number of blocks per row whose signals have had all rounds. `None` before the first resident run over rails.
+    pub across: Option<u32>,
     pub inbox: Inbox,
     pub own: Sym<f64>,
     pub all: Sym<f64>,
@@ -136,7 +147,7 @@ impl Session {
         let norms = u64::from(sizes.norms);
         let iterations = sizes.iterations as usize;
         let words = world.alloc(ranks, (resident::PLACES * sizes.row_words).max(1))?;
-        let (signals, rounds) = (world.signals(ranks, 2)?, world.signals(ranks, 2)?);
+        let (signals, rounds) = (world.signals(ranks, 2)?, world.signals(ranks, 2 * sizes.across())?);
         let (own, all) = (world.alloc(ranks, norms)?, world.alloc(ranks, norms * u64::from(pes))?);
         let inbox = world.inbox(ranks, norms * 8)?;
         let device = world.device().clone();
@@ -154,6 +165,7 @@ impl Session {
             signals,
             counted: [0; 2],
             rounds,
+            across: None,
             inbox,
             own,
             all,

@@ -16,6 +16,7 @@ Examples:
   ginlab moe --np 8 --unit expert,rank,node --node-size 4 --path auto -p model:p5     run two nodes of four, with rails between them
   ginlab moe --np 4 --path rails -p model:p5 --unit rank --count signal,word,immediate   compare the ways of sending counts
   ginlab moe --tokens 4096 --unit rank --type bf16        send many tokens, limited by bandwidth
+  ginlab moe --path direct -p efa-verbs/soft:p5 --unit rank     let the kernels drive a simulated NIC
   ginlab moe --hidden 64 --tokens 8 --experts 24 --topk 4 --path rails -p worst:seed=7    test a small problem over the worst-case network
   ginlab moe --routing lists.txt                          read the experts of each token from a file";
 
@@ -78,7 +79,7 @@ pub struct Args {
     /// Rounds of the verified launch, each with different tokens and choices
     #[arg(long, default_value_t = 3, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
     pub check_rounds: u32,
-    /// Path between PEs: auto, nvlink, rails
+    /// Path between PEs: auto, nvlink, rails, direct (the kernel drives the NIC: -p efa-verbs, efa-verbs/soft:p5)
     #[arg(long, default_value_t = Path::Auto, value_name = "PATH")]
     pub path: Path,
     /// Number of PEs that count as a node, with only rails between nodes

@@ -22,6 +22,36 @@ pub(super) type OneWay = unsafe extern "C" fn(*const c_void, *mut c_void, usize,
 type Reducing = unsafe extern "C" fn(*const c_void, *mut c_void, usize, c_int, c_int, Comm, CudaStream) -> Answer;
 type PointToPoint = unsafe extern "C" fn(*mut c_void, usize, c_int, c_int, Comm, CudaStream) -> Answer;
 
+/// Functions for memory that NCCL transfers from and to directly. Available from NCCL 2.27.
+pub(super) struct WindowFunctions {
+    /// `ncclMemAlloc`
+    pub allocate: unsafe extern "C" fn(*mut *mut c_void, usize) -> Answer,
+    /// `ncclMemFree`
+    pub free: unsafe extern "C" fn(*mut c_void) -> Answer,
+    /// `ncclCommWindowRegister`: a collective call with memory, its size, the window, and flags.
+    pub register: unsafe extern "C" fn(Comm, *mut c_void, usize, *mut *mut c_void, c_int) -> Answer,
+    /// `ncclCommWindowDeregister`
+    pub deregister: unsafe extern "C" fn(Comm, *mut c_void) -> Answer,
+}
+
+impl WindowFunctions {
+    /// Returns `None` if the library has not all of them.
+    ///
+    /// # Safety
+    /// The requirements are those of [`Functions::find`].
+    unsafe fn find(library: &Library) -> Option<WindowFunctions> {
+        // SAFETY: the caller guarantees that the library is NCCL, so that the symbols have these types.
+        unsafe {
+            Some(WindowFunctions {
+                allocate: *library.get(b"ncclMemAlloc\0").ok()?,
+                free: *library.get(b"ncclMemFree\0").ok()?,
+                register: *library.get(b"ncclCommWindowRegister\0").ok()?,
+                deregister: *library.get(b"ncclCommWindowDeregister\0").ok()?,
+            })
+        }
+    }
+}
+
 /// Declares each function once, for both the table and the code that fills it.
 macro_rules! functions {
     ($($name:ident = $symbol:literal: $type:ty,)*) => {
@@ -30,6 +60,7 @@ macro_rules! functions {
             $(pub $name: $type,)*
             /// Available from NCCL 2.28.
             pub all_to_all: Option<OneWay>,
+            pub windows: Option<WindowFunctions>,
             /// Available from NCCL 2.13.
             last_error: Option<unsafe extern "C" fn(Comm) -> *const c_char>,
         }
@@ -44,6 +75,7 @@ macro_rules! functions {
                     Ok(Functions {
                         $($name: *library.get::<$type>($symbol.to_bytes_with_nul()).map_err(|error| error.to_string())?,)*
                         all_to_all: library.get(b"ncclAlltoAll\0").ok().map(|symbol| *symbol),
+                        windows: WindowFunctions::find(library),
                         last_error: library.get(b"ncclGetLastError\0").ok().map(|symbol| *symbol),
                     })
                 }
@@ -75,9 +107,13 @@ impl Functions {
     /// Loads NCCL. The library stays loaded, because its threads may outlive the caller.
     pub fn load() -> Result<&'static Functions, String> {
         let chosen = env::var_os(VARIABLE).filter(|name| !name.is_empty());
-        let names = chosen.map_or_else(|| NAMES.map(OsString::from).to_vec(), |name| vec![name]);
+        Functions::load_first(&chosen.map_or_else(|| NAMES.map(OsString::from).to_vec(), |name| vec![name]))
+    }
+
+    /// Loads the first of the libraries `names` that can be loaded.
+    pub fn load_first(names: &[OsString]) -> Result<&'static Functions, String> {
         let mut reasons = Vec::new();
-        for name in &names {
+        for name in names {
             // SAFETY: the library is NCCL, or one that the user has named as such. Its initializers are trusted.
             match unsafe { Library::new(name) } {
                 Ok(library) => {

@@ -6,6 +6,7 @@
 //! are abandoned if the call does not return in time.
 
 mod library;
+mod window;
 
 use ginlab::bootstrap::{Bootstrap, BootstrapError, process_env};
 use ginlab::cuda::{Device, DeviceError, Stream};
@@ -13,6 +14,8 @@ use library::{Comm, Functions, UniqueId};
 use std::ffi::{c_int, c_void};
 use std::sync::mpsc::channel;
 use std::time::Duration;
+
+pub use window::Window;
 
 /// First version of NCCL with its own all-to-all.
 const ALL_TO_ALL_SINCE: i32 = 22800;

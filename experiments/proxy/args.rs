@@ -2,12 +2,15 @@
 
 #[cfg(test)]
 pub mod tests;
+mod trace_to;
 
 use super::mode::Mode;
+use super::random::{self, Drawn};
 use crate::args::SizeArgs;
 use crate::error::Failure;
 use crate::job::{self, MeetArgs, MemoryKind};
 use crate::values::{self, FAULT_HELP, List, Pin, counts, fault, list, slots, usage};
+use clap::builder::ArgPredicate;
 use clap::{ArgAction, ValueEnum};
 use ginlab::cuda::Choice;
 use ginlab::fabric::libfabric::Level;
@@ -17,8 +20,7 @@ use ginlab::proxy::Fault;
 use ginlab::rails::strategy::Strategy;
 use ginlab::ring::RingPlace;
 use itertools::iproduct;
-use std::path::PathBuf;
-use std::str::FromStr;
+pub use trace_to::TraceTo;
 
 /// Default limit of a rank's source, and of its destination.
 const DEFAULT_MEMORY_LIMIT: u64 = 2 << 30;
@@ -36,13 +38,15 @@ Examples:
   ginlab proxy -p efa-verbs/soft:p5 --cases cpu-write,put,direct   compare with the same kernel driving the NICs itself
   ginlab proxy -p null -b 64 -e 64 --trace life      show where each microsecond of a put is spent
   ginlab proxy --csv run.csv --json run.json         write rows and raw samples to files
+  ginlab proxy --random 100 --seed 7                 measure random shapes: sizes, alignments, rails, windows, blocks
   mpirun -np 2 ginlab proxy --provider efa           run ranks started by MPI (build with --features mpi)
   RANK=0 WORLD_SIZE=2 MASTER_ADDR=10.0.0.1 GINLAB_TOKEN=secret ginlab proxy   run one of two hosts, over TCP";
 
 /// Options of `ginlab proxy`.
 #[derive(clap::Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
-#[command(mut_arg("begin", |arg| arg.default_value("4K")), mut_arg("end", |arg| arg.default_value("4M")))]
+#[command(mut_arg("begin", |arg| arg.default_value("4K").default_value_if("random", ArgPredicate::IsPresent, "1")))]
+#[command(mut_arg("end", |arg| arg.default_value("4M").default_value_if("random", ArgPredicate::IsPresent, "64M")))]
 #[command(mut_arg("factor", |arg| arg.default_value("4")))]
 pub struct Args {
     #[command(flatten)]
@@ -120,9 +124,17 @@ pub struct Args {
         hide_possible_values = true
     )]
     pub memory: MemoryKind,
-    /// Emulated device: seed for the order and grouping in which lanes run [default: in lane order]
+    /// Emulated device: seed for the order and grouping in which lanes run [default: in lane order]. With --random,
+    /// seed
+    /// of the random shapes [default: 1]
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
+    /// Measure N random shapes, whose sizes are from --begin to --end and whose rails are up to the most of --rails,
+    /// and
+    /// put the existing contents; --mode, --grid, --block and --window do not apply
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    #[arg(conflicts_with_all = ["mode", "grid", "block", "window", "factor", "fill", "scope", "cpu_batch", "bare", "trace"])]
+    pub random: Option<u32>,
     /// Write the payload in the kernel before each put [the default]
     #[arg(long, action = ArgAction::SetTrue, overrides_with = "no_fill")]
     pub fill: bool,
@@ -182,7 +194,10 @@ pub struct Args {
     /// Fault to inject
     #[arg(long, value_name = "FAULT", help = FAULT_HELP, value_parser = fault)]
     pub fault: Option<Fault>,
-    /// Reason why null rails are used by default; `None` if they are not.
+    /// Whether each proxy thread has its own part of the rails.
+    #[arg(skip)]
+    pub own_rails: bool,
+    /// Reason for which null rails are used by default. `None` if they are not.
     #[arg(skip)]
     pub why_null: Option<String>,
     /// Reason why fewer rails than usual are used by default; `None` if all of them are used.
@@ -210,33 +225,6 @@ pub enum Scope {
     Thread,
 }
 
-/// Path prefix of the trace files.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TraceTo(PathBuf);
-
-impl FromStr for TraceTo {
-    type Err = String;
-
-    fn from_str(prefix: &str) -> Result<TraceTo, String> {
-        let path = PathBuf::from(prefix);
-        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-        if path.file_name().is_none() || parent.is_some_and(|parent| !parent.is_dir()) {
-            return Err(format!("invalid path {prefix:?}: expected a file name in an existing directory"));
-        }
-        Ok(TraceTo(path))
-    }
-}
-
-impl TraceTo {
-    /// Returns the file with this extension.
-    pub fn with(&self, extension: &str) -> PathBuf {
-        let mut name = self.0.clone().into_os_string();
-        name.push(".");
-        name.push(extension);
-        name.into()
-    }
-}
-
 fn threads(text: &str) -> Result<usize, String> {
     text.parse()
         .ok()
@@ -252,6 +240,8 @@ pub struct Tuple {
     pub strategy: Strategy,
     pub grid: u32,
     pub block: u32,
+    /// `None` if the shape is not a random one.
+    pub drawn: Option<Drawn>,
 }
 
 impl Args {
@@ -273,6 +263,9 @@ impl Args {
         }
         if self.scope == Scope::Thread && self.mode.iter().any(|mode| matches!(mode, Mode::Batch(_))) {
             return Err(usage("--mode", "nbi-batch=K requires --scope block"));
+        }
+        if self.random.is_some() && self.measures(Way::Direct) {
+            return Err(usage("--cases", "direct: random shapes are only measured with cpu-write and put"));
         }
         if self.trace.is_some() && !self.measures(Way::Put) {
             return Err(usage("--trace", "requires `put` in --cases"));
@@ -306,6 +299,11 @@ impl Args {
         self.why_null =
             Some(format!("using provider null, with which puts end in the proxy and move no bytes: {missing}"));
         Ok(())
+    }
+
+    /// Returns whether the kernel writes the payload.
+    pub fn fills(&self) -> bool {
+        !self.no_fill && self.random.is_none()
     }
 
     /// Returns whether the case is measured.
@@ -380,9 +378,13 @@ impl Args {
 
     /// Returns every parameter combination, in the order of measurement.
     pub fn tuples(&self) -> Result<Vec<Tuple>, Failure> {
+        if let Some(shapes) = random::tuples(self) {
+            return Ok(shapes);
+        }
         let sizes = self.sizes.list()?;
         let tuples = iproduct!(self.rails(), &self.strategy, &self.grid, &self.block, &sizes);
-        let tuple = |(&rails, &strategy, &grid, &block, &bytes)| Tuple { bytes, rails, strategy, grid, block };
+        let tuple =
+            |(&rails, &strategy, &grid, &block, &bytes)| Tuple { bytes, rails, strategy, grid, block, drawn: None };
         Ok(tuples.map(tuple).collect())
     }
 
@@ -411,7 +413,11 @@ impl Args {
                 "payload",
                 format!(
                     "{:?} fill={} check={} bare={} cpu batches={:?}",
-                    self.memory, !self.no_fill, !self.no_check, self.bare, self.cpu_batch
+                    self.memory,
+                    self.fills(),
+                    !self.no_check,
+                    self.bare,
+                    self.cpu_batch
                 ),
             ),
             text("scope", format!("{:?}", self.scope)),

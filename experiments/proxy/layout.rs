@@ -5,9 +5,10 @@ use ginlab::cuda::{Buffer, Device};
 use ginlab::fabric::Memory;
 use ginlab::measure::size;
 
-/// Region numbers, the same on every rank.
-pub const SOURCE: u32 = 0;
-pub const DESTINATION: u32 = 1;
+/// Region numbers, the same on every rank. With random shapes there is a pair of regions per alignment.
+const SOURCE: u32 = 0;
+const DESTINATION: u32 = 1;
+const REGIONS: u32 = 2;
 /// Bytes that a rank registers for a region that it does not use, to keep the region numbers.
 pub const PLACEHOLDER: u64 = 4096;
 
@@ -26,6 +27,23 @@ const MOST_WINDOW_BYTES: u64 = 64 << 20;
 /// kernel writes one payload at a time.
 const MOST_AHEAD: u64 = 16;
 const MOST_BYTES_AHEAD: u64 = 1 << 20;
+
+impl Tuple {
+    /// Returns the remainder by 16 of the addresses of sources or targets.
+    pub fn aligned_at(&self, is_source: bool) -> usize {
+        self.drawn.map_or(0, |drawn| if is_source { drawn.from_at } else { drawn.to_at }) as usize
+    }
+
+    /// Returns the number of the region of sources.
+    pub fn source(&self) -> u32 {
+        SOURCE + REGIONS * self.aligned_at(true) as u32
+    }
+
+    /// Returns the number of the region of targets.
+    pub fn destination(&self) -> u32 {
+        DESTINATION + REGIONS * self.aligned_at(false) as u32
+    }
+}
 
 /// Memory layout of a parameter combination, the same on every rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,7 +81,8 @@ impl Layout {
         let usual = (MOST_WINDOW_BYTES / stride).clamp(LEAST_WINDOW, MOST_WINDOW);
         let most = (args.volume / (producers * tuple.bytes)).max(1);
         // No repeat has more puts than `most`, and the verification pass has two per slot.
-        let window = args.window.map_or(usual, u64::from).min(args.memory_limit() / one_slot_each).min(most);
+        let asked = tuple.drawn.map(|drawn| drawn.window).or(args.window);
+        let window = asked.map_or(usual, u64::from).min(args.memory_limit() / one_slot_each).min(most);
         let ahead = match device {
             Device::Emulated => args.fill_ahead.map_or((MOST_BYTES_AHEAD / tuple.bytes).min(MOST_AHEAD), u64::from),
             Device::Gpu(_) => 1,
@@ -114,7 +133,7 @@ mod tests {
         ) {
             let scope = if thread { "thread" } else { "block" };
             let args = parsed(&format!("--scope {scope} --window {window} --memory-limit 256M --volume 64M")).expect("good");
-            let tuple = Tuple { bytes, rails: 1, strategy: Strategy::Single, grid, block };
+            let tuple = Tuple { bytes, rails: 1, strategy: Strategy::Single, grid, block, drawn: None };
             match Layout::new(&args, &tuple, &Device::Emulated) {
                 Err(why) => prop_assert!(why.contains("--memory-limit")),
                 Ok(layout) => {

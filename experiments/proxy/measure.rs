@@ -9,7 +9,7 @@ use super::run::{Case, Shape, run};
 use super::trace::{Traces, trace};
 use super::verify;
 use super::{FILL, FILL_AHEAD, POST_RATE, PROXY_THREADS, RING_MEMORY};
-use crate::columns::{COMPLETION, POST, RING_SLOTS, SCOPE, WINDOW};
+use crate::columns::{ALIGNMENT, COMPLETION, Cold, POST, RING_SLOTS, SCOPE, WINDOW};
 use crate::error::Failure;
 use crate::job::of_threads;
 use crate::mps;
@@ -19,6 +19,7 @@ use crate::series::{Bench, Found, Measured, Sample, Series};
 use crate::values;
 use ginlab::bootstrap::Bootstrap;
 use ginlab::measure::stats::{Micros, Summary};
+use ginlab::proxy::engine::SetUp;
 use ginlab::rails::Counters;
 use ginlab::report::{Row, Status};
 
@@ -63,7 +64,14 @@ pub async fn measure(
     }
     rank.group.proxies().iter().for_each(|proxy| proxy.set_busy_poll(false));
     let Some(results) = results else { return Ok(Rows::new()) };
-    let mut rows = results.rows(|case, measured| row(&shape, rank, case, measured), baselines);
+    let mut rows = results.rows(
+        |case, measured| row(&shape, rank, case, measured),
+        |case| match tuple.drawn {
+            Some(drawn) if case.of_kernel().is_some() => vec![drawn.baseline(tuple.grid)],
+            Some(_) => Vec::new(),
+            None => baselines(case),
+        },
+    );
     for (index, found) in &lives {
         rows.get(*index).into_iter().for_each(|(row, _)| traces.add(row, found));
     }
@@ -84,9 +92,66 @@ pub async fn measure(
     Ok(rows)
 }
 
+/// Times of the first two operations of a case.
+pub struct First {
+    case: Case,
+    times: Vec<f64>,
+}
+
+impl First {
+    /// Returns whether the row is of this case.
+    fn is_of(&self, row: &Row) -> bool {
+        let mode = self.case.of_kernel().map(|mode| mode.to_string());
+        row.case == self.case.name() && mode.is_none_or(|mode| row.mode == Some(mode))
+    }
+}
+
+/// Times the first two operations of each producer, before anything is verified. Returns no times if an earlier
+/// parameter combination
+/// used as many rails, and on ranks that do not put.
+pub fn first(args: &Args, tuple: &Tuple, rank: &mut Rank, ranks: &mut Bootstrap) -> Result<Vec<First>, Failure> {
+    // An injected fault counts the operations, and these are not verified.
+    if tuple.rails <= rank.used_rails || args.fault.is_some() {
+        return Ok(Vec::new());
+    }
+    let Ok(layout) = Layout::new(args, tuple, &rank.device) else { return Ok(Vec::new()) };
+    rank.used_rails = tuple.rails;
+    rank.group.configure(tuple.rails, tuple.strategy)?;
+    let is_polled = rank.source.is_some() && rank.target.is_none();
+    rank.group.proxies().iter().for_each(|proxy| proxy.set_busy_poll(is_polled));
+    let (shape, mut all) = (Shape { args, tuple, layout }, Vec::new());
+    for case in cases(&shape, rank) {
+        if rank.target.is_some() && matches!(case, Case::CpuWrite | Case::Put(_) | Case::Direct(_)) {
+            let mut time = || run(&shape, rank, ranks, case, 1).map(|elapsed| elapsed.done);
+            all.push(First { case, times: vec![time()?, time()?] });
+        }
+    }
+    ranks.barrier("end of the first operations")?;
+    Ok(all)
+}
+
+/// Sets the columns of the start of the run in the rows of these cases.
+pub fn fill_first(rows: &mut Rows, first: &[First], rank: &Rank, ranks: usize) -> Result<(), Failure> {
+    let Some(SetUp { registered, inserted }) = rank.group.snapshots()?.first().map(|thread| thread.set_up) else {
+        return Ok(());
+    };
+    let cold = Cold { register: Some(registered), insert: inserted };
+    for (row, _) in rows {
+        if let Some(first) = first.iter().find(|first| first.is_of(row)) {
+            cold.fill(row, &first.times, ranks);
+        }
+    }
+    Ok(())
+}
+
 /// Returns the cases of a parameter combination. Baseline and lower bound are first, because later rows refer to them.
 fn cases(shape: &Shape<'_>, rank: &Rank) -> Vec<Case> {
     let mut cases = Vec::new();
+    if let Some(drawn) = shape.tuple.drawn {
+        cases.extend(shape.args.measures(Way::CpuWrite).then(|| drawn.baseline(shape.tuple.grid)));
+        cases.extend(shape.args.measures(Way::Put).then_some(Case::Put(drawn.mode)));
+        return cases;
+    }
     let (args, modes) = (shape.args, shape.args.mode.iter().copied());
     if args.measures(Way::Put) && args.is_null() && shape.tuple.grid == 1 && args.scope == Scope::Block {
         cases.push(Case::PingPong);
@@ -138,8 +203,11 @@ fn blank(args: &Args, tuple: &Tuple, rank: &Rank, ranks: usize, case: Case) -> R
     row.size_bytes = Some(tuple.bytes);
     row.grid = Some(tuple.grid);
     row.block = Some(tuple.block);
-    row.set(&FILL, case.of_kernel().is_some() && !args.no_fill || case == Case::PingPong);
+    row.set(&FILL, case.of_kernel().is_some() && args.fills() || case == Case::PingPong);
     row.set(&SCOPE, values::name(args.scope));
+    if tuple.drawn.is_some() {
+        row.set(&ALIGNMENT, format!("{}/{}", tuple.aligned_at(false), tuple.aligned_at(true)));
+    }
     if !by_card {
         row.set(&PROXY_THREADS, args.proxy_threads);
         row.set(&RING_SLOTS, args.ring_slots).set(&RING_MEMORY, values::name(args.ring_memory));
@@ -204,7 +272,7 @@ fn row(shape: &Shape<'_>, rank: &Rank, case: Case, measured: &Measured) -> Row {
     let Shape { args, tuple, layout } = shape;
     let mut row = blank(args, tuple, rank, measured.0.len(), case);
     row.iterations = Some(layout.iterations);
-    if case.of_kernel() == Some(Mode::Nbi) && !args.no_fill && args.scope == Scope::Block {
+    if case.of_kernel() == Some(Mode::Nbi) && args.fills() && args.scope == Scope::Block {
         row.set(&FILL_AHEAD, layout.ahead);
     }
     row.set(&WINDOW, layout.window);

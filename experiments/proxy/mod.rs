@@ -6,22 +6,25 @@
 //! Settings that must be equal are compared before the first row.
 
 mod args;
+mod ladder;
 mod layout;
 mod machine;
 mod measure;
 mod mode;
 mod queues;
+mod random;
 mod rank;
 mod run;
 mod trace;
 mod verify;
 
-use crate::columns::{AGAIN, COMPLETION, POST, RAIL_BYTES, RING_SLOTS, SCOPE, SHARING, WINDOW};
+use crate::columns::{AGAIN, ALIGNMENT, COLD, COMPLETION, POST, RAIL_BYTES, RING_SLOTS, SCOPE, SHARING, WINDOW};
 use crate::error::Failure;
 use crate::mps;
 use crate::nodes;
 use crate::output::OutputArgs;
 use crate::program::Program;
+use crate::random::Ratios;
 use crate::ranks::Ranks;
 use crate::runner::{Experiment, Plan, Rows, program};
 use args::{Args, Tuple};
@@ -32,7 +35,7 @@ use ginlab::versions::Versions;
 use rank::Rank;
 use trace::Traces;
 
-pub const PROGRAMS: &[Program] = &[program::<Proxy>()];
+pub const PROGRAMS: &[Program] = &[program::<Proxy>(), program::<ladder::Ladder>()];
 
 pub use trace::ABOUT as STAGES;
 
@@ -55,6 +58,8 @@ pub struct Proxy {
     args: Args,
     rank: Rank,
     traces: Traces,
+    /// Ratios of random shapes to CPU-initiated writes.
+    ratios: Ratios,
 }
 
 impl Experiment for Proxy {
@@ -68,6 +73,7 @@ impl Experiment for Proxy {
             FILL,
             FILL_AHEAD,
             SCOPE,
+            ALIGNMENT,
             SHARING,
             WINDOW,
             PROXY_THREADS,
@@ -83,6 +89,10 @@ impl Experiment for Proxy {
             nodes::GPU_MAX,
             nodes::RAIL_MIN,
             nodes::RAIL_MAX,
+            COLD[0],
+            COLD[1],
+            COLD[2],
+            COLD[3],
         ],
         shows_memory: true,
         headlines: &[
@@ -130,14 +140,21 @@ impl Experiment for Proxy {
         if let Some(why) = args.why_null.as_ref().filter(|_| ranks.rank() == 0) {
             eprintln!("ginlab: {why}");
         }
-        emulation::set_seed(args.seed);
+        emulation::set_seed(args.seed.filter(|_| args.random.is_none()));
         let rank = Rank::open(args, ranks)?;
         let header = header(args, ranks, &rank);
-        Ok((Proxy { args: args.clone(), rank, traces: Traces::default() }, header))
+        Ok((Proxy { args: args.clone(), rank, traces: Traces::default(), ratios: Ratios::default() }, header))
     }
 
     async fn tuple(&mut self, tuple: &Tuple, ranks: &mut Bootstrap) -> Result<Rows, Failure> {
-        measure::measure(&self.args, tuple, &mut self.rank, ranks, &mut self.traces).await
+        let first = measure::first(&self.args, tuple, &mut self.rank, ranks)?;
+        let mut rows = measure::measure(&self.args, tuple, &mut self.rank, ranks, &mut self.traces).await?;
+        measure::fill_first(&mut rows, &first, &self.rank, ranks.size())?;
+        let ratio = rows.iter().find(|(row, _)| row.case == "put").and_then(|(row, _)| row.baseline_ratio);
+        if let (Some(drawn), Some(ratio)) = (&tuple.drawn, ratio) {
+            self.ratios.add(ratio, random::told(tuple, drawn));
+        }
+        Ok(rows)
     }
 
     fn what(row: &Row) -> String {
@@ -145,6 +162,11 @@ impl Experiment for Proxy {
     }
 
     async fn close(self, header: &Header, output: &OutputArgs, ranks: &mut Bootstrap) -> Result<(), Failure> {
+        if ranks.rank() == 0 && self.args.random.is_some() {
+            for line in self.ratios.lines("requires cpu-write and put in --cases") {
+                eprintln!("# {line}");
+            }
+        }
         match self.args.trace.as_ref().filter(|_| ranks.rank() == 0) {
             Some(to) => self.traces.finish(to, header, output.takes_stdout()),
             None => Ok(()),

@@ -4,6 +4,7 @@ use super::args::{Args, Way};
 use super::layout::{PLACEHOLDER, memory_of};
 use super::machine::{MemoryPath, Needs, choose_cores, choose_rails};
 use super::queues::Queues;
+use super::random::ALIGNMENTS;
 use crate::error::Failure;
 use ginlab::bootstrap::Bootstrap;
 use ginlab::cuda::{Buffer, Device, Place};
@@ -37,6 +38,8 @@ pub struct Rank {
     pub source: Option<usize>,
     /// Number of the next verified iteration, so that every pass has a different pattern.
     pub next_iteration: u32,
+    /// Maximum number of rails of the parameter combinations so far.
+    pub used_rails: usize,
 }
 
 impl Rank {
@@ -62,32 +65,37 @@ impl Rank {
             return Err(Failure::Run("no rails were chosen".into()));
         };
 
+        let alignments = if args.random.is_some() { ALIGNMENTS } else { 1 };
         let place = if path == MemoryPath::Device || path.is_staged() { Place::Device } else { Place::Host };
         // The destination is in host memory if the rails cannot access GPU memory.
         let payload_place = if launches || path == MemoryPath::Device { place } else { chosen.place() };
-        let payload = device.allocate(payload_place, to_usize(needs.payload)?)?;
+        let payload = device.allocate(payload_place, to_usize(needs.payload)? + (alignments - 1) as usize)?;
         let null_destination = if args.is_null() { needs.payload } else { PLACEHOLDER };
         let other = device.allocate(Place::Host, PLACEHOLDER as usize)?;
 
         let placeholder = memory_of(&other, &device, false);
         let null = Memory { bytes: to_usize(null_destination)?, ..placeholder };
         let own = memory_of(&payload, &device, path == MemoryPath::Device);
-        let (source, destination) = match (launches, args.is_null()) {
-            (true, true) => (own, null),
-            (true, false) => (own, placeholder),
-            (false, _) => (placeholder, own),
-        };
         let staged = launches && path.is_staged();
-        // Peers' destinations are only written, and no peer memory is read.
-        let regions = [
-            GroupRegion {
-                bytes: if staged { Bytes::Staged(&payload) } else { Bytes::Here(source) },
-                access: Access::SOURCE,
-            },
-            GroupRegion { bytes: Bytes::Here(destination), access: Access::REMOTE_WRITE },
-        ];
+        if staged && args.random.is_some() {
+            return Err(Failure::Usage("--random: staged GPU memory has no alignments: use --memory pinned".into()));
+        }
+        let mut regions = Vec::new();
+        for at in 0..alignments {
+            let own = Memory { address: own.address + u64::from(at), bytes: own.bytes - at as usize, ..own };
+            let (source, destination) = match (launches, args.is_null()) {
+                (true, true) => (own, null),
+                (true, false) => (own, placeholder),
+                (false, _) => (placeholder, own),
+            };
+            let source = if staged { Bytes::Staged(&payload) } else { Bytes::Here(source) };
+            // Peers' destinations are only written, and no peer memory is read.
+            regions.push(GroupRegion { bytes: source, access: Access::SOURCE });
+            regions.push(GroupRegion { bytes: Bytes::Here(destination), access: Access::REMOTE_WRITE });
+        }
         let options = GroupOptions {
             threads: args.proxy_threads,
+            own_rails: args.own_rails,
             ring_place: args.ring_memory,
             ring_slots: args.ring_slots,
             timeout: args.meet.timeout,
@@ -121,6 +129,7 @@ impl Rank {
             target,
             source: from,
             next_iteration: 1,
+            used_rails: 0,
         };
         rank.group.connect::<Failure>(ranks)?;
         if args.per_node {

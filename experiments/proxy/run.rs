@@ -2,7 +2,7 @@
 //! same buffers, a minimal loop, and the bare round trip.
 
 use super::args::{Args, Scope, Tuple};
-use super::layout::{DESTINATION, Layout, SOURCE};
+use super::layout::Layout;
 use super::mode::Mode;
 use super::queues::Queues;
 use super::rank::Rank;
@@ -92,7 +92,7 @@ pub fn run(
             Ok(Elapsed { done: time, posted: None })
         }
         Case::BareWrite => {
-            let route = (SOURCE, DESTINATION, rank.target.unwrap_or_default() as u32);
+            let route = (shape.tuple.source(), shape.tuple.destination(), rank.target.unwrap_or_default() as u32);
             let count = iterations * shape.layout.producers;
             match rank.group.proxies()[0].bare_write(route, shape.tuple.bytes, count)? {
                 Some(time) => Ok(Elapsed { done: time.as_secs_f64() * 1e6, posted: None }),
@@ -113,8 +113,8 @@ pub fn put_args(shape: &Shape<'_>, rank: &Rank, ranks: &Bootstrap, mode: Mode, i
             Scope::Thread => SCOPE_THREAD,
         },
         source: rank.payload.pointer(),
-        source_region: SOURCE,
-        destination_region: DESTINATION,
+        source_region: shape.tuple.source(),
+        destination_region: shape.tuple.destination(),
         peer: rank.target.unwrap_or_default() as u32,
         rank: ranks.rank() as u32,
         bytes: shape.tuple.bytes,
@@ -123,7 +123,7 @@ pub fn put_args(shape: &Shape<'_>, rank: &Rank, ranks: &Bootstrap, mode: Mode, i
         iterations: iterations as u32,
         first_iteration: rank.next_iteration,
         quiet_every: mode.quiet_every(),
-        fill: (!shape.args.no_fill).into(),
+        fill: shape.args.fills().into(),
         ahead: shape.layout.ahead as u32,
         tickets: rank.tickets.pointer(),
         results: rank.results.pointer(),
@@ -249,7 +249,7 @@ pub fn cpu_write(
             quiet_every,
             bytes: shape.tuple.bytes,
             stride: shape.layout.stride,
-            route: (SOURCE, DESTINATION, rank.target.unwrap_or_default() as u32),
+            route: (shape.tuple.source(), shape.tuple.destination(), rank.target.unwrap_or_default() as u32),
         })?;
     }
     let (mut watch, mut longest) = (Watch::new(ranks, LOOK_EVERY), 0f64);
@@ -269,7 +269,7 @@ pub fn cpu_write(
 fn ping_pong(shape: &Shape<'_>, rank: &Rank, iterations: u64) -> Result<Elapsed, Failure> {
     // A lower bound must not do more than the measured operation: if the kernel writes no payload, a single thread
     // raises the flag.
-    let (bytes, block) = if shape.args.no_fill { (0, 1) } else { (shape.tuple.bytes / 8 * 8, shape.tuple.block) };
+    let (bytes, block) = if !shape.args.fills() { (0, 1) } else { (shape.tuple.bytes / 8 * 8, shape.tuple.block) };
     let flag = Flag { payload: Some((&rank.payload, bytes)), first_poll_ns: 0 };
     let each =
         round_trip(&rank.device, block, iterations, shape.args.meet.timeout, flag, rank.group.proxies().first())?;

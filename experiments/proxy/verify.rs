@@ -60,9 +60,10 @@ fn pass(
     // Skip the iterations of timed passes, so that their payloads are not mistaken for those of this pass.
     rank.next_iteration = rank.next_iteration.wrapping_add(shape.layout.iterations as u32);
     let first = rank.next_iteration;
-    let expected = Expected { layout: shape.layout, bytes: shape.tuple.bytes as usize, iterations, first };
+    let at = shape.tuple.aligned_at(rank.target.is_some());
+    let expected = Expected { layout: shape.layout, bytes: shape.tuple.bytes as usize, at, iterations, first };
     // If the kernel does not write the payload, the CPU writes it to the source.
-    let prepared = case.of_kernel().is_none() || shape.args.no_fill;
+    let prepared = case.of_kernel().is_none() || !shape.args.fills();
     if prepared && rank.target.is_some() {
         expected.fill(rank, ranks.rank() as u32)?;
     }
@@ -85,6 +86,8 @@ fn pass(
 struct Expected {
     layout: Layout,
     bytes: usize,
+    /// Offset of the first slot in the payload.
+    at: usize,
     iterations: u64,
     first: u32,
 }
@@ -135,7 +138,7 @@ impl Expected {
             let threads = std::thread::available_parallelism().map_or(1, usize::from).min(slots).max(1);
             let per_thread = slots.div_ceil(threads);
             let started = std::thread::scope(|scope| {
-                bytes[..total].chunks_mut(per_thread * stride).enumerate().try_for_each(|(index, share)| {
+                bytes[self.at..][..total].chunks_mut(per_thread * stride).enumerate().try_for_each(|(index, share)| {
                     let visit = &visit;
                     let each = move || {
                         for (offset, slot) in share.chunks_mut(stride).enumerate() {
@@ -151,10 +154,10 @@ impl Expected {
         let mut copy = vec![0u8; stride];
         for slot in 0..total / stride {
             record(slot);
-            rank.payload.read(slot * stride, &mut copy)?;
+            rank.payload.read(self.at + slot * stride, &mut copy)?;
             visit(slot as u64, &mut copy);
             if write_back {
-                rank.payload.write(slot * stride, &copy)?;
+                rank.payload.write(self.at + slot * stride, &copy)?;
             }
         }
         Ok(())

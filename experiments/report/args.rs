@@ -1,5 +1,6 @@
 //! Options of `ginlab report`.
 
+use crate::doctor::instance_type;
 use std::path::PathBuf;
 
 const EXAMPLES: &str = "\
@@ -26,13 +27,16 @@ pub struct Args {
     /// Compare with this earlier run, a file or a directory, and show the ratios
     #[arg(long, value_name = "DIR|CSV")]
     pub against: Option<PathBuf>,
+    /// Instance type for the comparison of rails with the expected rates [default: that in the header of each run]
+    #[arg(long, value_name = "TYPE", value_parser = instance_type, conflicts_with = "newest")]
+    pub instance: Option<String>,
     /// Use only the newest of all files: omit a file if each of its rows was measured again in a newer directory. The
     /// page has the headlines with their references and one chart of each experiment, and links to a page of each
     #[arg(long, conflicts_with = "against")]
     pub newest: bool,
     /// Rewrite the tables, figures and charts of the pages of ginlab's repository from its data (CONTRIBUTING.md
     /// describes the markers); DIR: root of the repository [default: current directory]
-    #[arg(long, conflicts_with_all = ["output", "svg", "against", "newest"])]
+    #[arg(long, conflicts_with_all = ["output", "svg", "against", "instance", "newest"])]
     pub pages: bool,
     /// Write nothing, and fail if a page or a chart is not current (with --pages)
     #[arg(long, requires = "pages")]

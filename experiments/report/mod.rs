@@ -1,6 +1,7 @@
 //! `ginlab report`: writes a page about recorded runs.
 
 mod args;
+mod expected;
 mod headlines;
 
 use crate::error::Failure;
@@ -44,7 +45,13 @@ fn run(args: &Args) -> Result<(), Failure> {
     }
     let stem = path.file_stem().map(|stem| stem.to_string_lossy()).unwrap_or_default();
     let newest = args.newest.then_some(Newest { findings: headlines::HEADLINES, stem: &stem });
-    let built = Page { title: &args.title, runs: &found.runs, comparison, catalog: catalog(), newest }.build();
+    let expected = if args.newest { Vec::new() } else { expected::of(&found.runs, args.instance.as_deref()) };
+    let page =
+        Page { title: &args.title, runs: &found.runs, comparison, expected: &expected, catalog: catalog(), newest };
+    let built = page.build();
+    for one in &expected {
+        eprintln!("# expected: {}", expected::line(one));
+    }
     for line in &found.left_out {
         eprintln!("# left out: {line}");
     }

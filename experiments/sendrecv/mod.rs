@@ -7,8 +7,8 @@ use crate::job::{Job, JobArgs, USUAL_RAILS, rails_text};
 use crate::payload::Slots;
 use crate::program::Program;
 use crate::rails::UNEXPECTED_MESSAGE;
-use crate::runner::{Experiment, Plan, Rows, drive, percentiles, program};
-use crate::series::{Bench, Sample};
+use crate::runner::{Experiment, Plan, Rows, percentiles, program};
+use crate::series::{Bench, Measured, Sample};
 use crate::values::{self, List, counts, usage};
 use ginlab::bootstrap::Bootstrap;
 use ginlab::fabric::Access;
@@ -16,7 +16,7 @@ use ginlab::fabric::any::AnyRail;
 use ginlab::flow::{Operation, Peer, Region};
 use ginlab::measure::{pattern, size};
 use ginlab::rails::Counters;
-use ginlab::report::{About, Header, Headline, Plot, Row};
+use ginlab::report::{About, Header, Headline, Plot, Row, Status};
 use itertools::iproduct;
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -28,6 +28,7 @@ Examples:
   ginlab sendrecv                                     run two ranks on this machine: round trips and windows of 16
   ginlab sendrecv -b 8 -e 1M -f 8 --rails 1,4 --window 64   sweep sizes and rails
   ginlab sendrecv --mode roundtrip -b 8 -e 8 -n 10000 measure the latency of a small message, p50 and p99
+  ginlab sendrecv -p efa --versus efa-verbs           compare libfabric with verbs on the same NICs
   mpirun -np 2 ginlab sendrecv --provider efa         run ranks started by MPI (build with --features mpi)
   RANK=0 WORLD_SIZE=2 MASTER_ADDR=10.0.0.1 GINLAB_TOKEN=secret ginlab sendrecv   run one of two hosts, over TCP";
 
@@ -71,6 +72,10 @@ pub struct Args {
     /// number of NICs]
     #[arg(long, value_name = "LIST", value_parser = counts::<usize>(64))]
     rails: Option<List<usize>>,
+    /// Measure the same messages over this provider too, interleaved with those over --provider, with the ratio of
+    /// times
+    #[arg(long, value_name = "NAME")]
+    versus: Option<String>,
     #[command(flatten)]
     job: JobArgs,
 }
@@ -126,6 +131,8 @@ pub struct Sendrecv {
     /// Whether this rank sends first.
     begins: bool,
     iteration: u32,
+    /// The same rank over the provider of --versus, or the reason why that provider has no messages.
+    versus: Option<Result<Box<Sendrecv>, String>>,
 }
 
 impl Experiment for Sendrecv {
@@ -147,11 +154,17 @@ impl Experiment for Sendrecv {
 
     fn plan(args: &mut Args) -> Result<Plan<Tuple>, Failure> {
         args.job.usual_rails(&mut args.rails);
+        if let Some(provider) = &args.versus {
+            args.job.over(provider)?;
+        }
         let tuples = tuples(args)?;
         let fingerprint = vec![
             ("rails".to_owned(), rails_text(args.rails.as_deref().unwrap_or_default())),
             ("rows".to_owned(), format!("{tuples:?}")),
-            ("options".to_owned(), format!("{} check {}", args.repeat.repeats, !args.repeat.no_check)),
+            (
+                "options".to_owned(),
+                format!("{} check {} versus {:?}", args.repeat.repeats, !args.repeat.no_check, args.versus),
+            ),
         ];
         let ranks = args.job.ranks(fingerprint, |ranks| match ranks {
             0 | 1 => Err(usage("--np", EVEN)),
@@ -162,41 +175,38 @@ impl Experiment for Sendrecv {
     }
 
     async fn open(args: &Args, tuples: &mut Vec<Tuple>, ranks: &mut Bootstrap) -> Result<(Sendrecv, Header), Failure> {
-        let memory = tuples.iter().map(|tuple| tuple.stride() * tuple.window).max().unwrap_or(64);
-        let rails = tuples.iter().map(|tuple| tuple.rails).max().unwrap_or(1);
-        let mut job = Job::open(&args.job, rails, true, memory * 2, ranks)?;
-        let out = job.register(args.job.memory, memory, Access::SOURCE)?;
-        let into = job.register(args.job.memory, memory, Access::SINK)?;
-        job.connect(&[], ranks)?;
-        drive(&job.flow);
-        let pairing = ranks.pairing();
-        // The number of ranks is even, so that every rank has a partner.
-        let other = pairing.partner(ranks.rank()).unwrap_or_default();
-        let begins = pairing.target(ranks.rank()).is_some();
-        let mut header = job.header(args.job.memory, ranks);
-        header.notes(pairing.note()).note(
+        let mut sendrecv = Sendrecv::open_over(args, &args.job, tuples, ranks)?;
+        let mut header = sendrecv.job.header(args.job.memory, ranks);
+        header.notes(ranks.pairing().note()).note(
             "time_us is the time per message and pair; in mode roundtrip it is half of a round trip, and ack_us has \
              percentiles of half of single round trips",
         );
-        let peer = job.connections[other].peer;
-        Ok((Sendrecv { args: args.clone(), job, out, into, peer, other, begins, iteration: 1 }, header))
+        if let Some(provider) = &args.versus {
+            // A provider without messages refuses on all ranks, before it opens anything.
+            let versus = match Sendrecv::open_over(args, &args.job.over(provider)?, tuples, ranks) {
+                Ok(versus) => Ok(Box::new(versus)),
+                Err(Failure::Usage(why)) => Err(why),
+                Err(other) => return Err(other),
+            };
+            if let Ok(Sendrecv { job, .. }) = versus.as_deref() {
+                header.note(format!("versus {}: {}", job.provider, job.rail_names().join(", "))).notes(&job.notes);
+            }
+            sendrecv.versus = Some(versus);
+        }
+        Ok((sendrecv, header))
     }
 
     async fn tuple(&mut self, tuple: &Tuple, ranks: &mut Bootstrap) -> Result<Rows, Failure> {
-        let series = self.args.repeat.series("a repeat of messages");
-        let Some(results) = series.measure(self, &[*tuple], ranks).await? else { return Ok(Rows::new()) };
-        let measured = results.of(*tuple);
-        let pairs = measured.senders();
-        let mut row = self.job.row("sendrecv", "sendrecv", tuple.rails, &self.args.job);
-        row.mode = Some(values::name(tuple.mode));
-        row.size_bytes = Some(tuple.bytes);
-        row.iterations = Some(tuple.messages);
-        row.set(&WINDOW, tuple.window);
-        measured.fill(&mut row, tuple.bytes * pairs, pairs);
-        row.line_rate(self.job.line_rate(tuple.rails).map(|line| line * pairs));
-        measured.count(&mut row, tuple.rails);
-        percentiles(&mut row, &ACK, measured.of_rank_0(SINGLES));
-        Ok(vec![(row, measured.times())])
+        let mut versus = self.versus.take();
+        let skipped = versus.as_ref().and_then(|versus| versus.as_ref().err()).map(|why| self.skipped(tuple, why));
+        let second = versus.as_mut().and_then(|versus| versus.as_deref_mut().ok());
+        let rows = self.measure(second, tuple, ranks).await;
+        self.versus = versus;
+        let mut rows = rows?;
+        if ranks.rank() == 0 {
+            rows.extend(skipped.map(|row| (row, Vec::new())));
+        }
+        Ok(rows)
     }
 
     fn what(_: &Row) -> String {
@@ -205,6 +215,73 @@ impl Experiment for Sendrecv {
 }
 
 impl Sendrecv {
+    /// Opens the rails of one provider, and connects to all ranks.
+    fn open_over(args: &Args, over: &JobArgs, tuples: &[Tuple], ranks: &mut Bootstrap) -> Result<Sendrecv, Failure> {
+        let memory = tuples.iter().map(|tuple| tuple.stride() * tuple.window).max().unwrap_or(64);
+        let rails = tuples.iter().map(|tuple| tuple.rails).max().unwrap_or(1);
+        let mut job = Job::open(over, rails, true, memory * 2, ranks)?;
+        let out = job.register(over.memory, memory, Access::SOURCE)?;
+        let into = job.register(over.memory, memory, Access::SINK)?;
+        job.connect(&[], ranks)?;
+        job.drive(true);
+        let pairing = ranks.pairing();
+        // The number of ranks is even, so that every rank has a partner.
+        let other = pairing.partner(ranks.rank()).unwrap_or_default();
+        let begins = pairing.target(ranks.rank()).is_some();
+        let peer = job.connections[other].peer;
+        let args = Args { job: over.clone(), ..args.clone() };
+        Ok(Sendrecv { args, job, out, into, peer, other, begins, iteration: 1, versus: None })
+    }
+
+    /// Measures a parameter combination, interleaved over both providers if there are two.
+    async fn measure(
+        &mut self,
+        versus: Option<&mut Sendrecv>,
+        tuple: &Tuple,
+        ranks: &mut Bootstrap,
+    ) -> Result<Rows, Failure> {
+        let repeat = self.args.repeat;
+        let mut sides = Sides { sides: std::iter::once(self).chain(versus).collect(), tuple: *tuple, active: 0 };
+        let cases: Vec<usize> = (0..sides.sides.len()).collect();
+        let results = repeat.series("a repeat of messages").measure(&mut sides, &cases, ranks).await?;
+        sides.sides.iter_mut().for_each(|side| side.job.drive(true));
+        let Some(results) = results else { return Ok(Rows::new()) };
+        let row = |side: usize, measured: &Measured| {
+            let pairs = measured.senders();
+            let mut row = sides.sides[side].row(tuple);
+            measured.fill(&mut row, tuple.bytes * pairs, pairs);
+            row.line_rate(sides.sides[side].job.line_rate(tuple.rails).map(|line| line * pairs));
+            measured.count(&mut row, tuple.rails);
+            percentiles(&mut row, &ACK, measured.of_rank_0(SINGLES));
+            row
+        };
+        let mut rows = results.rows(row, |side| (0..side).collect());
+        let fabric = rows[0].0.fabric.clone();
+        for (row, _) in rows.iter_mut().skip(1) {
+            row.baseline = Some(format!("sendrecv over {fabric}"));
+        }
+        Ok(rows)
+    }
+
+    /// Returns a row without results.
+    fn row(&self, tuple: &Tuple) -> Row {
+        let mut row = self.job.row("sendrecv", "sendrecv", tuple.rails, &self.args.job);
+        row.mode = Some(values::name(tuple.mode));
+        row.size_bytes = Some(tuple.bytes);
+        row.iterations = Some(tuple.messages);
+        row.set(&WINDOW, tuple.window);
+        row
+    }
+
+    /// Returns the row of a provider that has no messages.
+    fn skipped(&self, tuple: &Tuple, why: &str) -> Row {
+        let mut row = self.row(tuple);
+        row.fabric = self.args.versus.clone().unwrap_or_default();
+        row.iterations = None;
+        row.status = Status::Skipped(why.to_owned());
+        row
+    }
+
     /// Returns half of the microseconds of single round trips on the rank that sends first.
     async fn round_trips(&self, tuple: &Tuple) -> Result<Vec<f64>, Failure> {
         let (flow, begins) = (&self.job.flow, self.begins);
@@ -282,10 +359,40 @@ impl Sendrecv {
     }
 }
 
-impl Bench for Sendrecv {
-    type Case = Tuple;
+/// One parameter combination over one or two providers.
+struct Sides<'a> {
+    sides: Vec<&'a mut Sendrecv>,
+    tuple: Tuple,
+    /// Index of the provider whose rails are driven.
+    active: usize,
+}
 
-    /// Sends a window of messages, from the rank that sends first, into poisoned memory.
+impl Bench for Sides<'_> {
+    /// Index of the provider: 0 for --provider, 1 for --versus.
+    type Case = usize;
+
+    async fn verify(&mut self, side: usize, ranks: &mut Bootstrap) -> Result<Option<u64>, Failure> {
+        self.prepare(side)?;
+        self.sides[side].verify(self.tuple, ranks).await
+    }
+
+    fn prepare(&mut self, active: usize) -> Result<(), Failure> {
+        self.active = active;
+        self.sides.iter_mut().enumerate().for_each(|(side, rails)| rails.job.drive(side == active));
+        Ok(())
+    }
+
+    async fn run(&mut self, side: usize, _: u64, ranks: &mut Bootstrap) -> Result<Sample, Failure> {
+        self.sides[side].run(self.tuple, ranks).await
+    }
+
+    fn counters(&self) -> Result<Counters, Failure> {
+        Ok(self.sides[self.active].job.flow.counters())
+    }
+}
+
+impl Sendrecv {
+    /// Sends a window of messages into poisoned memory, from the rank that sends first.
     async fn verify(&mut self, tuple: Tuple, ranks: &mut Bootstrap) -> Result<Option<u64>, Failure> {
         let iteration = self.iteration;
         self.iteration += 1;
@@ -305,7 +412,7 @@ impl Bench for Sendrecv {
         Ok(Some(received.wrong(slots_of(self.other))?))
     }
 
-    async fn run(&mut self, tuple: Tuple, _: u64, ranks: &mut Bootstrap) -> Result<Sample, Failure> {
+    async fn run(&self, tuple: Tuple, ranks: &Bootstrap) -> Result<Sample, Failure> {
         let mut parts = Vec::new();
         let started = Instant::now();
         match tuple.mode {
@@ -321,9 +428,5 @@ impl Bench for Sendrecv {
         // Only the single round trips of rank 0 are reported.
         parts.retain(|_| ranks.rank() == 0);
         Ok(Sample { times: vec![elapsed / (tuple.messages * ways) as f64], parts })
-    }
-
-    fn counters(&self) -> Result<Counters, Failure> {
-        Ok(self.job.flow.counters())
     }
 }

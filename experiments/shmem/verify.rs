@@ -160,7 +160,7 @@ impl Shmem {
         }
         let pes = u64::from(self.world.n_pes());
         let length = payload(pass, pes) as usize;
-        if length == 0 || !moves_slots(pass.case) {
+        if !moves_slots(pass.case) {
             return Ok(());
         }
         let mut source = vec![POISON; slots.span(slots.step, length as u64) as usize];

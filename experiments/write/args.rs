@@ -15,6 +15,7 @@ Examples:
   ginlab write -b 64 -e 16M -f 4 --rails 1 --window 64 --buffers 1 --bare   compare with a minimal fi_write loop
   ginlab write -b 64M -e 64M --rails 1,4 --strategy single,split --window 1 --buffers 1   stripe one large buffer over four rails
   ginlab write --np 4 --targets turn,all                  write from rank 0 to each other rank in turn, then to all at the same time
+  ginlab write -p efa --versus efa-verbs                  compare libfabric with verbs on the same NICs
   ginlab write --each-rail --at-least 85%                 name rails below 85 % of the line rate, and exit with code 3
   mpirun -np 2 ginlab write --provider efa                run ranks started by MPI (build with --features mpi)
   RANK=0 WORLD_SIZE=2 MASTER_ADDR=10.0.0.1 GINLAB_TOKEN=secret ginlab write   run one of two hosts, over TCP";
@@ -65,13 +66,16 @@ pub struct Args {
     /// Time a minimal fi_write loop over one buffer in addition, in rows with one rail and one target
     #[arg(long)]
     pub bare: bool,
+    /// Measure the same writes over this provider too, interleaved with those over --provider, with the ratio of times
+    #[arg(long, value_name = "NAME")]
+    pub versus: Option<String>,
     /// Add one row per node and one for the job: totals, slowest and fastest sender and rail, percent of the
     /// node's line rate
     #[arg(long)]
     pub per_node: bool,
     /// Measure each rail separately, then all rails concurrently, in both directions of each pair of ranks. Prints one
     /// row per rail with host, GPU, domain and PCI address, and names slow rails [default size: 16M; rails: 4]
-    #[arg(long, conflicts_with_all = ["strategy", "targets", "buffers", "batch", "bare", "per_node"])]
+    #[arg(long, conflicts_with_all = ["strategy", "targets", "buffers", "batch", "bare", "per_node", "versus"])]
     pub each_rail: bool,
     /// Minimum rate of every rail, in percent of its NIC's line rate (85%) or in Gb/s (90). Without --each-rail, of the
     /// rails of the fastest row over one rail and over several. If a rail is slower, it is named and the exit code is 3

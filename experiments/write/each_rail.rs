@@ -5,7 +5,7 @@ use super::measure::{Round, Write};
 use super::{DOMAIN, GPU, MEDIAN_PCT, PCI, PEER, RAIL, RANK, Tuple};
 use crate::columns::{SLOT_BYTES, WINDOW};
 use crate::error::Failure;
-use crate::nodes::NODE;
+use crate::nodes::{NODE, Sender};
 use crate::payload::Slots;
 use crate::rail_rates::{RailRate, Way};
 use crate::runner::{Rows, timed};
@@ -124,6 +124,27 @@ impl Write {
             tokio::task::yield_now().await;
         }
         Ok(streams.into_iter().filter_map(|stream| stream.elapsed).collect())
+    }
+
+    /// Keeps the rates of the rails of this row, unless an earlier row over one rail, or over several, was faster.
+    /// Small
+    /// writes do not reach the line rate on any rail.
+    pub(super) fn keep_rates(&mut self, tuple: &Tuple, senders: &[Sender]) {
+        let (places, way, bytes) = (&self.places, Way::of(tuple.rails), tuple.bytes);
+        let of_sender = |sender: &Sender| {
+            let rank = sender.rank;
+            let to = tuple.targets.of(rank, &self.pairing).first().and_then(|to| places[*to].first());
+            let peer = to.map(|place| place.host.clone()).unwrap_or_default();
+            let rate = |(rail, gbits_s): (usize, Option<f64>)| {
+                let place = places[rank].get(rail)?.clone();
+                Some(RailRate { rank, rail, place, peer: peer.clone(), way, bytes, gbits_s: gbits_s? })
+            };
+            sender.rail_rates().into_iter().enumerate().filter_map(rate).collect::<Vec<_>>()
+        };
+        let new: Vec<RailRate> = senders.iter().flat_map(of_sender).collect();
+        let sum = |rates: &[RailRate]| rates.iter().map(|rate| rate.gbits_s).sum::<f64>();
+        let (same, others): (Vec<RailRate>, Vec<RailRate>) = self.rates.drain(..).partition(|rate| rate.way == way);
+        self.rates = [others, if sum(&new) > sum(&same) { new } else { same }].concat();
     }
 
     fn rail_rate(&self, tuple: &Tuple, (rank, to, rail): (usize, usize, usize), way: Way, times: &[f64]) -> RailRate {

@@ -5,9 +5,9 @@ use super::args::{Args, Targets};
 use crate::columns::{ACK, SLOT_BYTES, WINDOW};
 use crate::error::Failure;
 use crate::job::Job;
-use crate::nodes::{self, Sender};
+use crate::nodes;
 use crate::payload::Slots;
-use crate::rail_rates::{RailPlace, RailRate, Way};
+use crate::rail_rates::{RailPlace, RailRate};
 use crate::runner::{Rows, percentiles};
 use crate::series::{Bench, Measured, Sample};
 use crate::values::{self, usage};
@@ -33,13 +33,21 @@ const SINGLES: u64 = 1000;
 /// Part: times of single writes.
 const ACKS: usize = 0;
 
-/// Measured cases.
+/// A case over one of the providers.
 #[derive(Clone, Copy, PartialEq)]
-enum Case {
+struct Case {
+    /// Index of the provider: 0 for --provider, 1 for --versus.
+    side: usize,
+    kind: Kind,
+}
+
+/// Kinds of cases.
+#[derive(Clone, Copy, PartialEq)]
+enum Kind {
     Write,
     /// A minimal loop of `fi_write` over one buffer.
     Bare,
-    /// Single writes to the first target. Their times are columns of the row of [`Case::Write`].
+    /// Single writes to the first target. Their times are columns of the row of [`Kind::Write`].
     Single,
 }
 
@@ -78,65 +86,108 @@ pub struct Write {
     pub rates: Vec<RailRate>,
     /// Number of the next verified pass, so that every pass has a different pattern.
     pub iteration: u32,
+    /// Maximum number of rails of the parameter combinations so far.
+    pub used_rails: usize,
+    /// The same rank over the provider of --versus.
+    pub versus: Option<Box<Write>>,
 }
 
 impl Write {
     /// Measures a parameter combination. Returns its rows on rank 0, and no rows on other ranks.
     pub async fn measure(&mut self, tuple: &Tuple, ranks: &mut Bootstrap) -> Result<Rows, Failure> {
-        let (rank, size) = (ranks.rank(), ranks.size());
-        let mine = tuple.targets.of(rank, &self.pairing);
-        let targets = mine.iter().map(|rank| self.job.connections[*rank].target(0)).collect::<Result<Vec<_>, _>>()?;
-        let writers = (0..size).filter(|other| tuple.targets.of(*other, &self.pairing).contains(&rank)).count() as u64;
-        let round = Round::new(tuple, targets, writers);
-        self.job.flow.use_rails(tuple.rails, tuple.strategy);
+        let mut versus = self.versus.take();
+        let rows = self.measure_sides(versus.as_deref_mut(), tuple, ranks).await;
+        self.versus = versus;
+        rows
+    }
+
+    async fn measure_sides(
+        &mut self,
+        versus: Option<&mut Write>,
+        tuple: &Tuple,
+        ranks: &mut Bootstrap,
+    ) -> Result<Rows, Failure> {
+        let size = ranks.size();
         let measures_bare = self.args.bare && tuple.rails == 1 && tuple.targets == Targets::One;
-        let cases =
-            if measures_bare { &[Case::Write, Case::Bare, Case::Single][..] } else { &[Case::Write, Case::Single] };
-        let series = self.args.repeat.series("a repeat of writes");
-        let mut writes = Writes { write: self, round };
-        let Some(results) = series.measure(&mut writes, cases, ranks).await? else { return Ok(Rows::new()) };
+        let (mut sides, mut cases, mut firsts) = (Vec::new(), Vec::new(), Vec::new());
+        for (side, write) in std::iter::once(self).chain(versus).enumerate() {
+            let round = write.round(tuple, ranks)?;
+            write.job.flow.use_rails(tuple.rails, tuple.strategy);
+            firsts.push(write.first(&round, ranks).await?);
+            sides.push((write, round));
+            let kinds = [Kind::Write, Kind::Bare, Kind::Single];
+            let measured = kinds.into_iter().filter(|kind| *kind != Kind::Bare || side == 0 && measures_bare);
+            cases.extend(measured.map(|kind| Case { side, kind }));
+        }
+        let series = sides[0].0.args.repeat;
+        let series = series.series("a repeat of writes");
+        let mut writes = Writes { sides, active: 0 };
+        let results = series.measure(&mut writes, &cases, ranks).await?;
+        writes.sides.iter_mut().for_each(|(write, _)| write.job.drive(true));
+        let Some(results) = results else { return Ok(Rows::new()) };
         // Number of targets that a writer writes to at the same time.
         let each = if tuple.targets == Targets::All { size as u64 - 1 } else { 1 };
-        let line = self.job.line_rate(tuple.rails);
-        let row = |case, measured: &Measured| {
-            let mut row = self.row(tuple, if case == Case::Bare { "bare-write" } else { "write" });
+        let row = |case: Case, measured: &Measured| {
+            let write = &writes.sides[case.side].0;
+            let mut row = write.row(tuple, if case.kind == Kind::Bare { "bare-write" } else { "write" });
             measured.fill(&mut row, tuple.bytes * each * measured.senders(), each * measured.senders());
-            if case == Case::Write {
+            if case.kind == Kind::Write {
                 row.strategy = Some(tuple.strategy.to_string());
                 row.set(&WINDOW, tuple.window).set(&SLOT_BYTES, tuple.stride());
-                row.line_rate(line.map(|line| line * measured.senders()));
+                row.line_rate(write.job.line_rate(tuple.rails).map(|line| line * measured.senders()));
                 measured.count(&mut row, tuple.rails);
-                percentiles(&mut row, &ACK, results.of(Case::Single).of_rank_0(ACKS));
+                let single = Case { kind: Kind::Single, ..case };
+                percentiles(&mut row, &ACK, results.of(single).of_rank_0(ACKS));
+                write.job.cold.fill(&mut row, &firsts[case.side], size);
             }
             row
         };
-        let mut rows = results.rows(row, |case| if case == Case::Write { vec![Case::Bare] } else { Vec::new() });
-        let senders = results.of(Case::Write).by_sender(tuple.bytes * each, each, tuple.rails);
-        self.keep_rates(tuple, &senders);
-        if self.args.per_node {
+        let of_first = |kind| Case { side: 0, kind };
+        let mut rows = results.rows(row, |case| match case {
+            Case { side: 0, kind: Kind::Write } => vec![of_first(Kind::Bare)],
+            Case { side: 1.., kind: Kind::Write } => vec![of_first(Kind::Write)],
+            _ => Vec::new(),
+        });
+        let fabric = rows[0].0.fabric.clone();
+        for (row, _) in rows.iter_mut().filter(|(row, _)| row.baseline.as_deref() == Some("write")) {
+            row.baseline = Some(format!("write over {fabric}"));
+        }
+        let senders = results.of(of_first(Kind::Write)).by_sender(tuple.bytes * each, each, tuple.rails);
+        let write = &mut *writes.sides[0].0;
+        write.keep_rates(tuple, &senders);
+        if write.args.per_node {
+            let line = write.job.line_rate(tuple.rails);
             rows.extend(nodes::sums(&rows[0].0, &senders, line, &nodes::of_ranks(ranks, None)));
         }
         Ok(rows)
     }
 
-    /// Keeps the rates of the rails of this row, unless an earlier row over one rail, or over several, was faster.
-    /// Small writes do not reach the line rate on any rail.
-    fn keep_rates(&mut self, tuple: &Tuple, senders: &[Sender]) {
-        let (places, way, bytes) = (&self.places, Way::of(tuple.rails), tuple.bytes);
-        let of_sender = |sender: &Sender| {
-            let rank = sender.rank;
-            let to = tuple.targets.of(rank, &self.pairing).first().and_then(|to| places[*to].first());
-            let peer = to.map(|place| place.host.clone()).unwrap_or_default();
-            let rate = |(rail, gbits_s): (usize, Option<f64>)| {
-                let place = places[rank].get(rail)?.clone();
-                Some(RailRate { rank, rail, place, peer: peer.clone(), way, bytes, gbits_s: gbits_s? })
-            };
-            sender.rail_rates().into_iter().enumerate().filter_map(rate).collect::<Vec<_>>()
+    /// Returns the role of this rank in a parameter combination.
+    fn round<'a>(&self, tuple: &'a Tuple, ranks: &Bootstrap) -> Result<Round<'a>, Failure> {
+        let of = |rank| tuple.targets.of(rank, &self.pairing);
+        let target = |rank: &usize| self.job.connections[*rank].target(0);
+        let targets = of(ranks.rank()).iter().map(target).collect::<Result<Vec<_>, _>>()?;
+        let writers = (0..ranks.size()).filter(|other| of(*other).contains(&ranks.rank())).count() as u64;
+        Ok(Round::new(tuple, targets, writers))
+    }
+
+    /// Returns the microseconds of the first two writes over this number of rails. Returns no times if an earlier
+    /// parameter combination
+    /// used as many, and on ranks that do not write.
+    async fn first(&mut self, round: &Round<'_>, ranks: &mut Bootstrap) -> Result<Vec<f64>, Failure> {
+        // An injected fault counts the writes, and these are not verified.
+        if round.tuple.rails <= self.used_rails || self.args.job.corrupt.is_some() {
+            return Ok(Vec::new());
+        }
+        self.used_rails = round.tuple.rails;
+        ranks.barrier("start of the first writes")?;
+        round.begin();
+        let times = match round.targets.first() {
+            Some(target) => self.singles(round, target, 2).await?,
+            None => Vec::new(),
         };
-        let new: Vec<RailRate> = senders.iter().flat_map(of_sender).collect();
-        let sum = |rates: &[RailRate]| rates.iter().map(|rate| rate.gbits_s).sum::<f64>();
-        let (same, others): (Vec<RailRate>, Vec<RailRate>) = self.rates.drain(..).partition(|rate| rate.way == way);
-        self.rates = [others, if sum(&new) > sum(&same) { new } else { same }].concat();
+        self.end(&round.targets, round, ranks).await?;
+        Ok(times)
     }
 
     fn row(&self, tuple: &Tuple, case: &str) -> Row {
@@ -252,10 +303,23 @@ impl Write {
     }
 }
 
-/// The writes of a parameter combination.
+/// The writes of a parameter combination, by provider.
 struct Writes<'a> {
-    write: &'a mut Write,
-    round: Round<'a>,
+    sides: Vec<(&'a mut Write, Round<'a>)>,
+    /// Index of the provider whose rails are driven.
+    active: usize,
+}
+
+impl<'a> Writes<'a> {
+    /// Drives the rails of one provider only, so that they have the whole thread. All ranks meet before they use them.
+    fn activate(&mut self, side: usize) -> (&mut Write, &Round<'a>) {
+        self.active = side;
+        for (index, (write, _)) in self.sides.iter_mut().enumerate() {
+            write.job.drive(index == side);
+        }
+        let (write, round) = &mut self.sides[side];
+        (write, round)
+    }
 }
 
 impl Bench for Writes<'_> {
@@ -263,12 +327,12 @@ impl Bench for Writes<'_> {
 
     /// Writes every buffer of the case once, over poison.
     async fn verify(&mut self, case: Case, ranks: &mut Bootstrap) -> Result<Option<u64>, Failure> {
-        let Writes { write, round } = self;
-        let Round { tuple, targets, .. } = &*round;
-        let buffers = match case {
-            Case::Write => u64::from(tuple.buffers),
-            Case::Bare => 1,
-            Case::Single => return Ok(None),
+        let (write, round) = self.activate(case.side);
+        let Round { tuple, targets, .. } = round;
+        let buffers = match case.kind {
+            Kind::Write => u64::from(tuple.buffers),
+            Kind::Bare => 1,
+            Kind::Single => return Ok(None),
         };
         let iteration = write.iteration;
         write.iteration += 1;
@@ -287,8 +351,8 @@ impl Bench for Writes<'_> {
         ranks.barrier("start of the verified pass")?;
         round.begin();
         for target in targets {
-            match case {
-                Case::Bare => write.bare(tuple, target, buffers).map(drop)?,
+            match case.kind {
+                Kind::Bare => write.bare(tuple, target, buffers).map(drop)?,
                 _ => write.writes(round, buffers, std::slice::from_ref(target)).await?,
             }
         }
@@ -297,14 +361,19 @@ impl Bench for Writes<'_> {
         Ok(writer.map(wrong).transpose()?)
     }
 
+    fn prepare(&mut self, case: Case) -> Result<(), Failure> {
+        self.activate(case.side);
+        Ok(())
+    }
+
     async fn run(&mut self, case: Case, _: u64, ranks: &mut Bootstrap) -> Result<Sample, Failure> {
-        let Writes { write, round } = self;
-        let Round { tuple, targets, .. } = &*round;
+        let (write, round) = &self.sides[case.side];
+        let Round { tuple, targets, .. } = round;
         round.begin();
         let (count, mut sample) = (tuple.writes, Sample::default());
-        match (case, &targets[..]) {
+        match (case.kind, &targets[..]) {
             (_, []) => {}
-            (Case::Write, _) => {
+            (Kind::Write, _) => {
                 let at_once = if tuple.targets == Targets::Turn { 1 } else { targets.len() };
                 let turns = targets.chunks(at_once);
                 let started = Instant::now();
@@ -314,8 +383,8 @@ impl Bench for Writes<'_> {
                 let elapsed = started.elapsed().as_secs_f64() * 1e6;
                 sample = Sample::of(elapsed / (count * turns.len() as u64) as f64);
             }
-            (Case::Bare, [first, ..]) => sample = Sample::of(write.bare(tuple, first, count)?),
-            (Case::Single, [first, ..]) => {
+            (Kind::Bare, [first, ..]) => sample = Sample::of(write.bare(tuple, first, count)?),
+            (Kind::Single, [first, ..]) => {
                 let count = SINGLES.min(count).div_ceil(write.args.repeat.repeats.into());
                 sample.parts.push(write.singles(round, first, count).await?);
             }
@@ -325,6 +394,6 @@ impl Bench for Writes<'_> {
     }
 
     fn counters(&self) -> Result<Counters, Failure> {
-        Ok(self.write.job.flow.counters())
+        Ok(self.sides[self.active].0.job.flow.counters())
     }
 }

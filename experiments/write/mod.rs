@@ -4,14 +4,14 @@ mod args;
 mod each_rail;
 mod measure;
 
-use crate::columns::{ACK, AGAIN, COMPLETION, RAIL_BYTES, SLOT_BYTES, WINDOW};
+use crate::columns::{ACK, AGAIN, COLD, COMPLETION, RAIL_BYTES, SLOT_BYTES, WINDOW};
 use crate::error::Failure;
-use crate::job::{Job, USUAL_RAILS, rails_text};
+use crate::job::{Job, JobArgs, USUAL_RAILS, rails_text};
 use crate::nodes;
 use crate::output::OutputArgs;
 use crate::program::Program;
 use crate::rail_rates::RailRate;
-use crate::runner::{Experiment, Plan, Rows, drive, program};
+use crate::runner::{Experiment, Plan, Rows, program};
 use crate::values::usage;
 use args::{Args, Targets};
 use ginlab::bootstrap::Bootstrap;
@@ -79,6 +79,38 @@ fn memory(tuples: &[Tuple]) -> Result<u64, Failure> {
     memory.ok_or_else(|| usage("-e", "buffers must be at most 64 TiB"))
 }
 
+impl Write {
+    /// Opens the rails of one provider, connects to all ranks and drives the rails, even while this rank waits.
+    fn open_over(args: &Args, job: &JobArgs, tuples: &[Tuple], ranks: &mut Bootstrap) -> Result<Write, Failure> {
+        let memory = memory(tuples)?;
+        let rails = tuples.iter().map(|tuple| tuple.rails).max().unwrap_or(1);
+        let mut opened = Job::open(job, rails, false, memory * 2, ranks)?;
+        let source = opened.register(job.memory, memory, Access::SOURCE)?;
+        let destination = opened.register(job.memory, memory, Access::REMOTE_WRITE)?;
+        opened.connect(&[&destination], ranks)?;
+        if args.per_node || args.at_least.is_some() {
+            opened.flow.time_rails();
+        }
+        let places = opened.rail_places(&ranks.members()[ranks.rank()].host);
+        let places = ranks.all_gather_values(&places, "names of the rails")?;
+        let args = Args { job: job.clone(), ..args.clone() };
+        let (pairing, rates) = (ranks.pairing(), Vec::new());
+        opened.drive(true);
+        Ok(Write {
+            args,
+            job: opened,
+            source,
+            destination,
+            pairing,
+            places,
+            rates,
+            iteration: 1,
+            used_rails: 0,
+            versus: None,
+        })
+    }
+}
+
 impl Experiment for Write {
     type Args = Args;
     type Tuple = Tuple;
@@ -107,6 +139,10 @@ impl Experiment for Write {
             PCI,
             GPU,
             MEDIAN_PCT,
+            COLD[0],
+            COLD[1],
+            COLD[2],
+            COLD[3],
         ],
         without: &["grid"],
         shows_memory: true,
@@ -127,10 +163,13 @@ impl Experiment for Write {
             return Err(usage("--begin", "must be at least 1 byte"));
         }
         args.usual_rails();
+        if let Some(provider) = &args.versus {
+            args.job.over(provider)?;
+        }
         let tuples = tuples(args)?;
         memory(&tuples)?;
         let options = format!(
-            "{}x{} batch {} bare {} check {} each rail {} at least {:?} {:?} {:?}",
+            "{}x{} batch {} bare {} check {} each rail {} at least {:?} {:?} {:?} versus {:?}",
             args.iterations,
             args.repeat.repeats,
             args.batch,
@@ -139,7 +178,8 @@ impl Experiment for Write {
             args.each_rail,
             args.at_least,
             args.job.memory,
-            args.job.completion
+            args.job.completion,
+            args.versus
         );
         let rails = rails_text(args.rails.as_deref().unwrap_or_default());
         let fingerprint =
@@ -156,29 +196,22 @@ impl Experiment for Write {
     }
 
     async fn open(args: &Args, tuples: &mut Vec<Tuple>, ranks: &mut Bootstrap) -> Result<(Write, Header), Failure> {
-        let memory = memory(tuples)?;
-        let rails = tuples.iter().map(|tuple| tuple.rails).max().unwrap_or(1);
-        let mut job = Job::open(&args.job, rails, false, memory * 2, ranks)?;
-        let source = job.register(args.job.memory, memory, Access::SOURCE)?;
-        let destination = job.register(args.job.memory, memory, Access::REMOTE_WRITE)?;
-        job.connect(&[&destination], ranks)?;
-        // Drives the rails even while a rank waits for the others.
-        drive(&job.flow);
-        if args.per_node || args.at_least.is_some() {
-            job.flow.time_rails();
-        }
-        let places = job.rail_places(&ranks.members()[ranks.rank()].host);
-        let places = ranks.all_gather_values(&places, "names of the rails")?;
+        let mut write = Write::open_over(args, &args.job, tuples, ranks)?;
         if let Some(at_least) = args.at_least {
-            at_least.check(&places)?;
+            at_least.check(&write.places)?;
         }
-        let pairing = ranks.pairing();
-        let mut header = job.header(args.job.memory, ranks);
-        header.notes(pairing.note().filter(|_| args.targets.contains(&Targets::One)));
+        let mut header = write.job.header(args.job.memory, ranks);
+        header.notes(write.pairing.note().filter(|_| args.targets.contains(&Targets::One)));
+        if let Some(provider) = &args.versus {
+            let versus = Write::open_over(args, &args.job.over(provider)?, tuples, ranks)?;
+            let Job { provider, notes, .. } = &versus.job;
+            header.note(format!("versus {provider}: {}", versus.job.rail_names().join(", "))).notes(notes);
+            write.versus = Some(Box::new(versus));
+        }
         header.note(
             "time_us is the time per write and target until all writes of a repeat are complete; ack_us is the time of \
              single writes from post to completion, in a separate pass; rates and bandwidths count all targets and \
-             pairs of ranks",
+             pairs of ranks; first_us and second_us are single writes before anything else was written over as many rails",
         );
         if args.each_rail {
             header.note(
@@ -186,8 +219,6 @@ impl Experiment for Write {
                  that until its own last write is complete",
             );
         }
-        let args = args.clone();
-        let write = Write { args, job, source, destination, pairing, places, rates: Vec::new(), iteration: 1 };
         Ok((write, header))
     }
 

@@ -1,6 +1,6 @@
 //! Validation of host names and addresses in environment variables, before any wait depends on them.
 
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::error::BootstrapError;
 
@@ -36,6 +36,10 @@ fn complaint(host: &str) -> Option<&'static str> {
             Some("it has brackets, which only a URL needs")
         }
         _ if host.contains("://") => Some("it has a scheme"),
+        _ if host.parse().is_ok_and(|address: Ipv6Addr| address.is_unicast_link_local()) => {
+            Some("a link-local address needs its interface")
+        }
+        _ if host.parse().is_ok_and(is_of_many) => Some("it is an address of many hosts"),
         _ if is_ipv6(host) => None,
         _ if host.rsplit_once(':').is_some_and(|(_, port)| port.bytes().all(|b| b.is_ascii_digit())) => {
             Some("it has a port, which belongs in MASTER_PORT")
@@ -48,6 +52,11 @@ fn complaint(host: &str) -> Option<&'static str> {
         _ if labels().next_back().is_some_and(is_number) && !is_ipv4(host) => Some("it is not an IPv4 address"),
         _ => None,
     }
+}
+
+/// Returns whether an address belongs to no single host, so that no connection to it can succeed.
+fn is_of_many(address: IpAddr) -> bool {
+    address.is_multicast() || address == IpAddr::V4(Ipv4Addr::BROADCAST)
 }
 
 /// Returns whether this is an IPv6 address, optionally followed by the interface that a link-local address requires.
@@ -117,6 +126,10 @@ mod tests {
             ("node[0-3]", "a character that is not allowed in names"),
             ("[node0]", "a character that is not allowed in names"),
             ("node0/24", "a character that is not allowed in names"),
+            ("fe80::1", "a link-local address needs its interface"),
+            ("255.255.255.255", "an address of many hosts"),
+            ("224.0.0.1", "an address of many hosts"),
+            ("ff02::1", "an address of many hosts"),
             ("256.1.1.1", "not an IPv4 address"),
             ("1.2.3.4.5", "not an IPv4 address"),
             ("a..b", "empty or too long"),

@@ -2,6 +2,7 @@
 
 use super::{DeviceError, Kernel};
 use cuda_std::emulation::Grid;
+pub(super) use cuda_std::emulation::stop_all;
 use ginlab_base::limits::explain;
 use ginlab_base::memory;
 use ginlab_base::size;

@@ -2,7 +2,8 @@
 
 use super::DeviceError;
 use ginlab_base::limits::explain;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
@@ -15,7 +16,8 @@ pub type Work = Arc<dyn Fn() -> Result<(), DeviceError> + Send + Sync>;
 pub struct Event(Arc<OnceLock<Result<Instant, DeviceError>>>);
 
 enum Task {
-    Work(Work),
+    /// Work and its number, from 1.
+    Work(Work, u64),
     Event(Arc<OnceLock<Result<Instant, DeviceError>>>),
 }
 
@@ -24,18 +26,25 @@ pub struct Worker {
     tasks: Option<Sender<Task>>,
     thread: Option<JoinHandle<()>>,
     recorded: RefCell<Option<Vec<Work>>>,
+    /// Number of works that were queued.
+    queued: Cell<u64>,
+    /// Number of leading works that are not executed if they have not started.
+    discarded: Arc<AtomicU64>,
 }
 
 impl Worker {
     pub fn start() -> Result<Worker, DeviceError> {
         let (tasks, todo) = channel();
+        let discarded = Arc::new(AtomicU64::new(0));
+        let of_thread = discarded.clone();
         let body = move || {
             let mut failed = None;
             for task in todo {
                 match task {
-                    Task::Work(work) if failed.is_none() => failed = work().err(),
+                    Task::Work(_, number) if number <= of_thread.load(Ordering::Relaxed) => {}
+                    Task::Work(work, _) if failed.is_none() => failed = work().err(),
                     // As on a GPU, work queued after an error is not executed.
-                    Task::Work(_) => {}
+                    Task::Work(..) => {}
                     Task::Event(event) => {
                         let _ = event.set(failed.clone().map_or_else(|| Ok(Instant::now()), Err));
                     }
@@ -45,7 +54,8 @@ impl Worker {
         let thread = std::thread::Builder::new().name("stream".into()).spawn(body);
         let thread =
             thread.map_err(|error| DeviceError::Emulated(format!("cannot start a thread: {}", explain(&error))))?;
-        Ok(Worker { tasks: Some(tasks), thread: Some(thread), recorded: RefCell::new(None) })
+        let (recorded, queued) = (RefCell::new(None), Cell::new(0));
+        Ok(Worker { tasks: Some(tasks), thread: Some(thread), recorded, queued, discarded })
     }
 
     fn send(&self, task: Task) -> Result<(), DeviceError> {
@@ -58,7 +68,17 @@ impl Worker {
             recorded.push(work);
             return Ok(());
         }
-        self.send(Task::Work(work))
+        self.queue(work)
+    }
+
+    fn queue(&self, work: Work) -> Result<(), DeviceError> {
+        self.queued.set(self.queued.get() + 1);
+        self.send(Task::Work(work, self.queued.get()))
+    }
+
+    /// Discards the work queued so far that has not started.
+    pub fn discard(&self) {
+        self.discarded.store(self.queued.get(), Ordering::Relaxed);
     }
 
     pub fn event(&self) -> Result<Event, DeviceError> {
@@ -70,7 +90,7 @@ impl Worker {
     /// Waits for an event. The other stream's thread always reaches it, with or without an error.
     pub fn wait_for(&self, event: &Event) -> Result<(), DeviceError> {
         let event = event.0.clone();
-        self.send(Task::Work(Arc::new(move || event.wait().clone().map(drop))))
+        self.queue(Arc::new(move || event.wait().clone().map(drop)))
     }
 
     /// Waits for the work queued so far. Returns the stream's first error.

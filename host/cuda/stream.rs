@@ -270,6 +270,14 @@ impl Stream {
         }
     }
 
+    /// Discards appended grids that have not started, if the device can. For work that is aborted: the kernels of a
+    /// failed series do nothing, but a thousand launches of the emulated device take a second.
+    pub fn discard(&self) {
+        if let Kind::Emulated(worker) = &self.0 {
+            worker.discard();
+        }
+    }
+
     /// Waits for the stream's work. Returns the error with which the emulated device ended a grid because of a bug in a
     /// kernel ([`cuda_std::emulation::Grid::run`]). Intended for callers that already have the failure of a kernel's
     /// call, because the bug might have been detected only after the failure. Returns `None` on a GPU.

@@ -1,6 +1,7 @@
 //! Bounded waits of the CPU for a device's work.
 
 use super::{DeviceError, emulated};
+use ginlab_base::signals;
 use nix::time::{ClockId, clock_gettime};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -13,9 +14,13 @@ const SHARE: u32 = 8;
 /// Maximum time within which work must end after it was requested to. It is longer than a kernel's own waits.
 pub(super) const ENDING: Duration = Duration::from_secs(60);
 
+/// Time in which a kernel of the emulated device ends by its own checks after an interrupt. One that makes progress
+/// checks nothing.
+const AFTER_INTERRUPT: Duration = Duration::from_millis(500);
+
 /// Polls `done` until it returns `true`, and calls `watch` every few milliseconds. If `watch` returns an error, it must
 /// also request the work to end. The error is returned once the work has ended. If the work does not end within
-/// `ending`, the process exits.
+/// `ending`, the process exits. After an interrupt, the emulated device ends its kernels earlier.
 ///
 /// # Errors
 /// Returns the error of `done`, or the first error of `watch`.
@@ -26,11 +31,21 @@ pub fn wait_for<E: From<DeviceError>>(
 ) -> Result<(), E> {
     let mut failed = None;
     let mut pause = Duration::from_micros(20);
-    while !done()? {
+    loop {
+        match done() {
+            Ok(true) => break,
+            Ok(false) => {}
+            // Its grids were stopped.
+            Err(_) if failed.is_some() && signals::interrupted() => break,
+            Err(error) => return Err(error.into()),
+        }
         std::thread::sleep(pause);
         pause = (pause * 2).min(Duration::from_millis(2));
         match &failed {
             None => failed = watch().err().map(|error| (error, Instant::now(), processor_time())),
+            Some((_, since, _)) if signals::interrupted() && (AFTER_INTERRUPT..ending).contains(&since.elapsed()) => {
+                emulated::stop_all();
+            }
             Some((_, since, had)) if since.elapsed() > ending => {
                 let starved =
                     processor_time().saturating_sub(*had) < ending / SHARE && since.elapsed() < ending * SHARE;

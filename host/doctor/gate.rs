@@ -4,9 +4,9 @@
 
 use super::counters;
 use super::efa::port_rates;
-use super::gpu::CHECKSUMS_PER_SECOND;
 use super::kernel_log;
-use super::machine::{GpuState, Machine};
+use super::machine::{Fabric, GpuState, Machine};
+use super::nvlink::CHECKSUMS_PER_SECOND;
 use super::trial::{BYTES, Trial};
 use super::{Finding, Severity, State, fail, of, ok};
 use ginlab_base::stats::upper_median;
@@ -108,6 +108,9 @@ fn of_gpus(machine: &Machine) -> Vec<Figure> {
         push("gpu", "row_remapping_failed", rows.map(|rows| flag(rows.failed)), none);
         push("gpu", "row_remapping_pending", rows.map(|rows| flag(rows.pending)), none);
         push("nvlink", "nvlinks_up", Some(f64::from(gpu.links_up)), Some(Limit::AtLeast(f64::from(most_links))));
+        if let Some(fabric) = gpu.fabric {
+            push("nvlink", "fabric_not_ready", Some(flag(fabric != Fabric::Ready)), none);
+        }
         if most_links > 0 {
             let grown = grown(machine, gpu);
             push("nvlink", "nvlink_replays", grown.map(|(errors, _)| errors.replays as f64), none);

@@ -1,13 +1,26 @@
 //! Checks of GPUs and of NICs' access to their memory.
 
-use super::machine::{GpuState, Machine};
-use super::{Checked, fail, ok, skipped, warn};
+use super::machine::Machine;
+use super::trial::REGISTERING;
+use super::{Checked, State, fail, nvlink, ok, skipped, warn};
 use ginlab_bootstrap::Launcher;
 use ginlab_topology::visible as cuda_visible;
 
-/// Minimum rate of checksum errors of a GPU's links that causes a finding. This is DCGM's limit, which its authors
-/// received from NVIDIA's driver developers.
-pub(super) const CHECKSUMS_PER_SECOND: f64 = 100.0;
+/// Weakens a problem with NICs' access to GPU memory if the instance type is not expected to have this access, or if
+/// the user permits staging.
+pub(super) fn if_direct_is_expected(machine: &Machine, checked: Checked) -> Checked {
+    let said = match checked {
+        Err(said) if said.state > State::Ok => said,
+        other => return other,
+    };
+    let kind = machine.instance().unwrap_or_default();
+    match machine.expects_direct() {
+        Some(true) => Err(said),
+        Some(false) if machine.wanted.staged => ok(format!("{}: permitted by --staged-is-fine", said.found)),
+        Some(false) => ok(format!("{}: a {kind} has no GPUDirect", said.found)),
+        None => warn(format!("{}; whether a {kind} has GPUDirect is unknown", said.found), said.mend),
+    }
+}
 
 /// Remedy for errors of a GPU's memory.
 const REPLACE: &str = "nvidia-smi --gpu-reset, or replace the instance";
@@ -63,7 +76,7 @@ pub fn direct(machine: &Machine) -> Checked {
     const MEND: &str = "modprobe efa_nv_peermem (EFA installer), or NVIDIA's open kernel modules (nvidia-open) on \
                         Linux 5.12 or later; nvidia_peermem is for other NICs";
     let libfabric = libfabric_version(machine);
-    match (provider.is_some() || (ways.is_empty() && module), dma_buf) {
+    let said = match (provider.is_some() || (ways.is_empty() && module), dma_buf) {
         (true, _) => ok(found),
         (false, true) if libfabric.is_some_and(|version| version >= DMA_BUF_SINCE) => {
             ok(format!("{found}; libfabric registers GPU memory by dma-buf"))
@@ -79,7 +92,8 @@ pub fn direct(machine: &Machine) -> Checked {
         (false, true) => warn(format!("{found}; only a libfabric with dma-buf support reaches GPU memory"), MEND),
         (false, false) if machine.means_efa() => fail(found, MEND),
         (false, false) => warn(found, MEND),
-    }
+    };
+    if_direct_is_expected(machine, said)
 }
 
 /// First version of libfabric whose EFA provider registers CUDA memory by dma-buf (commit c9e3c0c1b; older versions
@@ -154,7 +168,9 @@ pub fn register(machine: &Machine) -> Checked {
     needed(machine)?;
     let Some(trials) = &machine.asked.trials else { return skipped("not tested on a recorded machine") };
     let mend = "see gpu-direct; then `ginlab efa` (column HMEM) and the kernel's log (dmesg)";
-    let trouble = |text: String| if machine.means_efa() { fail(text, mend) } else { warn(text, mend) };
+    let trouble = |text: String| {
+        if_direct_is_expected(machine, if machine.means_efa() { fail(text, mend) } else { warn(text, mend) })
+    };
     // The NIC is tested first: a provider cannot offer what the NIC rejects.
     let by_card = match &machine.asked.registered {
         Some(Err(why)) => return trouble(format!("{why}: payloads are staged through the host")),
@@ -164,14 +180,21 @@ pub fn register(machine: &Machine) -> Checked {
     let tried: Vec<_> = trials.iter().filter(|trial| trial.gpu).collect();
     if let Some((trial, why)) = tried.iter().find_map(|trial| Some((trial, trial.outcome.as_ref().err()?))) {
         let text = format!("{by_card}{}: {why}", trial.rail);
-        // Without EFA, copying providers are expected.
-        return if trial.copied { trouble(text) } else { fail(text, mend) };
+        // Without EFA, providers that copy are expected. A write that fails after its registration is always a fault.
+        return match trial.copied {
+            true => trouble(text),
+            false if why.starts_with(REGISTERING) => if_direct_is_expected(machine, fail(text, mend)),
+            false => fail(text, mend),
+        };
     }
     match (tried.len(), by_card.is_empty()) {
         (0, true) => skipped("no rail supports GPU memory (see rma): payloads are staged through the host"),
-        (0, false) => warn(
-            format!("{by_card}libfabric does not offer it (see rma): payloads are staged through the host"),
-            "install the EFA installer's libfabric (built with CUDA)",
+        (0, false) => if_direct_is_expected(
+            machine,
+            warn(
+                format!("{by_card}libfabric does not offer it (see rma): payloads are staged through the host"),
+                "install the EFA installer's libfabric (built with CUDA)",
+            ),
         ),
         (rails, _) => ok(format!(
             "{by_card}2 MiB registered, written to itself and read back on {rails} rails without CUDA calls of the \
@@ -284,60 +307,6 @@ pub fn state(machine: &Machine) -> Checked {
     ok(format!("{versions}, clocks free, {rest}"))
 }
 
-pub fn nvlink(machine: &Machine) -> Checked {
-    needed(machine)?;
-    let Some(Ok(gpus)) = &machine.asked.gpus else { return skipped("the driver was not queried, or does not answer") };
-    if gpus.len() < 2 {
-        return skipped("one GPU: no links needed");
-    }
-    let links: Vec<u32> = gpus.iter().map(|gpu| gpu.links_up).collect();
-    let most = links.iter().copied().max().unwrap_or(0);
-    let mend = "systemctl restart nvidia-fabricmanager; nvidia-smi nvlink --status";
-    if most == 0 {
-        return if gpus.iter().any(|gpu| gpu.links > 0) {
-            fail("the GPUs have NVLinks, but none is up", mend)
-        } else {
-            ok("the driver reports no NVLink")
-        };
-    }
-    if let Some(gpu) = gpus.iter().find(|gpu| gpu.links_up < most) {
-        return fail(format!("{} has {} NVLinks up, others {most}", gpu.address, gpu.links_up), mend);
-    }
-    let found = format!("{most} NVLinks up on each of {} GPUs", gpus.len());
-    // The counters have been running since the driver was loaded, including link training, and links recover from the
-    // errors that they count. Therefore, only growth matters.
-    let later = machine.asked.gpus_later.as_ref();
-    let growing = later.and_then(|(apart, states)| {
-        let came = |state: &GpuState| {
-            let before = gpus.iter().find(|gpu| gpu.address == state.address)?;
-            let came = state.link_errors.since(&before.link_errors);
-            let often = came.checksums as f64 >= CHECKSUMS_PER_SECOND * apart.as_secs_f64().max(1.0);
-            (came.replays > 0 || came.recoveries > 0 || often).then_some((state.address, came))
-        };
-        let (gpu, came) = states.iter().find_map(came)?;
-        Some(format!("{gpu} has counted {came} within {:.1} s", apart.as_secs_f64()))
-    });
-    if let Some(growing) = growing {
-        return warn(
-            format!("{found}; {growing}"),
-            "nvidia-smi nvlink --errorcounters; replace the instance if the errors continue",
-        );
-    }
-    match (gpus.iter().find(|gpu| gpu.link_errors.total() > 0), later) {
-        (None, _) => ok(format!("{found}, no errors")),
-        (Some(gpu), Some((apart, _))) => ok(format!(
-            "{found}; {} has counted {} since the driver was loaded, but almost none in the last {:.1} s",
-            gpu.address,
-            gpu.link_errors,
-            apart.as_secs_f64()
-        )),
-        (Some(gpu), None) => ok(format!(
-            "{found}; {} has counted {} since the driver was loaded; checked only once",
-            gpu.address, gpu.link_errors
-        )),
-    }
-}
-
 /// Returns whether a launcher started this process.
 fn launched(machine: &Machine) -> bool {
     Launcher::detect(&|name: &str| machine.variable(name)).is_some()
@@ -358,9 +327,10 @@ pub fn visible(machine: &Machine) -> Checked {
     });
     let found = format!("{} of {} GPUs{set}", visible.len(), there.len());
     if let (true, Some(why)) = (visible.is_empty(), &machine.asked.hidden) {
-        let mend = "`nvidia-smi -q | grep -A2 Fabric` and `systemctl status nvidia-fabricmanager` (its version must be \
-                    the driver's); `ginlab doctor --only xid`";
-        return fail(format!("CUDA shows no GPU: {why}"), mend);
+        let mend = "`systemctl status nvidia-fabricmanager` (its version must be the driver's); `nvidia-smi -q | grep \
+                    -A2 Fabric`; `ginlab doctor --only xid`";
+        let fabric = nvlink::unconfigured(machine).map_or(String::new(), |fabric| format!("; {fabric}"));
+        return fail(format!("CUDA shows no GPU: {why}{fabric}"), mend);
     }
     if visible.is_empty() {
         return fail(

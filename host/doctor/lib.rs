@@ -21,6 +21,7 @@ mod libraries;
 mod limits;
 mod machine;
 pub mod near;
+mod nvlink;
 pub mod peers;
 mod severity;
 mod sharing;
@@ -32,7 +33,7 @@ pub mod trial;
 pub mod verbs;
 
 pub use fit::only_emulated;
-pub use machine::{Asked, GpuState, LinkErrors, Machine, RemappedRows, Requirements};
+pub use machine::{Asked, Fabric, GpuState, LinkErrors, Machine, RemappedRows, Requirements};
 pub use severity::Severity;
 pub use took::Took;
 
@@ -142,7 +143,11 @@ pub const CHECKS: [Check; 26] = [
     check("gdrcopy", "GDRCopy: module, device node, library, a page mapped and read back", gpu::gdrcopy),
     check("gpu", "number of GPUs, driver, persistence, clocks, ECC, remapped rows", gpu::state),
     check("xid", "Xid errors of the GPUs in the kernel's log", kernel_log::xid),
-    check("nvlink", "every NVLink up and without errors, and the same number on all GPUs", gpu::nvlink),
+    check(
+        "nvlink",
+        "the fabric configured, every NVLink up and without errors, and the same number on all GPUs",
+        nvlink::nvlink,
+    ),
     check(
         "mps",
         "MPS, which runs PEs that share a GPU concurrently: a server, or the program that starts one",
@@ -170,7 +175,14 @@ pub fn examine(machine: &Machine, only: &[String]) -> Vec<Finding> {
     let wanted = |check: &&Check| only.is_empty() || only.iter().any(|name| name == check.name);
     let finding = |check: &Check| {
         let finding = of(&machine.host, check.name, check.looks_at, (check.run)(machine));
-        if check.name == "xid" { Finding { severity: kernel_log::severity(machine), ..finding } } else { finding }
+        match check.name {
+            "xid" => Finding { severity: kernel_log::severity(machine), ..finding },
+            // A service, and not the hardware.
+            "nvlink" if nvlink::unconfigured(machine).is_some() => {
+                Finding { severity: finding.severity.min(Severity::Configure), ..finding }
+            }
+            _ => finding,
+        }
     };
     CHECKS.iter().filter(wanted).map(finding).collect()
 }

@@ -1,5 +1,6 @@
 //! Checks of libfabric, of its domains' capabilities, and of the kernels in this executable.
 
+use super::gpu::if_direct_is_expected;
 use super::machine::Machine;
 use super::trial::TransferTimes;
 use super::{Checked, fail, ok, skipped, warn};
@@ -88,7 +89,6 @@ pub fn capabilities(machine: &Machine) -> Checked {
         said(first.delivery_complete),
         by_gpu(machine, first.cuda_memory)
     );
-    let has_gpu = !machine.gpus().is_empty();
     if domains.iter().any(|listed| !listed.takes_rails()) {
         return fail(
             format!("{found}: rails need 4 B of immediates and delivery complete"),
@@ -101,6 +101,12 @@ pub fn capabilities(machine: &Machine) -> Checked {
             "compare with an instance of the p5 family or later",
         );
     }
+    if_direct_is_expected(machine, of_gpu_memory(machine, &domains, found))
+}
+
+/// Returns the result of [`capabilities`] for GPU memory.
+fn of_gpu_memory(machine: &Machine, domains: &[&Listed], found: String) -> Checked {
+    let has_gpu = !machine.gpus().is_empty();
     if has_gpu && copies(machine) {
         return warn(
             format!("{found}: payloads in GPU memory are staged through the host, which rows record"),

@@ -16,9 +16,9 @@ use ginlab_fabric::discover::Domain;
 use ginlab_fabric::libfabric;
 use ginlab_fabric::listing::Listing;
 use ginlab_fabric::model::Profile;
-use ginlab_topology::environment::Counters;
+use ginlab_topology::environment::{Counters, instance_type};
 use ginlab_topology::nvml;
-pub use ginlab_topology::nvml::{GpuState, LinkErrors, RemappedRows};
+pub use ginlab_topology::nvml::{Fabric, GpuState, LinkErrors, RemappedRows};
 use ginlab_topology::pci::{Kind, PciAddress};
 use ginlab_topology::tree::{Function, Tree};
 use nvml_wrapper::Nvml;
@@ -36,6 +36,8 @@ pub struct Requirements {
     pub cards: Option<usize>,
     /// Whether runs will use the emulated device. GPUs then need not exist or work.
     pub emulated: bool,
+    /// Whether payloads in GPU memory may be staged through the host.
+    pub staged: bool,
     /// Whether to check what is needed to build kernels.
     pub developer: bool,
     /// Interfaces over which the ranks connect.
@@ -344,6 +346,11 @@ impl Machine {
         self.wanted.efa || (!self.wanted.other_provider && !self.efa_cards().is_empty())
     }
 
+    /// Returns whether NICs are expected to access GPU memory. `None` if it is unknown for the instance type.
+    pub(super) fn expects_direct(&self) -> Option<bool> {
+        if self.wanted.staged { Some(false) } else { self.kind().map_or(Some(true), |kind| kind.gpu_direct) }
+    }
+
     /// Returns the instance type, as specified by the user or by the machine's firmware.
     #[must_use]
     pub fn instance(&self) -> Option<String> {
@@ -358,8 +365,7 @@ impl Machine {
 
     /// Returns the instance type that the machine's firmware reports.
     pub(super) fn firmware_instance(&self) -> Option<String> {
-        let name = self.is_on_ec2().then(|| self.text("sys/class/dmi/id/product_name"))??;
-        Some(plain(&name).to_owned())
+        Some(plain(&instance_type(&self.root)?).to_owned())
     }
 
     /// Returns the id of the EC2 instance, which its firmware reports as the tag of the board.
@@ -370,16 +376,7 @@ impl Machine {
 
     /// Returns the modelled properties of the whole instance, if they are known.
     pub(super) fn profile(&self) -> Option<Profile> {
-        let instance = self.instance()?;
-        // Other sizes of a family have fewer NICs.
-        let name = match instance.as_str() {
-            "p4d.24xlarge" | "p4de.24xlarge" => "p4d",
-            "p5.48xlarge" | "p5e.48xlarge" => "p5",
-            "p5en.48xlarge" => "p5en",
-            "p6-b200.48xlarge" => "p6-b200",
-            _ => return None,
-        };
-        Profile::named(name).ok()
+        self.kind()?.profile()
     }
 }
 

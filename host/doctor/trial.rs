@@ -18,6 +18,8 @@ use ginlab_topology::pci::PciAddress;
 
 /// Number of bytes that are registered and written.
 pub(super) const BYTES: usize = 2 << 20;
+/// Start of the reason for which memory could not be registered.
+pub(super) const REGISTERING: &str = "registering 2 MiB";
 /// Number of repetitions, of which the fastest counts.
 const TURNS: usize = 8;
 
@@ -134,7 +136,7 @@ fn write_to_oneself<R: Messages + 'static>(
     let flow = Flow::new(vec![rail], timeout);
     let region = |place: Place| {
         let buffer = device.allocate(place, BYTES).map_err(|error| error.to_string())?;
-        flow.register(buffer, Access::ALL).map_err(|error| told("registering 2 MiB", &error))
+        flow.register(buffer, Access::ALL).map_err(|error| told(REGISTERING, &error))
     };
     let place = if gpu { Place::Device } else { Place::Host };
     let (source, destination) = (region(place)?, region(place)?);

@@ -52,6 +52,8 @@ pub struct RailPlan {
     domains: Vec<Domain>,
     /// Cards of modelled rails.
     model: Option<Model>,
+    /// Index of the first rail's modelled card.
+    first: usize,
     /// Counters of null rails.
     counts: NullCounts,
     /// Threads that copy the bytes of modelled or shared-memory rails.
@@ -93,6 +95,7 @@ impl Fabric {
             name: self.to_string(),
             domains: Vec::new(),
             model: None,
+            first: 0,
             counts: NullCounts::default(),
             movers: None,
             count,
@@ -102,11 +105,6 @@ impl Fabric {
         };
         match self {
             Fabric::Libfabric { provider, domains } => plan.select(provider.as_deref(), domains, place)?,
-            Fabric::Verbs { .. } if plan.options.messages => {
-                return Err(format!(
-                    "provider {self}: its datagrams are unordered, but messages need an order; use provider efa"
-                ));
-            }
             Fabric::Verbs { name, domains } => plan.select(Some(name), domains, place)?,
             Fabric::Model { name, profile } => {
                 let assumed = profile.assumed().collect::<Vec<_>>().join(", ");
@@ -225,7 +223,16 @@ impl RailPlan {
         }
     }
 
-    /// Returns whether the bytes are transferred through memory that processes of this machine share.
+    /// Returns the plan for part `index` of the rails in `parts` equal parts.
+    #[must_use]
+    pub fn part(&self, index: usize, parts: usize) -> RailPlan {
+        let count = self.count / parts.max(1);
+        let first = index * count;
+        let domains = self.domains.get(first..first + count).unwrap_or_default().to_vec();
+        RailPlan { domains, count, first: self.first + first, ..self.clone() }
+    }
+
+    /// Returns whether the bytes go through memory that processes of this machine share.
     #[must_use]
     pub fn shares_memory(&self) -> bool {
         self.fabric.shares_memory()
@@ -276,7 +283,7 @@ impl RailPlan {
 
     /// Passes the rails of proxy thread number `proxy` to `taker`.
     pub fn give<T: RailVisitor>(&self, proxy: u16, taker: T) -> T::Output {
-        let RailPlan { domains, options, movers, count, .. } = self.clone();
+        let RailPlan { domains, options, movers, count, first, .. } = self.clone();
         let rank = self.rank as u32;
         match self.fabric {
             Fabric::Libfabric { .. } => {
@@ -295,7 +302,7 @@ impl RailPlan {
                 let open = move || (0..count).map(|_| SameHostRail::open(SHARED, movers.clone())).collect();
                 match self.model.clone() {
                     // Modelled cards move their bytes through shared memory.
-                    Some(model) => taker.take(move || Ok(model.rails::<SameHostRail>(open()?)), None),
+                    Some(model) => taker.take(move || Ok(model.rails::<SameHostRail>(first, open()?)), None),
                     None => taker.take(open, None),
                 }
             }
@@ -334,7 +341,8 @@ impl RailPlan {
 }
 
 fn open_verbs(domain: &Domain, options: &RailOptions) -> Result<VerbsRail, FabricError> {
-    VerbsRail::open(&domain.name, options.immediates.unwrap_or(IMMEDIATES), options.max_outstanding)
+    let open = if options.messages { VerbsRail::with_messages } else { VerbsRail::open };
+    open(&domain.name, options.immediates.unwrap_or(IMMEDIATES), options.max_outstanding)
 }
 
 /// Wraps the method in a function without lifetime parameters.
@@ -359,5 +367,15 @@ mod tests {
             |fabric: Fabric| fabric.choose(2, &RankPlace::alone(0, Reach::SameHost), RailOptions::default()).unwrap();
         assert!(chosen(Fabric::Null).counts().is_some());
         assert!(chosen(Fabric::Shared).counts().is_none());
+    }
+
+    #[test]
+    fn parts_divide_rails() {
+        let fabric = Fabric::named(Some("model:p5"), &[]).unwrap();
+        let plan = fabric.choose(4, &RankPlace::alone(0, Reach::SameHost), RailOptions::default()).unwrap();
+        let half = plan.part(1, 2);
+        assert_eq!((half.first, half.count), (2, 2));
+        let quarter = half.part(1, 2);
+        assert_eq!((quarter.first, quarter.count, quarter.domains.len()), (3, 1, 0));
     }
 }

@@ -163,6 +163,7 @@ impl Parts {
         let heap = GroupRegion { bytes: Bytes::Here(for_rails(&mapped.heap)), access: Access::ALL };
         let how = GroupOptions {
             threads: options.proxies,
+            own_rails: false,
             ring_place: RingPlace::Pinned,
             ring_slots: options.ring_slots,
             timeout: options.timeout,

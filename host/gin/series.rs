@@ -81,6 +81,7 @@ impl World {
         let waited = self.wait_for(ranks, what, || Ok(event.is_complete()?));
         if waited.is_err() {
             // The kernels were requested to end. Until they have ended, they use the world's memory.
+            stream.discard();
             let _ = wait_for(self.ending(), || event.is_complete(), || Err(GinError::Interrupted));
         }
         waited.and(self.reported(what))?;

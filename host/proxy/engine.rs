@@ -80,6 +80,16 @@ pub struct Engine<R: Rail> {
     /// Set once `drain` has run, so that `drop` does not drain again.
     drained: bool,
     bare_writes: Option<BareWrites<R>>,
+    set_up: SetUp,
+}
+
+/// Times of an engine's set-up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SetUp {
+    /// Time to register the first region on all rails.
+    pub registered: Duration,
+    /// Time to insert the addresses of all peers on all rails.
+    pub inserted: Duration,
 }
 
 impl<R: Rail> Engine<R> {
@@ -110,6 +120,7 @@ impl<R: Rail> Engine<R> {
             clock: StallClock::new(timeout),
             drained: false,
             bare_writes: None,
+            set_up: SetUp::default(),
             queues: rails.into_iter().map(RailQueue::new).collect(),
         }
     }

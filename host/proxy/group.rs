@@ -10,7 +10,7 @@ use ginlab_cuda::{Buffer, CopyQueue, Device, DeviceError, Flush, Place};
 use ginlab_fabric::chosen::BareWrites;
 use ginlab_fabric::{Access, FabricError, Memory, Rail, RailPlan, RailVisitor};
 use ginlab_rails::strategy::Strategy;
-use kernels::ring::LOG2_COMMAND_WORDS;
+use kernels::ring::{LOG2_COMMAND_WORDS, Status};
 use std::time::Duration;
 
 /// Commands in flight per proxy thread.
@@ -38,6 +38,8 @@ pub enum Bytes<'a> {
 pub struct GroupOptions<'a> {
     /// Number of proxy threads.
     pub threads: usize,
+    /// Whether each thread opens an equal part of the rails. Otherwise each opens all of them, and threads share NICs.
+    pub own_rails: bool,
     /// Memory in which the rings are allocated.
     pub ring_place: RingPlace,
     /// Number of slots per ring, a power of two.
@@ -118,7 +120,8 @@ impl ProxyGroup {
         E: From<DeviceError> + From<ProxyError>,
     {
         let (mut proxies, mut rings, mut staging) = (Vec::new(), Vec::new(), Vec::new());
-        for thread in 0..options.threads.max(1) {
+        let threads = options.threads.max(1);
+        for thread in 0..threads {
             let patience = device_timeout(options.timeout);
             let ring = RingMemory::of(device, options.ring_place, options.ring_slots, LOG2_COMMAND_WORDS, patience)?;
             let mut own = Vec::new();
@@ -145,7 +148,8 @@ impl ProxyGroup {
             let start =
                 Start { setup, timeout: options.timeout, regions: own, signals: options.signals.map(|rule| rule()) };
             rings.push(ring);
-            proxies.push(chosen.give(thread as u16, start)?);
+            let part = if options.own_rails { &chosen.part(thread, threads) } else { chosen };
+            proxies.push(part.give(thread as u16, start)?);
         }
         let table = RingTable::new(device, &rings)?;
         Ok(ProxyGroup { proxies, table, rings, _staging: staging })
@@ -195,7 +199,9 @@ impl ProxyGroup {
         &self.table
     }
 
-    /// Returns the offer of the first thread. The other threads open the same rails and regions.
+    /// Returns the offer of the first thread. The other threads open the same regions, and the same rails unless each
+    /// has
+    /// its own.
     pub fn offer(&self) -> &Offer {
         self.proxies[0].offer()
     }
@@ -227,6 +233,9 @@ impl ProxyGroup {
     /// Requests the threads to stop, without waiting for them. Waiting kernels receive a status.
     pub fn stop(&self) {
         self.proxies.iter().for_each(Proxy::stop);
+        // A thread that has exited without a report ends no wait.
+        let served = self.proxies.iter().zip(&self.rings);
+        served.filter(|(proxy, _)| proxy.has_exited()).for_each(|(_, ring)| ring.end(Status::STOPPED));
     }
 }
 

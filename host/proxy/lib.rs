@@ -31,7 +31,7 @@ pub use serve::{Fault, Setup};
 pub use thread::{Proxy, connect};
 
 use crossbeam_utils::CachePadded;
-use engine::DRAIN;
+use engine::{DRAIN, SetUp};
 use ginlab_fabric::RemoteRegion;
 use ginlab_rails::Counters;
 use serve::{Halt, Orders};
@@ -94,6 +94,8 @@ pub struct Snapshot {
     pub signals: Vec<u64>,
     /// Whether the command that [`Fault::Corrupt`] selects has no bytes and was therefore not changed.
     pub fault_without_bytes: bool,
+    /// Times of the thread's set-up.
+    pub set_up: SetUp,
 }
 
 /// CPU-initiated writes: the puts of the kernel's grid, posted by the proxy thread.

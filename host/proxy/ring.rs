@@ -6,7 +6,7 @@
 use cuda_std::memory::{load_acquire_host_u64, load_acquire_sys_v2_u64, store_release_host_u64};
 use ginlab_cuda::{Buffer, Device, DeviceError, MappedBuffer, Place};
 use kernels::ring::consumer::Consumer;
-use kernels::ring::{DeviceWords, HostWords, LOG2_COMMAND_WORDS, Ring};
+use kernels::ring::{DeviceWords, HostWords, LOG2_COMMAND_WORDS, Ring, Status};
 use std::time::Duration;
 
 /// Default number of slots of a ring. It suffices for the commands that producers push at full rate during one round
@@ -162,6 +162,17 @@ impl RingMemory {
         format!(
             "{head} tickets given, {tail} taken by the proxy, watermark {watermark}, status {status}, {slots} slots"
         )
+    }
+
+    /// Ends every wait of the kernels with this status, unless there is one already. The thread that served the ring
+    /// must have exited.
+    pub(super) fn end(&self, stop: Status) {
+        // SAFETY: the buffer has the size and alignment of `HostWords`, which is accessed only by atomic operations.
+        let host = unsafe { &*self.host.pointer::<HostWords>() };
+        if load_acquire_sys_v2_u64(&host.completion.0).1 == 0 {
+            // Release: pairs with the acquire of a kernel that waits, as in `Consumer::publish_status`.
+            store_release_host_u64(&host.completion.0.1, stop.0);
+        }
     }
 
     /// Returns the consumer of the ring, for the CPU.

@@ -289,8 +289,12 @@ impl Proxy {
 
     /// Returns the error that ended the thread, if any.
     pub fn failure(&self) -> Option<ProxyError> {
-        let has_ended = self.thread.as_ref().is_none_or(JoinHandle::is_finished);
-        self.reported().or_else(|| has_ended.then(|| self.why_gone()))
+        self.reported().or_else(|| self.has_exited().then(|| self.why_gone()))
+    }
+
+    /// Returns whether the thread has exited.
+    pub(super) fn has_exited(&self) -> bool {
+        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
     /// Requests the thread to stop, without waiting for it. Waiting kernels receive a status.

@@ -58,8 +58,8 @@ impl Scheduler {
     /// Creates a scheduler for `rails` rails. 0 is treated as 1.
     pub fn new(strategy: Strategy, rails: usize) -> Scheduler {
         let split_from = match strategy {
-            Strategy::Split if rails > 1 => SPLIT_ALIGNMENT + 1,
-            Strategy::Auto { threshold } if rails > 1 => threshold.max(SPLIT_ALIGNMENT + 1),
+            Strategy::Split if rails > 1 => 2 * SPLIT_ALIGNMENT,
+            Strategy::Auto { threshold } if rails > 1 => threshold.max(2 * SPLIT_ALIGNMENT),
             _ => u64::MAX,
         };
         Scheduler { rails: rails.max(1), next: 0, split_from, takes_turns: strategy != Strategy::Single }
@@ -77,10 +77,17 @@ impl Scheduler {
         }
         let longest = longest.max(1);
         if self.splits(bytes, indivisible) {
-            let share = bytes.div_ceil(self.rails as u64).next_multiple_of(SPLIT_ALIGNMENT);
-            let mut pieces = 0;
-            for (rail, start) in (0..bytes).step_by(share as usize).enumerate() {
-                pieces += cut(rail, start, share.min(bytes - start), longest, &mut each);
+            // Whole pages, as evenly as possible. The last piece includes the rest, which is less than a page: if it
+            // were rounded up, puts just above a multiple would leave rails unused.
+            let pages = bytes / SPLIT_ALIGNMENT;
+            let rails = (self.rails as u64).min(pages);
+            let (least, more) = (pages / rails, pages % rails);
+            let (mut start, mut pieces) = (0, 0);
+            for rail in 0..rails {
+                let share = (least + u64::from(rail < more)) * SPLIT_ALIGNMENT;
+                let share = if rail + 1 == rails { bytes - start } else { share };
+                pieces += cut(rail as usize, start, share, longest, &mut each);
+                start += share;
             }
             return pieces;
         }
@@ -177,23 +184,28 @@ mod tests {
         fn split_is_even_and_aligned(rails in 1usize..70, bytes in 1u64..1 << 40) {
             let mut scheduler = Scheduler::new(Strategy::Split, rails);
             let pieces = pieces(&mut scheduler, bytes, u64::MAX, false);
-            // Counted in whole pages, each rail has one piece, and no piece is a page longer than necessary. A put of
-            // at most one page cannot be split.
-            let pages = bytes.div_ceil(SPLIT_ALIGNMENT);
-            let share = pages.div_ceil(rails as u64);
-            prop_assert_eq!(pieces.len() as u64, pages.div_ceil(share));
+            // Each rail has one piece, if there are enough whole pages. Pieces differ by less than two pages, and none
+            // exceeds an equal share by a page. A put of less than two pages is not split.
+            let pages = bytes / SPLIT_ALIGNMENT;
+            prop_assert_eq!(pieces.len() as u64, pages.clamp(1, rails as u64));
+            let mut start = 0;
             for (number, piece) in pieces.iter().enumerate() {
-                let offset = number as u64 * share * SPLIT_ALIGNMENT;
-                let length = (share * SPLIT_ALIGNMENT).min(bytes - offset);
-                prop_assert_eq!(*piece, Piece { rail: number, offset, bytes: length });
+                prop_assert_eq!((piece.rail, piece.offset), (number, start));
+                prop_assert!(start.is_multiple_of(SPLIT_ALIGNMENT));
+                start += piece.bytes;
             }
+            prop_assert_eq!(start, bytes);
+            let lengths = || pieces.iter().map(|piece| piece.bytes);
+            let (least, most) = (lengths().min().unwrap_or(0), lengths().max().unwrap_or(0));
+            prop_assert!(most - least < 2 * SPLIT_ALIGNMENT, "{} to {}", least, most);
+            prop_assert!(most < bytes / pieces.len() as u64 + SPLIT_ALIGNMENT, "{} of {}", most, bytes);
         }
 
         #[test]
         fn auto_splits_from_its_threshold_on(rails in 2usize..9, threshold in 0u64..1 << 22, beyond in 0u64..1 << 20) {
             let mut scheduler = Scheduler::new(Strategy::Auto { threshold }, rails);
-            // A put of at most one page is not split, for any threshold.
-            let least = threshold.max(SPLIT_ALIGNMENT + 1);
+            // A put of less than two pages is not split, whatever the threshold.
+            let least = threshold.max(2 * SPLIT_ALIGNMENT);
             prop_assert_eq!(pieces(&mut scheduler, least - 1, u64::MAX, false).len(), 1);
             prop_assert!(pieces(&mut scheduler, least + beyond, u64::MAX, false).len() > 1);
             prop_assert_eq!(pieces(&mut scheduler, least + beyond, u64::MAX, true).len(), 1);
@@ -236,9 +248,11 @@ mod tests {
                 .map(|piece| piece.rail)
                 .collect()
         };
-        assert_eq!(rails(Strategy::Split, 4, SPLIT_ALIGNMENT), [0]);
-        assert_eq!(rails(Strategy::Split, 4, SPLIT_ALIGNMENT + 1), [0, 1]);
+        assert_eq!(rails(Strategy::Split, 4, 2 * SPLIT_ALIGNMENT - 1), [0]);
+        assert_eq!(rails(Strategy::Split, 4, 2 * SPLIT_ALIGNMENT), [0, 1]);
         assert_eq!(rails(Strategy::Split, 4, 4 * SPLIT_ALIGNMENT), [0, 1, 2, 3]);
+        // One byte more than an equal share of whole pages must not leave rails unused.
+        assert_eq!(rails(Strategy::Split, 32, 64 * SPLIT_ALIGNMENT + 1).len(), 32);
         assert_eq!(rails(Strategy::Split, 1, 1 << 20), [0], "one rail has nobody to share with");
         assert_eq!(rails(Strategy::Single, 4, 1 << 20), [0]);
         assert_eq!(rails(Strategy::RoundRobin, 4, 1 << 20), [0]);

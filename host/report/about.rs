@@ -20,6 +20,8 @@ pub struct About {
     pub without: &'static [&'static str],
     /// Whether the table shows the memory of the payload if the device is a GPU.
     pub shows_memory: bool,
+    /// Whether the table shows the bandwidth in Gb/s and in percent of the line rate instead of in GB/s.
+    pub shows_line: bool,
     /// Headline figures.
     pub headlines: &'static [Headline],
     /// Charts, the most informative one first.
@@ -29,7 +31,17 @@ pub struct About {
 impl About {
     /// Creates a declaration without additional columns, and with the default charts.
     pub const fn new(name: &'static str, question: &'static str) -> Self {
-        Self { name, question, columns: &[], without: &[], shows_memory: false, headlines: &[], plots: Plot::USUAL }
+        let (shows_memory, shows_line) = (false, false);
+        Self {
+            name,
+            question,
+            columns: &[],
+            without: &[],
+            shows_memory,
+            shows_line,
+            headlines: &[],
+            plots: Plot::USUAL,
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::{self, Write};
 
+use super::whole::create;
 use super::{Column, Header, ReportError, Row, Target, write_stdout};
 
 /// Writes rows as CSV and flushes each row, so that the file is intact whenever the run ends.
@@ -21,7 +22,7 @@ impl CsvSink {
     pub fn create(target: &Target, header: &Header, own: &'static [Column]) -> Result<Self, ReportError> {
         let file = match target {
             Target::Stdout => None,
-            Target::File(path) => Some(File::create(path).map_err(|source| ReportError::write("CSV", target, source))?),
+            Target::File(path) => Some(create(path).map_err(|source| ReportError::write("CSV", target, source))?),
         };
         let mut sink = Self { file, target: target.clone(), header: header.clone(), own };
         sink.record(|line| line.write_record(Row::COMMON.iter().chain(own).map(|column| column.name)))?;

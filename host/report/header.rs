@@ -24,6 +24,8 @@ pub enum Key {
     Date,
     /// Name of the machine.
     Hostname,
+    /// EC2 instance type of the machine.
+    Instance,
     /// Model of the CPU.
     Cpu,
     /// Number of cores that this process may use.

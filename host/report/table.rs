@@ -59,6 +59,12 @@ const MEMORY: Shown = left("memory", "memory", "", 8, |row, _| {
 /// Width of the column `fabric` next to [`MEMORY`].
 const NARROW_FABRIC: usize = 11;
 
+/// Columns that replace `bandwidth_gbytes_s` if the table shows the line rate.
+const LINE: [Shown; 2] = [
+    right("bandwidth_gbits_s", "Gb/s", "", 8, |row, shown| figure(row.bandwidth_gbits_s, shown.width)),
+    right("line_rate_pct", "line", "%", 5, |row, shown| figure(row.line_rate_pct, shown.width)),
+];
+
 /// Columns with measured values, after them. The status is the last column and has no fixed width.
 const MEASURED: [Shown; 7] = [
     right("time_us_p50", "p50", "us", 8, |row, shown| figure(row.time_us_p50, shown.width)),
@@ -96,7 +102,11 @@ fn columns(about: &About, on_gpu: bool) -> Vec<Shown> {
         _ => shown,
     };
     let chosen = CHOSEN.into_iter().filter(filled).map(narrowed).chain(memory);
-    chosen.chain(own).chain(MEASURED.into_iter().filter(filled)).collect()
+    let line = |shown: Shown| match shown.of {
+        "bandwidth_gbytes_s" if about.shows_line => LINE.to_vec(),
+        _ => vec![shown],
+    };
+    chosen.chain(own).chain(MEASURED.into_iter().flat_map(line).filter(filled)).collect()
 }
 
 /// Prints the most important columns, row by row, within 140 characters.

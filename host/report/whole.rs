@@ -2,12 +2,50 @@
 
 use std::fs::{File, OpenOptions, Permissions};
 use std::io::{self, Write};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
+use ginlab_base::signals;
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use tempfile::NamedTempFile;
 
 use super::{ReportError, Target, write_stdout};
+
+/// Interval at which a pipe without a reader is opened again.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+/// Opens a target that is not a regular file. Waits for the reader of a pipe until a signal requests a stop.
+fn open_stream(path: &Path) -> io::Result<File> {
+    if !path.metadata()?.file_type().is_fifo() {
+        return OpenOptions::new().write(true).open(path);
+    }
+    loop {
+        // A blocking open would be restarted after the signal.
+        match OpenOptions::new().write(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path) {
+            Err(error) if error.raw_os_error() == Some(Errno::ENXIO as i32) => {
+                if signals::interrupted() {
+                    return Err(io::ErrorKind::Interrupted.into());
+                }
+                std::thread::sleep(LOOK_EVERY);
+            }
+            Err(error) => return Err(error),
+            Ok(file) => {
+                fcntl(&file, FcntlArg::F_SETFL(OFlag::empty()))?;
+                return Ok(file);
+            }
+        }
+    }
+}
+
+/// Opens a file for writing, and truncates it if it is a regular one.
+pub(super) fn create(path: &Path) -> io::Result<File> {
+    match path.metadata() {
+        Ok(meta) if !meta.is_file() => open_stream(path),
+        _ => File::create(path),
+    }
+}
 
 /// A target for one document. A file is written under an unpredictable temporary name and then renamed. Therefore
 /// readers never see a partial document, an existing document is kept until then, and a link that another user has
@@ -65,7 +103,7 @@ fn open(path: &Path) -> io::Result<Output> {
     let path = path.canonicalize().unwrap_or_else(|_| path.into());
     match path.metadata() {
         Ok(meta) if !meta.is_file() => {
-            let file = OpenOptions::new().write(true).open(&path)?;
+            let file = open_stream(&path)?;
             return Ok(Output::Stream { file, path });
         }
         // Checks write access, because the rename would succeed even if the owner has made the file read-only.

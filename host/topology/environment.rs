@@ -29,6 +29,13 @@ const NAMES: [&str; 4] = ["LD_PRELOAD", "LD_LIBRARY_PATH", "MALLOC_CONF", "NVIDI
 /// Substrings of names whose values may be secret.
 const SECRETS: [&str; 7] = ["TOKEN", "SECRET", "PASSW", "CREDENTIAL", "AUTH", "COOKIE", "KEY"];
 
+/// Returns the EC2 instance type that the firmware of the machine at `root` reports.
+#[must_use]
+pub fn instance_type(root: &Path) -> Option<String> {
+    let text = |name: &str| Some(fs::read_to_string(root.join("sys/class/dmi/id").join(name)).ok()?.trim().to_owned());
+    (text("sys_vendor")? == "Amazon EC2").then(|| text("product_name"))?
+}
+
 /// Returns the variables that affect results, as `NAME=value`, sorted by name and without secrets.
 pub fn variables(variables: impl IntoIterator<Item = (OsString, OsString)>) -> Vec<String> {
     let plain = |text: OsString| text.to_string_lossy().into_owned();

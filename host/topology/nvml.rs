@@ -10,6 +10,7 @@ use nvml_wrapper::structs::device::FieldId;
 use nvml_wrapper::{Device, Nvml};
 use std::ffi::OsStr;
 use std::fmt;
+use std::mem::MaybeUninit;
 
 /// Name of the library in runtime packages; the name without a version exists only with development files.
 const LIBRARY: &str = "libnvidia-ml.so.1";
@@ -70,6 +71,57 @@ pub struct GpuState {
     pub links_up: u32,
     /// Error counters, summed over all links.
     pub link_errors: LinkErrors,
+    /// State of its NVLink fabric; `None` if it belongs to none or the driver does not report it.
+    pub fabric: Option<Fabric>,
+}
+
+/// State of the NVLink fabric of a GPU, which the fabric manager configures. Until then, CUDA fails on machines with
+/// NVLink switches (error 802).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fabric {
+    /// The fabric manager has not started to configure it.
+    NotStarted,
+    /// The fabric manager is configuring it.
+    InProgress,
+    /// The GPU is ready.
+    Ready,
+    /// The configuration has failed, with this code of NVML.
+    Failed(u32),
+}
+
+impl Fabric {
+    /// Queries it.
+    fn of(device: &Device<'_>) -> Option<Fabric> {
+        let query = device.nvml().lib().nvmlDeviceGetGpuFabricInfo.as_ref().ok()?;
+        let mut info = MaybeUninit::zeroed();
+        // SAFETY: the library outlives the device, whose handle is valid, and `info` has room for the answer.
+        let code = unsafe { query(device.handle(), info.as_mut_ptr()) };
+        // SAFETY: all zeros are a valid value of this structure of integers, which the query may have overwritten.
+        let info = unsafe { info.assume_init() };
+        if code == 0 { Fabric::from_codes(info.state.into(), info.status) } else { None }
+    }
+
+    /// Converts NVML's state and status.
+    fn from_codes(state: u32, status: u32) -> Option<Fabric> {
+        match (state, status) {
+            (1, _) => Some(Fabric::NotStarted),
+            (2, _) => Some(Fabric::InProgress),
+            (3, 0) => Some(Fabric::Ready),
+            (3, code) => Some(Fabric::Failed(code)),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Fabric {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Fabric::NotStarted => f.write_str("is not configured"),
+            Fabric::InProgress => f.write_str("is being configured"),
+            Fabric::Ready => f.write_str("is configured"),
+            Fabric::Failed(code) => write!(f, "could not be configured (NVML {code})"),
+        }
+    }
 }
 
 /// Rows of a GPU's memory that were replaced by spare ones.
@@ -183,6 +235,7 @@ pub fn states(nvml: &Nvml) -> Result<Vec<GpuState>, String> {
                 checksums: counted(|| ErrorCounter::DlCrcFlit),
                 data_checksums: counted(|| ErrorCounter::DlCrcData),
             },
+            fabric: Fabric::of(&device),
         });
     }
     Ok(states)
@@ -245,6 +298,15 @@ mod tests {
         assert_eq!(words(Some(ThrottleReasons::empty())), format!("{start}nothing"));
         let two = ThrottleReasons::SW_POWER_CAP | ThrottleReasons::HW_THERMAL_SLOWDOWN;
         assert_eq!(words(Some(two)), format!("{start}power cap and hardware thermal slowdown"));
+    }
+
+    #[test]
+    fn fabric_is_ready_only_when_completed() {
+        let codes = [(0, 0), (1, 0), (2, 0), (3, 0), (3, 999), (9, 0)];
+        let words = codes.map(|(state, status)| Fabric::from_codes(state, status).map(|fabric| fabric.to_string()));
+        let words = words.map(Option::unwrap_or_default);
+        let failed = "could not be configured (NVML 999)";
+        assert_eq!(words, ["", "is not configured", "is being configured", "is configured", failed, ""]);
     }
 
     #[test]

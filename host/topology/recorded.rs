@@ -54,11 +54,12 @@ impl Tree {
         for (address, printed) in devices {
             let Some(kind) = printed.kind(&address) else { continue };
             let place = places.iter().find(|(known, _)| *known == address).map(|(_, path)| path.clone());
-            let path = place.or(printed.path).ok_or_else(|| {
-                format!(
-                    "{address} of {LSPCI} has no line in {LISTING}; record both on the same machine, or record `lspci \
-                     -tvnn`"
-                )
+            let path = place.or(printed.path).ok_or_else(|| match places.is_empty() {
+                true => format!("{LSPCI} draws no tree, and there are no links in {LISTING}; record `lspci -tvnn`"),
+                false => format!(
+                    "{address} of {LSPCI} has no line in {LISTING}; record both on the same machine, or record \
+                         `lspci -tvnn`"
+                ),
             })?;
             let identity = printed.identity;
             functions.push(Function {

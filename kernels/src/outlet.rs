@@ -226,7 +226,7 @@ impl Outlet {
     fn with_bound(mut self, free_below: u64) -> Outlet {
         let known = match &mut self {
             Outlet::Ring(ring) => &mut ring.free_below,
-            Outlet::Channel(channel) => &mut channel.free_below,
+            Outlet::Channel(channel) => &mut channel.kept,
         };
         *known = free_below.max(*known);
         self
@@ -237,7 +237,7 @@ impl Outlet {
     fn free_below(&self) -> u64 {
         match self {
             Outlet::Ring(ring) => ring.free_below,
-            Outlet::Channel(channel) => channel.free_below,
+            Outlet::Channel(channel) => channel.kept,
         }
     }
 }

@@ -271,13 +271,13 @@ fn single_rank_is_rejected_under_any_launcher() {
 #[test]
 fn nccl_is_skipped_without_gpus() {
     let done = run(ginlab(
-        "collective -d emulated --csv - -n 2 -w 1 -r 1 -b 64 -e 64 --cases gin-all-reduce,nccl-all-reduce,nccl-send-recv --launch graph",
+        "collective -d emulated --csv - -n 2 -w 1 -r 1 -b 64 -e 64 --cases gin-all-reduce,nccl-all-reduce,nccl-window-all-reduce,nccl-send-recv --launch graph",
     ))
     .expect(0);
     let rows = common::rows(&done.stdout);
     let of = |case: &str| rows.iter().find(|row| row.case == case).unwrap_or_else(|| panic!("{case} in {rows:?}"));
-    assert_eq!((rows.len(), &of("gin-all-reduce").status), (3, &Status::Ok));
-    for case in ["nccl-all-reduce", "nccl-send-recv"] {
+    assert_eq!((rows.len(), &of("gin-all-reduce").status), (4, &Status::Ok));
+    for case in ["nccl-all-reduce", "nccl-window-all-reduce", "nccl-send-recv"] {
         assert_eq!(of(case).status.to_string(), "skipped: NCCL needs GPUs, but this is the emulated device");
     }
 }

@@ -82,6 +82,20 @@ fn full_shared_memory_is_reported() {
     }
 }
 
+#[test]
+fn read_only_shared_memory_is_reported() {
+    for provider in ["soft-efa:fast", "efa-verbs/soft:fast", "shm"] {
+        let args = format!("write -p {provider} -d emulated --np 2 --rails 1 -b 8 -e 8 -n 2 -r 1 -t 10");
+        let Some(command) = with_shared_memory("1m,ro", &args) else { return };
+        let done = run(command);
+        assert!(done.code == 1 || done.code == 2, "{provider}: {}: {}", done.code, done.stderr);
+        let is_named = |line: &&&str| line.contains("/dev/shm cannot be used: Read-only file system");
+        let lines = done.complaints();
+        let named = lines.iter().find(is_named).unwrap_or_else(|| panic!("{provider}: {}", done.stderr));
+        assert!(named.contains("a tmpfs that this user can write to"), "{named}");
+    }
+}
+
 /// Makes these system calls fail with EPERM in a command, like a container's filter.
 fn deny(command: &mut Command, calls: &[libc::c_long]) {
     let statement = |code: u32, k: u32, jt: u8, jf: u8| libc::sock_filter { code: code as u16, jt, jf, k };

@@ -15,6 +15,7 @@ fn over(cards: &str, args: &str) -> Command {
 fn every_program_runs_over_verbs_without_libfabric() {
     for (cards, args) in [
         ("fast,seed=5,reorder=9", "write -b 8 -e 256K -f 181 -n 20 -r 2 --rails 1,4"),
+        ("fast,seed=4,reorder=9", "sendrecv --np 4 -b 0 -e 40000 -f 200 -n 20 -r 2 --window 7 --rails 1,4"),
         ("p6-b200", "all2all --np 3 -b 8 -e 100K -f 110 -n 5 --rails 1,4"),
         ("p5", "proxy -b 4K -e 70000 -f 16 -n 10 -r 1 --rails 1,4 --mode quiet,nbi --check"),
     ] {
@@ -26,7 +27,27 @@ fn every_program_runs_over_verbs_without_libfabric() {
     }
 }
 
-/// Requests overtake one another, and each rule must keep signals after their bytes.
+/// Two providers in one run, interleaved, each with its own rails.
+#[test]
+fn two_providers_are_compared_in_one_run() {
+    for (args, case) in [("write --window 4", "write"), ("sendrecv --mode window,roundtrip", "sendrecv")] {
+        let args = format!(
+            "{args} -p tcp --versus efa-verbs/soft:fast,seed=6,reorder=5 -d emulated -b 64 -e 20K -f 300 -n 20 -r 3 --rails 1,2 --csv -"
+        );
+        let rows = rows(&run(ginlab(&args)).expect(0).stdout);
+        all_verified(&rows);
+        for pair in rows.chunks(2) {
+            let first = pair[0].fabric.as_str();
+            assert!(first.starts_with("tcp") && pair[1].fabric == "efa-verbs/soft:fast", "{rows:?}");
+            assert_eq!((pair[0].baseline.as_deref(), pair[0].baseline_ratio), (None, None));
+            assert_eq!(pair[1].baseline.as_deref(), Some(format!("{case} over {first}").as_str()));
+            assert!(pair[1].baseline_ratio.is_some() && pair[0].size_bytes == pair[1].size_bytes);
+            assert_eq!(pair[0].own("rail_bytes").list(), pair[1].own("rail_bytes").list());
+        }
+    }
+}
+
+/// Requests overtake one another: each rule must keep signals after their bytes.
 #[test]
 fn signals_follow_their_bytes() {
     for (rule, seed) in [("count", 7), ("own", 8), ("drain", 9), ("sequence", 10)] {
@@ -77,7 +98,6 @@ fn killed_peer_is_named() {
 #[test]
 fn unsupported_verbs_features_are_rejected() {
     for (cards, args, code, part) in [
-        ("fast", "sendrecv -b 64 -e 64 -n 5 -r 1", 2, "its datagrams are unordered, but messages need an order"),
         ("p4d", "write -b 64 -e 64 -n 5 -r 1 --rails 1", 1, "this EFA device has no RDMA write"),
         ("fast,cards=1", "write -b 64 -e 64 --rails 4", 2, "4 rails need 4 NICs, but there are 1"),
         ("fast", "write -b 64 -e 64 --domain rdmap9s0", 2, "no rdmap9s0; available"),

@@ -9,7 +9,8 @@ use crate::common::{
     Done, Job, Stream, beside_each_other, free_port, ginlab, proxy, rows, rows_of, run, until_listening, wait_for,
 };
 use nix::sys::signal::{Signal, kill, killpg};
-use nix::unistd::Pid;
+use nix::sys::stat::Mode;
+use nix::unistd::{Pid, mkfifo};
 
 /// Options of a run that lasts longer than any of these tests waits for its fault. The fault must occur in the middle
 /// of the run.
@@ -173,6 +174,34 @@ fn interrupted_run_keeps_its_rows() {
     }
 }
 
+/// Kernels that make progress check no request to stop, and a vanished proxy ends no wait. Each of these would take
+/// longer than a test may.
+#[test]
+fn interrupt_ends_running_kernels() {
+    let two = "-d emulated --np 2 -t 100 --no-header";
+    let all = [
+        format!("proxy -p null -b 64 -e 64 -n 20000 -r 1 --mode nbi --block 33 --fault proxy-vanish=500 {two}"),
+        format!(
+            "proxy -p efa-verbs/soft:fast --rails 1 --mode quiet --cases direct -b 64 -e 64 -n 1000000 -r 9 --block 32 {two}"
+        ),
+        format!("shmem --cases put-latency -b 8 -e 8 --block 64 -n 1000000 -w 0 -r 9 {two}"),
+        format!(
+            "shmem --path direct -p efa-verbs/soft:fast --cases signal-ping-pong -n 1000000 -w 1 -r 9 --grid 1 --block 32 {two}"
+        ),
+        format!("collective --cases gin-all-reduce --launch stream -b 400 -e 400 -n 100000 -w 1 -r 9 {two}"),
+        "direct -d emulated -m nbi --grid 1 --block 32 -n 16777216 --repeats 3 --no-header".to_owned(),
+        "queue -d emulated -a ticket -m nbi --grid 1 --block 32 -n 100000000 -r 9 --no-header".to_owned(),
+    ];
+    beside_each_other(2, &all, |args| {
+        let job = Job::start(ginlab(args));
+        let runs = |pid| threads(pid).iter().any(|name| name.starts_with("grid ") || name == "stream\n");
+        wait_for(|| runs(job.pid()), "a kernel");
+        job.signal(Signal::SIGINT);
+        let done = job.finish().expect(130);
+        assert_eq!(done.complaint(), "ginlab: interrupted; the rows so far are complete", "{args}");
+    });
+}
+
 #[test]
 fn interrupt_ends_wait_between_ranks() {
     let mut command = ginlab("proxy -d emulated -p tcp -t 20");
@@ -185,6 +214,29 @@ fn interrupt_ends_wait_between_ranks() {
     job.signal(Signal::SIGINT);
     job.finish().expect(130);
     assert!(began.elapsed() < Duration::from_secs(15), "it waited for rank 1");
+}
+
+/// A pipe without a reader cannot be opened.
+#[test]
+fn interrupt_ends_wait_for_reader_of_pipe() {
+    let folder = tempfile::tempdir().unwrap();
+    let pipe = folder.path().join("rows.csv");
+    mkfifo(&pipe, Mode::S_IRUSR | Mode::S_IWUSR).unwrap();
+    let mut command = proxy("-p null -b 64 -e 64 --csv rows.csv --json run.json");
+    command.current_dir(folder.path());
+    let job = Job::start(command);
+    // The temporary file of the document, which is opened before.
+    let is_there = || folder.path().read_dir().unwrap().any(|file| file.unwrap().file_name() != "rows.csv");
+    wait_for(is_there, "the document");
+    job.signal(Signal::SIGINT);
+    assert_eq!(job.finish().expect(130).complaint(), "ginlab: interrupted; the rows so far are complete");
+
+    let mut command = proxy("-p null -b 64 -e 64 -n 3 -w 1 -r 1 --csv rows.csv");
+    command.current_dir(folder.path());
+    let job = Job::start(command);
+    let read = std::fs::read_to_string(&pipe).unwrap();
+    job.finish().expect(0);
+    assert!(rows(&read).len() > 1, "{read}");
 }
 
 #[test]

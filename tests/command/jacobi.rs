@@ -75,9 +75,31 @@ fn single_pe_runs_and_paths_are_swept() {
 }
 
 #[test]
+fn rows_split_over_blocks_compute_identical_field() {
+    // Rows of 1 to 3 pieces, the last of which has 1 to 128 columns, and blocks of a single row.
+    for (path, np) in [("nvlink", 1), ("nvlink", 3), ("rails --provider worst", 2), ("rails --provider worst", 3)] {
+        let args = "--exchange resident --piece 128 --nx 100,129,259,384 --ny 3,14 --norm-when delayed,every=3";
+        let found = measured(&format!("--np {np} --path {path} {args}"));
+        assert!(found.len() == 16 && found.iter().all(|row| row.status.to_string() == "ok"), "{found:?}");
+    }
+    // Wider than one block, and more blocks than rows require.
+    let found = measured("--np 2 --exchange resident --nx 4099 --ny 3,5 --path nvlink");
+    assert_eq!(found.iter().filter(|row| row.status.to_string() == "ok").count(), 2, "{found:?}");
+    assert_eq!(measured("--np 2 --exchange resident --nx 300 --piece 128 --ny 9 --grid 9,12 --path nvlink").len(), 2);
+}
+
+#[test]
+fn random_shapes_compute_identical_field() {
+    let found = measured("--np 3 --path nvlink --random 12 --seed 5 --nx 900 --ny 24");
+    assert!(found.len() == 12 && found.iter().all(|row| row.status.to_string() == "ok"), "{found:?}");
+}
+
+#[test]
 fn invalid_options_print_one_line() {
     let complaint = |args: &str| run(ginlab(&format!("{BASE} -r 1 {args}"))).expect(2).complaint().to_owned();
-    assert!(complaint("--exchange resident --nx 5000 --ny 8").contains("at most 4096 columns"));
+    assert!(complaint("--exchange resident --nx 1000000 --ny 8").contains("blocks of 3968 columns is "));
+    assert!(complaint("--exchange resident --nx 256 --ny 8 --piece 128 --grid 3").contains("a multiple of 2 blocks"));
+    assert!(complaint("--piece 100").contains("expected a multiple of 128, up to 4096"));
     assert!(complaint("--exchange resident --norm-when now --nx 32").contains("delayed or every=K"));
     let text = complaint("--exchange resident --nx 4096 --ny 30000");
     assert!(text.contains("does not fit") && text.contains("the maximum for 4096 columns is"), "{text}");
@@ -85,10 +107,9 @@ fn invalid_options_print_one_line() {
     assert!(complaint("--nx 2").contains("at least 3 columns"));
     assert!(complaint("--block 33").contains("must be a multiple of 32"));
     assert!(complaint("--exchange nccl --nx 32").contains("NCCL needs GPUs, but this is the emulated device"));
+    assert!(complaint("--exchange nccl-window --nx 32").contains("NCCL needs GPUs, but this is the emulated device"));
     assert!(complaint("--exchange nccl-graph --nx 32 --path rails --provider worst").contains("does not use rails"));
-    assert!(
-        complaint("--exchange resident --nx 32 --ny 6").contains("3 rows of a rank: a block requires at least 4 rows")
-    );
+    assert!(complaint("--nx 32 --nvshmem true").contains("NVSHMEM requires GPUs"));
     assert!(complaint("--norm-when every=0").contains("every=K with K of at least 1"));
 }
 

@@ -99,6 +99,48 @@ fn of_data(name: &str, test: impl FnOnce(&Path)) {
     passed::once(name, &contents(&files), || test(&data));
 }
 
+/// A line per host and figure says whether the rails reach the rates that are expected of the instance type.
+#[test]
+fn rails_are_compared_with_expected_rates() {
+    let mut rows = "schema,experiment,case,device,fabric,mode,size_bytes,time_us_p50,bandwidth_gbytes_s,status,node,rank,rail,domain\n".to_owned();
+    for (host, rank) in [("a", 0), ("b", 1)] {
+        for rail in 0..4 {
+            let alone = if (host, rail) == ("b", 2) { 3.0 } else { 12.0 };
+            for (mode, rate) in [("alone", alone), ("together", alone - 0.5)] {
+                let end = format!("{host},{rank},{rail},rdmap{rail}s0-rdm");
+                rows += &format!("1,write,rail,gpu:H100,efa,{mode},16777216,1398,{rate},ok,{end}\n");
+            }
+        }
+    }
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("rails.csv"), rows).unwrap();
+    let lines = |done: &Done| -> Vec<String> {
+        let lines = done.stderr.lines().filter_map(|line| line.strip_prefix("# expected: p5.48xlarge: "));
+        lines.map(str::to_owned).collect()
+    };
+    let expected = [
+        "a: slowest of 4 rails (rdmap0s0-rdm of rank 0): 96.0 of 97.4 Gb/s, 99 %: ok",
+        "a: 4 rails of a GPU (slowest: rank 0): 46.0 of 48.7 GB/s, 94 %: ok",
+        "b: slowest of 4 rails (rdmap2s0-rdm of rank 1): 24.0 of 97.4 Gb/s, 25 %: low",
+        "b: 4 rails of a GPU (slowest: rank 1): 37.0 of 48.7 GB/s, 76 %: low",
+    ];
+    let (done, html) = page(folder.path(), "rails.csv -o - --instance ml.p5.48xlarge");
+    assert_eq!(lines(&done), expected);
+    assert_sound(&done.stdout, &html);
+    let cells: Vec<String> =
+        all(&html, "[aria-label='expected figures'] td.faster, [aria-label='expected figures'] td.slower")
+            .iter()
+            .map(text)
+            .collect();
+    assert_eq!(cells, ["ok", "ok", "low", "low"]);
+    let (done, html) = page(folder.path(), "rails.csv -o -");
+    assert_eq!((lines(&done).len(), all(&html, "[aria-label='expected figures']").len()), (0, 0), "no instance type");
+    std::fs::write(folder.path().join("rails.header.json"), r#"{"instance": "p5.48xlarge"}"#).unwrap();
+    assert_eq!(lines(&page(folder.path(), "rails.csv -o -").0), expected);
+    let unknown = run(report(folder.path(), "rails.csv -o - --instance p5.49xlarge")).expect(2);
+    assert!(unknown.complaint().contains("unknown instance type \"p5.49xlarge\""), "{}", unknown.stderr);
+}
+
 #[test]
 fn repository_results_form_page() {
     of_data("the_results_become_a_page", become_a_page);

@@ -21,6 +21,20 @@ fn every_case_verifies_by_memory_and_rails() {
     }
 }
 
+/// Calls without bytes write nothing, and signals and words of the same calls are verified.
+#[test]
+fn calls_without_bytes_verify() {
+    for path in ["nvlink", "rails -p worst"] {
+        let line = format!("--path {path} -n 3 -w 1 -r 1 -b 0 -e 0 --grid 2 --block 40 --csv -");
+        let rows = rows(&run(shmem(&line)).expect(0).stdout);
+        for row in &rows {
+            let has_effect = ["put-signal-bandwidth", "put-latency-loaded"].contains(&row.case.as_str());
+            assert!(row.wrong == Some(0) || (row.wrong.is_none() && !has_effect), "{path}: {row:?}");
+        }
+        assert!(rows.len() > 10, "{rows:#?}");
+    }
+}
+
 /// Shapes are only verified if there is no baseline.
 #[test]
 fn random_shapes_verify_and_repeat() {

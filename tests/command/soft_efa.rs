@@ -371,3 +371,21 @@ fn rows_slower_than_nic_are_marked_suspect() {
     assert!(runs.iter().flatten().any(|why| why.contains("slower than the modelled NIC")), "{runs:?}");
     assert!(suspects("fast").iter().all(String::is_empty));
 }
+
+/// libfabric and verbs on the same software NICs, in one run.
+#[test]
+fn libfabric_and_verbs_share_nics_in_one_run() {
+    if !has_provider() {
+        return;
+    }
+    for args in ["write --window 4", "sendrecv --window 4"] {
+        let versus = "--versus efa-verbs/soft:fast,cards=2";
+        let args = format!("{args} -b 64 -e 64K -f 1024 -n 10 -r 2 --rails 1,2 {versus} --csv -");
+        let rows = rows(&run(over("fast,cards=2", &args)).expect(0).stdout);
+        all_verified(&rows);
+        for pair in rows.chunks(2) {
+            assert_eq!([pair[0].fabric.as_str(), pair[1].fabric.as_str()], ["efa/soft:fast", "efa-verbs/soft:fast"]);
+            assert!(pair[1].baseline_ratio.is_some(), "{pair:?}");
+        }
+    }
+}

@@ -62,6 +62,20 @@ fn bare_loop_is_measured() {
 }
 
 #[test]
+fn first_writes_are_timed_once_per_number_of_rails() {
+    let rows = rows("write -p tcp -b 64 -e 4K -f 64 -n 20 -r 2 --rails 1,2 --per-node");
+    const COLD: [&str; 4] = ["register_us", "insert_us", "first_us", "second_us"];
+    let writes: Vec<&Row> = rows.iter().filter(|row| row.case == "write").collect();
+    let filled = |row: &Row| COLD.map(|name| row.own(name).number().is_some_and(|time| time > 0.0));
+    assert_eq!(
+        writes.iter().map(|row| filled(row)).collect::<Vec<_>>(),
+        [[true; 4], [false; 4], [true; 4], [false; 4]]
+    );
+    // Sums of nodes have none.
+    assert!(rows.iter().filter(|row| row.case != "write").all(|row| filled(row) == [false; 4]));
+}
+
+#[test]
 fn messages_in_both_directions_are_verified() {
     let rows = rows("sendrecv -p tcp -b 0 -e 9000 -f 90 -n 30 -r 2 --rails 1,2 --window 7");
     assert_eq!(rows.len(), 2 * 2 * 4);
@@ -90,6 +104,9 @@ fn invalid_options_print_one_line() {
         ("write --csv - --json -", "stdout"),
         ("write -b 16T -e 16T --window 64", "-e"),
         ("write -b 1T -e 1T --window 1", "available"),
+        ("write -p tcp --versus nope", "unknown provider \"nope\""),
+        ("write -p tcp --versus model:p5", "--versus: model:p5: such rails"),
+        ("sendrecv -p tcp --versus efa-verbs/soft:p3", "expected one of soft-efa:p4d"),
         ("sendrecv --np 3", "must be even"),
         ("sendrecv --rails 0", "--rails"),
         ("sendrecv -e 2T -b 2T", "1 TiB"),

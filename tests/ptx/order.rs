@@ -113,6 +113,7 @@ fn signal_follows_its_bytes() {
             ("collective_puts_", &[Scope::Thread, Scope::Warp, Scope::Block]),
             ("jacobi::exchange::Route::put", &[Scope::Block]),
             ("jacobi::halo::send", &[Scope::Block]),
+            ("jacobi::pieces::send", &[Scope::Block]),
             ("jacobi_meet", &[Scope::Block]),
         ] {
             let found = |scope: &Scope| names.iter().any(|(name, of)| name.contains(part) && of == scope);

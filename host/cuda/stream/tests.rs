@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test ends by panicking")]
 
 use super::*;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 fn complete(event: &Event) -> Result<(), DeviceError> {
     while !event.is_complete()? {
@@ -49,6 +50,36 @@ fn recorded_work_runs_in_order_on_replay() {
     // SAFETY: all work that writes the word has ended.
     assert_eq!(unsafe { (address as *const u64).read_volatile() }, 142_323);
     assert!(last.since_us(&first).unwrap() > 0.0);
+}
+
+unsafe fn await_word(address: u64) {
+    // SAFETY: the test passes the address of a word that it accesses only atomically.
+    let word = unsafe { AtomicU64::from_ptr(address as *mut u64) };
+    while word.load(Ordering::Acquire) == 0 {
+        cuda_std::thread::relax();
+    }
+}
+
+#[test]
+fn discarded_work_is_not_started() {
+    let stream = Stream::new(&Device::Emulated).unwrap();
+    let (gate, word) = (AtomicU64::new(0), Box::new(0u64));
+    let (gate_address, address) = (gate.as_ptr() as u64, &raw const *word as u64);
+    let waits: Function<u64> = Function::Native { name: "await_word", function: await_word, resident: false };
+    // SAFETY: here and below, the words outlive the stream's work, because the test waits for the event.
+    unsafe { stream.launch(&waits, 1, 1, gate_address) }.unwrap();
+    for _ in 0..3 {
+        // SAFETY: see above.
+        unsafe { stream.launch(&ADD, 1, 1, (address, 1)) }.unwrap();
+    }
+    stream.discard();
+    // SAFETY: see above.
+    unsafe { stream.launch(&ADD, 1, 1, (address, 2)) }.unwrap();
+    let end = stream.event().unwrap();
+    gate.store(1, Ordering::Release);
+    complete(&end).unwrap();
+    // SAFETY: all work that writes the word has ended.
+    assert_eq!(unsafe { (address as *const u64).read_volatile() }, 2);
 }
 
 #[test]

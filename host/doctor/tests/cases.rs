@@ -2,6 +2,18 @@
 
 use super::*;
 
+/// Makes CUDA show no GPU because the fabric manager has not started.
+fn not_ready(fake: &mut Fake) {
+    fake.asked.visible = Some(Vec::new());
+    fake.asked.hidden = Some("cuInit failed: system not yet initialized (CUDA_ERROR_SYSTEM_NOT_READY)".into());
+}
+
+/// Sets the state of the fabric of every GPU.
+fn fabric(fake: &mut Fake, fabric: Fabric) {
+    let gpus = (0x20..0x28).map(|bus| GpuState { fabric: Some(fabric), ..gpu_state(bus) });
+    fake.asked.gpus = Some(Ok(gpus.collect()));
+}
+
 /// Check, expected state, a substring of its result, and the change to the machine.
 pub const CASES: &[(&str, State, &str, Harm)] = &[
     ("memlock", State::Fail, "64 KiB may be locked", |fake| {
@@ -226,9 +238,22 @@ pub const CASES: &[(&str, State, &str, Harm)] = &[
         fake.variable("CUDA_VISIBLE_DEVICES=9");
         fake.asked.visible = Some(Vec::new());
     }),
-    ("visible", State::Fail, "CUDA shows no GPU: cuInit failed: system not yet initialized", |fake| {
-        fake.asked.visible = Some(Vec::new());
-        fake.asked.hidden = Some("cuInit failed: system not yet initialized (CUDA_ERROR_SYSTEM_NOT_READY)".into());
+    ("visible", State::Fail, "CUDA shows no GPU: cuInit failed: system not yet initialized", not_ready),
+    (
+        "visible",
+        State::Fail,
+        "(CUDA_ERROR_SYSTEM_NOT_READY); the fabric of 0000:20:00.0 is not configured, as that of 8 GPUs",
+        |fake| {
+            not_ready(fake);
+            fabric(fake, Fabric::NotStarted);
+        },
+    ),
+    ("nvlink", State::Fail, "the fabric of 0000:20:00.0 is not configured, as that of 8 GPUs", |fake| {
+        not_ready(fake);
+        fabric(fake, Fabric::NotStarted);
+    }),
+    ("nvlink", State::Warn, "the fabric of 0000:23:00.0 could not be configured (NVML 999)", |fake| {
+        fake.gpu(|gpu| gpu.fabric = Some(Fabric::Failed(999)));
     }),
     ("visible", State::Warn, "CUDA shows 1 of 8 GPUs", |fake| fake.asked.visible.as_mut().unwrap().truncate(1)),
     ("environment", State::Fail, "FI_PROVIDER=tcp hides efa", |fake| {

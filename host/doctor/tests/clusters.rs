@@ -45,8 +45,9 @@ pub const PLACES: [(Place, &str); 5] = [
 pub fn tree(instance: &Instance, place: Place, system: System) -> Fake {
     let (gpus, cards) = (instance.gpus as u8, instance.cards as u8);
     let mut fake = Fake::of(instance.name, gpus, cards);
-    if instance.name.starts_with("g6e") {
-        let states = (0..gpus).map(|gpu| super::GpuState { links: 0, links_up: 0, ..gpu_state(0x20 + gpu) });
+    if instance.name.starts_with('g') {
+        let states =
+            (0..gpus).map(|gpu| super::GpuState { links: 0, links_up: 0, fabric: None, ..gpu_state(0x20 + gpu) });
         fake.asked.gpus = Some(Ok(states.collect()));
     }
     if instance.name.starts_with("p6-b200") {

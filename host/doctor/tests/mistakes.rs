@@ -228,7 +228,7 @@ fn line(fake: &Fake, path: &str, start: &str, with: &str) {
 #[test]
 fn every_mistake_fails_exactly_its_checks() {
     for (name, system) in
-        [("p5.48xlarge", System::Amazon), ("p6-b200.48xlarge", System::Ubuntu), ("g6e.48xlarge", System::Ubuntu)]
+        [("p5.48xlarge", System::Amazon), ("p6-b200.48xlarge", System::Ubuntu), ("g7e.48xlarge", System::Ubuntu)]
     {
         let instance = Instance::named(name).unwrap();
         for (place, _) in PLACES {

@@ -7,6 +7,7 @@ mod clusters;
 mod fake;
 mod gate;
 mod mistakes;
+mod staged;
 mod tournament;
 mod unseen;
 mod xids;

@@ -3,6 +3,7 @@
 use std::ffi::{CStr, c_int};
 
 use libfabric_sys as sys;
+use nix::errno::Errno;
 use nix::sys::resource::{Resource, getrlimit};
 
 use crate::{FabricError, filter};
@@ -58,6 +59,9 @@ const UNKNOWN_PEER: &str = "No valid address handle at remote side";
 /// Value of FI_ETRUNC.
 const TRUNCATED: c_int = 265;
 
+/// EROFS.
+pub(super) const READ_ONLY: c_int = Errno::EROFS as c_int;
+
 /// Remedy for a missing libfabric.
 const REMEDY: &str = "install it by `apt-get install libfabric1` (Debian, Ubuntu) or AWS's EFA installer, or set \
                       GINLAB_LIBFABRIC=path; rails without it: `ginlab proxy -p null` and, modelled, `-p model:p5`";
@@ -106,6 +110,9 @@ fn hint(doing: Doing, code: c_int, locked_memory: Option<u64>) -> String {
                  `--ulimit memlock=-1` and IPC_LOCK)"
             )
         }
+        (Doing::Opening, READ_ONLY | sys::FI_EACCES) => {
+            "/dev/shm must be a tmpfs that this user can write to (mount -t tmpfs tmpfs /dev/shm)".to_owned()
+        }
         (Doing::RegisteringCuda, _) => {
             "this libfabric or provider does not support CUDA memory (built without CUDA, no dma-buf or peer-memory \
              module, no CUDA context on this thread); stage through pinned host memory"
@@ -123,7 +130,7 @@ fn hint(doing: Doing, code: c_int, locked_memory: Option<u64>) -> String {
                 filter.unwrap_or_default()
             )
         }
-        (Doing::Opening, sys::FI_EMFILE) => "too many open files: raise `ulimit -n`".to_owned(),
+        (_, sys::FI_EMFILE) => "too many open files: raise `ulimit -n`".to_owned(),
         (Doing::Opening, sys::FI_ENOSPC) => {
             "remove old files in /dev/shm or enlarge it (mount -o remount,size=8G /dev/shm; docker: --shm-size 8g; \
              pods: an emptyDir of medium Memory at /dev/shm), or use fewer ranks or rails"
@@ -180,6 +187,10 @@ mod tests {
         assert!(hint(Doing::Transferring, sys::FI_ECONNREFUSED, None).contains("security group"));
         assert!(hint(Doing::Transferring, sys::FI_EACCES, None).contains("closed the region"));
         assert!(hint(Doing::Opening, sys::FI_ENODATA, None).contains("FI_RMA"));
+        assert!(hint(Doing::Opening, READ_ONLY, None).contains("/dev/shm"));
+        for doing in [Doing::Opening, Doing::RegisteringHost, Doing::Transferring] {
+            assert!(hint(doing, sys::FI_EMFILE, None).contains("`ulimit -n`"), "{doing:?}");
+        }
         assert!(hint(Doing::Transferring, TRUNCATED, None).contains("outside this job"));
         assert_eq!(hint(Doing::Transferring, sys::FI_EINVAL, None), "");
         let words = "Transport endpoint is not connected: No valid address handle at remote side (required for RDMA operations) [14]";

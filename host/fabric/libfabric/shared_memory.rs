@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use libfabric_sys as sys;
 use nix::fcntl::{Flock, FlockArg};
 use nix::sys::statvfs::statvfs;
-use nix::unistd::{SysconfVar, sysconf};
+use nix::unistd::{AccessFlags, SysconfVar, access, sysconf};
 
 use super::errors::{self, Doing};
 use crate::FabricError;
@@ -37,6 +37,10 @@ fn has_files(provider: &str, library: u32) -> bool {
 pub(super) fn turn(rail: &str, provider: &str, library: u32) -> Result<Turn, FabricError> {
     if !has_files(provider, library) {
         return Ok(Turn { _lock: None });
+    }
+    if let Err(why) = access(FOLDER, AccessFlags::W_OK) {
+        let text = format!("{FOLDER} cannot be used: {}", why.desc());
+        return Err(errors::refused(rail, Doing::Opening, "fi_enable", why as i32, text));
     }
     let lock = lock().ok();
     match free() {

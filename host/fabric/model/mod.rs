@@ -93,11 +93,13 @@ impl Model {
         self.0.moves.clone()
     }
 
-    /// Creates rails for one thread, with a card over each rail in `inner`. Rails in excess of the number of cards
-    /// share the last card's wire.
-    pub fn rails<R: Rail>(&self, inner: impl IntoIterator<Item = R>) -> Vec<ModelRail<R>> {
+    /// Creates rails for one thread, with a card over each rail in `inner`, from card `first` on. Rails in excess of
+    /// the
+    /// number of cards share the last card's wire.
+    pub fn rails<R: Rail>(&self, first: usize, inner: impl IntoIterator<Item = R>) -> Vec<ModelRail<R>> {
         let (poster, last) = (Rc::new(Poster::default()), self.0.nics.len().saturating_sub(1));
-        let rail = |(card, inner): (usize, R)| ModelRail::new(self.clone(), poster.clone(), card.min(last), inner);
+        let rail =
+            |(card, inner): (usize, R)| ModelRail::new(self.clone(), poster.clone(), (first + card).min(last), inner);
         inner.into_iter().enumerate().map(rail).collect()
     }
 

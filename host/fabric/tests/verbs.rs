@@ -7,7 +7,8 @@ use ginlab_fabric::discover::Reach;
 use ginlab_fabric::libfabric::RailOptions;
 use ginlab_fabric::verbs::{Counted, PairOptions, Verbs, VerbsRail, cards};
 use ginlab_fabric::{
-    Access, Completion, Fabric, FabricError, Memory, Post, Rail, RankPlace, RemoteRegion, Transfer, soft,
+    Access, Completion, Fabric, FabricError, Memory, Message, Messages, Post, Rail, RankPlace, RemoteRegion, Transfer,
+    soft,
 };
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -110,6 +111,114 @@ fn bytes_and_immediates_arrive_once_in_any_order() {
     }
     poll(&mut here, 8);
     assert_eq!(theirs, ours);
+}
+
+/// Messages of up to four MTUs over NICs that reorder: each arrives in the oldest receive, from two senders at a time.
+#[test]
+fn messages_arrive_in_order_over_reordering_nics() {
+    const SIZES: [usize; 6] = [2, 1, 8928, 8929, 30_000, 64];
+    let with_messages = |card: usize| VerbsRail::with_messages(&names()[card], 64, Some(32)).unwrap();
+    let (mut senders, mut there) = ([with_messages(0), with_messages(0)], with_messages(1));
+    for sender in &mut senders {
+        sender.add_peer(&there.address().unwrap()).unwrap();
+        there.add_peer(&sender.address().unwrap()).unwrap();
+    }
+    let count = 120u64;
+    let size = |number: u64| SIZES[number as usize % SIZES.len()];
+    let mut ours: Vec<Vec<u8>> = (0..count).map(|number| vec![number as u8; size(number).max(1)]).collect();
+    let mut theirs = vec![vec![0xffu8; 30_001]; 2 * count as usize];
+    let message = |bytes: usize, token: u64| Message { offset: 0, bytes: bytes as u64, token };
+    let into: Vec<_> = theirs.iter_mut().map(|bytes| register(&mut there, bytes)).collect();
+    let mut from: [Vec<_>; 2] = [Vec::new(), Vec::new()];
+    for (sender, regions) in senders.iter_mut().zip(&mut from) {
+        regions.extend(ours.iter_mut().map(|bytes| register(sender, bytes)));
+    }
+    // Half of the receives are posted after messages have landed.
+    let receives = |there: &mut VerbsRail, numbers: std::ops::Range<u64>| {
+        for number in numbers {
+            // SAFETY: no other code accesses the memory until the completion.
+            unsafe { there.receive(&into[number as usize], &message(30_001, number)) }.unwrap();
+        }
+    };
+    receives(&mut there, 0..count);
+    let (mut sent, mut done, mut received, mut late) = ([0u64; 2], 0, Vec::new(), false);
+    let started = Instant::now();
+    while received.len() < 2 * count as usize || done < 2 * count {
+        for (index, sender) in senders.iter_mut().enumerate() {
+            let number = sent[index];
+            if number < count {
+                let message = message(size(number), number);
+                // SAFETY: no other code accesses the memory until the completion.
+                let posted = unsafe { sender.send(&from[index][number as usize], 0, &message) }.unwrap();
+                sent[index] += u64::from(posted == Post::Accepted);
+            }
+            let mut found = Vec::new();
+            sender.poll(&mut found).unwrap();
+            done += tokens(&found).len() as u64;
+        }
+        let mut found = Vec::new();
+        there.poll(&mut found).unwrap();
+        received.extend(found.into_iter().map(|completion| match completion {
+            Completion::Received { token, bytes } => (token, bytes),
+            other => panic!("{other:?}"),
+        }));
+        if sent == [count; 2] && !late {
+            late = true;
+            receives(&mut there, count..2 * count);
+        }
+        assert!(started.elapsed() < Duration::from_secs(20), "{sent:?} {done} {}", received.len());
+        std::thread::yield_now();
+    }
+    // The messages of each sender are in order. Both send the same.
+    received.sort_unstable();
+    let mut next = [0u64; 2];
+    for (token, bytes) in received {
+        let contents = &theirs[token as usize];
+        let fits = |number: u64| {
+            number < count
+                && size(number) as u64 == bytes
+                && contents[..bytes as usize].iter().all(|byte| *byte == number as u8)
+                && contents[bytes as usize..].iter().all(|byte| *byte == 0xff)
+        };
+        let index = next.iter().position(|number| fits(*number)).unwrap_or_else(|| panic!("{token}: {bytes} B"));
+        next[index] += 1;
+        next.sort_unstable();
+    }
+    assert_eq!(next, [count; 2]);
+}
+
+#[test]
+fn message_errors_are_named() {
+    let with_messages = |card: usize| VerbsRail::with_messages(&names()[card], 64, None).unwrap();
+    let (mut here, mut there, mut without) = (with_messages(0), with_messages(1), open(0));
+    here.add_peer(&there.address().unwrap()).unwrap();
+    there.add_peer(&here.address().unwrap()).unwrap();
+    let (mut ours, mut theirs, mut more) = (vec![1; 64], vec![0; 64], vec![0; 64]);
+    let (from, into, other) =
+        (register(&mut here, &mut ours), register(&mut there, &mut theirs), register(&mut without, &mut more));
+    let message = |offset: u64, bytes: u64, token: u64| Message { offset, bytes, token };
+    // SAFETY: no other code accesses the memory until the completion, and refused messages are not sent.
+    unsafe {
+        there.receive(&into, &message(0, 10, 4)).unwrap();
+        here.send(&from, 0, &message(0, 11, 1)).unwrap();
+        let error = failure(poll(&mut there, 1)).to_string();
+        assert!(error.contains("a message of 11 B does not fit in the receive buffer of 10 B"), "{error}");
+        assert_eq!((theirs[9], theirs[10]), (1, 0));
+        there.receive(&into, &message(0, 10, 5)).unwrap();
+        there.cancel(5).unwrap();
+        there.cancel(6).unwrap();
+        let error = failure(poll(&mut there, 1)).to_string();
+        assert!(error.contains("the receive was cancelled"), "{error}");
+        for (refused, what) in [
+            (here.send(&from, 0, &message(60, 8, 1)), "exceed the region of 64 B"),
+            (here.send(&from, 7, &message(0, 8, 1)), "no such peer"),
+            (here.send(&other, 0, &message(0, 8, 1)), "registered with another rail"),
+            (without.receive(&other, &message(0, 8, 1)), "messages"),
+        ] {
+            let error = refused.unwrap_err().to_string();
+            assert!(error.contains(what), "{error}");
+        }
+    }
 }
 
 #[test]

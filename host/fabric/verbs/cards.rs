@@ -64,16 +64,25 @@ fn place(device: *mut ibv_device) -> Option<PciAddress> {
     path.file_name()?.to_str()?.parse().ok()
 }
 
-/// Returns the line rate of an open device in bits per second, as reported by the port.
-pub(super) fn line_rate(context: *mut ibv_context) -> Option<u64> {
+/// Returns the attributes of the port of an open device.
+fn port(context: *mut ibv_context) -> Option<ibv_port_attr> {
     let library = library().ok()?;
     // SAFETY: the struct consists of integers, for which zero is valid.
     let mut port: ibv_port_attr = unsafe { std::mem::zeroed() };
     // SAFETY: the context is open, and `port` is as long as the longest form of the struct.
-    if unsafe { (library.ibv_query_port)(context, 1, &mut port) } != 0 {
-        return None;
-    }
-    // The rate is in units of 100 Mb/s. For InfiniBand it is the rate per lane times the number of lanes.
+    let code = unsafe { (library.ibv_query_port)(context, 1, &mut port) };
+    (code == 0).then_some(port)
+}
+
+/// Returns the maximum number of bytes of a datagram of an open device, as reported by the port.
+pub(super) fn max_message(context: *mut ibv_context) -> Option<u32> {
+    port(context).map(|port| port.max_msg_sz)
+}
+
+/// Returns the line rate of an open device in bits per second, as reported by the port.
+pub(super) fn line_rate(context: *mut ibv_context) -> Option<u64> {
+    let port = port(context)?;
+    // In units of 100 Mb/s: InfiniBand's rate per lane, and number of lanes.
     let lane = match port.active_speed {
         1 => 25,
         2 => 50,

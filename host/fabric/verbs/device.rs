@@ -1,6 +1,6 @@
 //! An open EFA device: its protection domain, and the address handles of peers.
 
-use super::cards::{List, PREFIX, label, library, line_rate, name};
+use super::cards::{List, PREFIX, label, library, line_rate, max_message, name};
 use super::errors;
 use crate::{FabricError, mistake};
 use efa_queue::To;
@@ -155,6 +155,15 @@ impl Verbs {
     #[must_use]
     pub fn max_transfer_bytes(&self) -> u64 {
         self.0.attributes.max_rdma_size.into()
+    }
+
+    /// Returns the maximum number of bytes of a datagram.
+    ///
+    /// # Errors
+    /// Returns an error if the port does not report a number of at most 16 bits.
+    pub fn max_message_bytes(&self) -> Result<u16, FabricError> {
+        let most = max_message(self.0.context).and_then(|most| u16::try_from(most).ok()).filter(|most| *most > 0);
+        most.ok_or_else(|| errors::call(&self.0.rail, "ibv_query_port (maximum size of a message)", None))
     }
 
     /// Returns the maximum number of requests in a queue.

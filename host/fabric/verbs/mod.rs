@@ -9,6 +9,7 @@ mod barriers;
 mod cards;
 mod device;
 mod errors;
+mod messages;
 mod pair;
 mod queues;
 mod rail;

@@ -277,11 +277,20 @@ impl Pair {
         let is_sound =
             [send.entries, completions.entries, arrivals.entries].iter().all(|count| count.is_power_of_two())
                 && send.entry_bytes == 64
+                && receive.entry_bytes == 16
+                && receive.entries.is_power_of_two()
                 && [completions, arrivals].iter().all(|queue| matches!(queue.entry_bytes, 16 | 32))
                 && send.max_batch > 0
-                && [send.slots, send.doorbell.cast(), completions.slots, arrivals.slots]
-                    .iter()
-                    .all(|place| !place.is_null());
+                && [
+                    send.slots,
+                    send.doorbell.cast(),
+                    receive.slots,
+                    receive.doorbell.cast(),
+                    completions.slots,
+                    arrivals.slots,
+                ]
+                .iter()
+                .all(|place| !place.is_null());
         // SAFETY: the queue pair exists.
         let number = u16::try_from(unsafe { (*self.pair).qp_num });
         match number {

@@ -2,6 +2,7 @@
 
 use super::barriers;
 use super::view::{Completions, Ring};
+use efa_queue::receive::{self, Receive};
 use efa_queue::{completion, request, rules};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -55,6 +56,44 @@ impl Poster {
         unsafe { &*self.ring.doorbell.cast::<AtomicU32>() }.store(rules::doorbell(self.posted), Ordering::Relaxed);
         // The NIC has space for one batch, so the doorbell must be stored before the next requests.
         barriers::start_stores();
+    }
+}
+
+/// A ring of receives, written by one thread. The caller posts at most as many as the ring has slots.
+#[derive(Debug)]
+pub(super) struct ReceivePoster {
+    ring: Ring,
+    posted: u64,
+    rung: u64,
+}
+
+impl ReceivePoster {
+    pub(super) fn new(ring: Ring) -> ReceivePoster {
+        ReceivePoster { ring, posted: 0, rung: 0 }
+    }
+
+    /// Writes the next receive, which the completion identifies by `id`.
+    pub(super) fn put(&mut self, id: u16, address: u64, length: u16, key: u32) {
+        let slot = rules::slot(self.posted, self.ring.entries) as usize;
+        // SAFETY: the slot is in the ring, and the pair has checked that its entries have 16 bytes.
+        let places = unsafe {
+            &*self.ring.slots.add(slot * self.ring.entry_bytes as usize).cast::<[AtomicU64; receive::WORDS]>()
+        };
+        for (place, word) in places.iter().zip(Receive::one(id, address, length, key).words()) {
+            place.store(word, Ordering::Relaxed);
+        }
+        self.posted += 1;
+    }
+
+    /// Rings the doorbell for all receives that it does not cover yet.
+    pub(super) fn ring(&mut self) {
+        if self.rung != self.posted {
+            self.rung = self.posted;
+            // The NIC reads the receives after the doorbell.
+            barriers::flush_stores();
+            // SAFETY: the doorbell is an aligned word that lives as long as the pair.
+            unsafe { &*self.ring.doorbell.cast::<AtomicU32>() }.store(rules::doorbell(self.posted), Ordering::Relaxed);
+        }
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::device::Verbs;
 use super::errors;
+use super::messages::{IS_SEGMENT, Mailbox, SLOTS, Segment};
 use super::pair::Pair;
 use super::queues::{CompletionReader, Poster};
 use super::region::Region;
@@ -10,7 +11,7 @@ use crate::{
     Access, Completion, FabricError, Memory, Message, Messages, Post, Rail, RailLimits, RemoteRegion, Transfer, mistake,
 };
 use efa_queue::request::{self, Head};
-use efa_queue::{Local, To, completion};
+use efa_queue::{Local, Operation, To, completion};
 use slab::Slab;
 use std::fmt;
 use std::sync::Arc;
@@ -46,6 +47,10 @@ pub struct VerbsRail {
     flights: Slab<Flight>,
     peers: Vec<Option<Peer>>,
     limits: RailLimits,
+    /// Messages. `None` if the rail has none.
+    mailbox: Option<Box<Mailbox>>,
+    /// Completions of messages for the next poll.
+    ready: Vec<Completion>,
 }
 
 impl fmt::Debug for VerbsRail {
@@ -61,6 +66,26 @@ impl VerbsRail {
     /// # Errors
     /// Returns an error if the device has no RDMA write, or if it cannot be opened.
     pub fn open(card: &str, immediates: usize, most: Option<usize>) -> Result<VerbsRail, FabricError> {
+        VerbsRail::with_receives(card, immediates, most, 1)
+    }
+
+    /// Opens a rail like [`open`](VerbsRail::open), which also sends and receives messages. Their order is restored by
+    /// this process, which copies each received message once.
+    ///
+    /// # Errors
+    /// Returns the errors of `open`, and an error if memory cannot be registered.
+    pub fn with_messages(card: &str, immediates: usize, most: Option<usize>) -> Result<VerbsRail, FabricError> {
+        let mut rail = VerbsRail::with_receives(card, immediates + SLOTS as usize, most, SLOTS)?;
+        rail.mailbox = Some(Box::new(Mailbox::open(&rail.verbs, rail.pair.view().receive)?));
+        Ok(rail)
+    }
+
+    fn with_receives(
+        card: &str,
+        immediates: usize,
+        most: Option<usize>,
+        receives: u32,
+    ) -> Result<VerbsRail, FabricError> {
         let verbs = Verbs::open(card)?;
         if !verbs.writes() {
             return Err(mistake(
@@ -75,7 +100,7 @@ impl VerbsRail {
             depth,
             completions: depth,
             arrivals,
-            receives: 1,
+            receives,
             unsolicited: true,
             counted: &[],
         })?;
@@ -99,6 +124,8 @@ impl VerbsRail {
             limits,
             pair,
             verbs,
+            mailbox: None,
+            ready: Vec::new(),
         })
     }
 
@@ -116,7 +143,7 @@ impl VerbsRail {
         ) else {
             return Err(self.refuse(region, t, is_read));
         };
-        if self.flights.len() >= self.limits.max_outstanding {
+        if self.in_queue() >= self.limits.max_outstanding {
             self.poster.ring();
             return Ok(Post::Again);
         }
@@ -138,6 +165,67 @@ impl VerbsRail {
             self.poster.ring();
         }
         Ok(Post::Accepted)
+    }
+
+    /// Returns the number of requests in the send queue.
+    #[inline]
+    fn in_queue(&self) -> usize {
+        self.flights.len() + self.mailbox.as_ref().map_or(0, |mailbox| mailbox.in_flight())
+    }
+
+    /// Posts segments of messages while the queue and their windows have room.
+    fn pump_segments(&mut self) {
+        while self.in_queue() < self.limits.max_outstanding
+            && let Some(segment) = self.mailbox.as_mut().and_then(|mailbox| mailbox.next())
+        {
+            let Segment { id, peer, immediate, address, bytes, key } = segment;
+            let to = self.peers.get(peer).and_then(Option::as_ref).map_or_else(To::default, |peer| peer.to);
+            let head = Head { id: id.into(), phase: self.poster.phase(), to, immediate: Some(immediate), hints: 0 };
+            self.poster.put(&request::send(&head, Local { address, length: bytes, key }));
+        }
+        self.poster.ring();
+    }
+
+    /// Returns the address of a message's bytes, or why they cannot be sent or received.
+    fn range(&self, region: &Region, message: &Message, peer: Option<usize>) -> Result<u64, FabricError> {
+        let Message { offset, bytes, .. } = *message;
+        let fits = offset <= region.bytes && bytes <= region.bytes - offset;
+        let exists = peer.is_none_or(|peer| self.peers.get(peer).is_some_and(Option::is_some));
+        if fits && exists && Arc::ptr_eq(&region.verbs.0, &self.verbs.0) {
+            return Ok(region.address + offset);
+        }
+        let text = if !fits {
+            format!("offset {offset} and {bytes} B exceed the region of {} B", region.bytes)
+        } else if !exists {
+            format!("no such peer: there are {} peers", self.peers.len())
+        } else {
+            "the region is registered with another rail".to_owned()
+        };
+        Err(mistake(self.verbs.name(), format!("a message of {bytes} B"), text))
+    }
+
+    /// Handles an entry of the queue where peers' operations arrive.
+    fn arrived(&mut self, words: [u64; 2], completions: &mut Vec<Completion>) {
+        let [first, second] = words;
+        let status = completion::status(first);
+        let immediate = completion::immediate(first, second).filter(|_| status == 0);
+        if let Some(mailbox) = &mut self.mailbox
+            && let Some(completion::Completion::Arrived(arrived)) = completion::Completion::decode(&words)
+            && arrived.operation == Operation::Send
+        {
+            if let Some(immediate) = immediate {
+                let peer = (arrived.handle, arrived.source);
+                return mailbox.landed(peer, arrived.id, arrived.length, immediate, completions);
+            }
+            mailbox.dropped(arrived.id);
+        }
+        completions.push(match immediate {
+            Some(value) => Completion::Immediate { value },
+            None => {
+                let error = Box::new(errors::completed(self.verbs.name(), "data sent by a peer".to_owned(), status));
+                Completion::Failed { token: None, error }
+            }
+        });
     }
 
     #[cold]
@@ -165,9 +253,19 @@ impl VerbsRail {
     /// Handles the completion of a request.
     #[inline]
     fn ended(&mut self, first: u64, completions: &mut Vec<Completion>) {
-        // Ignores an unknown request, which is an entry of a queue that was overwritten.
-        let Some(flight) = self.flights.try_remove(completion::id(first).into()) else { return };
-        let status = completion::status(first);
+        let (id, status) = (completion::id(first), completion::status(first));
+        if id & IS_SEGMENT != 0
+            && let Some(mailbox) = &mut self.mailbox
+        {
+            let name = self.verbs.name();
+            let error = |bytes, peer| {
+                let what = || format!("message of {bytes} B to peer {peer}");
+                (status != 0).then(|| errors::completed(name, what(), status))
+            };
+            return mailbox.sent(id, completions, error);
+        }
+        // Ignore an unknown request: an entry of a queue that was overwritten.
+        let Some(flight) = self.flights.try_remove(id.into()) else { return };
         completions.push(if status == 0 {
             Completion::Done { token: flight.token }
         } else {
@@ -243,31 +341,42 @@ impl Rail for VerbsRail {
             self.ended(first, completions);
         }
         for _ in 0..BATCH {
-            let Some([first, second]) = self.arrivals.next() else { break };
-            match completion::immediate(first, second) {
-                Some(value) if completion::status(first) == 0 => completions.push(Completion::Immediate { value }),
-                _ => {
-                    let operation = "data sent by a peer".to_owned();
-                    let error = Box::new(errors::completed(self.verbs.name(), operation, completion::status(first)));
-                    completions.push(Completion::Failed { token: None, error });
-                }
-            }
+            let Some(words) = self.arrivals.next() else { break };
+            self.arrived(words, completions);
+        }
+        if self.mailbox.is_some() {
+            completions.append(&mut self.ready);
+            self.pump_segments();
         }
         Ok(())
     }
 }
 
-/// Messages are not supported, because they need an order, which EFA's datagrams lack.
+/// Messages of rails that were opened with them.
 impl Messages for VerbsRail {
-    unsafe fn send(&mut self, _: &Region, _: usize, _: &Message) -> Result<Post, FabricError> {
-        Err(self.has_none("messages"))
+    unsafe fn send(&mut self, region: &Region, peer: usize, message: &Message) -> Result<Post, FabricError> {
+        let address = self.range(region, message, Some(peer))?;
+        let Some(mailbox) = &mut self.mailbox else { return Err(self.has_none("messages")) };
+        if !mailbox.send(peer, address, region.lkey, message) {
+            return Ok(Post::Again);
+        }
+        self.pump_segments();
+        Ok(Post::Accepted)
     }
 
-    unsafe fn receive(&mut self, _: &Region, _: &Message) -> Result<Post, FabricError> {
-        Err(self.has_none("messages"))
+    unsafe fn receive(&mut self, region: &Region, message: &Message) -> Result<Post, FabricError> {
+        let address = self.range(region, message, None)?;
+        let Some(mailbox) = &mut self.mailbox else { return Err(self.has_none("messages")) };
+        mailbox.receive(address, message, &mut self.ready);
+        Ok(Post::Accepted)
     }
 
-    fn cancel(&mut self, _token: u64) -> Result<(), FabricError> {
-        Err(self.has_none("messages"))
+    fn cancel(&mut self, token: u64) -> Result<(), FabricError> {
+        let Some(mailbox) = &mut self.mailbox else { return Err(self.has_none("messages")) };
+        if mailbox.cancel(token) {
+            let error = Box::new(mistake(self.verbs.name(), "receiving a message", "the receive was cancelled"));
+            self.ready.push(Completion::Failed { token: Some(token), error });
+        }
+        Ok(())
     }
 }

@@ -1,13 +1,14 @@
 //! Set-up of an engine: regions, peers, and rails in use.
 
 use super::route::{Peers, Region};
-use super::{Engine, EngineError};
+use super::{Engine, EngineError, SetUp};
 use crate::stage::Stage;
 use ginlab_cuda::Flush;
 use ginlab_fabric::chosen::BareWrites;
 use ginlab_fabric::{Access, FabricError, Rail, RemoteRegion};
 use ginlab_rails::RailQueue;
 use ginlab_rails::strategy::{Scheduler, Strategy};
+use std::time::Instant;
 
 impl<R: Rail> Engine<R> {
     /// Registers `memory` on all rails as the next region, only for the uses in `access`. With `staged_from`, the
@@ -25,6 +26,7 @@ impl<R: Rail> Engine<R> {
         access: Access,
         staged_from: Option<Stage>,
     ) -> Result<Vec<RemoteRegion>, FabricError> {
+        let started = Instant::now();
         let mut on_rail = Vec::with_capacity(self.queues.len());
         let mut remotes = Vec::with_capacity(self.queues.len());
         for rail in self.rails_mut() {
@@ -33,6 +35,9 @@ impl<R: Rail> Engine<R> {
             let region = unsafe { rail.register(memory, access) }?;
             remotes.push(rail.remote(&region));
             on_rail.push(region);
+        }
+        if self.regions.is_empty() {
+            self.set_up.registered = started.elapsed();
         }
         self.stages |= staged_from.is_some();
         self.regions.push(Region { bytes: memory.bytes as u64, on_rail, staged_from });
@@ -74,11 +79,18 @@ impl<R: Rail> Engine<R> {
             let (theirs, mine) = (addresses[peer].len(), rails);
             return Err(EngineError::Refused(format!("peer {peer} has {theirs} rails, but this rank has {mine}")));
         }
+        let started = Instant::now();
         for (index, rail) in self.rails_mut().enumerate() {
             let of_rail: Vec<Vec<u8>> = addresses.iter().map(|peer| peer[index].clone()).collect();
             rail.insert_peers(&of_rail)?;
         }
+        self.set_up.inserted = started.elapsed();
         self.set_peers(regions)
+    }
+
+    /// Returns the times of the set-up so far.
+    pub fn set_up(&self) -> SetUp {
+        self.set_up
     }
 
     /// Sets the function that runs the minimal write loop on a rail ([`bare_writes`](Engine::bare_writes)).

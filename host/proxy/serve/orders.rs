@@ -81,6 +81,7 @@ impl<R: Rail> Orders for Server<'_, R> {
             counters: self.engine.counters(),
             signals: self.engine.signals(),
             fault_without_bytes: self.fault_without_bytes,
+            set_up: self.engine.set_up(),
         })
     }
 

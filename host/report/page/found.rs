@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 
 use maud::{Markup, html};
 
-use super::{Page, Section, picture};
+use super::{Page, Section, expected, picture};
 use crate::chart::{Record, few, label};
 use crate::figures::Figure;
 use crate::run::Run;
@@ -59,6 +59,7 @@ pub fn section(page: &Page, sections: &[Section], shown: &[Figure]) -> Markup {
                 Some(newest) => (findings_table(page, newest.findings)),
                 None => {
                     (machine(page.runs))
+                    (expected::table(page.expected))
                     (bests_table(page.catalog, sections))
                 }
             }
@@ -71,7 +72,7 @@ pub fn section(page: &Page, sections: &[Section], shown: &[Figure]) -> Markup {
 fn machine(runs: &[Run]) -> Markup {
     let values = |key| few(&each_once(runs.iter().filter_map(|run| run.fact(key))));
     let facts: Vec<(&str, String)> =
-        [Key::Hostname, Key::Cpu, Key::Gpu, Key::Driver, Key::Libfabric, Key::Provider, Key::Commit]
+        [Key::Hostname, Key::Instance, Key::Cpu, Key::Gpu, Key::Driver, Key::Libfabric, Key::Provider, Key::Commit]
             .into_iter()
             .map(|key| (key.name(), values(key)))
             .filter(|(_, text)| !text.is_empty())
@@ -277,6 +278,7 @@ mod tests {
             title: "t",
             runs,
             comparison: None,
+            expected: &[],
             catalog: Catalog::default(),
             newest: Some(Newest { findings: &findings, stem: "t" }),
         };

@@ -3,8 +3,11 @@
 //! The page is self-contained: it includes the style and the charts, and has no script. The same files always result in
 //! the same bytes. maud escapes all texts; charts escape their own.
 
+mod expected;
 mod found;
 mod tables;
+
+pub use expected::Expected;
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -32,6 +35,8 @@ pub struct Page<'a> {
     pub runs: &'a [Run],
     /// Comparison, with the names of both sides.
     pub comparison: Option<(&'a Comparison, &'a str, &'a str)>,
+    /// Figures with those expected of the machine.
+    pub expected: &'a [Expected],
     /// Declarations of the experiments.
     pub catalog: Catalog<'a>,
     /// Set if the runs are the newest of many.

@@ -58,6 +58,8 @@ pub fn pci_tree(listing: &str) -> Result<Vec<(PciAddress, String)>, String> {
 pub fn lspci_devices(listing: &str) -> Result<BTreeMap<PciAddress, Printed>, String> {
     let mut found = BTreeMap::new();
     let (mut forest, mut flat) = (forest::Forest::default(), flat::Flat::default());
+    // The first bytes of files that PowerShell writes.
+    let listing = listing.trim_start_matches('\u{feff}');
     for (number, line) in listing.lines().enumerate() {
         let line = line.trim_end();
         // Prompts, remarks and messages of lspci, which users may also save.
@@ -72,6 +74,9 @@ pub fn lspci_devices(listing: &str) -> Result<BTreeMap<PciAddress, Printed>, Str
                 short(line)
             )
         })?;
+    }
+    if !forest.is_whole() {
+        return Err("the output of `lspci -t` ends within a branch: it is truncated; record `lspci -tvnn`".to_owned());
     }
     if found.is_empty() {
         return Err("no line is from `lspci`; record `lspci -Dnn`".to_owned());

@@ -11,7 +11,7 @@
 
 use super::group::Group;
 use super::post::Known;
-use super::{Failure, Queue, Transfer};
+use super::{Failure, NO_TURN, Queue, Transfer};
 use crate::command::{Command, Opcode, signal_of};
 use crate::ring::Status;
 use cuda_std::call::by_address;
@@ -71,8 +71,29 @@ pub struct ChannelHandle {
     channel: *const Channel,
     /// Number of slots.
     depth: u32,
-    /// All requests below this number are known to this thread to have a slot. 0 before the first post of this thread.
-    pub(crate) free_below: u64,
+    /// What the thread keeps between calls, as encoded by [`keep`]; 0 if that is nothing yet.
+    pub(crate) kept: u64,
+}
+
+/// Number of bits of the first number of [`keep`]. The other bits hold a distance of at most [`rules::DEEPEST`] plus 1.
+const KEPT_BITS: u32 = 48;
+
+/// Encodes what a thread keeps of a queue between calls: the number below which requests have a slot, and the first
+/// request after its last doorbell, if that was the queue's last one ([`Queue::turn`]). Without the latter, each
+/// request
+/// of a thread would be published to other threads before its doorbell, with a second system fence.
+#[inline(always)]
+const fn keep(free_below: u64, turn: u64, depth: u32) -> u64 {
+    let ahead = turn.wrapping_sub(free_below.wrapping_sub(depth as u64));
+    let is_kept = turn != NO_TURN && ahead <= depth as u64;
+    free_below | if is_kept { (ahead + 1) << KEPT_BITS } else { 0 }
+}
+
+/// Decodes the two numbers of [`keep`]; 0 contains no turn.
+#[inline(always)]
+const fn kept(word: u64, depth: u32) -> (u64, u64) {
+    let (free_below, ahead) = (word & ((1 << KEPT_BITS) - 1), word >> KEPT_BITS);
+    (free_below, if ahead == 0 { NO_TURN } else { free_below - depth as u64 + ahead - 1 })
 }
 
 impl ChannelHandle {
@@ -83,7 +104,7 @@ impl ChannelHandle {
     #[inline(always)]
     pub unsafe fn new(channel: *const Channel) -> ChannelHandle {
         // SAFETY: the caller guarantees that the channel is valid.
-        ChannelHandle { channel, depth: unsafe { (*channel).queue.depth }, free_below: 0 }
+        ChannelHandle { channel, depth: unsafe { (*channel).queue.depth }, kept: 0 }
     }
 
     /// Posts one command per active lane and returns the number of the lane's request. Converged lanes of a warp ring
@@ -95,8 +116,8 @@ impl ChannelHandle {
     #[inline(always)]
     pub(crate) fn post(&mut self, command: &Command) -> Result<u64, Status> {
         // SAFETY: the creator of the handle guarantees that the channel is valid.
-        let (posted, free_below) = unsafe { post(self.channel, command, self.free_below) };
-        self.free_below = free_below;
+        let (posted, kept) = unsafe { post(self.channel, command, self.kept) };
+        self.kept = kept;
         posted
     }
 
@@ -106,29 +127,33 @@ impl ChannelHandle {
     /// Returns the first failure of the queue.
     #[inline(always)]
     pub(crate) fn wait(&mut self, number: u64) -> Result<u64, Status> {
+        let (free_below, turn) = kept(self.kept, self.depth);
         // SAFETY: the creator of the handle guarantees that the channel is valid.
-        let watermark = unsafe { by_address(wait as unsafe fn(_, _, _) -> _)(self.channel, number, self.free_below) }?;
-        self.free_below = self.free_below.max(watermark + self.depth as u64);
+        let watermark = unsafe { by_address(wait as unsafe fn(_, _, _) -> _)(self.channel, number, free_below) }?;
+        self.kept = keep(free_below.max(watermark + self.depth as u64), turn, self.depth);
         Ok(watermark)
     }
 }
 
-/// Implements [`ChannelHandle::post`]. Not inlined, for kernels with several call sites. Also returns the number below
-/// which requests have a slot.
+/// Implements [`ChannelHandle::post`]. Out of line, for kernels with several call sites. `word` is what the thread has
+/// kept; also returns what it keeps now.
 ///
 /// # Safety
 /// `channel` must be valid until the kernel ends.
 #[inline(never)]
-unsafe fn post(channel: *const Channel, command: &Command, free_below: u64) -> (Result<u64, Status>, u64) {
+unsafe fn post(channel: *const Channel, command: &Command, word: u64) -> (Result<u64, Status>, u64) {
     // SAFETY: the caller guarantees that the channel is valid.
     let mut channel = unsafe { *channel };
+    let (free_below, turn) = kept(word, channel.queue.depth);
     channel.queue.free_below = channel.queue.free_below.max(free_below);
+    channel.queue.recall(turn);
     let posted = match channel.transfer(command) {
         Some(transfer) if command.opcode == Opcode::PutValue => channel.post_value(&transfer, command),
         Some(transfer) => channel.queue.post_from(&transfer, Known::Asked),
-        None => return (Err(Status::REFUSED), free_below),
+        None => return (Err(Status::REFUSED), word),
     };
-    (posted.map_err(Failure::status), channel.queue.free_below)
+    let queue = &channel.queue;
+    (posted.map_err(Failure::status), keep(queue.free_below, queue.turn_to_keep(), queue.depth))
 }
 
 /// Implements [`ChannelHandle::wait`]. Not inlined, like [`post`].
@@ -197,5 +222,25 @@ impl Channel {
         store_relaxed_sys_u64(unsafe { &*(address as *const Word) }, command.value());
         self.queue.fill(place, &Transfer { local: Local { address, ..transfer.local }, ..*transfer });
         Ok(place.first)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kept_numbers_are_found_again() {
+        for depth in [4, 1 << 15] {
+            for watermark in [0, 7, (1 << KEPT_BITS) - 2 * u64::from(depth)] {
+                let free_below = watermark + u64::from(depth);
+                for turn in [watermark, watermark + 1, free_below, NO_TURN] {
+                    assert_eq!(kept(keep(free_below, turn, depth), depth), (free_below, turn));
+                }
+                // Requests up to the watermark are complete: none of them is the next one.
+                assert_eq!(kept(keep(free_below, watermark.wrapping_sub(1), depth), depth), (free_below, NO_TURN));
+            }
+            assert_eq!(kept(0, depth), (0, NO_TURN));
+        }
     }
 }

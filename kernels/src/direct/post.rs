@@ -6,8 +6,8 @@
 //! 3. *Write*: each lane writes its request of 64 bytes.
 //! 4. *Ring*: each slot has a word in device memory in which the group that starts there meets the preceding doorbell.
 //!    The group records there that it is written, and the thread that rang the preceding doorbell records that this
-//!    group is next. Both use an exchange, so exactly one of them is second, and this one rings for the group. No thread
-//!    waits for its doorbell.
+//!    group is next. Both use an exchange, so exactly one of them is second, and this one rings for the group.
+//!    No thread waits for its doorbell.
 //!
 //! **Order.** Each group executes a `fence.acq_rel.sys` between its requests (with their payloads) and its exchange. A
 //! thread that observes that the group is written, and rings for it, therefore never makes the NIC read an empty slot.
@@ -148,8 +148,28 @@ impl Queue {
             }
             fence_acq_rel_sys();
         }
+        // A system fence follows the doorbell for the preceding requests, whichever thread rang it.
+        self.ordered = self.ordered.max(place.first);
         let met = self.ring_for(place.end);
         self.go_on_ringing(place.end, met);
+    }
+
+    /// Returns the turn for a copy of this queue in a later call of this thread: [`NO_TURN`] unless the limit of
+    /// [`recall`](Queue::recall) holds.
+    #[inline(always)]
+    pub(super) fn turn_to_keep(&self) -> u64 {
+        let is_near = self.turn.wrapping_sub(self.ordered) <= self.max_batch as u64 / 2;
+        if self.turn != NO_TURN && is_near { self.turn } else { NO_TURN }
+    }
+
+    /// Continues from an earlier copy of this queue in the same thread, whose [`turn_to_keep`](Queue::turn_to_keep) was
+    /// `turn`: all doorbells except those of the last half batch before it are ordered before this thread's stores.
+    #[inline(always)]
+    pub(super) fn recall(&mut self, turn: u64) {
+        if turn != NO_TURN {
+            self.turn = turn;
+            self.ordered = self.ordered.max(turn.saturating_sub(self.max_batch as u64 / 2));
+        }
     }
 
     /// Rings one doorbell for the requests below `to`. Returns the previous value of the next group's turn word.

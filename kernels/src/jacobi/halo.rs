@@ -9,13 +9,13 @@ use super::resident_args::{PLACES, ResidentArgs, row_words};
 use super::shared_rows::Memory;
 use super::stencil::{Columns, Points, load, store};
 use super::{ABOVE, BELOW, Link};
-use crate::gin::{Block, WaitBudget};
+use crate::gin::{Block, Signal, Sym, WaitBudget};
 use cuda_std::memory::{WordPair, load_relaxed_sys_v2_u64, store_relaxed_sys_v2_u64};
 use cuda_std::thread;
 
 /// Combines a value and its iteration number in a word.
 #[inline(always)]
-fn tagged(value: f32, tag: u32) -> u64 {
+pub fn tagged(value: f32, tag: u32) -> u64 {
     (tag as u64) << 32 | value.to_bits() as u64
 }
 
@@ -74,14 +74,15 @@ unsafe fn look(place: u64, tag: u32) -> (Points, bool) {
     (words.map(|word| f32::from_bits(word as u32)), there)
 }
 
-/// Waits for the rows above and below the block. Returns them, and 0 or the [`Status`](crate::ring::Status) of a
-/// failure.
+/// Waits for the rows adjacent to the block, above and below. `receive` waits for the row on a side that is reached
+/// over
+/// rails. Returns the rows, and 0 or the [`Status`](crate::ring::Status) of a failure.
 #[inline(always)]
 pub unsafe fn take<const RAILS: bool>(
     args: &ResidentArgs,
     memory: &Memory,
     tag: u32,
-    columns: &Columns,
+    receive: impl Fn(usize) -> (Points, u32),
 ) -> ([Points; 2], u32) {
     // SAFETY: the caller guarantees that `args` and `memory` are valid, and `set_doors` has stored the addresses.
     unsafe {
@@ -100,19 +101,24 @@ pub unsafe fn take<const RAILS: bool>(
                 thread::relax();
             }
         }
-        let (up, first) = one_side(args, above, tag, ABOVE, columns);
-        let (down, second) = one_side(args, below, tag, BELOW, columns);
+        let (up, first) = one_side(args, above, tag, || receive(ABOVE));
+        let (down, second) = one_side(args, below, tag, || receive(BELOW));
         ([up, down], first.max(second))
     }
 }
 
 /// Like [`take`], for one side.
 #[inline(always)]
-unsafe fn one_side(args: &ResidentArgs, place: u64, tag: u32, side: usize, columns: &Columns) -> (Points, u32) {
+unsafe fn one_side(
+    args: &ResidentArgs,
+    place: u64,
+    tag: u32,
+    receive: impl FnOnce() -> (Points, u32),
+) -> (Points, u32) {
     // SAFETY: the caller guarantees that `args` is valid and that `place` is 0 or a row of words.
     unsafe {
         if place == 0 {
-            return receive(args.link, tag, side, *columns);
+            return receive();
         }
         let mut patience = WaitBudget::default();
         loop {
@@ -128,15 +134,50 @@ unsafe fn one_side(args: &ResidentArgs, place: u64, tag: u32, side: usize, colum
     }
 }
 
-/// Sends a row over rails, as the round that its tag numbers. Called by all threads of the block.
+/// Columns of a block in the rows that are put over rails.
+#[derive(Clone, Copy)]
+pub struct Piece {
+    /// The first column, and the number of columns.
+    pub columns: (u32, u32),
+    /// Offset of the signals of these columns from those of the first block.
+    pub signals: u32,
+}
+
+/// Returns the part of a row that belongs to the block.
+#[inline(always)]
+fn part(row: Sym<f32>, piece: Option<Piece>) -> Sym<f32> {
+    piece.map_or(row, |piece| row.slice(piece.columns.0 as u64, piece.columns.1 as u64))
+}
+
+/// Returns the signal of the block's part of a row.
+#[inline(always)]
+fn signal(signal: Signal, piece: Option<Piece>) -> Signal {
+    piece.map_or(signal, |piece| signal.at(piece.signals))
+}
+
+/// Sends a row over rails, as the round of its tag. Called by all threads of the block.
 #[inline(never)]
 pub unsafe fn send(link: *const Link, tag: u32, side: usize, points: Points, columns: Columns) {
+    // SAFETY: the caller guarantees that `link` is valid.
+    unsafe { send_part(link, tag, side, points, columns, None) };
+}
+
+/// Like [`send`], for the columns of the block: all if `piece` is `None`.
+#[inline(always)]
+pub unsafe fn send_part(
+    link: *const Link,
+    tag: u32,
+    side: usize,
+    points: Points,
+    columns: Columns,
+    piece: Option<Piece>,
+) {
     // SAFETY: the caller guarantees that `link` is valid.
     let link = unsafe { &*link };
     let world = &link.world;
     let parity = (tag & 1) as usize;
     let (out, halo) = (link.out[parity][side], link.halo[parity][1 - side]);
-    let (signal, peer) = (link.rounds[1 - side], link.peers[side]);
+    let (signal, peer) = (signal(link.rounds[1 - side], piece), link.peers[side]);
     let mut line = world.context(Block);
     // The NIC may read the row of two iterations ago until its put is complete, even if the neighbour has already
     // replied.
@@ -150,18 +191,31 @@ pub unsafe fn send(link: *const Link, tag: u32, side: usize, points: Points, col
         unsafe { store(world.local(out).add(columns.first as usize), &points) };
     }
     // A failure is recorded in the world's report.
-    let _ = line.put_round_nbi(halo, out, signal, tag, peer);
+    let _ = line.put_round_nbi(part(halo, piece), part(out, piece), signal, tag, peer);
 }
 
 /// Waits for a row over rails. Called by all threads of the block.
 #[inline(never)]
-unsafe fn receive(link: *const Link, tag: u32, side: usize, columns: Columns) -> (Points, u32) {
+pub unsafe fn receive(link: *const Link, tag: u32, side: usize, columns: Columns) -> (Points, u32) {
+    // SAFETY: the caller guarantees that `link` is valid.
+    unsafe { receive_part(link, tag, side, columns, None) }
+}
+
+/// Like [`receive`], for the columns of the block: all if `piece` is `None`.
+#[inline(always)]
+pub unsafe fn receive_part(
+    link: *const Link,
+    tag: u32,
+    side: usize,
+    columns: Columns,
+    piece: Option<Piece>,
+) -> (Points, u32) {
     // SAFETY: the caller guarantees that `link` is valid.
     let link = unsafe { &*link };
     let mut line = link.world.context(Block);
-    // Waits until the buffer of the next row is free, while the neighbour's row is in flight.
-    let ready = line.reclaim_round(link.rounds[1 - side], tag + 1, link.peers[side]);
-    let waited = ready.and_then(|()| line.wait_round(link.rounds[side], tag));
+    // Waits for the buffer of the next row now, while the neighbour's row is in flight.
+    let ready = line.reclaim_round(signal(link.rounds[1 - side], piece), tag + 1, link.peers[side]);
+    let waited = ready.and_then(|()| line.wait_round(signal(link.rounds[side], piece), tag));
     let stop = waited.map_or_else(|stop| stop.0 as u32, |()| 0);
     let row = link.world.local(link.halo[(tag & 1) as usize][side]);
     // SAFETY: the row has arrived, or its values are not used.
@@ -173,13 +227,21 @@ unsafe fn receive(link: *const Link, tag: u32, side: usize, columns: Columns) ->
 #[inline(never)]
 pub unsafe fn finish(args: &ResidentArgs, memory: &Memory) {
     // SAFETY: the caller guarantees that `args` is valid, and `set_doors` has stored the addresses.
+    unsafe { finish_part(args, memory, None) };
+}
+
+/// Like [`finish`], for the columns of the block: all if `piece` is `None`.
+#[inline(always)]
+pub unsafe fn finish_part(args: &ResidentArgs, memory: &Memory, piece: Option<Piece>) {
+    // SAFETY: the caller guarantees that `args` is valid, and `set_doors` has stored the addresses.
     let (link, doors) = unsafe { (&*args.link, memory.take()) };
     let mut line = link.world.context(Block);
     for side in [ABOVE, BELOW] {
         for parity in [0, 1] {
             // The addresses are the same for all threads, and so is the result. A failure is recorded in the world's
             // report.
-            if doors[side] == 0 && line.reclaim_round(link.rounds[1 - side], parity, link.peers[side]).is_err() {
+            let rounds = signal(link.rounds[1 - side], piece);
+            if doors[side] == 0 && line.reclaim_round(rounds, parity, link.peers[side]).is_err() {
                 return;
             }
         }

@@ -17,6 +17,7 @@ mod exchange;
 mod halo;
 pub mod launched;
 pub mod meet;
+pub mod pieces;
 pub mod resident;
 mod resident_args;
 mod shared_rows;
@@ -72,7 +73,7 @@ pub struct Link {
     /// Amount that one iteration adds to each signal.
     pub each: u64,
     /// Signals of resident kernels over rails, by side. The neighbour raises them once per iteration, as rounds. They
-    /// are separate from `signals`.
+    /// are separate from `signals`. Blocks of [`pieces`] use those at offset 2 times their position in a row.
     pub rounds: [Signal; 2],
     /// Exchange method: [`EXCHANGE_NONE`], [`EXCHANGE_P`], [`EXCHANGE_BLOCK`], [`EXCHANGE_ROW`] or [`EXCHANGE_HOST`].
     pub exchange: u32,

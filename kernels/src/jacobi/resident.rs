@@ -17,9 +17,9 @@
 //! its neighbour's points of tag `i + 1`. The neighbour wrote those after it had read the points of tag `i`. Each word
 //! is accessed by one 8-byte access, which is atomic. The words order no other memory, and no other memory is read.
 
-use super::halo::{self, give, send, take};
+use super::halo::{self, give, receive, send, take};
 pub use super::resident_args::{KEPT, LEAST_ROWS, PLACES, ResidentArgs, row_words};
-use super::shared_rows::{self, Ends, Memory, add_sums, leave_sum};
+use super::shared_rows::{self, Ends, Memory, Next, add_sums, leave_sum};
 use super::stencil::{Columns, Points, WIDTH, first_of_thread, load, store};
 use super::{ABOVE, BELOW, TRACE_WAITED};
 use crate::gin::Block;
@@ -172,7 +172,8 @@ impl<const RAILS: bool> Rows<RAILS> {
         while tag != end {
             let began = if traced { thread::global_timer_ns() } else { 0 };
             // SAFETY: the caller guarantees that `args` is valid, and `load` has stored the doors.
-            let ([up, down], failed) = unsafe { take::<RAILS>(args, &self.memory, tag, &self.columns) };
+            let ([up, down], failed) =
+                unsafe { take::<RAILS>(args, &self.memory, tag, |side| receive(args.link, tag, side, self.columns)) };
             if traced {
                 // SAFETY: the caller guarantees that `link` is valid.
                 unsafe { waited(args, tag, began) };
@@ -230,7 +231,7 @@ impl<const RAILS: bool> Rows<RAILS> {
         let (memory, columns) = (self.memory, self.columns);
         // SAFETY: the caller guarantees that the end points in `ends` have been stored.
         unsafe {
-            let mut at = memory.points;
+            let at = memory.points;
             let mut above = self.top;
             let mut points = self.held[0];
             for row in 0..KEPT {
@@ -238,31 +239,8 @@ impl<const RAILS: bool> Rows<RAILS> {
                 self.held[row] = memory.step(&columns, ends.down(row as u32 + 1), [&above, &points, &below], sum);
                 (above, points) = (points, below);
             }
-            let mut ends = ends.down(KEPT as u32 + 1);
-            let row = memory.row();
-            // Three rows per pass: the variables rotate without register moves.
-            while at + 2 * row < memory.last {
-                let first = memory.load(at + row);
-                let next = memory.step(&columns, ends, [&above, &points, &first], sum);
-                memory.store(at, &next);
-                let second = memory.load(at + 2 * row);
-                let next = memory.step(&columns, ends.down(1), [&points, &first, &second], sum);
-                memory.store(at + row, &next);
-                let third = memory.load(at + 3 * row);
-                let next = memory.step(&columns, ends.down(2), [&first, &second, &third], sum);
-                memory.store(at + 2 * row, &next);
-                (above, points) = (second, third);
-                at += 3 * row;
-                ends = ends.down(3);
-            }
-            while at != memory.last {
-                let below = memory.load(at + row);
-                let next = memory.step(&columns, ends, [&above, &points, &below], sum);
-                memory.store(at, &next);
-                (above, points) = (points, below);
-                at += row;
-                ends = ends.down(1);
-            }
+            let next = Next { at, ends: ends.down(KEPT as u32 + 1), above, points };
+            memory.step_rows(&columns, next, sum, |_| ());
         }
     }
 
@@ -292,7 +270,7 @@ impl<const RAILS: bool> Rows<RAILS> {
 
 /// Records the longest wait for rows of an iteration.
 #[inline(always)]
-unsafe fn waited(args: &ResidentArgs, tag: u32, began: u64) {
+pub(super) unsafe fn waited(args: &ResidentArgs, tag: u32, began: u64) {
     // SAFETY: the caller guarantees that `link` is valid.
     let link = unsafe { &*args.link };
     if thread::thread_idx_x() == 0

@@ -11,6 +11,9 @@ use cuda_std::{thread, warp};
 /// Number of warps of the largest block. Space is always reserved for this many, so that the distance between the data
 /// of consecutive rows is constant and a loop over rows increments one address.
 const WARPS: u32 = 1024 / warp::SIZE;
+/// Maximum number of threads of a block that has some columns of its rows: two words of a row's end points are for the
+/// points beside the block.
+pub const MOST_THREADS_OF_PIECE: u32 = 1024 - 32;
 /// Bytes of the points at both ends of each warp in a row, for one tag parity.
 const ENDS: u32 = 2 * WARPS * 4;
 /// Bytes of the end points of a row, for both parities.
@@ -28,6 +31,11 @@ const fn row_bytes(threads: u32) -> u32 {
 /// Returns the bytes of shared memory of a block of `threads` threads that has `rows` rows.
 pub const fn bytes(rows: u32, threads: u32) -> u32 {
     (rows - LEAST_ROWS + 1) * row_bytes(threads) + rows * ENDS_OF_ROW + DOORS + 2 * SUMS
+}
+
+/// Returns the bytes of shared memory of a block of `threads` threads that has some columns of `rows` rows.
+pub const fn bytes_of_piece(rows: u32, threads: u32) -> u32 {
+    rows * (row_bytes(threads) + ENDS_OF_ROW) + DOORS + 2 * SUMS
 }
 
 /// Addresses of a thread's data in its block's shared memory.
@@ -53,6 +61,14 @@ pub struct Memory {
 pub struct Ends {
     get: u32,
     put: u32,
+}
+
+/// The next row that a thread computes: its address and end points, the old points of the row above, and its own.
+pub struct Next {
+    pub at: u32,
+    pub ends: Ends,
+    pub above: Points,
+    pub points: Points,
 }
 
 impl Ends {
@@ -87,6 +103,34 @@ impl Memory {
             put: shared.at(columns.by_end(own, own + 4)),
             tail: shared.at(here + rows * ENDS_OF_ROW),
         }
+    }
+
+    /// Like [`new`](Memory::new), for a block that has some columns of its rows, all of which are in shared memory. The
+    /// end points of a row start and end with those beside the block.
+    #[inline(always)]
+    pub fn of_piece(columns: &Columns, rows: u32, bytes: u32) -> Memory {
+        let shared = Dynamic::of_block(bytes);
+        let here = rows * row_bytes(thread::block_dim_x());
+        let points = shared.at(first_of_thread() * 4);
+        let own = here + 4 + thread::thread_idx_x() / warp::SIZE * 8;
+        Memory {
+            shared,
+            points,
+            last: points + here - row_bytes(thread::block_dim_x()),
+            get: shared.at(columns.by_end(own - 4, own + 8)),
+            put: shared.at(columns.by_end(own, own + 4)),
+            tail: shared.at(here + rows * ENDS_OF_ROW),
+        }
+    }
+
+    /// Stores the point to the left or right of the block in row `row` of `rows`, for iteration `tag`.
+    #[inline(always)]
+    pub unsafe fn set_beside(&self, rows: u32, row: u32, right: bool, tag: u32, point: u32) {
+        let own = if right { 4 + thread::block_dim_x() / warp::SIZE * 8 } else { 0 };
+        let at = self.tail - (rows - row) * ENDS_OF_ROW + (tag & 1) * ENDS + own;
+        // SAFETY: the caller guarantees that `row` is a row of the block. Each row and side has its own word, and those
+        // of the other parity may still be read.
+        unsafe { self.shared.store(at, [point]) };
     }
 
     /// Returns the bytes from a row to the next.
@@ -140,6 +184,45 @@ impl Memory {
         // SAFETY: the caller guarantees that `ends` is in a row of the block.
         unsafe { self.set_ends(columns, ends, &next) };
         next
+    }
+
+    /// Computes the next values of the rows from `next` up to the last row, which it reads but does not change. Passes
+    /// those of each row to `each`.
+    #[inline(always)]
+    pub unsafe fn step_rows(&self, columns: &Columns, next: Next, sum: &mut f32, mut each: impl FnMut(&Points)) {
+        let Next { mut at, mut ends, mut above, mut points } = next;
+        let row = self.row();
+        // SAFETY: the caller guarantees that `at` is the address of a row after the first one, and that the end points
+        // in `ends` have been stored.
+        unsafe {
+            // Three rows per iteration: the variables rotate without register moves.
+            while at + 2 * row < self.last {
+                let first = self.load(at + row);
+                let next = self.step(columns, ends, [&above, &points, &first], sum);
+                self.store(at, &next);
+                each(&next);
+                let second = self.load(at + 2 * row);
+                let next = self.step(columns, ends.down(1), [&points, &first, &second], sum);
+                self.store(at + row, &next);
+                each(&next);
+                let third = self.load(at + 3 * row);
+                let next = self.step(columns, ends.down(2), [&first, &second, &third], sum);
+                self.store(at + 2 * row, &next);
+                each(&next);
+                (above, points) = (second, third);
+                at += 3 * row;
+                ends = ends.down(3);
+            }
+            while at != self.last {
+                let below = self.load(at + row);
+                let next = self.step(columns, ends, [&above, &points, &below], sum);
+                self.store(at, &next);
+                each(&next);
+                (above, points) = (points, below);
+                at += row;
+                ends = ends.down(1);
+            }
+        }
     }
 
     /// Stores the addresses at which the threads read the rows above and below the block (`take`) and write its own

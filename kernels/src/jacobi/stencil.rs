@@ -12,7 +12,7 @@ pub type Points = [f32; WIDTH];
 /// The columns of a thread.
 #[derive(Clone, Copy)]
 pub struct Columns {
-    /// The first of four columns, or 0 for a thread without columns.
+    /// The first of four columns; for a thread without columns, the first one that it reads.
     pub first: u32,
     /// Whether the thread has columns.
     pub any: bool,
@@ -30,8 +30,14 @@ impl Columns {
     /// `pitch` points apart.
     #[inline(always)]
     pub fn new(first: u32, nx: u32, pitch: u32) -> Columns {
+        Columns::or(first, 0, nx, pitch)
+    }
+
+    /// Like [`new`](Columns::new), but a thread without columns reads those from `otherwise` on.
+    #[inline(always)]
+    pub fn or(first: u32, otherwise: u32, nx: u32, pitch: u32) -> Columns {
         let any = first < pitch;
-        let first = if any { first } else { 0 };
+        let first = if any { first } else { otherwise };
         let lane = warp::lane();
         let keeps = |column: u32| opaque_u32(((column == 0 || column + 1 >= nx) as u32).wrapping_neg());
         let keeps = [keeps(first), keeps(first + 1), keeps(first + 2), keeps(first + 3)];

@@ -32,7 +32,7 @@ pub use order::{Moment, Orders};
 
 use std::io;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Instant;
 
 /// Maximum number of threads in a block, as on every NVIDIA GPU.
@@ -78,6 +78,21 @@ pub(crate) enum Vote {
 static WORKERS: AtomicUsize = AtomicUsize::new(0);
 /// Default seed of a grid, plus one. 0 means no seed.
 static SEED: AtomicU64 = AtomicU64::new(0);
+
+/// Whether grids end before their threads have returned.
+static STOPPED: AtomicBool = AtomicBool::new(false);
+
+/// Ends every grid of this process, running and future, with an error. For a process that is about to exit: a kernel
+/// that makes progress checks no request to stop.
+pub fn stop_all() {
+    STOPPED.store(true, Ordering::Relaxed);
+}
+
+/// Returns whether grids end.
+#[cfg_attr(any(loom, miri, feature = "threads"), allow(dead_code))] // used by the coroutine backend only
+fn is_stopped() -> bool {
+    STOPPED.load(Ordering::Relaxed)
+}
 
 /// Sets the default number of workers of a grid. Initially it is one less than the cores that this process may use,
 /// which leaves a core to the thread that answers the kernel.

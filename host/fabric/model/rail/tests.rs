@@ -17,7 +17,7 @@ fn card(depth: f64) -> Opened {
 
 fn opened(profile: Profile) -> Opened {
     let model = Model::new("p5", profile, 1, 3);
-    let mut rail = model.rails([NullRail::new()]).remove(0);
+    let mut rail = model.rails(0, [NullRail::new()]).remove(0);
     rail.insert_peers(&[Vec::new()]).expect("a peer");
     // SAFETY: a null rail does not access the memory.
     let region = unsafe { rail.register(Memory { address: 0, bytes: 1 << 30, cuda_device: None }, Access::ALL) }
@@ -99,7 +99,7 @@ fn bytes_later_than_model_are_counted() {
     let model = Model::new("p5", Profile::named("p5").expect("known"), 1, 3);
     // The number of polls exceeds those that fit in a round trip.
     let late = FaultyRail::new(NullRail::new(), Faults { delay_polls: 100_000, ..Faults::default() });
-    let mut rail = model.rails([late]).remove(0);
+    let mut rail = model.rails(0, [late]).remove(0);
     rail.insert_peers(&[Vec::new()]).expect("a peer");
     // SAFETY: a null rail does not access the memory.
     let region =
@@ -120,7 +120,7 @@ fn bytes_later_than_model_are_counted() {
 #[test]
 fn debt_is_forgiven_only_when_all_rails_idle() {
     let model = Model::new("p5", Profile::named("p5").expect("known"), 4, 3);
-    let mut rails = model.rails((0..4).map(|_| NullRail::new()));
+    let mut rails = model.rails(0, (0..4).map(|_| NullRail::new()));
     let poster = rails[0].poster.clone();
     let mut poll = |rail: usize| {
         let mut completions = Vec::new();
@@ -150,7 +150,7 @@ fn late_wait_is_counted_once() {
 #[test]
 fn rails_of_one_card_share_its_wire() {
     let mut opened = card(64.0);
-    let mut other = opened.0.rails([NullRail::new()]).remove(0);
+    let mut other = opened.0.rails(0, [NullRail::new()]).remove(0);
     other.insert_peers(&[Vec::new()]).expect("a peer");
     let started = Instant::now();
     // 8 MiB take 0.7 ms, and the small write must wait until they are sent.

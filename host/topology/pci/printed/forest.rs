@@ -18,8 +18,10 @@ struct Place {
 /// Parser of a tree.
 #[derive(Default)]
 pub struct Forest {
-    /// Open branches with their columns.
-    branches: Vec<(usize, Place)>,
+    /// Branches with their columns, and whether another line of the branch follows.
+    branches: Vec<(usize, Place, bool)>,
+    /// Whether a tree has ended within a branch.
+    is_cut: bool,
 }
 
 /// Returns whether a line is part of a tree.
@@ -39,17 +41,26 @@ fn device(text: &str) -> Option<(u8, u8, &str)> {
 }
 
 impl Forest {
+    /// Returns whether every branch has its last line.
+    pub fn is_whole(&self) -> bool {
+        !self.is_cut && self.branches.iter().all(|(.., continues)| !continues)
+    }
+
     /// Parses a line. Returns `None` if this fails.
     pub fn line(&mut self, line: &str, found: &mut BTreeMap<PciAddress, Printed>) -> Option<()> {
         let column = line.find(|c| c != ' ' && c != '|')?;
         let mut rest = line.get(column..)?;
         let mut place = if rest.starts_with('-') {
+            self.is_cut = !self.is_whole();
             self.branches.clear();
             Place::default()
         } else {
+            let continues = rest.starts_with('+');
             rest = rest.get(1..)?;
-            self.branches.truncate(self.branches.partition_point(|(known, _)| *known <= column));
-            self.branches.last().filter(|(known, _)| *known == column)?.1.clone()
+            self.branches.truncate(self.branches.partition_point(|(known, ..)| *known <= column));
+            let branch = self.branches.last_mut().filter(|(known, ..)| *known == column)?;
+            branch.2 = continues;
+            branch.1.clone()
         };
         loop {
             rest = rest.trim_start_matches('-');
@@ -57,8 +68,8 @@ impl Forest {
             match rest.chars().next() {
                 // A bridge or a bus without devices.
                 None => return Some(()),
-                Some('+' | '\\') => {
-                    self.branches.push((at, place.clone()));
+                Some(branch @ ('+' | '\\')) => {
+                    self.branches.push((at, place.clone(), branch == '+'));
                     rest = rest.get(1..)?;
                 }
                 Some('[') => {

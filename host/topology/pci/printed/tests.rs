@@ -129,12 +129,22 @@ fn unreadable_dumps_are_rejected_in_one_line() {
         ("-[0000:00]-+-00.0 NVIDIA Corporation GH100\n", "line 1"),
         ("00:01.1/00.0 3D controller: NVIDIA Corporation GH100\n", "line 1"),
         ("\tNUMA node: 1\n", "line 1"),
+        ("-+-[0000:20]---00.0  NVIDIA Corporation GH100 [10de:2330]\n", "it is truncated"),
+        ("-[0000:00]-+-00.0  NVIDIA Corporation GH100\n           +-01.0  Amazon.com, Inc. EFA\n", "it is truncated"),
+        ("-[0000:00]-+-00.0  NVIDIA Corporation GH100\n-[0000:20]---00.0  Amazon.com, Inc. EFA\n", "it is truncated"),
     ] {
         let error = lspci_devices(listing).unwrap_err();
         assert!(error.contains(part) && !error.contains('\n'), "{listing}: {error}");
     }
     let cut = "lrwxrwxrwx 1 root root 0 Oct 14 04:36 0000:4f:00.0 -> ../../../devices/pci0000:44/0000:44:00.0/0000:4f";
     assert!(pci_tree(cut).unwrap_err().contains("line 1"));
+}
+
+/// PowerShell writes a mark at the start of the file, and carriage returns.
+#[test]
+fn files_of_other_systems_parse() {
+    let listing = "\u{feff}-[0000:00]-+-00.0  NVIDIA Corporation GH100 [10de:2330]\r\n           \\-01.0  Intel\r\n";
+    assert_eq!(lspci_devices(listing).unwrap().len(), 2);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Workers: CPU threads that divide the blocks of a grid among them.
 
-use super::super::Grid;
+use super::super::{Grid, is_stopped};
 use super::running::{Launch, Running, Session};
 use super::stacks::Stacks;
 use super::{PROGRESS, WATCHED};
@@ -65,6 +65,9 @@ impl Work<'_> {
             }
             if blocks.is_empty() || self.failed.get().is_some() {
                 return Ok(());
+            }
+            if is_stopped() {
+                return Err(io::Error::new(io::ErrorKind::Interrupted, "the emulated device was stopped"));
             }
             let mut pass = Session::default();
             while pass.lanes < LONGEST_PASS
