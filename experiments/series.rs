@@ -22,18 +22,20 @@ use ginlab::report::Row;
 use serde::{Deserialize, Serialize};
 use std::time::{Duration, Instant};
 
-/// Default number of repeats, and the number that suffices if the repeats take longer than `LONG`.
+/// Default number of repeats.
 const REPEATS: u32 = 10;
+/// Minimum number of repeats, after which a long series ends.
 const ENOUGH: u32 = 3;
+/// Duration from which a series is long.
 const LONG: Duration = Duration::from_secs(5);
 
 /// Runs the cases of a parameter combination on this rank. All ranks call the functions in the same order.
 pub trait Bench {
-    /// A case: what a row measures or refers to.
+    /// What one row measures, such as a mode of a kernel or a baseline.
     type Case: Copy + PartialEq;
 
-    /// Runs a case over poisoned memory. Returns the number of errors that this rank found. `None` if it compared
-    /// nothing.
+    /// Fills the destination with a wrong pattern and runs a case. Returns the number of errors that this rank found.
+    /// `None` if it compared nothing.
     async fn verify(&mut self, _: Self::Case, _: &mut Bootstrap) -> Result<Option<u64>, Failure> {
         Ok(None)
     }
@@ -48,7 +50,7 @@ pub trait Bench {
         Ok(())
     }
 
-    /// Runs a case for this number of iterations. Returns the default sample on a rank that measures nothing.
+    /// Runs a case for this number of iterations. Returns an empty sample on a rank that measures nothing.
     async fn run(&mut self, case: Self::Case, iterations: u64, ranks: &mut Bootstrap) -> Result<Sample, Failure>;
 
     /// Returns the totals of this rank's rails so far.
@@ -60,7 +62,7 @@ pub trait Bench {
 /// Times of one run on one rank, in microseconds.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Sample {
-    /// Mean time per iteration, or the time of each iteration.
+    /// Time per iteration of the run (one value), or the time of each iteration.
     pub times: Vec<f64>,
     /// Other times of the same run, indexed by a number that the experiment defines.
     pub parts: Vec<Vec<f64>>,
@@ -77,9 +79,13 @@ impl Sample {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Found {
     pub sample: Sample,
+    /// Number of errors of the verified pass. `None` if nothing was compared.
     pub wrong: Option<u64>,
+    /// Number of posts of the timed runs that a full provider refused (EAGAIN).
     pub again: u64,
+    /// Bytes posted in the timed runs, by rail.
     pub rail_bytes: Vec<u64>,
+    /// Transfers posted in the timed runs, by rail.
     pub rail_transfers: Vec<u64>,
     /// Microseconds in which each rail had transfers in flight. Empty if the rails are not timed.
     pub rail_us: Vec<f64>,
@@ -128,7 +134,7 @@ impl Measured {
         self.0.first().map_or(Vec::new(), |found| found.part(index).to_vec())
     }
 
-    /// Returns the number of ranks that measured.
+    /// Returns the number of ranks that have times (the senders).
     pub fn senders(&self) -> u64 {
         self.0.iter().filter(|found| !found.sample.times.is_empty()).count() as u64
     }
@@ -144,8 +150,8 @@ impl Measured {
         row.verified(self.wrong());
     }
 
-    /// Sets the columns of the rails' counters for the first `rails` rails. If nothing was posted, the bytes per rail
-    /// stay empty.
+    /// Sets the columns of the rails' counters for the first `rails` rails. Leaves the bytes per rail empty if no
+    /// rank posted a transfer.
     pub fn count(&self, row: &mut Row, rails: usize) {
         let mut bytes = added(self.0.iter().map(|found| &found.rail_bytes));
         bytes.truncate(rails);
@@ -154,8 +160,8 @@ impl Measured {
         row.set(&RAIL_BYTES, has_posted.then_some(bytes));
     }
 
-    /// Returns the contribution of each rank to sums of nodes. An iteration of a rank moves `bytes` in `operations`
-    /// over the first `rails` rails.
+    /// Returns each rank's part of the sums per node (`--per-node`). An iteration of a rank moves `bytes` in
+    /// `operations` over the first `rails` rails.
     pub fn by_sender(&self, bytes: u64, operations: u64, rails: usize) -> Vec<Sender> {
         let sender = |(rank, found): (usize, &Found)| Sender {
             rank,
@@ -174,7 +180,7 @@ impl Measured {
 pub struct Results<C>(Vec<(C, Measured)>);
 
 impl<C: Copy + PartialEq> Results<C> {
-    /// Returns the results of a case, without ranks if it was not measured.
+    /// Returns the results of a case; empty if it was not measured.
     pub fn of(&self, case: C) -> &Measured {
         const NONE: &Measured = &Measured(Vec::new());
         self.0.iter().find(|(other, _)| *other == case).map_or(NONE, |(_, measured)| measured)
@@ -200,7 +206,7 @@ impl<C: Copy + PartialEq> Results<C> {
 
 /// Options of a measurement.
 pub struct Series<'a> {
-    /// Number of repeats. `None` selects 10 repeats, or at least 3 if they take longer than 5 s.
+    /// Number of repeats. `None` selects 10, but no further ones after 3 if the series has taken more than 5 s.
     pub repeats: Option<u32>,
     /// Whether the cases are verified.
     pub check: bool,
@@ -222,7 +228,7 @@ impl Series<'_> {
         let mut all = vec![Found::default(); cases.len()];
         if self.check {
             for (case, found) in cases.iter().zip(&mut all) {
-                // Another rank may still write to this one.
+                // A peer may still write to this rank's memory for the previous case.
                 ranks.barrier(self.what)?;
                 found.wrong = bench.verify(*case, ranks).await?;
             }

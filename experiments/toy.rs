@@ -20,7 +20,7 @@ pub struct Args {
 }
 
 /// Column of this experiment, also shown in the table.
-const CALLS: Column = Column::chosen("calls", "", "Questions to the clock per repeat").shown("calls", 7);
+const CALLS: Column = Column::chosen("calls", "", "Clock reads per repeat").shown("calls", 7);
 
 /// The experiment keeps no state between parameter combinations.
 pub struct Toy;
@@ -32,8 +32,8 @@ impl Experiment for Toy {
     const ABOUT: About = About {
         columns: &[CALLS],
         without: &["size_bytes", "rails", "mode", "grid"],
-        headlines: &[Headline::least("one question", "time_us_p50", &[])],
-        plots: &[Plot::TIME.by("calls", "time of a question by their number", &["calls"])],
+        headlines: &[Headline::least("one clock read", "time_us_p50", &[])],
+        plots: &[Plot::TIME.by("calls", "time of a clock read by their number", &["calls"])],
         ..About::new("toy", "Measure the cost of reading the clock")
     };
 
@@ -104,8 +104,8 @@ mod tests {
         assert_eq!(built.figures.len(), 1);
         for part in [
             "Measure the cost of reading the clock",
-            "one question",
-            "time of a question by their number",
+            "one clock read",
+            "time of a clock read by their number",
             "<td><code>calls</code></td>",
         ] {
             assert!(built.html.contains(part), "{part}: {}", built.html);

@@ -90,12 +90,12 @@ impl<R: Messages> Flow<R> {
     /// Stripes subsequent writes and reads over the first `rails` rails with `strategy`.
     pub fn use_rails(&self, rails: usize, strategy: Strategy) {
         let mut state = self.0.borrow_mut();
-        state.scheduler = Scheduler::new(strategy, rails.clamp(1, state.lanes.len().max(1)));
+        state.scheduler = Scheduler::new(strategy, rails.clamp(1, state.queues.len().max(1)));
     }
 
     /// Starts to measure the time with transfers in flight on each rail ([`Counters::rail_busy`]).
     pub fn time_rails(&self) {
-        self.0.borrow_mut().lanes.iter_mut().for_each(rails::RailQueue::time);
+        self.0.borrow_mut().queues.iter_mut().for_each(rails::RailQueue::time);
     }
 
     /// Sets whether the driver yields its core when polls are unsuccessful, for machines with more ranks than cores.
@@ -125,12 +125,12 @@ impl<R: Messages> Flow<R> {
 
     /// Returns the number of rails.
     pub fn rails(&self) -> usize {
-        self.0.borrow().lanes.len()
+        self.0.borrow().queues.len()
     }
 
     /// Calls `look` with a rail, for example to read its name or limits. Returns `None` if the rail does not exist.
     pub fn with_rail<T>(&self, rail: usize, look: impl FnOnce(&mut R) -> T) -> Option<T> {
-        self.0.borrow_mut().lanes.get_mut(rail).map(|lane| look(&mut lane.rail))
+        self.0.borrow_mut().queues.get_mut(rail).map(|queue| look(&mut queue.rail))
     }
 
     /// Registers memory on every rail, for the uses in `access` and no others. Memory that peers may access stays
@@ -144,7 +144,7 @@ impl<R: Messages> Flow<R> {
         let mut state = self.0.borrow_mut();
         // SAFETY: the region keeps the buffer alive, registrations are dropped before it, and operations keep the
         // region.
-        let regions = state.lanes.iter_mut().map(|lane| unsafe { lane.rail.register(memory, access) });
+        let regions = state.queues.iter_mut().map(|queue| unsafe { queue.rail.register(memory, access) });
         let on_rail = regions.collect::<Result<_, _>>()?;
         let region = Rc::new(Registered { on_rail, buffer });
         if access.allows(Access::REMOTE_WRITE) || access.allows(Access::REMOTE_READ) {
@@ -177,11 +177,11 @@ impl<R: Messages> Flow<R> {
     pub fn offer(&self, regions: &[&Region<R>]) -> Result<Offer, FlowError> {
         let state = self.0.borrow();
         let remote = |region: &&Region<R>| {
-            state.lanes.iter().zip(&region.on_rail).map(|(lane, on_rail)| lane.rail.remote(on_rail)).collect()
+            state.queues.iter().zip(&region.on_rail).map(|(queue, on_rail)| queue.rail.remote(on_rail)).collect()
         };
         Ok(Offer {
-            rails: state.lanes.iter().map(|lane| lane.rail.name().to_owned()).collect(),
-            addresses: state.lanes.iter().map(|lane| lane.rail.address()).collect::<Result<_, _>>()?,
+            rails: state.queues.iter().map(|queue| queue.rail.name().to_owned()).collect(),
+            addresses: state.queues.iter().map(|queue| queue.rail.address()).collect::<Result<_, _>>()?,
             regions: regions.iter().map(remote).collect(),
         })
     }
@@ -313,12 +313,12 @@ impl<R: Messages> Flow<R> {
         if state.outstanding() {
             return Err(FlowError::Refused("a rail can be handed over only while nothing is in flight on it".into()));
         }
-        Ok(act(&mut state.lanes[0].rail, &source.on_rail[0], peer, remote)?)
+        Ok(act(&mut state.queues[0].rail, &source.on_rail[0], peer, remote)?)
     }
 
     /// Returns the totals posted since the flow was created.
     pub fn counters(&self) -> Counters {
-        rails::counters(&self.0.borrow().lanes)
+        rails::counters(&self.0.borrow().queues)
     }
 
     /// Returns the numbers of incoming transfers and immediates that matched no operation here.

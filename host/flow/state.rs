@@ -57,7 +57,7 @@ pub(super) struct State<R: Messages> {
     // The latter must not be closed while a peer may write to them. The EFA provider of libfabric 1.17 aborts the
     // process if a peer writes to a closed registration, and does not stop a write in progress.
     pub operations: Slab<Operation<R>>,
-    pub lanes: Vec<RailQueue<R, Piece>>,
+    pub queues: Vec<RailQueue<R, Piece>>,
     pub reached: Vec<Region<R>>,
     /// Each rail's index of a peer, by peer and rail; [`GONE`] once the peer has been removed.
     peers: Vec<usize>,
@@ -95,7 +95,7 @@ impl<R: Messages> State<R> {
             peers: Vec::new(),
             scheduler: Scheduler::new(Strategy::Single, rails.len()),
             longest: rails.iter().map(|rail| rail.limits().max_transfer_bytes).min().unwrap_or(u64::MAX),
-            lanes: rails.into_iter().map(RailQueue::new).collect(),
+            queues: rails.into_iter().map(RailQueue::new).collect(),
             reached: Vec::new(),
             completions: Vec::with_capacity(256),
             immediates: Immediates::default(),
@@ -112,13 +112,13 @@ impl<R: Messages> State<R> {
     }
 
     pub fn add_peer(&mut self, addresses: &[Vec<u8>]) -> Result<usize, FlowError> {
-        if addresses.len() != self.lanes.len() {
-            let text = format!("the peer has {} rails, but this flow has {}", addresses.len(), self.lanes.len());
+        if addresses.len() != self.queues.len() {
+            let text = format!("the peer has {} rails, but this flow has {}", addresses.len(), self.queues.len());
             return Err(FlowError::Refused(text));
         }
         let mut on_rail = Vec::with_capacity(addresses.len());
         for (rail, address) in addresses.iter().enumerate() {
-            match self.lanes[rail].rail.add_peer(address) {
+            match self.queues[rail].rail.add_peer(address) {
                 Ok(index) => on_rail.push(index),
                 Err(error) => {
                     // Undo: a peer is added to all rails or to none. The first error is the cause.
@@ -128,7 +128,7 @@ impl<R: Messages> State<R> {
             }
         }
         self.peers.extend(on_rail);
-        Ok(self.peers.len() / self.lanes.len() - 1)
+        Ok(self.peers.len() / self.queues.len() - 1)
     }
 
     pub fn remove_peer(&mut self, peer: usize) -> Result<(), FlowError> {
@@ -140,7 +140,7 @@ impl<R: Messages> State<R> {
         if self.on_rail(peer, 0).is_none() {
             return Err(FlowError::Refused(format!("no peer {peer}")));
         }
-        let rails = self.lanes.len();
+        let rails = self.queues.len();
         let on_rail =
             self.peers[peer * rails..][..rails].iter_mut().map(|index| std::mem::replace(index, GONE)).collect();
         Ok(self.remove_from_rails(on_rail)?)
@@ -150,15 +150,15 @@ impl<R: Messages> State<R> {
     /// and returns the first error.
     fn remove_from_rails(&mut self, on_rail: Vec<usize>) -> Result<(), FabricError> {
         let mut result = Ok(());
-        for (lane, index) in self.lanes.iter_mut().zip(on_rail) {
-            result = result.and(lane.rail.remove_peer(index));
+        for (queue, index) in self.queues.iter_mut().zip(on_rail) {
+            result = result.and(queue.rail.remove_peer(index));
         }
         result
     }
 
     /// Returns the index of an existing peer on `rail`.
     pub fn on_rail(&self, peer: usize, rail: usize) -> Option<usize> {
-        let index = self.peers.get(peer.checked_mul(self.lanes.len())? + rail).copied();
+        let index = self.peers.get(peer.checked_mul(self.queues.len())? + rail).copied();
         index.filter(|index| *index != GONE)
     }
 
@@ -237,12 +237,12 @@ impl<R: Messages> State<R> {
         self.check_alive()?;
         let mut completions = std::mem::take(&mut self.completions);
         let mut failed: Option<FabricError> = None;
-        for lane in &mut self.lanes {
+        for queue in &mut self.queues {
             let first = completions.len();
-            if let Err(error) = lane.rail.poll(&mut completions) {
+            if let Err(error) = queue.rail.poll(&mut completions) {
                 failed = failed.or(Some(error));
             }
-            lane.completed(&completions[first..]);
+            queue.completed(&completions[first..]);
         }
         let mut raised = false;
         for completion in completions.drain(..) {
@@ -382,12 +382,12 @@ impl<R: Messages> State<R> {
         if kind != Kind::Receive {
             return;
         }
-        let Some(lane) = self.lanes.get_mut(rail) else { return };
-        if lane.take(|piece| piece.key() == key).is_some() {
+        let Some(queue) = self.queues.get_mut(rail) else { return };
+        if queue.take(|piece| piece.key() == key).is_some() {
             self.complete(key);
         } else {
             // The completion arrives in either case, and an error is returned by the next poll.
-            let _ = lane.rail.cancel(key as u64);
+            let _ = queue.rail.cancel(key as u64);
         }
     }
 

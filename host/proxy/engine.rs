@@ -32,7 +32,7 @@ use ginlab_rails::{self as rails, Counters, RailQueue, StallClock};
 use kernels::command::{Command, Opcode};
 use std::time::Duration;
 
-/// Number of pieces waiting to be posted at which the engine accepts no further commands.
+/// The engine accepts no commands while this many fragments of commands are queued.
 const MOST_QUEUED: usize = 1024;
 /// Number of calls of [`Engine::progress`] per poll of inactive rails.
 const IDLE_RAIL_POLLS: u32 = 64;
@@ -42,20 +42,23 @@ pub type Opened<R> = (Engine<R>, Vec<Vec<RemoteRegion>>);
 
 /// Posts commands over a set of rails and tracks their completion. See the module documentation.
 pub struct Engine<R: Rail> {
-    // Field order matters: after `ending` has drained the rails, regions are dropped before the rails on which they are
-    // registered.
+    // Field order matters: after `drop` (in `ending.rs`) has drained the rails, regions are dropped before the rails on
+    // which they are registered.
     regions: Vec<Region<R>>,
+    /// Registered buffer for the values that are inline in commands; `None` before `accept_values`.
     values: Option<Values<R>>,
-    lanes: Vec<RailQueue<R, Queued>>,
-    /// Pieces waiting to be posted, over all lanes.
+    queues: Vec<RailQueue<R, Queued>>,
+    /// Number of fragments of commands that are queued, over all rails.
     queued: usize,
-    /// Number of transfers that the providers have accepted and not completed, including those of a suspended ticket
-    /// sequence.
+    /// Number of transfers that the providers have accepted and not completed, including those of the ticket sequence
+    /// that `suspend` returned.
     posted: u64,
     peers: Peers,
     scheduler: Scheduler,
     active_rails: usize,
+    /// Number of calls of `progress`, modulo 2^32.
     polls: u32,
+    /// Maximum bytes of a transfer that every rail accepts.
     longest: u64,
     tracker: Tracker,
     window: usize,
@@ -70,6 +73,7 @@ pub struct Engine<R: Rail> {
     /// order the writes.
     flush: Option<Flush>,
     signals: Signals,
+    /// Number of commands submitted since the engine was created.
     commands: u64,
     /// Detects stalls of this engine's own transfers.
     clock: StallClock,
@@ -117,18 +121,18 @@ impl<R: Rail> Engine<R> {
             drained: false,
             bare_writes: None,
             set_up: SetUp::default(),
-            lanes: rails.into_iter().map(RailQueue::new).collect(),
+            queues: rails.into_iter().map(RailQueue::new).collect(),
         }
     }
 
     /// Returns the rails.
     pub fn rails(&self) -> impl ExactSizeIterator<Item = &R> {
-        self.lanes.iter().map(|lane| &lane.rail)
+        self.queues.iter().map(|queue| &queue.rail)
     }
 
     /// Returns the rails mutably, for adding peers.
     pub fn rails_mut(&mut self) -> impl ExactSizeIterator<Item = &mut R> {
-        self.lanes.iter_mut().map(|lane| &mut lane.rail)
+        self.queues.iter_mut().map(|queue| &mut queue.rail)
     }
 
     /// Returns the number of commands that can be submitted now.
@@ -166,7 +170,7 @@ impl<R: Rail> Engine<R> {
             stage.start(ticket, command)?;
             return Ok(ticket);
         }
-        // A put without a signal takes no credits. It waits only if earlier commands to its peer wait.
+        // A put without a signal needs no credits. It is deferred only if earlier commands to its peer are deferred.
         if command.opcode == Opcode::Put && !self.signals.defer(command.peer) {
             self.enqueue(ticket, route, command, |_| None);
         } else {
@@ -190,8 +194,8 @@ impl<R: Rail> Engine<R> {
         if self.queued == 0 {
             return Ok(());
         }
-        for index in 0..self.lanes.len() {
-            let (taken, outcome) = self.lanes[index].pump(|rail, queued, more| {
+        for index in 0..self.queues.len() {
+            let (taken, outcome) = self.queues[index].pump(|rail, queued, more| {
                 let region = match (queued.local_region, &self.values) {
                     (VALUES, Some(values)) => &values.on_rail[index],
                     _ => &self.regions[queued.local_region as usize].on_rail[index],
@@ -250,15 +254,15 @@ impl<R: Rail> Engine<R> {
     pub fn progress(&mut self, watch: &mut impl Watch) -> Result<bool, EngineError> {
         // Inactive rails carry none of our transfers, but peers may depend on their progress.
         self.polls = self.polls.wrapping_add(1);
-        let polled = if self.polls.is_multiple_of(IDLE_RAIL_POLLS) { self.lanes.len() } else { self.active_rails };
+        let polled = if self.polls.is_multiple_of(IDLE_RAIL_POLLS) { self.queues.len() } else { self.active_rails };
         // A failed rail must not hide the completions of the other rails.
         let mut dead = None;
-        for lane in &mut self.lanes[..polled] {
+        for queue in &mut self.queues[..polled] {
             let first = self.completions.len();
-            if let Err(error) = lane.rail.poll(&mut self.completions) {
+            if let Err(error) = queue.rail.poll(&mut self.completions) {
                 dead = dead.or(Some(error));
             }
-            lane.completed(&self.completions[first..]);
+            queue.completed(&self.completions[first..]);
         }
         if self.completions.is_empty() {
             return dead.map_or(Ok(false), |error| Err(error.into()));
@@ -336,11 +340,12 @@ impl<R: Rail> Engine<R> {
         let Some(bare) = self.bare_writes else { return Ok(None) };
         let run = BareLoop { peer: peer as usize, remote, bytes, count, deadline: self.clock.timeout() };
         // SAFETY: the caller guarantees that nothing is in flight and that no running kernel changes the source.
-        Ok(Some(unsafe { bare(&mut self.lanes[0].rail, &region.on_rail[0], &run) }?))
+        Ok(Some(unsafe { bare(&mut self.queues[0].rail, &region.on_rail[0], &run) }?))
     }
 
-    /// Starts a new ticket sequence at 0 and returns the current one, for [`resume`](Engine::resume). This separates
-    /// the tickets of the baseline's writes from those of the ring. Must not be called while commands are in flight.
+    /// Starts a new ticket sequence at 0 and returns the current one, for [`resume`](Engine::resume). The
+    /// CPU-initiated baseline runs between the two, so that its tickets are not the ring's. Must not be called while
+    /// commands are in flight.
     pub fn suspend(&mut self) -> Tracker {
         std::mem::replace(&mut self.tracker, Tracker::new(self.window))
     }
@@ -357,6 +362,6 @@ impl<R: Rail> Engine<R> {
 
     /// Returns the totals posted since the engine was created.
     pub fn counters(&self) -> Counters {
-        rails::counters(&self.lanes)
+        rails::counters(&self.queues)
     }
 }

@@ -35,7 +35,7 @@ pub struct RailQueue<R, P> {
 }
 
 impl<R: Rail, P: Piece> RailQueue<R, P> {
-    /// Creates a lane with an empty queue.
+    /// Creates the queue of a rail, empty.
     pub fn new(rail: R) -> RailQueue<R, P> {
         RailQueue { rail, pieces: Vec::new(), first: 0, bytes: 0, transfers: 0, again: 0, busy: None }
     }
@@ -187,13 +187,13 @@ impl<R: Rail, P: Piece> RailQueue<R, P> {
     }
 }
 
-/// Returns the totals of `lanes`.
-pub fn counters<R: Rail, P: Piece>(lanes: &[RailQueue<R, P>]) -> Counters {
+/// Returns the totals of `queues`.
+pub fn counters<R: Rail, P: Piece>(queues: &[RailQueue<R, P>]) -> Counters {
     Counters {
-        rail_bytes: lanes.iter().map(|lane| lane.bytes).collect(),
-        rail_transfers: lanes.iter().map(|lane| lane.transfers).collect(),
-        rail_busy: lanes.iter().filter_map(|lane| lane.busy.as_deref()).map(Busy::total).collect(),
-        again: lanes.iter().map(|lane| lane.again).sum(),
+        rail_bytes: queues.iter().map(|queue| queue.bytes).collect(),
+        rail_transfers: queues.iter().map(|queue| queue.transfers).collect(),
+        rail_busy: queues.iter().filter_map(|queue| queue.busy.as_deref()).map(Busy::total).collect(),
+        again: queues.iter().map(|queue| queue.again).sum(),
     }
 }
 
@@ -211,17 +211,17 @@ mod tests {
         }
     }
 
-    fn lane(pieces: impl IntoIterator<Item = u64>) -> RailQueue<NullRail, u64> {
-        let mut lane = RailQueue::new(NullRail::new());
-        pieces.into_iter().for_each(|piece| lane.push(piece));
-        lane
+    fn queue(pieces: impl IntoIterator<Item = u64>) -> RailQueue<NullRail, u64> {
+        let mut queue = RailQueue::new(NullRail::new());
+        pieces.into_iter().for_each(|piece| queue.push(piece));
+        queue
     }
 
     /// Posts until the rail has accepted `most` pieces. Returns each piece, and whether a following post was announced
     /// with it.
-    fn pump(lane: &mut RailQueue<NullRail, u64>, most: usize) -> Vec<(u64, bool)> {
+    fn pump(queue: &mut RailQueue<NullRail, u64>, most: usize) -> Vec<(u64, bool)> {
         let mut posted = Vec::new();
-        let (taken, outcome) = lane.pump(|_, piece, more| {
+        let (taken, outcome) = queue.pump(|_, piece, more| {
             if posted.len() == most {
                 return Ok(Post::Again);
             }
@@ -234,19 +234,19 @@ mod tests {
 
     #[test]
     fn pieces_go_out_in_order_and_each_once() {
-        let mut lane = lane(0..3000);
-        assert!(!lane.is_free());
+        let mut queue = queue(0..3000);
+        assert!(!queue.is_free());
         let mut posted = Vec::new();
         // Includes pumps that remove posted pieces from the front and pumps that do not.
         for most in [1, 1022, 1, 1, 0, 974, 5000, 5] {
-            posted.extend(pump(&mut lane, most).into_iter().map(|(piece, _)| piece));
+            posted.extend(pump(&mut queue, most).into_iter().map(|(piece, _)| piece));
             let next = posted.len() as u64;
-            assert_eq!(lane.waiting(), (next..3000).collect::<Vec<_>>());
-            assert!(lane.first < CLEAR_FROM && (lane.waiting().is_empty() == lane.is_free()));
+            assert_eq!(queue.waiting(), (next..3000).collect::<Vec<_>>());
+            assert!(queue.first < CLEAR_FROM && (queue.waiting().is_empty() == queue.is_free()));
         }
         assert_eq!(posted, (0..3000).collect::<Vec<_>>());
-        assert_eq!((lane.bytes(), lane.transfers()), ((0..3000).sum(), 3000));
-        let counters = counters(&[lane]);
+        assert_eq!((queue.bytes(), queue.transfers()), ((0..3000).sum(), 3000));
+        let counters = counters(&[queue]);
         assert_eq!((counters.rail_bytes, counters.rail_transfers), (vec![(0..3000).sum()], vec![3000]));
         // All pumps were refused once, except the one that posted the last piece and the one on the empty queue.
         assert_eq!(counters.again, 6);
@@ -254,59 +254,59 @@ mod tests {
 
     #[test]
     fn long_queue_releases_memory_of_front() {
-        let mut lane = lane(0..3000);
-        pump(&mut lane, 10);
-        assert_eq!((lane.waiting()[0], lane.pieces.len(), lane.first), (10, 3000, 10));
-        pump(&mut lane, CLEAR_FROM - 10);
-        assert_eq!((lane.waiting()[0], lane.pieces.len(), lane.first), (1024, 3000 - 1024, 0));
-        pump(&mut lane, 3000);
-        assert_eq!((lane.pieces.len(), lane.first), (0, 0));
+        let mut queue = queue(0..3000);
+        pump(&mut queue, 10);
+        assert_eq!((queue.waiting()[0], queue.pieces.len(), queue.first), (10, 3000, 10));
+        pump(&mut queue, CLEAR_FROM - 10);
+        assert_eq!((queue.waiting()[0], queue.pieces.len(), queue.first), (1024, 3000 - 1024, 0));
+        pump(&mut queue, 3000);
+        assert_eq!((queue.pieces.len(), queue.first), (0, 0));
     }
 
     #[test]
     fn doorbell_is_deferred_except_after_last_post() {
-        let mut lane = lane(0..40);
-        let held: Vec<bool> = pump(&mut lane, 99).into_iter().map(|(_, more)| more).collect();
+        let mut queue = queue(0..40);
+        let held: Vec<bool> = pump(&mut queue, 99).into_iter().map(|(_, more)| more).collect();
         let expected: Vec<bool> = (1..=40).map(|post| post % 16 != 0 && post != 40).collect();
         assert_eq!(held, expected);
     }
 
     #[test]
     fn failed_fragment_stays_first_and_is_removable() {
-        let mut lane = lane(0..4);
-        let error = lane.rail.has_none("this");
-        let (taken, outcome) = lane.pump(|_, piece, _| match piece {
+        let mut queue = queue(0..4);
+        let error = queue.rail.has_none("this");
+        let (taken, outcome) = queue.pump(|_, piece, _| match piece {
             2 => Err(error.clone()),
             _ => Ok(Post::Accepted),
         });
         assert_eq!((taken, outcome), (2, Err(error)));
-        assert_eq!((lane.take_first(), lane.waiting()), (Some(2), &[3][..]));
-        assert_eq!((lane.take_first(), lane.take_first(), lane.is_free()), (Some(3), None, true));
-        assert_eq!((lane.bytes(), lane.transfers()), (1, 2));
+        assert_eq!((queue.take_first(), queue.waiting()), (Some(2), &[3][..]));
+        assert_eq!((queue.take_first(), queue.take_first(), queue.is_free()), (Some(3), None, true));
+        assert_eq!((queue.bytes(), queue.transfers()), (1, 2));
     }
 
     #[test]
     fn only_unposted_fragments_are_removed() {
-        let mut lane = lane([5, 6, 7, 6]);
-        pump(&mut lane, 1);
-        assert_eq!((lane.take(|piece| *piece == 5), lane.take(|piece| *piece == 7)), (None, Some(7)));
-        assert_eq!(lane.waiting(), [6, 6]);
-        assert_eq!((lane.take(|piece| *piece == 6), lane.is_free()), (Some(6), false));
-        assert_eq!((lane.take(|piece| *piece == 6), lane.is_free()), (Some(6), true));
+        let mut queue = queue([5, 6, 7, 6]);
+        pump(&mut queue, 1);
+        assert_eq!((queue.take(|piece| *piece == 5), queue.take(|piece| *piece == 7)), (None, Some(7)));
+        assert_eq!(queue.waiting(), [6, 6]);
+        assert_eq!((queue.take(|piece| *piece == 6), queue.is_free()), (Some(6), false));
+        assert_eq!((queue.take(|piece| *piece == 6), queue.is_free()), (Some(6), true));
     }
 
     #[test]
     fn waiting_fragments_are_removed_and_posted_ones_kept() {
-        let mut lane = lane(0..5);
-        pump(&mut lane, 2);
-        assert_eq!((lane.take_all(), lane.is_free(), lane.take_all()), (vec![2, 3, 4], true, vec![]));
-        lane.push(9);
-        assert_eq!((lane.waiting(), lane.transfers()), (&[9][..], 2));
+        let mut queue = queue(0..5);
+        pump(&mut queue, 2);
+        assert_eq!((queue.take_all(), queue.is_free(), queue.take_all()), (vec![2, 3, 4], true, vec![]));
+        queue.push(9);
+        assert_eq!((queue.waiting(), queue.transfers()), (&[9][..], 2));
     }
 
     #[test]
     fn only_timed_rails_report_busy_time() {
-        let (mut timed, untimed) = (lane([1, 2]), lane([]));
+        let (mut timed, untimed) = (queue([1, 2]), queue([]));
         assert_eq!(counters(&[untimed]).rail_busy, []);
         timed.time();
         pump(&mut timed, 2);
@@ -325,12 +325,12 @@ mod tests {
 
     #[test]
     fn direct_post_is_counted() {
-        let mut lane = lane([]);
-        assert_eq!(lane.post(9, |_| Ok(Post::Accepted)), Ok(Post::Accepted));
-        assert_eq!(lane.post(9, |_| Ok(Post::Again)), Ok(Post::Again));
-        let error = lane.rail.has_none("this");
-        assert_eq!(lane.post(9, |_| Err(error.clone())), Err(error));
+        let mut queue = queue([]);
+        assert_eq!(queue.post(9, |_| Ok(Post::Accepted)), Ok(Post::Accepted));
+        assert_eq!(queue.post(9, |_| Ok(Post::Again)), Ok(Post::Again));
+        let error = queue.rail.has_none("this");
+        assert_eq!(queue.post(9, |_| Err(error.clone())), Err(error));
         let expected = Counters { rail_bytes: vec![9], rail_transfers: vec![1], rail_busy: Vec::new(), again: 1 };
-        assert_eq!(counters(&[lane]), expected);
+        assert_eq!(counters(&[queue]), expected);
     }
 }

@@ -139,7 +139,7 @@ fn all<S: Scope>(world: &World, args: &DataCheck, line: &mut Context<S>) -> Resu
 
 /// Runs the gets and puts between barriers, like [`circle`].
 #[inline(never)]
-fn behind_barriers<S: Scope>(world: &World, args: &DataCheck, line: &mut Context<S>) -> Result<u64, Status> {
+fn after_barriers<S: Scope>(world: &World, args: &DataCheck, line: &mut Context<S>) -> Result<u64, Status> {
     let (me, pes, scope) = (world.my_pe(), world.n_pes(), line.scope());
     let (next, previous) = ((me + 1) % pes, (me + pes - 1) % pes);
     let mut found = 0;
@@ -169,7 +169,7 @@ fn behind_barriers<S: Scope>(world: &World, args: &DataCheck, line: &mut Context
 /// Runs all patterns and returns the number of wrong bytes of this thread's share.
 #[inline(always)]
 fn ways<S: Scope>(world: &World, args: &DataCheck, line: &mut Context<S>) -> Result<u64, Status> {
-    Ok(circle(world, args, line)? + all(world, args, line)? + behind_barriers(world, args, line)?)
+    Ok(circle(world, args, line)? + all(world, args, line)? + after_barriers(world, args, line)?)
 }
 
 #[inline(always)]

@@ -80,7 +80,7 @@ pub(crate) fn words<const W: usize>(first: u32) -> [u32; W] {
 /// Calls `visit` with the offset of each byte after the last whole vector. There are at most `width - 1` of them,
 /// distributed over the threads of the first block.
 #[inline(always)]
-pub(crate) fn each_byte_behind(bytes: u64, width: u64, mut visit: impl FnMut(u64)) {
+pub(crate) fn each_tail_byte(bytes: u64, width: u64, mut visit: impl FnMut(u64)) {
     if thread::block_idx_x() != 0 {
         return;
     }

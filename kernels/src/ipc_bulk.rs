@@ -8,7 +8,7 @@
 
 use crate::ipc::IpcArgs;
 #[cfg(target_arch = "nvptx64")]
-use crate::ipc::{byte, each_byte_behind, signal, word, words};
+use crate::ipc::{byte, each_tail_byte, signal, word, words};
 #[cfg(target_arch = "nvptx64")]
 use cuda_std::{bulk::*, thread, vector::load_words};
 
@@ -53,7 +53,7 @@ unsafe fn stores(args: &IpcArgs, words_at: impl Fn(u64) -> [u32; 4], byte_at: im
         stage = (stage + 1) % STAGES;
         start += thread::grid_dim_x() as u64 * CHUNK as u64;
     }
-    each_byte_behind(args.bytes, 16, |offset| {
+    each_tail_byte(args.bytes, 16, |offset| {
         // SAFETY: the caller guarantees that `bytes` bytes are valid, and `offset` is below `bytes`.
         unsafe { args.destination.add(offset as usize).write(byte_at(offset)) }
     });

@@ -4,7 +4,7 @@
 //! bytes. Each thread has [`UNROLL`] accesses in flight. The remaining accesses take one more pass of the same size, in
 //! which each access is conditional.
 
-use crate::ipc::{IpcArgs, POISON, STEP, byte, each_byte_behind, signal, word, words};
+use crate::ipc::{IpcArgs, POISON, STEP, byte, each_tail_byte, signal, word, words};
 use cuda_std::memory::{fence_acq_rel_sys, fetch_add_relaxed_gpu_u64};
 use cuda_std::vector::{load_words, opaque_u32, opaque_u64, store_words};
 use cuda_std::{kernel, thread};
@@ -107,7 +107,7 @@ unsafe fn write<const W: usize>(args: &IpcArgs) {
         }
         value = opaque_u32(value.wrapping_add(step));
     }
-    each_byte_behind(args.bytes, Way::<W>::BYTES, |offset| {
+    each_tail_byte(args.bytes, Way::<W>::BYTES, |offset| {
         // SAFETY: the kernel's caller guarantees that `bytes` bytes are valid, and `offset` is below `bytes`.
         unsafe { args.destination.add(offset as usize).write(byte(args.seed, offset)) }
     });
@@ -170,7 +170,7 @@ unsafe fn copy<const W: usize>(args: &IpcArgs) {
             unsafe { store_words(target, *held) };
         }
     }
-    each_byte_behind(args.bytes, Way::<W>::BYTES, |offset| {
+    each_tail_byte(args.bytes, Way::<W>::BYTES, |offset| {
         // SAFETY: the kernel's caller guarantees that `bytes` bytes are valid, and `offset` is below `bytes`.
         unsafe { args.destination.add(offset as usize).write(args.source.add(offset as usize).read()) }
     });
@@ -197,7 +197,7 @@ unsafe fn read<const W: usize>(args: &IpcArgs) {
     // SAFETY: the kernel's caller guarantees that `bytes` bytes at `source` are valid.
     add(unsafe { load_rest(&way, args.source) });
     // Adds the remaining bytes as `ipc::sum` does: whole words after the last vector, then single bytes.
-    each_byte_behind(args.bytes, Way::<W>::BYTES, |offset| {
+    each_tail_byte(args.bytes, Way::<W>::BYTES, |offset| {
         // SAFETY: the kernel's caller guarantees that `bytes` bytes are valid, and `offset` is below `bytes`.
         let value = unsafe { args.source.add(offset as usize).read() } as u32;
         let in_word = offset < args.bytes / 4 * 4;
@@ -313,7 +313,7 @@ pub unsafe fn ipc_int_loop(args: IpcArgs) {
         unsafe { store_words(target.add(index as usize), [word(args.seed, index)]) };
         index += threads;
     }
-    each_byte_behind(args.bytes, 4, |offset| {
+    each_tail_byte(args.bytes, 4, |offset| {
         // SAFETY: the caller guarantees that `bytes` bytes are valid, and `offset` is below `bytes`.
         unsafe { args.destination.add(offset as usize).write(byte(args.seed, offset)) }
     });
@@ -336,7 +336,7 @@ pub unsafe fn ipc_fill(args: IpcArgs) {
         unsafe { store_words(target.add(index as usize), [word(args.seed, index) ^ args.xor]) };
         index += threads;
     }
-    each_byte_behind(args.bytes, 4, |offset| {
+    each_tail_byte(args.bytes, 4, |offset| {
         // SAFETY: the caller guarantees that `bytes` bytes are valid, and `offset` is below `bytes`.
         unsafe { args.destination.add(offset as usize).write(byte(args.seed, offset) ^ args.xor as u8) }
     });
@@ -361,7 +361,7 @@ pub unsafe fn ipc_check(args: IpcArgs) {
         }
         index += threads;
     }
-    each_byte_behind(args.bytes, 4, |offset| {
+    each_tail_byte(args.bytes, 4, |offset| {
         // SAFETY: the caller guarantees that `bytes` bytes are valid, and `offset` is below `bytes`.
         let value = unsafe { args.destination.add(offset as usize).read() };
         wrong += (value != byte(args.seed, offset)) as u64;

@@ -4,7 +4,7 @@
 //! their blocks are distributed unevenly over the SMs, the blocks that share an SM finish last, while the others are
 //! idle.
 
-use crate::ipc::{IpcArgs, STEP, byte, each_byte_behind, signal, word, words};
+use crate::ipc::{IpcArgs, STEP, byte, each_tail_byte, signal, word, words};
 use crate::ipc_kernel::UNROLL;
 use cuda_std::memory::{Word, fetch_add_relaxed_gpu_u64};
 use cuda_std::vector::{opaque_u32, store_words};
@@ -86,7 +86,7 @@ pub unsafe fn ipc_parts_write(args: IpcArgs) {
     };
     // SAFETY: the caller upholds the requirements on `taken`.
     unsafe { each_part::<PART>(args.taken, args.bytes / 16, write) };
-    each_byte_behind(args.bytes, 16, |offset| {
+    each_tail_byte(args.bytes, 16, |offset| {
         // SAFETY: the caller guarantees that `bytes` bytes are valid, and `offset` is below `bytes`.
         unsafe { args.destination.add(offset as usize).write(byte(args.seed, offset)) }
     });

@@ -4,7 +4,7 @@
 //! one target receives more than its share while the links to the others are idle. Warps take parts dynamically
 //! ([`crate::ipc_parts`]), because blocks that share an SM store less.
 
-use crate::ipc::{IpcArgs, STEP, byte, each_byte_behind, signal, word, words};
+use crate::ipc::{IpcArgs, STEP, byte, each_tail_byte, signal, word, words};
 use crate::ipc_parts::each_part;
 use cuda_std::memory::Word;
 use cuda_std::vector::{opaque_u32, store_words};
@@ -65,7 +65,7 @@ pub unsafe fn ipc_together_write(args: TogetherArgs) {
     // SAFETY: the caller upholds the requirements on `taken`.
     unsafe { each_part::<PART>(args.taken, bytes / 16, write) };
     for flow in flows {
-        each_byte_behind(bytes, 16, |offset| {
+        each_tail_byte(bytes, 16, |offset| {
             // SAFETY: the caller guarantees that `bytes` bytes per target are valid, and `offset` is below `bytes`.
             unsafe { flow.destination.add(offset as usize).write(byte(seed, offset)) }
         });

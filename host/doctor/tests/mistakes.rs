@@ -160,7 +160,7 @@ const MISTAKES: &[Mistake] = &[
         mend: "see gpu-direct",
     },
     Mistake {
-        what: "a provider that has agreed to make none, and copies",
+        what: "a provider that has agreed to make no CUDA calls, and copies GPU memory through the host",
         places: ALL,
         harm: |fake| {
             let slow = Trial { paces: Some(paces(900, 270)), ..trial(true, Ok(())) };

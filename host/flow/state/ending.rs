@@ -27,8 +27,8 @@ impl<R: Messages> State<R> {
         self.dead = Some(Box::new(error.clone()));
         // Pieces that were never posted get no completion, so they are failed here. Their operations then wait only for
         // the posted pieces.
-        for rail in 0..self.lanes.len() {
-            for piece in self.lanes[rail].take_all() {
+        for rail in 0..self.queues.len() {
+            for piece in self.queues[rail].take_all() {
                 self.fail_piece(piece.key(), error.clone());
             }
         }
@@ -65,15 +65,15 @@ impl<R: Messages> State<R> {
         if let (count, Some(error)) = &self.incoming_failures {
             parts.push(format!("{count} failed incoming transfers, the last: {error}"));
         }
-        for lane in &self.lanes {
-            let waiting = lane.waiting();
-            parts.push(format!("rail {} with {} posts that it has not accepted", lane.rail.name(), waiting.len()));
+        for queue in &self.queues {
+            let waiting = queue.waiting();
+            parts.push(format!("rail {} with {} posts that it has not accepted", queue.rail.name(), waiting.len()));
             // A rail that has accepted no transfer at all is not full, but still connecting; some providers retry
             // indefinitely. The guess is omitted if a failure is known, because that is the cause.
             let is_known = self.incoming_failures.1.is_some();
             let first = waiting.first().and_then(|piece| self.operations.get(piece.key()));
             if let Some(Operation { peer, .. }) =
-                first.filter(|first| !is_known && lane.transfers() == 0 && first.peer as usize != NOBODY)
+                first.filter(|first| !is_known && queue.transfers() == 0 && first.peer as usize != NOBODY)
             {
                 parts.push(format!(
                     "peer {peer} does not answer (is its process running, are both on one network, does a firewall \
@@ -116,9 +116,9 @@ impl<R: Messages> Drop for State<R> {
     /// Waits until the NICs have released all buffers. Memory that they have not released by the timeout is never
     /// freed.
     fn drop(&mut self) {
-        for rail in 0..self.lanes.len() {
+        for rail in 0..self.queues.len() {
             // These pieces were never posted, so no NIC uses them.
-            for piece in self.lanes[rail].take_all() {
+            for piece in self.queues[rail].take_all() {
                 self.complete(piece.key());
             }
         }
@@ -138,7 +138,7 @@ impl<R: Messages> Drop for State<R> {
             DrainStep::Idle
         });
         if self.outstanding() {
-            leak_to_nics((std::mem::take(&mut self.operations), std::mem::take(&mut self.lanes)));
+            leak_to_nics((std::mem::take(&mut self.operations), std::mem::take(&mut self.queues)));
         }
     }
 }

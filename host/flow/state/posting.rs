@@ -67,7 +67,7 @@ impl<R: Messages> State<R> {
     pub fn transfer(&mut self, kind: Kind, stretch: Segment<'_, R>, way: Way) -> Result<usize, FlowError> {
         let Segment { local, offset, target, at, bytes } = stretch;
         let inside = |start: u64, length: u64| start.checked_add(bytes).is_some_and(|end| end <= length);
-        let rails = self.lanes.len();
+        let rails = self.queues.len();
         let known = self.peers.get(target.peer.0 * rails).is_some_and(|index| *index != GONE);
         let fits = inside(offset, local.bytes()) && inside(at, target.bytes());
         if !(fits && known && target.on_rail.len() == rails && self.dead.is_none() && self.corrupt.is_none()) {
@@ -85,22 +85,22 @@ impl<R: Messages> State<R> {
         };
         let key = self.begin(kind, local, target.peer.0, rail, 1, bytes);
         // Both exist: peers and targets have one entry per rail.
-        let (lane, peer) = (&mut self.lanes[rail], self.peers[target.peer.0 * rails + rail]);
+        let (queue, peer) = (&mut self.queues[rail], self.peers[target.peer.0 * rails + rail]);
         let immediate = way.immediate;
         let transfer = Transfer { immediate, ..Transfer::new(offset, (peer, remote, at), bytes, key as u64) };
         let piece = if kind == Kind::Read { Piece::Read } else { Piece::Write };
-        if self.holds > 0 || !lane.is_free() {
-            lane.push(piece(transfer));
+        if self.holds > 0 || !queue.is_free() {
+            queue.push(piece(transfer));
             return Ok(key);
         }
         // SAFETY: the range was checked against the region, which the operation keeps until the completion. The caller
         // of `write_all` must not write the source before then, and must not use the destination of a read.
-        let posted = lane.post(bytes, |rail| unsafe {
+        let posted = queue.post(bytes, |rail| unsafe {
             if kind == Kind::Read { rail.read(region, &transfer) } else { rail.write(region, &transfer) }
         });
         match posted {
             Ok(Post::Accepted) => {}
-            Ok(Post::Again) => lane.push(piece(transfer)),
+            Ok(Post::Again) => queue.push(piece(transfer)),
             Err(error) => self.fail_piece(key, error.into()),
         }
         Ok(key)
@@ -124,14 +124,14 @@ impl<R: Messages> State<R> {
         }
         let Segment { local, offset, target, at, bytes } = stretch;
         FlowError::Refused(format!(
-            "{bytes} B from offset {offset} of {} B to offset {at} of peer {}'s {} B on {} rails: this flow has {} rails and \
-             {} peers",
+            "{bytes} B from offset {offset} of {} B to offset {at} of peer {}'s {} B on {} rails: this flow has {} rails \
+             and {} peers",
             local.bytes(),
             target.peer.0,
             target.bytes(),
             target.on_rail.len(),
-            self.lanes.len(),
-            self.peers.chunks(self.lanes.len().max(1)).filter(|on_rail| on_rail[0] != GONE).count()
+            self.queues.len(),
+            self.peers.chunks(self.queues.len().max(1)).filter(|on_rail| on_rail[0] != GONE).count()
         ))
     }
 
@@ -147,13 +147,13 @@ impl<R: Messages> State<R> {
         if bytes == 0 {
             return Ok(key);
         }
-        let (lanes, first) = (&mut self.lanes, target.peer.0 * target.on_rail.len());
+        let (queues, first) = (&mut self.queues, target.peer.0 * target.on_rail.len());
         let (peers, mut last_rail) = (&self.peers, 0);
         let count = self.scheduler.schedule(bytes, self.longest, false, |piece| {
             let to = (peers[first + piece.rail], target.on_rail[piece.rail], at + piece.offset);
             let transfer = Transfer::new(offset + piece.offset, to, piece.bytes, key as u64);
             let piece_of = if kind == Kind::Read { Piece::Read } else { Piece::Write };
-            lanes[piece.rail].push(piece_of(transfer));
+            queues[piece.rail].push(piece_of(transfer));
             last_rail = piece.rail;
         });
         let operation = &mut self.operations[key];
@@ -173,8 +173,8 @@ impl<R: Messages> State<R> {
         message: Message,
     ) -> Result<usize, FlowError> {
         self.check_alive()?;
-        if rail >= self.lanes.len() {
-            return Err(FlowError::Refused(format!("no rail {rail}: this flow has {}", self.lanes.len())));
+        if rail >= self.queues.len() {
+            return Err(FlowError::Refused(format!("no rail {rail}: this flow has {}", self.queues.len())));
         }
         let mut message = message;
         if let Some(left) = self.corrupt.filter(|_| kind == Kind::Send && message.bytes > 0) {
@@ -187,7 +187,7 @@ impl<R: Messages> State<R> {
         }
         let key = self.begin(kind, local, if kind == Kind::Send { peer } else { NOBODY }, rail, 1, message.bytes);
         let message = Message { token: key as u64, ..message };
-        self.lanes[rail].push(match on_rail {
+        self.queues[rail].push(match on_rail {
             Some(peer) if kind == Kind::Send => Piece::Send(peer, message),
             _ => Piece::Receive(message),
         });
@@ -200,8 +200,8 @@ impl<R: Messages> State<R> {
     /// Posts queued pieces on every rail until the providers are full.
     #[inline]
     pub fn flush(&mut self) {
-        for rail in 0..self.lanes.len() {
-            if !self.lanes[rail].is_free() {
+        for rail in 0..self.queues.len() {
+            if !self.queues[rail].is_free() {
                 self.post(rail);
             }
         }
@@ -209,8 +209,8 @@ impl<R: Messages> State<R> {
 
     pub(super) fn post(&mut self, index: usize) {
         loop {
-            let State { lanes, operations, .. } = self;
-            let (_, outcome) = lanes[index].pump(|rail, piece, more| {
+            let State { queues, operations, .. } = self;
+            let (_, outcome) = queues[index].pump(|rail, piece, more| {
                 let region = &operations[piece.key()].local.on_rail[index];
                 match piece {
                     // SAFETY: `transfer` checked the range, and the operation keeps the region until the completion.
@@ -224,7 +224,7 @@ impl<R: Messages> State<R> {
                 }
             });
             let Err(error) = outcome else { return };
-            let Some(piece) = self.lanes[index].take_first() else { return };
+            let Some(piece) = self.queues[index].take_first() else { return };
             self.fail_piece(piece.key(), error.into());
         }
     }

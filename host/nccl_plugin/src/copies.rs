@@ -48,12 +48,12 @@ pub trait Copies {
         unsafe { self.put_word(device, scratch, value) }
     }
 
-    /// Starts a copy out of GPU memory. If `behind_puts` is set, the copy is ordered after [`put_in`](Copies::put_in);
+    /// Starts a copy out of GPU memory. If `after_puts` is set, the copy is ordered after [`put_in`](Copies::put_in);
     /// otherwise it uses the other queue.
     ///
     /// # Safety
     /// Both ranges must be valid, and the host range must not be accessed, until a later mark is passed.
-    unsafe fn take_out(&mut self, host: u64, device: u64, bytes: usize, behind_puts: bool) -> Result<(), String>;
+    unsafe fn take_out(&mut self, host: u64, device: u64, bytes: usize, after_puts: bool) -> Result<(), String>;
 
     /// Inserts a mark after all copies in `queue` so far. Returns its number; marks are numbered from 1.
     fn mark(&mut self, queue: Queue) -> Result<u64, String>;
@@ -106,7 +106,7 @@ impl Copies for NoCopies {
         Err("no GPU in this process".into())
     }
 
-    unsafe fn take_out(&mut self, _host: u64, _device: u64, _bytes: usize, _behind_puts: bool) -> Result<(), String> {
+    unsafe fn take_out(&mut self, _host: u64, _device: u64, _bytes: usize, _after_puts: bool) -> Result<(), String> {
         Err("no GPU in this process".into())
     }
 

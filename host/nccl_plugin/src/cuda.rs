@@ -371,8 +371,8 @@ impl Copies for CudaCopies {
         }
     }
 
-    unsafe fn take_out(&mut self, host: u64, device: u64, bytes: usize, behind_puts: bool) -> Result<(), String> {
-        let lane = if behind_puts { &mut self.into } else { &mut self.out };
+    unsafe fn take_out(&mut self, host: u64, device: u64, bytes: usize, after_puts: bool) -> Result<(), String> {
+        let lane = if after_puts { &mut self.into } else { &mut self.out };
         lane.flush()?;
         // SAFETY: the caller guarantees that both ranges stay valid until a later mark is passed; the stream belongs to
         // the current context.

@@ -149,8 +149,8 @@ impl RailVisitor for Start {
                     (None, None) => Box::new(NoCopies),
                 };
             let rails = open().map_err(|error| error.to_string())?;
-            let (endpoint, card) = Endpoint::open(coll, rails, &chosen, copies)?;
-            Ok((Box::new(endpoint) as Box<dyn Driven>, card))
+            let (endpoint, info) = Endpoint::open(coll, rails, &chosen, copies)?;
+            Ok((Box::new(endpoint) as Box<dyn Driven>, info))
         })
     }
 }
@@ -229,16 +229,16 @@ impl Joined {
         let text = |error: &dyn std::fmt::Display| error.to_string();
         let (key, patience) = (self.key, 2 * self.coll.settings.timeout);
         // A failure is also sent to the other ranks, since they wait for this rank.
-        let card: Result<RankInfo, String> = self.seat.ask(patience, "opening rails", move |table| {
-            let (driven, card) = open()?;
+        let info: Result<RankInfo, String> = self.seat.ask(patience, "opening rails", move |table| {
+            let (driven, info) = open()?;
             table.add(key, driven);
-            Ok(card)
+            Ok(info)
         });
-        let cards: Vec<Result<RankInfo, String>> =
-            ranks.all_gather_values(&card, "addresses and memory keys").map_err(|error| text(&error))?;
-        let mut all = Vec::with_capacity(cards.len());
-        for (rank, card) in cards.into_iter().enumerate() {
-            all.push(card.map_err(|why| format!("rank {rank}: {why}"))?);
+        let infos: Vec<Result<RankInfo, String>> =
+            ranks.all_gather_values(&info, "addresses and memory keys").map_err(|error| text(&error))?;
+        let mut all = Vec::with_capacity(infos.len());
+        for (rank, info) in infos.into_iter().enumerate() {
+            all.push(info.map_err(|why| format!("rank {rank}: {why}"))?);
         }
         ranks.check_addresses(all.iter().map(|(addresses, _)| &addresses[..])).map_err(|error| text(&error))?;
         if ranks.rank() == 0 {

@@ -273,7 +273,7 @@ mod tests {
     }
 
     impl Driven for Broken {
-        fn connect(&mut self, _cards: &[RankInfo]) -> Result<(), String> {
+        fn connect(&mut self, _peers: &[RankInfo]) -> Result<(), String> {
             Ok(())
         }
 

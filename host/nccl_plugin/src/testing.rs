@@ -200,8 +200,8 @@ impl Copies for LateCopies {
         Ok(())
     }
 
-    unsafe fn take_out(&mut self, host: u64, device: u64, bytes: usize, behind_puts: bool) -> Result<(), String> {
-        let lane = if behind_puts { &mut self.into } else { &mut self.out };
+    unsafe fn take_out(&mut self, host: u64, device: u64, bytes: usize, after_puts: bool) -> Result<(), String> {
+        let lane = if after_puts { &mut self.into } else { &mut self.out };
         lane.steps.push_back(Step::Copy(host, device, bytes));
         Ok(())
     }

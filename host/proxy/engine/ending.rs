@@ -26,14 +26,14 @@ impl<R: Rail> Engine<R> {
 
     /// Returns the outstanding work per rail, as one line.
     pub fn state(&self) -> String {
-        let of_rail = |lane: &RailQueue<R, Queued>| {
-            let waiting = lane.waiting();
+        let of_rail = |queue: &RailQueue<R, Queued>| {
+            let waiting = queue.waiting();
             // A rail that accepts nothing may be unable to reach this peer.
             let first = waiting.first().map(|first| format!(", the first for peer {}", first.peer));
-            let (name, first) = (lane.rail.name(), first.unwrap_or_default());
-            format!("{name} posted {} B, {} waiting to be posted{first}", lane.bytes(), waiting.len())
+            let (name, first) = (queue.rail.name(), first.unwrap_or_default());
+            format!("{name} posted {} B, {} waiting to be posted{first}", queue.bytes(), waiting.len())
         };
-        let rails: Vec<String> = self.lanes.iter().map(of_rail).collect();
+        let rails: Vec<String> = self.queues.iter().map(of_rail).collect();
         format!(
             "{} commands in flight above watermark {}, {} transfers posted but not complete, {} in staging, {} \
              \"again\" answers; rails: {}{}",
@@ -81,7 +81,7 @@ impl<R: Rail> Drop for Engine<R> {
         }
         if self.posted > 0 {
             let registered = (std::mem::take(&mut self.regions), self.values.take());
-            leak_to_nics((registered, std::mem::take(&mut self.lanes)));
+            leak_to_nics((registered, std::mem::take(&mut self.queues)));
         }
     }
 }

@@ -40,7 +40,8 @@ impl<R: Rail> Engine<R> {
     /// Returns `error` if losses are not kept.
     #[cold]
     pub(super) fn lose_first(&mut self, rail: usize, error: FabricError) -> Result<(), FabricError> {
-        let Some(Queued { ticket, peer, .. }) = self.losses.as_ref().and_then(|_| self.lanes[rail].take_first()) else {
+        let Some(Queued { ticket, peer, .. }) = self.losses.as_ref().and_then(|_| self.queues[rail].take_first())
+        else {
             return Err(error);
         };
         self.queued -= 1;

@@ -27,8 +27,8 @@ impl<R: Rail> Engine<R> {
         staged_from: Option<Stage>,
     ) -> Result<Vec<RemoteRegion>, FabricError> {
         let started = Instant::now();
-        let mut on_rail = Vec::with_capacity(self.lanes.len());
-        let mut remotes = Vec::with_capacity(self.lanes.len());
+        let mut on_rail = Vec::with_capacity(self.queues.len());
+        let mut remotes = Vec::with_capacity(self.queues.len());
         for rail in self.rails_mut() {
             // SAFETY: the caller guarantees that the memory outlives the engine, and the engine drops its regions
             // first.
@@ -51,7 +51,7 @@ impl<R: Rail> Engine<R> {
     /// Returns [`EngineError::Refused`] if the peers have different numbers of regions, or a peer has another number of
     /// rails than this engine.
     pub fn set_peers(&mut self, peers: &[Vec<Vec<RemoteRegion>>]) -> Result<(), EngineError> {
-        let (regions, rails) = (peers.first().map_or(0, Vec::len), self.lanes.len());
+        let (regions, rails) = (peers.first().map_or(0, Vec::len), self.queues.len());
         let even =
             |peer: &Vec<Vec<RemoteRegion>>| peer.len() == regions && peer.iter().all(|region| region.len() == rails);
         if !peers.iter().all(even) {
@@ -74,7 +74,7 @@ impl<R: Rail> Engine<R> {
         addresses: &[Vec<Vec<u8>>],
         regions: &[Vec<Vec<RemoteRegion>>],
     ) -> Result<(), EngineError> {
-        let rails = self.lanes.len();
+        let rails = self.queues.len();
         if let Some(peer) = addresses.iter().position(|peer| peer.len() != rails) {
             let (theirs, mine) = (addresses[peer].len(), rails);
             return Err(EngineError::Refused(format!("peer {peer} has {theirs} rails, but this rank has {mine}")));
@@ -107,13 +107,13 @@ impl<R: Rail> Engine<R> {
     /// Uses the first `rails` rails with `strategy` for subsequent commands. Must not be called while commands are in
     /// flight.
     pub fn configure(&mut self, rails: usize, strategy: Strategy) {
-        self.active_rails = rails.clamp(1, self.lanes.len());
+        self.active_rails = rails.clamp(1, self.queues.len());
         self.scheduler = Scheduler::new(strategy, self.active_rails);
     }
 
     /// Starts to measure the time with transfers in flight on each rail
     /// ([`Counters::rail_busy`](ginlab_rails::Counters::rail_busy)). Must not be called while commands are in flight.
     pub fn time_rails(&mut self) {
-        self.lanes.iter_mut().for_each(RailQueue::time);
+        self.queues.iter_mut().for_each(RailQueue::time);
     }
 }

@@ -43,7 +43,7 @@ impl<R: Rail> Engine<R> {
     pub fn accept_values(&mut self) -> Result<(), EngineError> {
         let words: Box<[u64]> = vec![0; self.window.next_power_of_two()].into();
         let memory = Memory { address: words.as_ptr() as u64, bytes: size_of_val::<[u64]>(&words), cuda_device: None };
-        let mut on_rail = Vec::with_capacity(self.lanes.len());
+        let mut on_rail = Vec::with_capacity(self.queues.len());
         for rail in self.rails_mut() {
             // SAFETY: the words do not move, because they are boxed. They are dropped together with the regions, once
             // nothing is posted.
@@ -243,10 +243,10 @@ impl<R: Rail> Engine<R> {
             (command.source_offset, command.destination_offset)
         };
         let local_region = if command.opcode == Opcode::PutValue { VALUES } else { route.local as u16 };
-        let lanes = &mut self.lanes;
+        let queues = &mut self.queues;
         let mut index = 0;
         let pieces = self.scheduler.schedule(command.bytes, self.longest, false, |piece| {
-            lanes[piece.rail].push(Queued {
+            queues[piece.rail].push(Queued {
                 ticket,
                 local_offset: local_offset + piece.offset,
                 remote_offset: remote_offset + piece.offset,
@@ -272,9 +272,9 @@ impl<R: Rail> Engine<R> {
     /// Queues a transfer without bytes that carries `immediate`.
     #[inline]
     fn enqueue_signal(&mut self, ticket: u64, route: Route, peer: u32, immediate: u32) {
-        let lanes = &mut self.lanes;
+        let queues = &mut self.queues;
         self.queued += self.scheduler.schedule(0, self.longest, true, |piece| {
-            lanes[piece.rail].push(Queued {
+            queues[piece.rail].push(Queued {
                 ticket,
                 local_offset: 0,
                 remote_offset: 0,

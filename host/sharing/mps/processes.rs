@@ -39,18 +39,18 @@ pub fn servers_of(proc: &Path, uid: u32, pipe: &Path) -> Vec<i32> {
 }
 
 /// Returns the fields after the name, which is in parentheses and may contain any characters: state, parent, ...
-fn behind_name(stat: &[u8]) -> impl Iterator<Item = &[u8]> {
+fn after_name(stat: &[u8]) -> impl Iterator<Item = &[u8]> {
     let at = stat.iter().rposition(|byte| *byte == b')').map_or(stat.len(), |at| at + 1);
     stat[at..].split(|byte| *byte == b' ').filter(|part| !part.is_empty())
 }
 
 fn parent(stat: &[u8]) -> i32 {
-    behind_name(stat).nth(1).and_then(|text| std::str::from_utf8(text).ok()?.parse().ok()).unwrap_or(0)
+    after_name(stat).nth(1).and_then(|text| std::str::from_utf8(text).ok()?.parse().ok()).unwrap_or(0)
 }
 
 /// Returns whether the process has exited: a zombie that its parent has not reaped, or dead.
 fn is_dead(stat: &[u8]) -> bool {
-    behind_name(stat).next().is_some_and(|state| state == b"Z" || state == b"X")
+    after_name(stat).next().is_some_and(|state| state == b"Z" || state == b"X")
 }
 
 #[cfg(test)]

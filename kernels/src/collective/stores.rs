@@ -190,7 +190,7 @@ impl Grid<'_> {
         while step <= pes {
             // SAFETY: all heaps are mapped.
             add_relaxed_sys_u64(
-                unsafe { signal_word(self.heap(self.behind(step)), self.args.queue_signals.at(signal)) },
+                unsafe { signal_word(self.heap(self.following(step)), self.args.queue_signals.at(signal)) },
                 add,
             );
             step += self.lanes;
@@ -206,7 +206,7 @@ impl Grid<'_> {
 
     /// Returns the PE that is `step` places after this one.
     #[inline(always)]
-    fn behind(&self, step: u32) -> u32 {
+    fn following(&self, step: u32) -> u32 {
         let pe = self.world.me + step;
         if pe < self.world.pes { pe } else { pe - self.world.pes }
     }
@@ -392,7 +392,7 @@ pub unsafe fn collective_stores(program: Program<CollectiveArgs>) {
         let step = (place as u32 + 1).min(world.pes);
         (grid.from[place], grid.to[place]) = grid.way(step);
         grid.sums_to[place] =
-            grid.heap(grid.behind(step)) + result + if args.operation == ALL_REDUCE { mine } else { 0 };
+            grid.heap(grid.following(step)) + result + if args.operation == ALL_REDUCE { mine } else { 0 };
         grid.sources[place] = world.heap as u64
             + lane
             + if place as u32 == world.me {

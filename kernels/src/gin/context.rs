@@ -16,13 +16,13 @@ use cuda_std::memory::fence_acq_rel_sys;
 pub struct Context<S> {
     pub(super) world: World,
     pub(super) scope: S,
-    /// All tickets below this number are known to this thread to have a free slot in this block's outlet. Unused if the
-    /// world has no outlets. (The outlet itself stays in memory, because it would occupy registers that calls to mapped
-    /// PEs need.)
+    /// All tickets below this number are known to this thread to have a free slot in this block's outlet: the ring or
+    /// NIC queue that takes its commands. Unused in a world without rails. (The outlet itself stays in memory, because
+    /// it would occupy registers that calls to mapped PEs need.)
     free_below: u64,
-    /// The last ticket of this thread plus one, or 0 if this thread has none.
+    /// One more than the last ticket for which this thread waits, or 0 if there is none.
     pub(super) last: u64,
-    /// Latest watermark observed by this thread.
+    /// Latest watermark that this thread has read.
     pub(super) known: u64,
     /// Whether stores to other heaps have been issued since the last fence.
     pub(super) unfenced: bool,
@@ -87,7 +87,7 @@ impl<S: Scope> Context<S> {
     }
 
     /// Returns whether the heap of PE `pe` is mapped here, so that puts to it are stores. True for this PE and for PEs
-    /// reached over NVLink; other PEs are reached over rails.
+    /// reached over NVLink or shared memory; other PEs are reached over rails.
     #[inline(always)]
     pub fn is_mapped(&mut self, pe: u32) -> bool {
         pe < self.world.pes && self.heap_of(pe) != 0
@@ -102,7 +102,7 @@ impl<S: Scope> Context<S> {
         if pe >= self.world.pes {
             return false;
         }
-        // No special case for this PE: on a separate branch the compiler would substitute `me` for `pe`.
+        // `pe` may be this PE: in a separate branch for that case the compiler would replace `pe` by `me`.
         // SAFETY: `peers` has one entry per PE, and `pe` is below `pes`.
         self.peer = (pe, unsafe { (*self.world.peers.add(pe as usize)).heap });
         true
@@ -181,7 +181,7 @@ impl<S: Scope> Context<S> {
         }
         self.flush();
         let command = transfer(Opcode::Get, to.offset(), from.offset(), from.bytes(), pe, 0);
-        // `Payload` fences: the threads' earlier accesses to the bytes that the get overwrites are ordered before it.
+        // `Payload` orders the scope's earlier accesses to the destination before the NIC overwrites it.
         self.post(Call::Get, &command, Fence::Payload)
     }
 
@@ -191,8 +191,8 @@ impl<S: Scope> Context<S> {
     /// to every thread that is notified of them, and their sources may be overwritten. OpenSHMEM: `shmem_quiet`.
     /// (NCCL's `flush` guarantees only the sources.)
     ///
-    /// The notification must come from a call of this context, or from another thread after its own fence (`fence` on
-    /// its context, or a release).
+    /// A thread counts as notified by a later call of this context, or by another thread that fences after this call
+    /// (`fence` on its context, or a release).
     ///
     /// # Errors
     /// Returns the first failure of this context, or the status that ended the wait.
@@ -246,8 +246,8 @@ impl<S: Scope> Context<S> {
     #[track_caller]
     pub(super) fn finish(&mut self, call: Call, pe: u32, detail: u64) -> Result<(), Status> {
         if self.world.outlet_count == 0 {
-            // Without outlets there is no transfer to wait for, and a failed call on a single thread has already made
-            // the scope agree. No vote is needed.
+            // Without outlets no command is pending. A call that can fail on a single thread has already made the scope
+            // agree, so no vote is needed.
             self.scope.sync();
             return self.outcome();
         }
@@ -295,7 +295,7 @@ impl<S: Scope> Context<S> {
         }
     }
 
-    // --- what the calls share ----------------------------------------------------------------------------------------
+    // --- shared by the calls -----------------------------------------------------------------------------------------
 
     /// Returns the address of the PE's heap, or 0 if the PE is reached over rails.
     #[inline(always)]
@@ -314,7 +314,7 @@ impl<S: Scope> Context<S> {
     }
 
     /// Validates arguments that are the same for all threads of the scope. Returns the address of the PE's heap, or 0
-    /// if it is reached over rails.
+    /// if it is reached over rails. `detail` is recorded with a failure: bytes or a signal.
     ///
     /// # Errors
     /// Records a failure and returns [`Status::REFUSED`] if there is no such PE or `fits` is `false`.
@@ -331,8 +331,8 @@ impl<S: Scope> Context<S> {
         Ok(heap)
     }
 
-    /// Returns the result of a call that does not wait: the failure of a single-thread scope. A warp or block reports
-    /// failures at its next agreement.
+    /// Returns the result of a call that does not wait. A warp or block reports failures when it next agrees, so it
+    /// gets `Ok` here.
     #[inline(always)]
     pub(super) fn answer(&self) -> Result<(), Status> {
         if S::ALONE && self.stop != 0 { Err(Status(self.stop)) } else { Ok(()) }
@@ -378,7 +378,7 @@ impl<S: Scope> Context<S> {
         let published = batch.publish(|command| self.push(Fence::Payload, command), rank);
         self.batch = batch;
         match published {
-            // Thread 0 waits on behalf of the scope.
+            // Thread 0 waits for the batch on behalf of the scope.
             Ok(end) if self.scope.rank() == 0 => self.last = self.last.max(end),
             Ok(_) => {}
             Err(stop) => self.fail(stop, Failure::of(call, NO_PE, 0)),

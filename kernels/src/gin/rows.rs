@@ -24,8 +24,8 @@ pub(super) struct Rows {
     /// numbers are 0, and a lane processes only its own chunks: lanes that wait at the block's barrier do not compete
     /// with it for issue slots.
     first: u32,
-    of_warp: u32,
-    behind: u32,
+    before: u32,
+    after: u32,
 }
 
 impl Rows {
@@ -36,21 +36,21 @@ impl Rows {
 
     #[inline(always)]
     fn of_lane((first, lanes): (u32, u32), is_warp: bool, bytes: u64) -> Rows {
-        let (of_warp, behind) = if is_warp { (first, lanes - 1 - first) } else { (0, 0) };
-        Rows { chunks: bytes.div_ceil(8) as u32, lanes, first, of_warp, behind }
+        let (before, after) = if is_warp { (first, lanes - 1 - first) } else { (0, 0) };
+        Rows { chunks: bytes.div_ceil(8) as u32, lanes, first, before, after }
     }
 
     /// Returns whether this warp has chunks left. The result is the same for all its lanes.
     #[inline(always)]
     pub fn are_left(&self) -> bool {
-        self.first - self.of_warp < self.chunks
+        self.first - self.before < self.chunks
     }
 
     /// Returns whether this warp has `rows` rows left, each with a chunk for each of its lanes. The result is the same
     /// for all its lanes.
     #[inline(always)]
     pub fn are_full(&self, rows: usize) -> bool {
-        self.first + self.behind + (rows as u32 - 1) * self.lanes < self.chunks
+        self.first + self.after + (rows as u32 - 1) * self.lanes < self.chunks
     }
 
     /// Returns this lane's chunk of a row. If not `FULL`, a lane that has none gets the last chunk.

@@ -63,20 +63,20 @@ pub fn push_released(
 pub fn push_warp(
     ring: &mut Ring,
     mask: u32,
-    behind: Fence,
+    fence: Fence,
     words: u32,
     word: impl Fn(u32) -> u64 + Copy,
     observe: &mut impl Observe,
 ) -> Result<u64, Status> {
     if mask == u32::MAX {
         let share = || share_of(words, word, warp::lane());
-        let (ticket, share) = lead(ring, u32::MAX, 0, 1, behind, observe, share)?;
+        let (ticket, share) = lead(ring, u32::MAX, 0, 1, fence, observe, share)?;
         store_share(ring, ticket, words, word, warp::lane(), u32::BITS, share);
         return Ok(ticket);
     }
     let rank = (mask & ((1u32 << warp::lane()) - 1)).count_ones();
     let share = || share_of(words, word, rank);
-    let (ticket, share) = lead(ring, mask, mask.trailing_zeros(), 1, behind, observe, share)?;
+    let (ticket, share) = lead(ring, mask, mask.trailing_zeros(), 1, fence, observe, share)?;
     store_share(ring, ticket, words, word, rank, mask.count_ones(), share);
     Ok(ticket)
 }
@@ -185,7 +185,7 @@ fn lead<P>(
     mask: u32,
     leader: u32,
     count: u32,
-    behind: Fence,
+    fence: Fence,
     observe: &mut impl Observe,
     prepare: impl FnOnce() -> P,
 ) -> Result<(u64, P), Status> {
@@ -198,7 +198,7 @@ fn lead<P>(
         answer = ring.add_to_head(count as u64);
     }
     let prepared = prepare();
-    if behind == Fence::Payload {
+    if fence == Fence::Payload {
         // Orders the payloads of all lanes before the fences of the lanes that store.
         warp::synchronize(mask);
     }
@@ -206,7 +206,7 @@ fn lead<P>(
     if is_leader {
         ring.refresh_free_below(end);
     }
-    behind.fence();
+    fence.fence();
     if is_leader && let Err(Status(reason)) = ring.wait_for_space(end, observe) {
         answer = reason | STOPPED;
     }

@@ -1,7 +1,7 @@
 //! Producer side of the ring: device threads push commands.
 //!
-//! [`push`](Ring::push) takes a ticket, waits until the ticket's slot is free (`space.rs`), fences, and stores the
-//! command. A single lane, a full warp and a partial warp have separate paths.
+//! [`push`](Ring::push) takes a ticket, loads the tail, fences the payload, waits until the ticket's slot is free
+//! (`space.rs`), and stores the command. A single lane, a full warp and a partial warp have separate paths.
 
 use super::{Observe, Ring, Status, parity};
 use crate::command::{COMMAND_WORDS, Command};
@@ -11,8 +11,8 @@ use cuda_std::warp;
 /// The words of an encoded command. Bit 63 of each word is clear; the ring stores the lap parity there.
 pub type Words = [u64; COMMAND_WORDS as usize];
 
-/// Two 16-byte halves, each written by one store: the halves of the lane's own command, or those assigned by
-/// [`exchange`].
+/// The two 16-byte halves that a lane stores, each with one store: those of its own command, or those that
+/// [`exchange`] assigns to it.
 pub(crate) type Halves = [[u64; 2]; 2];
 
 /// Memory accesses that a push orders before its command.
@@ -53,19 +53,19 @@ impl Ring {
     }
 
     /// Like [`push_words`](Ring::push_words), but not inlined, and on a copy of the ring, from which only `free_below`
-    /// is copied back.
+    /// (tickets below it are known to have a free slot) is copied back.
     ///
     /// For kernels with several call sites: passing the ring by reference would keep it in memory.
     #[inline(always)]
-    pub(crate) fn push_outlined(&mut self, behind: Fence, words: Words) -> Result<u64, Status> {
+    pub(crate) fn push_outlined(&mut self, fence: Fence, words: Words) -> Result<u64, Status> {
         #[inline(never)]
-        fn push_copy(mut ring: Ring, words: Words, behind: Fence) -> (Result<u64, Status>, u64) {
-            (ring.push_words(behind, words, &mut ()), ring.free_below)
+        fn push_copy(mut ring: Ring, words: Words, fence: Fence) -> (Result<u64, Status>, u64) {
+            (ring.push_words(fence, words, &mut ()), ring.free_below)
         }
         // `black_box` forces a real copy. Otherwise the compiler passes the original by reference, which puts the
-        // caller's whole context in local memory, and the context's fields then miss L1 after every acquire.
+        // caller's whole context in local memory. Each acquire invalidates L1, so the fields are then reloaded from L2.
         let copy = core::hint::black_box(*self);
-        let (pushed, free_below) = push_copy(copy, words, behind);
+        let (pushed, free_below) = push_copy(copy, words, fence);
         self.free_below = free_below;
         pushed
     }
@@ -77,8 +77,8 @@ impl Ring {
     /// group. For a block with a single ring ([`Ring::of_block`]) the warp vote that finds these groups is skipped.
     ///
     /// # Ordering
-    /// All accesses that wait for memory are issued before the single fence, so that their latencies overlap. Two
-    /// orderings are required:
+    /// The atomic add and the first load of the tail are issued before the single fence, so that their round trips
+    /// overlap with the fence's. Two orderings are required:
     ///
     /// - Payload before command ([`Fence::Payload`]). This thread wrote the payload, or its block did before a block
     ///   barrier (fences are cumulative). The command is stored after the fence. The proxy acquires the command before
@@ -93,7 +93,7 @@ impl Ring {
     /// Returns the [`Status`] if the ring stays full until the deadline or the proxy has ended. The ticket is then lost
     /// and the ring is unusable: the status is sticky on the device, so that all other threads fail as well.
     #[inline(always)]
-    pub fn push_words(&mut self, behind: Fence, words: Words, observe: &mut impl Observe) -> Result<u64, Status> {
+    pub fn push_words(&mut self, fence: Fence, words: Words, observe: &mut impl Observe) -> Result<u64, Status> {
         let [a, b, c, d] = words;
         let halves = [[a, b], [c, d]];
         let mut mask = warp::active_mask();
@@ -103,22 +103,22 @@ impl Ring {
         // Separate paths for a single lane and a full warp: a shuffle with a mask that is unknown at compile time takes
         // four instructions (match, reduce, vote, shuffle) instead of one.
         if mask == u32::MAX && self.capacity() >= u32::BITS as u64 {
-            return self.push_full_warp(behind, halves, observe);
+            return self.push_full_warp(fence, halves, observe);
         }
         if mask.count_ones() == 1 {
-            return self.push_single(behind, halves, observe);
+            return self.push_single(fence, halves, observe);
         }
-        let (ticket, free_below) = self.push_partial_warp(mask, behind, [a, b], [c, d], observe);
+        let (ticket, free_below) = self.push_partial_warp(mask, fence, [a, b], [c, d], observe);
         self.free_below = free_below;
         ticket
     }
 
     /// Pushes the command of a single lane.
     #[inline(always)]
-    fn push_single(&mut self, behind: Fence, halves: Halves, observe: &mut impl Observe) -> Result<u64, Status> {
+    fn push_single(&mut self, fence: Fence, halves: Halves, observe: &mut impl Observe) -> Result<u64, Status> {
         let ticket = self.add_to_head(1);
         self.refresh_free_below(ticket + 1);
-        behind.fence();
+        fence.fence();
         self.wait_for_space(ticket + 1, observe)?;
         observe.ordered();
         self.store(ticket, halves);
@@ -128,7 +128,7 @@ impl Ring {
 
     /// Pushes the commands of a full warp. Lane 0 takes adjacent tickets for all lanes and waits until all have a slot.
     #[inline(always)]
-    fn push_full_warp(&mut self, behind: Fence, halves: Halves, observe: &mut impl Observe) -> Result<u64, Status> {
+    fn push_full_warp(&mut self, fence: Fence, halves: Halves, observe: &mut impl Observe) -> Result<u64, Status> {
         /// Flag in the leader's answer: the other bits are a status, not a ticket. Tickets never reach 2^63.
         const STOPPED: u64 = 1 << 63;
         let is_leader = warp::lane() == 0;
@@ -138,7 +138,7 @@ impl Ring {
         }
         // Overlaps with the latency of the atomic add.
         let halves = exchange(halves);
-        if behind == Fence::Payload {
+        if fence == Fence::Payload {
             // Each lane stores halves of other lanes' commands, but its fence orders only accesses that it has made or
             // observed. The barrier makes it observe all payloads; the shuffles do not order memory.
             warp::synchronize(u32::MAX);
@@ -147,7 +147,7 @@ impl Ring {
         if is_leader {
             self.refresh_free_below(end);
         }
-        behind.fence();
+        fence.fence();
         if is_leader && let Err(Status(reason)) = self.wait_for_space(end, observe) {
             answer = reason | STOPPED;
         }
@@ -168,12 +168,12 @@ impl Ring {
     /// the updated `free_below`.
     ///
     /// Not inlined, because it is called rarely, and on a copy of the ring: passing a reference would keep the ring in
-    /// memory on every path. (The same holds for passing the four words as one array.)
+    /// memory on every path. (For the same reason the four words are passed as two pairs, not as one array.)
     #[inline(never)]
     fn push_partial_warp(
         mut self,
         mask: u32,
-        behind: Fence,
+        fence: Fence,
         first_half: [u64; 2],
         second_half: [u64; 2],
         observe: &mut impl Observe,
@@ -187,7 +187,7 @@ impl Ring {
             base = self.add_to_head(count);
             self.refresh_free_below(base + count);
         }
-        behind.fence();
+        fence.fence();
         let base = warp::broadcast_u64(mask, base, leader);
 
         // Slots are freed in order, so the lanes proceed in groups of at most `capacity`. Waiting for the slots of all
@@ -218,7 +218,7 @@ impl Ring {
         fetch_add_relaxed_gpu_u64(&self.device().head.0, count)
     }
 
-    /// Stores this lane's command in the slot of `ticket`.
+    /// Stores this lane's command in the slot of `ticket`: words 0 and 1, then words 2 and 3.
     #[inline(always)]
     pub(crate) fn store(&self, ticket: u64, [first, second]: Halves) {
         self.store_pair(ticket, 0, first);
@@ -226,8 +226,8 @@ impl Ring {
     }
 
     /// Stores the commands of a full warp with adjacent tickets as two contiguous 512-byte stores. [`exchange`] must
-    /// have arranged the halves. (If each lane stored both halves of its own command, the two would combine only while
-    /// no other warp of the SM stores in between. Such stores are considerably slower with 8 or more warps per SM.)
+    /// have arranged the halves. (If each lane stored both halves of its own command, the hardware would merge the two
+    /// only if no other warp of the SM stores in between: considerably slower with 8 or more warps per SM.)
     #[inline(always)]
     pub(crate) fn store_coalesced(&self, ticket: u64, [first, second]: Halves) {
         let lane = warp::lane();

@@ -1,10 +1,12 @@
-//! The rails of one rank in one communicator, driven by one thread. It accepts operations, sends and receives slots,
-//! and writes bytes and signals into memory.
+//! The rails of one rank in one communicator, driven by one thread. It splits operations into slots, sends and receives
+//! slots, and writes received bytes and signals into memory.
 //!
 //! ```text
 //! here    operations --split--> slots (filled by memcpy or from GPU memory) --PutSignal--> rails
 //! there   signal of a slot --> bytes, then NCCL's signal, in one stream --mark--> slot returned by a Signal
 //! ```
+//!
+//! A mark is a number in a queue of copies that is passed when all copies before it are complete.
 //!
 //! The engine orders bytes and signals on the rails ([`signal_order`](ginlab_proxy::signal_order)): it raises the
 //! signal that names a slot after the slot's bytes. Slots are processed as they arrive; [`order`] restores the order of
@@ -42,21 +44,23 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Maximum number of the engine's commands in flight: slots of all peers, and as many returned slots.
+/// Maximum number of the engine's commands in flight: slots sent to all peers, and slots returned to them.
 const WINDOW: usize = 8192;
 /// Number of iterations between two checks for a stall.
 const LOOK_EVERY: u32 = 1024;
-/// Numbers of the engine's regions.
+/// Number of the engine's region to which peers write slots.
 const LANDING: u32 = 0;
+/// Number of the engine's region from which slots are sent.
 const OUTGOING: u32 = 1;
 
-/// Data that a rank sends to the others: its addresses by rail, and its zones by region and rail.
+/// Data that a rank sends to the others: its addresses by rail, and the descriptors of its zones (the pinned memory of
+/// its landing and of its outgoing slots) by region and rail.
 pub type RankInfo = (Vec<Vec<u8>>, Vec<Vec<RemoteRegion>>);
 
 /// An [`Endpoint`] of any kind of rails, as the driving thread sees it.
 pub trait Driven {
     /// Makes the other ranks known to the rails.
-    fn connect(&mut self, cards: &[RankInfo]) -> Result<(), String>;
+    fn connect(&mut self, peers: &[RankInfo]) -> Result<(), String>;
     /// Runs one iteration. Returns whether it made progress.
     fn turn(&mut self) -> Result<bool, String>;
     /// Returns whether the endpoint may be closed: it has no work in progress, and the peers have received everything
@@ -77,9 +81,10 @@ pub struct Endpoint<R: Rail> {
     copies: Box<dyn Copies>,
     out: Outgoing,
     inc: Incoming,
+    /// Scratch buffer for the operations accepted in an iteration.
     fresh: Vec<Operation>,
     readers: Readers,
-    /// Whether sources are read again when their puts are complete.
+    /// Whether sources are read again when their puts are complete, to detect that they changed. Only over `worst`.
     watches: bool,
     checking: Checking,
     /// Operations that an injected fault delays.
@@ -89,9 +94,11 @@ pub struct Endpoint<R: Rail> {
     zones: [Buffer; 2],
     words: Box<[Word]>,
     clock: StallClock,
+    /// Number of iterations, modulo 2^32.
     turns: u32,
     /// Number of puts and gets of this rank, for the injected fault.
-    asked: u64,
+    issued: u64,
+    /// Whether the injected fault [`Fault::Dead`] has stopped this rank.
     dead: bool,
 }
 
@@ -133,7 +140,7 @@ impl<R: Rail> Endpoint<R> {
             words: (0..2 * NAMES).map(|_| Word::new(0)).collect(),
             clock: StallClock::new(timeout),
             turns: 0,
-            asked: 0,
+            issued: 0,
             dead: false,
         };
         let regions = endpoint.register()?;
@@ -221,8 +228,8 @@ fn seconds(time: Duration) -> String {
 }
 
 impl<R: Rail> Driven for Endpoint<R> {
-    fn connect(&mut self, cards: &[RankInfo]) -> Result<(), String> {
-        let (addresses, regions): (Vec<_>, Vec<_>) = cards.iter().cloned().unzip();
+    fn connect(&mut self, peers: &[RankInfo]) -> Result<(), String> {
+        let (addresses, regions): (Vec<_>, Vec<_>) = peers.iter().cloned().unzip();
         self.engine.connect(&addresses, &regions).map_err(|error| error.to_string())
     }
 
@@ -239,7 +246,7 @@ impl<R: Rail> Driven for Endpoint<R> {
         self.engine.pump(&mut ()).map_err(|error| error.to_string())?;
         let progress = match self.engine.progress(&mut ()) {
             Ok(progress) => progress,
-            // A dead rail reports its error again when the rail is needed.
+            // With nothing pending a failed rail is not an error yet: it fails again when it is used.
             Err(_) if self.is_quiet() => false,
             Err(error) => return Err(error.to_string()),
         };
@@ -253,7 +260,7 @@ impl<R: Rail> Driven for Endpoint<R> {
         moved |= self.copied_in()?;
         moved |= self.complete()?;
         moved |= self.watched()?;
-        self.tell_counters()?;
+        self.publish_counters()?;
         if moved {
             self.clock.moved();
         }
@@ -302,7 +309,7 @@ impl<R: Rail> Endpoint<R> {
         }
     }
 
-    /// Inserts a mark after the copies since the last mark, if there are any. Returns the last mark.
+    /// Queues a mark after the copies into memory since the last mark, if there are any. Returns the last mark.
     fn mark_in(&mut self) -> Result<u64, String> {
         if std::mem::take(&mut self.inc.copied) {
             self.inc.last_mark = self.copies.mark(Queue::In)?;
@@ -312,11 +319,11 @@ impl<R: Rail> Endpoint<R> {
 
     /// Counts a put or get. Returns the fault that is to be injected into it.
     fn fault(&mut self) -> Option<Fault> {
-        self.asked += 1;
+        self.issued += 1;
         let fault = self.coll.settings.fault?;
         let due = match fault {
-            Fault::Lost(number) | Fault::Error(number) => self.asked == number,
-            Fault::Dead(number) => self.asked >= number,
+            Fault::Lost(number) | Fault::Error(number) => self.issued == number,
+            Fault::Dead(number) => self.issued >= number,
             Fault::Slow(_) => false,
         };
         due.then_some(fault)

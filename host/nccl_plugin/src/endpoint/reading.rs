@@ -110,7 +110,7 @@ impl<R: Rail> Endpoint<R> {
     }
 
     /// Writes the counters that have changed to GPU memory.
-    pub(super) fn tell_counters(&mut self) -> Result<(), String> {
+    pub(super) fn publish_counters(&mut self) -> Result<(), String> {
         if !std::mem::take(&mut self.readers.counted) {
             return Ok(());
         }

@@ -37,9 +37,9 @@ impl<C: Copies, L: Launch> Copies for ByKernel<C, L> {
         unsafe { self.ask(Queue::In, Asked { step: Step::Count { to: device, value }, out: false, scratch }) }
     }
 
-    unsafe fn take_out(&mut self, host: u64, device: u64, bytes: usize, behind_puts: bool) -> Result<(), String> {
+    unsafe fn take_out(&mut self, host: u64, device: u64, bytes: usize, after_puts: bool) -> Result<(), String> {
         let step = Step::Copy { to: host, from: device, bytes: length(bytes)? };
-        let queue = if behind_puts { Queue::In } else { Queue::Out };
+        let queue = if after_puts { Queue::In } else { Queue::Out };
         // SAFETY: the caller guarantees that both ranges stay valid until a later mark is passed.
         unsafe { self.ask(queue, Asked { step, out: true, scratch: std::ptr::null_mut() }) }
     }

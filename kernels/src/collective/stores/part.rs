@@ -34,7 +34,7 @@ impl Grid<'_> {
     /// this one.
     #[inline(always)]
     pub(super) fn way(&self, step: u32) -> (u64, u64) {
-        let (args, pe) = (self.args, self.behind(step));
+        let (args, pe) = (self.args, self.following(step));
         let object = if self.sums { args.scratch } else { args.to };
         // All-gather sends this PE's only chunk to every PE.
         let source = if args.operation == ALL_GATHER { 0 } else { u64::from(pe) * args.chunk };
@@ -52,7 +52,7 @@ impl Grid<'_> {
                     let length = if self.args.operation == ALL_GATHER {
                         self.args.chunk
                     } else {
-                        self.length(self.behind(step))
+                        self.length(self.following(step))
                     };
                     self.shifted(piece, part, step) + u64::from(self.part) <= length
                 })
@@ -129,7 +129,7 @@ impl Grid<'_> {
     fn send_any(&self, piece: u32, part: u32, stored: &mut Stored) {
         let args = self.args;
         for step in 1..=self.many {
-            let (pe, own) = (self.behind(step), step == self.world.pes);
+            let (pe, own) = (self.following(step), step == self.world.pes);
             if args.flags & MUTE != 0 && !own {
                 continue;
             }
